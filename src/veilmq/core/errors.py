@@ -1,0 +1,88 @@
+"""What can go wrong with a command: a small closed set.
+
+The engine raises or returns these; each protocol gives them its own codes and statuses at the wire. Every message says
+what to do about it.
+"""
+
+
+class VeilmqError(Exception):
+    """The root of all errors that veilmq itself raises; ``str()`` is a sentence for a person."""
+
+
+class QueueNotFound(VeilmqError):
+    """The named queue does not exist, or was deleted while the command waited."""
+
+    def __init__(self, queue: str) -> None:
+        """``queue`` is the full name, account included."""
+        super().__init__(f"The queue {queue} does not exist; create it first.")
+        self.queue = queue
+
+
+class QueueExists(VeilmqError):
+    """A queue of that name exists with another value of ``setting`` (a field of ``QueueSettings``)."""
+
+    def __init__(self, queue: str, setting: str) -> None:
+        """``setting`` is the first field whose supplied value differs."""
+        super().__init__(
+            f"The queue {queue} exists with a different {setting}; use the existing value or change the queue's settings."
+        )
+        self.queue = queue
+        self.setting = setting
+
+
+class MessageTooLong(VeilmqError):
+    """Body and attributes together exceed the queue's ``message_bytes_max``."""
+
+    def __init__(self, bytes_max: int) -> None:
+        """``bytes_max`` is the limit in force, in bytes."""
+        super().__init__(f"The message is too long: body and attributes may have {bytes_max} bytes together.")
+        self.bytes_max = bytes_max
+
+
+class ReceiptInvalid(VeilmqError):
+    """The receipt was not issued by this server for this queue: malformed, forged, foreign, or never received."""
+
+    def __init__(self) -> None:
+        """Say no more than that: which check failed is nobody's business."""
+        super().__init__("The receipt handle is not valid for this queue; use the one of the latest receive.")
+
+
+class LeaseTooLong(VeilmqError):
+    """The change would keep the message in flight for more than 12 hours after its receive."""
+
+    def __init__(self, seconds_max: int) -> None:
+        """``seconds_max`` is the whole lease's maximum, in seconds."""
+        super().__init__(f"The total visibility timeout would exceed {seconds_max} seconds since the receive.")
+        self.seconds_max = seconds_max
+
+
+class StoreFull(VeilmqError):
+    """The disk is full, or nearly: nothing of the command was kept. Receives, changes and deletes go on."""
+
+    def __init__(self) -> None:
+        """The remedy is the operator's: free space, or drain queues."""
+        super().__init__("The data folder's disk is (nearly) full: free space or drain queues, then send again.")
+
+
+class OutcomeUnknown(VeilmqError):
+    """The store failed after the commit was begun: the command may or may not have been kept. Retry."""
+
+    def __init__(self) -> None:
+        """A retry is safe for everything but an exactly-once send."""
+        super().__init__("The store failed while it was making this durable; it may have happened. Try again.")
+
+
+class ShuttingDown(VeilmqError):
+    """The server is draining; nothing of the command was done. Retry on the next connection."""
+
+    def __init__(self) -> None:
+        """Clients retry this by themselves."""
+        super().__init__("The server is shutting down; try again.")
+
+
+class InternalError(VeilmqError):
+    """A defect of ours: the command failed alone and changed nothing; the log has the traceback."""
+
+    def __init__(self) -> None:
+        """The details stay in the log."""
+        super().__init__("The server failed on this request; the log has the details.")

@@ -1,0 +1,63 @@
+"""Every limit of the product, named after what it limits.
+
+The engine takes the widest value that any protocol allows; each protocol narrows it at the wire. The table in
+``docs/limits.md`` is generated from this file, so a limit that is not here is not documented.
+"""
+
+from dataclasses import dataclass
+
+SECOND_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Whole numbers from ``minimum`` to ``maximum``, both allowed, with the value used when none is given."""
+
+    minimum: int
+    maximum: int
+    default: int
+
+    def holds(self, value: int) -> bool:
+        """Tell whether ``value`` lies in the range."""
+        return self.minimum <= value <= self.maximum
+
+
+# What the engine takes: the widest of all protocols.
+VISIBILITY_TIMEOUT_S = Range(minimum=0, maximum=43_200, default=30)
+DELAY_S = Range(minimum=0, maximum=604_800, default=0)
+RETENTION_S = Range(minimum=60, maximum=1_209_600, default=345_600)
+RECEIVE_WAIT_S = Range(minimum=0, maximum=30, default=0)
+MESSAGE_BYTES = Range(minimum=1_024, maximum=1_048_576, default=1_048_576)
+PRIORITY = Range(minimum=1, maximum=16, default=8)
+LEASE_S_MAX = 43_200
+
+# Amazon SQS (SQS Developer Guide, "Amazon SQS quotas"; API Reference 2012-11-05).
+SQS_DELAY_S = Range(minimum=0, maximum=900, default=0)
+SQS_RECEIVE_WAIT_S = Range(minimum=0, maximum=20, default=0)
+SQS_RECEIVE_COUNT = Range(minimum=1, maximum=10, default=1)
+SQS_LIST_RESULTS = Range(minimum=1, maximum=1_000, default=1_000)
+SQS_BATCH_ENTRIES_MAX = 10
+SQS_BATCH_BYTES_MAX = 1_048_576
+SQS_BATCH_ENTRY_ID_CHARACTERS_MAX = 80
+SQS_QUEUE_NAME_CHARACTERS_MAX = 80
+SQS_MESSAGE_ATTRIBUTES_MAX = 10
+SQS_ATTRIBUTE_NAME_CHARACTERS_MAX = 256
+SQS_ATTRIBUTE_TYPE_CHARACTERS_MAX = 256
+
+# The HTTP server. A SendMessageBatch of 1 MiB may grow sixfold when every character is escaped in JSON.
+HTTP_BODY_BYTES_MAX = 8 * 1_048_576
+HTTP_HEAD_BYTES_MAX = 32_768
+HTTP_HEADERS_MAX = 100
+HTTP_TARGET_BYTES_MAX = 8_192
+HTTP_REQUEST_S_MAX = 30
+HTTP_IDLE_S_MAX = 75
+HTTP_PIPELINED_REQUESTS_MAX = 64
+
+# The embedded engine.
+BATCH_COMMANDS_MAX = 1_024
+BATCH_BYTES_MAX = 16 * 1_048_576
+READY_WINDOW_MESSAGES = 2_048
+HIDDEN_WINDOW_LEASES = 16_384
+BODY_CACHE_BYTES = 64 * 1_048_576
+WORK_SLICE_MS = 20
+FREE_SPACE_RESERVE_BYTES = 64 * 1_048_576

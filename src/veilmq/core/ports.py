@@ -1,0 +1,74 @@
+"""What the outside gives the engine and what an engine gives the outside: two small ports.
+
+``Engine`` is all that a server knows of a store. ``Clock`` is the one source of time; tests put a virtual one in.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from veilmq.core.commands import Command
+from veilmq.core.errors import VeilmqError
+
+Done = Callable[[Any], object]
+"""Called once with the result or the ``VeilmqError`` of a command, in the event loop, once that is durable."""
+
+Wake = Callable[[int], object]
+"""Called with the instant (ms) at which a watched queue has, or may have, a message."""
+
+
+class Timer(Protocol):
+    """A call that was arranged and can be called off."""
+
+    def cancel(self) -> object:
+        """Call it off; harmless when it has happened."""
+
+
+class Clock(Protocol):
+    """Time that never runs backwards, in whole milliseconds since the epoch."""
+
+    def now_ms(self) -> int:
+        """Return the present instant."""
+
+    def call_at(self, at_ms: int, callback: Callable[[], object]) -> Timer:
+        """Call ``callback`` in the event loop once ``now_ms()`` is at least ``at_ms``."""
+
+
+class Engine(Protocol):
+    """Commands made atomic and durable. All methods are called in the event loop's thread, and none blocks."""
+
+    def submit(self, command: Command, done: Done) -> None:
+        """Take ``command``; call ``done`` with its result or error once that is durable."""
+
+    def withdraw(self, done: Done) -> None:
+        """Drop the command submitted with ``done`` if it has not been begun; its client has gone."""
+
+    def watch(self, queue: str, wake: Wake) -> None:
+        """Call ``wake`` whenever ``queue`` may have a message sooner than its last receive said.
+
+        Called between a command and the next one: a command that ``wake`` submits is the next to be applied, in the
+        same batch. Deletion of the queue wakes too (the next receive answers ``QueueNotFound``). One watch a queue.
+        """
+
+    def unwatch(self, queue: str) -> None:
+        """End the watch on ``queue``."""
+
+
+async def execute(engine: Engine, command: Command) -> Any:
+    """Submit ``command`` and wait for its result; raises its ``VeilmqError``."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def done(result: object) -> None:
+        if future.cancelled():
+            return
+        if isinstance(result, VeilmqError):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+    engine.submit(command, done)
+    try:
+        return await future
+    finally:
+        if future.cancelled():
+            engine.withdraw(done)

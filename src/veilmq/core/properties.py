@@ -1,0 +1,44 @@
+"""What a message carries beside its body: the user's attributes and the protocol's.
+
+The engine keeps them as opaque bytes (MessagePack), empty when there are none, so that a message without any costs
+nothing. Only the wire reads them.
+"""
+
+import msgspec
+
+
+class Attribute(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One typed value; ``type`` is the full label with its custom suffix, for example ``Number.float``.
+
+    Exactly one of ``text`` (string and number types) and ``data`` (binary types) is given.
+    """
+
+    type: str
+    text: str | None = None
+    data: bytes | None = None
+
+
+class Properties(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """The user's ``attributes`` by name, and the protocol's own (``system``), for example a trace header."""
+
+    attributes: dict[str, Attribute] = {}
+    system: dict[str, Attribute] = {}
+
+
+NOTHING = Properties()
+"""The properties of a message that has none."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Properties)
+
+
+def encode(properties: Properties) -> bytes:
+    """Return ``properties`` as bytes; empty bytes when there are none."""
+    if not properties.attributes and not properties.system:
+        return b""
+    return _encoder.encode(properties)
+
+
+def decode(data: bytes) -> Properties:
+    """Return what ``encode`` was given."""
+    return _decoder.decode(data) if data else NOTHING

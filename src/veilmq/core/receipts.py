@@ -1,0 +1,78 @@
+"""Receipts: proof that its holder received a message, checked without a look-up table.
+
+A receipt is ``version | queue | position | generation | epoch | visible-at | MAC``, packed and written in the alphabet
+``[A-Za-z0-9_-]``, because SMQ clients place receipts raw in a query string. The MAC (keyed BLAKE2s, 8 bytes) is made
+with a key that the store keeps, so receipts issued before a crash still work; an older key verifies while it is kept.
+
+``queue`` is the number of the queue's incarnation, never given twice: a receipt is useless on a re-created queue.
+``generation`` (random, fresh at each receive) and ``epoch`` (+1 at each receive and each SMQ change) fence it.
+"""
+
+from binascii import Error as Base64Error
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Sequence
+from hashlib import blake2s
+from hmac import compare_digest
+from struct import Struct
+from typing import NamedTuple
+
+from veilmq.core.errors import ReceiptInvalid
+
+_VERSION = 1
+_FIELDS = Struct(">BIQIIQ")
+_MAC_BYTES = 8
+_TEXT_CHARACTERS = (_FIELDS.size + _MAC_BYTES + 2) // 3 * 4
+_PADDING = b"=" * (-(_FIELDS.size + _MAC_BYTES) % 3)
+_TEXT_LENGTH = _TEXT_CHARACTERS - len(_PADDING)
+_TO_URL = bytes.maketrans(b"+/", b"-_")
+_FROM_URL = bytes.maketrans(b"-_+/=", b"+/???")
+
+KEY_BYTES = 32
+"""The length of a MAC key."""
+
+
+class Receipt(NamedTuple):
+    """What a receipt says, once its MAC was found genuine."""
+
+    queue: int
+    position: int
+    generation: int
+    epoch: int
+    visible_at_ms: int
+
+
+class ReceiptBook:
+    """Issues and reads receipts with ``keys``: the first one signs, all of them verify (rotation keeps two)."""
+
+    __slots__ = ("_keys",)
+
+    def __init__(self, *, keys: Sequence[bytes]) -> None:
+        """Each key has ``KEY_BYTES`` bytes."""
+        self._keys = tuple(keys)
+
+    def issue(self, queue: int, position: int, generation: int, epoch: int, visible_at_ms: int) -> str:
+        """Return the receipt's text."""
+        fields = _FIELDS.pack(_VERSION, queue, position, generation, epoch, visible_at_ms)
+        mac = blake2s(fields, key=self._keys[0], digest_size=_MAC_BYTES).digest()
+        text = b2a_base64(fields + mac, newline=False).translate(_TO_URL).decode()
+        return text[:_TEXT_LENGTH]
+
+    def read(self, text: str) -> Receipt:
+        """Return what ``text`` says; raises ``ReceiptInvalid`` unless it was issued with one of our keys."""
+        if len(text) != _TEXT_LENGTH:
+            raise ReceiptInvalid
+        try:
+            token = a2b_base64(text.encode("ascii").translate(_FROM_URL) + _PADDING, strict_mode=True)
+        except (Base64Error, ValueError):
+            raise ReceiptInvalid from None
+        fields, mac = token[: _FIELDS.size], token[_FIELDS.size :]
+        version, queue, position, generation, epoch, visible_at_ms = _FIELDS.unpack(fields)
+        if version != _VERSION or not self._is_genuine(fields, mac):
+            raise ReceiptInvalid
+        return Receipt(queue, position, generation, epoch, visible_at_ms)
+
+    def _is_genuine(self, fields: bytes, mac: bytes) -> bool:
+        for key in self._keys:
+            if compare_digest(blake2s(fields, key=key, digest_size=_MAC_BYTES).digest(), mac):
+                return True
+        return False

@@ -1,0 +1,84 @@
+"""What an engine answers: plain frozen values, instants in milliseconds since the epoch."""
+
+import enum
+
+import msgspec
+
+from veilmq.core.settings import QueueSettings
+
+
+class ReceiptState(enum.Enum):
+    """What a genuine receipt was when the command met it (``docs/lifecycle.md``, the receipt table)."""
+
+    LIVE = "live"
+    EXPIRED = "expired"
+    SUPERSEDED = "superseded"
+    GONE = "gone"
+
+
+class SentMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A message that is stored; ``id`` has 16 bytes (an RFC 9562 version 4 UUID)."""
+
+    id: bytes
+
+
+class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A message and its lease: hidden from everyone else until ``visible_at_ms``."""
+
+    id: bytes
+    receipt: str
+    body: str
+    properties: bytes
+    sent_at_ms: int
+    first_received_at_ms: int
+    receive_count: int
+    visible_at_ms: int
+    priority: int
+
+
+class Received(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The messages of one receive, and the instant at which the queue has, or may have, the next one.
+
+    ``next_due_ms`` is not later than now when more is visible already, ``None`` when nothing is coming by itself.
+    """
+
+    messages: list[ReceivedMessage]
+    next_due_ms: int | None
+
+
+class LeaseChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One change of visibility: the state that the receipt was in, and what holds now.
+
+    ``visible_at_ms`` is the deadline now in force and ``receipt`` a new receipt where one was asked for; both are
+    ``None`` where the receipt did not act.
+    """
+
+    state: ReceiptState
+    visible_at_ms: int | None = None
+    receipt: str | None = None
+
+
+class QueueCounts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How many messages are in which state at one instant; ``oldest_sent_at_ms`` is of the oldest not deleted."""
+
+    visible: int
+    in_flight: int
+    delayed: int
+    oldest_sent_at_ms: int | None
+
+
+class QueueView(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue as its owner sees it."""
+
+    queue: str
+    settings: QueueSettings
+    created_at_ms: int
+    modified_at_ms: int
+    counts: QueueCounts | None = None
+
+
+class QueuePage(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of a listing: names without the account, in order; ``more`` tells whether any follow."""
+
+    names: list[str]
+    more: bool
