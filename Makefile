@@ -1,0 +1,66 @@
+# The one front door. `make help` lists what it opens; every target does its own set-up.
+# Variables: PYTHON=python3.12 (which Python makes .venv), ARGS="..." (passed on to the program that a target runs).
+
+SHELL := /bin/sh
+BIN := .venv/bin
+ARGS ?=
+WORKERS ?= 2
+
+PYTEST := $(BIN)/python -m pytest
+PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
+
+export PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-run setup-bench run test test-fast check format bench prove-crash prove-flat build clean
+# A target is one story with one end: the last line of `make test` is pytest's.
+.NOTPARALLEL:
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: ## make .venv with everything that development needs
+	@scripts/setup.sh all,dev
+
+setup-run:
+	@scripts/setup.sh all
+
+setup-bench:
+	@scripts/setup.sh all,bench
+	@scripts/install-wrk.sh
+
+run: setup-run ## start the server on 127.0.0.1:9324, its data under ./veilmq-data
+	@exec $(BIN)/veilmq serve --host 127.0.0.1 --port 9324 --data ./veilmq-data $(ARGS)
+
+test: setup check ## check, then every test, with branch coverage
+	@$(PYTEST) $(PARALLEL) --cov --cov-report=term $(ARGS)
+
+test-fast: setup ## the tests that answer within two minutes (not slow, no proofs)
+	@$(PYTEST) $(PARALLEL) -m "not slow and not proof" $(ARGS)
+
+check: setup ## lint, format, types and import contracts; changes nothing
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: setup ## sort imports, apply the safe fixes, format
+	@$(BIN)/ruff check --fix-only .
+	@$(BIN)/ruff format .
+
+bench: setup-bench ## measure beside the ceiling and the peers: one table
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+prove-crash: setup ## the crash proofs at full size: kill, lose power, fill the disk
+	@VEILMQ_PROVE=whole $(PYTEST) tests/proofs -m proof -k crash --timeout 3600 $(ARGS)
+
+prove-flat: setup ## the flatness proofs at full size: three million messages waiting
+	@VEILMQ_PROVE=whole $(PYTEST) tests/proofs -m proof -k flat --timeout 3600 $(ARGS)
+
+build: setup ## the wheel and the source archive, in dist/
+	@$(BIN)/python -m build $(ARGS)
+
+clean: ## remove what make has made, .venv too; never ./veilmq-data
+	@rm -rf .venv build dist htmlcov .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache \
+		.import_linter_cache .hypothesis
+	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

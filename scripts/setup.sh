@@ -1,0 +1,31 @@
+#!/bin/sh
+# Makes .venv and installs veilmq into it, editable: scripts/setup.sh EXTRAS (for example "all,dev").
+# Does nothing when that was done for this pyproject.toml, this folder and a Python that still runs, so it may be
+# called before every command. A half-finished set-up leaves no stamp and is done again.
+set -eu
+cd "$(dirname "$0")/.."
+
+extras=$1
+python=.venv/bin/python
+stamp=.venv/set-up-$(echo "$extras" | tr ',' '-')
+wanted="$(pwd) $(cksum <pyproject.toml)"
+
+runs() { [ -x "$python" ] && "$python" -c '' 2>/dev/null; }
+
+if runs && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
+    exit 0
+fi
+
+if ! runs || ! "$python" -m pip --version >/dev/null 2>&1; then
+    found=$(scripts/find-python.sh)
+    echo "veilmq: making .venv with $found ($("$found" -V))"
+    "$found" -m venv --clear .venv
+fi
+
+rm -f "$stamp"
+echo "veilmq: installing veilmq[$extras] into .venv (a minute or two the first time)"
+if ! "$python" -m pip install --quiet --disable-pip-version-check --editable ".[$extras]"; then
+    echo "veilmq: pip could not install the packages; its message is above. Is the package index reachable?" >&2
+    exit 1
+fi
+echo "$wanted" >"$stamp"

@@ -1,0 +1,77 @@
+"""What every test may rely on: services that are needed, and tests that run alone.
+
+A test marked `serial` measures time, memory or processor use, so nothing may run beside it. All tests share one
+pytest run with several workers; each test holds the floor together with the others, a serial one holds it alone.
+A serial test takes the gate first and keeps it while it waits, so that the other workers cannot pass it for ever.
+The wait happens outside the test's own timeout.
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+PROOFS = Path(__file__).parent / "proofs"
+
+
+def in_ci() -> bool:
+    """Return whether this is a build machine: `CI` is set to something other than 0, false or nothing."""
+    return os.environ.get("CI", "").lower() not in {"", "0", "false"}
+
+
+def need(condition: object, what: str) -> None:
+    """Skip the running test on a laptop, fail it in CI, unless `condition` holds.
+
+    `what` names the missing service and says how to get it, e.g. "wrk (scripts/install-wrk.sh)".
+    """
+    if condition:
+        return
+    if in_ci():
+        pytest.fail(f"needs {what}; CI must have it", pytrace=False)
+    pytest.skip(f"needs {what}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as `proof` whatever lies under tests/proofs, so that nobody can forget to."""
+    for item in items:
+        if item.path.is_relative_to(PROOFS):
+            item.add_marker(pytest.mark.proof)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Run `item` on the floor that the workers share, alone if it is marked `serial`."""
+    if not hasattr(item.config, "workerinput"):  # no other worker
+        return (yield)
+    assert item.config.cache is not None
+    locks = item.config.cache.mkdir("floor")
+    with floor(locks, alone=item.get_closest_marker("serial") is not None):
+        return (yield)
+
+
+@contextlib.contextmanager
+def floor(locks: Path, *, alone: bool) -> Iterator[None]:
+    """Hold the floor, with the other holders or `alone`; `locks` is the folder of the two lock files."""
+    kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+    with (locks / "gate").open("a") as gate, (locks / "floor").open("a") as held:
+        with holding(gate, kind):
+            fcntl.flock(held, kind)
+        try:
+            yield
+        finally:
+            fcntl.flock(held, fcntl.LOCK_UN)
+
+
+@contextlib.contextmanager
+def holding(lock: IO[str], kind: int) -> Iterator[None]:
+    """Hold `lock` in the way of `kind`; unlocks by call, as a forked child may keep the file open."""
+    fcntl.flock(lock, kind)
+    try:
+        yield
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)
