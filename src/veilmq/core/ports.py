@@ -3,7 +3,6 @@
 ``Engine`` is all that a server knows of a store. ``Clock`` is the one source of time; tests put a virtual one in.
 """
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -52,23 +51,3 @@ class Engine(Protocol):
 
     def unwatch(self, queue: str) -> None:
         """End the watch on ``queue``."""
-
-
-async def execute(engine: Engine, command: Command) -> Any:
-    """Submit ``command`` and wait for its result; raises its ``VeilmqError``."""
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    def done(result: object) -> None:
-        if future.cancelled():
-            return
-        if isinstance(result, VeilmqError):
-            future.set_exception(result)
-        else:
-            future.set_result(result)
-
-    engine.submit(command, done)
-    try:
-        return await future
-    finally:
-        if future.cancelled():
-            engine.withdraw(done)

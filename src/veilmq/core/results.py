@@ -40,10 +40,12 @@ class Received(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The messages of one receive, and the instant at which the queue has, or may have, the next one.
 
     ``next_due_ms`` is not later than now when more is visible already, ``None`` when nothing is coming by itself.
+    ``receive_wait_s`` is the queue's own setting, for a caller that named no wait.
     """
 
     messages: list[ReceivedMessage]
     next_due_ms: int | None
+    receive_wait_s: int
 
 
 class LeaseChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
