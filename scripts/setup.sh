@@ -25,7 +25,7 @@ fi
 rm -f "$stamp"
 echo "veilmq: installing veilmq[$extras] into .venv (a minute or two the first time)"
 if ! "$python" -m pip install --quiet --disable-pip-version-check --editable ".[$extras]"; then
-    echo "veilmq: pip could not install the packages; its message is above. Is the package index reachable?" >&2
+    echo "veilmq: pip could not install the packages; its reason is above." >&2
     exit 1
 fi
 echo "$wanted" >"$stamp"

@@ -1,15 +1,15 @@
 """What every test may rely on: services that are needed, and tests that run alone.
 
-A test marked `serial` measures time, memory or processor use, so nothing may run beside it. All tests share one
-pytest run with several workers; each test holds the floor together with the others, a serial one holds it alone.
-A serial test takes the gate first and keeps it while it waits, so that the other workers cannot pass it for ever.
-The wait happens outside the test's own timeout.
+A test marked `serial` measures time, memory or processor use, so nothing may run beside it. All tests share
+one pytest run with several workers; each test holds the floor together with the others, a serial one holds
+it alone. A serial test takes the gate first and keeps it while it waits, so that the other workers cannot
+pass it for ever. The wait happens outside the test's own timeout.
 """
 
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Run `item` on the floor that the workers share, alone if it is marked `serial`."""
     if not hasattr(item.config, "workerinput"):  # no other worker
         return (yield)
