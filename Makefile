@@ -33,7 +33,7 @@ run: setup-run ## start the server on 127.0.0.1:9324, its data under ./veilmq-da
 	@exec $(BIN)/veilmq serve --host 127.0.0.1 --port 9324 --data ./veilmq-data $(ARGS)
 
 test: setup check ## check, then every test, with branch coverage
-	@$(PYTEST) $(PARALLEL) --cov --cov-report=term $(ARGS)
+	@$(PYTEST) $(PARALLEL) --cov=veilmq --cov-report=term $(ARGS)
 
 test-fast: setup ## the tests that answer within two minutes (not slow, no proofs)
 	@$(PYTEST) $(PARALLEL) -m "not slow and not proof" $(ARGS)
