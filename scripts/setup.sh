@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes .venv and installs veilmq into it, editable: scripts/setup.sh EXTRAS (for example "all,dev").
-# Does nothing when that was done for this pyproject.toml, this folder and a Python that still runs, so it may be
+# Does nothing when that was done for this pyproject.toml, in this folder, with a Python that still runs, so it may be
 # called before every command. A half-finished set-up leaves no stamp and is done again.
 set -eu
 cd "$(dirname "$0")/.."
@@ -8,9 +8,10 @@ cd "$(dirname "$0")/.."
 extras=$1
 python=.venv/bin/python
 stamp=.venv/set-up-$(echo "$extras" | tr ',' '-')
-wanted="$(pwd) $(cksum <pyproject.toml)"
+wanted=$(cksum <pyproject.toml)
 
-runs() { [ -x "$python" ] && "$python" -c '' 2>/dev/null; }
+# The scripts in .venv/bin name the folder that they were made in, so a moved .venv is made anew.
+runs() { [ "$(cat .venv/made-in 2>/dev/null)" = "$(pwd)" ] && "$python" -c '' 2>/dev/null; }
 
 if runs && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
     exit 0
@@ -20,6 +21,7 @@ if ! runs || ! "$python" -m pip --version >/dev/null 2>&1; then
     found=$(scripts/find-python.sh)
     echo "veilmq: making .venv with $found ($("$found" -V))"
     "$found" -m venv --clear .venv
+    pwd >.venv/made-in
 fi
 
 rm -f "$stamp"
