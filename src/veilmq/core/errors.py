@@ -24,7 +24,7 @@ class QueueExists(VeilmqError):
     def __init__(self, queue: str, setting: str) -> None:
         """``setting`` is the first field whose supplied value differs."""
         super().__init__(
-            f"The queue {queue} exists with a different {setting}; use the existing value or change the queue's settings."
+            f"The queue {queue} exists with another {setting}; leave it out, or change the queue's settings first."
         )
         self.queue = queue
         self.setting = setting

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from veilmq.core.commands import Command
-from veilmq.core.errors import VeilmqError
 
 Done = Callable[[Any], object]
 """Called once with the result or the ``VeilmqError`` of a command, in the event loop, once that is durable."""
@@ -28,6 +27,9 @@ class Clock(Protocol):
 
     def now_ms(self) -> int:
         """Return the present instant."""
+
+    def catch_up(self, at_least_ms: int) -> None:
+        """Go on from ``at_least_ms`` if that is later than now."""
 
     def call_at(self, at_ms: int, callback: Callable[[], object]) -> Timer:
         """Call ``callback`` in the event loop once ``now_ms()`` is at least ``at_ms``."""

@@ -1,0 +1,112 @@
+"""A batch: commands applied in memory in the order of arrival, their changes in one open transaction, their answers.
+
+When something fails before the commit, the transaction is rolled back, memory goes back to what is on disk, and the
+batch is applied again without the commands that cannot go on: the one that raised, or, on a full disk, those that need
+room. So an error in one command fails that one alone.
+"""
+
+import logging
+from collections import deque
+
+import apsw
+
+from veilmq.core.commands import Command, CreateQueue, Send
+from veilmq.core.errors import InternalError, StoreFull, VeilmqError
+from veilmq.core.limits import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX
+from veilmq.core.ports import Done
+from veilmq.engines.embedded.journal import Journal
+from veilmq.engines.embedded.machine import Machine
+
+log = logging.getLogger(__name__)
+
+Entry = tuple[Command, Done]
+
+_NEED_ROOM = (Send, CreateQueue)
+
+
+class Batch:
+    """The commands of one transaction, and what they are to hear; used again for the next one."""
+
+    __slots__ = ("_answers", "_entries", "_journal", "_machine", "_refused", "_woken", "applying")
+
+    def __init__(self, *, machine: Machine, journal: Journal) -> None:
+        """Begin empty."""
+        self._machine = machine
+        self._journal = journal
+        self._entries: list[Entry] = []
+        self._answers: list[object] = []
+        self._refused: list[tuple[Done, VeilmqError]] = []
+        self._woken: deque[Entry] = deque()
+        self.applying = False
+
+    def insert(self, entry: Entry) -> None:
+        """Have a command that a watch submits, while the batch is applied, applied next."""
+        self._woken.append(entry)
+
+    def run(self, entries: deque[Entry], now_ms: int) -> bool:
+        """Apply ``entries``, leaving those beyond a batch's size; tell whether there is anything to commit."""
+        while True:
+            self._entries, self._answers = [], []
+            self.applying = True
+            try:
+                self._apply(entries, now_ms)
+                return self._journal.finish(now_ms)
+            except Exception as error:  # noqa: BLE001 - whatever it was, the batch goes on without its cause
+                entries = self.roll_back(error)
+            finally:
+                self.applying = False
+
+    def _apply(self, entries: deque[Entry], now_ms: int) -> None:
+        left = BATCH_COMMANDS_MAX
+        while entries and left and self._journal.staged_bytes < BATCH_BYTES_MAX:
+            left -= 1
+            self._apply_one(entries.popleft(), now_ms)
+            while self._woken:
+                self._apply_one(self._woken.popleft(), now_ms)
+
+    def _apply_one(self, entry: Entry, now_ms: int) -> None:
+        self._entries.append(entry)
+        try:
+            answer = self._machine.apply(entry[0], now_ms)
+        except VeilmqError as error:
+            answer = error
+        self._answers.append(answer)
+
+    def roll_back(self, error: Exception) -> deque[Entry]:
+        """Undo the batch and answer those that cannot go on; return the others, to be applied again."""
+        self._journal.roll_back()
+        self._machine.reload()
+        blamed, reason = self._blame(error)
+        self._refused += [(done, reason) for _, done in blamed]
+        others = deque(entry for entry in (*self._entries, *self._woken) if entry not in blamed)
+        self._woken.clear()
+        return others
+
+    def _blame(self, error: Exception) -> tuple[list[Entry], VeilmqError]:
+        if isinstance(error, apsw.FullError):
+            log.warning("the disk is full: refusing the sends of a batch of %d commands", len(self._entries))
+            needy = [entry for entry in self._entries if isinstance(entry[0], _NEED_ROOM)]
+            return needy or self._entries, StoreFull()
+        log.error("a command failed and changed nothing", exc_info=error)
+        raised = len(self._answers) < len(self._entries)
+        return self._entries[-1:] if raised else self._entries, InternalError()
+
+    def deliver(self) -> None:
+        """Tell everyone; the batch is durable."""
+        refused, self._refused = self._refused, []
+        for (_, done), answer in zip(self._entries, self._answers, strict=True):
+            _tell(done, answer)
+        for done, error in refused:
+            _tell(done, error)
+
+    def fail(self, error: VeilmqError) -> None:
+        """Tell everyone that nobody knows."""
+        self._answers = [error] * len(self._entries)
+        self.deliver()
+
+
+def _tell(done: Done, answer: object) -> None:
+    try:
+        done(answer)
+    except Exception:
+        log.exception("an answer could not be delivered")

@@ -1,0 +1,139 @@
+"""The catalog: which queues and lanes there are, in memory and in the journal alike.
+
+Loading it reads the rows of queues and lanes and nothing of the backlog. Lane numbers go round: each is given again
+only after all others, when the janitor has long swept what stood under it.
+"""
+
+from bisect import bisect_left, bisect_right
+
+import msgspec
+
+from veilmq.core.errors import QueueNotFound
+from veilmq.core.settings import QueueSettings
+from veilmq.engines.embedded import positions
+from veilmq.engines.embedded.fresh import BodyCache
+from veilmq.engines.embedded.journal import Journal
+from veilmq.engines.embedded.lane import Lane
+from veilmq.engines.embedded.options import EngineOptions
+from veilmq.engines.embedded.queue import Queue
+from veilmq.engines.embedded.rows import LaneRow, QueueRow
+
+_LAST_LANE = "last_lane"
+
+
+class Catalog:
+    """All queues of one store by full name, and the lanes that were retired but are not swept yet."""
+
+    def __init__(self, *, journal: Journal, options: EngineOptions) -> None:
+        """Load what ``journal`` has."""
+        self._journal = journal
+        self._options = options
+        self._cache = BodyCache(bytes_max=options.body_cache_bytes)
+        self._queues: dict[str, Queue] = {}
+        self._names: list[str] = []  # sorted
+        self._lane_numbers: set[int] = set()
+        self._last_lane: int = journal.meta().get(_LAST_LANE, 0)
+        self.retired: list[Lane] = []
+        self.unsettled = True
+        """Whether the janitor may find work that it does not know of."""
+        self._load()
+
+    def _load(self) -> None:
+        by_number: dict[int, Queue] = {}
+        for row in self._journal.queues():
+            by_number[row.number] = self._add(row)
+        for lane_row in self._journal.lanes():
+            self._lane_numbers.add(lane_row.number)
+            lane = self._lane(lane_row, stored=True)
+            if lane_row.queue is None:
+                self.retired.append(lane)
+            else:
+                by_number[lane_row.queue].adopt(lane)
+
+    def _add(self, row: QueueRow) -> Queue:
+        queue = Queue(
+            number=row.number,
+            name=row.name,
+            settings=msgspec.json.decode(row.settings, type=QueueSettings),
+            created_at_ms=row.created_at_ms,
+            modified_at_ms=row.modified_at_ms,
+            open_lane=self._open_lane,
+        )
+        self._queues[row.name] = queue
+        self._names.insert(bisect_left(self._names, row.name), row.name)
+        return queue
+
+    # Queues.
+
+    def find(self, name: str) -> Queue | None:
+        """Return the queue of that full name, if there is one."""
+        return self._queues.get(name)
+
+    def queue(self, name: str) -> Queue:
+        """Return the queue of that full name; raises ``QueueNotFound``."""
+        try:
+            return self._queues[name]
+        except KeyError:
+            raise QueueNotFound(name) from None
+
+    def queues(self) -> list[Queue]:
+        """Return all queues."""
+        return list(self._queues.values())
+
+    def names(self, *, prefix: str = "", after: str = "", count: int | None = None) -> list[str]:
+        """Return up to ``count`` full names that begin with ``prefix`` and follow ``after``, in order."""
+        names = self._names
+        start = max(bisect_left(names, prefix), bisect_right(names, after))
+        end = len(names) if count is None else start + count
+        return [name for name in names[start:end] if name.startswith(prefix)]
+
+    def create(self, name: str, settings: QueueSettings, now_ms: int) -> Queue:
+        """Add a queue that does not exist yet."""
+        encoded = msgspec.json.encode(settings)
+        number = self._journal.insert_queue(name, encoded, now_ms)
+        return self._add(QueueRow(number, name, encoded, now_ms, now_ms))
+
+    def change(self, queue: Queue, settings: QueueSettings, now_ms: int) -> None:
+        """Give ``queue`` other settings."""
+        queue.settings = settings
+        queue.modified_at_ms = now_ms
+        for lane in queue.lanes:
+            lane.expires_at_ms = 0  # found anew by the retention now in force
+        self.unsettled = True
+        self._journal.update_queue(queue.number, msgspec.json.encode(settings), now_ms)
+
+    def delete(self, queue: Queue) -> None:
+        """Remove ``queue`` with its messages, at once whatever their number."""
+        self.empty(queue)
+        self._journal.delete_queue(queue.number)
+        del self._queues[queue.name]
+        del self._names[bisect_left(self._names, queue.name)]
+
+    def empty(self, queue: Queue) -> None:
+        """Delete all messages of ``queue``, at once whatever their number."""
+        self.retired += queue.part_with_lanes()
+        self.unsettled = True
+
+    # Lanes.
+
+    def _open_lane(self, queue: int, priority: int) -> Lane:
+        number = self._last_lane
+        while True:
+            number = (number + 1) % positions.LANES_MAX
+            if number not in self._lane_numbers:
+                break
+        self._last_lane = number
+        self._lane_numbers.add(number)
+        self._journal.put_meta(_LAST_LANE, number)
+        direct, delayed = positions.direct_start(number), positions.delayed_start(number)
+        row = LaneRow(number, queue, priority, direct, direct, delayed, delayed, 0, 0, 0, 0)
+        return self._lane(row, stored=False)
+
+    def _lane(self, row: LaneRow, *, stored: bool) -> Lane:
+        return Lane(row, journal=self._journal, cache=self._cache, options=self._options, stored=stored)
+
+    def forget(self, lane: Lane) -> None:
+        """Remove a retired lane that was swept."""
+        self.retired.remove(lane)
+        self._lane_numbers.discard(lane.number)
+        self._journal.delete_lane(lane)

@@ -1,0 +1,48 @@
+"""The counters of a lane: exact, and found without counting the backlog.
+
+``in_flight`` and ``delayed`` count the messages hidden at the instant ``counted_at_ms``. Commands keep them up as they
+hide, move and delete messages; that time alone makes messages visible is made good by ``catch_up``, which asks the
+index how many became due since.
+"""
+
+from veilmq.engines.embedded.journal import Journal
+from veilmq.engines.embedded.rows import LaneRow, Lease
+
+
+class Counters:
+    """How many messages a lane has, and how many of them were hidden when last counted."""
+
+    __slots__ = ("counted_at_ms", "delayed", "in_flight", "messages")
+
+    def __init__(self, row: LaneRow) -> None:
+        """Go on from what was stored."""
+        self.messages = row.messages
+        self.in_flight = row.in_flight
+        self.delayed = row.delayed
+        self.counted_at_ms = row.counted_at_ms
+
+    def hide(self, lease: Lease) -> None:
+        """Count the lease in, as it is now."""
+        if lease.visible_at_ms > self.counted_at_ms:
+            if lease.receive_count:
+                self.in_flight += 1
+            else:
+                self.delayed += 1
+
+    def unhide(self, lease: Lease) -> None:
+        """Count the lease out, before it changes."""
+        if lease.visible_at_ms > self.counted_at_ms:
+            if lease.receive_count:
+                self.in_flight -= 1
+            else:
+                self.delayed -= 1
+
+    def catch_up(self, journal: Journal, lane: int, now_ms: int) -> None:
+        """Count out the messages that became visible by the passing of time."""
+        if now_ms <= self.counted_at_ms:
+            return
+        if self.in_flight or self.delayed:
+            due, received = journal.count_due(lane, self.counted_at_ms, now_ms)
+            self.in_flight -= received
+            self.delayed -= due - received
+        self.counted_at_ms = now_ms

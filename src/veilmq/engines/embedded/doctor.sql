@@ -1,0 +1,44 @@
+-- The invariants of the store, each as a query that finds what breaks it: a count and one example.
+-- A lane's positions are [number << 41, (number + 1) << 41); the upper half of them is for delayed messages.
+
+-- name: every lease has its message
+SELECT count(*), min(position) FROM lease WHERE position NOT IN (SELECT position FROM message);
+
+-- name: every lease names the lane of its position
+SELECT count(*), min(position) FROM lease WHERE lane <> position >> 41;
+
+-- name: every message lies in a lane, before its next position
+SELECT count(*), min(position) FROM message LEFT JOIN lane ON lane.number = message.position >> 41
+WHERE position >= CASE (position >> 40) & 1 WHEN 1 THEN coalesce(delayed_next, 0) ELSE coalesce(direct_next, 0) END;
+
+-- name: every lane belongs to a queue or was purged
+SELECT count(*), min(number) FROM lane WHERE queue IS NOT NULL AND queue NOT IN (SELECT number FROM queue);
+
+-- name: messages are received in order: none without a lease before one with a lease
+SELECT count(*), min(message.position)
+FROM lane JOIN message ON message.position >= lane.direct_floor AND message.position < (
+    SELECT max(position) FROM lease WHERE position >= lane.direct_floor AND position < lane.direct_next
+)
+WHERE lane.queue IS NOT NULL AND NOT EXISTS (SELECT 1 FROM lease WHERE lease.position = message.position);
+
+-- name: every delayed message has a lease
+SELECT count(*), min(message.position)
+FROM lane JOIN message ON message.position >= (lane.number << 41) + (1 << 40) AND message.position < lane.delayed_next
+WHERE NOT EXISTS (SELECT 1 FROM lease WHERE lease.position = message.position);
+
+-- name: every received message has its count, its epoch and its times
+SELECT count(*), min(position) FROM lease
+WHERE receive_count > 0 AND (epoch < receive_count OR first_received_at_ms = 0 OR received_at_ms < first_received_at_ms);
+
+-- name: the counters agree with the rows
+SELECT count(*), min(number) FROM lane
+WHERE messages <> (
+    SELECT count(*) FROM message WHERE position >= number << 41 AND position < (number + 1) << 41
+) OR in_flight <> (
+    SELECT count(*) FROM lease WHERE lane = number AND visible_at_ms > counted_at_ms AND receive_count > 0
+) OR delayed <> (
+    SELECT count(*) FROM lease WHERE lane = number AND visible_at_ms > counted_at_ms AND receive_count = 0
+);
+
+-- name: nothing was sent after the store's last instant
+SELECT count(*), min(position) FROM message WHERE sent_at_ms > (SELECT value FROM meta WHERE name = 'last_instant_ms');

@@ -1,0 +1,224 @@
+"""The embedded engine: commands in, one transaction and one sync a batch, then the answers.
+
+Commands that arrive while a batch is being made durable form the next one; there is no timer and no knob. Nobody hears
+an answer before the sync of its batch has returned, and a batch is applied only after the one before it is durable: so
+every answer describes a state that is on disk.
+
+When a commit fails in a way that leaves open what is on disk (a failed sync above all), all that wait get
+``OutcomeUnknown`` and the engine stops for good; ``on_fatal`` ends the process, and the next start recovers.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import apsw
+
+from veilmq.core.commands import Command
+from veilmq.core.errors import OutcomeUnknown, ShuttingDown, VeilmqError
+from veilmq.core.ports import Clock, Done, Wake
+from veilmq.engines.embedded.batch import Batch, Entry
+from veilmq.engines.embedded.committer import Committer, ThreadCommitter
+from veilmq.engines.embedded.folder import FolderLock, open_journal
+from veilmq.engines.embedded.janitor import Janitor
+from veilmq.engines.embedded.journal import Journal
+from veilmq.engines.embedded.machine import Machine
+from veilmq.engines.embedded.options import EngineOptions
+from veilmq.engines.embedded.space import Space
+
+log = logging.getLogger(__name__)
+
+_LATE_START_MS = 60_000
+
+
+class EmbeddedEngine:
+    """``core.ports.Engine`` on one machine. Every method belongs to the event loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        folder: Path | None,
+        lock: FolderLock | None,
+        clock: Clock,
+        options: EngineOptions,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        """Use ``open``."""
+        self._journal = journal
+        self._lock = lock
+        self._clock = clock
+        self._on_fatal = on_fatal
+        self._loop = asyncio.get_running_loop()
+        self._pending: deque[Entry] = deque()
+        self._refusal: VeilmqError | None = None
+        self._running = False  # a batch is arranged, or being made durable
+        self._rest = asyncio.Event()
+        self.behind_ms = _catch_up(clock, journal)
+        self._space = Space(folder=folder, journal=journal, options=options)
+        self._machine = Machine(journal=journal, options=options, space=self._space)
+        self._batch = Batch(machine=self._machine, journal=journal)
+        if journal.finish(clock.now_ms()):
+            journal.commit()
+        self._space.look()
+        kind = Committer if folder is None else ThreadCommitter
+        self._committer = kind(journal=journal, space=self._space, committed=self._committed)
+        self._janitor = Janitor(submit=self.submit, clock=clock)
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path | None,
+        *,
+        clock: Clock,
+        options: EngineOptions | None = None,
+        on_fatal: Callable[[BaseException], None] | None = None,
+    ) -> Self:
+        """Open the data folder, made if need be; ``None`` keeps everything in memory and nothing beyond ``close``.
+
+        ``on_fatal`` is called when the store has failed and the process should end. Raises ``FolderError`` for a
+        folder that is in use, not veilmq's, of a newer format, or not writable.
+        """
+        options = options or EngineOptions()
+        lock = None if folder is None else FolderLock(folder)
+        try:
+            return cls(
+                journal=open_journal(folder, options),
+                folder=folder,
+                lock=lock,
+                clock=clock,
+                options=options,
+                on_fatal=on_fatal or _ignore,
+            )
+        except BaseException:
+            if lock is not None:
+                lock.release()
+            raise
+
+    # The port.
+
+    def submit(self, command: Command, done: Done) -> None:
+        """Take ``command``; call ``done`` with its result or error once that is durable."""
+        if self._batch.applying:
+            self._batch.insert((command, done))
+        elif self._refusal is not None:
+            self._loop.call_soon(done, self._refusal)
+        else:
+            self._pending.append((command, done))
+            if not self._running:
+                self._arrange()
+
+    def withdraw(self, done: Done) -> None:
+        """Drop the command submitted with ``done`` if it has not been begun; its client has gone."""
+        for entry in self._pending:
+            if entry[1] == done:
+                self._pending.remove(entry)
+                return
+
+    def watch(self, queue: str, wake: Wake) -> None:
+        """Call ``wake`` whenever ``queue`` may have a message; see ``core.ports.Engine``."""
+        self._machine.watch(queue, wake)
+
+    def unwatch(self, queue: str) -> None:
+        """End the watch on ``queue``."""
+        self._machine.unwatch(queue)
+
+    async def close(self) -> None:
+        """Finish what was submitted, refuse what comes, and let go of the folder."""
+        self._janitor.stop()
+        self._refusal = self._refusal or ShuttingDown()
+        while self._running:
+            self._rest.clear()
+            await self._rest.wait()
+        self._committer.close()
+        self._journal.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    # What an operator asks.
+
+    def queues(self) -> list[str]:
+        """Return the full names of all queues, in order."""
+        return self._machine.catalog.names()
+
+    @property
+    def is_short_of_space(self) -> bool:
+        """Whether sends are refused because the disk is nearly full."""
+        return self._space.is_short
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the store failed and nothing more is accepted."""
+        return isinstance(self._refusal, OutcomeUnknown)
+
+    @property
+    def started_late(self) -> bool:
+        """Whether at the start the clock was more than a minute behind the last instant of the store."""
+        return self.behind_ms > _LATE_START_MS
+
+    # Batches.
+
+    def _arrange(self) -> None:
+        self._running = True
+        self._loop.call_soon(self._run, self._pending)
+
+    def _run(self, entries: deque[Entry]) -> None:
+        try:
+            changed = self._batch.run(entries, self._clock.now_ms())
+        except Exception as error:  # noqa: BLE001 - not even the way back worked
+            self._fail(error)
+            return
+        if changed:
+            self._committer.commit()
+        else:
+            self._deliver()
+
+    def _committed(self, error: BaseException | None) -> None:
+        if error is None:
+            self._deliver()
+            self._mind_the_janitor()
+        elif isinstance(error, apsw.FullError):
+            self._run(self._batch.roll_back(error))
+        else:
+            self._fail(error)
+
+    def _deliver(self) -> None:
+        self._batch.deliver()
+        self._running = False
+        if self._pending:
+            self._arrange()
+        else:
+            self._rest.set()
+
+    def _mind_the_janitor(self) -> None:
+        if self._machine.catalog.unsettled:
+            self._janitor.wake()
+        elif self._janitor.idle:
+            self._janitor.look_later(self._clock.now_ms())
+
+    def _fail(self, error: BaseException) -> None:
+        log.critical("the store failed; what was not acknowledged may or may not be kept", exc_info=error)
+        self._refusal = OutcomeUnknown()
+        self._janitor.stop()
+        self._batch.fail(self._refusal)
+        while self._pending:
+            self._loop.call_soon(self._pending.popleft()[1], self._refusal)
+        self._running = False
+        self._rest.set()
+        self._on_fatal(error)
+
+
+def _catch_up(clock: Clock, journal: Journal) -> int:
+    last_ms = journal.last_instant_ms()
+    behind_ms = max(0, last_ms - clock.now_ms())
+    if behind_ms > _LATE_START_MS:
+        log.warning("the clock is %d s behind the store's last instant: time goes on from there", behind_ms // 1_000)
+    clock.catch_up(last_ms)
+    return behind_ms
+
+
+def _ignore(error: BaseException) -> None:
+    """Leave it at the log."""

@@ -1,0 +1,79 @@
+"""The fresh run of a lane: messages never received, in the order they were sent.
+
+The run goes from the first message in memory to the end of the lane's positions, and only ever forward: whatever lies
+before it has a lease or is gone. Its beginning is kept in memory whole (the ready window, bounded in messages, and in
+bytes together with all other lanes'); the rest is on disk and is read when the window is empty.
+"""
+
+from collections import deque
+
+from veilmq.engines.embedded.journal import Journal
+from veilmq.engines.embedded.rows import MessageRow
+
+
+class BodyCache:
+    """The bytes that all ready windows together may still hold."""
+
+    __slots__ = ("bytes_left",)
+
+    def __init__(self, *, bytes_max: int) -> None:
+        """Start empty."""
+        self.bytes_left = bytes_max
+
+
+class FreshRun:
+    """The messages of one lane that nobody has received yet."""
+
+    __slots__ = ("_cache", "_journal", "_loaded_to", "_window", "_window_max", "end")
+
+    def __init__(self, *, journal: Journal, cache: BodyCache, window_max: int, start: int, end: int) -> None:
+        """The run covers positions from ``start`` up to, not including, ``end``; all of it is on disk."""
+        self._journal = journal
+        self._cache = cache
+        self._window_max = window_max
+        self._window: deque[MessageRow] = deque()
+        self._loaded_to = start
+        self.end = end
+
+    def append(self, row: MessageRow) -> None:
+        """Add the message at position ``end``; it stays in memory if all before it is there and there is room."""
+        size = len(row.body) + len(row.properties)
+        if self._loaded_to == self.end and len(self._window) < self._window_max and size <= self._cache.bytes_left:
+            self._window.append(row)
+            self._cache.bytes_left -= size
+            self._loaded_to = self.end + 1
+        self.end += 1
+
+    def head(self) -> MessageRow | None:
+        """Return the first message of the run, ``None`` when there is none."""
+        if not self._window and self._loaded_to < self.end:
+            self._refill()
+        return self._window[0] if self._window else None
+
+    def take(self) -> MessageRow:
+        """Remove and return the head, which must be there."""
+        row = self._window.popleft()
+        self._cache.bytes_left += len(row.body) + len(row.properties)
+        return row
+
+    def skip_to(self, position: int) -> None:
+        """Drop everything before ``position``."""
+        while self._window and self._window[0].position < position:
+            self.take()
+        self._loaded_to = max(self._loaded_to, position)
+
+    def clear(self) -> None:
+        """Let go of the memory; the run is not used afterwards."""
+        while self._window:
+            self.take()
+
+    def _refill(self) -> None:
+        for row in self._journal.messages_between(self._loaded_to, self.end, self._window_max):
+            size = len(row.body) + len(row.properties)
+            if self._window and size > self._cache.bytes_left:
+                return  # the first one always fits: a receive must be able to go on
+            self._window.append(row)
+            self._cache.bytes_left -= size
+            self._loaded_to = row.position + 1
+        if len(self._window) < self._window_max:
+            self._loaded_to = self.end

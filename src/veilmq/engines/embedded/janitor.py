@@ -1,0 +1,138 @@
+"""The janitor: deletes what retention and purges have put out of reach, and returns drained space to the disk.
+
+It is one more sender of commands: each ``Sweep`` is a slice of a bounded number of rows in some batch, and between two
+of them is a pause, so it never keeps the writer for longer than a slice (``limits.WORK_SLICE_MS``; a thousand rows
+were measured at a few milliseconds). Retention is at least a minute, so a look a minute misses no end of it; nothing is
+ever delivered late because of the janitor, since every command looks at retention by itself.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from veilmq.core.commands import Command
+from veilmq.core.errors import VeilmqError
+from veilmq.core.limits import RETENTION_S, SECOND_MS
+from veilmq.core.ports import Clock, Done, Timer
+from veilmq.engines.embedded.catalog import Catalog
+from veilmq.engines.embedded.journal import Journal
+from veilmq.engines.embedded.lane import NEVER_MS, Lane
+
+_ROWS_PER_SLICE = 1_000
+_PAGES_PER_SLICE = 500
+_FREE_PAGES_KEPT = 4_096
+_PAUSE_S = 0.01
+_PAUSE_S_AFTER_ERROR = 1.0
+_LOOK_MS_MIN = SECOND_MS
+_LOOK_MS_MAX = RETENTION_S.minimum * SECOND_MS
+
+
+class Sweep(Command, frozen=True, kw_only=True):
+    """Do one slice of the janitor's work. Answers ``Swept``."""
+
+
+class Swept(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether more is to be done now, and else when to look again (``lane.NEVER_MS``: there is nothing to look at)."""
+
+    more: bool
+    look_at_ms: int
+
+
+class Sweeper:
+    """The work itself, on what the catalog has."""
+
+    def __init__(self, *, catalog: Catalog, journal: Journal) -> None:
+        """Both are the state machine's own."""
+        self._catalog = catalog
+        self._journal = journal
+
+    def sweep(self, command: Sweep, now_ms: int) -> Swept:
+        """Do one slice."""
+        self._catalog.unsettled = False
+        lane = next(self._unswept(now_ms), None)
+        if lane is not None:
+            self._sweep(lane)
+        more = lane is not None or self._give_back()
+        return Swept(more=more, look_at_ms=now_ms if more else self._look_at_ms(now_ms))
+
+    def _unswept(self, now_ms: int) -> Iterator[Lane]:
+        yield from self._catalog.retired
+        for queue in self._catalog.queues():
+            queue.expire(now_ms)
+            yield from (lane for lane in queue.lanes if not lane.swept)
+
+    def _sweep(self, lane: Lane) -> None:
+        lane.sweep(_ROWS_PER_SLICE)
+        if lane.queue is None and lane.swept:
+            self._catalog.forget(lane)
+
+    def _give_back(self) -> bool:
+        pages = self._journal.free_pages() - _FREE_PAGES_KEPT
+        if pages > 0:
+            self._journal.give_back(min(pages, _PAGES_PER_SLICE))
+        return pages > 0
+
+    def _look_at_ms(self, now_ms: int) -> int:
+        lanes = (lane for queue in self._catalog.queues() for lane in queue.lanes)
+        expires_at_ms = min((lane.expires_at_ms for lane in lanes), default=NEVER_MS)
+        if expires_at_ms == NEVER_MS:
+            return NEVER_MS
+        return min(max(expires_at_ms, now_ms + _LOOK_MS_MIN), now_ms + _LOOK_MS_MAX)
+
+
+class Janitor:
+    """When to sweep: on demand, and when the next message may be past its retention."""
+
+    def __init__(self, *, submit: Callable[[Command, Done], None], clock: Clock) -> None:
+        """``submit`` is the engine's."""
+        self._submit = submit
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._busy = False
+        self._stopped = False
+        self._timer: Timer | None = None
+        self._pause: asyncio.TimerHandle | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether it neither works nor has arranged to."""
+        return not self._busy and self._timer is None
+
+    def wake(self) -> None:
+        """Work now, unless it does."""
+        if not self._busy:
+            self._busy = True
+            self._disarm()
+            self._submit(Sweep(), self._swept)
+
+    def look_later(self, now_ms: int) -> None:
+        """Look before anything sent now can be past its retention."""
+        self._timer = self._clock.call_at(now_ms + _LOOK_MS_MAX, self.wake)
+
+    def stop(self) -> None:
+        """Do no more."""
+        self._stopped = True
+        self._busy = True
+        self._disarm()
+        if self._pause is not None:
+            self._pause.cancel()
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _swept(self, result: Swept | VeilmqError) -> None:
+        if isinstance(result, VeilmqError):
+            self._again(_PAUSE_S_AFTER_ERROR)
+        elif result.more:
+            self._again(_PAUSE_S)
+        else:
+            self._busy = self._stopped
+            if not self._stopped and result.look_at_ms != NEVER_MS:
+                self._timer = self._clock.call_at(result.look_at_ms, self.wake)
+
+    def _again(self, pause_s: float) -> None:
+        if not self._stopped:
+            self._pause = self._loop.call_later(pause_s, self._submit, Sweep(), self._swept)

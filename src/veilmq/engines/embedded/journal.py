@@ -1,0 +1,284 @@
+"""The journal: SQLite, written a batch at a time.
+
+Changes of rows are staged in lists and written with ``executemany``; ``finish`` completes the transaction of a batch
+but for its COMMIT, and ``commit`` makes it durable (WAL, ``synchronous=FULL``: one sync). Everything that reads first
+writes what is staged into the open transaction, on the same connection, so that a read always sees its own batch, and
+no read outlives one.
+
+A row's life only goes forward (message, then lease, then neither) and a position is never given twice, so writing
+inserts, then leases, then deletions gives the same rows as the order in which the batch made them.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+import apsw
+
+from veilmq.engines.embedded.rows import LaneRow, Lease, MessageRow, QueueRow
+from veilmq.engines.named_sql import load
+
+SQL = load("veilmq.engines.embedded", "queries.sql")
+
+_LAST_INSTANT = "last_instant_ms"
+
+_PRAGMAS = """
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = FULL;
+PRAGMA wal_autocheckpoint = 4000;
+PRAGMA journal_size_limit = 67108864;
+PRAGMA cache_size = -65536;
+PRAGMA temp_store = MEMORY;
+"""
+
+
+class Sent(NamedTuple):
+    """Where a message stands and when it was sent."""
+
+    position: int
+    sent_at_ms: int
+
+
+class StoredLane(Protocol):
+    """What the journal needs of a lane: to be told once a batch, and its row."""
+
+    touched: bool
+    number: int
+
+    def row(self) -> LaneRow:
+        """Return the lane as it is to be stored."""
+
+
+class Journal:
+    """One connection and what is staged for it. Used by one thread at a time: ``commit`` may run in another."""
+
+    def __init__(self, connection: apsw.Connection, *, pages_max: int | None = None) -> None:
+        """``connection`` has the current format (see ``folder``); ``pages_max`` bounds the file."""
+        self._connection = connection
+        connection.execute(_PRAGMAS)
+        if pages_max is not None:
+            connection.execute(f"PRAGMA max_page_count = {pages_max}")
+        self._messages: list[MessageRow] = []
+        self._leases: list[tuple[int, ...]] = []
+        self._gone: list[tuple[int]] = []
+        self._lanes: list[StoredLane] = []
+        self._staged = False
+        self.staged_bytes = 0
+
+    # Staging: nothing here touches the database.
+
+    def add_message(self, row: MessageRow) -> None:
+        """Stage a new message."""
+        self._messages.append(row)
+        self.staged_bytes += len(row.body)
+        self._staged = True
+
+    def put_lease(self, lease: Lease) -> None:
+        """Stage the lease as it is now."""
+        self._leases.append(lease.row())
+        self._staged = True
+
+    def remove(self, position: int) -> None:
+        """Stage the deletion of a message and its lease."""
+        self._gone.append((position,))
+        self._staged = True
+
+    def touch(self, lane: StoredLane) -> None:
+        """Have the lane's row written with this batch."""
+        if not lane.touched:
+            lane.touched = True
+            self._lanes.append(lane)
+
+    # Writing.
+
+    def begin(self) -> apsw.Connection:
+        """Open the batch's transaction unless it is open; return the connection for a statement."""
+        if not self._connection.in_transaction:
+            self._connection.execute("BEGIN IMMEDIATE")
+        return self._connection
+
+    def write(self, query: str, *values: int | str | bytes) -> list[Any]:
+        """Run one of the named queries that change something, now; return its rows."""
+        self.flush()
+        return list(self.begin().execute(SQL[query], values))
+
+    def flush(self) -> None:
+        """Write what is staged into the batch's transaction."""
+        if not self._staged:
+            return
+        connection = self.begin()
+        if self._messages:
+            connection.executemany(SQL["insert_message"], self._messages)
+            self._messages = []
+        if self._leases:
+            connection.executemany(SQL["put_lease"], self._leases)
+            self._leases = []
+        if self._gone:
+            connection.executemany(SQL["delete_message"], self._gone)
+            connection.executemany(SQL["delete_lease"], self._gone)
+            self._gone = []
+        self._staged = False
+
+    def finish(self, now_ms: int) -> bool:
+        """Write all that the batch changed, and its instant; tell whether there is anything to commit."""
+        self.flush()
+        if self._lanes:
+            self.begin().executemany(SQL["put_lane"], [lane.row() for lane in self._lanes])
+            self._untouch()
+        if not self._connection.in_transaction:
+            return False
+        self._connection.execute(SQL["put_meta"], (_LAST_INSTANT, now_ms))
+        return True
+
+    def commit(self) -> None:
+        """Make the batch durable: returns after its sync. Blocks, without the GIL."""
+        self._connection.execute("COMMIT")
+        self.staged_bytes = 0
+
+    def roll_back(self) -> None:
+        """Forget the batch, staged or written."""
+        self._messages, self._leases, self._gone = [], [], []
+        self._staged = False
+        self.staged_bytes = 0
+        self._untouch()
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def _untouch(self) -> None:
+        for lane in self._lanes:
+            lane.touched = False
+        self._lanes = []
+
+    # Reading: always behind what is staged.
+
+    def rows(self, query: str, *values: int) -> list[Any]:
+        """Return the rows of one of the named queries that only read."""
+        self.flush()
+        return list(self._connection.execute(SQL[query], values))
+
+    def messages_between(self, start: int, end: int, count: int) -> Iterator[MessageRow]:
+        """Yield up to ``count`` messages in order, from position ``start`` up to, not including, ``end``.
+
+        Rows are read as they are asked for, so whoever stops early has not paid for the rest.
+        """
+        self.flush()
+        cursor = self._connection.execute(SQL["messages_between"], (start, end, count))
+        try:
+            for row in cursor:
+                yield MessageRow(*row)
+        finally:
+            cursor.close()
+
+    def message_at(self, position: int) -> MessageRow:
+        """Return the message at ``position``, which must exist."""
+        (row,) = self.rows("message_at", position)
+        return MessageRow(*row)
+
+    def lease_at(self, position: int) -> Lease | None:
+        """Return the lease at ``position``, if there is one."""
+        rows = self.rows("lease_at", position)
+        return Lease(*rows[0]) if rows else None
+
+    def leases_after(self, lane: int, visible_at_ms: int, position: int, count: int) -> list[Lease]:
+        """Return up to ``count`` leases behind the key ``(visible_at_ms, position)``, in that order."""
+        rows = self.rows("leases_at_instant", lane, visible_at_ms, position, count)
+        if len(rows) < count:
+            rows += self.rows("leases_after_instant", lane, visible_at_ms, count - len(rows))
+        return [Lease(*row) for row in rows]
+
+    def after_last_lease(self, start: int, end: int) -> int:
+        """Return the position behind the last one in ``[start, end)`` that has a lease; ``start`` when none has."""
+        rows = self.rows("last_lease_between", start, end)
+        return rows[0][0] + 1 if rows else start
+
+    def first_sent(self, start: int, end: int) -> Sent | None:
+        """Return the first message in ``[start, end)``."""
+        rows = self.rows("first_sent_between", start, end)
+        return Sent(*rows[0]) if rows else None
+
+    def position_after(self, start: int, end: int, count: int) -> int:
+        """Return the position behind the first ``count`` messages from ``start`` on; ``end`` when there are fewer."""
+        rows = self.rows("position_after", start, end, count)
+        return rows[0][0] if rows else end
+
+    def count_due(self, lane: int, after_ms: int, until_ms: int) -> tuple[int, int]:
+        """Count the leases that ended in ``(after, until]``, and those of them that had been received."""
+        ((due, received),) = self.rows("count_due", lane, after_ms, until_ms)
+        return due, received
+
+    def delete_between(self, start: int, end: int, hidden_after_ms: int) -> tuple[int, int, int]:
+        """Delete the messages in ``[start, end)`` and their leases, now.
+
+        Returns how many messages there were, and how many of them were delayed and in flight at ``hidden_after_ms``.
+        """
+        ((delayed, in_flight),) = self.rows("count_hidden_between", start, end, hidden_after_ms)
+        self.write("delete_leases_between", start, end)
+        self.write("delete_messages_between", start, end)
+        return self._connection.changes(), delayed, in_flight
+
+    # Queues, lanes and the store's own values: rare, so written at once.
+
+    def insert_queue(self, name: str, settings: bytes, now_ms: int) -> int:
+        """Add a queue; return its number, never given before."""
+        number: int
+        ((number,),) = self.write("insert_queue", name, settings, now_ms, now_ms)
+        return number
+
+    def update_queue(self, number: int, settings: bytes, now_ms: int) -> None:
+        """Change a queue's settings."""
+        self.write("update_queue", settings, now_ms, number)
+
+    def delete_queue(self, number: int) -> None:
+        """Remove a queue; its lanes are retired by themselves."""
+        self.write("delete_queue", number)
+
+    def delete_lane(self, lane: StoredLane) -> None:
+        """Remove a lane's row for good."""
+        if lane.touched:
+            lane.touched = False
+            self._lanes.remove(lane)
+        self.write("delete_lane", lane.number)
+
+    def put_meta(self, name: str, value: int | bytes) -> None:
+        """Set one of the store's own values."""
+        self.write("put_meta", name, value)
+
+    def queues(self) -> list[QueueRow]:
+        """Return all queues, by number."""
+        return [QueueRow(*row) for row in self.rows("all_queues")]
+
+    def lanes(self) -> list[LaneRow]:
+        """Return all lanes, by number."""
+        return [LaneRow(*row) for row in self.rows("all_lanes")]
+
+    def last_instant_ms(self) -> int:
+        """Return the instant of the last batch; 0 when there was none."""
+        last_ms: int = self.meta().get(_LAST_INSTANT, 0)
+        return last_ms
+
+    def meta(self) -> dict[str, Any]:
+        """Return the store's own values by name."""
+        return dict(self.rows("all_meta"))
+
+    # Space.
+
+    def headroom_pages(self, pages_max: int) -> int:
+        """Return how many pages may still be used of ``pages_max``."""
+        used = self._pragma("page_count") - self._pragma("freelist_count")
+        return pages_max - used
+
+    def free_pages(self) -> int:
+        """Return how many pages of the file hold nothing."""
+        return self._pragma("freelist_count")
+
+    def give_back(self, pages: int) -> None:
+        """Return up to ``pages`` empty pages to the disk, with this batch."""
+        self.flush()
+        list(self.begin().execute(f"PRAGMA incremental_vacuum({pages})"))
+
+    def _pragma(self, name: str) -> int:
+        value: int = self._connection.pragma(name)
+        return value
+
+    def close(self) -> None:
+        """Check the log into the database and close."""
+        self._connection.close()

@@ -1,0 +1,265 @@
+"""A lane: the messages of one queue at one priority.
+
+Two runs hold them: *fresh* (never received, by position) and *hidden* (everything with a lease, by the instant of its
+visibility; what is past that instant has returned). A receive merges both by the time each message became visible, so
+a released poison message does not come first for ever, and nothing in memory grows with the backlog.
+
+A lane is one incarnation: a purge retires the queue's lanes and the next send opens a new one. A lane whose positions
+are used up is followed by another of the same priority.
+"""
+
+from random import getrandbits
+
+from veilmq.core.limits import SECOND_MS
+from veilmq.engines.embedded import positions
+from veilmq.engines.embedded.counters import Counters
+from veilmq.engines.embedded.fresh import BodyCache, FreshRun
+from veilmq.engines.embedded.hidden import ON_DISK, HiddenRun
+from veilmq.engines.embedded.journal import Journal
+from veilmq.engines.embedded.options import EngineOptions
+from veilmq.engines.embedded.rows import LaneRow, Lease, MessageRow
+from veilmq.engines.embedded.series import Series
+
+NEVER_MS = 1 << 62
+"""An instant that does not come."""
+
+_GENERATION_BITS = 32
+
+
+class Lane:
+    """The messages of one incarnation of a queue at one priority."""
+
+    __slots__ = (
+        "_delayed",
+        "_direct",
+        "_fresh",
+        "_hidden",
+        "_journal",
+        "counters",
+        "expires_at_ms",
+        "number",
+        "priority",
+        "queue",
+        "touched",
+    )
+
+    def __init__(
+        self, row: LaneRow, *, journal: Journal, cache: BodyCache, options: EngineOptions, stored: bool
+    ) -> None:
+        """``stored`` tells a lane read from the disk from a new one, which needs no reading."""
+        number = row.number
+        self.number = number
+        self.queue = row.queue
+        self.priority = row.priority
+        self.touched = False
+        self.counters = Counters(row)
+        self.expires_at_ms = 0 if row.messages else NEVER_MS  # not later than the first message's end of retention
+        self._journal = journal
+        self._direct = Series(
+            start=positions.direct_start(number), floor=row.direct_floor, next_position=row.direct_next
+        )
+        self._delayed = Series(
+            start=positions.delayed_start(number), floor=row.delayed_floor, next_position=row.delayed_next
+        )
+        # Fresh messages are received in order: all behind the last one that has a lease were never received.
+        fresh_start = journal.after_last_lease(row.direct_floor, row.direct_next) if stored else row.direct_next
+        self._fresh = FreshRun(
+            journal=journal,
+            cache=cache,
+            window_max=options.ready_window_messages,
+            start=fresh_start,
+            end=row.direct_next,
+        )
+        self._hidden = HiddenRun(
+            journal=journal,
+            lane=number,
+            window_max=options.hidden_window_leases,
+            horizon=ON_DISK if stored else None,
+        )
+
+    def row(self) -> LaneRow:
+        """Return the lane as it is to be stored."""
+        counters = self.counters
+        return LaneRow(
+            self.number,
+            self.queue,
+            self.priority,
+            self._direct.floor,
+            self._direct.next,
+            self._delayed.floor,
+            self._delayed.next,
+            counters.messages,
+            counters.in_flight,
+            counters.delayed,
+            counters.counted_at_ms,
+        )
+
+    def is_full(self, sequences_max: int) -> bool:
+        """Tell whether one of the lane's series has used up its positions."""
+        return (
+            self._direct.next - positions.direct_start(self.number) >= sequences_max
+            or self._delayed.next - positions.delayed_start(self.number) >= sequences_max
+        )
+
+    # Sending.
+
+    def add(self, message_id: bytes, body: str, properties: bytes, now_ms: int) -> None:
+        """Store a message that is visible at once."""
+        series = self._direct
+        row = MessageRow(series.next, message_id, now_ms, body, properties)
+        series.next += 1
+        self._journal.add_message(row)
+        self._fresh.append(row)
+        self._added()
+
+    def add_delayed(self, message_id: bytes, body: str, properties: bytes, now_ms: int, visible_at_ms: int) -> None:
+        """Store a message that is hidden until ``visible_at_ms``."""
+        series = self._delayed
+        self._journal.add_message(MessageRow(series.next, message_id, now_ms, body, properties))
+        lease = Lease(series.next, self.number, visible_at_ms)
+        series.next += 1
+        self._hide(lease)
+        self._added()
+
+    def _added(self) -> None:
+        self.counters.messages += 1
+        if self.expires_at_ms == NEVER_MS:
+            self.expires_at_ms = 0
+        self._journal.touch(self)
+
+    # Receiving.
+
+    def receive(self, count: int, now_ms: int, visible_at_ms: int) -> list[tuple[MessageRow, Lease]]:
+        """Take up to ``count`` visible messages and hide them; all are chosen before the first one is hidden."""
+        taken: list[tuple[MessageRow, Lease]] = []
+        while len(taken) < count:
+            first = self._take_first(now_ms)
+            if first is None:
+                break
+            taken.append(first)
+        for _, lease in taken:
+            self._lease(lease, now_ms, visible_at_ms)
+        if taken:
+            self._journal.touch(self)
+        return taken
+
+    def _take_first(self, now_ms: int) -> tuple[MessageRow, Lease] | None:
+        row = self._fresh.head()
+        lease = self._returned_head(now_ms)
+        if lease is not None and (row is None or lease.visible_at_ms <= row.sent_at_ms):
+            self._hidden.take()
+            self.counters.unhide(lease)
+            return self._journal.message_at(lease.position), lease
+        if row is None:
+            return None
+        return self._fresh.take(), Lease(row.position, self.number, 0)
+
+    def _returned_head(self, now_ms: int) -> Lease | None:
+        while True:
+            lease = self._hidden.head()
+            if lease is None or lease.visible_at_ms > now_ms:
+                return None
+            if not self._is_expired(lease.position):
+                return lease
+            self._hidden.take()
+
+    def _lease(self, lease: Lease, now_ms: int, visible_at_ms: int) -> None:
+        if lease.receive_count == 0:
+            lease.first_received_at_ms = now_ms
+        lease.receive_count += 1
+        lease.epoch += 1
+        lease.generation = getrandbits(_GENERATION_BITS)
+        lease.received_at_ms = now_ms
+        lease.visible_at_ms = visible_at_ms
+        self._hide(lease)
+
+    def _hide(self, lease: Lease) -> None:
+        self.counters.hide(lease)
+        self._hidden.put(lease)
+        self._journal.put_lease(lease)
+
+    def next_due_ms(self, now_ms: int) -> int:
+        """Return the instant from which the lane has a visible message: ``now_ms``, later, or ``NEVER_MS``."""
+        if self._fresh.head() is not None:
+            return now_ms
+        lease = self._hidden.head()
+        return NEVER_MS if lease is None else max(now_ms, lease.visible_at_ms)
+
+    # Receipts.
+
+    def find(self, position: int) -> Lease | None:
+        """Return the lease of the message at ``position``, ``None`` when the message is gone."""
+        return None if self._is_expired(position) else self._hidden.get(position)
+
+    def move(self, lease: Lease, visible_at_ms: int, *, supersede: bool) -> None:
+        """Make the message visible at ``visible_at_ms``; ``supersede`` puts all receipts issued so far out of force."""
+        self.counters.unhide(lease)
+        lease.visible_at_ms = visible_at_ms
+        if supersede:
+            lease.epoch += 1
+        self._hide(lease)
+        self._journal.touch(self)
+
+    def remove(self, lease: Lease) -> None:
+        """Delete the message."""
+        self.counters.unhide(lease)
+        self.counters.messages -= 1
+        self._hidden.drop(lease.position)
+        self._journal.remove(lease.position)
+        self._journal.touch(self)
+
+    # Time: retention and counting.
+
+    def _series(self, position: int) -> Series:
+        return self._delayed if position & positions.SEQUENCES_MAX else self._direct
+
+    def _is_expired(self, position: int) -> bool:
+        return position < self._series(position).floor
+
+    def expire(self, now_ms: int, retention_s: int) -> None:
+        """Put everything sent ``retention_s`` or longer ago out of reach."""
+        if now_ms < self.expires_at_ms:
+            return
+        floors = self._direct.floor, self._delayed.floor
+        retention_ms = retention_s * SECOND_MS
+        sent = [series.expire(self._journal, now_ms - retention_ms) for series in (self._direct, self._delayed)]
+        self.expires_at_ms = min((at + retention_ms for at in sent if at is not None), default=NEVER_MS)
+        if floors != (self._direct.floor, self._delayed.floor):
+            self._fresh.skip_to(self._direct.floor)
+            self._journal.touch(self)
+
+    def retire(self) -> None:
+        """Part the lane from its queue: everything in it is deleted, and swept in time."""
+        self.queue = None
+        self._direct.retire()
+        self._delayed.retire()
+        self._fresh.clear()
+        self.expires_at_ms = NEVER_MS
+        self._journal.touch(self)
+
+    @property
+    def swept(self) -> bool:
+        """Whether no row is left that retention or a purge has put out of reach."""
+        return self._direct.swept and self._delayed.swept
+
+    def sweep(self, rows_max: int) -> None:
+        """Delete a slice of the rows out of reach."""
+        series = self._delayed if self._direct.swept else self._direct
+        if series.swept:
+            return
+        start, end = series.sweep(self._journal, rows_max)
+        messages, delayed, in_flight = self._journal.delete_between(start, end, self.counters.counted_at_ms)
+        self.counters.messages -= messages
+        self.counters.delayed -= delayed
+        self.counters.in_flight -= in_flight
+        self._journal.touch(self)
+
+    def oldest_sent_at_ms(self) -> int | None:
+        """Return when the oldest message within its retention was sent."""
+        firsts = [self._journal.first_sent(series.floor, series.next) for series in (self._direct, self._delayed)]
+        return min((first.sent_at_ms for first in firsts if first is not None), default=None)
+
+    def catch_up(self, now_ms: int) -> Counters:
+        """Return the counters as they are now."""
+        self.counters.catch_up(self._journal, self.number, now_ms)
+        return self.counters

@@ -1,0 +1,86 @@
+"""The state machine: every command, decided in memory, its row changes staged in the journal.
+
+A handler validates before it changes anything and raises a ``VeilmqError`` where the whole command fails; in commands
+with several entries each entry has a result or an error of its own.
+"""
+
+from collections.abc import Callable
+from os import urandom
+from typing import Any
+
+from veilmq.core import commands
+from veilmq.core.ports import Wake
+from veilmq.core.receipts import KEY_BYTES, ReceiptBook
+from veilmq.engines.embedded.catalog import Catalog
+from veilmq.engines.embedded.janitor import Sweep, Sweeper
+from veilmq.engines.embedded.journal import Journal
+from veilmq.engines.embedded.message_commands import MessageCommands
+from veilmq.engines.embedded.options import EngineOptions
+from veilmq.engines.embedded.queue_commands import QueueCommands
+from veilmq.engines.embedded.space import Space
+
+_RECEIPT_KEY = "receipt_key"
+
+
+class Machine:
+    """All queues of one store, and the table of what can be done with them."""
+
+    def __init__(self, *, journal: Journal, options: EngineOptions, space: Space) -> None:
+        """Load what ``journal`` has; how much that is does not show in time or memory."""
+        self._journal = journal
+        self._options = options
+        self._space = space
+        self._wakes: dict[str, Wake] = {}
+        self.reload()
+
+    def reload(self) -> None:
+        """Go back to what the journal has, as after a batch was rolled back; watches stay."""
+        self.catalog = Catalog(journal=self._journal, options=self._options)
+        for name, wake in self._wakes.items():
+            self.watch(name, wake)
+        messages = MessageCommands(
+            catalog=self.catalog,
+            book=ReceiptBook(keys=[_receipt_key(self._journal)]),
+            space=self._space,
+            options=self._options,
+        )
+        queues = QueueCommands(catalog=self.catalog, space=self._space)
+        self._handlers: dict[type[commands.Command], Callable[[Any, int], object]] = {
+            commands.Send: messages.send,
+            commands.Receive: messages.receive,
+            commands.Delete: messages.delete,
+            commands.ChangeVisibility: messages.change_visibility,
+            commands.CreateQueue: queues.create,
+            commands.DeleteQueue: queues.delete,
+            commands.PurgeQueue: queues.purge,
+            commands.SetQueue: queues.set,
+            commands.ShowQueue: queues.show,
+            commands.ListQueues: queues.list,
+            Sweep: Sweeper(catalog=self.catalog, journal=self._journal).sweep,
+        }
+
+    def apply(self, command: commands.Command, now_ms: int) -> object:
+        """Return the command's result; raises its ``VeilmqError``."""
+        return self._handlers[type(command)](command, now_ms)
+
+    def watch(self, name: str, wake: Wake) -> None:
+        """Have ``wake`` called when the queue of that name may have a message; see ``core.ports.Engine``."""
+        self._wakes[name] = wake
+        queue = self.catalog.find(name)
+        if queue is not None:
+            queue.wake = wake
+
+    def unwatch(self, name: str) -> None:
+        """End the watch."""
+        self._wakes.pop(name, None)
+        queue = self.catalog.find(name)
+        if queue is not None:
+            queue.wake = None
+
+
+def _receipt_key(journal: Journal) -> bytes:
+    key: bytes | None = journal.meta().get(_RECEIPT_KEY)
+    if key is None:
+        key = urandom(KEY_BYTES)
+        journal.put_meta(_RECEIPT_KEY, key)
+    return key

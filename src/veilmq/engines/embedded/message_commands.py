@@ -1,0 +1,138 @@
+"""The commands on messages: one handler each, found by command type in ``machine``. This is the hot path."""
+
+from veilmq.core import commands, results, visibility
+from veilmq.core.errors import MessageTooLong, StoreFull, VeilmqError
+from veilmq.core.ids import IdSource
+from veilmq.core.receipts import ReceiptBook
+from veilmq.core.results import ReceiptState
+from veilmq.engines.embedded.catalog import Catalog
+from veilmq.engines.embedded.lane import Lane
+from veilmq.engines.embedded.options import EngineOptions
+from veilmq.engines.embedded.queue import Queue
+from veilmq.engines.embedded.rows import Lease
+from veilmq.engines.embedded.space import Space
+
+
+class MessageCommands:
+    """Send, receive, delete and change visibility."""
+
+    def __init__(self, *, catalog: Catalog, book: ReceiptBook, space: Space, options: EngineOptions) -> None:
+        """``catalog`` has the queues, ``book`` the receipts' keys; ``space`` tells when the disk is nearly full."""
+        self._catalog = catalog
+        self._book = book
+        self._space = space
+        self._sequences_max = options.lane_sequences_max
+        self._ids = IdSource()
+
+    def send(self, command: commands.Send, now_ms: int) -> list[results.SentMessage | VeilmqError]:
+        """Store each message that the queue takes."""
+        queue = self._catalog.queue(command.queue)
+        if self._space.is_short:
+            raise StoreFull
+        sent: list[results.SentMessage | VeilmqError] = []
+        due_ms: int | None = None
+        for new in command.messages:
+            if new.size_bytes > queue.settings.message_bytes_max:
+                sent.append(MessageTooLong(queue.settings.message_bytes_max))
+                continue
+            message_id = self._ids.next()
+            visible_at_ms = self._store(queue, new, message_id, now_ms)
+            sent.append(results.SentMessage(id=message_id))
+            due_ms = visible_at_ms if due_ms is None else min(due_ms, visible_at_ms)
+        if due_ms is not None:
+            queue.rouse(due_ms)
+        return sent
+
+    def _store(self, queue: Queue, new: commands.NewMessage, message_id: bytes, now_ms: int) -> int:
+        lane = queue.lane(new.priority, self._sequences_max)
+        delay_s = queue.settings.delay_s if new.delay_s is None else new.delay_s
+        if delay_s == 0:
+            lane.add(message_id, new.body, new.properties, now_ms)
+            return now_ms
+        visible_at_ms = visibility.deadline_ms(now_ms, delay_s)
+        lane.add_delayed(message_id, new.body, new.properties, now_ms, visible_at_ms)
+        return visible_at_ms
+
+    def receive(self, command: commands.Receive, now_ms: int) -> results.Received:
+        """Lease what is visible, up to the number asked for."""
+        queue = self._catalog.queue(command.queue)
+        settings = queue.settings
+        timeout_s = settings.visibility_timeout_s if command.timeout_s is None else command.timeout_s
+        visible_at_ms = visibility.deadline_ms(now_ms, timeout_s)
+        issue = self._book.issue
+        messages = [
+            results.ReceivedMessage(
+                id=row.id,
+                receipt=issue(queue.number, row.position, lease.generation, lease.epoch, visible_at_ms),
+                body=row.body,
+                properties=row.properties,
+                sent_at_ms=row.sent_at_ms,
+                first_received_at_ms=lease.first_received_at_ms,
+                receive_count=lease.receive_count,
+                visible_at_ms=visible_at_ms,
+                priority=priority,
+            )
+            for row, lease, priority in queue.receive(command.count, now_ms, visible_at_ms)
+        ]
+        return results.Received(
+            messages=messages, next_due_ms=queue.next_due_ms(now_ms), receive_wait_s=settings.receive_wait_s
+        )
+
+    def delete(self, command: commands.Delete, now_ms: int) -> list[ReceiptState | VeilmqError]:
+        """Delete the message of each receipt that acts."""
+        queue = self._catalog.queue(command.queue)
+        answers: list[ReceiptState | VeilmqError] = []
+        for text in command.receipts:
+            try:
+                state, lane, lease = self._look_up(queue, text, now_ms)
+                if visibility.receipt_acts(state, only_live=command.only_live):
+                    lane.remove(lease)
+                answers.append(state)
+            except _MessageGone:
+                answers.append(ReceiptState.GONE)
+            except VeilmqError as error:
+                answers.append(error)
+        return answers
+
+    def change_visibility(
+        self, command: commands.ChangeVisibility, now_ms: int
+    ) -> list[results.LeaseChange | VeilmqError]:
+        """Move the deadline of each receipt that acts."""
+        queue = self._catalog.queue(command.queue)
+        answers: list[results.LeaseChange | VeilmqError] = []
+        for change in command.changes:
+            try:
+                answers.append(self._change(queue, change, now_ms, command))
+            except _MessageGone:
+                answers.append(results.LeaseChange(state=ReceiptState.GONE))
+            except VeilmqError as error:
+                answers.append(error)
+        return answers
+
+    def _change(
+        self, queue: Queue, change: commands.VisibilityChange, now_ms: int, command: commands.ChangeVisibility
+    ) -> results.LeaseChange:
+        state, lane, lease = self._look_up(queue, change.receipt, now_ms)
+        if not visibility.receipt_acts(state, only_live=command.only_live):
+            return results.LeaseChange(state=state)
+        visible_at_ms = visibility.changed_deadline_ms(now_ms, change.timeout_s, lease.received_at_ms)
+        lane.move(lease, visible_at_ms, supersede=command.renew_receipt)
+        queue.rouse(visible_at_ms)
+        if not command.renew_receipt:
+            return results.LeaseChange(state=state, visible_at_ms=visible_at_ms)
+        renewed = self._book.issue(queue.number, lease.position, lease.generation, lease.epoch, visible_at_ms)
+        return results.LeaseChange(state=state, visible_at_ms=visible_at_ms, receipt=renewed)
+
+    def _look_up(self, queue: Queue, text: str, now_ms: int) -> tuple[ReceiptState, Lane, Lease]:
+        receipt = self._book.read(text)
+        found = queue.find(receipt, now_ms)
+        if found is None:
+            raise _MessageGone
+        lane, lease = found
+        current = lease.generation == receipt.generation and lease.epoch == receipt.epoch
+        state = visibility.receipt_state(current=current, visible_at_ms=lease.visible_at_ms, now_ms=now_ms)
+        return state, lane, lease
+
+
+class _MessageGone(Exception):
+    """The receipt is genuine, and its message was deleted, purged, or is past its retention."""

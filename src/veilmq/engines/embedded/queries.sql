@@ -1,0 +1,100 @@
+-- name: insert_message
+INSERT INTO message (position, id, sent_at_ms, body, properties) VALUES (?, ?, ?, ?, ?);
+
+-- name: put_lease
+INSERT INTO lease (position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (position) DO UPDATE SET
+    visible_at_ms = excluded.visible_at_ms,
+    receive_count = excluded.receive_count,
+    generation = excluded.generation,
+    epoch = excluded.epoch,
+    received_at_ms = excluded.received_at_ms,
+    first_received_at_ms = excluded.first_received_at_ms;
+
+-- name: delete_message
+DELETE FROM message WHERE position = ?;
+
+-- name: delete_lease
+DELETE FROM lease WHERE position = ?;
+
+-- name: put_lane
+INSERT OR REPLACE INTO lane
+    (number, queue, priority, direct_floor, direct_next, delayed_floor, delayed_next,
+     messages, in_flight, delayed, counted_at_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: delete_lane
+DELETE FROM lane WHERE number = ?;
+
+-- name: insert_queue
+INSERT INTO queue (name, settings, created_at_ms, modified_at_ms) VALUES (?, ?, ?, ?) RETURNING number;
+
+-- name: update_queue
+UPDATE queue SET settings = ?, modified_at_ms = ? WHERE number = ?;
+
+-- name: delete_queue
+DELETE FROM queue WHERE number = ?;
+
+-- name: put_meta
+INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?);
+
+-- name: all_meta
+SELECT name, value FROM meta;
+
+-- name: all_queues
+SELECT number, name, settings, created_at_ms, modified_at_ms FROM queue ORDER BY number;
+
+-- name: all_lanes
+SELECT
+    number, queue, priority, direct_floor, direct_next, delayed_floor, delayed_next,
+    messages, in_flight, delayed, counted_at_ms
+FROM lane ORDER BY number;
+
+-- name: messages_between
+-- In order from a position (inclusive) to another (exclusive).
+SELECT position, id, sent_at_ms, body, properties
+FROM message WHERE position >= ? AND position < ? ORDER BY position LIMIT ?;
+
+-- name: message_at
+SELECT position, id, sent_at_ms, body, properties FROM message WHERE position = ?;
+
+-- name: first_sent_between
+SELECT position, sent_at_ms FROM message WHERE position >= ? AND position < ? ORDER BY position LIMIT 1;
+
+-- name: lease_at
+SELECT position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms
+FROM lease WHERE position = ?;
+
+-- name: leases_at_instant
+-- The hidden messages of a lane that become visible at one instant, behind a position. Two queries, this one and the
+-- next, because SQLite does not seek on both columns of a row-value comparison with the rowid.
+SELECT position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms
+FROM lease WHERE lane = ? AND visible_at_ms = ? AND position > ? ORDER BY position LIMIT ?;
+
+-- name: leases_after_instant
+SELECT position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms
+FROM lease WHERE lane = ? AND visible_at_ms > ? ORDER BY visible_at_ms, position LIMIT ?;
+
+-- name: last_lease_between
+SELECT position FROM lease WHERE position >= ? AND position < ? ORDER BY position DESC LIMIT 1;
+
+-- name: count_due
+-- How many hidden messages of a lane became visible in (after, until], and how many of them had been received.
+SELECT count(*), coalesce(sum(receive_count > 0), 0)
+FROM lease WHERE lane = ? AND visible_at_ms > ? AND visible_at_ms <= ?;
+
+-- name: position_after
+-- The position that bounds a slice: the first one behind so many messages.
+SELECT position FROM message WHERE position >= ? AND position < ? ORDER BY position LIMIT 1 OFFSET ?;
+
+-- name: count_hidden_between
+-- Among a slice's leases, those still hidden at an instant: never received, and received.
+SELECT coalesce(sum(receive_count = 0), 0), coalesce(sum(receive_count > 0), 0)
+FROM lease WHERE position >= ? AND position < ? AND visible_at_ms > ?;
+
+-- name: delete_messages_between
+DELETE FROM message WHERE position >= ? AND position < ?;
+
+-- name: delete_leases_between
+DELETE FROM lease WHERE position >= ? AND position < ?;

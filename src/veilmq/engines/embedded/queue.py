@@ -1,0 +1,111 @@
+"""A queue in memory: its settings and its lanes."""
+
+from collections.abc import Callable
+
+from veilmq.core.errors import ReceiptInvalid
+from veilmq.core.ports import Wake
+from veilmq.core.receipts import Receipt
+from veilmq.core.settings import QueueSettings
+from veilmq.engines.embedded import positions
+from veilmq.engines.embedded.lane import NEVER_MS, Lane
+from veilmq.engines.embedded.rows import Lease, MessageRow
+
+
+class Queue:
+    """One incarnation of a queue: ``number`` is never given again."""
+
+    __slots__ = (
+        "_open_lane",
+        "created_at_ms",
+        "lanes",
+        "modified_at_ms",
+        "name",
+        "number",
+        "settings",
+        "wake",
+    )
+
+    def __init__(
+        self,
+        *,
+        number: int,
+        name: str,
+        settings: QueueSettings,
+        created_at_ms: int,
+        modified_at_ms: int,
+        open_lane: Callable[[int, int], Lane],
+    ) -> None:
+        """``open_lane(queue number, priority)`` makes a new lane."""
+        self.number = number
+        self.name = name
+        self.settings = settings
+        self.created_at_ms = created_at_ms
+        self.modified_at_ms = modified_at_ms
+        self.lanes: list[Lane] = []  # by priority; of one priority, in the order they were opened
+        self.wake: Wake | None = None
+        self._open_lane = open_lane
+
+    def lane(self, priority: int, sequences_max: int) -> Lane:
+        """Return the lane that takes messages of ``priority``, opening one where there is none with room."""
+        for lane in reversed(self.lanes):
+            if lane.priority == priority:
+                if not lane.is_full(sequences_max):
+                    return lane
+                break
+        return self.adopt(self._open_lane(self.number, priority))
+
+    def adopt(self, lane: Lane) -> Lane:
+        """Put ``lane`` behind the others of its priority."""
+        self.lanes.append(lane)
+        self.lanes.sort(key=lambda each: each.priority)
+        return lane
+
+    def part_with_lanes(self) -> list[Lane]:
+        """Retire all lanes and return them: every message is deleted."""
+        lanes, self.lanes = self.lanes, []
+        for lane in lanes:
+            lane.retire()
+        return lanes
+
+    def expire(self, now_ms: int) -> None:
+        """Put everything past its retention out of reach."""
+        for lane in self.lanes:
+            if now_ms >= lane.expires_at_ms:
+                lane.expire(now_ms, self.settings.retention_s)
+
+    def receive(self, count: int, now_ms: int, visible_at_ms: int) -> list[tuple[MessageRow, Lease, int]]:
+        """Take up to ``count`` visible messages, of the first priorities first, each with its priority."""
+        self.expire(now_ms)
+        taken: list[tuple[MessageRow, Lease, int]] = []
+        for lane in self.lanes:
+            taken += [(*each, lane.priority) for each in lane.receive(count - len(taken), now_ms, visible_at_ms)]
+            if len(taken) == count:
+                break
+        return taken
+
+    def next_due_ms(self, now_ms: int) -> int | None:
+        """Return the instant from which there is a visible message; ``None`` when nothing is coming by itself."""
+        due_ms = NEVER_MS
+        for lane in self.lanes:
+            due_ms = min(due_ms, lane.next_due_ms(now_ms))
+            if due_ms == now_ms:
+                break
+        return None if due_ms == NEVER_MS else due_ms
+
+    def find(self, receipt: Receipt, now_ms: int) -> tuple[Lane, Lease] | None:
+        """Return what ``receipt`` names, ``None`` when the message is gone; raises ``ReceiptInvalid`` if not ours."""
+        if receipt.queue != self.number:
+            raise ReceiptInvalid
+        number = positions.lane_of(receipt.position)
+        for lane in self.lanes:
+            if lane.number == number:
+                if now_ms >= lane.expires_at_ms:
+                    lane.expire(now_ms, self.settings.retention_s)
+                lease = lane.find(receipt.position)
+                return None if lease is None else (lane, lease)
+        return None
+
+    def rouse(self, due_ms: int) -> None:
+        """Tell the watch that there may be a message at ``due_ms``."""
+        if self.wake is not None:
+            self.wake(due_ms)

@@ -1,0 +1,91 @@
+"""What the store keeps of a message: an immutable row, and a narrow lease that changes."""
+
+from typing import NamedTuple
+
+
+class MessageRow(NamedTuple):
+    """What was sent, in the order of the table's columns; never changed."""
+
+    position: int
+    id: bytes
+    sent_at_ms: int
+    body: str
+    properties: bytes
+
+
+class Lease:
+    """Until when a message is hidden, and which receive hid it: one mutable record a message.
+
+    A delayed message that was never received has ``receive_count``, ``generation`` and ``epoch`` 0.
+    """
+
+    __slots__ = (
+        "epoch",
+        "first_received_at_ms",
+        "generation",
+        "lane",
+        "position",
+        "receive_count",
+        "received_at_ms",
+        "visible_at_ms",
+    )
+
+    def __init__(
+        self,
+        position: int,
+        lane: int,
+        visible_at_ms: int,
+        receive_count: int = 0,
+        generation: int = 0,
+        epoch: int = 0,
+        received_at_ms: int = 0,
+        first_received_at_ms: int = 0,
+    ) -> None:
+        """Take the columns of the table ``lease`` in their order."""
+        self.position = position
+        self.lane = lane
+        self.visible_at_ms = visible_at_ms
+        self.receive_count = receive_count
+        self.generation = generation
+        self.epoch = epoch
+        self.received_at_ms = received_at_ms
+        self.first_received_at_ms = first_received_at_ms
+
+    def row(self) -> tuple[int, int, int, int, int, int, int, int]:
+        """Return the columns of the table ``lease``."""
+        return (
+            self.position,
+            self.lane,
+            self.visible_at_ms,
+            self.receive_count,
+            self.generation,
+            self.epoch,
+            self.received_at_ms,
+            self.first_received_at_ms,
+        )
+
+
+class LaneRow(NamedTuple):
+    """A lane as it is stored: where its positions go on, and its counters at the instant ``counted_at_ms``."""
+
+    number: int
+    queue: int | None
+    priority: int
+    direct_floor: int
+    direct_next: int
+    delayed_floor: int
+    delayed_next: int
+    messages: int
+    in_flight: int
+    delayed: int
+    counted_at_ms: int
+
+
+class QueueRow(NamedTuple):
+    """A queue as it is stored; ``settings`` is JSON."""
+
+    number: int
+    name: str
+    settings: bytes
+    created_at_ms: int
+    modified_at_ms: int

@@ -1,0 +1,58 @@
+"""A series of positions: messages in the order they were sent, and how far retention has eaten into it.
+
+Positions below ``floor`` are past their retention: they are never delivered, and a receipt finds nothing there. Since
+the engine's clock does not run backwards, instants of sending rise along the series, so the floor is found by
+bisection, at a cost that grows with the logarithm of the backlog. ``sweep`` deletes the rows below it in slices.
+"""
+
+from veilmq.engines.embedded.journal import Journal
+
+
+class Series:
+    """One half of a lane: the messages sent directly, or those sent with a delay."""
+
+    __slots__ = ("_swept_to", "floor", "next")
+
+    def __init__(self, *, start: int, floor: int, next_position: int) -> None:
+        """``start`` is the first position that may have a row, ``next_position`` the one of the next message."""
+        self.floor = floor
+        self.next = next_position
+        self._swept_to = start
+
+    def expire(self, journal: Journal, sent_until_ms: int) -> int | None:
+        """Move the floor over messages sent up to then; return when the first one behind it was sent, if any."""
+        first = journal.first_sent(self.floor, self.next)
+        if first is not None and first.sent_at_ms <= sent_until_ms:
+            self.floor = self._bisect(journal, first.position + 1, sent_until_ms)
+            first = journal.first_sent(self.floor, self.next)
+        return None if first is None else first.sent_at_ms
+
+    def _bisect(self, journal: Journal, low: int, sent_until_ms: int) -> int:
+        high = self.next
+        while low < high:
+            middle = (low + high) // 2
+            row = journal.first_sent(middle, high)
+            if row is not None and row.sent_at_ms <= sent_until_ms:
+                low = row.position + 1
+            else:
+                high = middle
+        return low
+
+    def retire(self) -> None:
+        """Put the floor behind everything: all rows may go."""
+        self.floor = self.next
+
+    @property
+    def swept(self) -> bool:
+        """Whether no row is left below the floor."""
+        return self._swept_to >= self.floor
+
+    def sweep(self, journal: Journal, rows_max: int) -> tuple[int, int]:
+        """Choose the next slice below the floor, at most ``rows_max`` messages, and count it swept.
+
+        Returns its bounds ``(from, to)``; the caller deletes what lies between.
+        """
+        start = self._swept_to
+        end = min(journal.position_after(start, self.floor, rows_max), self.floor)
+        self._swept_to = end
+        return start, end

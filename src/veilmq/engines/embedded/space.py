@@ -1,0 +1,39 @@
+"""Room on the disk: sends are refused before it runs out, so that what is stored can still be received and deleted.
+
+Asked after every commit, in the thread that committed: a look at the file system costs about a microsecond.
+"""
+
+import os
+from pathlib import Path
+
+from veilmq.engines.embedded.journal import Journal
+from veilmq.engines.embedded.options import EngineOptions
+
+_PAGES_RESERVE_DIVISOR = 8
+
+
+class Space:
+    """Whether the store is so short of room that it takes no new messages."""
+
+    def __init__(self, *, folder: Path | None, journal: Journal, options: EngineOptions) -> None:
+        """``folder`` lies on the file system that counts, ``None`` for a store in memory."""
+        self._folder = folder
+        self._journal = journal
+        self._reserve_bytes = options.free_space_reserve_bytes
+        self._pages_max = options.database_pages_max
+        self.is_short = False
+
+    def look(self) -> None:
+        """Look again."""
+        self.is_short = self._disk_is_short() or self._database_is_short()
+
+    def _disk_is_short(self) -> bool:
+        if self._folder is None:
+            return False
+        disk = os.statvfs(self._folder)
+        return disk.f_bavail * disk.f_frsize < self._reserve_bytes
+
+    def _database_is_short(self) -> bool:
+        if self._pages_max is None:
+            return False
+        return self._journal.headroom_pages(self._pages_max) < self._pages_max // _PAGES_RESERVE_DIVISOR

@@ -1,0 +1,12 @@
+"""SQL in files of its own: each query stands under a line ``-- name: the_name`` and is fetched by that name."""
+
+import re
+from importlib.resources import files
+
+_NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
+
+
+def load(package: str, file: str) -> dict[str, str]:
+    """Return the queries of ``file`` in ``package`` by name; comments and layout stay in the text."""
+    _, *parts = _NAME.split(files(package).joinpath(file).read_text(encoding="utf-8"))
+    return {name: text.strip().rstrip(";") for name, text in zip(parts[::2], parts[1::2], strict=True)}
