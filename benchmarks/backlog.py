@@ -1,0 +1,231 @@
+"""What a backlog costs: receive + delete, memory, restart, and the calls that must not depend on it.
+
+Beside the queue with the backlog stands a reference queue with 1,000 messages in the same server, and
+rounds alternate between the two, so that both costs are from the same minute. A round first sends what it
+will take (untimed), then times `ROUND` receives and deletes one by one: each queue keeps its backlog for
+ever. The fillers are batches of ten.
+
+Kinds: *waiting* (just sent), *delayed* (sent with the longest delay; the rounds take fresh messages past
+them), and *released* (each received once and made visible again).
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+
+from benchmarks import rates, stock
+from benchmarks.bench import Bench, Opened, Place
+from benchmarks.process import TRIES, Process, ServerError, running, started
+from benchmarks.row import SUBJECT, Row, Section
+from benchmarks.servers import VEILMQ
+from benchmarks.sqs import Sqs, SqsError
+
+KINDS = ("waiting", "delayed", "released")
+REFERENCE = 1_000
+ROUND = 1_000
+ROUNDS = 8
+CALLS = 20
+DELAY_S = 900
+RETRY_EVERY_S = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One size of backlog. `pair_us` is the wall time of one receive + delete under load, `pair_cpu_us` the
+    server's.
+    """
+
+    kind: str
+    messages: int
+    fill_per_s: float
+    pair_us: float
+    reference_us: float
+    pair_cpu_us: float
+    rss_bytes: int
+    attributes_ms: float
+    to_zero_ms: float
+
+    @property
+    def ratio(self) -> float:
+        """The cost with this backlog over the cost with 1,000 messages."""
+        return self.pair_us / self.reference_us
+
+
+def sizes(most: int) -> list[int]:
+    """1,000, then ten times as many each, and `most` itself."""
+    powers = [10**power for power in range(3, 8) if 10**power < most]
+    return [*powers, most]
+
+
+def measure(bench: Bench) -> Iterator[Section]:
+    """One section per kind; only *waiting* unless the whole run was asked for."""
+    for kind in KINDS if bench.whole else KINDS[:1]:
+        bench.say(f"backlog, {kind} …")
+        yield _section(bench, kind)
+
+
+def curves(sections: Sequence[Section]) -> Mapping[str, list[tuple[int, float]]]:
+    """Per kind of backlog: (messages, µs of one receive + delete)."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for section in sections:
+        points = section.raw.get("points")
+        for point in points if isinstance(points, list) else ():
+            found.setdefault(point["kind"], []).append((point["messages"], point["pair_us"]))
+    return found
+
+
+def _section(bench: Bench, kind: str) -> Section:
+    if missing := VEILMQ.missing():
+        return Section(name=f"backlog, {kind}", rows=(_row(f"backlog, {kind}", "µs", missing),))
+    points: list[Point] = []
+    end: dict[str, float] = {}
+    trouble = ""
+    try:
+        for item in _measure_kind(bench, kind):
+            if isinstance(item, Point):
+                points.append(item)
+            else:
+                end.update(item)
+    except rates.FAILURES as failure:
+        trouble = f"failed: {str(failure).splitlines()[0][:120]}"
+        bench.say(f"  {failure}")
+    rows = tuple(_rows(kind, points, end, trouble))
+    raw = {"points": [{**asdict(point), "ratio": point.ratio} for point in points], **end}
+    return Section(name=f"backlog, {kind}", rows=rows, raw=raw)
+
+
+def _measure_kind(bench: Bench, kind: str) -> Iterator[Point | dict[str, float]]:
+    with bench.folder() as data:
+        place = Place.fresh(VEILMQ, data=data)
+        with running(place.command) as process, Sqs(port=place.port) as sqs:
+            opened = Opened(process=process, port=place.port)
+            queue_url, reference_url = sqs.create_queue("backlog"), sqs.create_queue("reference")
+            stock.fill(port=place.port, queue_url=reference_url, messages=REFERENCE)
+            filled, began = 0, time.monotonic()
+            for size in sizes(bench.backlog_max):
+                fill_s = _grow(opened, kind, queue_url, messages=size - filled)
+                bench.say(f"  {size:,} {kind}, filled in {fill_s:.1f} s")
+                yield _point(opened, kind, queue_url, reference_url, size, (size - filled) / fill_s)
+                filled = size
+                if kind == "delayed" and time.monotonic() - began > DELAY_S:
+                    raise ServerError(f"the delays of {DELAY_S} s ended before the measurement: ask for less")
+            process.kill()
+        yield {"restart_s": _restart_s(place, queue_url if kind != "delayed" else reference_url)}
+        with running(place.command), Sqs(port=place.port) as sqs:
+            yield {"purge_ms": _timed_ms(lambda: sqs.call("PurgeQueue", QueueUrl=queue_url))}
+
+
+def _grow(opened: Opened, kind: str, queue_url: str, *, messages: int) -> float:
+    """Add `messages` of this kind; the seconds the sends took."""
+    delay_s = DELAY_S if kind == "delayed" else 0
+    fill_s = stock.fill(port=opened.port, queue_url=queue_url, messages=messages, delay_s=delay_s)
+    if kind == "released":
+        stock.release(port=opened.port, queue_url=queue_url, messages=messages)
+    return fill_s
+
+
+def _point(opened: Opened, kind: str, queue_url: str, reference_url: str, messages: int, fill_per_s: float) -> Point:
+    here, reference, cpu_s = [], [], 0.0
+    for _ in range(ROUNDS):
+        reference.append(_round_s(opened, reference_url))
+        before = _refilled(opened, queue_url)
+        here.append(stock.drain(port=opened.port, queue_url=queue_url, messages=ROUND, connections=64))
+        cpu_s += opened.process.usage().cpu_s - before
+    with Sqs(port=opened.port) as sqs:
+        attributes_ms = _median_ms(sqs, "GetQueueAttributes", QueueUrl=queue_url, AttributeNames=["All"])
+        to_zero_ms = _to_zero_ms(sqs, queue_url)
+    return Point(
+        kind=kind,
+        messages=messages,
+        fill_per_s=fill_per_s,
+        pair_us=median(here) / ROUND * 1e6,
+        reference_us=median(reference) / ROUND * 1e6,
+        pair_cpu_us=cpu_s / ROUNDS / ROUND * 1e6,
+        rss_bytes=opened.process.usage().rss_bytes,
+        attributes_ms=attributes_ms,
+        to_zero_ms=to_zero_ms,
+    )
+
+
+def _round_s(opened: Opened, queue_url: str) -> float:
+    _refilled(opened, queue_url)
+    return stock.drain(port=opened.port, queue_url=queue_url, messages=ROUND, connections=64)
+
+
+def _refilled(opened: Opened, queue_url: str) -> float:
+    """Send what the round will take; the server's CPU seconds so far."""
+    stock.fill(port=opened.port, queue_url=queue_url, messages=ROUND)
+    return opened.process.usage().cpu_s
+
+
+def _median_ms(sqs: Sqs, action: str, **members: object) -> float:
+    return median(_timed_ms(lambda: sqs.call(action, **members)) for _ in range(CALLS))
+
+
+def _timed_ms(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return (time.perf_counter() - began) * 1e3
+
+
+def _to_zero_ms(sqs: Sqs, queue_url: str) -> float:
+    """One message sent, received and released, over and over; the median time of the release."""
+    times = []
+    for _ in range(CALLS):
+        sqs.call("SendMessage", QueueUrl=queue_url, MessageBody=stock.BODY)
+        message = sqs.call("ReceiveMessage", QueueUrl=queue_url)["Messages"][0]
+        handle = {"QueueUrl": queue_url, "ReceiptHandle": message["ReceiptHandle"]}
+        times.append(_timed_ms(lambda: sqs.call("ChangeMessageVisibility", **handle, VisibilityTimeout=0)))  # noqa: B023
+        again = sqs.call("ReceiveMessage", QueueUrl=queue_url)["Messages"][0]
+        sqs.call("DeleteMessage", QueueUrl=queue_url, ReceiptHandle=again["ReceiptHandle"])
+    return median(times)
+
+
+def _restart_s(place: Place, queue_url: str) -> float:
+    """From the start of the process, after SIGKILL, to the first message that it hands out."""
+    began = time.perf_counter()
+    with started(place.command) as process:
+        for _ in range(TRIES * 10):
+            if _receives(place.port, queue_url):
+                return time.perf_counter() - began
+            _still_there(process)
+            time.sleep(RETRY_EVERY_S)
+    raise ServerError("no message was received after the restart")
+
+
+def _receives(port: int, queue_url: str) -> bool:
+    try:
+        with Sqs(port=port) as sqs:
+            return bool(sqs.call("ReceiveMessage", QueueUrl=queue_url).get("Messages"))
+    except (OSError, SqsError):
+        return False
+
+
+def _still_there(process: Process) -> None:
+    if process.ended():
+        raise ServerError(f"the server ended after its restart: {process.said()}")
+
+
+def _rows(kind: str, points: list[Point], end: dict[str, float], trouble: str) -> Iterator[Row]:
+    for point in points:
+        at = f"{point.messages:,} {kind}"
+        yield _row(f"{at}: receive + delete", "µs", point.pair_us, note=f"server CPU {point.pair_cpu_us:.1f} µs")
+        yield _row(f"{at}: cost ÷ cost at {REFERENCE:,}", "times", point.ratio)
+        yield _row(f"{at}: memory", "MB", point.rss_bytes / 1e6)
+        yield _row(f"{at}: attributes", "ms", point.attributes_ms)
+        yield _row(f"{at}: change to 0", "ms", point.to_zero_ms)
+    if points:
+        at = f"{points[-1].messages:,} {kind}"
+        for name, figure, unit in (
+            ("restart_s", "SIGKILL, restart, first receive", "s"),
+            ("purge_ms", "purge", "ms"),
+        ):
+            if name in end:
+                yield _row(f"{at}: {figure}", unit, end[name])
+    if trouble:
+        yield _row(f"backlog, {kind}", "", trouble)
+
+
+def _row(figure: str, unit: str, value: float | str, *, note: str = "") -> Row:
+    return Row(figure=figure, unit=unit, values={SUBJECT: value}, note=note)

@@ -1,0 +1,62 @@
+-- The cycle, unbatched: send → receive → delete of what was received.
+--
+-- A handle that waits is deleted first; else a message whose send was acknowledged is received; else one is sent. So
+-- there is never a receive without an acknowledged message to take, and an empty answer is the server's doing. An empty
+-- answer and a delete's look alike: `short` is what was asked for and never came, less what may be under way at the end.
+
+local sqs = require("sqs")
+local handles, first, last = {}, 1, 0
+local acknowledged, turn = 0, 0
+local send, receive, delete
+local find = string.find
+
+function init(args)
+  send = sqs.request("SendMessage", ',"MessageBody":"' .. sqs.body .. '"')
+  receive = sqs.request("ReceiveMessage", ',"MaxNumberOfMessages":1')
+  delete = sqs.builder("DeleteMessage")
+end
+
+function request()
+  if first <= last then
+    local handle = handles[first]
+    handles[first] = nil
+    first = first + 1
+    deletes = deletes + 1
+    return delete(',"ReceiptHandle":"' .. handle .. '"')
+  end
+  if acknowledged > 0 then
+    acknowledged = acknowledged - 1
+    receives = receives + 1
+    return receive
+  end
+  return send
+end
+
+local function keep(handle)
+  received = received + 1
+  last = last + 1
+  handles[last] = handle
+end
+
+local function pretend()
+  turn = (turn + 1) % 3
+  if turn == 1 then
+    sent = sent + 1
+    acknowledged = acknowledged + 1
+  elseif turn == 2 then
+    keep(sqs.constant_handle)
+  end
+end
+
+function response(status, headers, body)
+  if status ~= 200 then return end
+  local handle = sqs.handle(body, 1)
+  if handle then
+    keep(handle)
+  elseif find(body, '"MD5OfMessageBody"', 1, true) then
+    sent = sent + 1
+    acknowledged = acknowledged + 1
+  elseif sqs.constant then
+    pretend()
+  end
+end

@@ -1,0 +1,24 @@
+-- ReceiveMessage of one message from a filled queue: one constant request. A full answer's handle goes to the file
+-- BENCH_HANDLES, from which delete.lua takes them; an answer without a message counts as `short`.
+
+local sqs = require("sqs")
+local file
+
+function init(args)
+  local receive = sqs.request("ReceiveMessage", ',"MaxNumberOfMessages":1')
+  if sqs.handles_file then file = assert(io.open(sqs.handles_file, "w")) end
+  request = function() return receive end
+end
+
+function request() end
+
+function response(status, headers, body)
+  local handle = sqs.handle(body, 1)
+  if sqs.constant then handle = sqs.constant_handle end
+  if status == 200 and handle then
+    received = received + 1
+    if file then file:write(handle, "\n") end
+  else
+    short = short + 1
+  end
+end

@@ -1,0 +1,138 @@
+"""The servers under test: veilmq, two that answer a constant, and the peers from the registries.
+
+Each is a `Server`: how to start it on a port, and what to ask of it. A server that is not installed says so
+in `missing`, and its rows say so in the table.
+"""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.process import Command, accepts, answers
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A kind of server. `command(port, admin_port, data)` says how to start it; `modules` is what has to be
+    there.
+
+    `authorization`: it finds the service in the `Authorization` header alone. moto takes a request without
+    one for S3, and answers 200 to a SendMessage with a list of buckets.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    command: Callable[[int, int, Path], Command]
+    constant: bool = False
+    authorization: bool = False
+    connections: int = 64
+
+    def missing(self) -> str | None:
+        """Why it cannot be started, or None."""
+        for module in self.modules:
+            if not _found(module):
+                return f"not installed: no module {module}"
+        return None
+
+
+def _found(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _paths() -> Mapping[str, str]:
+    """The checkout and its sources on the path, so that the benchmark runs with and without an installed
+    veilmq.
+    """
+    parts = (str(CHECKOUT), str(CHECKOUT / "src"), os.environ.get("PYTHONPATH", ""))
+    return {"PYTHONPATH": os.pathsep.join(part for part in parts if part)}
+
+
+def _veilmq(port: int, admin_port: int, data: Path) -> Command:
+    return Command(
+        name="veilmq",
+        arguments=[
+            *(sys.executable, "-m", "veilmq", "serve", "--port", str(port), "--admin-port", str(admin_port)),
+            *("--data", str(data)),
+        ],
+        ready=lambda: answers(f"http://127.0.0.1:{admin_port}/health/ready"),
+        environment=_paths(),
+    )
+
+
+def _constant(name: str, module: str) -> Callable[[int, int, Path], Command]:
+    def command(port: int, admin_port: int, data: Path) -> Command:
+        return Command(
+            name=name,
+            arguments=[sys.executable, "-m", module, "--port", str(port)],
+            ready=lambda: accepts(port),
+            environment=_paths(),
+        )
+
+    return command
+
+
+def _moto(port: int, admin_port: int, data: Path) -> Command:
+    return Command(
+        name="moto",
+        arguments=[
+            sys.executable,
+            "-c",
+            "from moto.server import main; main()",
+            "-H",
+            "127.0.0.1",
+            "-p",
+            str(port),
+        ],
+        ready=lambda: answers(f"http://127.0.0.1:{port}/moto-api/"),
+        folder=data,
+    )
+
+
+def _ministack(port: int, admin_port: int, data: Path) -> Command:
+    """Its folders go under `data`; with its persistence switched on, which is the best it can do."""
+    environment = {
+        "GATEWAY_PORT": str(port),
+        "BIND_HOST": "127.0.0.1",
+        "SERVICES": "sqs",
+        "LOG_LEVEL": "WARNING",
+        "SFTP_ENABLED": "0",
+        "IOT_MTLS_ENABLED": "0",
+        "PERSIST_STATE": "1",
+        "STATE_DIR": str(data / "state"),
+        "S3_DATA_DIR": str(data / "s3"),
+        "TMPDIR": str(data),
+    }
+    return Command(
+        name="ministack",
+        arguments=[sys.executable, "-m", "ministack"],
+        ready=lambda: answers(f"http://127.0.0.1:{port}/_ministack/health"),
+        environment=environment,
+        folder=data,
+    )
+
+
+VEILMQ = Server(name="veilmq", modules=("veilmq.__main__",), command=_veilmq)
+CEILING = Server(
+    name="ceiling",
+    modules=("uvloop", "httptools"),
+    command=_constant("ceiling", "benchmarks.ceiling"),
+    constant=True,
+)
+OWN_CLASS = Server(
+    name="own HTTP class",
+    modules=("veilmq.server.http1",),
+    command=_constant("own", "benchmarks.constant"),
+    constant=True,
+)
+PEERS = (
+    Server(name="moto[server]", modules=("moto.server", "werkzeug"), command=_moto, authorization=True),
+    Server(name="ministack", modules=("ministack",), command=_ministack),
+)

@@ -1,0 +1,101 @@
+"""The table in the terminal: one row per figure, one column per server, and under it why a cell is empty."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from benchmarks.row import NOT_SERVERS, REASONS, SUBJECT, Row, Section
+
+WIDTH = 170
+KEPT = "kept after kill -9"
+
+
+def columns(sections: Sequence[Section]) -> list[str]:
+    """The servers that occur: ceiling, own class and veilmq first, then the peers in order of rows."""
+    seen: dict[str, None] = {}
+    for section in sections:
+        for row in section.rows:
+            seen.update(dict.fromkeys(row.values))
+    return [name for name in NOT_SERVERS if name in seen] + [name for name in seen if name not in NOT_SERVERS]
+
+
+def cell(value: float | str | None) -> str:
+    """A number with as many digits as it deserves; a reason as its first words, the rest stands below."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value.split(":", 1)[0] if value.startswith(REASONS) else value
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def reasons(sections: Sequence[Section]) -> list[str]:
+    """Why cells have no number, each reason once."""
+    found: dict[str, None] = {}
+    for section in sections:
+        for row in section.rows:
+            for server, value in row.values.items():
+                if isinstance(value, str) and value.startswith(REASONS):
+                    found[f"{server}, {row.figure if value.startswith('failed') else 'all'}: {value}"] = None
+    return list(found)
+
+
+def kept(sections: Sequence[Section]) -> Mapping[str, str]:
+    """What each server keeps after kill -9, where it was measured."""
+    rows = [row for section in sections for row in section.rows if row.figure == KEPT]
+    return {name: cell(value) for row in rows for name, value in row.values.items()}
+
+
+def over_peers(row: Row) -> str:
+    return " · ".join(f"{ratio:,.0f} × {name}" for name, ratio in row.over_peers().items())
+
+
+def cells(row: Row, servers: Sequence[str]) -> list[str]:
+    """The texts of one row: figure, unit, a value per server, share of the ceiling, ratios and note."""
+    return [
+        row.figure,
+        row.unit,
+        *(cell(row.values.get(server)) for server in servers),
+        cell(row.of_ceiling()),
+        "\n".join(text for text in (over_peers(row), row.note) if text),
+    ]
+
+
+def render(sections: Sequence[Section], *, title: str) -> Table:
+    servers = columns(sections)
+    keeps = kept(sections)
+    table = Table(title=escape(title), title_justify="left")
+    table.add_column("figure", no_wrap=True)
+    table.add_column("unit", no_wrap=True)
+    for server in servers:
+        header = f"{server}\nkeeps {keeps[server]}" if server in keeps else server
+        table.add_column(escape(header), justify="right", style="bold" if server == SUBJECT else None)
+    table.add_column("of ceiling", justify="right")
+    table.add_column("veilmq against peers; notes", overflow="fold", ratio=1)
+    for section in sections:
+        for texts in _lines(section, servers):
+            table.add_row(*map(escape, texts))
+        table.add_section()
+    return table
+
+
+def _lines(section: Section, servers: Sequence[str]) -> Iterator[list[str]]:
+    """The rows of a section; a figure that repeats is named once."""
+    last = ""
+    for row in section.rows:
+        figure, *others = cells(row, servers)
+        yield ["" if figure == last else figure, *others]
+        last = figure
+
+
+def show(sections: Sequence[Section], *, title: str) -> None:
+    """Print the table; to a file or a pipe it is plain text of a fixed width."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH)
+    console.print(render(sections, title=title))
+    for reason in reasons(sections):
+        console.print(reason, markup=False)
