@@ -1,0 +1,101 @@
+"""Receipts: issued and read, and refused when anything about them is not ours."""
+
+import re
+from os import urandom
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from veilmq.core.errors import ReceiptInvalid
+from veilmq.core.receipts import KEY_BYTES, Receipt, ReceiptBook
+
+KEY = bytes(range(KEY_BYTES))
+BOOK = ReceiptBook(keys=[KEY])
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+RECEIPTS = st.builds(
+    Receipt,
+    queue=st.integers(0, 2**32 - 1),
+    position=st.integers(0, 2**63 - 1),
+    generation=st.integers(0, 2**32 - 1),
+    epoch=st.integers(0, 2**32 - 1),
+    visible_at_ms=st.integers(0, 2**63 - 1),
+)
+TEXT = BOOK.issue(1, 2, 3, 4, 1_700_000_030_000)
+
+
+@given(RECEIPTS)
+def test_what_is_issued_is_read(receipt: Receipt) -> None:
+    """Every field comes back, and the text is safe to place raw in a query string."""
+    text = BOOK.issue(*receipt)
+    assert BOOK.read(text) == receipt
+    assert re.fullmatch(r"[A-Za-z0-9_-]+", text)
+    assert len(text) == len(TEXT)
+
+
+@given(RECEIPTS, st.data())
+def test_one_changed_character_makes_it_invalid(receipt: Receipt, data: st.DataObject) -> None:
+    """No character is without meaning, the last one included."""
+    text = BOOK.issue(*receipt)
+    place = data.draw(st.integers(0, len(text) - 1))
+    other = data.draw(st.sampled_from(ALPHABET).filter(lambda character: character != text[place]))
+    with pytest.raises(ReceiptInvalid):
+        BOOK.read(text[:place] + other + text[place + 1 :])
+
+
+@given(st.text(max_size=80) | st.text(alphabet=ALPHABET + "=+/", min_size=len(TEXT), max_size=len(TEXT)))
+def test_any_other_text_is_invalid(text: str) -> None:
+    """Whatever it is made of, nothing but ReceiptInvalid comes out."""
+    with pytest.raises(ReceiptInvalid):
+        BOOK.read(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="empty"),
+        pytest.param(TEXT[:-1], id="short"),
+        pytest.param(TEXT + "A", id="long"),
+        pytest.param(TEXT + "=", id="padded"),
+        pytest.param(TEXT[:-1] + "=", id="padding-inside"),
+        pytest.param(TEXT[:-1] + "é", id="not-ascii"),
+        pytest.param(TEXT[:-1] + "\n", id="line-break"),
+        pytest.param(" " + TEXT[:-1], id="space"),
+    ],
+)
+def test_malformed(text: str) -> None:
+    """A text of the wrong length or alphabet is invalid."""
+    with pytest.raises(ReceiptInvalid):
+        BOOK.read(text)
+
+
+def test_the_standard_alphabet_is_no_second_spelling() -> None:
+    """`+` and `/` in place of `-` and `_` are invalid: a receipt has one spelling."""
+    texts = (BOOK.issue(1, position, 3, 4, 5) for position in range(1_000))
+    text = next(text for text in texts if "-" in text or "_" in text)
+    with pytest.raises(ReceiptInvalid):
+        BOOK.read(text.replace("-", "+").replace("_", "/"))
+
+
+def test_another_key_is_foreign() -> None:
+    """A receipt of another server is invalid."""
+    with pytest.raises(ReceiptInvalid):
+        ReceiptBook(keys=[urandom(KEY_BYTES)]).read(TEXT)
+
+
+def test_rotation_keeps_the_older_key() -> None:
+    """The first key signs; receipts of the second one are read while it is kept, and not after."""
+    old, new = KEY, bytes(KEY_BYTES)
+    rotated = ReceiptBook(keys=[new, old])
+    assert rotated.read(TEXT) == BOOK.read(TEXT)
+    assert ReceiptBook(keys=[new]).read(rotated.issue(1, 2, 3, 4, 5)) == (1, 2, 3, 4, 5)
+    with pytest.raises(ReceiptInvalid):
+        ReceiptBook(keys=[new]).read(TEXT)
+
+
+@pytest.mark.parametrize("field", Receipt._fields)
+def test_every_field_is_signed(field: str) -> None:
+    """Two receipts that differ in one field differ in more than its place: the MAC changes with it."""
+    receipt = Receipt(1, 2, 3, 4, 5)
+    other = receipt._replace(**{field: 77})
+    assert BOOK.issue(*receipt)[-10:] != BOOK.issue(*other)[-10:]

@@ -1,0 +1,312 @@
+"""The language of the stories in docs/lifecycle.md: each line is a step and the counters after it.
+
+`read` turns a fenced block into `Step` values or says what is wrong with which line. What the steps mean is the
+business of the runners: one drives an engine, the other a server over HTTP.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "lifecycle.md"
+UNITS_MS = {"ms": 1, "s": 1_000, "h": 3_600_000}
+STATES = ("live", "expired", "superseded", "gone", "invalid")
+
+Counts = tuple[int, int, int]
+"""Visible, in flight, delayed."""
+
+
+class StoryError(Exception):
+    """A line that is not in the language, or a story that cannot be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A message that an answer holds; `receipt` names its receipt, `first_ms` counts from the story's beginning."""
+
+    body: str
+    receipt: str | None
+    count: int
+    first_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A receipt as a step gives it: the one called `name`, perhaps damaged, used on `queue` if that is not its own."""
+
+    name: str
+    forged: bool
+    queue: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Create a queue."""
+
+    queue: str
+    settings: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """Change the settings of a queue."""
+
+    queue: str
+    settings: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send one message."""
+
+    queue: str
+    body: str
+    delay_s: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """Receive; `items` is the whole answer, `None` when it is lost on its way."""
+
+    queue: str
+    count: int
+    timeout_s: int | None
+    items: tuple[Item, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete with a receipt that is in `state`."""
+
+    handle: Handle
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Change the deadline with a receipt that is in `state`, or by `too long` a time."""
+
+    handle: Handle
+    timeout_s: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Let time pass."""
+
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """Delete all messages of a queue."""
+
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Delete a queue."""
+
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """Start a receive that waits for `wait_s`, `None`: as long as the queue says."""
+
+    queue: str
+    wait_s: int | None
+    poll: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a poll was answered: items, `not yet` or `no queue`."""
+
+    poll: str
+    outcome: tuple[Item, ...] | str
+
+
+@dataclass(frozen=True, slots=True)
+class HangUp:
+    """The client of a poll goes away."""
+
+    poll: str
+
+
+Action = Queue | Set | Send | Receive | Delete | Change | Wait | Purge | Drop | Poll | Answer | HangUp
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One line: what happens, and the counters of every queue (in the order of their creation) after it."""
+
+    text: str
+    action: Action
+    counts: tuple[Counts, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """A fenced block and the heading above it."""
+
+    title: str
+    steps: tuple[Step, ...]
+
+
+_NAME = r"(?P<queue>\w+)"
+_DURATION = r"\d+ (?:ms|s|h)"
+_HANDLE = r"(?P<forged>forged )?(?P<receipt>\w+)(?: on (?P<queue>\w+))?"
+_FORMS = {
+    form.partition(" ")[0]: re.compile(form)
+    for form in [
+        rf"queue {_NAME}(?P<settings>(?: \w+=\d+)*)",
+        rf"set {_NAME}(?P<settings>(?: \w+=\d+)+)",
+        rf"send {_NAME} (?P<body>\w+)(?: delay (?P<delay>{_DURATION}))?",
+        rf"receive {_NAME}(?: up to (?P<count>\d+))?(?: timeout (?P<timeout>{_DURATION}))? -> (?P<items>.+)",
+        rf"delete {_HANDLE} -> (?P<state>.+)",
+        rf"change {_HANDLE} (?P<timeout>{_DURATION}) -> (?P<state>.+)",
+        rf"wait (?P<time>{_DURATION})",
+        rf"purge {_NAME}",
+        rf"drop {_NAME}",
+        rf"poll {_NAME}(?: (?P<wait>{_DURATION}))? as (?P<poll>\w+)",
+        r"answer (?P<poll>\w+) -> (?P<outcome>.+)",
+        r"hang up (?P<poll>\w+)",
+    ]
+}
+_ITEM = re.compile(
+    rf"(?P<body>\w+)(?: as (?P<receipt>\w+))?(?: count (?P<count>\d+))?(?: first (?P<first>{_DURATION}))?"
+)
+
+
+def stories(page: str) -> list[Story]:
+    """Return the stories of a Markdown page; raises `StoryError` for a line that is not in the language."""
+    found: list[Story] = []
+    title = ""
+    block: list[str] | None = None
+    for line in page.splitlines():
+        if block is None:
+            if line.startswith("#"):
+                title = line.lstrip("# ")
+            elif line.startswith("```") and "story" in line:
+                block = []
+        elif line == "```":
+            found.append(Story(title=title, steps=tuple(read(block))))
+            block = None
+        else:
+            block.append(line)
+    if block is not None:
+        raise StoryError(f"the story under “{title}” has no end")
+    return found
+
+
+def read(lines: list[str]) -> Iterator[Step]:
+    """Yield the steps that `lines` tell."""
+    for line in lines:
+        text, bar, counters = (part.strip() for part in line.partition("|"))
+        if not bar:
+            raise StoryError(f"no counters behind a bar: {line!r}")
+        yield Step(text=text, action=_action(text), counts=_counts(counters))
+
+
+def _counts(text: str) -> tuple[Counts, ...]:
+    if text == "none":
+        return ()
+    groups = [group.split() for group in text.split("/")]
+    if not all(len(group) == 3 and all(word.isdecimal() for word in group) for group in groups):
+        raise StoryError(f"not counters (visible, in flight, delayed of each queue): {text!r}")
+    return tuple((int(visible), int(in_flight), int(delayed)) for visible, in_flight, delayed in groups)
+
+
+def _action(text: str) -> Action:
+    verb = text.partition(" ")[0]
+    form = _FORMS.get(verb)
+    match = form.fullmatch(text) if form else None
+    if match is None:
+        raise StoryError(f"not a step: {text!r}")
+    return _MAKERS[verb](match.groupdict())
+
+
+def _duration_ms(text: str) -> int:
+    number, unit = text.split()
+    return int(number) * UNITS_MS[unit]
+
+
+def _seconds(text: str | None) -> int | None:
+    if text is None:
+        return None
+    time_ms = _duration_ms(text)
+    if time_ms % 1_000:
+        raise StoryError(f"clients speak in whole seconds: {text!r}")
+    return time_ms // 1_000
+
+
+def _settings(text: str) -> dict[str, int]:
+    return {name: int(value) for name, value in (word.split("=") for word in text.split())}
+
+
+def _items(text: str) -> tuple[Item, ...]:
+    return () if text == "nothing" else tuple(_item(part) for part in text.split(", "))
+
+
+def _item(text: str) -> Item:
+    match = _ITEM.fullmatch(text)
+    if match is None:
+        raise StoryError(f"not a message of an answer: {text!r}")
+    first = match["first"]
+    return Item(
+        body=match["body"],
+        receipt=match["receipt"],
+        count=int(match["count"] or 1),
+        first_ms=None if first is None else _duration_ms(first),
+    )
+
+
+def _state(text: str, *more: str) -> str:
+    if text not in (*STATES, *more):
+        raise StoryError(f"not a state of a receipt: {text!r}")
+    return text
+
+
+def _handle(words: dict[str, str]) -> Handle:
+    return Handle(name=words["receipt"], forged=bool(words["forged"]), queue=words["queue"])
+
+
+def _change(words: dict[str, str]) -> Change:
+    timeout_s = _seconds(words["timeout"])
+    assert timeout_s is not None
+    return Change(handle=_handle(words), timeout_s=timeout_s, state=_state(words["state"], "too long"))
+
+
+def _receive(words: dict[str, str]) -> Receive:
+    lost = words["items"] == "lost"
+    return Receive(
+        queue=words["queue"],
+        count=int(words["count"] or 1),
+        timeout_s=_seconds(words["timeout"]),
+        items=None if lost else _items(words["items"]),
+    )
+
+
+def _answer(words: dict[str, str]) -> Answer:
+    outcome = words["outcome"]
+    return Answer(poll=words["poll"], outcome=outcome if outcome in ("not yet", "no queue") else _items(outcome))
+
+
+_MAKERS: dict[str, Callable[[dict[str, str]], Action]] = {
+    "queue": lambda words: Queue(queue=words["queue"], settings=_settings(words["settings"])),
+    "set": lambda words: Set(queue=words["queue"], settings=_settings(words["settings"])),
+    "send": lambda words: Send(queue=words["queue"], body=words["body"], delay_s=_seconds(words["delay"])),
+    "receive": _receive,
+    "delete": lambda words: Delete(handle=_handle(words), state=_state(words["state"])),
+    "change": _change,
+    "wait": lambda words: Wait(time_ms=_duration_ms(words["time"])),
+    "purge": lambda words: Purge(queue=words["queue"]),
+    "drop": lambda words: Drop(queue=words["queue"]),
+    "poll": lambda words: Poll(queue=words["queue"], wait_s=_seconds(words["wait"]), poll=words["poll"]),
+    "answer": _answer,
+    "hang": lambda words: HangUp(poll=words["poll"]),
+}
