@@ -169,8 +169,13 @@ class Journal:
             cursor.close()
 
     def message_at(self, position: int) -> MessageRow:
-        """Return the message at ``position``, which must exist."""
-        (row,) = self.rows("message_at", position)
+        """Return the message at ``position``, which must exist.
+
+        Messages never change, so of what is staged only new messages can matter: nothing else is written first.
+        """
+        if self._messages:
+            self.flush()
+        (row,) = self._connection.execute(SQL["message_at"], (position,))
         return MessageRow(*row)
 
     def lease_at(self, position: int) -> Lease | None:
