@@ -17,7 +17,7 @@ from statistics import median
 from benchmarks import rates, stock
 from benchmarks.bench import Bench, Opened, Place
 from benchmarks.process import TRIES, Process, ServerError, running, started
-from benchmarks.row import SUBJECT, Row, Section
+from benchmarks.row import SUBJECT, Row, Section, failed
 from benchmarks.servers import VEILMQ
 from benchmarks.sqs import Sqs, SqsError
 
@@ -88,7 +88,7 @@ def _section(bench: Bench, kind: str) -> Section:
             else:
                 end.update(item)
     except rates.FAILURES as failure:
-        trouble = f"failed: {str(failure).splitlines()[0][:120]}"
+        trouble = failed(failure)
         bench.say(f"  {failure}")
     rows = tuple(_rows(kind, points, end, trouble))
     raw = {"points": [{**asdict(point), "ratio": point.ratio} for point in points], **end}

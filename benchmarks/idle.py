@@ -16,7 +16,7 @@ import uvloop
 from benchmarks import rates, stock
 from benchmarks.bench import Bench, Opened
 from benchmarks.dialogue import Connection, Dialogue, DialogueError, connect, request
-from benchmarks.row import SUBJECT, Row, Section
+from benchmarks.row import SUBJECT, Row, Section, failed
 from benchmarks.servers import VEILMQ
 from benchmarks.sqs import Sqs
 
@@ -50,7 +50,7 @@ def measure(bench: Bench) -> Section:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 idle = runner.run(_measure(opened, queue_url))
     except rates.FAILURES as failure:
-        return Section(name="idle", rows=(_row("parked long polls", "", f"failed: {str(failure)[:120]}"),))
+        return Section(name="idle", rows=(_row("parked long polls", "", failed(failure)),))
     return Section(name="idle", rows=tuple(_rows(idle)), raw=asdict(idle))
 
 

@@ -7,7 +7,7 @@ crash tests are); "nothing" is proof enough.
 from benchmarks.bench import Bench, Place
 from benchmarks.dialogue import DialogueError
 from benchmarks.process import ServerError, running
-from benchmarks.row import SUBJECT, Row, Section
+from benchmarks.row import SUBJECT, Row, Section, failed
 from benchmarks.servers import PEERS, VEILMQ, Server
 from benchmarks.sqs import Sqs, SqsError
 
@@ -43,7 +43,7 @@ def _kept(bench: Bench, server: Server) -> str:
             with running(place.command):
                 return verdict(kept=_count(place), acknowledged=MESSAGES)
     except (ServerError, SqsError, DialogueError, OSError) as failure:
-        return f"failed: {str(failure).splitlines()[0][:80]}"
+        return failed(failure)
 
 
 def _send_and_kill(place: Place) -> None:

@@ -13,7 +13,7 @@ from benchmarks import stock, wrk
 from benchmarks.bench import Bench, Opened
 from benchmarks.dialogue import DialogueError
 from benchmarks.process import ServerError
-from benchmarks.row import CEILING, SUBJECT, Row, Section, mean
+from benchmarks.row import CEILING, SUBJECT, Row, Section, failed, mean
 from benchmarks.servers import CEILING as CEILING_SERVER
 from benchmarks.servers import OWN_CLASS, PEERS, VEILMQ, Server
 from benchmarks.sqs import AUTHORIZATION, Sqs, SqsError
@@ -178,7 +178,7 @@ def _outcome(
             return {workload.figure: run.measure(workload, seconds=seconds * workload.share) for workload in group}
     except FAILURES as failure:
         bench.say(f"  {server.name}: {failure}")
-        return f"failed: {str(failure).splitlines()[0][:80]}"
+        return failed(failure)
 
 
 def refusal(workload: Workload, result: LoadResult, *, connections: int) -> str | None:

@@ -47,5 +47,11 @@ class Section:
     raw: Mapping[str, object] = field(default_factory=dict)
 
 
+def failed(error: Exception) -> str:
+    """The text of a cell without a figure: what failed, and the last line of it, where a traceback says why."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    return "failed: " + " … ".join(dict.fromkeys((lines[0][:100], lines[-1][:100])))
+
+
 def mean(values: list[float]) -> float:
     return sum(values) / len(values)

@@ -38,15 +38,20 @@ def reasons(sections: Sequence[Section]) -> list[str]:
     for section in sections:
         for row in section.rows:
             for server, value in row.values.items():
-                if isinstance(value, str) and value.startswith(REASONS):
-                    found[f"{server}, {row.figure if value.startswith('failed') else 'all'}: {value}"] = None
+                if _reason(value):
+                    where = "all" if str(value).startswith("not installed") else row.figure
+                    found[f"{server}, {where}: {value}"] = None
     return list(found)
+
+
+def _reason(value: float | str) -> bool:
+    return isinstance(value, str) and value.startswith(REASONS)
 
 
 def kept(sections: Sequence[Section]) -> Mapping[str, str]:
     """What each server keeps after kill -9, where it was measured."""
     rows = [row for section in sections for row in section.rows if row.figure == KEPT]
-    return {name: cell(value) for row in rows for name, value in row.values.items()}
+    return {name: cell(value) for row in rows for name, value in row.values.items() if not _reason(value)}
 
 
 def over_peers(row: Row) -> str:

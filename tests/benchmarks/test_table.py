@@ -3,7 +3,7 @@
 import pytest
 from rich.console import Console
 
-from benchmarks.row import Row, Section
+from benchmarks.row import Row, Section, failed
 from benchmarks.table import cell, cells, columns, reasons, render
 
 RATE = Row(
@@ -19,7 +19,11 @@ RATE = Row(
     note="a note",
 )
 LATENCY = Row(figure="send", unit="p99 ms", values={"veilmq": 4.0, "ceiling": 1.0})
-KEPT = Row(figure="kept after kill -9", unit="of 100", values={"moto[server]": "nothing"})
+KEPT = Row(
+    figure="kept after kill -9",
+    unit="of 100",
+    values={"moto[server]": "nothing", "ministack": "not installed: no module x"},
+)
 SECTIONS = (Section(name="kept", rows=(KEPT,)), Section(name="send", rows=(RATE, LATENCY)))
 
 
@@ -73,3 +77,13 @@ def test_the_head_of_a_column_says_what_the_server_keeps_and_brackets_survive() 
         console.print(render(SECTIONS, title="title"))
     assert "moto[server]" in capture.get()
     assert "keeps nothing" in capture.get()
+    assert "keeps not installed" not in capture.get()
+
+
+def test_a_failure_is_told_by_its_first_and_its_last_line() -> None:
+    assert (
+        failed(ValueError("it ended: Traceback\n  File\nImportError: x"))
+        == "failed: it ended: Traceback … ImportError: x"
+    )
+    assert failed(ValueError("one line")) == "failed: one line"
+    assert failed(ValueError()) == "failed: ValueError"
