@@ -1,0 +1,148 @@
+"""The one table of actions: name → what is asked, what is made of it, and with which errors it may be answered.
+
+A new action is a row here, and every protocol speaks it. The errors are those of the action itself; ``EVERYWHERE``
+adds what any request may be answered with. ``docs/protocols/sqs.md`` is generated from this table.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from veilmq.wire.sqs import errors, queues, receipts, receives, requests, sends
+from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.errors import Code
+from veilmq.wire.sqs.plan import Plan
+from veilmq.wire.sqs.shapes import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One action; ``plan`` turns its ``request`` into a command or raises ``SqsError``.
+
+    ``entry_errors`` are reported for single entries of a batch, beside entries that succeed.
+    """
+
+    name: str
+    request: type[Shape]
+    plan: Callable[[Any, RequestContext], Plan]
+    errors: tuple[Code, ...]
+    entry_errors: tuple[Code, ...] = ()
+
+
+EVERYWHERE: tuple[Code, ...] = (
+    errors.SERIALIZATION,
+    errors.UNKNOWN_OPERATION,
+    errors.INTERNAL_FAILURE,
+    errors.SERVICE_UNAVAILABLE,
+)
+"""What every request may be answered with."""
+
+_ON_QUEUE = (errors.MISSING_PARAMETER, errors.INVALID_ADDRESS, errors.QUEUE_DOES_NOT_EXIST)
+_BATCH = (
+    *_ON_QUEUE,
+    errors.EMPTY_BATCH_REQUEST,
+    errors.TOO_MANY_ENTRIES,
+    errors.INVALID_ENTRY_ID,
+    errors.ENTRY_IDS_NOT_DISTINCT,
+)
+_SETTINGS = (
+    errors.INVALID_ATTRIBUTE_NAME,
+    errors.INVALID_ATTRIBUTE_VALUE,
+    errors.UNSUPPORTED_OPERATION,
+)
+_MESSAGE = (
+    errors.INVALID_PARAMETER_VALUE,
+    errors.INVALID_MESSAGE_CONTENTS,
+    errors.UNSUPPORTED_OPERATION,
+)
+_DELETE = (errors.RECEIPT_HANDLE_IS_INVALID,)
+_CHANGE = (errors.RECEIPT_HANDLE_IS_INVALID, errors.INVALID_PARAMETER_VALUE)
+_ENTRY_MEMBERS = (errors.MISSING_PARAMETER,)
+
+_ROWS = (
+    Action(
+        "CreateQueue",
+        requests.CreateQueueRequest,
+        queues.create_queue,
+        (
+            errors.MISSING_PARAMETER,
+            errors.INVALID_PARAMETER_VALUE,
+            errors.QUEUE_NAME_EXISTS,
+            *_SETTINGS,
+        ),
+    ),
+    Action(
+        "GetQueueUrl",
+        requests.GetQueueUrlRequest,
+        queues.get_queue_url,
+        (errors.MISSING_PARAMETER, errors.QUEUE_DOES_NOT_EXIST),
+    ),
+    Action("ListQueues", requests.ListQueuesRequest, queues.list_queues, (errors.INVALID_PARAMETER_VALUE,)),
+    Action("DeleteQueue", requests.QueueRequest, queues.delete_queue, _ON_QUEUE),
+    Action("PurgeQueue", requests.QueueRequest, queues.purge_queue, _ON_QUEUE),
+    Action(
+        "GetQueueAttributes",
+        requests.GetQueueAttributesRequest,
+        queues.get_queue_attributes,
+        (*_ON_QUEUE, errors.INVALID_ATTRIBUTE_NAME),
+    ),
+    Action(
+        "SetQueueAttributes",
+        requests.SetQueueAttributesRequest,
+        queues.set_queue_attributes,
+        (*_ON_QUEUE, *_SETTINGS),
+    ),
+    Action("SendMessage", requests.SendMessageRequest, sends.send_message, (*_ON_QUEUE, *_MESSAGE)),
+    Action(
+        "SendMessageBatch",
+        requests.SendMessageBatchRequest,
+        sends.send_message_batch,
+        (*_BATCH, errors.BATCH_TOO_LONG),
+        (*_ENTRY_MEMBERS, *_MESSAGE),
+    ),
+    Action(
+        "ReceiveMessage",
+        requests.ReceiveMessageRequest,
+        receives.receive_message,
+        (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE, errors.INVALID_ATTRIBUTE_NAME),
+    ),
+    Action("DeleteMessage", requests.DeleteMessageRequest, receipts.delete_message, (*_ON_QUEUE, *_DELETE)),
+    Action(
+        "DeleteMessageBatch",
+        requests.DeleteMessageBatchRequest,
+        receipts.delete_message_batch,
+        _BATCH,
+        (*_ENTRY_MEMBERS, *_DELETE),
+    ),
+    Action(
+        "ChangeMessageVisibility",
+        requests.ChangeMessageVisibilityRequest,
+        receipts.change_message_visibility,
+        (*_ON_QUEUE, *_CHANGE),
+    ),
+    Action(
+        "ChangeMessageVisibilityBatch",
+        requests.ChangeMessageVisibilityBatchRequest,
+        receipts.change_message_visibility_batch,
+        _BATCH,
+        (*_ENTRY_MEMBERS, *_CHANGE),
+    ),
+)
+
+ACTIONS: dict[str, Action] = {row.name: row for row in _ROWS}
+"""Every action by its name."""
+
+NOT_SUPPORTED: frozenset[str] = frozenset(
+    {
+        "AddPermission",
+        "RemovePermission",
+        "TagQueue",
+        "UntagQueue",
+        "ListQueueTags",
+        "ListDeadLetterSourceQueues",
+        "StartMessageMoveTask",
+        "CancelMessageMoveTask",
+        "ListMessageMoveTasks",
+    }
+)
+"""Actions of Amazon SQS that this version does not have."""

@@ -1,0 +1,146 @@
+"""The errors of Amazon SQS: one row per code, and which of them answers an error of core.
+
+A row says what all protocols need: the name of the error's shape (the JSON ``__type``, from which clients choose
+their exception class), the older code of the Query protocol (the ``x-amzn-query-error`` header, which the AWS SDKs
+show as the error's code), the HTTP status and whose fault it is. Statuses and codes follow the service model of SQS
+and its API reference ("Errors" of each action, "Common Errors"); errors that the model does not list belong to AWS's
+server framework and have its name space.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from veilmq.core import errors as core
+from veilmq.core.limits import SQS_BATCH_BYTES_MAX, SQS_BATCH_ENTRIES_MAX
+
+_MODELLED = "com.amazonaws.sqs#"
+_FRAMEWORK = "com.amazon.coral.service#"
+_PREFIX = "AWS.SimpleQueueService."
+_SHOWN_CHARACTERS_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One error code; ``shape`` is its qualified name in JSON, ``query`` its name in the Query protocol."""
+
+    shape: str
+    query: str
+    status: int = 400
+    fault: str = "Sender"
+
+    @property
+    def name(self) -> str:
+        """Return the shape's name without its name space."""
+        return self.shape.partition("#")[2]
+
+
+QUEUE_DOES_NOT_EXIST = Code(_MODELLED + "QueueDoesNotExist", _PREFIX + "NonExistentQueue")
+QUEUE_NAME_EXISTS = Code(_MODELLED + "QueueNameExists", "QueueAlreadyExists")
+INVALID_ADDRESS = Code(_MODELLED + "InvalidAddress", "InvalidAddress", 404)
+INVALID_ATTRIBUTE_NAME = Code(_MODELLED + "InvalidAttributeName", "InvalidAttributeName")
+INVALID_ATTRIBUTE_VALUE = Code(_MODELLED + "InvalidAttributeValue", "InvalidAttributeValue")
+INVALID_MESSAGE_CONTENTS = Code(_MODELLED + "InvalidMessageContents", "InvalidMessageContents")
+RECEIPT_HANDLE_IS_INVALID = Code(_MODELLED + "ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid", 404)
+EMPTY_BATCH_REQUEST = Code(_MODELLED + "EmptyBatchRequest", _PREFIX + "EmptyBatchRequest")
+TOO_MANY_ENTRIES = Code(_MODELLED + "TooManyEntriesInBatchRequest", _PREFIX + "TooManyEntriesInBatchRequest")
+ENTRY_IDS_NOT_DISTINCT = Code(_MODELLED + "BatchEntryIdsNotDistinct", _PREFIX + "BatchEntryIdsNotDistinct")
+INVALID_ENTRY_ID = Code(_MODELLED + "InvalidBatchEntryId", _PREFIX + "InvalidBatchEntryId")
+BATCH_TOO_LONG = Code(_MODELLED + "BatchRequestTooLong", _PREFIX + "BatchRequestTooLong")
+UNSUPPORTED_OPERATION = Code(_MODELLED + "UnsupportedOperation", _PREFIX + "UnsupportedOperation")
+INVALID_PARAMETER_VALUE = Code(_FRAMEWORK + "InvalidParameterValueException", "InvalidParameterValue")
+MISSING_PARAMETER = Code(_FRAMEWORK + "MissingRequiredParameterException", "MissingParameter")
+SERIALIZATION = Code(_FRAMEWORK + "SerializationException", "SerializationException")
+UNKNOWN_OPERATION = Code(_FRAMEWORK + "UnknownOperationException", "InvalidAction")
+INTERNAL_FAILURE = Code(_FRAMEWORK + "InternalFailure", "InternalFailure", 500, "Receiver")
+SERVICE_UNAVAILABLE = Code(_FRAMEWORK + "ServiceUnavailableException", "ServiceUnavailable", 503, "Receiver")
+
+CODES: tuple[Code, ...] = tuple(value for value in globals().values() if isinstance(value, Code))
+"""Every code that this package answers with."""
+
+
+class SqsError(Exception):
+    """A request that is answered with an error; ``str()`` is the text that the client shows."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        """``message`` says what is wrong and, where it is not plain, what to do."""
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def shown(text: str) -> str:
+    """Return as much of a client's ``text`` as an error repeats."""
+    return text if len(text) <= _SHOWN_CHARACTERS_MAX else text[:_SHOWN_CHARACTERS_MAX] + "…"
+
+
+def missing_parameter(name: str) -> SqsError:
+    """Return the error for the absent or empty member ``name``."""
+    return SqsError(MISSING_PARAMETER, f"The request must contain the parameter {name}.")
+
+
+def invalid_parameter(name: str, value: object, reason: str) -> SqsError:
+    """Return the error for the member ``name`` whose ``value`` breaks the rule that ``reason`` states."""
+    return SqsError(
+        INVALID_PARAMETER_VALUE, f"Value {shown(str(value))} for parameter {name} is invalid. Reason: {reason}"
+    )
+
+
+def unknown_attribute(name: str) -> SqsError:
+    """Return the error for an attribute that does not exist, or not for this action."""
+    return SqsError(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {shown(name)}.")
+
+
+def not_supported(what: str) -> SqsError:
+    """Return the error for ``what`` Amazon SQS has and this version has not: refused, never silently dropped."""
+    return SqsError(UNSUPPORTED_OPERATION, f"This version of veilmq does not support {what}; leave it out.")
+
+
+def too_many_entries(count: int) -> SqsError:
+    """Return the error for a batch of ``count`` entries."""
+    return SqsError(
+        TOO_MANY_ENTRIES,
+        f"Maximum number of entries per request are {SQS_BATCH_ENTRIES_MAX}. You have sent {count}.",
+    )
+
+
+def batch_too_long(size_bytes: int) -> SqsError:
+    """Return the error for a batch whose messages have ``size_bytes`` together."""
+    return SqsError(
+        BATCH_TOO_LONG,
+        f"Batch requests cannot be longer than {SQS_BATCH_BYTES_MAX} bytes. You have sent {size_bytes} bytes.",
+    )
+
+
+def _too_long(error: core.MessageTooLong) -> str:
+    return f"One or more parameters are invalid. Reason: Message must be shorter than {error.bytes_max} bytes."
+
+
+def _no_queue(error: core.QueueNotFound) -> str:
+    return "The specified queue does not exist."
+
+
+def _no_receipt(error: core.ReceiptInvalid) -> str:
+    return "The input receipt handle is invalid. Use the one of the latest receive from this queue."
+
+
+# Errors of core whose text needs the request (QueueExists, LeaseTooLong) are answered by their own actions.
+_ANSWERS: dict[type[core.VeilmqError], tuple[Code, Callable[[Any], str]]] = {
+    core.QueueNotFound: (QUEUE_DOES_NOT_EXIST, _no_queue),
+    core.MessageTooLong: (INVALID_PARAMETER_VALUE, _too_long),
+    core.ReceiptInvalid: (RECEIPT_HANDLE_IS_INVALID, _no_receipt),
+    core.StoreFull: (SERVICE_UNAVAILABLE, str),
+    core.OutcomeUnknown: (SERVICE_UNAVAILABLE, str),
+    core.ShuttingDown: (SERVICE_UNAVAILABLE, str),
+    core.InternalError: (INTERNAL_FAILURE, str),
+}
+
+
+def from_core(error: core.VeilmqError) -> SqsError:
+    """Return the answer to ``error``; one that no row knows is a defect of ours and says no more than that."""
+    code, text = _ANSWERS.get(type(error), (INTERNAL_FAILURE, _unforeseen))
+    return SqsError(code, text(error))
+
+
+def _unforeseen(error: core.VeilmqError) -> str:
+    return str(core.InternalError())

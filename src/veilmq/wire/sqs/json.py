@@ -1,0 +1,123 @@
+"""AWS JSON 1.0: the codec of today's AWS SDKs.
+
+The action's name comes from the header ``X-Amz-Target: AmazonSQS.<name>`` (the server takes it apart), the request is
+a JSON object, and so is the reply. An error names its shape in ``__type`` and carries the older Query code in
+``x-amzn-query-error``: SQS declares itself compatible with its Query protocol, so AWS SDKs take the error's code from
+that header and its exception class from ``__type``.
+
+Requests are decoded straight into their structs by decoders that are made once. What cannot be converted is answered
+with SerializationException in the words of AWS's own framework, and the place in the document.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from veilmq.core.commands import Command
+from veilmq.core.ids import IdSource
+from veilmq.wire.sqs.actions import ACTIONS, NOT_SUPPORTED
+from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.errors import SERIALIZATION, UNKNOWN_OPERATION, SqsError, not_supported, shown
+from veilmq.wire.sqs.names import id_text
+from veilmq.wire.sqs.plan import Plan, Respond
+from veilmq.wire.sqs.reply import Reply
+from veilmq.wire.sqs.shapes import Shape
+
+CONTENT_TYPE = b"application/x-amz-json-1.0"
+
+_EMPTY = b"{}"
+_encode = msgspec.json.Encoder().encode
+_request_ids = IdSource()
+
+_Decode = Callable[[bytes], Shape]
+_MakePlan = Callable[[Any, RequestContext], Plan]
+_ROWS: dict[str | bytes, tuple[_Decode, _MakePlan]] = {}
+for _row in ACTIONS.values():
+    _ROWS[_row.name] = _ROWS[_row.name.encode()] = (msgspec.json.Decoder(_row.request).decode, _row.plan)
+
+
+class Call(msgspec.Struct, frozen=True, gc=False):
+    """A request that was understood: the ``command`` to submit, and how to answer with its result.
+
+    ``wait_s`` is how long an empty result may wait for a message: 0 unless this is a receive, ``None`` for as long as
+    the queue itself says.
+    """
+
+    command: Command
+    wait_s: int | None
+    respond: Respond
+
+    def encode(self, result: Any) -> Reply:
+        """Return the reply for the command's result or its ``VeilmqError``."""
+        try:
+            response = self.respond(result)
+        except SqsError as error:
+            return encode_error(error)
+        body = _EMPTY if response is None else _encode(response)
+        return Reply(200, ((b"Content-Type", CONTENT_TYPE), (b"x-amzn-RequestId", _request_id())), body)
+
+
+def decode(action: str | bytes, body: bytes, context: RequestContext) -> Call:
+    """Return what ``body`` asks of ``action``; raises ``SqsError``, and nothing else, whatever the bytes are."""
+    row = _ROWS.get(action)
+    if row is None:
+        raise _unknown(action)
+    decode_request, make_plan = row
+    try:
+        request = decode_request(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise SqsError(SERIALIZATION, _why(error)) from None
+    plan = make_plan(request, context)
+    return Call(plan.command, plan.wait_s, plan.respond)
+
+
+def encode_error(error: SqsError) -> Reply:
+    """Return the reply for a request that was refused."""
+    code = error.code
+    headers = (
+        (b"Content-Type", CONTENT_TYPE),
+        (b"x-amzn-RequestId", _request_id()),
+        (b"x-amzn-query-error", f"{code.query};{code.fault}".encode()),
+    )
+    return Reply(code.status, headers, _encode({"__type": code.shape, "message": error.message}))
+
+
+def _request_id() -> bytes:
+    return id_text(_request_ids.next()).encode()
+
+
+def _unknown(action: str | bytes) -> SqsError:
+    name = action if isinstance(action, str) else action.decode("ascii", "replace")
+    if name in NOT_SUPPORTED:
+        return not_supported(f"the action {name}")
+    return SqsError(UNKNOWN_OPERATION, f"The action {shown(name)} is not valid for this endpoint.")
+
+
+_MISMATCH = re.compile(r"Expected `(?P<wanted>[^`|]+?)(?: \| null)?`, got `(?P<found>\w+)`(?: - at `\$\.(?P<at>.+)`)?")
+_FOUND = {
+    "array": "Start of list found where not expected",
+    "object": "Start of structure or map found where not expected",
+    "str": "STRING_VALUE",
+    "int": "NUMBER_VALUE",
+    "float": "DECIMAL_VALUE",
+    "bool": "BOOLEAN_VALUE",
+    "null": "NULL_VALUE",
+}
+_WANTED = {"int": "an Integer", "str": "a String", "bytes": "a Blob", "array": "a List", "object": "a Structure"}
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "The request body is nested too deeply."
+    if isinstance(error, UnicodeDecodeError):
+        return "The request body is not valid UTF-8."
+    match = _MISMATCH.fullmatch(str(error))
+    if match is None:
+        return f"The request body cannot be read: {error}."
+    place = f" (at {match['at']})" if match["at"] else ""
+    found = _FOUND[match["found"]]
+    if found.endswith("expected"):
+        return found + place
+    return f"{found} can not be converted to {_WANTED[match['wanted']]}{place}"

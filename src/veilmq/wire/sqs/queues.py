@@ -1,0 +1,115 @@
+"""The actions on queues: CreateQueue, GetQueueUrl, ListQueues, DeleteQueue, PurgeQueue, Get/SetQueueAttributes."""
+
+from collections.abc import Callable
+from typing import Any
+
+from veilmq.core import commands
+from veilmq.core.errors import QueueExists
+from veilmq.core.limits import SQS_LIST_RESULTS
+from veilmq.core.results import QueuePage, QueueView
+from veilmq.wire.sqs import settings
+from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.errors import QUEUE_NAME_EXISTS, SqsError, missing_parameter, not_supported
+from veilmq.wire.sqs.names import new_queue, queue_of, queue_url
+from veilmq.wire.sqs.paging import name_before, token_after
+from veilmq.wire.sqs.parameters import check_number, required
+from veilmq.wire.sqs.plan import Plan, answered, nothing
+from veilmq.wire.sqs.requests import (
+    CreateQueueRequest,
+    GetQueueAttributesRequest,
+    GetQueueUrlRequest,
+    ListQueuesRequest,
+    QueueRequest,
+    SetQueueAttributesRequest,
+)
+from veilmq.wire.sqs.responses import GetQueueAttributesResult, ListQueuesResult, QueueUrlResult
+
+
+def create_queue(request: CreateQueueRequest, context: RequestContext) -> Plan:
+    """CreateQueue: makes the queue, or finds it when every attribute given has the value that it has."""
+    queue = new_queue(request.queue_name, context)
+    if request.tags:
+        raise not_supported("tags")
+    changes = settings.read_settings(request.attributes or {})
+    tell_url = _tell_url(context)
+
+    def respond(result: Any) -> QueueUrlResult:
+        if isinstance(result, QueueExists):
+            raise _exists(result)
+        return tell_url(result)
+
+    return Plan(commands.CreateQueue(queue=queue, settings=changes), respond)
+
+
+def get_queue_url(request: GetQueueUrlRequest, context: RequestContext) -> Plan:
+    """GetQueueUrl: of a queue of the caller, or of the account that the request names."""
+    name = required("QueueName", request.queue_name)
+    account = request.queue_owner_aws_account_id or context.account
+    return Plan(commands.ShowQueue(queue=f"{account}/{name}"), _tell_url(context))
+
+
+def list_queues(request: ListQueuesRequest, context: RequestContext) -> Plan:
+    """ListQueues: the caller's queues by name; pages only when asked for by MaxResults, as on AWS."""
+    check_number("MaxResults", request.max_results)
+
+    def respond(result: Any) -> ListQueuesResult:
+        page: QueuePage = answered(result)
+        urls = [queue_url(f"{context.account}/{name}", context) for name in page.names]
+        more = page.more and request.max_results is not None
+        return ListQueuesResult(queue_urls=urls or None, next_token=token_after(page.names[-1]) if more else None)
+
+    command = commands.ListQueues(
+        account=context.account,
+        prefix=request.queue_name_prefix or "",
+        after=name_before(request.next_token),
+        count=request.max_results or SQS_LIST_RESULTS.default,
+    )
+    return Plan(command, respond)
+
+
+def delete_queue(request: QueueRequest, context: RequestContext) -> Plan:
+    """DeleteQueue: with all its messages."""
+    return Plan(commands.DeleteQueue(queue=queue_of(request.queue_url, context)), nothing)
+
+
+def purge_queue(request: QueueRequest, context: RequestContext) -> Plan:
+    """PurgeQueue: deletes all messages, those in flight too."""
+    return Plan(commands.PurgeQueue(queue=queue_of(request.queue_url, context)), nothing)
+
+
+def get_queue_attributes(request: GetQueueAttributesRequest, context: RequestContext) -> Plan:
+    """GetQueueAttributes: those named, or All."""
+    queue = queue_of(request.queue_url, context)
+    names = request.attribute_names or []
+    settings.check_names(names)
+
+    def respond(result: Any) -> GetQueueAttributesResult:
+        view: QueueView = answered(result)
+        return GetQueueAttributesResult(attributes=settings.describe(view, names, context) or None)
+
+    counts = not settings.COUNTED.union([settings.ALL]).isdisjoint(names)
+    return Plan(commands.ShowQueue(queue=queue, counts=counts), respond)
+
+
+def set_queue_attributes(request: SetQueueAttributesRequest, context: RequestContext) -> Plan:
+    """SetQueueAttributes: those given; the others, and leases in flight, stay as they are."""
+    queue = queue_of(request.queue_url, context)
+    if not request.attributes:
+        raise missing_parameter("Attributes")
+    return Plan(commands.SetQueue(queue=queue, settings=settings.read_settings(request.attributes)), nothing)
+
+
+def _tell_url(context: RequestContext) -> Callable[[Any], QueueUrlResult]:
+    def respond(result: Any) -> QueueUrlResult:
+        view: QueueView = answered(result)
+        return QueueUrlResult(queue_url=queue_url(view.queue, context))
+
+    return respond
+
+
+def _exists(error: QueueExists) -> SqsError:
+    attribute = settings.attribute_of(error.setting)
+    return SqsError(
+        QUEUE_NAME_EXISTS,
+        f"A queue already exists with the same name and a different value for attribute {attribute}",
+    )
