@@ -1,0 +1,120 @@
+"""The kinds of value that a setting can have: each reads one raw value, and says what it allows.
+
+A raw value is text (from a flag or the environment) or what a settings file held (text, number, true or false). A kind
+answers the typed value or raises ``ValueError``; the caller knows which setting it was and where it came from. Reading
+a value that is typed already answers it unchanged, so that the same rule checks settings built in a program.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from veilmq.core.limits import Range
+
+SettingValue = str | int | bool | Path | None
+"""A setting's value once it was read."""
+
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+
+
+class Kind(Protocol):
+    """One kind of value."""
+
+    @property
+    def placeholder(self) -> str:
+        """What stands for a value in help, for example ``N``; empty for a switch."""
+
+    @property
+    def allowed(self) -> str:
+        """What is allowed, as words that follow "must be"."""
+
+    def read(self, raw: object) -> SettingValue:
+        """Return the value that ``raw`` stands for; raises ``ValueError``."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeNumber:
+    """A whole number in ``range``; the range's default is the setting's."""
+
+    range: Range
+    placeholder: str = "N"
+
+    @property
+    def allowed(self) -> str:
+        """Name both ends."""
+        return f"a whole number from {self.range.minimum} to {self.range.maximum}"
+
+    def read(self, raw: object) -> int:
+        """Take a number, or its digits."""
+        if isinstance(raw, str) and _NUMBER.fullmatch(raw):
+            raw = int(raw)
+        if isinstance(raw, bool) or not isinstance(raw, int) or not self.range.holds(raw):
+            raise ValueError(self.allowed)
+        return raw
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text that matches ``pattern`` as a whole; ``allowed`` says the same in words."""
+
+    pattern: str
+    allowed: str
+    placeholder: str
+
+    def read(self, raw: object) -> str:
+        """Take text alone: a file's number has lost its leading zeros."""
+        if not isinstance(raw, str) or not re.fullmatch(self.pattern, raw):
+            raise ValueError(self.allowed)
+        return raw
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of ``values``."""
+
+    values: tuple[str, ...]
+    placeholder: str
+
+    @property
+    def allowed(self) -> str:
+        """Name them all."""
+        return f"one of {', '.join(self.values)}"
+
+    def read(self, raw: object) -> str:
+        """Take one of them, spelled exactly."""
+        if not isinstance(raw, str) or raw not in self.values:
+            raise ValueError(self.allowed)
+        return raw
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """True or false; as a flag it has no value and means true."""
+
+    placeholder: str = ""
+    allowed: str = "true or false"
+
+    def read(self, raw: object) -> bool:
+        """Take a truth value, or its word."""
+        if isinstance(raw, bool):
+            return raw
+        if raw not in ("true", "false"):
+            raise ValueError(self.allowed)
+        return raw == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The path of a folder, which need not exist; relative ones count from the working directory."""
+
+    placeholder: str = "DIR"
+    allowed: str = "the path of a folder"
+
+    def read(self, raw: object) -> Path | None:
+        """Take a path, its text, or ``None`` (no folder, from a program alone: no source can say it)."""
+        if raw is None or isinstance(raw, Path):
+            return raw
+        if not isinstance(raw, str) or not raw or "\0" in raw:
+            raise ValueError(self.allowed)
+        return Path(raw)

@@ -1,0 +1,176 @@
+"""The settings of a server: one schema for flags, environment, file, help and documentation.
+
+A field of ``ServerSettings`` is the only place where a setting is named, described and limited. ``SETTINGS`` is the
+same as rows; reading the sources (``setting_sources``), ``veilmq serve --help`` and the table of ``docs/settings.md``
+are made from it. An instance that exists is valid: whoever gets one need not check it again.
+"""
+
+import ipaddress
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, cast
+
+from veilmq.core import limits
+from veilmq.core.limits import Range
+from veilmq.server.setting_kinds import Choice, Folder, Kind, SettingValue, Switch, Text, WholeNumber
+
+ENVIRONMENT_PREFIX = "VEILMQ_"
+
+_HOST = Text(pattern=r"[A-Za-z0-9.:_-]+(%[A-Za-z0-9]+)?", allowed="an IP address or a host name", placeholder="HOST")
+_PORT = WholeNumber(Range(minimum=0, maximum=65_535, default=0), placeholder="PORT")
+_REGION = Text(
+    pattern=r"[a-z0-9-]{1,32}",
+    allowed="1 to 32 lower-case letters, digits and hyphens",
+    placeholder="NAME",
+)
+_ACCOUNT = Text(pattern=r"[0-9]{12}", allowed="12 digits, as text", placeholder="DIGITS")
+_DATA = Path("veilmq-data")
+_LOG_LEVEL = Choice(values=("debug", "info", "warning", "error"), placeholder="LEVEL")
+
+
+class SettingError(ValueError):
+    """A setting is unknown, out of range, or at odds with another; ``str()`` names it, its source and the remedy."""
+
+    def __init__(self, name: str, *, problem: str, origin: str = "", value: object = None) -> None:
+        """``origin`` says where the value came from, empty when a program gave it; ``problem`` what to do."""
+        shown = f"{name} = {str(value)!r}" if value is not None else name
+        super().__init__(f"{shown} ({origin}): {problem}" if origin else f"{shown}: {problem}")
+        self.name = name
+        self.problem = problem
+        self.value = value
+
+
+def _setting(default: SettingValue, kind: Kind, description: str) -> Any:
+    """Return a dataclass field that carries its own documentation and limits."""
+    return field(default=default, metadata={"kind": kind, "description": description})
+
+
+def _number(default: int, description: str, *, minimum: int, maximum: int) -> Any:
+    return _setting(default, WholeNumber(Range(minimum=minimum, maximum=maximum, default=default)), description)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """How one server runs; raises ``SettingError`` when a value is out of range or two are at odds."""
+
+    host: str = _setting("127.0.0.1", _HOST, "Address that queue clients connect to.")
+    port: int = _setting(9324, _PORT, "Port that queue clients connect to; 0 takes any free one.")
+    admin_host: str = _setting("127.0.0.1", _HOST, "Address of health and metrics.")
+    admin_port: int = _setting(9325, _PORT, "Port of health and metrics; 0 takes any free one.")
+    data: Path | None = _setting(  # noqa: RUF009 (it answers a dataclass field)
+        _DATA, Folder(), "Folder that keeps the queues; made when missing."
+    )
+    insecure: bool = _setting(
+        False, Switch(), "Listen on addresses that other machines reach, although signatures are not verified."
+    )
+    region: str = _setting("us-east-1", _REGION, "Region in the ARNs of queues.")
+    account: str = _setting("000000000000", _ACCOUNT, "Account that owns the queues, in their URLs and ARNs.")
+    drain_s_max: int = _number(
+        20, "Seconds that running requests get to finish after SIGTERM.", minimum=0, maximum=3_600
+    )
+    log_level: str = _setting("info", _LOG_LEVEL, "The least serious messages that are logged.")
+    ready_window_messages: int = _number(
+        limits.READY_WINDOW_MESSAGES,
+        "Waiting messages that each lane of a queue holds in memory; the rest wait on disk.",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    hidden_window_leases: int = _number(
+        limits.HIDDEN_WINDOW_LEASES,
+        "Delayed and received messages that each lane of a queue holds in memory.",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    body_cache_bytes: int = _number(
+        limits.BODY_CACHE_BYTES, "Bytes of message bodies held in memory.", minimum=0, maximum=2**40
+    )
+    free_space_reserve_bytes: int = _number(
+        limits.FREE_SPACE_RESERVE_BYTES,
+        "Free disk space in bytes below which sends are refused, so that a full disk can be drained.",
+        minimum=0,
+        maximum=2**50,
+    )
+
+    def __post_init__(self) -> None:
+        """Check each value by itself, then those that depend on each other."""
+        for row in _ROWS:
+            _check_value(row, getattr(self, row.name))
+        _check_reach(self, "host")
+        _check_reach(self, "admin_host")
+        if self.port == self.admin_port != 0 and self.host == self.admin_host:
+            raise SettingError("admin_port", value=self.admin_port, problem="must differ from port")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One row of the schema."""
+
+    name: str
+    kind: Kind
+    default: SettingValue
+    description: str
+
+    @property
+    def flag(self) -> str:
+        """How the command line names it."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """How the environment names it."""
+        return ENVIRONMENT_PREFIX + self.name.upper()
+
+    @property
+    def default_text(self) -> str:
+        """The default as a person would write it."""
+        return str(self.default).lower() if isinstance(self.default, bool) else str(self.default)
+
+
+def _row(declared: Field[Any]) -> Setting:
+    return Setting(name=declared.name, default=cast(SettingValue, declared.default), **declared.metadata)
+
+
+_ROWS = tuple(_row(declared) for declared in fields(ServerSettings))
+
+MEMORY = Setting(
+    name="memory",
+    kind=Switch(),
+    default=False,
+    description="Keep everything in memory and nothing on disk, instead of data: for tests.",
+)
+"""The one setting that is no field of its own: it stands for ``data=None``, which no source can write."""
+
+
+def _with_memory(rows: tuple[Setting, ...]) -> tuple[Setting, ...]:
+    after_data = [row.name for row in rows].index("data") + 1
+    return (*rows[:after_data], MEMORY, *rows[after_data:])
+
+
+SETTINGS = _with_memory(_ROWS)
+"""Every setting that a flag, a variable or a file can give, in the order of help and documentation."""
+
+
+def _check_value(row: Setting, value: SettingValue) -> None:
+    try:
+        unchanged = row.kind.read(value) == value
+    except ValueError:
+        unchanged = False
+    if not unchanged:
+        raise SettingError(row.name, value=value, problem=f"must be {row.kind.allowed}")
+
+
+def _check_reach(settings: ServerSettings, name: str) -> None:
+    """Refuse an address that other machines may reach: until signatures are verified, whoever reaches it owns it."""
+    host = getattr(settings, name)
+    if not settings.insecure and not _is_loopback(host):
+        problem = "other machines may reach this, and signatures are not verified; name a loopback address or add"
+        raise SettingError(name, value=host, problem=f"{problem} insecure (--insecure)")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # any other name may mean any address

@@ -1,0 +1,225 @@
+"""Settings: one schema, four sources, one strict answer to whatever is wrong."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from veilmq.server.setting_kinds import WholeNumber
+from veilmq.server.setting_sources import resolve
+from veilmq.server.settings import SETTINGS, ServerSettings, Setting, SettingError
+
+NUMBERS = [row for row in SETTINGS if isinstance(row.kind, WholeNumber)]
+
+
+@pytest.fixture(autouse=True)
+def somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder, so that no veilmq.toml of the developer's is read."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refusal(
+    *, flags: Mapping[str, object] | None = None, environment: Mapping[str, str] | None = None, file: str | None = None
+) -> str:
+    """Return what `resolve` says against these sources; `file` is the text of veilmq.toml."""
+    if file is not None:
+        Path("veilmq.toml").write_text(file, encoding="utf-8")
+    with pytest.raises(SettingError) as caught:
+        resolve(flags=flags or {}, environment=environment or {})
+    return str(caught.value)
+
+
+def test_nothing_given_is_the_defaults() -> None:
+    """The defaults are those that the documentation of the first steps relies on."""
+    settings = resolve(flags={}, environment={"PATH": "/bin"})
+    assert settings == ServerSettings()
+    assert (settings.host, settings.port, settings.admin_port) == ("127.0.0.1", 9324, 9325)
+    assert settings.data == Path("veilmq-data")
+    assert settings.drain_s_max == 20
+
+
+def test_a_flag_beats_the_environment_and_that_the_file() -> None:
+    """Each setting comes from the strongest source that has it."""
+    Path("veilmq.toml").write_text("port = 1001\nadmin_port = 1002\ndrain_s_max = 3\n", encoding="utf-8")
+    environment = {"VEILMQ_PORT": "2001", "VEILMQ_ADMIN_PORT": "2002"}
+    settings = resolve(flags={"port": "3001"}, environment=environment)
+    assert (settings.port, settings.admin_port, settings.drain_s_max) == (3001, 2002, 3)
+
+
+def test_a_named_file_is_read_instead_of_the_usual_one(tmp_path: Path) -> None:
+    """The flag's file beats the environment's, and that the one in the working directory."""
+    for name, port in (("veilmq.toml", 1), ("environment.toml", 2), ("flag.toml", 3)):
+        (tmp_path / name).write_text(f"port = {port}", encoding="utf-8")
+    environment = {"VEILMQ_CONFIG": "environment.toml"}
+    assert resolve(flags={}, environment={}).port == 1
+    assert resolve(flags={}, environment=environment).port == 2
+    assert resolve(flags={}, environment=environment, file=Path("flag.toml")).port == 3
+
+
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_a_file_has_typed_values(value: str) -> None:
+    """Truth values, numbers and text of TOML are taken as they are."""
+    text = f'insecure = {value}\nbody_cache_bytes = 0\nlog_level = "debug"\naccount = "000000000042"\ndata = "d"\n'
+    Path("veilmq.toml").write_text(text, encoding="utf-8")
+    settings = resolve(flags={}, environment={})
+    assert settings.insecure is (value == "true")
+    assert (settings.body_cache_bytes, settings.log_level, settings.data) == (0, "debug", Path("d"))
+    assert settings.account == "000000000042"
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "file", "data"),
+    [
+        pytest.param({"memory": True}, {}, "", None, id="flag"),
+        pytest.param({}, {"VEILMQ_MEMORY": "true"}, "", None, id="environment"),
+        pytest.param({}, {}, "memory = true", None, id="file"),
+        pytest.param({"memory": True}, {"VEILMQ_DATA": "there"}, "", None, id="flag-over-environment"),
+        pytest.param({"data": "here"}, {"VEILMQ_MEMORY": "true"}, "", Path("here"), id="data-over-memory"),
+        pytest.param({}, {"VEILMQ_MEMORY": "false", "VEILMQ_DATA": "there"}, "", Path("there"), id="false-is-nothing"),
+    ],
+)
+def test_memory_stands_for_no_data_folder(
+    flags: dict[str, object], environment: dict[str, str], file: str, data: Path | None
+) -> None:
+    """`memory` and `data` are one choice: the strongest source that makes it decides."""
+    Path("veilmq.toml").write_text(file, encoding="utf-8")
+    assert resolve(flags=flags, environment=environment).data == data
+
+
+def test_both_memory_and_data_from_one_source_are_refused() -> None:
+    """Within a source there is no order that could decide."""
+    text = refusal(flags={"memory": True, "data": "here"})
+    assert text == "data = 'here' (flag --data): memory is given too; give either data or memory"
+
+
+@pytest.mark.parametrize("setting", NUMBERS, ids=[row.name for row in NUMBERS])
+@pytest.mark.parametrize("end", ["below", "above", "no-number"])
+def test_an_out_of_range_number_is_refused_wherever_it_stands(setting: Setting, end: str) -> None:
+    """The error names the setting, its source and both ends of the range, from each of the three sources."""
+    assert isinstance(setting.kind, WholeNumber)
+    low, high = setting.kind.range.minimum, setting.kind.range.maximum
+    value = {"below": str(low - 1), "above": str(high + 1), "no-number": "1e3"}[end]
+    allowed = f"must be a whole number from {low} to {high}"
+    shown = f"{setting.name} = '{value}'"
+    assert refusal(flags={setting.name: value}) == f"{shown} (flag {setting.flag}): {allowed}"
+    origin = f"environment variable {setting.variable}"
+    assert refusal(environment={setting.variable: value}) == f"{shown} ({origin}): {allowed}"
+    assert refusal(file=f'{setting.name} = "{value}"') == f"{shown} (file veilmq.toml): {allowed}"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        pytest.param({"host": ""}, "must be an IP address or a host name", id="host-empty"),
+        pytest.param({"host": "a b"}, "must be an IP address or a host name", id="host-blank"),
+        pytest.param({"region": "Us East"}, "lower-case letters, digits and hyphens", id="region"),
+        pytest.param({"account": "42"}, "must be 12 digits", id="account"),
+        pytest.param({"log_level": "loud"}, "must be one of debug, info, warning, error", id="log-level"),
+        pytest.param({"insecure": "yes"}, "must be true or false", id="switch"),
+        pytest.param({"data": ""}, "must be the path of a folder", id="data"),
+        pytest.param({"port": "٣"}, "must be a whole number", id="other-digits"),
+        pytest.param({"port": True}, "must be a whole number", id="truth-is-no-number"),
+        pytest.param({"port": "9325"}, "must differ from port", id="same-port"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused(flags: dict[str, object], words: str) -> None:
+    """Each kind says what it takes."""
+    assert words in refusal(flags=flags)
+
+
+@pytest.mark.parametrize("name", ["host", "admin_host"])
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+def test_an_address_that_others_reach_needs_insecure(name: str, address: str) -> None:
+    """Nobody's queues are open to the network by accident."""
+    text = refusal(flags={name: address})
+    assert text.startswith(f"{name} = '{address}' (flag --{name.replace('_', '-')}): other machines may reach this")
+    assert "--insecure" in text
+    settings = resolve(flags={name: address, "insecure": True}, environment={})
+    assert getattr(settings, name) == address
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_loopback_needs_nothing(address: str) -> None:
+    """Every loopback address passes."""
+    assert resolve(flags={"host": address}, environment={}).host == address
+
+
+def test_the_origin_of_a_default_is_named_too() -> None:
+    """A chosen value can be at odds with a default: the error says which of the two is which."""
+    assert refusal(flags={"port": "9325"}) == "admin_port = '9325' (default): must differ from port"
+
+
+def test_two_free_ports_are_not_the_same_port() -> None:
+    """0 means any free port, twice."""
+    settings = resolve(flags={"port": "0", "admin_port": "0"}, environment={})
+    assert (settings.port, settings.admin_port) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("environment", "file", "text"),
+    [
+        pytest.param(
+            {"VEILMQ_PROT": "1"},
+            None,
+            "VEILMQ_PROT (environment): unknown setting; did you mean VEILMQ_PORT?",
+            id="environment",
+        ),
+        pytest.param(
+            {},
+            "admin-port = 1",
+            "admin-port (file veilmq.toml): unknown setting; did you mean admin_port?",
+            id="file",
+        ),
+        pytest.param(
+            {}, "[server]\nport = 1", "server (file veilmq.toml): unknown setting; the settings are", id="table"
+        ),
+    ],
+)
+def test_an_unknown_setting_is_refused(environment: dict[str, str], file: str | None, text: str) -> None:
+    """A misspelt setting never passes in silence, and the nearest name is offered."""
+    assert refusal(environment=environment, file=file).startswith(text)
+
+
+def test_the_variables_of_other_commands_are_no_settings() -> None:
+    """The clients' endpoint may stand in the environment that a server is started in."""
+    assert resolve(flags={}, environment={"VEILMQ_ENDPOINT": "http://127.0.0.1:1"}) == ServerSettings()
+
+
+def test_a_weaker_source_is_checked_although_it_is_overridden() -> None:
+    """What is wrong in the file is said before the flag that hides it goes away."""
+    assert "file veilmq.toml" in refusal(flags={"port": "1"}, file="port = 70000")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        pytest.param(b"port = ", "is not a TOML file", id="not-toml"),
+        pytest.param(b"\xff\xfe", "is not a TOML file", id="not-utf-8"),
+        pytest.param(None, "cannot be read: No such file", id="missing"),
+    ],
+)
+def test_an_unreadable_file_is_refused(content: bytes | None, words: str, tmp_path: Path) -> None:
+    """A file that was named must be there and be TOML."""
+    path = tmp_path / "named.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SettingError, match=words) as caught:
+        resolve(flags={}, environment={}, file=path)
+    assert str(path) in str(caught.value)
+
+
+def test_settings_built_by_a_program_are_checked_too() -> None:
+    """There is no instance that breaks a range."""
+    with pytest.raises(SettingError, match=r"^port = '70000': must be a whole number from 0 to 65535$"):
+        ServerSettings(port=70_000)
+    with pytest.raises(SettingError, match=r"^admin_port = '9324': must differ from port$"):
+        ServerSettings(admin_port=9324)
+    assert ServerSettings(data=None).data is None
+
+
+def test_every_setting_says_what_it_is() -> None:
+    """One sentence each, and a default that its own kind takes."""
+    for row in SETTINGS:
+        assert row.description.endswith("."), row.name
+        assert row.kind.read(row.default) == row.default, row.name
