@@ -1,0 +1,261 @@
+"""Reading requests: ``httptools`` (llhttp, in its strict mode) takes the bytes apart, and this checks the rest.
+
+A request that arrives in one small segment costs a call per header and one per part of the message, and one glance;
+its parts are gathered by functions written in C where that is possible. Everything else gets a closer look once it is
+whole (``_look_closer``), and before that whenever a segment ends inside it (``check_unfinished``): what llhttp lets
+pass and we do not is refused, and nobody can make the server keep more than one segment beyond a limit.
+"""
+
+from collections.abc import Callable
+
+import httptools
+
+from veilmq.server import http_refusal as refusal
+from veilmq.server.http_limits import HttpLimits
+from veilmq.server.http_refusal import Refusal
+from veilmq.server.http_request import KEEP, Line, Request
+
+ONCE = frozenset({b"host", b"authorization", b"content-type", b"expect", b"origin", b"sec-fetch-site", b"x-amz-target"})
+"""Headers that decide something, so that two of them would contradict each other."""
+
+RARE = frozenset({b"connection", b"expect", b"transfer-encoding"})
+"""Headers after which a head is looked at more closely."""
+
+
+class RequestReader:
+    """Turns bytes into calls of ``complete``, or one of ``refuse``, after which the rest is dropped."""
+
+    __slots__ = (
+        "_admitted",
+        "_complete",
+        "_fields",
+        "_head_began",
+        "_head_bytes",
+        "_headers",
+        "_headers_max",
+        "_large",
+        "_limits",
+        "_line",
+        "_parser",
+        "_pieces",
+        "_refuse",
+        "_repeated",
+        "_small_bytes_max",
+        "_spooled",
+        "_stopped",
+        "_suspect",
+        "continue_due",
+        "on_body",
+        "on_url",
+        "target",
+    )
+
+    def __init__(
+        self,
+        *,
+        line: Line,
+        limits: HttpLimits,
+        complete: Callable[[Request], object],
+        refuse: Callable[[Refusal], object],
+    ) -> None:
+        """Make requests for ``line``. Both functions may call ``stop``."""
+        self._line = line
+        self._limits = limits
+        self._complete = complete
+        self._refuse = refuse
+        self._stopped = False
+        self.target: list[bytes] = []  # in pieces; there are some while a request has begun and not ended
+        self._pieces: list[bytes] = []  # of the body, from the last segment
+        self._spooled = bytearray()  # the body so far, where it takes several segments
+        self._fields: dict[bytes, bytes] = {}
+        self._headers: dict[bytes, bytes] | None = None  # once the head is whole; what follows are trailers
+        self._small_bytes_max = min(limits.target_bytes_max, limits.head_bytes_max, limits.body_bytes_max)
+        self._headers_max = limits.headers_max
+        self._large = False  # the segment may hold something that is too long
+        self._suspect = False  # the request repeats a header or took several segments
+        self.on_url = self.target.append
+        self.on_body = self._pieces.append
+        self._forget_message()
+        self._parser = httptools.HttpRequestParser(self)
+
+    def feed(self, segment: bytes) -> None:
+        """Read on."""
+        self._large = len(segment) > self._small_bytes_max
+        try:
+            self._parser.feed_data(segment)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignore_upgrade(segment[upgrade.args[0] :])
+        except httptools.HttpParserCallbackError:
+            raise  # a defect of ours
+        except httptools.HttpParserError as error:
+            self._give_up(refusal.malformed(error))
+
+    def stop(self) -> None:
+        """Read no more; what was read of a request is forgotten."""
+        self._stopped = True
+        self._forget_message()
+
+    def release(self) -> None:
+        """Let go of the parser, which refers to this object."""
+        self._stopped = True
+        del self._parser
+
+    def check_unfinished(self, segment_bytes: int) -> None:
+        """Apply the limits to a request of which the last segment was not the end; ``refuse`` if they are passed."""
+        self._suspect = True
+        flaw = self._head_flaw(segment_bytes) if self._headers is None else self._body_flaw(self._headers)
+        if flaw is not None:
+            self._give_up(flaw)
+
+    # What the parser calls, beside on_url and on_body.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep one header, or one trailer, which is thrown away."""
+        name = name.lower()
+        if name in self._fields:
+            self._repeat(name, value)
+        else:
+            self._fields[name] = value
+
+    def on_headers_complete(self) -> None:
+        """Put the head aside: trailers must not add to it."""
+        self._headers = self._fields
+        self._fields = {}
+
+    def on_message_complete(self) -> None:
+        """Hand a whole request on."""
+        headers, parser = self._headers, self._parser
+        if self._stopped or headers is None or parser.should_upgrade():
+            return
+        target, body = self.target.pop(), self._pieces.pop() if self._pieces else b""
+        keep_alive = parser.should_keep_alive()
+        request = Request(self._line, parser.get_method(), target, headers, body, keep_alive)
+        unusual = (
+            self._suspect
+            or self._large
+            or not keep_alive
+            or b"host" not in headers
+            or len(headers) > self._headers_max
+            or not RARE.isdisjoint(headers)
+        )
+        if unusual and not self._look_closer(request):
+            return
+        self._headers = None
+        self._complete(request)
+
+    # The rest is ours.
+
+    def _look_closer(self, request: Request) -> bool:
+        """Put a request together that may have come in pieces, or refuse it."""
+        self.target.append(request.target)
+        self._pieces.append(request.body)
+        self._spool()
+        flaw = self._flaw(request.headers)
+        if flaw is None and len(self._spooled) > self._limits.body_bytes_max:
+            flaw = refusal.long_body(self._limits.body_bytes_max)
+        if flaw is not None:
+            self._give_up(flaw)
+            return False
+        request.target, request.body = b"".join(self.target), bytes(self._spooled)
+        if request.keep_alive and self._parser.get_http_version() == "1.0":
+            request.persistence = KEEP
+        self._forget_message()
+        return True
+
+    def _spool(self) -> None:
+        self._spooled += b"".join(self._pieces)
+        self._pieces.clear()
+
+    def _forget_message(self) -> None:
+        self.target.clear()
+        self._pieces.clear()
+        self._spooled.clear()
+        self._fields = {}
+        self._headers = None
+        self._suspect = False
+        self._repeated: bytes | None = None
+        self._head_bytes = 0
+        self._head_began = False
+        self._admitted = False
+        self.continue_due = False
+
+    def _give_up(self, flaw: Refusal) -> None:
+        if not self._stopped:
+            self.stop()
+            self._refuse(flaw)
+
+    def _repeat(self, name: bytes, value: bytes) -> None:
+        self._suspect = True
+        if name in ONCE:
+            self._repeated = name
+        self._fields[name] += b", " + value
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Read the request as if it had not offered another protocol, as RFC 9110 (7.8) allows.
+
+        llhttp takes what follows such a head for the other protocol, so the head is read again without the offer.
+        """
+        parser, headers, repeated = self._parser, self._headers, self._repeated
+        target = b"".join(self.target)
+        if self._stopped or headers is None:
+            return
+        if parser.get_method() == b"CONNECT":
+            self._give_up(refusal.TUNNEL)
+            return
+        version = parser.get_http_version().encode()
+        head = b"%b %b HTTP/%b\r\n" % (parser.get_method(), target, version)
+        head += b"".join(b"%b: %b\r\n" % field for field in headers.items() if field[0] != b"upgrade")
+        self._forget_message()
+        self._parser = httptools.HttpRequestParser(self)
+        self._repeated, self._suspect = repeated, True
+        self.feed(head + b"\r\n" + rest)
+
+    def _flaw(self, headers: dict[bytes, bytes]) -> Refusal | None:
+        """Return what llhttp lets pass in a head and we do not."""
+        limits, parser = self._limits, self._parser
+        if b"host" not in headers and parser.get_http_version() == "1.1":
+            return refusal.NO_HOST
+        if self._repeated is not None:
+            return refusal.repeated(self._repeated)
+        if len(headers) > limits.headers_max:
+            return refusal.many_headers(limits.headers_max)
+        if sum(map(len, self.target)) > limits.target_bytes_max:
+            return refusal.long_target(limits.target_bytes_max)
+        if self._head_size(headers) > limits.head_bytes_max:
+            return refusal.long_head(limits.head_bytes_max)
+        if b"transfer-encoding" in headers and headers[b"transfer-encoding"].lower() != b"chunked":
+            return refusal.CODING
+        if b"expect" in headers and headers[b"expect"].lower() != b"100-continue":
+            return refusal.EXPECTATION
+        if not parser.should_keep_alive() and (number := parser.get_http_version()) not in {"1.0", "1.1"}:
+            return refusal.version(number)
+        return None
+
+    def _head_flaw(self, segment_bytes: int) -> Refusal | None:
+        limits = self._limits
+        self._head_bytes += segment_bytes if self._head_began else 0  # other requests may be in its first segment
+        self._head_began = True
+        if sum(map(len, self.target)) > limits.target_bytes_max:
+            return refusal.long_target(limits.target_bytes_max)
+        if len(self._fields) > limits.headers_max:
+            return refusal.many_headers(limits.headers_max)
+        if max(self._head_bytes, self._head_size(self._fields)) > limits.head_bytes_max:
+            return refusal.long_head(limits.head_bytes_max)
+        return None
+
+    def _body_flaw(self, headers: dict[bytes, bytes]) -> Refusal | None:
+        limits = self._limits
+        self._spool()
+        if max(len(self._spooled), int(headers.get(b"content-length", b"0"))) > limits.body_bytes_max:
+            return refusal.long_body(limits.body_bytes_max)
+        if len(self._fields) > limits.headers_max:
+            return refusal.many_headers(limits.headers_max)
+        if self._admitted:
+            return None
+        flaw = self._flaw(headers)
+        self._admitted = True
+        self.continue_due = b"expect" in headers and not self._spooled
+        return flaw
+
+    def _head_size(self, fields: dict[bytes, bytes]) -> int:
+        return sum(map(len, self.target)) + sum(len(name) + len(value) + 4 for name, value in fields.items())

@@ -1,0 +1,69 @@
+"""A request that is refused before any protocol has seen it: a status and a sentence that says what to do."""
+
+from typing import NamedTuple
+
+_HEADERS = b"Content-Type: text/plain; charset=utf-8\r\n"
+
+
+class Refusal(NamedTuple):
+    """``status`` is an HTTP status, ``text`` a sentence for a person."""
+
+    status: int
+    text: str
+
+    @property
+    def headers(self) -> bytes:
+        """Return the header lines of the reply."""
+        return _HEADERS + b"Allow: POST\r\n" if self.status == 405 else _HEADERS
+
+    @property
+    def body(self) -> bytes:
+        """Return the body of the reply."""
+        return self.text.encode() + b"\n"
+
+
+NO_HOST = Refusal(400, "An HTTP/1.1 request needs one Host header.")
+TUNNEL = Refusal(405, "This is no proxy; send requests to it, not through it.")
+CODING = Refusal(501, "The only transfer coding that is understood is chunked; send the body as it is.")
+EXPECTATION = Refusal(417, "The only expectation that can be met is 100-continue.")
+TRUNCATED = Refusal(400, "The connection ended inside the request; send the whole of it.")
+
+
+def malformed(reason: object) -> Refusal:
+    """Refuse what the parser could not read."""
+    return Refusal(400, f"This is not a well-formed HTTP/1.1 request: {reason}.")
+
+
+def repeated(name: bytes) -> Refusal:
+    """Refuse a header that may be sent once only."""
+    return Refusal(400, f"The header {name.decode('latin-1')} was sent more than once; send it once.")
+
+
+def version(number: str) -> Refusal:
+    """Refuse a version of HTTP."""
+    return Refusal(505, f"HTTP/{number} is not spoken here; use HTTP/1.1.")
+
+
+def many_headers(headers_max: int) -> Refusal:
+    """Refuse a head with too many headers."""
+    return Refusal(431, f"The request has more than {headers_max} headers; send fewer.")
+
+
+def long_head(head_bytes_max: int) -> Refusal:
+    """Refuse a head with too many bytes."""
+    return Refusal(431, f"Request line and headers have more than {head_bytes_max} bytes together; send less.")
+
+
+def long_target(target_bytes_max: int) -> Refusal:
+    """Refuse a request line whose target is too long."""
+    return Refusal(414, f"The request target has more than {target_bytes_max} bytes; put parameters in the body.")
+
+
+def long_body(body_bytes_max: int) -> Refusal:
+    """Refuse a body that is too long, announced or not."""
+    return Refusal(413, f"The body has more than {body_bytes_max} bytes; send less in one request.")
+
+
+def slow(request_s_max: float) -> Refusal:
+    """Refuse a request that did not arrive in time."""
+    return Refusal(408, f"The request did not arrive within {request_s_max:g} seconds; send it again at once.")

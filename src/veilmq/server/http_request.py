@@ -1,0 +1,88 @@
+"""One HTTP request and the place of its reply in the connection's line.
+
+A connection answers in the order of its requests (RFC 9112, section 9.3.2), so a reply that is ready before an earlier
+one waits in its request. Commands are handed on in that order too, and do not wait for each other.
+"""
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Protocol
+
+import msgspec
+
+CLOSE = b"Connection: close\r\n"
+KEEP = b"Connection: keep-alive\r\n"
+
+STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+"""The first line of a reply by its status."""
+
+
+class Pending(Protocol):
+    """A request that waits for something and can be told that there is no more point in waiting."""
+
+    def withdraw(self) -> object:
+        """Forget it: the client has gone, and what it asked for shall not happen if it has not begun."""
+
+    def hurry(self) -> object:
+        """Answer as soon as possible: the server is closing, or the client will send nothing more."""
+
+
+class Line(Protocol):
+    """What a request needs from its connection."""
+
+    date: "Date"
+
+    def answered(self) -> None:
+        """Take note that a request of the line has its reply."""
+
+
+class Date(Protocol):
+    """Where the ``Date`` header line comes from."""
+
+    line: bytes
+
+    def renew(self) -> bytes:
+        """Return the line when there is none."""
+
+
+class Request(msgspec.Struct, eq=False):
+    """A whole, well-formed request: ``method`` and ``target`` as sent, ``headers`` by lower-case name, ``body``.
+
+    Headers that were sent several times are joined with commas; those for which that would be wrong were refused.
+    ``persistence`` is the ``Connection`` header line of the reply, empty where the version of HTTP implies it.
+    (A ``msgspec.Struct``, as these are made four times as fast as objects with an ``__init__`` of their own.)
+    """
+
+    line: Line
+    method: bytes
+    target: bytes
+    headers: dict[bytes, bytes]
+    body: bytes
+    keep_alive: bool
+    persistence: bytes = b""
+    pending: Pending | None = None
+    reply: bytes | None = None
+
+    def respond(self, status: int, headers: bytes, body: bytes) -> None:
+        """Answer, now or later, exactly once; ``headers`` are whole lines, each with its line end."""
+        assert self.reply is None, "a request is answered once"
+        line = self.line
+        self.pending = None
+        self.reply = b"%b%b%b%bContent-Length: %d\r\n\r\n%b" % (
+            STATUS_LINES[status],
+            line.date.line or line.date.renew(),
+            headers,
+            self.persistence,
+            len(body),
+            body if self.method != b"HEAD" else b"",
+        )
+        line.answered()
+
+    def end_connection(self) -> None:
+        """Close the connection after this reply, and say so in it unless it is written already."""
+        self.persistence = CLOSE
+        self.keep_alive = False
+
+
+Handler = Callable[[Request], Pending | None]
+"""Answers a request by ``respond``, at once or later; returns what can be withdrawn until then, or nothing."""
