@@ -52,7 +52,9 @@ class Batch:
                 self._apply(entries, now_ms)
                 return self._journal.finish(now_ms)
             except Exception as error:  # noqa: BLE001 - whatever it was, the batch goes on without its cause
-                entries = self.roll_back(error)
+                if not self._entries:
+                    raise  # nobody is at fault, and another try would end the same way
+                entries.extendleft(reversed(self.roll_back(error)))
             finally:
                 self.applying = False
 
@@ -72,13 +74,13 @@ class Batch:
             answer = error
         self._answers.append(answer)
 
-    def roll_back(self, error: Exception) -> deque[Entry]:
-        """Undo the batch and answer those that cannot go on; return the others, to be applied again."""
+    def roll_back(self, error: Exception) -> list[Entry]:
+        """Undo the batch and refuse those that cannot go on; return the others, to be applied again."""
         self._journal.roll_back()
         self._machine.reload()
         blamed, reason = self._blame(error)
         self._refused += [(done, reason) for _, done in blamed]
-        others = deque(entry for entry in (*self._entries, *self._woken) if entry not in blamed)
+        others = [entry for entry in (*self._entries, *self._woken) if entry not in blamed]
         self._woken.clear()
         return others
 

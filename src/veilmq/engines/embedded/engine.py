@@ -163,11 +163,11 @@ class EmbeddedEngine:
 
     def _arrange(self) -> None:
         self._running = True
-        self._loop.call_soon(self._run, self._pending)
+        self._loop.call_soon(self._run)
 
-    def _run(self, entries: deque[Entry]) -> None:
+    def _run(self) -> None:
         try:
-            changed = self._batch.run(entries, self._clock.now_ms())
+            changed = self._batch.run(self._pending, self._clock.now_ms())
         except Exception as error:  # noqa: BLE001 - not even the way back worked
             self._fail(error)
             return
@@ -181,7 +181,8 @@ class EmbeddedEngine:
             self._deliver()
             self._mind_the_janitor()
         elif isinstance(error, apsw.FullError):
-            self._run(self._batch.roll_back(error))
+            self._pending.extendleft(reversed(self._batch.roll_back(error)))
+            self._run()
         else:
             self._fail(error)
 

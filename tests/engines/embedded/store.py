@@ -1,0 +1,86 @@
+"""A store without an event loop: the state machine and its journal, driven a batch at a time by a test's own clock."""
+
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from veilmq.core.commands import (
+    ChangeVisibility,
+    Command,
+    CreateQueue,
+    Delete,
+    NewMessage,
+    Receive,
+    Send,
+    VisibilityChange,
+)
+from veilmq.engines.embedded.batch import Batch, Entry
+from veilmq.engines.embedded.folder import open_journal
+from veilmq.engines.embedded.machine import Machine
+from veilmq.engines.embedded.options import EngineOptions
+from veilmq.engines.embedded.space import Space
+
+QUEUE = "000000000000/jobs"
+
+
+class Store:
+    """One open store; ``now_ms`` is the test's to move."""
+
+    def __init__(self, folder: Path | None = None, **options: Any) -> None:
+        if folder is not None:
+            folder.mkdir(exist_ok=True)
+        self.options = EngineOptions(**options)
+        self.journal = open_journal(folder, self.options)
+        self.space = Space(folder=folder, journal=self.journal, options=self.options)
+        self.machine = Machine(journal=self.journal, options=self.options, space=self.space)
+        self.batch = Batch(machine=self.machine, journal=self.journal)
+        self.now_ms = 1_700_000_000_000
+
+    def run(self, *commands: Command) -> list[Any]:
+        """Run the commands as one batch; return their answers in the order of the commands."""
+        answers: dict[int, Any] = {}
+
+        def done_for(index: int) -> Any:
+            return lambda answer: answers.__setitem__(index, answer)
+
+        entries: deque[Entry] = deque((command, done_for(index)) for index, command in enumerate(commands))
+        if self.batch.run(entries, self.now_ms):
+            self.journal.commit()
+        self.batch.deliver()
+        return [answers[index] for index in range(len(commands))]
+
+    def create(self, name: str = QUEUE, **settings: int) -> None:
+        self.run(CreateQueue(queue=name, settings=settings))
+
+    def send(self, *bodies: str, delay_s: int | None = None, priority: int = 8, queue: str = QUEUE) -> list[Any]:
+        messages = tuple(
+            NewMessage(body=body, size_bytes=len(body), delay_s=delay_s, priority=priority) for body in bodies
+        )
+        (answer,) = self.run(Send(queue=queue, messages=messages))
+        return answer if isinstance(answer, list) else [answer]
+
+    def receive(self, count: int = 1, timeout_s: int | None = None, queue: str = QUEUE) -> Any:
+        (answer,) = self.run(Receive(queue=queue, count=count, timeout_s=timeout_s))
+        return answer
+
+    def bodies(self, count: int = 1, timeout_s: int | None = None, queue: str = QUEUE) -> list[str]:
+        return [message.body for message in self.receive(count, timeout_s, queue).messages]
+
+    def delete(self, *receipts: str, only_live: bool = False) -> list[Any]:
+        (answers,) = self.run(Delete(queue=QUEUE, receipts=receipts, only_live=only_live))
+        return list(answers)
+
+    def change(self, receipt: str, timeout_s: int) -> Any:
+        (answers,) = self.run(
+            ChangeVisibility(queue=QUEUE, changes=(VisibilityChange(receipt=receipt, timeout_s=timeout_s),))
+        )
+        return answers[0]
+
+    def count(self, table: str) -> int:
+        """Count the rows of a table as they are on disk."""
+        ((rows,),) = self.journal.begin().execute(f"SELECT count(*) FROM {table}")
+        self.journal.roll_back()
+        return int(rows)
+
+    def close(self) -> None:
+        self.journal.close()

@@ -1,0 +1,108 @@
+"""The way back: a command that fails does so alone, and nothing of it stays."""
+
+import logging
+from collections import deque
+
+import pytest
+
+from tests.engines.embedded.store import QUEUE, Store
+from veilmq.core.commands import CreateQueue, NewMessage, PurgeQueue, Receive, Send, ShowQueue
+from veilmq.core.errors import InternalError, QueueNotFound, StoreFull
+from veilmq.engines.embedded.lane import Lane
+
+
+def _send(body: str) -> Send:
+    return Send(queue=QUEUE, messages=(NewMessage(body=body, size_bytes=len(body)),))
+
+
+def test_a_command_refused_leaves_the_others_alone() -> None:
+    store = Store()
+    store.create()
+    first, missing, last = store.run(_send("a"), PurgeQueue(queue="000000000000/none"), _send("b"))
+    assert isinstance(missing, QueueNotFound)
+    assert len(first) == len(last) == 1
+    assert store.bodies(10) == ["a", "b"]
+    store.close()
+
+
+def test_a_command_that_raises_in_the_middle_is_undone_and_the_rest_is_applied_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store()
+    store.create()
+    add = Lane.add
+
+    def add_or_fail(lane: Lane, message_id: bytes, body: str, properties: bytes, now_ms: int) -> None:
+        add(lane, message_id, body, properties, now_ms)
+        if body == "poison":
+            raise RuntimeError("a defect, after it changed memory and the journal")
+
+    monkeypatch.setattr(Lane, "add", add_or_fail)
+    with caplog.at_level(logging.CRITICAL):
+        before, poison, after, show = store.run(
+            _send("a"), _send("poison"), _send("b"), ShowQueue(queue=QUEUE, counts=True)
+        )
+    assert isinstance(poison, InternalError)
+    assert len(before) == len(after) == 1
+    assert show.counts.visible == 2
+    assert store.bodies(10) == ["a", "b"]
+    store.close()
+
+
+def test_on_a_full_disk_sends_fail_and_the_rest_of_the_batch_goes_on() -> None:
+    store = Store(database_pages_max=40)
+    store.create()
+    store.send("small")
+    big = "x" * 300_000
+    sent, received = store.run(_send(big), Receive(queue=QUEUE, count=1))
+    assert isinstance(sent, StoreFull)
+    assert [message.body for message in received.messages] == ["small"]
+    assert store.delete(received.messages[0].receipt)[0].value == "live"
+    assert not isinstance(store.send("small again")[0], StoreFull)
+    store.close()
+
+
+def test_what_a_watch_submits_is_applied_next() -> None:
+    store = Store()
+    store.create()
+    woken: list[object] = []
+
+    def wake(due_ms: int) -> None:
+        assert due_ms == store.now_ms
+        store.batch.insert((Receive(queue=QUEUE), woken.append))
+
+    store.machine.watch(QUEUE, wake)
+    _, late = store.run(_send("a"), Receive(queue=QUEUE))
+    assert late.messages == []  # the one that waited was served before the one that came
+    (first,) = woken
+    assert [message.body for message in first.messages] == ["a"]  # type: ignore[attr-defined]
+    store.close()
+
+
+def test_a_batch_has_a_bounded_number_of_commands() -> None:
+    store = Store()
+    store.create()
+    entries = deque((ShowQueue(queue=QUEUE), lambda _: None) for _ in range(3_000))
+    store.batch.run(entries, store.now_ms)
+    assert len(entries) == 3_000 - 1_024
+    store.batch.deliver()
+    store.close()
+
+
+def test_creating_a_queue_that_was_rolled_back_can_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    finish = store.journal.finish
+    calls: list[int] = []
+
+    def fail_once(now_ms: int) -> bool:
+        calls.append(now_ms)
+        if len(calls) == 1:
+            raise OSError("before the commit")
+        return finish(now_ms)
+
+    monkeypatch.setattr(store.journal, "finish", fail_once)
+    (failed,) = store.run(CreateQueue(queue=QUEUE))
+    assert isinstance(failed, InternalError)
+    (view,) = store.run(CreateQueue(queue=QUEUE))
+    assert view.queue == QUEUE
+    store.close()

@@ -1,0 +1,90 @@
+"""The doctor finds every kind of damage that it looks for, and none in a sound folder."""
+
+from pathlib import Path
+
+import apsw
+import pytest
+
+from tests.engines.embedded.store import Store
+from veilmq.engines.embedded.doctor import Report, examine
+from veilmq.engines.embedded.folder import DATABASE_NAME, FolderError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    store = Store(tmp_path)
+    store.create()
+    store.send(*"abcdef")
+    store.send("g", "h", delay_s=60)
+    receipts = [message.receipt for message in store.receive(3).messages]
+    store.delete(receipts[1])
+    store.change(receipts[0], 0)
+    store.close()
+    return tmp_path
+
+
+def _broken(report: Report) -> list[str]:
+    return [finding.check for finding in report.findings if not finding.ok]
+
+
+def test_a_sound_folder_has_no_findings_and_its_facts(folder: Path) -> None:
+    report = examine(folder)
+    assert report.ok, _broken(report)
+    assert len(report.findings) == 10
+    assert (report.facts["queues"], report.facts["messages"], report.facts["leases"]) == (1, 7, 4)
+
+
+@pytest.mark.parametrize(
+    ("damage", "check"),
+    [
+        ("DELETE FROM message WHERE position IN (SELECT min(position) FROM lease)", "every lease has its message"),
+        ("UPDATE lease SET lane = lane + 1", "every lease names the lane of its position"),
+        ("UPDATE lane SET direct_next = direct_next - 1", "every message lies in a lane, before its next position"),
+        (
+            "UPDATE message SET position = position + (9 << 41)",
+            "every message lies in a lane, before its next position",
+        ),
+        ("DELETE FROM queue", "every lane belongs to a queue or was purged"),
+        (
+            "DELETE FROM lease WHERE position IN (SELECT min(position) FROM lease)",
+            "messages are received in order: none without a lease before one with a lease",
+        ),
+        ("DELETE FROM lease WHERE receive_count = 0", "every delayed message has a lease"),
+        (
+            "UPDATE lease SET epoch = 0 WHERE receive_count > 0",
+            "every received message has its count, its epoch and its times",
+        ),
+        ("UPDATE lane SET messages = messages + 1", "the counters agree with the rows"),
+        ("UPDATE lane SET in_flight = in_flight + 1", "the counters agree with the rows"),
+        ("UPDATE lane SET delayed = delayed - 1", "the counters agree with the rows"),
+        ("UPDATE message SET sent_at_ms = sent_at_ms + 86400000", "nothing was sent after the store's last instant"),
+    ],
+)
+def test_each_damage_is_found(folder: Path, damage: str, check: str) -> None:
+    connection = apsw.Connection(str(folder / DATABASE_NAME))
+    connection.execute(damage)
+    connection.close()
+    assert check in _broken(examine(folder))
+
+
+def test_a_damaged_file_is_said_to_be_one(folder: Path) -> None:
+    path = folder / DATABASE_NAME
+    content = bytearray(path.read_bytes())
+    content[4_096 * 3 : 4_096 * 4] = b"\xff" * 4_096
+    path.write_bytes(content)
+    with pytest.raises(FolderError, match="cannot be read as a database"):
+        examine(folder)
+
+
+def test_it_changes_nothing_and_works_beside_an_open_store(folder: Path) -> None:
+    store = Store(folder)
+    store.send("more")
+    before = (folder / DATABASE_NAME).read_bytes()
+    assert examine(folder).facts["messages"] == 8
+    assert (folder / DATABASE_NAME).read_bytes() == before
+    store.close()
+
+
+def test_a_folder_without_a_database_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FolderError, match=r"has no veilmq\.db: name a data folder"):
+        examine(tmp_path)

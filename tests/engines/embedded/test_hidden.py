@@ -1,0 +1,66 @@
+"""The hidden run behaves like one sorted list, however little of it fits into memory."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.engines.embedded.store import Store
+from veilmq.engines.embedded.hidden import ON_DISK, HiddenRun, Key
+from veilmq.engines.embedded.rows import Lease
+
+_ACTIONS = st.lists(
+    st.tuples(st.sampled_from(["put", "drop", "take"]), st.integers(0, 12), st.integers(0, 4)), max_size=60
+)
+
+
+@given(actions=_ACTIONS, window_max=st.sampled_from([1, 2, 7, 100]), horizon=st.sampled_from([None, ON_DISK]))
+def test_like_a_sorted_list(actions: list[tuple[str, int, int]], window_max: int, horizon: Key | None) -> None:
+    store = Store()
+    run = HiddenRun(journal=store.journal, lane=0, window_max=window_max, horizon=horizon)
+    model: dict[int, int] = {}
+    for action, position, visible_at_ms in actions:
+        if action == "put":
+            lease = Lease(position, 0, visible_at_ms)
+            store.journal.put_lease(lease)
+            run.put(lease)
+            model[position] = visible_at_ms
+        elif action == "drop" and position in model:
+            store.journal.remove(position)
+            store.journal.flush()  # a position lives once in the engine; here it may come back
+            run.drop(position)
+            del model[position]
+        elif action == "take" and model:
+            assert run.head() is not None
+            taken = run.take()
+            assert (taken.visible_at_ms, taken.position) == min((at, where) for where, at in model.items())
+            store.journal.remove(taken.position)
+            store.journal.flush()
+            del model[taken.position]
+        head = run.head()
+        first = min(((at, where) for where, at in model.items()), default=None)
+        assert (None if head is None else (head.visible_at_ms, head.position)) == first
+        found = run.get(position)
+        assert (None if found is None else found.visible_at_ms) == model.get(position)
+    store.close()
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 43_200_000])
+def test_quick_deletes_under_long_timeouts_do_not_fill_memory(timeout_ms: int) -> None:
+    store = Store()
+    run = HiddenRun(journal=store.journal, lane=0, window_max=16_384, horizon=None)
+    for position in range(20_000):
+        run.put(Lease(position, 0, position + timeout_ms))
+        run.drop(position)
+    assert len(run._heap) < 1_000
+    store.close()
+
+
+def test_memory_holds_no_more_than_the_window() -> None:
+    store = Store()
+    run = HiddenRun(journal=store.journal, lane=0, window_max=100, horizon=None)
+    for position in range(10_000):
+        lease = Lease(position, 0, 10_000 - position)
+        store.journal.put_lease(lease)
+        run.put(lease)
+        assert len(run._leases) <= 100
+    store.close()
