@@ -8,6 +8,7 @@ import pytest
 from tests.engines.embedded.store import QUEUE, Store
 from veilmq.core.commands import CreateQueue, NewMessage, PurgeQueue, Receive, Send, ShowQueue
 from veilmq.core.errors import InternalError, QueueNotFound, StoreFull
+from veilmq.engines.embedded.batch import Entry
 from veilmq.engines.embedded.lane import Lane
 
 
@@ -82,10 +83,12 @@ def test_what_a_watch_submits_is_applied_next() -> None:
 def test_a_batch_has_a_bounded_number_of_commands() -> None:
     store = Store()
     store.create()
-    entries = deque((ShowQueue(queue=QUEUE), lambda _: None) for _ in range(3_000))
+    told: list[object] = []
+    entries: deque[Entry] = deque((ShowQueue(queue=QUEUE), told.append) for _ in range(3_000))
     store.batch.run(entries, store.now_ms)
     assert len(entries) == 3_000 - 1_024
     store.batch.deliver()
+    assert len(told) == 1_024
     store.close()
 
 

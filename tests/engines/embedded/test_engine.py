@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 
-from veilmq.core.commands import CreateQueue, NewMessage, Receive, Send
+from veilmq.core.commands import Command, CreateQueue, NewMessage, Receive, Send
 from veilmq.core.errors import OutcomeUnknown, ShuttingDown, StoreFull
 from veilmq.engines.clock import SystemClock
 from veilmq.engines.embedded import EmbeddedEngine
@@ -19,8 +20,13 @@ QUEUE = "000000000000/jobs"
 SEND = Send(queue=QUEUE, messages=(NewMessage(body="a", size_bytes=1),))
 
 
-def _run(work: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(work(), timeout=30))  # type: ignore[arg-type]
+def _run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(work(), timeout=30))
+
+
+async def _together(engine: EmbeddedEngine, *commands: Command) -> list[Any]:
+    """Submit the commands for one batch; return their results and errors."""
+    return list(await asyncio.gather(*(execute(engine, each) for each in commands), return_exceptions=True))
 
 
 def test_a_failed_sync_is_answered_unknown_and_ends_the_engine(
@@ -35,7 +41,7 @@ def test_a_failed_sync_is_answered_unknown_and_ends_the_engine(
             raise apsw.IOError("the sync failed")
 
         monkeypatch.setattr(Journal, "commit", fail)
-        first, second = await asyncio.gather(execute(engine, SEND), execute(engine, SEND), return_exceptions=True)
+        first, second = await _together(engine, SEND, SEND)
         assert isinstance(first, OutcomeUnknown)
         assert isinstance(second, OutcomeUnknown)
         assert [str(error) for error in fatal] == ["the sync failed"]
@@ -60,11 +66,9 @@ def test_a_commit_that_finds_the_disk_full_is_a_clean_refusal(tmp_path: Path, mo
             commit(journal)
 
         monkeypatch.setattr(Journal, "commit", fail_once)
-        sent, received = await asyncio.gather(
-            execute(engine, SEND), execute(engine, Receive(queue=QUEUE)), return_exceptions=True
-        )
+        sent, received = await _together(engine, SEND, Receive(queue=QUEUE))
         assert isinstance(sent, StoreFull)
-        assert received.messages == []  # type: ignore[union-attr]
+        assert received.messages == []
         assert len(await execute(engine, SEND)) == 1
         await engine.close()
 

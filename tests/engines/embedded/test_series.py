@@ -37,10 +37,13 @@ def test_a_sweep_takes_at_most_a_slice_and_ends() -> None:
     for position in range(10):
         store.journal.add_message(MessageRow(position, bytes(16), 0, "", b""))
     series = Series(start=0, floor=0, next_position=10)
-    assert series.swept
+    states = [series.swept]
     series.retire()
     slices = []
-    while not series.swept:
+    for _ in range(3):
+        states.append(series.swept)
         slices.append(series.sweep(store.journal, 4))
+    states.append(series.swept)
     store.close()
     assert slices == [(0, 4), (4, 8), (8, 10)]
+    assert states == [True, False, False, False, True]
