@@ -1,0 +1,82 @@
+"""Batches on the wire: every entry has an id of its own, which here is its place in the batch.
+
+The server answers the entries that succeeded and those that failed in two lists, in any order; these functions put them
+back into the order in which they were asked.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from veilmq.client.errors import ClientError
+from veilmq.client.messages import NewMessage, SentMessage
+from veilmq.client.translation import write_attributes
+from veilmq.client.transport import UNEXPECTED_REPLY
+from veilmq.core.commands import VisibilityChange
+from veilmq.wire.sqs import requests, responses
+from veilmq.wire.sqs.shapes import Shape
+
+
+class SentEntriesReply(Shape, frozen=True, kw_only=True):
+    """The answer to a batch of sends."""
+
+    successful: list[responses.SendMessageBatchResultEntry] | None = None
+    failed: list[responses.BatchResultErrorEntry] | None = None
+
+
+class EntriesReply(Shape, frozen=True, kw_only=True):
+    """The answer to a batch of deletes or changes."""
+
+    successful: list[responses.BatchResultEntry] | None = None
+    failed: list[responses.BatchResultErrorEntry] | None = None
+
+
+def sends(messages: Sequence[NewMessage]) -> list[requests.SendMessageBatchEntry]:
+    """Return the entries that send ``messages``."""
+    return [
+        requests.SendMessageBatchEntry(
+            id=str(place),
+            message_body=message.body,
+            delay_seconds=message.delay_s,
+            message_attributes=write_attributes(message.attributes),
+        )
+        for place, message in enumerate(messages)
+    ]
+
+
+def deletes(receipts: Sequence[str]) -> list[requests.DeleteMessageBatchEntry]:
+    """Return the entries that delete the messages of ``receipts``."""
+    return [
+        requests.DeleteMessageBatchEntry(id=str(place), receipt_handle=receipt)
+        for place, receipt in enumerate(receipts)
+    ]
+
+
+def changes(wanted: Sequence[VisibilityChange]) -> list[requests.ChangeMessageVisibilityBatchEntry]:
+    """Return the entries that make the ``wanted`` changes."""
+    return [
+        requests.ChangeMessageVisibilityBatchEntry(
+            id=str(place), receipt_handle=change.receipt, visibility_timeout=change.timeout_s
+        )
+        for place, change in enumerate(wanted)
+    ]
+
+
+def sent(reply: SentEntriesReply, count: int) -> list[SentMessage | ClientError]:
+    """Return what became of each of ``count`` messages, in order."""
+    stored = {entry.id: SentMessage(id=entry.message_id) for entry in reply.successful or []}
+    failed = _failures(reply.failed or [])
+    return [stored.get(place) or failed.get(place) or _unanswered() for place in map(str, range(count))]
+
+
+def done(reply: EntriesReply, count: int) -> list[ClientError | None]:
+    """Return the error of each of ``count`` entries, in order, ``None`` where there was none."""
+    succeeded = {entry.id for entry in reply.successful or []}
+    failed = _failures(reply.failed or [])
+    return [None if place in succeeded else failed.get(place) or _unanswered() for place in map(str, range(count))]
+
+
+def _failures(entries: Sequence[responses.BatchResultErrorEntry]) -> Mapping[str, ClientError]:
+    return {entry.id: ClientError(entry.code, entry.message, 400 if entry.sender_fault else 500) for entry in entries}
+
+
+def _unanswered() -> ClientError:
+    return ClientError(UNEXPECTED_REPLY, "The server said nothing about this entry of the batch.", 200)

@@ -1,0 +1,167 @@
+"""A ``QueueClient`` over HTTP: SQS, AWS JSON 1.0, through the shapes that the server's own codec reads and writes.
+
+A queue's URL is asked for once and then remembered. Requests are not signed: a server that verifies signatures will
+refuse them. ``transport`` says what is tried again.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from veilmq.client import batches, translation
+from veilmq.client.batches import EntriesReply, SentEntriesReply
+from veilmq.client.errors import ClientError
+from veilmq.client.messages import NewMessage, ReceivedMessage, SentMessage
+from veilmq.client.status import QueueStatus
+from veilmq.client.transport import Transport
+from veilmq.core.commands import VisibilityChange
+from veilmq.core.limits import SQS_LIST_RESULTS, SQS_RECEIVE_WAIT_S
+from veilmq.core.properties import Attribute
+from veilmq.core.settings import SettingValue
+from veilmq.wire.sqs import requests, responses
+from veilmq.wire.sqs.settings import ALL
+from veilmq.wire.sqs.shapes import Shape
+
+
+class Nothing(Shape, frozen=True):
+    """The answer of an action that has nothing to tell."""
+
+
+class HttpQueueClient:
+    """A client of one endpoint; close it, or use it as a context manager. Threads may share it."""
+
+    def __init__(self, endpoint: str) -> None:
+        """``endpoint`` is like ``http://127.0.0.1:9324``; raises ``ValueError`` for anything else."""
+        self._transport = Transport(endpoint)
+        self._urls: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        """Return the client itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        self._transport.close()
+
+    def create_queue(self, queue: str, settings: Mapping[str, SettingValue] | None = None) -> str:
+        """Create ``queue``, or find it with the same settings (fields of ``QueueSettings``); answers its URL."""
+        attributes = translation.write_settings(settings or {})
+        request = requests.CreateQueueRequest(queue_name=queue, attributes=attributes)
+        return self._transport.call("CreateQueue", request, responses.QueueUrlResult).queue_url
+
+    def queue_url(self, queue: str) -> str:
+        """Return the URL of ``queue``."""
+        request = requests.GetQueueUrlRequest(queue_name=queue)
+        return self._transport.call("GetQueueUrl", request, responses.QueueUrlResult).queue_url
+
+    def list_queues(self, prefix: str = "") -> list[str]:
+        """Return the names of all queues that begin with ``prefix``, in order, page by page."""
+        names: list[str] = []
+        token: str | None = None
+        while True:
+            page = self._page(prefix, token)
+            names += [url.rpartition("/")[2] for url in page.queue_urls or []]
+            token = page.next_token
+            if not token:
+                return names
+
+    def show(self, queue: str) -> QueueStatus:
+        """Return the settings and the counters of ``queue``."""
+        url = self._url(queue)
+        request = requests.GetQueueAttributesRequest(queue_url=url, attribute_names=[ALL])
+        reply = self._transport.call("GetQueueAttributes", request, responses.GetQueueAttributesResult)
+        return translation.read_status(queue, url, reply.attributes or {})
+
+    def set(self, queue: str, settings: Mapping[str, SettingValue]) -> None:
+        """Change the supplied settings of ``queue``; messages in flight keep their deadlines."""
+        attributes = translation.write_settings(settings)
+        request = requests.SetQueueAttributesRequest(queue_url=self._url(queue), attributes=attributes)
+        self._transport.call("SetQueueAttributes", request, Nothing)
+
+    def purge(self, queue: str) -> None:
+        """Delete all messages of ``queue``."""
+        self._transport.call("PurgeQueue", requests.QueueRequest(queue_url=self._url(queue)), Nothing)
+
+    def delete_queue(self, queue: str) -> None:
+        """Delete ``queue`` and all its messages."""
+        self._transport.call("DeleteQueue", requests.QueueRequest(queue_url=self._url(queue)), Nothing)
+
+    def send(
+        self, queue: str, body: str, *, attributes: Mapping[str, Attribute] | None = None, delay_s: int | None = None
+    ) -> SentMessage:
+        """Store one message; if a reply was lost, it may be stored twice."""
+        request = requests.SendMessageRequest(
+            queue_url=self._url(queue),
+            message_body=body,
+            delay_seconds=delay_s,
+            message_attributes=translation.write_attributes(attributes or {}),
+        )
+        return SentMessage(id=self._transport.call("SendMessage", request, responses.SendMessageResult).message_id)
+
+    def send_batch(self, queue: str, messages: Sequence[NewMessage]) -> list[SentMessage | ClientError]:
+        """Store up to ten messages; if a reply was lost, they may be stored twice."""
+        request = requests.SendMessageBatchRequest(queue_url=self._url(queue), entries=batches.sends(messages))
+        reply = self._transport.call("SendMessageBatch", request, SentEntriesReply)
+        return batches.sent(reply, len(messages))
+
+    def receive(
+        self, queue: str, *, count: int = 1, timeout_s: int | None = None, wait_s: int | None = None
+    ) -> list[ReceivedMessage]:
+        """Take up to ``count`` messages and hide them for ``timeout_s``, waiting up to ``wait_s`` for the first.
+
+        ``None`` stands for the queue's own setting.
+        """
+        request = requests.ReceiveMessageRequest(
+            queue_url=self._url(queue),
+            message_system_attribute_names=[ALL],
+            message_attribute_names=[ALL],
+            max_number_of_messages=count,
+            visibility_timeout=timeout_s,
+            wait_time_seconds=wait_s,
+        )
+        patience_s = SQS_RECEIVE_WAIT_S.maximum if wait_s is None else wait_s
+        reply = self._transport.call("ReceiveMessage", request, responses.ReceiveMessageResult, wait_s=patience_s)
+        return [translation.read_message(message) for message in reply.messages or []]
+
+    def delete(self, queue: str, receipt: str) -> None:
+        """Delete the message of ``receipt``."""
+        request = requests.DeleteMessageRequest(queue_url=self._url(queue), receipt_handle=receipt)
+        self._transport.call("DeleteMessage", request, Nothing)
+
+    def delete_batch(self, queue: str, receipts: Sequence[str]) -> list[ClientError | None]:
+        """Delete the messages of up to ten receipts; ``None`` for each that succeeded."""
+        request = requests.DeleteMessageBatchRequest(queue_url=self._url(queue), entries=batches.deletes(receipts))
+        reply = self._transport.call("DeleteMessageBatch", request, EntriesReply)
+        return batches.done(reply, len(receipts))
+
+    def change_visibility(self, queue: str, receipt: str, timeout_s: int) -> None:
+        """Hide the message of ``receipt`` for ``timeout_s`` from now on; 0 makes it visible at once."""
+        request = requests.ChangeMessageVisibilityRequest(
+            queue_url=self._url(queue), receipt_handle=receipt, visibility_timeout=timeout_s
+        )
+        self._transport.call("ChangeMessageVisibility", request, Nothing)
+
+    def change_visibility_batch(self, queue: str, changes: Sequence[VisibilityChange]) -> list[ClientError | None]:
+        """Make up to ten changes; ``None`` for each that succeeded."""
+        entries = batches.changes(changes)
+        request = requests.ChangeMessageVisibilityBatchRequest(queue_url=self._url(queue), entries=entries)
+        reply = self._transport.call("ChangeMessageVisibilityBatch", request, EntriesReply)
+        return batches.done(reply, len(changes))
+
+    def _page(self, prefix: str, token: str | None) -> responses.ListQueuesResult:
+        request = requests.ListQueuesRequest(
+            queue_name_prefix=prefix or None, next_token=token, max_results=SQS_LIST_RESULTS.maximum
+        )
+        return self._transport.call("ListQueues", request, responses.ListQueuesResult)
+
+    def _url(self, queue: str) -> str:
+        url = self._urls.get(queue)
+        if url is None:
+            url = self._urls[queue] = self.queue_url(queue)
+        return url

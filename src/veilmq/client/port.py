@@ -1,0 +1,69 @@
+"""The port of all clients: queues by name, messages by receipt.
+
+A batch call is one request, and each of its entries succeeds or fails alone: the answer has one item for each entry, in
+order, and an error is an item instead of being raised. Every call raises ``ClientError`` when the server says no and
+``Unreachable`` when nothing usable came back.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from veilmq.client.errors import ClientError
+from veilmq.client.messages import NewMessage, ReceivedMessage, SentMessage
+from veilmq.client.status import QueueStatus
+from veilmq.core.commands import VisibilityChange
+from veilmq.core.properties import Attribute
+from veilmq.core.settings import SettingValue
+
+
+class QueueClient(Protocol):
+    """What can be asked of a queue server; implementations may be shared by threads."""
+
+    def create_queue(self, queue: str, settings: Mapping[str, SettingValue] | None = None) -> str:
+        """Create ``queue``, or find it with the same settings (fields of ``QueueSettings``); answers its URL."""
+
+    def queue_url(self, queue: str) -> str:
+        """Return the URL of ``queue``."""
+
+    def list_queues(self, prefix: str = "") -> list[str]:
+        """Return the names of all queues that begin with ``prefix``, in order."""
+
+    def show(self, queue: str) -> QueueStatus:
+        """Return the settings and the counters of ``queue``."""
+
+    def set(self, queue: str, settings: Mapping[str, SettingValue]) -> None:
+        """Change the supplied settings of ``queue``; messages in flight keep their deadlines."""
+
+    def purge(self, queue: str) -> None:
+        """Delete all messages of ``queue``."""
+
+    def delete_queue(self, queue: str) -> None:
+        """Delete ``queue`` and all its messages."""
+
+    def send(
+        self, queue: str, body: str, *, attributes: Mapping[str, Attribute] | None = None, delay_s: int | None = None
+    ) -> SentMessage:
+        """Store one message."""
+
+    def send_batch(self, queue: str, messages: Sequence[NewMessage]) -> list[SentMessage | ClientError]:
+        """Store up to ten messages."""
+
+    def receive(
+        self, queue: str, *, count: int = 1, timeout_s: int | None = None, wait_s: int | None = None
+    ) -> list[ReceivedMessage]:
+        """Take up to ``count`` messages and hide them for ``timeout_s``, waiting up to ``wait_s`` for the first.
+
+        ``None`` stands for the queue's own setting.
+        """
+
+    def delete(self, queue: str, receipt: str) -> None:
+        """Delete the message of ``receipt``."""
+
+    def delete_batch(self, queue: str, receipts: Sequence[str]) -> list[ClientError | None]:
+        """Delete the messages of up to ten receipts; ``None`` for each that succeeded."""
+
+    def change_visibility(self, queue: str, receipt: str, timeout_s: int) -> None:
+        """Hide the message of ``receipt`` for ``timeout_s`` from now on; 0 makes it visible at once."""
+
+    def change_visibility_batch(self, queue: str, changes: Sequence[VisibilityChange]) -> list[ClientError | None]:
+        """Make up to ten changes; ``None`` for each that succeeded."""

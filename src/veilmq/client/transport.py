@@ -1,0 +1,134 @@
+"""One request and its answer over HTTP: AWS JSON 1.0 through a pool of kept-alive connections.
+
+A request is tried up to three times: again after a failed connection, a reply that was cut off or did not come in time,
+and a status of 500, 502, 503 or 504, with a growing pause between. Deletes, changes and settings have the same effect
+twice. A send whose reply was lost may already be stored, and is sent again all the same, as the clients of standard
+queues do: delivery is at least once anyway. A receive whose reply was lost leaves its messages hidden until their
+timeout ends.
+"""
+
+from typing import TypeVar
+
+import msgspec
+import urllib3
+from urllib3.exceptions import HTTPError, LocationParseError, MaxRetryError, NameResolutionError, ReadTimeoutError
+from urllib3.util import Retry, Timeout, Url, parse_url
+
+from veilmq.client.errors import ClientError, Unreachable
+
+CONNECT_S_MAX = 5.0
+ANSWER_S_MAX = 10.0
+ATTEMPTS_MAX = 3
+PAUSE_S_MAX = 2.0
+CONNECTIONS_KEPT = 10
+
+UNEXPECTED_REPLY = "UnexpectedReply"
+"""Our own code for an answer that no queue server gives."""
+
+_TARGET = "AmazonSQS."
+_CONTENT_TYPE = "application/x-amz-json-1.0"
+_RETRIED_STATUSES = (500, 502, 503, 504)
+_SHOWN_CHARACTERS_MAX = 200
+
+Reply = TypeVar("Reply")
+
+
+class _ErrorReply(msgspec.Struct, frozen=True):
+    """The body of an error."""
+
+    type: str = msgspec.field(name="__type")
+    message: str = ""
+
+
+class Transport:
+    """A pool of connections to one endpoint, shared by threads."""
+
+    def __init__(self, endpoint: str) -> None:
+        """``endpoint`` is like ``http://127.0.0.1:9324``; raises ``ValueError`` for anything else."""
+        self.endpoint = endpoint
+        self._path = _path_of(endpoint)
+        self._pool = urllib3.connection_from_url(endpoint, maxsize=CONNECTIONS_KEPT, retries=_retries())
+
+    def call(self, action: str, request: msgspec.Struct, reply_type: type[Reply], *, wait_s: int = 0) -> Reply:
+        """Ask for ``action`` and return the answer; ``wait_s`` is how long the server may take on purpose.
+
+        Raises ``ClientError`` and ``Unreachable``.
+        """
+        answer = self._post(action, msgspec.json.encode(request), wait_s)
+        if answer.status != 200:
+            raise _error(answer)
+        return _decode(answer, reply_type)
+
+    def close(self) -> None:
+        """Close the idle connections; the transport can still be used and opens new ones."""
+        self._pool.close()
+
+    def _post(self, action: str, body: bytes, wait_s: int) -> urllib3.BaseHTTPResponse:
+        headers = {"Content-Type": _CONTENT_TYPE, "X-Amz-Target": _TARGET + action}
+        timeout = Timeout(connect=CONNECT_S_MAX, read=wait_s + ANSWER_S_MAX)
+        try:
+            return self._pool.urlopen(
+                "POST", self._path, body=body, headers=headers, timeout=timeout, redirect=False, assert_same_host=False
+            )
+        except HTTPError as error:
+            raise Unreachable(self.endpoint, _reason(error)) from error
+
+
+def _path_of(endpoint: str) -> str:
+    """Return the path that all requests go to; raises ``ValueError`` when ``endpoint`` is no endpoint."""
+    try:
+        url = parse_url(endpoint)
+    except LocationParseError:
+        url = Url()
+    if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment:
+        raise ValueError(f"{endpoint!r} is not an endpoint; it must look like http://127.0.0.1:9324")
+    return url.path or "/"
+
+
+def _retries() -> Retry:
+    return Retry(
+        total=ATTEMPTS_MAX - 1,
+        status_forcelist=_RETRIED_STATUSES,
+        allowed_methods=None,  # every call is a POST
+        backoff_factor=0.1,
+        backoff_max=PAUSE_S_MAX,
+        raise_on_status=False,  # the last answer says why
+        respect_retry_after_header=False,  # a server must not be able to stop a client for hours
+    )
+
+
+def _decode(answer: urllib3.BaseHTTPResponse, reply_type: type[Reply]) -> Reply:
+    try:
+        return msgspec.json.decode(answer.data or b"{}", type=reply_type)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ClientError(UNEXPECTED_REPLY, f"The answer is not that of a queue server: {error}.", 200) from error
+
+
+def _error(answer: urllib3.BaseHTTPResponse) -> ClientError:
+    try:
+        reply = msgspec.json.decode(answer.data, type=_ErrorReply)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        text = answer.data[:_SHOWN_CHARACTERS_MAX].decode(errors="replace")
+        return ClientError(UNEXPECTED_REPLY, f"The answer is not that of a queue server: {text!r}.", answer.status)
+    return ClientError(reply.type.rpartition("#")[2], reply.message, answer.status)
+
+
+def _reason(error: BaseException) -> str:
+    """Say in a few words why there was no answer."""
+    if isinstance(error, MaxRetryError) and error.reason is not None:
+        return _reason(error.reason)
+    if isinstance(error, ReadTimeoutError):
+        return "no answer in time"
+    if isinstance(error, NameResolutionError):
+        return "no such host"
+    return _cause(error)
+
+
+def _cause(error: BaseException) -> str:
+    """Return the operating system's words for what is at the bottom of ``error``, else its own."""
+    cause = error.__cause__ or error.__context__
+    if cause is not None:
+        return _cause(cause)
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error)
