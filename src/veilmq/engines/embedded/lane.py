@@ -55,11 +55,11 @@ class Lane:
         self.counters = Counters(row)
         self.expires_at_ms = 0 if row.messages else NEVER_MS  # not later than the first message's end of retention
         self._journal = journal
-        self._direct = Series(
-            start=positions.direct_start(number), floor=row.direct_floor, next_position=row.direct_next
+        self._direct = _series(
+            positions.direct_start(number), row.direct_floor, row.direct_next, options.lane_sequences_max
         )
-        self._delayed = Series(
-            start=positions.delayed_start(number), floor=row.delayed_floor, next_position=row.delayed_next
+        self._delayed = _series(
+            positions.delayed_start(number), row.delayed_floor, row.delayed_next, options.lane_sequences_max
         )
         # Fresh messages are received in order: all behind the last one that has a lease were never received.
         fresh_start = journal.after_last_lease(row.direct_floor, row.direct_next) if stored else row.direct_next
@@ -94,12 +94,10 @@ class Lane:
             counters.counted_at_ms,
         )
 
-    def is_full(self, sequences_max: int) -> bool:
-        """Tell whether one of the lane's series has used up its positions."""
-        return (
-            self._direct.next - positions.direct_start(self.number) >= sequences_max
-            or self._delayed.next - positions.delayed_start(self.number) >= sequences_max
-        )
+    @property
+    def is_full(self) -> bool:
+        """Whether one of the lane's series has used up its positions."""
+        return self._direct.next >= self._direct.end or self._delayed.next >= self._delayed.end
 
     # Sending.
 
@@ -263,3 +261,7 @@ class Lane:
         """Return the counters as they are now."""
         self.counters.catch_up(self._journal, self.number, now_ms)
         return self.counters
+
+
+def _series(start: int, floor: int, next_position: int, sequences_max: int) -> Series:
+    return Series(start=start, floor=floor, next_position=next_position, end=start + sequences_max)

@@ -42,7 +42,6 @@ class Machine:
             catalog=self.catalog,
             book=ReceiptBook(keys=[_receipt_key(self._journal)]),
             space=self._space,
-            options=self._options,
         )
         queues = QueueCommands(catalog=self.catalog, space=self._space)
         self._handlers: dict[type[commands.Command], Callable[[Any, int], object]] = {

@@ -7,7 +7,6 @@ from veilmq.core.receipts import ReceiptBook
 from veilmq.core.results import ReceiptState
 from veilmq.engines.embedded.catalog import Catalog
 from veilmq.engines.embedded.lane import Lane
-from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.queue import Queue
 from veilmq.engines.embedded.rows import Lease
 from veilmq.engines.embedded.space import Space
@@ -16,12 +15,11 @@ from veilmq.engines.embedded.space import Space
 class MessageCommands:
     """Send, receive, delete and change visibility."""
 
-    def __init__(self, *, catalog: Catalog, book: ReceiptBook, space: Space, options: EngineOptions) -> None:
+    def __init__(self, *, catalog: Catalog, book: ReceiptBook, space: Space) -> None:
         """``catalog`` has the queues, ``book`` the receipts' keys; ``space`` tells when the disk is nearly full."""
         self._catalog = catalog
         self._book = book
         self._space = space
-        self._sequences_max = options.lane_sequences_max
         self._ids = IdSource()
 
     def send(self, command: commands.Send, now_ms: int) -> list[results.SentMessage | VeilmqError]:
@@ -44,7 +42,7 @@ class MessageCommands:
         return sent
 
     def _store(self, queue: Queue, new: commands.NewMessage, message_id: bytes, now_ms: int) -> int:
-        lane = queue.lane(new.priority, self._sequences_max)
+        lane = queue.lane(new.priority)
         delay_s = queue.settings.delay_s if new.delay_s is None else new.delay_s
         if delay_s == 0:
             lane.add(message_id, new.body, new.properties, now_ms)

@@ -45,11 +45,11 @@ class Queue:
         self.wake: Wake | None = None
         self._open_lane = open_lane
 
-    def lane(self, priority: int, sequences_max: int) -> Lane:
+    def lane(self, priority: int) -> Lane:
         """Return the lane that takes messages of ``priority``, opening one where there is none with room."""
         for lane in reversed(self.lanes):
             if lane.priority == priority:
-                if not lane.is_full(sequences_max):
+                if not lane.is_full:
                     return lane
                 break
         return self.adopt(self._open_lane(self.number, priority))

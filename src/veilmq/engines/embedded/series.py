@@ -11,12 +11,13 @@ from veilmq.engines.embedded.journal import Journal
 class Series:
     """One half of a lane: the messages sent directly, or those sent with a delay."""
 
-    __slots__ = ("_swept_to", "floor", "next")
+    __slots__ = ("_swept_to", "end", "floor", "next")
 
-    def __init__(self, *, start: int, floor: int, next_position: int) -> None:
-        """``start`` is the first position that may have a row, ``next_position`` the one of the next message."""
+    def __init__(self, *, start: int, floor: int, next_position: int, end: int) -> None:
+        """Positions go from ``start`` up to, not including, ``end``; ``next_position`` is for the next message."""
         self.floor = floor
         self.next = next_position
+        self.end = end
         self._swept_to = start
 
     def expire(self, journal: Journal, sent_until_ms: int) -> int | None:
