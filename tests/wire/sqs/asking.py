@@ -1,0 +1,67 @@
+"""Requests and results for tests of the SQS wire: short ways to ask, and one message to be received."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.wire.sqs.client import understood
+from veilmq.core.results import QueueCounts, QueueView, Received, ReceivedMessage, SentMessage
+from veilmq.core.settings import QueueSettings
+from veilmq.wire.sqs import Call, RequestContext, SqsError, decode
+
+CONTEXT = RequestContext(base_url="http://127.0.0.1:9324")
+URL = "http://127.0.0.1:9324/000000000000/orders"
+QUEUE = "000000000000/orders"
+ID = bytes(range(16))
+ID_TEXT = "00010203-0405-0607-0809-0a0b0c0d0e0f"
+SENT = SentMessage(id=ID)
+VIEW = QueueView(
+    queue=QUEUE,
+    settings=QueueSettings(),
+    created_at_ms=1_700_000_000_999,
+    modified_at_ms=1_700_000_060_000,
+    counts=QueueCounts(visible=3, in_flight=2, delayed=1, oldest_sent_at_ms=None),
+)
+
+
+def ask(action: str, **members: Any) -> Call:
+    """Return what the codec makes of a request with ``members``, about the queue ``URL`` unless they say."""
+    return decode(action, json.dumps({"QueueUrl": URL} | members).encode(), CONTEXT)
+
+
+def answer(action: str, result: Any, **members: Any) -> dict[str, Any]:
+    """Return what a client gets when the engine answers its request with ``result``."""
+    return understood(action, ask(action, **members).encode(result))
+
+
+def refusal(action: str, **members: Any) -> SqsError:
+    """Return the error with which the codec refuses a request."""
+    with pytest.raises(SqsError) as caught:
+        ask(action, **members)
+    return caught.value
+
+
+def message(*, body: str = "hello", properties: bytes = b"", receive_count: int = 1) -> ReceivedMessage:
+    """Return a message as the engine hands it out."""
+    return ReceivedMessage(
+        id=ID,
+        receipt="receipt-1",
+        body=body,
+        properties=properties,
+        sent_at_ms=1_700_000_000_000,
+        first_received_at_ms=1_700_000_001_000,
+        receive_count=receive_count,
+        visible_at_ms=1_700_000_031_000,
+        priority=8,
+    )
+
+
+def received(*messages: ReceivedMessage) -> Received:
+    """Return the result of a receive of ``messages``."""
+    return Received(messages=list(messages), next_due_ms=None, receive_wait_s=0)
+
+
+def entries(count: int, **members: Any) -> list[dict[str, Any]]:
+    """Return ``count`` batch entries with distinct ids."""
+    return [{"Id": f"e{number}"} | members for number in range(count)]

@@ -1,0 +1,385 @@
+"""Every error of every action: the request or result that leads to it, and what a client makes of it.
+
+``CASES`` has at least one case for each (action, error) of the table of actions, and no case that it does not list.
+"""
+
+from typing import Any, NamedTuple
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.wire.sqs.asking import CONTEXT, QUEUE, SENT, ask, entries, refusal
+from tests.wire.sqs.client import exceptions, understood
+from veilmq.core import errors as core
+from veilmq.core.results import LeaseChange, ReceiptState
+from veilmq.wire.sqs import ACTIONS, Reply, SqsError, decode, encode_error, errors
+from veilmq.wire.sqs.actions import EVERYWHERE
+from veilmq.wire.sqs.errors import CODES, Code, from_core
+
+
+class Case(NamedTuple):
+    """A request with ``members`` that is refused, or whose command has the ``result`` that is an error."""
+
+    action: str
+    code: Code
+    members: dict[str, Any]
+    text: str
+    result: Any = None
+
+
+NO_QUEUE = core.QueueNotFound(QUEUE)
+NO_RECEIPT = core.ReceiptInvalid()
+GONE = LeaseChange(state=ReceiptState.GONE)
+LIVE = LeaseChange(state=ReceiptState.LIVE)
+
+ONE_MEMBER: dict[str, dict[str, Any]] = {
+    "DeleteQueue": {},
+    "PurgeQueue": {},
+    "GetQueueAttributes": {},
+    "SetQueueAttributes": {"Attributes": {"DelaySeconds": "1"}},
+    "SendMessage": {"MessageBody": "x"},
+    "SendMessageBatch": {"Entries": entries(1, MessageBody="x")},
+    "ReceiveMessage": {},
+    "DeleteMessage": {"ReceiptHandle": "r"},
+    "DeleteMessageBatch": {"Entries": entries(1, ReceiptHandle="r")},
+    "ChangeMessageVisibility": {"ReceiptHandle": "r", "VisibilityTimeout": 1},
+    "ChangeMessageVisibilityBatch": {"Entries": entries(1, ReceiptHandle="r", VisibilityTimeout=1)},
+}
+ENTRY_KINDS = {name: f"{name}RequestEntry" for name in ONE_MEMBER if name.endswith("Batch")}
+
+ON_QUEUE = [
+    case
+    for action, members in ONE_MEMBER.items()
+    for case in (
+        Case(action, errors.MISSING_PARAMETER, members | {"QueueUrl": None}, "parameter QueueUrl."),
+        Case(action, errors.MISSING_PARAMETER, members | {"QueueUrl": ""}, "parameter QueueUrl."),
+        Case(action, errors.INVALID_ADDRESS, members | {"QueueUrl": "http://h/"}, "The address http://h/ is not"),
+        Case(action, errors.QUEUE_DOES_NOT_EXIST, members, "The specified queue does not exist.", NO_QUEUE),
+    )
+]
+BATCHES = [
+    case
+    for action, kind in ENTRY_KINDS.items()
+    for case in (
+        Case(action, errors.MISSING_PARAMETER, {}, "parameter Entries."),
+        Case(action, errors.MISSING_PARAMETER, {"Entries": [{}]}, f"parameter {kind}.1.Id."),
+        Case(action, errors.EMPTY_BATCH_REQUEST, {"Entries": []}, f"There should be at least one {kind} in"),
+        Case(action, errors.TOO_MANY_ENTRIES, {"Entries": entries(11)}, "are 10. You have sent 11."),
+        Case(action, errors.INVALID_ENTRY_ID, {"Entries": [{"Id": "a:b"}]}, "A batch entry id can only"),
+        Case(action, errors.ENTRY_IDS_NOT_DISTINCT, {"Entries": [{"Id": "a"}, {"Id": "a"}]}, "Id a repeated."),
+    )
+]
+SETTINGS = [
+    case
+    for action, name in (("CreateQueue", {"QueueName": "q"}), ("SetQueueAttributes", {}))
+    for case in (
+        Case(action, errors.INVALID_ATTRIBUTE_NAME, name | {"Attributes": {"Foo": "1"}}, "Unknown Attribute Foo."),
+        Case(
+            action,
+            errors.INVALID_ATTRIBUTE_VALUE,
+            name | {"Attributes": {"DelaySeconds": "901"}},
+            "Invalid value for the parameter DelaySeconds. Reason: Must be a whole number between 0 and 900.",
+        ),
+        Case(
+            action,
+            errors.UNSUPPORTED_OPERATION,
+            name | {"Attributes": {"RedrivePolicy": "{}"}},
+            "does not support the queue attribute RedrivePolicy",
+        ),
+    )
+]
+OTHERS = [
+    Case("CreateQueue", errors.MISSING_PARAMETER, {}, "parameter QueueName."),
+    Case(
+        "CreateQueue",
+        errors.INVALID_PARAMETER_VALUE,
+        {"QueueName": "a.b"},
+        "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length",
+    ),
+    Case("CreateQueue", errors.UNSUPPORTED_OPERATION, {"QueueName": "a.fifo"}, "does not support FIFO queues"),
+    Case("CreateQueue", errors.UNSUPPORTED_OPERATION, {"QueueName": "a", "tags": {"a": "b"}}, "not support tags"),
+    Case(
+        "CreateQueue",
+        errors.QUEUE_NAME_EXISTS,
+        {"QueueName": "a"},
+        "A queue already exists with the same name and a different value for attribute DelaySeconds",
+        core.QueueExists(QUEUE, "delay_s"),
+    ),
+    Case("GetQueueUrl", errors.MISSING_PARAMETER, {}, "parameter QueueName."),
+    Case("GetQueueUrl", errors.QUEUE_DOES_NOT_EXIST, {"QueueName": "a"}, "queue does not exist.", NO_QUEUE),
+    Case(
+        "ListQueues",
+        errors.INVALID_PARAMETER_VALUE,
+        {"MaxResults": 0},
+        "Value 0 for parameter MaxResults is invalid. Reason: Must be between 1 and 1000, if provided.",
+    ),
+    Case("ListQueues", errors.INVALID_PARAMETER_VALUE, {"NextToken": "!"}, "Invalid or expired next token"),
+    Case("GetQueueAttributes", errors.INVALID_ATTRIBUTE_NAME, {"AttributeNames": ["Foo"]}, "Unknown Attribute Foo."),
+    Case("SetQueueAttributes", errors.MISSING_PARAMETER, {"Attributes": {}}, "parameter Attributes."),
+    Case("SendMessage", errors.MISSING_PARAMETER, {"MessageBody": ""}, "parameter MessageBody."),
+    Case(
+        "SendMessage",
+        errors.INVALID_MESSAGE_CONTENTS,
+        {"MessageBody": "\x07"},
+        "Invalid binary character '#x7' was found in the message body, the set of allowed characters is "
+        "#x9 | #xA | #xD | [#x20-#xD7FF] | [#xE000-#xFFFD] | [#x10000-#x10FFFF].",
+    ),
+    Case(
+        "SendMessage",
+        errors.INVALID_PARAMETER_VALUE,
+        {"MessageBody": "x", "DelaySeconds": 901},
+        "Value 901 for parameter DelaySeconds is invalid. Reason: DelaySeconds must be >= 0 and <= 900.",
+    ),
+    Case(
+        "SendMessage",
+        errors.INVALID_PARAMETER_VALUE,
+        {"MessageBody": "x"},
+        "One or more parameters are invalid. Reason: Message must be shorter than 1024 bytes.",
+        [core.MessageTooLong(1024)],
+    ),
+    Case(
+        "SendMessage",
+        errors.INVALID_PARAMETER_VALUE,
+        {"MessageBody": "x", "MessageDeduplicationId": "d"},
+        "Value d for parameter MessageDeduplicationId is invalid. "
+        "Reason: The request include parameter that is not valid for this queue type.",
+    ),
+    Case(
+        "SendMessage",
+        errors.UNSUPPORTED_OPERATION,
+        {"MessageBody": "x", "MessageGroupId": "g"},
+        "does not support MessageGroupId",
+    ),
+    Case(
+        "SendMessageBatch",
+        errors.BATCH_TOO_LONG,
+        {"Entries": entries(2, MessageBody="x" * 524_289)},
+        "Batch requests cannot be longer than 1048576 bytes. You have sent 1048578 bytes.",
+    ),
+    Case(
+        "ReceiveMessage",
+        errors.INVALID_PARAMETER_VALUE,
+        {"MaxNumberOfMessages": 11},
+        "Value 11 for parameter MaxNumberOfMessages is invalid. Reason: Must be between 1 and 10, if provided.",
+    ),
+    Case(
+        "ReceiveMessage",
+        errors.INVALID_PARAMETER_VALUE,
+        {"WaitTimeSeconds": 21},
+        "Value 21 for parameter WaitTimeSeconds is invalid. Reason: Must be >= 0 and <= 20, if provided.",
+    ),
+    Case(
+        "ReceiveMessage",
+        errors.INVALID_PARAMETER_VALUE,
+        {"VisibilityTimeout": 43_201},
+        "Value 43201 for parameter VisibilityTimeout is invalid. Reason: Must be between 0 and 43200, if provided.",
+    ),
+    Case("ReceiveMessage", errors.INVALID_ATTRIBUTE_NAME, {"AttributeNames": ["Foo"]}, "Unknown Attribute Foo."),
+    Case(
+        "ReceiveMessage",
+        errors.INVALID_ATTRIBUTE_NAME,
+        {"MessageSystemAttributeNames": ["QueueArn"]},
+        "Unknown Attribute QueueArn.",
+    ),
+    Case("DeleteMessage", errors.MISSING_PARAMETER, {}, "parameter ReceiptHandle."),
+    Case(
+        "DeleteMessage",
+        errors.RECEIPT_HANDLE_IS_INVALID,
+        {"ReceiptHandle": "r"},
+        "The input receipt handle is invalid.",
+        [NO_RECEIPT],
+    ),
+    Case("ChangeMessageVisibility", errors.MISSING_PARAMETER, {"ReceiptHandle": "r"}, "parameter VisibilityTimeout."),
+    Case(
+        "ChangeMessageVisibility",
+        errors.INVALID_PARAMETER_VALUE,
+        {"ReceiptHandle": "r", "VisibilityTimeout": -1},
+        "Value -1 for parameter VisibilityTimeout is invalid. Reason: Must be between 0 and 43200, if provided.",
+    ),
+    Case(
+        "ChangeMessageVisibility",
+        errors.RECEIPT_HANDLE_IS_INVALID,
+        {"ReceiptHandle": "r", "VisibilityTimeout": 1},
+        "The input receipt handle is invalid.",
+        [NO_RECEIPT],
+    ),
+    Case(
+        "ChangeMessageVisibility",
+        errors.INVALID_PARAMETER_VALUE,
+        {"ReceiptHandle": "r", "VisibilityTimeout": 1},
+        "Value r for parameter ReceiptHandle is invalid. "
+        "Reason: Message does not exist or is not available for visibility timeout change.",
+        [GONE],
+    ),
+    Case(
+        "ChangeMessageVisibility",
+        errors.INVALID_PARAMETER_VALUE,
+        {"ReceiptHandle": "r", "VisibilityTimeout": 43_200},
+        "Value 43200 for parameter VisibilityTimeout is invalid. "
+        "Reason: Total VisibilityTimeout for the message is beyond the limit [43200 seconds]",
+        [core.LeaseTooLong(43_200)],
+    ),
+]
+CASES = [*ON_QUEUE, *BATCHES, *SETTINGS, *OTHERS]
+
+ENTRY_CASES = [
+    Case("SendMessageBatch", errors.MISSING_PARAMETER, {}, "parameter MessageBody."),
+    Case("SendMessageBatch", errors.INVALID_MESSAGE_CONTENTS, {"MessageBody": "\x07"}, "binary character '#x7'"),
+    Case("SendMessageBatch", errors.INVALID_PARAMETER_VALUE, {"MessageBody": "x", "DelaySeconds": -1}, "Value -1"),
+    Case(
+        "SendMessageBatch",
+        errors.INVALID_PARAMETER_VALUE,
+        {"MessageBody": "x"},
+        "Message must be shorter than 1024 bytes.",
+        core.MessageTooLong(1024),
+    ),
+    Case(
+        "SendMessageBatch",
+        errors.UNSUPPORTED_OPERATION,
+        {"MessageBody": "x", "MessageGroupId": "g"},
+        "does not support MessageGroupId",
+    ),
+    Case("DeleteMessageBatch", errors.MISSING_PARAMETER, {}, "parameter ReceiptHandle."),
+    Case(
+        "DeleteMessageBatch",
+        errors.RECEIPT_HANDLE_IS_INVALID,
+        {"ReceiptHandle": "r"},
+        "The input receipt handle is invalid.",
+        NO_RECEIPT,
+    ),
+    Case("ChangeMessageVisibilityBatch", errors.MISSING_PARAMETER, {"ReceiptHandle": "r"}, "VisibilityTimeout."),
+    Case(
+        "ChangeMessageVisibilityBatch",
+        errors.INVALID_PARAMETER_VALUE,
+        {"ReceiptHandle": "r", "VisibilityTimeout": 43_201},
+        "Must be between 0 and 43200",
+    ),
+    Case(
+        "ChangeMessageVisibilityBatch",
+        errors.INVALID_PARAMETER_VALUE,
+        {"ReceiptHandle": "r", "VisibilityTimeout": 9},
+        "Total VisibilityTimeout for the message is beyond the limit",
+        core.LeaseTooLong(43_200),
+    ),
+    Case(
+        "ChangeMessageVisibilityBatch",
+        errors.INVALID_PARAMETER_VALUE,
+        {"ReceiptHandle": "r", "VisibilityTimeout": 9},
+        "Message does not exist or is not available for visibility timeout change.",
+        GONE,
+    ),
+    Case(
+        "ChangeMessageVisibilityBatch",
+        errors.RECEIPT_HANDLE_IS_INVALID,
+        {"ReceiptHandle": "r", "VisibilityTimeout": 9},
+        "The input receipt handle is invalid.",
+        NO_RECEIPT,
+    ),
+]
+
+
+def name(case: object) -> str:
+    """Return the identifier of a case in pytest's output."""
+    assert isinstance(case, Case)
+    return f"{case.action}-{case.code.name}"
+
+
+def header(reply: Reply, wanted: bytes) -> bytes | None:
+    """Return the value of the header ``wanted``."""
+    return dict(reply.headers).get(wanted)
+
+
+def reply_to(case: Case) -> Reply:
+    """Return the reply to the request of ``case``."""
+    if case.result is None:
+        return encode_error(refusal(case.action, **case.members))
+    return ask(case.action, **case.members).encode(case.result)
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=f"{i}-{name(case)}") for i, case in enumerate(CASES)])
+def test_a_client_understands_each_error(case: Case) -> None:
+    """Status, header and body have the client raise the exception of that error, with that text."""
+    reply = reply_to(case)
+    assert reply.status == case.code.status
+    assert header(reply, b"x-amzn-query-error") == f"{case.code.query};{case.code.fault}".encode()
+    with pytest.raises(ClientError) as caught:
+        understood(case.action, reply)
+    error = caught.value.response["Error"]
+    assert error["Code"] == case.code.query
+    assert error["QueryErrorCode"] == case.code.name
+    assert error["Type"] == "Sender"
+    assert case.text in error["Message"]
+    typed = getattr(exceptions(), case.code.name, ClientError)
+    assert type(caught.value) is typed
+    assert (typed is ClientError) == case.code.shape.startswith("com.amazon.coral.service#")
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=f"{i}-{name(case)}") for i, case in enumerate(ENTRY_CASES)])
+def test_an_entry_fails_alone(case: Case) -> None:
+    """The entry is listed under Failed; its neighbour's outcome is untouched."""
+    action = case.action
+    good = ONE_MEMBER[action]["Entries"][0] | {"Id": "good"}
+    call = ask(action, Entries=[case.members | {"Id": "bad"}, good])
+    fine: Any = {"SendMessageBatch": SENT, "DeleteMessageBatch": ReceiptState.LIVE}.get(action, LIVE)
+    results = [fine] if case.result is None else [case.result, fine]
+    told = understood(action, call.encode(results))
+    (failed,) = told["Failed"]
+    (succeeded,) = told["Successful"]
+    assert succeeded["Id"] == "good"
+    assert (failed["Id"], failed["Code"], failed["SenderFault"]) == ("bad", case.code.query, True)
+    assert case.text in failed["Message"]
+
+
+def test_every_row_of_the_table_has_a_case_and_every_case_a_row() -> None:
+    """No error is promised that nothing leads to, and none occurs that is not promised."""
+    promised = {(row.name, code.name) for row in ACTIONS.values() for code in row.errors}
+    assert {(case.action, case.code.name) for case in CASES} == promised
+    promised = {(row.name, code.name) for row in ACTIONS.values() for code in row.entry_errors}
+    assert {(case.action, case.code.name) for case in ENTRY_CASES} == promised
+
+
+def test_every_code_is_promised_by_some_action() -> None:
+    """No code lies about unused."""
+    used = {code.name for row in ACTIONS.values() for code in (*row.errors, *row.entry_errors)}
+    assert used | {code.name for code in EVERYWHERE} == {code.name for code in CODES}
+
+
+@pytest.mark.parametrize("action", sorted(ONE_MEMBER))
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        pytest.param(core.StoreFull(), errors.SERVICE_UNAVAILABLE, id="full"),
+        pytest.param(core.OutcomeUnknown(), errors.SERVICE_UNAVAILABLE, id="unknown"),
+        pytest.param(core.ShuttingDown(), errors.SERVICE_UNAVAILABLE, id="draining"),
+        pytest.param(core.InternalError(), errors.INTERNAL_FAILURE, id="defect"),
+    ],
+)
+def test_our_own_failures_are_the_servers_fault(action: str, error: core.VeilmqError, code: Code) -> None:
+    """They have a status that clients retry, the fault Receiver, and the text of core."""
+    reply = ask(action, **ONE_MEMBER[action]).encode(error)
+    assert reply.status == code.status >= 500
+    assert header(reply, b"x-amzn-query-error") == f"{code.query};Receiver".encode()
+    with pytest.raises(ClientError, match=str(error)[:20]):
+        understood(action, reply)
+
+
+def test_our_failure_in_a_batch_entry_is_not_the_senders_fault() -> None:
+    """An entry that failed on our side says so."""
+    call = ask("DeleteMessageBatch", **ONE_MEMBER["DeleteMessageBatch"])
+    (failed,) = understood("DeleteMessageBatch", call.encode([core.InternalError()]))["Failed"]
+    assert (failed["Code"], failed["SenderFault"]) == ("InternalFailure", False)
+
+
+def test_an_error_that_no_row_knows_says_nothing_of_itself() -> None:
+    """An unforeseen error of core becomes an InternalFailure without its text."""
+    answer = from_core(core.VeilmqError("secret"))
+    assert answer.code is errors.INTERNAL_FAILURE
+    assert "secret" not in answer.message
+
+
+def test_an_error_repeats_little_of_what_was_sent() -> None:
+    """A megabyte in a member does not come back in the error."""
+    with pytest.raises(SqsError) as caught:
+        decode("DeleteQueue", b'{"QueueUrl": "' + b"/" * 1_000_000 + b'"}', CONTEXT)
+    assert caught.value.code is errors.INVALID_ADDRESS
+    assert len(caught.value.message) < 400

@@ -1,0 +1,189 @@
+"""Golden pairs: for each action the bytes of a request, the command, a result, and the bytes of the reply."""
+
+import json
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from tests.wire.sqs.asking import CONTEXT, ID_TEXT, QUEUE, SENT, URL, VIEW, message, received
+from tests.wire.sqs.client import understood
+from veilmq.core import commands as core
+from veilmq.core.errors import ReceiptInvalid
+from veilmq.core.results import LeaseChange, QueuePage, ReceiptState
+from veilmq.wire.sqs import ACTIONS, decode
+
+MD5_OF_HELLO = "5d41402abc4b2a76b9719d911017c592"
+LIVE = LeaseChange(state=ReceiptState.LIVE, visible_at_ms=1)
+
+
+class Pair(NamedTuple):
+    """What is sent, what it becomes, what the engine answers, what goes back."""
+
+    action: str
+    request: dict[str, Any]
+    command: core.Command
+    result: Any
+    reply: dict[str, Any]
+
+
+PAIRS = [
+    Pair(
+        "CreateQueue",
+        {"QueueName": "orders", "Attributes": {"VisibilityTimeout": "60", "DelaySeconds": "0"}},
+        core.CreateQueue(queue=QUEUE, settings={"visibility_timeout_s": 60, "delay_s": 0}),
+        VIEW,
+        {"QueueUrl": URL},
+    ),
+    Pair("GetQueueUrl", {"QueueName": "orders"}, core.ShowQueue(queue=QUEUE), VIEW, {"QueueUrl": URL}),
+    Pair(
+        "ListQueues",
+        {"QueueNamePrefix": "o", "MaxResults": 1},
+        core.ListQueues(account="000000000000", prefix="o", count=1),
+        QueuePage(names=["orders"], more=True),
+        {"QueueUrls": [URL], "NextToken": "b3JkZXJz"},
+    ),
+    Pair("DeleteQueue", {"QueueUrl": URL}, core.DeleteQueue(queue=QUEUE), None, {}),
+    Pair("PurgeQueue", {"QueueUrl": URL}, core.PurgeQueue(queue=QUEUE), None, {}),
+    Pair(
+        "GetQueueAttributes",
+        {"QueueUrl": URL, "AttributeNames": ["All"]},
+        core.ShowQueue(queue=QUEUE, counts=True),
+        VIEW,
+        {
+            "Attributes": {
+                "VisibilityTimeout": "30",
+                "MaximumMessageSize": "1048576",
+                "MessageRetentionPeriod": "345600",
+                "DelaySeconds": "0",
+                "ReceiveMessageWaitTimeSeconds": "0",
+                "QueueArn": "arn:aws:sqs:us-east-1:000000000000:orders",
+                "ApproximateNumberOfMessages": "3",
+                "ApproximateNumberOfMessagesNotVisible": "2",
+                "ApproximateNumberOfMessagesDelayed": "1",
+                "CreatedTimestamp": "1700000000",
+                "LastModifiedTimestamp": "1700000060",
+            }
+        },
+    ),
+    Pair(
+        "SetQueueAttributes",
+        {"QueueUrl": URL, "Attributes": {"ReceiveMessageWaitTimeSeconds": "20"}},
+        core.SetQueue(queue=QUEUE, settings={"receive_wait_s": 20}),
+        None,
+        {},
+    ),
+    Pair(
+        "SendMessage",
+        {"QueueUrl": URL, "MessageBody": "hello", "DelaySeconds": 5},
+        core.Send(queue=QUEUE, messages=(core.NewMessage(body="hello", size_bytes=5, delay_s=5),)),
+        [SENT],
+        {"MD5OfMessageBody": MD5_OF_HELLO, "MessageId": ID_TEXT},
+    ),
+    Pair(
+        "SendMessageBatch",
+        {"QueueUrl": URL, "Entries": [{"Id": "a", "MessageBody": "hello"}, {"Id": "b", "MessageBody": ""}]},
+        core.Send(queue=QUEUE, messages=(core.NewMessage(body="hello", size_bytes=5),)),
+        [SENT],
+        {
+            "Successful": [{"Id": "a", "MD5OfMessageBody": MD5_OF_HELLO, "MessageId": ID_TEXT}],
+            "Failed": [
+                {
+                    "Id": "b",
+                    "SenderFault": True,
+                    "Code": "MissingParameter",
+                    "Message": "The request must contain the parameter MessageBody.",
+                }
+            ],
+        },
+    ),
+    Pair(
+        "ReceiveMessage",
+        {
+            "QueueUrl": URL,
+            "MaxNumberOfMessages": 10,
+            "VisibilityTimeout": 60,
+            "AttributeNames": ["ApproximateReceiveCount"],
+        },
+        core.Receive(queue=QUEUE, count=10, timeout_s=60),
+        received(message(receive_count=2)),
+        {
+            "Messages": [
+                {
+                    "MessageId": ID_TEXT,
+                    "ReceiptHandle": "receipt-1",
+                    "MD5OfBody": MD5_OF_HELLO,
+                    "Body": "hello",
+                    "Attributes": {"ApproximateReceiveCount": "2"},
+                }
+            ]
+        },
+    ),
+    Pair(
+        "DeleteMessage",
+        {"QueueUrl": URL, "ReceiptHandle": "r"},
+        core.Delete(queue=QUEUE, receipts=("r",)),
+        [ReceiptState.LIVE],
+        {},
+    ),
+    Pair(
+        "DeleteMessageBatch",
+        {"QueueUrl": URL, "Entries": [{"Id": "a", "ReceiptHandle": "r"}, {"Id": "b", "ReceiptHandle": "s"}]},
+        core.Delete(queue=QUEUE, receipts=("r", "s")),
+        [ReceiptState.EXPIRED, ReceiptState.GONE],
+        {"Successful": [{"Id": "a"}, {"Id": "b"}]},
+    ),
+    Pair(
+        "ChangeMessageVisibility",
+        {"QueueUrl": URL, "ReceiptHandle": "r", "VisibilityTimeout": 0},
+        core.ChangeVisibility(queue=QUEUE, changes=(core.VisibilityChange(receipt="r", timeout_s=0),)),
+        [LIVE],
+        {},
+    ),
+    Pair(
+        "ChangeMessageVisibilityBatch",
+        {
+            "QueueUrl": URL,
+            "Entries": [
+                {"Id": "a", "ReceiptHandle": "r", "VisibilityTimeout": 43_200},
+                {"Id": "b", "ReceiptHandle": "s", "VisibilityTimeout": 1},
+            ],
+        },
+        core.ChangeVisibility(
+            queue=QUEUE,
+            changes=(
+                core.VisibilityChange(receipt="r", timeout_s=43_200),
+                core.VisibilityChange(receipt="s", timeout_s=1),
+            ),
+        ),
+        [LIVE, ReceiptInvalid()],
+        {
+            "Successful": [{"Id": "a"}],
+            "Failed": [
+                {
+                    "Id": "b",
+                    "SenderFault": True,
+                    "Code": "ReceiptHandleIsInvalid",
+                    "Message": "The input receipt handle is invalid. "
+                    "Use the one of the latest receive from this queue.",
+                }
+            ],
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize("pair", [pytest.param(pair, id=pair.action) for pair in PAIRS])
+def test_golden_pair(pair: Pair) -> None:
+    """The request becomes that command, and its result that reply, for us and for a client."""
+    call = decode(pair.action, json.dumps(pair.request).encode(), CONTEXT)
+    assert call.command == pair.command
+    reply = call.encode(pair.result)
+    assert reply.status == 200
+    assert msgspec.json.decode(reply.body) == pair.reply
+    assert understood(pair.action, reply) == pair.reply
+
+
+def test_every_action_has_a_golden_pair() -> None:
+    """No action is without one."""
+    assert [pair.action for pair in PAIRS] == list(ACTIONS)

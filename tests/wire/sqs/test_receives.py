@@ -1,0 +1,84 @@
+"""ReceiveMessage beyond its errors."""
+
+import pytest
+
+from tests.wire.sqs.asking import QUEUE, answer, ask, message, received
+from tests.wire.sqs.client import service_model
+from veilmq.core import properties
+from veilmq.core.commands import Receive
+from veilmq.core.properties import Attribute, Properties
+from veilmq.wire.sqs.receives import SYSTEM_ATTRIBUTES
+
+TRACED = properties.encode(Properties(system={"AWSTraceHeader": Attribute(type="String", text="Root=1-5")}))
+ALL = {
+    "SenderId": "000000000000",
+    "SentTimestamp": "1700000000000",
+    "ApproximateReceiveCount": "1",
+    "ApproximateFirstReceiveTimestamp": "1700000001000",
+}
+
+
+def test_a_receive_that_says_nothing() -> None:
+    """One message, hidden for as long as its queue says; zero is a number."""
+    assert ask("ReceiveMessage").command == Receive(queue=QUEUE, count=1, timeout_s=None)
+    assert ask("ReceiveMessage", VisibilityTimeout=0).command == Receive(queue=QUEUE, count=1, timeout_s=0)
+
+
+def test_an_empty_receive_has_no_member_at_all() -> None:
+    """As on AWS."""
+    assert answer("ReceiveMessage", received()) == {}
+
+
+def test_the_system_attributes_are_those_of_the_service_model() -> None:
+    """Each is known, whether a message here can have it or not."""
+    assert {"All", *SYSTEM_ATTRIBUTES} == set(service_model().shape_for("MessageSystemAttributeName").enum)
+
+
+@pytest.mark.parametrize("member", ["AttributeNames", "MessageSystemAttributeNames"])
+def test_system_attributes_by_either_name_of_the_member(member: str) -> None:
+    """The deprecated one and the new one."""
+    result = received(message(), message(properties=TRACED))
+    plain, traced = answer("ReceiveMessage", result, **{member: ["All"]})["Messages"]
+    assert plain["Attributes"] == ALL
+    assert traced["Attributes"] == ALL | {"AWSTraceHeader": "Root=1-5"}
+    (told,) = answer("ReceiveMessage", received(message()), **{member: ["SenderId", "SequenceNumber"]})["Messages"]
+    assert told["Attributes"] == {"SenderId": "000000000000"}
+
+
+def test_both_members_add_up() -> None:
+    """Each name is told once."""
+    names = {"AttributeNames": ["SenderId", "SentTimestamp"], "MessageSystemAttributeNames": ["SenderId"]}
+    (told,) = answer("ReceiveMessage", received(message()), **names)["Messages"]
+    assert set(told["Attributes"]) == {"SenderId", "SentTimestamp"}
+
+
+def test_names_of_queue_attributes_in_the_deprecated_member_tell_nothing() -> None:
+    """The service model lists them there."""
+    (told,) = answer("ReceiveMessage", received(message()), AttributeNames=["QueueArn", "Policy"])["Messages"]
+    assert "Attributes" not in told
+
+
+def test_attributes_nobody_asked_for_are_not_told() -> None:
+    """Nor their digest."""
+    carried = properties.encode(Properties(attributes={"a": Attribute(type="String", text="b")}))
+    (told,) = answer("ReceiveMessage", received(message(properties=carried)))["Messages"]
+    assert set(told) == {"MessageId", "ReceiptHandle", "MD5OfBody", "Body"}
+
+
+def test_a_binary_attribute_arrives_as_bytes() -> None:
+    """Through base64 on the wire."""
+    carried = properties.encode(Properties(attributes={"a": Attribute(type="Binary.x", data=b"\x00\xff")}))
+    (told,) = answer("ReceiveMessage", received(message(properties=carried)), MessageAttributeNames=["All"])["Messages"]
+    assert told["MessageAttributes"] == {"a": {"BinaryValue": b"\x00\xff", "DataType": "Binary.x"}}
+
+
+def test_an_attempt_id_means_nothing_on_a_standard_queue() -> None:
+    """As on AWS."""
+    assert ask("ReceiveMessage", ReceiveRequestAttemptId="x").command == ask("ReceiveMessage").command
+
+
+def test_a_body_comes_back_whatever_it_holds() -> None:
+    """Quotes, backslashes, line ends and every plane of Unicode."""
+    body = '"\\\n\r\t\u2028é😀</script>'
+    (told,) = answer("ReceiveMessage", received(message(body=body)))["Messages"]
+    assert told["Body"] == body

@@ -1,0 +1,76 @@
+"""The structs against the service model that botocore brings: the same members under the same names."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from botocore.model import StructureShape
+
+from tests.wire.sqs.client import service_model
+from veilmq.wire.sqs import ACTIONS, requests, responses
+from veilmq.wire.sqs.actions import NOT_SUPPORTED
+from veilmq.wire.sqs.shapes import AttributeValue, wire_name
+
+
+def members(struct: type[msgspec.Struct]) -> set[str]:
+    """Return the wire names of a struct's fields."""
+    return {field.encode_name for field in msgspec.structs.fields(struct)}
+
+
+def shape(name: str) -> StructureShape:
+    """Return a structure of the service model."""
+    found: Any = service_model().shape_for(name)
+    return found
+
+
+@pytest.mark.parametrize("action", list(ACTIONS))
+def test_a_request_has_the_members_of_the_model(action: str) -> None:
+    """No more and no fewer."""
+    operation = service_model().operation_model(action)
+    assert members(ACTIONS[action].request) == set(operation.input_shape.members)
+
+
+def test_every_action_of_the_model_is_here_or_refused_by_name() -> None:
+    """None is merely unknown."""
+    assert set(service_model().operation_names) == set(ACTIONS) | NOT_SUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("struct", "name", "left_out"),
+    [
+        (requests.SendMessageBatchEntry, "SendMessageBatchRequestEntry", set()),
+        (requests.DeleteMessageBatchEntry, "DeleteMessageBatchRequestEntry", set()),
+        (requests.ChangeMessageVisibilityBatchEntry, "ChangeMessageVisibilityBatchRequestEntry", set()),
+        (AttributeValue, "MessageAttributeValue", set()),
+        (responses.QueueUrlResult, "CreateQueueResult", set()),
+        (responses.QueueUrlResult, "GetQueueUrlResult", set()),
+        (responses.ListQueuesResult, "ListQueuesResult", set()),
+        (responses.GetQueueAttributesResult, "GetQueueAttributesResult", set()),
+        (responses.SendMessageResult, "SendMessageResult", {"SequenceNumber"}),
+        (responses.SendMessageBatchResultEntry, "SendMessageBatchResultEntry", {"SequenceNumber"}),
+        (responses.BatchResult, "SendMessageBatchResult", set()),
+        (responses.BatchResult, "DeleteMessageBatchResult", set()),
+        (responses.BatchResultEntry, "DeleteMessageBatchResultEntry", set()),
+        (responses.BatchResultErrorEntry, "BatchResultErrorEntry", set()),
+        (responses.Message, "Message", set()),
+        (responses.ReceiveMessageResult, "ReceiveMessageResult", set()),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_structure_has_the_members_of_the_model(struct: type[msgspec.Struct], name: str, left_out: set[str]) -> None:
+    """But for those that only FIFO queues fill."""
+    assert members(struct) == set(shape(name).members) - left_out
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [
+        ("queue_url", "QueueUrl"),
+        ("md5_of_message_body", "MD5OfMessageBody"),
+        ("queue_owner_aws_account_id", "QueueOwnerAWSAccountId"),
+        ("tags", "tags"),
+    ],
+)
+def test_wire_names(field: str, name: str) -> None:
+    """Words are capitalised, acronyms kept, and one member of the model is lower case."""
+    assert wire_name(field) == name
