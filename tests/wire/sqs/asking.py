@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.wire.sqs.client import understood
 from veilmq.core.results import QueueCounts, QueueView, Received, ReceivedMessage, SentMessage
@@ -16,6 +17,8 @@ QUEUE = "000000000000/orders"
 ID = bytes(range(16))
 ID_TEXT = "00010203-0405-0607-0809-0a0b0c0d0e0f"
 SENT = SentMessage(id=ID)
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""For property tests: what is examined is right or wrong, not fast, and the machine may be busy."""
 VIEW = QueueView(
     queue=QUEUE,
     settings=QueueSettings(),

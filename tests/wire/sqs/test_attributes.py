@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.wire.sqs.asking import SENT, answer, ask, message, received, refusal
+from tests.wire.sqs.asking import SENT, UNHURRIED, answer, ask, message, received, refusal
 from veilmq.core import properties
 from veilmq.core.commands import NewMessage, Send
 from veilmq.core.properties import Attribute
@@ -203,6 +203,7 @@ VALUES = st.builds(
 ) | st.builds(AttributeValue, data_type=st.sampled_from(["Binary", "Binary.gif"]), binary_value=st.binary(min_size=1))
 
 
+@UNHURRIED
 @given(st.dictionaries(st.text("abc-_9", min_size=1), VALUES, max_size=10))
 def test_attributes_come_back_as_they_were_sent(values: dict[str, AttributeValue]) -> None:
     """Through the bytes in which the engine keeps them."""

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.wire.sqs.asking import UNHURRIED
 from veilmq.core.properties import Attribute
 from veilmq.wire.sqs.digests import attributes_md5, body_md5
 
@@ -61,6 +62,7 @@ ATTRIBUTES = st.dictionaries(
 )
 
 
+@UNHURRIED
 @given(ATTRIBUTES)
 def test_the_digest_is_what_the_page_of_aws_describes(attributes: dict[str, Attribute]) -> None:
     """Put together in one piece here, with struct."""

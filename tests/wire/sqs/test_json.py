@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.wire.sqs.asking import CONTEXT, QUEUE, SENT, URL, ask, received, refusal
+from tests.wire.sqs.asking import CONTEXT, QUEUE, SENT, UNHURRIED, URL, ask, received, refusal
 from tests.wire.sqs.test_text import is_accepted
 from veilmq.core.commands import DeleteQueue, NewMessage, Send
 from veilmq.wire.sqs import ACTIONS, Call, SqsError, decode, encode_error, errors
@@ -150,6 +150,7 @@ def check(action: str, body: bytes) -> None:
     assert isinstance(outcome, Call) or outcome in {400, 404}
 
 
+@UNHURRIED
 @given(action=st.sampled_from([*ACTIONS, "Foo"]), body=st.binary())
 def test_any_bytes_give_a_call_or_an_error(action: str, body: bytes) -> None:
     """Whatever they are."""
@@ -178,6 +179,7 @@ VALUES = st.recursive(
 )
 
 
+@UNHURRIED
 @given(
     action=st.sampled_from(list(ACTIONS)),
     members=st.dictionaries(KNOWN, VALUES),
@@ -189,6 +191,7 @@ def test_any_json_gives_a_call_or_an_error(action: str, members: dict[str, Any],
     check(action, text.encode("utf-8", "surrogatepass"))
 
 
+@UNHURRIED
 @given(body=st.text(), name=st.from_regex("[a-z][a-z0-9_-]{0,9}", fullmatch=True), value=st.text(min_size=1))
 def test_a_text_that_is_accepted_comes_back_unchanged(body: str, name: str, value: str) -> None:
     """Body and attribute reach the engine as they were sent, or are refused."""

@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.wire.sqs.asking import UNHURRIED
 from veilmq.wire.sqs import SqsError
 from veilmq.wire.sqs.errors import INVALID_PARAMETER_VALUE
 from veilmq.wire.sqs.paging import name_before, token_after
 
 
+@UNHURRIED
 @given(st.text(st.characters(codec="utf-8"), min_size=1))
 def test_a_token_leads_back_to_its_name(name: str) -> None:
     """And is safe in a URL."""

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.wire.sqs.asking import UNHURRIED
 from veilmq.wire.sqs import SqsError
 from veilmq.wire.sqs.errors import INVALID_MESSAGE_CONTENTS
 from veilmq.wire.sqs.text import check_text
@@ -31,6 +32,7 @@ def test_the_first_and_the_last_of_each_range_and_their_neighbours() -> None:
         assert is_accepted(f"a{chr(code)}b") == is_legal(chr(code)), hex(code)
 
 
+@UNHURRIED
 @given(st.text(st.characters(codec=None)))
 def test_a_text_is_legal_when_each_character_is(text: str) -> None:
     """The quick check for printable ASCII lets nothing else through."""
