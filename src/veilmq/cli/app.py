@@ -1,0 +1,101 @@
+"""The table of commands, and the one place where their failures become exit codes.
+
+A command is a function; its arguments and options are its parameters. It answers an exit code or nothing, prints its
+answer, and raises when it fails.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from veilmq import __version__
+from veilmq.cli.doctor import doctor
+from veilmq.cli.failures import CommandFailed, UsageError
+from veilmq.cli.queue_create import create
+from veilmq.cli.queue_delete import delete
+from veilmq.cli.queue_list import list_queues
+from veilmq.cli.queue_purge import purge
+from veilmq.cli.queue_set import set_queue
+from veilmq.cli.queue_show import show
+from veilmq.cli.receive import receive
+from veilmq.cli.send import send
+from veilmq.cli.serve import serve
+from veilmq.client import ClientError, Unreachable
+
+DONE = 0
+FAILED = 1
+ASKED_WRONGLY = 2
+INTERRUPTED = 130
+READER_GONE = 141
+
+
+def build() -> App:
+    """Return the application: every command under its name."""
+    app = App(
+        name="veilmq",
+        help="A message queue whose received messages become invisible, not gone.",
+        help_format="plaintext",
+        version=f"veilmq {__version__}",
+        suppress_keyboard_interrupt=False,
+        result_action="return_value",
+        exit_on_error=False,
+        print_error=False,
+    )
+    app.command(serve)
+    app.command(_queue())
+    app.command(send)
+    app.command(receive)
+    app.command(doctor)
+    return app
+
+
+def _queue() -> App:
+    queue = App(name="queue", help="Create, list, show, set, purge or delete queues.")
+    queue.command(create)
+    queue.command(list_queues, name="list")
+    queue.command(show)
+    queue.command(set_queue, name="set")
+    queue.command(purge)
+    queue.command(delete)
+    return queue
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command that ``arguments`` (default: those of the process) name, and return its exit code."""
+    try:
+        code = build()(None if arguments is None else list(arguments))
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return _reader_gone()
+    except (CycloptsError, UsageError) as error:
+        return _fail(ASKED_WRONGLY, _sentence(error))
+    except (CommandFailed, ClientError, Unreachable) as error:
+        return _fail(FAILED, _sentence(error))
+    return code if isinstance(code, int) else DONE
+
+
+def _sentence(error: Exception) -> str:
+    """Return what ``error`` says, and what to do about it, on one line."""
+    if isinstance(error, CycloptsError):
+        error.verbose = False  # where in our code an option is defined helps nobody who mistyped it
+    text = " ".join(str(error).split())
+    if isinstance(error, Unreachable):
+        text += " Start a server with `veilmq serve`, or name another with --endpoint."
+    if isinstance(error, ClientError):
+        text = f"{text} ({error.code})"
+    return text
+
+
+def _fail(code: int, sentence: str) -> int:
+    print(f"veilmq: {sentence}", file=sys.stderr)
+    return code
+
+
+def _reader_gone() -> int:
+    """Give standard output another end, so that the interpreter's last flush has nothing to complain about."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return READER_GONE

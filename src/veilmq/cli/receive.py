@@ -1,0 +1,92 @@
+"""``veilmq receive``."""
+
+import base64
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from veilmq.cli.connection import connect
+from veilmq.cli.failures import CommandFailed
+from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, Json, Queue, whole_number
+from veilmq.cli.printing import instant, print_aligned, print_json
+from veilmq.client import QueueClient, ReceivedMessage
+from veilmq.core.limits import SQS_RECEIVE_COUNT, SQS_RECEIVE_WAIT_S, VISIBILITY_TIMEOUT_S
+from veilmq.core.properties import Attribute
+
+
+def receive(
+    queue: Queue,
+    /,
+    *,
+    count: Annotated[
+        int, whole_number(SQS_RECEIVE_COUNT, "How many messages to take at most.")
+    ] = SQS_RECEIVE_COUNT.default,
+    wait: Annotated[
+        int | None, whole_number(SQS_RECEIVE_WAIT_S, "Seconds to wait for a message, instead of the queue's.")
+    ] = None,
+    timeout: Annotated[
+        int | None, whole_number(VISIBILITY_TIMEOUT_S, "Seconds to hide the messages, instead of the queue's.")
+    ] = None,
+    delete: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Delete the messages after they are printed.")
+    ] = False,
+    json: Json = False,
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+) -> None:
+    """Receive messages and print them; they stay hidden until their timeout ends, and then come back."""
+    with connect(endpoint) as client:
+        messages = client.receive(queue, count=count, wait_s=wait, timeout_s=timeout)
+        if json:
+            print_json([_document(message) for message in messages])
+        else:
+            _print(messages)
+        if delete and messages:
+            sys.stdout.flush()  # a reader that went away has not seen them: then they must come back
+            _delete(client, queue, messages)
+
+
+def _print(messages: Sequence[ReceivedMessage]) -> None:
+    if not messages:
+        print("No message.", file=sys.stderr)
+    for place, message in enumerate(messages):
+        if place:
+            print()
+        print_aligned(_rows(message))
+
+
+def _rows(message: ReceivedMessage) -> list[tuple[str, object]]:
+    return [
+        ("id", message.id),
+        ("receipt", message.receipt),
+        ("sent", instant(message.sent_at_ms)),
+        ("first received", instant(message.first_received_at_ms)),
+        ("receive count", message.receive_count),
+        *[(f"attribute {name}", f"{_text(value)} ({value.type})") for name, value in message.attributes.items()],
+        ("body", message.body),
+    ]
+
+
+def _document(message: ReceivedMessage) -> dict[str, Any]:
+    return {
+        "id": message.id,
+        "receipt": message.receipt,
+        "body": message.body,
+        "attributes": {name: {"type": value.type, "value": _text(value)} for name, value in message.attributes.items()},
+        "sent_at_ms": message.sent_at_ms,
+        "first_received_at_ms": message.first_received_at_ms,
+        "receive_count": message.receive_count,
+    }
+
+
+def _text(value: Attribute) -> str:
+    """Return the value of an attribute; bytes in Base64."""
+    return value.text or "" if value.data is None else base64.b64encode(value.data).decode()
+
+
+def _delete(client: QueueClient, queue: str, messages: Sequence[ReceivedMessage]) -> None:
+    errors = client.delete_batch(queue, [message.receipt for message in messages])
+    failed = [error for error in errors if error is not None]
+    if failed:
+        raise CommandFailed(f"{len(failed)} of {len(messages)} messages were not deleted: {failed[0]}")
