@@ -1,0 +1,118 @@
+"""The second port: health for whoever starts and stops servers, metrics for whoever watches them.
+
+``/health/live`` answers while the event loop turns; ``/health/ready`` says whether requests should be sent here, and
+if not, why; ``/metrics`` is for Prometheus. Starlette on Uvicorn, in the same event loop as the queues.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from veilmq.core.commands import ShowQueue
+from veilmq.core.ports import Clock, Engine
+from veilmq.core.results import QueueCounts, QueueView
+from veilmq.engines.execute import execute
+from veilmq.server.connections import Connections
+from veilmq.server.longpoll import LongPolls
+from veilmq.server.metrics import Metrics
+from veilmq.server.prometheus import Snapshot, exposition
+
+DRAINING = "The server is draining: it is about to stop."
+FAILED = "The store has failed; the process is about to end, and recovers when it is started again."
+FULL = "The store is full: sends are refused until disk space is freed or queues are drained."
+
+
+class Store(Engine, Protocol):
+    """What the operator's pages ask of an engine, beyond its port."""
+
+    @property
+    def is_short_of_space(self) -> bool:
+        """Whether sends are refused because the disk is nearly full."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the store failed and nothing more is accepted."""
+
+    def queues(self) -> list[str]:
+        """Return the full names of all queues."""
+
+
+class Admin:
+    """The operator's pages of one server."""
+
+    def __init__(
+        self, *, engine: Store, clock: Clock, polls: LongPolls, connections: Connections, metrics: Metrics
+    ) -> None:
+        """Look at these; nothing is changed."""
+        self._engine = engine
+        self._clock = clock
+        self._polls = polls
+        self._connections = connections
+        self._metrics = metrics
+        self.app = Starlette(
+            routes=[
+                Route("/health/live", self._live),
+                Route("/health/ready", self._ready),
+                Route("/metrics", self._show_metrics),
+            ]
+        )
+
+    @asynccontextmanager
+    async def serving(self, listener: socket.socket) -> AsyncIterator[None]:
+        """Serve on ``listener`` while the context lasts."""
+        config = uvicorn.Config(
+            self.app, log_config=None, log_level="warning", access_log=False, lifespan="off", date_header=False
+        )
+        config.load()
+        server = uvicorn.Server(config)
+        server.lifespan = config.lifespan_class(config)
+        # Without its main loop, which wakes up ten times a second for a Date header and takes over the signals.
+        await server.startup(sockets=[listener])
+        try:
+            yield
+        finally:
+            await server.shutdown(sockets=[listener])
+
+    def obstacles(self) -> list[str]:
+        """Return why no requests should be sent here."""
+        found = {
+            DRAINING: self._connections.draining,
+            FAILED: self._engine.has_failed,
+            FULL: self._engine.is_short_of_space,
+        }
+        return [text for text, holds in found.items() if holds]
+
+    async def _live(self, request: Request) -> Response:
+        return PlainTextResponse("alive\n")
+
+    async def _ready(self, request: Request) -> Response:
+        obstacles = self.obstacles()
+        if obstacles:
+            return PlainTextResponse("\n".join(obstacles) + "\n", status_code=503)
+        return PlainTextResponse("ready\n")
+
+    async def _show_metrics(self, request: Request) -> Response:
+        snapshot = Snapshot(
+            metrics=self._metrics,
+            queues=await self._counts(),
+            now_ms=self._clock.now_ms(),
+            parked_polls=self._polls.parked,
+            open_connections=len(self._connections),
+        )
+        return Response(exposition(snapshot), media_type=CONTENT_TYPE_LATEST)
+
+    async def _counts(self) -> Sequence[tuple[str, QueueCounts]]:
+        """Count all queues; one that was deleted meanwhile is left out."""
+        names = self._engine.queues()
+        asked = (execute(self._engine, ShowQueue(queue=name, counts=True)) for name in names)
+        views = await asyncio.gather(*asked, return_exceptions=True)
+        return [(view.queue, view.counts) for view in views if isinstance(view, QueueView) and view.counts is not None]

@@ -1,0 +1,158 @@
+"""The server, from its settings to its last answer.
+
+Order matters at both ends. The store is opened before anyone can ask, and closed after everyone has been answered:
+at the first SIGTERM the server accepts no more, lets running commands finish, answers long polls with nothing, closes
+idle connections, and then the store.
+"""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from veilmq.core.ports import Clock
+from veilmq.engines.clock import SystemClock
+from veilmq.engines.embedded import EmbeddedEngine, EngineOptions, FolderError
+from veilmq.server.admin import Admin
+from veilmq.server.connections import Connections
+from veilmq.server.dispatch import Dispatcher
+from veilmq.server.listener import BindError, bind, url
+from veilmq.server.longpoll import LongPolls
+from veilmq.server.metrics import Metrics
+from veilmq.server.settings import ServerSettings
+from veilmq.server.shutdown import Shutdown
+
+log = logging.getLogger(__name__)
+
+_FAILURE_GRACE_S = 1.0  # for the answers "unknown" to reach those who wait
+
+
+class StoreFailedError(Exception):
+    """The store failed while the server ran; the next start recovers what was acknowledged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """A server that serves: where, and what tests and programs that embed it may reach."""
+
+    endpoint: str
+    admin_endpoint: str
+    data: Path | None
+    engine: EmbeddedEngine
+    polls: LongPolls
+    stop: Callable[[], None]
+
+
+async def serve(
+    settings: ServerSettings, *, clock: Clock | None = None, ready: Callable[[Bound], None] | None = None
+) -> None:
+    """Serve until SIGTERM, SIGINT or ``Bound.stop``; ``ready`` is called once clients can connect.
+
+    Raises ``FolderError``, ``BindError``, and ``StoreFailedError`` when the store failed.
+    """
+    clock = clock or SystemClock()
+    shutdown = Shutdown()
+    async with AsyncExitStack() as closing:
+        engine = EmbeddedEngine.open(
+            settings.data, clock=clock, options=_engine_options(settings), on_fatal=shutdown.fail
+        )
+        closing.push_async_callback(engine.close)
+        listener = closing.enter_context(bind(settings.host, settings.port, setting="port"))
+        admin_listener = closing.enter_context(bind(settings.admin_host, settings.admin_port, setting="admin_port"))
+
+        polls, metrics = LongPolls(engine=engine, clock=clock), Metrics()
+        dispatcher = Dispatcher(
+            polls=polls, metrics=metrics, host=settings.host, account=settings.account, region=settings.region
+        )
+        connections = Connections(handler=dispatcher.handle)
+        admin = Admin(engine=engine, clock=clock, polls=polls, connections=connections, metrics=metrics)
+        await closing.enter_async_context(admin.serving(admin_listener))
+        closing.enter_context(shutdown.on_signals())
+        acceptor = await asyncio.get_running_loop().create_server(connections.protocol, sock=listener)
+        bound = Bound(
+            endpoint=url(listener),
+            admin_endpoint=url(admin_listener),
+            data=settings.data,
+            engine=engine,
+            polls=polls,
+            stop=shutdown.request,
+        )
+        await _until_the_end(bound, shutdown, ready=ready)
+        acceptor.close()
+        polls.answer_all()
+        await _drain(connections, shutdown, within_s=settings.drain_s_max)
+    if shutdown.failure is not None:
+        raise StoreFailedError(f"The store has failed: {shutdown.failure}") from shutdown.failure
+    log.info("stopped")
+
+
+def run(settings: ServerSettings, *, stream: TextIO | None = None) -> int:
+    """Serve as a process of its own and return its exit status; say on ``stream`` how to begin."""
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    stream = stream or sys.stdout
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(serve(settings, ready=lambda bound: announce(bound, stream)))
+    except (FolderError, BindError, StoreFailedError) as error:
+        log.error("%s", error)
+        return 1
+    return 0
+
+
+def announce(bound: Bound, stream: TextIO) -> None:
+    """Tell a person where the server is and how to send a first message."""
+    kept = "in memory only, gone when the server stops" if bound.data is None else f"in {bound.data.resolve()}"
+    stream.write(
+        f"""veilmq serves Amazon SQS at {bound.endpoint}
+  messages are kept {kept}
+  health and metrics are at {bound.admin_endpoint}
+Send a first message from another terminal:
+  veilmq queue create hello --endpoint {bound.endpoint}
+  veilmq send hello 'Hello, world' --endpoint {bound.endpoint}
+"""
+    )
+    stream.flush()
+
+
+async def _until_the_end(bound: Bound, shutdown: Shutdown, *, ready: Callable[[Bound], None] | None) -> None:
+    log.info("serving %s, data in %s", bound.endpoint, bound.data or "memory")
+    if ready is not None:
+        ready(bound)
+    await shutdown.requested.wait()
+    log.info("stopping: %d long polls wait", bound.polls.parked)
+
+
+async def _drain(connections: Connections, shutdown: Shutdown, *, within_s: float) -> None:
+    """Let everyone finish, for ``within_s`` at most, unless there is no time for that."""
+    if shutdown.failure is not None:
+        await connections.drain(within_s=_FAILURE_GRACE_S)
+        return
+    draining = asyncio.ensure_future(connections.drain(within_s=within_s))
+    hurried = asyncio.ensure_future(shutdown.at_once.wait())
+    await asyncio.wait((draining, hurried), return_when=asyncio.FIRST_COMPLETED)
+    hurried.cancel()
+    if not draining.done():
+        connections.abort()
+    await draining
+
+
+def _engine_options(settings: ServerSettings) -> EngineOptions:
+    return EngineOptions(
+        ready_window_messages=settings.ready_window_messages,
+        hidden_window_leases=settings.hidden_window_leases,
+        body_cache_bytes=settings.body_cache_bytes,
+        free_space_reserve_bytes=settings.free_space_reserve_bytes,
+    )
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's event loop where it exists (not on Windows), which carries twice the requests."""
+    try:
+        import uvloop  # noqa: PLC0415
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,146 @@
+"""From a request to its reply: which protocol it is, what it asks, whom to ask, and the way back.
+
+No error ends here: what the protocol refuses is answered in its own words, and a defect of ours is logged and answered
+as one; the connection and everyone else go on.
+"""
+
+import logging
+import re
+from time import perf_counter
+from typing import Any
+
+from veilmq.core.commands import Receive
+from veilmq.core.errors import InternalError
+from veilmq.server import origin
+from veilmq.server.http_refusal import Refusal
+from veilmq.server.http_request import Pending, Request
+from veilmq.server.longpoll import LongPolls
+from veilmq.server.metrics import Metrics
+from veilmq.server.protocols import PROTOCOLS, Protocol
+from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.json import Call
+from veilmq.wire.sqs.reply import Reply
+
+log = logging.getLogger(__name__)
+
+UNKNOWN_ACTION = "unknown"
+"""The label of requests that name no action that we know."""
+
+_HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+_CONTEXTS_MAX = 256
+_WRONG_METHOD = Refusal(405, "Queues are spoken to by POST.")
+_WRONG_HOST = Refusal(400, "The Host header is not the address of a host; send name or name:port.")
+_FOREIGN = Refusal(403, origin.EXPLANATION)
+_NOT_UNDERSTOOD = Refusal(
+    404,
+    "No protocol of this server recognises the request. SQS clients send JSON with the header "
+    "X-Amz-Target: AmazonSQS.<action>; point an AWS SDK or the AWS CLI here with its endpoint URL setting.",
+)
+
+
+class Dispatcher:
+    """The handler of all requests of one server."""
+
+    __slots__ = ("_account", "_contexts", "_host", "_polls", "_region", "_submit", "metrics")
+
+    def __init__(self, *, polls: LongPolls, metrics: Metrics, host: str, account: str, region: str) -> None:
+        """``host`` is the name or address that the server listens on; the engine is that of ``polls``."""
+        self._polls = polls
+        self._submit = polls.engine.submit
+        self._host = host
+        self._account = account
+        self._region = region
+        self._contexts: dict[bytes, RequestContext] = {}
+        self.metrics = metrics
+
+    def handle(self, request: Request) -> Pending | None:
+        """Answer ``request`` now or later; see ``http_request.Handler``."""
+        started_s = perf_counter()
+        refusal = self._obstacle(request)
+        if refusal is not None:
+            self._refuse(request, refusal, started_s)
+            return None
+        host = request.headers.get(b"host", b"")
+        context = self._contexts.get(host) or self._context(host)
+        if context is None:
+            self._refuse(request, _WRONG_HOST, started_s)
+            return None
+        for protocol in PROTOCOLS:
+            action = protocol.recognise(request)
+            if action is not None:
+                return self._ask(request, protocol, action, context, started_s)
+        self._refuse(request, _NOT_UNDERSTOOD, started_s)
+        return None
+
+    def _obstacle(self, request: Request) -> Refusal | None:
+        headers = request.headers
+        if (b"origin" in headers or b"sec-fetch-site" in headers) and origin.is_foreign(headers, own_name=self._host):
+            return _FOREIGN
+        return None if request.method == b"POST" else _WRONG_METHOD
+
+    def _ask(
+        self, request: Request, protocol: Protocol, action: bytes, context: RequestContext, started_s: float
+    ) -> Pending | None:
+        exchange = Exchange(request, self.metrics, protocol, protocol.labels.get(action, UNKNOWN_ACTION), started_s)
+        try:
+            call = protocol.decode(action, request.body, context)
+        except protocol.refused as error:
+            exchange.reply(protocol.refuse(error))
+            return None
+        except Exception:
+            log.exception("a request of action %s could not be decoded", exchange.action)
+            exchange.reply(protocol.fail(InternalError()))
+            return None
+        exchange.call = call
+        command = call.command
+        if type(command) is Receive:
+            return self._polls.receive(command, wait_s=call.wait_s, answer=exchange.done)
+        self._submit(command, exchange.done)
+        return None
+
+    def _refuse(self, request: Request, refusal: Refusal, started_s: float) -> None:
+        self.metrics.count(UNKNOWN_ACTION, refusal.status, perf_counter() - started_s)
+        request.respond(refusal.status, refusal.headers, refusal.body)
+
+    def _context(self, host: bytes) -> RequestContext | None:
+        """Return what all requests to ``host`` share; ``None`` for what cannot stand in a URL."""
+        if host and not _HOST.fullmatch(host):
+            return None
+        if len(self._contexts) >= _CONTEXTS_MAX:
+            self._contexts.clear()
+        base_url = "http://" + (host.decode() or self._host)
+        context = RequestContext(base_url=base_url, account=self._account, region=self._region)
+        self._contexts[host] = context
+        return context
+
+
+class Exchange:
+    """A request that a protocol has recognised, on its way to the reply."""
+
+    __slots__ = ("_metrics", "_protocol", "_request", "_started_s", "action", "call")
+
+    def __init__(self, request: Request, metrics: Metrics, protocol: Protocol, action: str, started_s: float) -> None:
+        """``call`` is set when the request has been decoded."""
+        self._request = request
+        self._metrics = metrics
+        self._protocol = protocol
+        self._started_s = started_s
+        self.action = action
+        self.call: Call
+
+    def done(self, result: Any) -> None:
+        """Answer with the result or the ``VeilmqError`` of the command."""
+        try:
+            reply = self.call.encode(result)
+        except Exception:
+            log.exception("the answer to %s could not be encoded", self.action)
+            reply = self._protocol.fail(InternalError())
+        self.reply(reply)
+
+    def reply(self, reply: Reply) -> None:
+        """Write the reply, and count it."""
+        headers = b""
+        for name, value in reply.headers:
+            headers += b"%b: %b\r\n" % (name, value)
+        self._request.respond(reply.status, headers, reply.body)
+        self._metrics.count(self.action, reply.status, perf_counter() - self._started_s)

@@ -1,0 +1,285 @@
+"""Long polls: receives that wait for a message, first come first served, at no cost while they wait.
+
+A receive is asked of the engine at once. If it comes back empty and may wait, it parks at the end of its queue's line.
+While anybody is in the line the engine tells us, between two commands, when the queue has or will have a message; then
+the first in the line is asked again, as the very next command of the same batch, so no later receive overtakes it. Who
+was asked and got nothing goes back to its place; who got something has the next one asked if there is more. Whoever
+ends without an answer of its own (its client has gone) passes the question on, so no message waits beside a waiter.
+
+The first of a line is asked a second time before it parks: what was sent between its first answer and the beginning of
+the watch would be missed otherwise. Receives that do not wait pay one look into a table.
+
+There is one timer for each line (the next instant at which the queue has something by itself) and one for each
+deadline, and nothing that runs periodically.
+"""
+
+from bisect import insort
+from typing import Any
+
+from veilmq.core.commands import Receive
+from veilmq.core.errors import QueueNotFound
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.ports import Clock, Done, Engine, Timer
+from veilmq.core.results import Received
+
+
+def nothing() -> Received:
+    """Return the result of a receive that waited in vain."""
+    return Received(messages=[], next_due_ms=None, receive_wait_s=0)
+
+
+class LongPolls:
+    """All receives of a server, those that wait and those that do not."""
+
+    def __init__(self, *, engine: Engine, clock: Clock) -> None:
+        """Use ``engine``, on its event loop and by its ``clock``."""
+        self.engine = engine
+        self.clock = clock
+        self.closing = False
+        self._lines: dict[str, _Line] = {}
+        self._tickets = 0
+
+    def receive(self, command: Receive, *, wait_s: int | None, answer: Done) -> "Poll":
+        """Ask for messages; ``answer`` is called once, after ``wait_s`` at the latest (``None``: the queue's own)."""
+        line = self._lines.get(command.queue)
+        if line is not None:
+            line.look()
+        poll = Poll(self, command, wait_s, answer)
+        self.engine.submit(command, poll.first_done)
+        return poll
+
+    def answer_all(self) -> None:
+        """Answer everyone who waits with nothing, and let nobody wait from now on; the server is closing."""
+        self.closing = True
+        for line in list(self._lines.values()):
+            for poll in list(line.parked):
+                poll.hurry()
+
+    @property
+    def parked(self) -> int:
+        """Return how many receives wait."""
+        return sum(len(line.parked) for line in self._lines.values())
+
+    @property
+    def asking(self) -> int:
+        """Return how many that waited, or are about to wait, are being asked at this moment."""
+        return sum(line.asking for line in self._lines.values())
+
+    def line(self, queue: str) -> "_Line":
+        """Return the line of ``queue``, made if there is none."""
+        line = self._lines.get(queue)
+        if line is None:
+            line = self._lines[queue] = _Line(self, queue)
+            self.engine.watch(queue, line.wake)
+        return line
+
+    def drop(self, queue: str) -> None:
+        """End a line that nobody is in."""
+        del self._lines[queue]
+        self.engine.unwatch(queue)
+
+    def ticket(self) -> int:
+        """Return the next place in any line."""
+        self._tickets += 1
+        return self._tickets
+
+
+class Poll:
+    """One receive, from its first asking to its answer."""
+
+    __slots__ = ("_answer", "_line", "_polls", "_timer", "_wait_s", "command", "deadline_ms", "ticket")
+
+    def __init__(self, polls: LongPolls, command: Receive, wait_s: int | None, answer: Done) -> None:
+        """``LongPolls.receive`` makes these."""
+        self._polls = polls
+        self._answer: Done | None = answer
+        self._wait_s = wait_s
+        self._line: _Line | None = None
+        self._timer: Timer | None = None
+        self.command = command
+        self.deadline_ms = 0
+        self.ticket = 0
+
+    def withdraw(self) -> None:
+        """Forget it: what is not begun does not happen."""
+        if self._answer is None:
+            return
+        self._answer = None
+        if self._line is None:
+            self._polls.engine.withdraw(self.first_done)
+        else:
+            self._end_waiting().lose(self)
+
+    def hurry(self) -> None:
+        """Answer with what there is."""
+        self._wait_s = 0
+        self.deadline_ms = 0
+        if self._line is not None and self._line.remove(self):
+            self.finish(nothing())
+
+    def first_done(self, result: Any) -> None:
+        """Take the first answer of the engine: pass it on, or begin to wait."""
+        if self._answer is None:
+            return
+        wait_s = self._waits(result)
+        if not wait_s:
+            answer, self._answer = self._answer, None
+            answer(result)
+            return
+        clock = self._polls.clock
+        self.deadline_ms = clock.now_ms() + wait_s * SECOND_MS
+        self.ticket = self._polls.ticket()
+        self._line = self._polls.line(self.command.queue)
+        self._timer = clock.call_at(self.deadline_ms, self._expire)
+        self._line.join(self, result)
+
+    def done(self, result: Any) -> None:
+        """Take another answer: pass it on, or go back to the line."""
+        line = self._line
+        if line is None:
+            return  # withdrawn after it was begun
+        in_vain = isinstance(result, Received) and not result.messages
+        if in_vain and self._polls.clock.now_ms() < self.deadline_ms:
+            line.keep(self, result)
+        else:
+            self.finish(result)
+            line.let_go(result)
+
+    def finish(self, result: Any) -> None:
+        """Answer; it is in no line any more."""
+        answer, self._answer = self._answer, None
+        self._end_waiting()
+        assert answer is not None, "a poll is answered once"
+        answer(result)
+
+    def _waits(self, result: Any) -> int:
+        if not isinstance(result, Received) or result.messages or self._polls.closing:
+            return 0
+        return result.receive_wait_s if self._wait_s is None else self._wait_s
+
+    def _expire(self) -> None:
+        if self._line is not None and self._line.remove(self):
+            self.finish(nothing())
+
+    def _end_waiting(self) -> "_Line":
+        line, self._line = self._line, None
+        assert line is not None, "only who is in a line can leave it"
+        assert self._timer is not None, "who is in a line has a deadline"
+        self._timer.cancel()
+        return line
+
+
+def _place(poll: Poll) -> int:
+    return poll.ticket
+
+
+class _Line:
+    """The polls that wait on one queue, in order, and what is known of its next message."""
+
+    __slots__ = ("_due_ms", "_polls", "_queue", "_timer", "_timer_at_ms", "asking", "parked")
+
+    def __init__(self, polls: LongPolls, queue: str) -> None:
+        self._polls = polls
+        self._queue = queue
+        self._due_ms: int | None = None
+        self._timer: Timer | None = None
+        self._timer_at_ms = 0
+        self.parked: list[Poll] = []
+        self.asking = 0
+
+    def wake(self, due_ms: int) -> None:
+        """Hear from the engine, perhaps between two commands, that there is, or may be, a message at ``due_ms``."""
+        self._note(due_ms)
+        self.look()
+
+    def look(self) -> None:
+        """Ask the first of the line if there should be something by now; if later, make sure to look then."""
+        due_ms = self._due_ms
+        if due_ms is None or not self.parked:
+            return
+        if due_ms <= self._polls.clock.now_ms():
+            self._ask(self.parked.pop(0))
+        elif self._timer is None or due_ms < self._timer_at_ms:
+            self._set_timer(due_ms)
+
+    def join(self, poll: Poll, result: Received) -> None:
+        """Take a new poll in: at the end, or, where it is the only one, by asking again now that there is a watch."""
+        if self.parked or self.asking:
+            self._park(poll, result)
+        else:
+            self._ask(poll)
+
+    def keep(self, poll: Poll, result: Received) -> None:
+        """Park a poll that was asked and got nothing, at its old place."""
+        self.asking -= 1
+        self._park(poll, result)
+
+    def let_go(self, result: Any) -> None:
+        """Hear the answer of a poll that was asked and is out of the line; it tells how it goes on."""
+        self.asking -= 1
+        if isinstance(result, Received):
+            self._note(result.next_due_ms)
+            self.look()
+        elif isinstance(result, QueueNotFound):
+            self._end_all()
+        else:
+            self._pass_on()
+        self._leave_if_empty()
+
+    def remove(self, poll: Poll) -> bool:
+        """Take out a poll that is parked; tell whether it was."""
+        if poll not in self.parked:
+            return False
+        self.parked.remove(poll)
+        self._leave_if_empty()
+        return True
+
+    def lose(self, poll: Poll) -> None:
+        """Take out a poll whose client has gone."""
+        if self.remove(poll):
+            return
+        self._polls.engine.withdraw(poll.done)
+        self.asking -= 1
+        self._pass_on()
+        self._leave_if_empty()
+
+    def _park(self, poll: Poll, result: Received) -> None:
+        insort(self.parked, poll, key=_place)
+        self._note(result.next_due_ms)
+        self.look()
+
+    def _ask(self, poll: Poll) -> None:
+        self._due_ms = None  # its answer says it anew
+        self.asking += 1
+        self._polls.engine.submit(poll.command, poll.done)
+
+    def _pass_on(self) -> None:
+        """Ask the next one: the one asked before did not bring home what the queue had to say."""
+        if self.parked:
+            self._ask(self.parked.pop(0))
+
+    def _end_all(self) -> None:
+        parked, self.parked = self.parked, []
+        for poll in parked:
+            poll.finish(QueueNotFound(self._queue))
+
+    def _note(self, due_ms: int | None) -> None:
+        if due_ms is not None and (self._due_ms is None or due_ms < self._due_ms):
+            self._due_ms = due_ms
+
+    def _set_timer(self, at_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at_ms = at_ms
+        self._timer = self._polls.clock.call_at(at_ms, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self.look()
+
+    def _leave_if_empty(self) -> None:
+        if self.parked or self.asking:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._polls.drop(self._queue)

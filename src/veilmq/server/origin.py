@@ -1,0 +1,38 @@
+"""Requests that a web page of somebody else makes are refused: a browser can reach what only its user may reach.
+
+Browsers tell where a request comes from (``Origin``, ``Sec-Fetch-Site``; Fetch standard), no other client does. A page
+is ours if its origin is the address that the request was sent to, and if that address is an IP address, a name of the
+loopback interface or the name that we listen on: any other name may have been pointed at us by its owner ("DNS
+rebinding").
+"""
+
+from ipaddress import ip_address
+
+FOREIGN_SITES = frozenset({b"cross-site", b"same-site"})
+
+EXPLANATION = (
+    "This request comes from a web page of another site, which may not use the queues. "
+    "Programs need no Origin header; a page must be served from this address."
+)
+
+
+def is_foreign(headers: dict[bytes, bytes], *, own_name: str) -> bool:
+    """Tell whether a foreign web page made the request; ``own_name`` is the host name that the server listens on."""
+    if headers.get(b"sec-fetch-site") in FOREIGN_SITES:
+        return True
+    origin = headers.get(b"origin")
+    if origin is None:
+        return False
+    host = headers.get(b"host", b"")
+    return origin.lower() != b"http://" + host.lower() or not _is_own(host.decode("latin-1"), own_name)
+
+
+def _is_own(host: str, own_name: str) -> bool:
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    if name.lower() in {own_name.lower(), "localhost"}:
+        return True
+    try:
+        ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,87 @@
+"""The counters in Prometheus' text format, made by ``prometheus_client`` from one snapshot when somebody asks."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.results import QueueCounts
+from veilmq.server.metrics import LATENCY_BOUNDS_S, Metrics
+
+_BOUNDS = (*(str(bound) for bound in LATENCY_BOUNDS_S), "+Inf")
+_NAMESPACE = "veilmq"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """One instant of a server; ``queues`` has the full name and the counts of each."""
+
+    metrics: Metrics
+    queues: Sequence[tuple[str, QueueCounts]]
+    now_ms: int
+    parked_polls: int
+    open_connections: int
+
+
+def exposition(snapshot: Snapshot) -> bytes:
+    """Return ``snapshot``, and what the process uses, as text."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_SnapshotCollector(snapshot))
+    ProcessCollector(registry=registry)
+    return generate_latest(registry)
+
+
+class _SnapshotCollector(Collector):
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _requests(self._snapshot.metrics)
+        yield from _queues(self._snapshot)
+        yield _gauge("long_polls_parked", "Receives that wait for a message.", self._snapshot.parked_polls)
+        yield _gauge("connections_open", "Connections of clients.", self._snapshot.open_connections)
+
+
+def _requests(metrics: Metrics) -> Iterator[Metric]:
+    requests = CounterMetricFamily(
+        f"{_NAMESPACE}_requests", "Requests answered, by action and HTTP status.", labels=["action", "code"]
+    )
+    durations = HistogramMetricFamily(
+        f"{_NAMESPACE}_request_duration_seconds",
+        "From the whole request to its reply; the waiting of long polls included.",
+        labels=["action", "code"],
+    )
+    for action, status, series in metrics.series():
+        labels = [action, str(status)]
+        cumulated = accumulate(series.buckets)
+        requests.add_metric(labels, series.count)
+        durations.add_metric(labels, list(zip(_BOUNDS, cumulated, strict=True)), sum_value=series.seconds)
+    yield requests
+    yield durations
+
+
+def _queues(snapshot: Snapshot) -> Iterator[Metric]:
+    visible = _family("queue_messages_visible", "Messages that can be received.")
+    in_flight = _family("queue_messages_in_flight", "Messages that somebody has received and not deleted.")
+    delayed = _family("queue_messages_delayed", "Messages whose delay has not ended.")
+    oldest = _family("queue_oldest_message_age_seconds", "Age of the oldest message not deleted; 0 without any.")
+    for queue, counts in snapshot.queues:
+        sent_at_ms = snapshot.now_ms if counts.oldest_sent_at_ms is None else counts.oldest_sent_at_ms
+        visible.add_metric([queue], counts.visible)
+        in_flight.add_metric([queue], counts.in_flight)
+        delayed.add_metric([queue], counts.delayed)
+        oldest.add_metric([queue], max(0, snapshot.now_ms - sent_at_ms) / SECOND_MS)
+    yield from (visible, in_flight, delayed, oldest)
+
+
+def _family(name: str, text: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"{_NAMESPACE}_{name}", text, labels=["queue"])
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"{_NAMESPACE}_{name}", text, value=value)

@@ -1,0 +1,59 @@
+"""The protocols that one port speaks: a row each, which knows its own requests and takes them apart.
+
+The first row that recognises a request serves it. A new protocol is a new row.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from veilmq.core.errors import VeilmqError
+from veilmq.server.http_request import Request
+from veilmq.wire.sqs import json as sqs_json
+from veilmq.wire.sqs.actions import ACTIONS
+from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.errors import SqsError, from_core
+from veilmq.wire.sqs.json import Call
+from veilmq.wire.sqs.reply import Reply
+
+_SQS_TARGET = b"AmazonSQS."
+
+
+class Protocol(NamedTuple):
+    """One protocol.
+
+    ``recognise`` returns the name of the action, or ``None`` where the request is of another protocol; ``decode`` may
+    raise ``Refused``'s type, which ``refuse`` answers; ``fail`` answers an error of ours before there is a call.
+    ``labels`` has the names under which actions are counted.
+    """
+
+    name: str
+    recognise: Callable[[Request], bytes | None]
+    decode: Callable[[bytes, bytes, RequestContext], Call]
+    refused: type[Exception]
+    refuse: Callable[[Any], Reply]
+    fail: Callable[[VeilmqError], Reply]
+    labels: dict[bytes, str]
+
+
+def _sqs_json_action(request: Request) -> bytes | None:
+    """Every AWS JSON service names its action in this header; those of other services are unknown actions here."""
+    target = request.headers.get(b"x-amz-target")
+    return target if target is None else target.removeprefix(_SQS_TARGET)
+
+
+def _sqs_json_fail(error: VeilmqError) -> Reply:
+    return sqs_json.encode_error(from_core(error))
+
+
+SQS_JSON = Protocol(
+    name="sqs-json",
+    recognise=_sqs_json_action,
+    decode=sqs_json.decode,
+    refused=SqsError,
+    refuse=sqs_json.encode_error,
+    fail=_sqs_json_fail,
+    labels={name.encode(): name for name in ACTIONS},
+)
+
+PROTOCOLS = (SQS_JSON,)
+"""All rows, in the order in which they are tried."""

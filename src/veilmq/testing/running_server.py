@@ -1,0 +1,117 @@
+"""A real server for tests: its own thread, its own event loop, real sockets on free loopback ports.
+
+With the virtual clock (the default) nothing becomes due until ``advance``, which goes from one instant to the next at
+which something is due and lets the server finish what that set off, so that a test sees the state of that moment.
+"""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from veilmq.core.commands import ListQueues
+from veilmq.core.ports import Clock
+from veilmq.engines.execute import execute
+from veilmq.server.app import Bound, serve
+from veilmq.server.settings import ServerSettings
+from veilmq.testing.virtual_clock import VirtualClock
+
+T = TypeVar("T")
+
+_PATIENCE_S = 30.0
+
+
+class RunningServer:
+    """A context manager: the server runs inside it.
+
+    ``data`` is a folder that outlives the server, ``None`` keeps everything in memory. ``clock`` is a ``VirtualClock``
+    unless another one is given. ``settings`` are fields of ``ServerSettings``.
+    """
+
+    def __init__(self, *, data: Path | None = None, clock: Clock | None = None, **settings: Any) -> None:
+        """Start nothing yet."""
+        self.clock: Clock = clock or VirtualClock()
+        self._settings = ServerSettings(**{"port": 0, "admin_port": 0, "data": data, **settings})
+        self._thread = threading.Thread(target=self._run, name="veilmq-server", daemon=True)
+        self._ready: Future[tuple[Bound, asyncio.AbstractEventLoop]] = Future()
+        self._ended: Future[None] = Future()
+
+    def __enter__(self) -> Self:
+        """Start the server; raises what ``serve`` raises."""
+        self._thread.start()
+        self._bound, self._loop = self._ready.result(_PATIENCE_S)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the server as SIGTERM would, and wait for its end."""
+        self.stop()
+
+    @property
+    def endpoint(self) -> str:
+        """Return the URL that queue clients use."""
+        return self._bound.endpoint
+
+    @property
+    def admin_endpoint(self) -> str:
+        """Return the URL of health and metrics."""
+        return self._bound.admin_endpoint
+
+    def stop(self) -> None:
+        """Drain and stop; harmless when it has stopped. Raises what ended the server if that was an error."""
+        if not self._ended.done():
+            self._loop.call_soon_threadsafe(self._bound.stop)
+        self._ended.result(_PATIENCE_S)
+        self._thread.join(_PATIENCE_S)
+
+    def advance(self, ms: int) -> None:
+        """Move the virtual clock; returns when everything that became due has been answered."""
+        assert isinstance(self.clock, VirtualClock), "only a virtual clock can be moved"
+        self._call(self._advance(self.clock, self.clock.now_ms() + ms))
+
+    def settle(self) -> None:
+        """Wait until everything that the server has received so far is answered or parked."""
+        self._call(self._settle())
+
+    @property
+    def parked(self) -> int:
+        """Return how many receives wait for a message."""
+        return self._call(self._parked())
+
+    async def _parked(self) -> int:
+        await self._settle()
+        return self._bound.polls.parked
+
+    async def _advance(self, clock: VirtualClock, until_ms: int) -> None:
+        await self._settle()
+        while (at_ms := clock.next_timer_ms()) is not None and at_ms <= until_ms:
+            clock.set(max(at_ms, clock.now_ms()))
+            await self._settle()
+        clock.set(until_ms)
+        await self._settle()
+
+    async def _settle(self) -> None:
+        """Pass through the engine, which answers in order, until no poll is being asked any more."""
+        barrier = ListQueues(account="")
+        await execute(self._bound.engine, barrier)
+        while self._bound.polls.asking:
+            await execute(self._bound.engine, barrier)
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE_S)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(serve(self._settings, clock=self.clock, ready=self._serving))
+        except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits
+            failed = self._ended if self._ready.done() else self._ready
+            failed.set_exception(error)
+        else:
+            self._ended.set_result(None)
+
+    def _serving(self, bound: Bound) -> None:
+        self._ready.set_result((bound, asyncio.get_running_loop()))
