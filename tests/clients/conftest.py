@@ -1,0 +1,36 @@
+"""A real server with a clock that the test moves, and a stock boto3 client for it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from veilmq.testing import RunningServer
+
+
+@pytest.fixture
+def server() -> Iterator[RunningServer]:
+    """A server in memory."""
+    with RunningServer() as running:
+        yield running
+
+
+@pytest.fixture
+def sqs(server: RunningServer) -> Any:
+    """The client that everybody has, told only where the server is."""
+    return boto3.client(
+        "sqs",
+        endpoint_url=server.endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="any",
+        aws_secret_access_key="any",
+        config=Config(retries={"total_max_attempts": 1}, read_timeout=30),
+    )
+
+
+@pytest.fixture
+def url(sqs: Any) -> str:
+    """The URL of a queue."""
+    return str(sqs.create_queue(QueueName="jobs")["QueueUrl"])
