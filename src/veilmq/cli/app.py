@@ -23,12 +23,19 @@ from veilmq.cli.receive import receive
 from veilmq.cli.send import send
 from veilmq.cli.serve import serve
 from veilmq.client import ClientError, Unreachable
+from veilmq.client.transport import UNEXPECTED_REPLY
 
 DONE = 0
 FAILED = 1
 ASKED_WRONGLY = 2
 INTERRUPTED = 130
 READER_GONE = 141
+
+_REMEDIES = {
+    "QueueDoesNotExist": "`veilmq queue list` names those that do; `veilmq queue create` makes one.",
+    "QueueNameExists": "`veilmq queue show` tells its settings, `veilmq queue set` changes them.",
+    UNEXPECTED_REPLY: "Name the endpoint of a queue server with --endpoint.",
+}
 
 
 def build() -> App:
@@ -86,7 +93,7 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, Unreachable):
         text += " Start a server with `veilmq serve`, or name another with --endpoint."
     if isinstance(error, ClientError):
-        text = f"{text} ({error.code})"
+        text = f"{text} ({error.code}) {_REMEDIES.get(error.code, '')}".rstrip()
     return text
 
 

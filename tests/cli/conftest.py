@@ -1,0 +1,85 @@
+"""What the tests of the commands run on: a server, and `veilmq` with its output caught."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.tree import SRC
+from veilmq.cli import main
+from veilmq.client import HttpQueueClient
+from veilmq.testing import RunningServer
+
+COMMAND = (sys.executable, "-m", "veilmq")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a command ended, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+Veilmq = Callable[..., Outcome]
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Return the environment of a command of its own process: this source tree, no settings but `variables`."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("VEILMQ_")}
+    return plain | {"PYTHONPATH": str(SRC), "COLUMNS": "100"} | variables
+
+
+def command(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run `veilmq` as a process of its own, without a terminal."""
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        env=environment(**variables),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture(autouse=True)
+def clean_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in an empty folder and without settings in the environment."""
+    monkeypatch.chdir(tmp_path)
+    for name in os.environ:
+        if name.startswith("VEILMQ_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def veilmq(capsys: pytest.CaptureFixture[str]) -> Veilmq:
+    """Run a command in this process."""
+
+    def run(*arguments: str) -> Outcome:
+        capsys.readouterr()
+        code = main(arguments)
+        printed = capsys.readouterr()
+        return Outcome(code=code, out=printed.out, err=printed.err)
+
+    return run
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
+    """Run a server that keeps nothing; it is the endpoint of every command."""
+    with RunningServer() as running:
+        monkeypatch.setenv("VEILMQ_ENDPOINT", running.endpoint)
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[HttpQueueClient]:
+    """Look at the server from beside the commands."""
+    with HttpQueueClient(server.endpoint) as connected:
+        yield connected

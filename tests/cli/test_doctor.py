@@ -1,0 +1,92 @@
+"""`veilmq doctor` on real folders: sound, damaged, absent."""
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Veilmq
+from veilmq.client import HttpQueueClient
+from veilmq.testing import RunningServer
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Make a data folder with one queue and two messages, one of them in flight."""
+    path = tmp_path / "there"
+    with RunningServer(data=path) as server, HttpQueueClient(server.endpoint) as client:
+        client.create_queue("orders")
+        client.send("orders", "a")
+        client.receive("orders")
+        client.send("orders", "b")
+    return path
+
+
+def test_a_sound_folder_is_ok(folder: Path, veilmq: Veilmq) -> None:
+    """The facts, a line for each check, and a verdict; nothing is changed."""
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    answer = veilmq("doctor", "--data", str(folder))
+    assert (answer.code, answer.err) == (0, "")
+    lines = answer.out.splitlines()
+    assert lines[0].split() == ["folder", str(folder)]
+    assert ["messages", "2"] in [line.split() for line in lines]
+    assert "ok      the database file is sound" in lines
+    assert "FAILED" not in answer.out
+    assert lines[-1] == "Every check is ok."
+    assert {file.name: file.read_bytes() for file in folder.iterdir() if file.name in before} == before
+
+
+def test_json_has_facts_and_checks(folder: Path, veilmq: Veilmq) -> None:
+    """One document."""
+    found = json.loads(veilmq("doctor", "--data", str(folder), "--json").out)
+    assert (found["folder"], found["ok"], found["facts"]["queues"]) == (str(folder), True, 1)
+    assert {"check": "the database file is sound", "ok": True, "detail": ""} in found["checks"]
+
+
+def test_a_broken_invariant_fails(folder: Path, veilmq: Veilmq) -> None:
+    """A lease without its message: exit code 1, the check that found it, and where."""
+    with closing(sqlite3.connect(folder / "veilmq.db")) as database, database:
+        database.execute("DELETE FROM message WHERE body = 'a'")
+    answer = veilmq("doctor", "--data", str(folder))
+    assert (answer.code, answer.err) == (1, "")
+    lines = answer.out.splitlines()
+    place = lines.index("FAILED  every lease has its message")
+    assert "1 rows break this" in lines[place + 1]
+    assert lines[-1].endswith("checks failed.")
+    assert json.loads(veilmq("doctor", "--data", str(folder), "--json").out)["ok"] is False
+
+
+@pytest.mark.parametrize("content", [None, b"no database" * 1000], ids=["absent", "garbage"])
+def test_a_folder_that_cannot_be_examined_is_an_error(content: bytes | None, tmp_path: Path, veilmq: Veilmq) -> None:
+    """One line that says what to do."""
+    if content is not None:
+        (tmp_path / "veilmq.db").write_bytes(content)
+    answer = veilmq("doctor", "--data", str(tmp_path))
+    assert (answer.code, answer.out) == (1, "")
+    assert str(tmp_path) in answer.err
+    assert answer.err.count("\n") == 1
+
+
+def test_a_running_servers_folder_can_be_examined(tmp_path: Path, veilmq: Veilmq) -> None:
+    """Without a pause for the server."""
+    with RunningServer(data=tmp_path / "d") as server, HttpQueueClient(server.endpoint) as client:
+        client.create_queue("orders")
+        assert veilmq("doctor", "--data", str(tmp_path / "d")).code == 0
+        client.send("orders", "still there")
+
+
+def test_the_folder_is_that_of_the_settings(
+    folder: Path, veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """From a file, from the environment; and memory has none."""
+    (tmp_path / "named.toml").write_text(f"data = '{folder}'", encoding="utf-8")
+    assert veilmq("doctor", "--config", str(tmp_path / "named.toml")).code == 0
+    monkeypatch.setenv("VEILMQ_DATA", str(folder))
+    assert veilmq("doctor").code == 0
+    monkeypatch.delenv("VEILMQ_DATA")
+    monkeypatch.setenv("VEILMQ_MEMORY", "true")
+    answer = veilmq("doctor")
+    assert answer.code == 2
+    assert "name one with --data" in answer.err

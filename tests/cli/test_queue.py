@@ -1,0 +1,183 @@
+"""`veilmq queue …` against a real server."""
+
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.cli.conftest import Veilmq
+from veilmq.client import HttpQueueClient
+from veilmq.core.settings import QueueSettings
+from veilmq.testing import RunningServer
+
+Terminal = Callable[[str], object]
+
+ALL_SETTINGS = {
+    "--visibility-timeout": ("60", "visibility_timeout_s"),
+    "--delay": ("5", "delay_s"),
+    "--retention": ("3600", "retention_s"),
+    "--receive-wait": ("20", "receive_wait_s"),
+    "--message-bytes-max": ("2048", "message_bytes_max"),
+}
+
+
+def test_create_prints_the_url(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """For people and for machines; a second time finds the same queue."""
+    url = f"{server.endpoint}/000000000000/orders"
+    assert veilmq("queue", "create", "orders").out == f"{url}\n"
+    assert json.loads(veilmq("queue", "create", "orders", "--json").out) == {"queue": "orders", "url": url}
+    assert client.list_queues() == ["orders"]
+    assert client.show("orders").settings == QueueSettings()
+
+
+@pytest.mark.parametrize("option", ALL_SETTINGS)
+def test_create_and_set_take_every_setting(option: str, client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """Each option lands in its own setting and leaves the others alone."""
+    value, field = ALL_SETTINGS[option]
+    expected = QueueSettings().changed({field: int(value)})
+    assert veilmq("queue", "create", "made", option, value).code == 0
+    assert client.show("made").settings == expected
+    client.create_queue("changed")
+    answer = veilmq("queue", "set", "changed", option, value)
+    assert (answer.code, answer.out) == (0, "Changed changed.\n")
+    assert client.show("changed").settings == expected
+
+
+def test_there_is_an_option_for_every_setting() -> None:
+    """A new setting of queues needs an option, or nobody can set it here."""
+    assert {field for _, field in ALL_SETTINGS.values()} == set(QueueSettings.__struct_fields__)
+
+
+def test_create_with_other_settings_says_what_to_do(client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """The server's refusal with its code and the commands that help."""
+    client.create_queue("orders")
+    answer = veilmq("queue", "create", "orders", "--delay", "1")
+    assert (answer.code, answer.out) == (1, "")
+    assert "(QueueNameExists) `veilmq queue show` tells its settings" in answer.err
+
+
+def test_set_without_a_setting_is_a_usage_error(client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """Nothing to do is not done in silence."""
+    client.create_queue("orders")
+    answer = veilmq("queue", "set", "orders")
+    assert (answer.code, answer.out) == (2, "")
+    assert "--visibility-timeout 60" in answer.err
+
+
+def test_list_prints_names(client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """One on each line, or a JSON array."""
+    assert veilmq("queue", "list").out == ""
+    assert veilmq("queue", "list", "--json").out == "[]\n"
+    for name in ("b", "a1", "a2"):
+        client.create_queue(name)
+    assert veilmq("queue", "list").out == "a1\na2\nb\n"
+    assert veilmq("queue", "list", "--prefix", "a", "--json").out == '["a1","a2"]\n'
+
+
+def test_show_is_aligned(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """Two columns, with units and times in UTC."""
+    client.create_queue("orders", {"delay_s": 7})
+    client.send("orders", "a", delay_s=0)
+    client.send("orders", "b")
+    assert veilmq("queue", "show", "orders").out == (
+        "queue               orders\n"
+        f"url                 {server.endpoint}/000000000000/orders\n"
+        "visible             1\n"
+        "in flight           0\n"
+        "delayed             1\n"
+        "visibility timeout  30 s\n"
+        "delay               7 s\n"
+        "retention           345600 s\n"
+        "receive wait        0 s\n"
+        "message bytes max   1048576\n"
+        "created             2023-11-14 22:13:20 UTC\n"
+        "modified            2023-11-14 22:13:20 UTC\n"
+    )
+
+
+def test_show_as_json_has_our_names(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """Settings by field, counters, instants in milliseconds."""
+    client.create_queue("orders")
+    shown = json.loads(veilmq("queue", "show", "orders", "--json").out)
+    assert shown == {
+        "queue": "orders",
+        "url": f"{server.endpoint}/000000000000/orders",
+        "settings": {name: getattr(QueueSettings(), name) for name in QueueSettings.__struct_fields__},
+        "visible": 0,
+        "in_flight": 0,
+        "delayed": 0,
+        "created_at_ms": server.clock.now_ms(),
+        "modified_at_ms": server.clock.now_ms(),
+    }
+
+
+def test_a_queue_that_is_not_there_is_an_error(server: RunningServer, veilmq: Veilmq) -> None:
+    """With the command that tells which ones are."""
+    answer = veilmq("queue", "show", "nowhere")
+    assert (answer.code, answer.out) == (1, "")
+    assert "(QueueDoesNotExist) `veilmq queue list`" in answer.err
+    assert server.parked == 0
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    """Make standard input a terminal of our own; the function types at it."""
+    ours, theirs = os.openpty()
+    with os.fdopen(ours, "wb", buffering=0) as keyboard, os.fdopen(theirs, encoding="utf-8") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        yield lambda text: keyboard.write(text.encode())
+
+
+@pytest.mark.parametrize(("verb", "left"), [("purge", ["orders"]), ("delete", [])], ids=["purge", "delete"])
+class TestConfirmation:
+    """`purge` and `delete` lose messages, so they ask."""
+
+    @pytest.fixture(autouse=True)
+    def one_message(self, client: HttpQueueClient) -> None:
+        """Put something there to lose."""
+        client.create_queue("orders")
+        client.send("orders", "precious")
+
+    def test_yes_does_it(self, verb: str, left: list[str], client: HttpQueueClient, veilmq: Veilmq) -> None:
+        """Without a question."""
+        answer = veilmq("queue", verb, "orders", "--yes")
+        assert (answer.code, answer.err) == (0, "")
+        assert answer.out == f"{verb.capitalize()}d orders.\n"
+        assert client.list_queues() == left
+        assert left == [] or client.show("orders").visible == 0
+
+    @pytest.mark.parametrize("text", ["y\n", "YES\n"], ids=["y", "yes"])
+    def test_a_person_may_agree(
+        self, verb: str, left: list[str], text: str, client: HttpQueueClient, veilmq: Veilmq, terminal: Terminal
+    ) -> None:
+        """The question names the queue and the server."""
+        terminal(text)
+        answer = veilmq("queue", verb, "orders")
+        assert answer.code == 0
+        assert "orders" in answer.err
+        assert answer.err.endswith("? [y/N] ")
+        assert client.list_queues() == left
+
+    @pytest.mark.parametrize("text", ["n\n", "\n", "\x04"], ids=["n", "enter", "end-of-input"])
+    def test_anything_else_does_nothing(
+        self, verb: str, left: list[str], text: str, client: HttpQueueClient, veilmq: Veilmq, terminal: Terminal
+    ) -> None:
+        """And says so, with exit code 1."""
+        terminal(text)
+        answer = veilmq("queue", verb, "orders")
+        assert answer.code == 1
+        assert answer.err.endswith("veilmq: Nothing was done.\n")
+        assert client.show("orders").visible == 1, left
+
+    def test_without_a_terminal_yes_is_needed(
+        self, verb: str, left: list[str], client: HttpQueueClient, veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A script must say what it means."""
+        monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+        answer = veilmq("queue", verb, "orders")
+        assert answer.code == 2
+        assert "add --yes" in answer.err
+        assert client.show("orders").visible == 1, left

@@ -1,0 +1,104 @@
+"""`veilmq receive` against a real server."""
+
+import base64
+import json
+
+import pytest
+
+from tests.cli.conftest import Veilmq
+from veilmq.client import HttpQueueClient
+from veilmq.core.properties import Attribute
+from veilmq.testing import RunningServer
+
+
+@pytest.fixture(autouse=True)
+def queue(client: HttpQueueClient) -> None:
+    """Have a queue."""
+    client.create_queue("orders")
+
+
+def test_a_message_is_printed_aligned(client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """All that is known of it, the body last, further lines of it under the first."""
+    attributes = {"colour": Attribute(type="String", text="red")}
+    sent = client.send("orders", "two\nlines", attributes=attributes)
+    lines = veilmq("receive", "orders").out.splitlines()
+    assert lines.pop(1).startswith("receipt           ")
+    assert lines == [
+        f"id                {sent.id}",
+        "sent              2023-11-14 22:13:20 UTC",
+        "first received    2023-11-14 22:13:20 UTC",
+        "receive count     1",
+        "attribute colour  red (String)",
+        "body              two",
+        "                  lines",
+    ]
+
+
+def test_messages_are_printed_with_a_line_between(client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """As many as were asked for."""
+    for body in ("a", "b", "c"):
+        client.send("orders", body)
+    blocks = veilmq("receive", "orders", "--count", "2").out.split("\n\n")
+    assert [block.split()[-1] for block in blocks] == ["a", "b"]
+
+
+def test_json_is_an_array(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """Bytes in Base64, instants in milliseconds; empty when there is nothing."""
+    sent = client.send("orders", "hello", attributes={"raw": Attribute(type="Binary", data=b"\x00\xff")})
+    (message,) = json.loads(veilmq("receive", "orders", "--json").out)
+    assert message.pop("receipt")
+    assert message == {
+        "id": sent.id,
+        "body": "hello",
+        "attributes": {"raw": {"type": "Binary", "value": base64.b64encode(b"\x00\xff").decode()}},
+        "sent_at_ms": server.clock.now_ms(),
+        "first_received_at_ms": server.clock.now_ms(),
+        "receive_count": 1,
+    }
+    empty = veilmq("receive", "orders", "--json")
+    assert (empty.code, empty.out, empty.err) == (0, "[]\n", "")
+
+
+def test_no_message_is_no_error(veilmq: Veilmq) -> None:
+    """A person is told, on standard error."""
+    answer = veilmq("receive", "orders")
+    assert (answer.code, answer.out, answer.err) == (0, "", "No message.\n")
+
+
+def test_the_timeout_hides_the_message(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """Instead of the queue's own 30 s."""
+    client.send("orders", "hello")
+    veilmq("receive", "orders", "--timeout", "5")
+    server.advance(4_999)
+    assert client.receive("orders") == []
+    server.advance(1)
+    assert client.receive("orders")[0].receive_count == 2
+
+
+def test_delete_deletes_what_was_printed(client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """And nothing else."""
+    for body in ("a", "b"):
+        client.send("orders", body)
+    assert "body            a\n" in veilmq("receive", "orders", "--delete").out
+    status = client.show("orders")
+    assert (status.visible, status.in_flight) == (1, 0)
+
+
+def test_wait_is_passed_on(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """The queue waits 20 s by itself; with --wait 0 the answer comes although the clock stands still."""
+    client.set("orders", {"receive_wait_s": 20})
+    assert veilmq("receive", "orders", "--wait", "0").err == "No message.\n"
+    assert server.parked == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "ends"),
+    [("--count", "0", "1 to 10"), ("--count", "11", "1 to 10"), ("--wait", "21", "0 to 20"),
+     ("--timeout", "43201", "0 to 43200")],
+    ids=["no-count", "count", "wait", "timeout"],
+)  # fmt: skip
+def test_a_number_out_of_range_is_a_usage_error(option: str, value: str, ends: str, veilmq: Veilmq) -> None:
+    """The error names the option and the range."""
+    answer = veilmq("receive", "orders", option, value)
+    assert answer.code == 2
+    assert answer.err == f'veilmq: Invalid value "{value}" for {option}. Must be a whole number from {ends}.\n'

@@ -1,0 +1,133 @@
+"""`veilmq serve` as a process of its own, and what is said when it cannot start."""
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import COMMAND, Veilmq, command, environment
+from veilmq.client import HttpQueueClient
+from veilmq.server.settings import SETTINGS
+
+SERVER_EXTRA = ["apsw", "filelock", "httptools", "prometheus_client", "starlette", "uvicorn", "uvloop"]
+PLAIN = "import sys; sys.modules.update(dict.fromkeys({blocked})); from veilmq.cli import main; sys.exit(main({args}))"
+
+
+@contextmanager
+def serving(*arguments: str, cwd: Path, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `veilmq serve`; yields the process and the endpoint that it printed."""
+    with subprocess.Popen(
+        [*COMMAND, "serve", *arguments],
+        cwd=cwd,
+        env=environment(**variables),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            match = re.search(r"http://\S+", process.stdout.readline())
+            assert match, "the first line has no endpoint"
+            yield process, match[0]
+        finally:
+            process.kill()
+
+
+def plain_install(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a Python that has nothing of the extra `server`."""
+    code = PLAIN.format(blocked=SERVER_EXTRA, args=list(arguments))
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_messages_outlive_the_server(tmp_path: Path) -> None:
+    """Settings from flag and environment, the default folder, SIGTERM, and the same message after it."""
+    variables = {"VEILMQ_ADMIN_PORT": "0"}
+    with serving("--port", "0", cwd=tmp_path, **variables) as (process, endpoint):
+        assert command("queue", "create", "orders", VEILMQ_ENDPOINT=endpoint).returncode == 0
+        assert command("send", "orders", "hello", VEILMQ_ENDPOINT=endpoint).returncode == 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+    assert (tmp_path / "veilmq-data").is_dir()
+    with (
+        serving("--port", "0", "--data", "veilmq-data", cwd=tmp_path, **variables) as (process, endpoint),
+        HttpQueueClient(endpoint) as client,
+    ):
+        assert [message.body for message in client.receive("orders")] == ["hello"]
+
+
+def test_memory_keeps_nothing(tmp_path: Path) -> None:
+    """No folder appears; the settings come from a file."""
+    (tmp_path / "named.toml").write_text("memory = true\nport = 0\nadmin_port = 0\n", encoding="utf-8")
+    with (
+        serving("--config", "named.toml", cwd=tmp_path) as (_, endpoint),
+        HttpQueueClient(endpoint) as client,
+    ):
+        client.create_queue("orders")
+        assert client.list_queues() == ["orders"]
+    assert [file.name for file in tmp_path.iterdir()] == ["named.toml"]
+
+
+def test_a_folder_in_use_is_an_error(tmp_path: Path) -> None:
+    """A second server on the same folder ends at once, and says why."""
+    with serving("--port", "0", "--admin-port", "0", "--data", str(tmp_path), cwd=tmp_path):
+        second = command("serve", "--port", "0", "--admin-port", "0", "--data", str(tmp_path))
+    assert (second.returncode, second.stdout) == (1, "")
+    assert str(tmp_path) in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param(
+            ["--port", "65536"], "port = '65536' (flag --port): must be a whole number from 0 to 65535", id="port"
+        ),
+        pytest.param(["--data", "a", "--memory"], "give either data or memory", id="data-and-memory"),
+        pytest.param(["--host", "0.0.0.0"], "--insecure", id="reach"),
+        pytest.param(["--config", "absent.toml"], "config = 'absent.toml': cannot be read", id="file"),
+        pytest.param(["--prot", "1"], "Unknown option: --prot. Did you mean --port?", id="unknown"),
+    ],
+)
+def test_a_wrong_setting_is_a_usage_error(arguments: list[str], words: str, veilmq: Veilmq) -> None:
+    """Exit code 2 and one line, before anything is opened."""
+    answer = veilmq("serve", *arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert words in answer.err
+    assert answer.err.count("\n") == 1
+    assert list(Path().iterdir()) == []
+
+
+def test_help_is_made_from_the_schema() -> None:
+    """Each setting with its flag, its description, its range and its default."""
+    text = re.sub(r"[│\s]+", " ", command("serve", "--help", COLUMNS="200").stdout)
+    for row in SETTINGS:
+        assert f" {row.flag} " in text
+        assert row.description in text
+        if row.kind.placeholder:
+            expected = f"{row.flag} {row.kind.placeholder} {row.description} Must be {row.kind.allowed}."
+            assert f"{expected} [default: {row.default_text}]" in text
+
+
+@pytest.mark.parametrize("arguments", [["serve", "--memory"], ["doctor", "--data", "."]], ids=["serve", "doctor"])
+def test_a_plain_install_names_the_extra(arguments: list[str]) -> None:
+    """One line with the command that installs what is missing."""
+    answer = plain_install(*arguments)
+    assert (answer.returncode, answer.stdout) == (1, "")
+    assert answer.stderr.startswith(f"veilmq: veilmq {arguments[0]} needs the module ")
+    assert answer.stderr.endswith("pip install 'veilmq[server]'\n")
+
+
+def test_a_plain_install_has_the_other_commands(tmp_path: Path) -> None:
+    """The client side needs nothing of the server's."""
+    with serving("--port", "0", "--admin-port", "0", "--memory", cwd=tmp_path) as (_, endpoint):
+        assert plain_install("queue", "create", "orders", "--endpoint", endpoint).returncode == 0
+        assert plain_install("send", "orders", "hello", "--endpoint", endpoint).returncode == 0
+        assert "hello" in plain_install("receive", "orders", "--endpoint", endpoint).stdout

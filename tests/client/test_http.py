@@ -1,0 +1,148 @@
+"""The client against a real server: every call of the port, over a real socket."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from veilmq.client import ClientError, HttpQueueClient, NewMessage, QueueClient, SentMessage
+from veilmq.core.commands import VisibilityChange
+from veilmq.core.properties import Attribute
+from veilmq.core.settings import QueueSettings
+from veilmq.testing import RunningServer
+
+
+@pytest.fixture
+def server() -> Iterator[RunningServer]:
+    """Run a server that keeps nothing."""
+    with RunningServer() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[QueueClient]:
+    """Connect a client, as the port and no more, to a queue "orders" with a timeout of 60 s."""
+    with HttpQueueClient(server.endpoint) as connected:
+        connected.create_queue("orders", {"visibility_timeout_s": 60})
+        yield connected
+
+
+def test_a_created_queue_is_found_and_listed(server: RunningServer, client: QueueClient) -> None:
+    """By its URL, its name and the beginning of its name."""
+    url = f"{server.endpoint}/000000000000/orders"
+    assert client.create_queue("orders", {"visibility_timeout_s": 60}) == url
+    assert client.queue_url("orders") == url
+    client.create_queue("other")
+    assert client.list_queues() == ["orders", "other"]
+    assert client.list_queues("ot") == ["other"]
+    assert client.list_queues("x") == []
+
+
+def test_show_tells_settings_and_counters(server: RunningServer, client: QueueClient) -> None:
+    """One message in each state."""
+    client.send("orders", "in flight")
+    client.receive("orders")
+    client.send("orders", "visible")
+    client.send("orders", "delayed", delay_s=9)
+    status = client.show("orders")
+    assert (status.queue, status.url) == ("orders", f"{server.endpoint}/000000000000/orders")
+    assert status.settings == QueueSettings(visibility_timeout_s=60)
+    assert (status.visible, status.in_flight, status.delayed) == (1, 1, 1)
+    assert status.created_at_ms == status.modified_at_ms == server.clock.now_ms()
+
+
+def test_set_changes_the_named_settings(client: QueueClient) -> None:
+    """The others stay."""
+    client.set("orders", {"delay_s": 3, "receive_wait_s": 1})
+    assert client.show("orders").settings == QueueSettings(visibility_timeout_s=60, delay_s=3, receive_wait_s=1)
+
+
+def test_a_message_keeps_its_body_and_attributes(server: RunningServer, client: QueueClient) -> None:
+    """Text and bytes go through unchanged, and times and counts are told."""
+    attributes = {"colour": Attribute(type="String", text="röt"), "raw": Attribute(type="Binary", data=b"\x00\xff")}
+    sent = client.send("orders", 'a "body"\n€', attributes=attributes)
+    sent_at_ms = server.clock.now_ms()
+    server.advance(250)
+    (message,) = client.receive("orders", count=10)
+    assert (message.id, message.body, message.attributes) == (sent.id, 'a "body"\n€', attributes)
+    assert (message.sent_at_ms, message.first_received_at_ms) == (sent_at_ms, sent_at_ms + 250)
+    assert message.receive_count == 1
+
+
+def test_a_delay_and_a_timeout_hide_the_message(server: RunningServer, client: QueueClient) -> None:
+    """Each until its own instant, and the queue's timeout after that."""
+    client.send("orders", "later", delay_s=2)
+    assert client.receive("orders") == []
+    server.advance(2_000)
+    assert len(client.receive("orders", timeout_s=1)) == 1
+    assert client.receive("orders") == []
+    server.advance(1_000)
+    (again,) = client.receive("orders")
+    assert again.receive_count == 2
+    server.advance(59_999)
+    assert client.receive("orders") == []
+    server.advance(1)
+    assert len(client.receive("orders")) == 1
+
+
+def test_a_change_moves_the_deadline(server: RunningServer, client: QueueClient) -> None:
+    """To n seconds from the call, and to 0 for at once."""
+    client.send("orders", "one")
+    (message,) = client.receive("orders")
+    client.change_visibility("orders", message.receipt, 5)
+    server.advance(5_000)
+    (message,) = client.receive("orders")
+    client.change_visibility("orders", message.receipt, 0)
+    assert len(client.receive("orders")) == 1
+
+
+def test_a_deleted_message_does_not_come_back(server: RunningServer, client: QueueClient) -> None:
+    """Not after its timeout either."""
+    client.send("orders", "one")
+    (message,) = client.receive("orders")
+    client.delete("orders", message.receipt)
+    server.advance(60_000)
+    assert client.receive("orders") == []
+
+
+def test_a_batch_succeeds_and_fails_entry_by_entry(client: QueueClient) -> None:
+    """Each kind of batch, with one entry that is wrong in the middle."""
+    messages = [NewMessage(body="a"), NewMessage(body="b", delay_s=901), NewMessage(body="c")]
+    first, wrong, last = client.send_batch("orders", messages)
+    assert isinstance(first, SentMessage)
+    assert isinstance(last, SentMessage)
+    assert isinstance(wrong, ClientError)
+    assert (wrong.code, wrong.status) == ("InvalidParameterValue", 400)
+
+    received = {message.id: message.receipt for message in client.receive("orders", count=10)}
+    assert received.keys() == {first.id, last.id}
+    changes = [(received[first.id], 7), ("nonsense", 7), (received[last.id], 7)]
+    moved = client.change_visibility_batch(
+        "orders", [VisibilityChange(receipt=receipt, timeout_s=timeout_s) for receipt, timeout_s in changes]
+    )
+    assert [error and error.code for error in moved] == [None, "ReceiptHandleIsInvalid", None]
+    deleted = client.delete_batch("orders", [received[first.id], "nonsense", received[last.id]])
+    assert [error and error.code for error in deleted] == [None, "ReceiptHandleIsInvalid", None]
+    status = client.show("orders")
+    assert (status.visible, status.in_flight, status.delayed) == (0, 0, 0)
+
+
+def test_purge_empties_and_delete_queue_removes(client: QueueClient) -> None:
+    """A purged queue is there, a deleted one is not, though its URL is still remembered."""
+    client.send("orders", "one")
+    client.purge("orders")
+    assert client.show("orders").visible == 0
+    client.delete_queue("orders")
+    assert client.list_queues() == []
+    with pytest.raises(ClientError) as caught:
+        client.send("orders", "two")
+    assert (caught.value.code, caught.value.status) == ("QueueDoesNotExist", 400)
+
+
+def test_the_servers_refusals_have_its_codes(client: QueueClient) -> None:
+    """For example: another setting, a queue that is not there."""
+    with pytest.raises(ClientError, match="exist") as caught:
+        client.create_queue("orders", {"visibility_timeout_s": 61})
+    assert caught.value.code == "QueueNameExists"
+    with pytest.raises(ClientError) as caught:
+        client.receive("nowhere")
+    assert caught.value.code == "QueueDoesNotExist"
