@@ -20,6 +20,7 @@ from veilmq.engines.embedded import EmbeddedEngine, EngineOptions, FolderError
 from veilmq.server.admin import Admin
 from veilmq.server.connections import Connections
 from veilmq.server.dispatch import Dispatcher
+from veilmq.server.event_loop import loop_factory
 from veilmq.server.listener import BindError, bind, url
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
@@ -45,6 +46,7 @@ class Bound:
     engine: EmbeddedEngine
     polls: LongPolls
     stop: Callable[[], None]
+    fail: Callable[[BaseException], None]
 
 
 async def serve(
@@ -58,7 +60,7 @@ async def serve(
     shutdown = Shutdown()
     async with AsyncExitStack() as closing:
         engine = EmbeddedEngine.open(
-            settings.data, clock=clock, options=_engine_options(settings), on_fatal=shutdown.fail
+            settings.data, clock=clock, options=engine_options(settings), on_fatal=shutdown.fail
         )
         closing.push_async_callback(engine.close)
         listener = closing.enter_context(bind(settings.host, settings.port, setting="port"))
@@ -80,10 +82,11 @@ async def serve(
             engine=engine,
             polls=polls,
             stop=shutdown.request,
+            fail=shutdown.fail,
         )
         await _until_the_end(bound, shutdown, ready=ready)
         acceptor.close()
-        polls.answer_all()
+        polls.close()
         await _drain(connections, shutdown, within_s=settings.drain_s_max)
     if shutdown.failure is not None:
         raise StoreFailedError(f"The store has failed: {shutdown.failure}") from shutdown.failure
@@ -95,7 +98,7 @@ def run(settings: ServerSettings, *, stream: TextIO | None = None) -> int:
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     stream = stream or sys.stdout
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(serve(settings, ready=lambda bound: announce(bound, stream)))
     except (FolderError, BindError, StoreFailedError) as error:
         log.error("%s", error)
@@ -140,19 +143,11 @@ async def _drain(connections: Connections, shutdown: Shutdown, *, within_s: floa
     await draining
 
 
-def _engine_options(settings: ServerSettings) -> EngineOptions:
+def engine_options(settings: ServerSettings) -> EngineOptions:
+    """Return what of ``settings`` is the engine's."""
     return EngineOptions(
         ready_window_messages=settings.ready_window_messages,
         hidden_window_leases=settings.hidden_window_leases,
         body_cache_bytes=settings.body_cache_bytes,
         free_space_reserve_bytes=settings.free_space_reserve_bytes,
     )
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's event loop where it exists (not on Windows), which carries twice the requests."""
-    try:
-        import uvloop  # noqa: PLC0415
-    except ImportError:
-        return None
-    return uvloop.new_event_loop

@@ -48,12 +48,9 @@ class LongPolls:
         self.engine.submit(command, poll.first_done)
         return poll
 
-    def answer_all(self) -> None:
-        """Answer everyone who waits with nothing, and let nobody wait from now on; the server is closing."""
+    def close(self) -> None:
+        """Let nobody wait from now on; the server is closing, and its connections hurry those who wait already."""
         self.closing = True
-        for line in list(self._lines.values()):
-            for poll in list(line.parked):
-                poll.hurry()
 
     @property
     def parked(self) -> int:

@@ -5,6 +5,7 @@ which something is due and lets the server finish what that set off, so that a t
 """
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -16,6 +17,7 @@ from veilmq.core.commands import ListQueues
 from veilmq.core.ports import Clock
 from veilmq.engines.execute import execute
 from veilmq.server.app import Bound, serve
+from veilmq.server.event_loop import loop_factory
 from veilmq.server.settings import ServerSettings
 from veilmq.testing.virtual_clock import VirtualClock
 
@@ -42,7 +44,7 @@ class RunningServer:
     def __enter__(self) -> Self:
         """Start the server; raises what ``serve`` raises."""
         self._thread.start()
-        self._bound, self._loop = self._ready.result(_PATIENCE_S)
+        self.bound, self._loop = self._ready.result(_PATIENCE_S)
         return self
 
     def __exit__(
@@ -54,19 +56,24 @@ class RunningServer:
     @property
     def endpoint(self) -> str:
         """Return the URL that queue clients use."""
-        return self._bound.endpoint
+        return self.bound.endpoint
 
     @property
     def admin_endpoint(self) -> str:
         """Return the URL of health and metrics."""
-        return self._bound.admin_endpoint
+        return self.bound.admin_endpoint
 
     def stop(self) -> None:
         """Drain and stop; harmless when it has stopped. Raises what ended the server if that was an error."""
         if not self._ended.done():
-            self._loop.call_soon_threadsafe(self._bound.stop)
+            with contextlib.suppress(RuntimeError):  # it is ending by itself, and its loop is closed
+                self._loop.call_soon_threadsafe(self.bound.stop)
         self._ended.result(_PATIENCE_S)
         self._thread.join(_PATIENCE_S)
+
+    def fail(self, error: BaseException) -> None:
+        """End the server as a failure of its store would; ``stop`` then raises what ``serve`` raised."""
+        self._loop.call_soon_threadsafe(self.bound.fail, error)
 
     def advance(self, ms: int) -> None:
         """Move the virtual clock; returns when everything that became due has been answered."""
@@ -84,7 +91,7 @@ class RunningServer:
 
     async def _parked(self) -> int:
         await self._settle()
-        return self._bound.polls.parked
+        return self.bound.polls.parked
 
     async def _advance(self, clock: VirtualClock, until_ms: int) -> None:
         await self._settle()
@@ -97,16 +104,17 @@ class RunningServer:
     async def _settle(self) -> None:
         """Pass through the engine, which answers in order, until no poll is being asked any more."""
         barrier = ListQueues(account="")
-        await execute(self._bound.engine, barrier)
-        while self._bound.polls.asking:
-            await execute(self._bound.engine, barrier)
+        await execute(self.bound.engine, barrier)
+        while self.bound.polls.asking:
+            await execute(self.bound.engine, barrier)
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE_S)
 
     def _run(self) -> None:
         try:
-            asyncio.run(serve(self._settings, clock=self.clock, ready=self._serving))
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+                runner.run(serve(self._settings, clock=self.clock, ready=self._serving))
         except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits
             failed = self._ended if self._ready.done() else self._ready
             failed.set_exception(error)

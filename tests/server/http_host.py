@@ -1,0 +1,173 @@
+"""A bare HTTP server for tests: our connections, a handler that echoes or holds, blocking sockets as clients."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import NamedTuple, Self, TypeVar
+
+from veilmq.server.connections import Connections
+from veilmq.server.http_limits import HttpLimits
+from veilmq.server.http_request import Request
+
+T = TypeVar("T")
+
+PATIENCE_S = 10.0
+SMALL = HttpLimits(head_bytes_max=2_000, headers_max=20, target_bytes_max=500, body_bytes_max=10_000, pipelined_max=4)
+HASTY = HttpLimits(request_s_max=0.2, idle_s_max=0.2, linger_s_max=0.1)
+
+
+class Reply(NamedTuple):
+    """What a client read: the status, the headers by lower-case name, the body."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Held:
+    """A request that the handler has not answered; ``event`` is set when it hears from its connection."""
+
+    def __init__(self, request: Request) -> None:
+        """``told`` lists what it heard."""
+        self.request = request
+        self.told: list[str] = []
+        self.event = threading.Event()
+
+    def withdraw(self) -> None:
+        """Hear that the client has gone."""
+        self.told.append("withdraw")
+        self.event.set()
+
+    def hurry(self) -> None:
+        """Hear that there is no point in waiting, and answer."""
+        self.told.append("hurry")
+        self.request.respond(200, b"", b"hurried")
+        self.event.set()
+
+
+class HttpHost:
+    """A context manager: a server in a thread. ``/hold`` is held until ``release``, everything else is echoed."""
+
+    def __init__(
+        self, limits: HttpLimits | None = None, *, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    ) -> None:
+        """``limits`` are the product's own, and the loop is Python's own, unless given."""
+        self._loop_factory = loop_factory
+        self._limits = limits
+        self._ready: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.held: list[Held] = []
+        self.holding = threading.Semaphore(0)
+        self.handled = 0
+
+    def __enter__(self) -> Self:
+        """Start."""
+        self._thread.start()
+        self._ready.result(PATIENCE_S)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        self.call(self._stop.set)
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "the server's loop does not end"
+
+    def client(self) -> "Client":
+        """Return a new connection."""
+        return Client(socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S))
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Return what ``work`` returns in the server's thread."""
+        done: Future[T] = Future()
+        self._loop.call_soon_threadsafe(lambda: done.set_result(work()))
+        return done.result(PATIENCE_S)
+
+    def await_held(self) -> Held:
+        """Return the next request that is held, once it has come."""
+        assert self.holding.acquire(timeout=PATIENCE_S), "no request came"
+        return self.held[-1]
+
+    def release(self, held: Held, body: bytes) -> None:
+        """Answer a held request."""
+        self.call(lambda: held.request.respond(200, b"", body))
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=self._loop_factory) as runner:
+            runner.run(self._serve())
+
+    def _handle(self, request: Request) -> Held | None:
+        self.handled += 1
+        if request.target == b"/hold":
+            held = Held(request)
+            self.held.append(held)
+            self.holding.release()
+            return held
+        lines = [request.method + b" " + request.target]
+        lines += [name + b"=" + value for name, value in request.headers.items()]
+        request.respond(200, b"Content-Type: text/plain\r\n", b"\n".join([*lines, b"", request.body]))
+        return None
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        self.connections = Connections(handler=self._handle, limits=self._limits)
+        server = await self._loop.create_server(self.connections.protocol, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set_result(None)
+        await self._stop.wait()
+        server.close()
+        await self.connections.drain(within_s=1)
+
+
+class Client:
+    """One connection; every read gives up after ``PATIENCE_S``."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        """Read through a buffered file."""
+        self.socket = connected
+        self._file = connected.makefile("rb")
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def send(self, *pieces: bytes) -> None:
+        """Send each piece in a segment of its own, as far as the system allows."""
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for piece in pieces:
+            self.socket.sendall(piece)
+
+    def read(self, *, bodiless: bool = False) -> Reply:
+        """Read one reply."""
+        first = self._file.readline()
+        assert first.startswith(b"HTTP/1.1 "), first
+        headers = {}
+        while (line := self._file.readline().strip()) != b"":
+            name, _, value = line.decode().partition(": ")
+            headers[name.lower()] = value
+        length = 0 if bodiless else int(headers.get("content-length", "0"))
+        return Reply(int(first.split()[1]), headers, self._file.read(length))
+
+    def at_end(self) -> bool:
+        """Tell whether the server has closed, and sent nothing more before."""
+        return self._file.read() == b""
+
+    def half_close(self) -> None:
+        """Say that nothing more will be sent."""
+        self.socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Close both ways."""
+        self._file.close()
+        self.socket.close()

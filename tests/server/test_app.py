@@ -1,0 +1,252 @@
+"""The server as a process: how it begins, what it refuses to begin with, and how it ends."""
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from veilmq.engines.embedded import FolderError
+from veilmq.server.app import StoreFailedError, announce, engine_options
+from veilmq.server.listener import BindError, bind
+from veilmq.server.settings import ServerSettings, SettingError
+from veilmq.testing import RunningServer
+
+PATIENCE_S = 30.0
+MAIN = """
+import sys
+from pathlib import Path
+from veilmq.server.app import run
+from veilmq.server.settings import ServerSettings
+sys.exit(run(ServerSettings(port=0, admin_port=0, data=Path(sys.argv[1]), drain_s_max=int(sys.argv[2]))))
+"""
+
+
+class Process:
+    """A server process; its endpoint is read from what it prints for people."""
+
+    def __init__(self, folder: Path, *, drain_s_max: int = 20) -> None:
+        """Start it and wait until it serves."""
+        self.popen = subprocess.Popen(
+            [sys.executable, "-c", MAIN, str(folder), str(drain_s_max)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        assert self.popen.stdout is not None
+        first = self.popen.stdout.readline()
+        assert "serves Amazon SQS at http://" in first, first
+        self.endpoint = first.split()[-1]
+
+    def client(self) -> Any:
+        """Return a boto3 client that does not retry."""
+        return client(self.endpoint)
+
+    def end(self, *, within_s: float = PATIENCE_S) -> tuple[int, str]:
+        """Return exit status and log once it has ended."""
+        _, log = self.popen.communicate(timeout=within_s)
+        return self.popen.returncode, log
+
+
+def client(endpoint: str) -> Any:
+    """Return a boto3 client that does not retry."""
+    return boto3.client(
+        "sqs",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="any",
+        aws_secret_access_key="any",
+        config=Config(retries={"total_max_attempts": 1}, read_timeout=PATIENCE_S),
+    )
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Process]:
+    """A server process on a folder of its own."""
+    started = Process(tmp_path / "data")
+    yield started
+    started.popen.kill()
+    started.end()
+
+
+def logged(stream: IO[str] | None, word: str) -> None:
+    """Wait for a line of the log."""
+    assert stream is not None
+    for line in stream:
+        if word in line:
+            return
+    pytest.fail(f"the log ended without {word}")
+
+
+def test_sigterm_answers_who_waits_and_keeps_what_was_acknowledged(process: Process, tmp_path: Path) -> None:
+    """A long poll is answered empty, the exit status is 0, and the next start finds the messages."""
+    sqs = process.client()
+    url = sqs.create_queue(QueueName="q")["QueueUrl"]
+    empty = sqs.create_queue(QueueName="empty")["QueueUrl"]
+    sqs.send_message(QueueUrl=url, MessageBody="kept")
+    answers: list[Any] = []
+    waiter = threading.Thread(
+        target=lambda: answers.append(process.client().receive_message(QueueUrl=empty, WaitTimeSeconds=20))
+    )
+    waiter.start()
+    await_parked_poll(process)
+    process.popen.send_signal(signal.SIGTERM)
+    waiter.join(PATIENCE_S)
+    assert [answer.get("Messages", []) for answer in answers] == [[]]
+    assert answers[0]["ResponseMetadata"]["HTTPHeaders"]["connection"] == "close"
+    assert process.end()[0] == 0
+    with RunningServer(data=tmp_path / "data") as again:
+        found = client(again.endpoint).receive_message(QueueUrl=url.replace(process.endpoint, again.endpoint))
+        assert [message["Body"] for message in found["Messages"]] == ["kept"]
+
+
+def await_parked_poll(process: Process) -> None:
+    """Ask the metrics until a poll is parked; each question is a round trip through the server's loop."""
+    assert process.popen.stdout is not None
+    admin = ""
+    while "health and metrics" not in admin:
+        admin = process.popen.stdout.readline()
+    address = admin.split("http://")[1].strip().split(":")
+    for _ in range(10_000):
+        with socket.create_connection((address[0], int(address[1])), timeout=PATIENCE_S) as asked:
+            asked.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            if b"veilmq_long_polls_parked 1.0" in asked.makefile("rb").read():
+                return
+    pytest.fail("no poll was parked")
+
+
+def test_a_request_in_the_middle_is_finished_after_sigterm(process: Process) -> None:
+    """A client that was sending is read to its end, answered, and told that the connection closes."""
+    sqs = process.client()
+    url = sqs.create_queue(QueueName="q")["QueueUrl"]
+    body = json.dumps({"QueueUrl": url, "MessageBody": "late"}).encode()
+    host, port = process.endpoint.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as sender:
+        head = b"POST / HTTP/1.1\r\nHost: h\r\nX-Amz-Target: AmazonSQS.SendMessage\r\nExpect: 100-continue\r\n"
+        sender.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body))
+        assert sender.recv(1_000).startswith(b"HTTP/1.1 100 ")  # it has begun to read us
+        process.popen.send_signal(signal.SIGTERM)
+        logged(process.popen.stderr, "stopping")
+        sender.sendall(body)
+        reply = sender.makefile("rb").read()
+    assert reply.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"\r\nConnection: close\r\n" in reply
+    assert process.end()[0] == 0
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_second_signal_does_not_wait(process: Process, second: signal.Signals) -> None:
+    """A client that never finishes its request holds the first signal up, not the second."""
+    host, port = process.endpoint.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as sender:
+        sender.sendall(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
+        assert sender.recv(1_000).startswith(b"HTTP/1.1 100 ")
+        process.popen.send_signal(signal.SIGTERM)
+        logged(process.popen.stderr, "stopping")
+        process.popen.send_signal(second)
+        assert process.end(within_s=10)[0] == 0
+
+
+def test_draining_ends_when_its_time_is_over(tmp_path: Path) -> None:
+    """With no grace at all, who is not done is cut off."""
+    process = Process(tmp_path / "data", drain_s_max=0)
+    host, port = process.endpoint.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as sender:
+        sender.sendall(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
+        assert sender.recv(1_000).startswith(b"HTTP/1.1 100 ")
+        process.popen.send_signal(signal.SIGTERM)
+        assert process.end(within_s=10)[0] == 0
+
+
+def test_a_second_server_on_the_same_folder_is_refused(process: Process, tmp_path: Path) -> None:
+    """It ends with a sentence and a status, and the first goes on."""
+    second = subprocess.run(
+        [sys.executable, "-c", MAIN, str(tmp_path / "data"), "20"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert second.returncode == 1
+    assert str(tmp_path / "data") in second.stderr
+    assert "Traceback" not in second.stderr
+    assert process.client().list_queues()["ResponseMetadata"]["HTTPStatusCode"] == 200
+
+
+def test_the_folder_in_use_is_an_error_of_its_own(tmp_path: Path) -> None:
+    """Programs that embed the server can tell."""
+    with RunningServer(data=tmp_path), pytest.raises(FolderError, match="use"), RunningServer(data=tmp_path):
+        pytest.fail("two servers on one folder")
+
+
+@pytest.mark.parametrize("setting", ["port", "admin_port"])
+def test_a_port_in_use_is_refused(setting: str) -> None:
+    """The error names the address and the flag."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        number = other.getsockname()[1]
+        flag = "--" + setting.replace("_", "-")
+        with pytest.raises(BindError, match=rf"127\.0\.0\.1:{number}: the port is in use.*{flag} "):
+            RunningServer(**{setting: number}).__enter__()
+
+
+def test_an_unknown_host_is_refused() -> None:
+    """A name that means nothing here."""
+    with pytest.raises(BindError, match="not known here"):
+        bind("no.such.host.invalid", 0, setting="port")
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    """TEST-NET-1 (RFC 5737) is nobody's."""
+    with pytest.raises(BindError, match="not one of this machine"):
+        bind("192.0.2.1", 0, setting="port")
+
+
+def test_off_loopback_needs_insecure() -> None:
+    """The settings refuse it, so nothing is ever bound; told to, the server listens everywhere."""
+    with pytest.raises(SettingError, match="insecure"):
+        RunningServer(host="0.0.0.0")
+    with RunningServer(host="0.0.0.0", insecure=True) as server:
+        port = server.endpoint.rpartition(":")[2]
+        assert client(f"http://127.0.0.1:{port}").list_queues()["ResponseMetadata"]["HTTPStatusCode"] == 200
+
+
+def test_a_failed_store_ends_the_server(tmp_path: Path) -> None:
+    """The process must not go on answering; whoever runs it learns why."""
+    server = RunningServer(data=tmp_path).__enter__()
+    server.fail(OSError("the disk went away"))
+    with pytest.raises(StoreFailedError, match="the disk went away"):
+        server.stop()
+
+
+def test_the_announcement_says_how_to_begin() -> None:
+    """Endpoint, where messages are kept, and two commands."""
+    shown = io.StringIO()
+    with RunningServer() as server:
+        announce(server.bound, shown)
+        text = shown.getvalue()
+        assert server.endpoint in text
+        assert server.admin_endpoint in text
+    assert "in memory only" in text
+    assert "veilmq queue create hello" in text
+    assert "veilmq send hello" in text
+
+
+def test_settings_of_the_engine_reach_it() -> None:
+    """The flat fields are the engine's options."""
+    settings = ServerSettings(
+        ready_window_messages=7, hidden_window_leases=8, body_cache_bytes=9, free_space_reserve_bytes=10
+    )
+    options = engine_options(settings)
+    assert (options.ready_window_messages, options.hidden_window_leases) == (7, 8)
+    assert (options.body_cache_bytes, options.free_space_reserve_bytes) == (9, 10)

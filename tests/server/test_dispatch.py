@@ -1,0 +1,269 @@
+"""From a request to its reply, over a real socket: protocols, web pages, errors of ours, counting."""
+
+import json
+import logging
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from typing import Any
+
+import pytest
+
+from veilmq.core.commands import Command
+from veilmq.core.errors import InternalError
+from veilmq.core.ports import Done, Wake
+from veilmq.server import origin
+from veilmq.server.dispatch import Dispatcher, Exchange
+from veilmq.server.http_request import Date, Pending, Request
+from veilmq.server.longpoll import LongPolls
+from veilmq.server.metrics import LATENCY_BOUNDS_S, Metrics
+from veilmq.server.protocols import SQS_JSON
+from veilmq.testing import RunningServer, VirtualClock
+from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.json import Call
+
+Answer = tuple[int, dict[str, str], Any]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """A server in memory."""
+    with RunningServer() as running:
+        yield running
+
+
+def ask(server: RunningServer, *, method: str = "POST", body: str = "{}", **headers: str) -> Answer:
+    """Return status, headers and body of one reply; `_` in header names stands for `-`."""
+    connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=10)
+    try:
+        connection.request(method, "/", body, {name.replace("_", "-"): value for name, value in headers.items()})
+        reply = connection.getresponse()
+        text = reply.read().decode()
+        is_json = "json" in reply.headers.get("content-type", "")
+        return reply.status, {k.lower(): v for k, v in reply.headers.items()}, json.loads(text) if is_json else text
+    finally:
+        connection.close()
+
+
+def create(server: RunningServer, **headers: str) -> Answer:
+    """Create a queue."""
+    return ask(server, X_Amz_Target="AmazonSQS.CreateQueue", body='{"QueueName": "q"}', **headers)
+
+
+def test_an_action_is_answered_in_its_protocol(server: RunningServer) -> None:
+    """The queue's URL is where the client reached us."""
+    status, headers, body = create(server)
+    assert (status, body) == (200, {"QueueUrl": f"{server.endpoint}/000000000000/q"})
+    assert headers["content-type"] == "application/x-amz-json-1.0"
+    assert len(headers["x-amzn-requestid"]) == 36
+
+
+def test_the_host_header_decides_the_urls(server: RunningServer) -> None:
+    """Another name for the same server gives other URLs."""
+    _, _, body = create(server, Host="queues.example:80")
+    assert body == {"QueueUrl": "http://queues.example:80/000000000000/q"}
+
+
+@pytest.mark.parametrize("host", ["a b", 'h"><x', "h/p", "h:port", "[::1"], ids=repr)
+def test_a_host_that_fits_in_no_url_is_refused(server: RunningServer, host: str) -> None:
+    """The header would become part of every URL."""
+    status, _, body = create(server, Host=host)
+    assert status == 400
+    assert "Host" in body
+
+
+@pytest.mark.parametrize(
+    "target", ["AmazonSQS.Fly", "AmazonSQS.", "DynamoDB_20120810.ListTables", "CreateTable", ""], ids=repr
+)
+def test_an_unknown_action_is_refused_in_the_protocols_words(server: RunningServer, target: str) -> None:
+    """Clients of the protocol understand the error."""
+    status, headers, body = ask(server, X_Amz_Target=target)
+    assert status == 400
+    assert body["__type"] == "com.amazon.coral.service#UnknownOperationException"
+    assert headers["x-amzn-query-error"].endswith(";Sender")
+
+
+def test_a_refused_request_is_answered_in_the_protocols_words(server: RunningServer) -> None:
+    """What the codec refuses keeps its code."""
+    status, _, body = ask(server, X_Amz_Target="AmazonSQS.CreateQueue", body="{")
+    assert status == 400
+    assert body["__type"] == "com.amazon.coral.service#SerializationException"
+
+
+def test_what_no_protocol_recognises_is_told_what_to_send(server: RunningServer) -> None:
+    """The reply names the header that is missing."""
+    status, headers, body = ask(server)
+    assert status == 404
+    assert "X-Amz-Target" in body
+    assert headers["content-type"] == "text/plain; charset=utf-8"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"])
+def test_only_post_is_allowed(server: RunningServer, method: str) -> None:
+    """Other methods hear which one to use."""
+    status, headers, _ = ask(server, method=method, X_Amz_Target="AmazonSQS.ListQueues")
+    assert (status, headers["allow"]) == (405, "POST")
+
+
+# Web pages.
+
+
+def test_our_own_page_may_use_the_queues(server: RunningServer) -> None:
+    """Origin equal to the address of the request, on loopback."""
+    assert create(server, Origin=server.endpoint, Sec_Fetch_Site="same-origin")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param({"Origin": "https://evil.example"}, id="other-origin"),
+        pytest.param({"Origin": "null"}, id="null-origin"),
+        pytest.param({"Origin": ""}, id="empty-origin"),
+        pytest.param({"Sec_Fetch_Site": "cross-site"}, id="cross-site"),
+        pytest.param({"Sec_Fetch_Site": "same-site"}, id="same-site"),
+        pytest.param({"Origin": "http://evil.example", "Host": "evil.example"}, id="name-that-was-pointed-at-us"),
+    ],
+)
+@pytest.mark.parametrize("method", ["POST", "OPTIONS"])
+def test_foreign_web_pages_are_refused(server: RunningServer, headers: dict[str, str], method: str) -> None:
+    """A browser does not act for somebody else's page, and hears why; nor does it get leave to (OPTIONS)."""
+    status, told, body = ask(server, method=method, X_Amz_Target="AmazonSQS.ListQueues", **headers)
+    assert status == 403
+    assert "web page" in body
+    assert not any(name.startswith("access-control") for name in told)
+
+
+@pytest.mark.parametrize(
+    ("host", "foreign"),
+    [
+        ("localhost:9324", False),
+        ("127.0.0.1:9324", False),
+        ("[::1]:9324", False),
+        ("[::1]", False),
+        ("10.0.0.7", False),
+        ("queue.internal:9324", False),
+        ("QUEUE.internal", False),
+        ("queue.internal.evil.example", True),
+        ("localhost.evil.example:9324", True),
+        ("", True),
+    ],
+)
+def test_a_page_is_ours_on_addresses_that_nobody_else_can_take(host: str, foreign: bool) -> None:
+    """IP addresses, localhost and the name that we listen on."""
+    headers = {b"host": host.encode(), b"origin": f"http://{host}".encode()}
+    assert origin.is_foreign(headers, own_name="queue.internal") is foreign
+
+
+# Errors of ours, and counting.
+
+
+class Sink:
+    """A connection that keeps nothing; the reply stays in its request."""
+
+    def __init__(self) -> None:
+        """Be without a date."""
+        self.date: Date = NoDate()
+
+    def answered(self) -> None:
+        """Take note."""
+
+
+class NoDate:
+    """No date line."""
+
+    line = b""
+
+    def renew(self) -> bytes:
+        """Return no date."""
+        return b""
+
+
+class Broken:
+    """A protocol in which everything fails."""
+
+    def decode(self, action: bytes, body: bytes, context: RequestContext) -> Call:
+        """Fail."""
+        raise RuntimeError("broken on purpose")
+
+
+def request(target: bytes) -> Request:
+    """Return a request for an action."""
+    return Request(Sink(), b"POST", b"/", {b"host": b"h", b"x-amz-target": target}, b"{}", True)
+
+
+def test_a_defect_in_decoding_is_logged_and_answered(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client gets the protocol's internal error; the log has the traceback and no body."""
+    broken = SQS_JSON._replace(decode=Broken().decode)
+    monkeypatch.setattr("veilmq.server.dispatch.PROTOCOLS", (broken,))
+    metrics = Metrics()
+    asked = request(b"AmazonSQS.ListQueues")
+    with caplog.at_level(logging.ERROR):
+        assert dispatcher(metrics).handle(asked) is None
+    assert asked.reply is not None
+    assert asked.reply.startswith(b"HTTP/1.1 500 ")
+    assert b"InternalFailure" in asked.reply
+    assert "broken on purpose" in caplog.text
+    assert [(action, status, series.count) for action, status, series in metrics.series()] == [("ListQueues", 500, 1)]
+
+
+def test_a_defect_in_encoding_is_logged_and_answered(caplog: pytest.LogCaptureFixture) -> None:
+    """A result that no reply can be made of."""
+    asked = request(b"AmazonSQS.ListQueues")
+    exchange = Exchange(asked, Metrics(), SQS_JSON, "ListQueues", 0.0)
+    exchange.call = SQS_JSON.decode(b"ListQueues", b"{}", RequestContext(base_url="http://h"))
+    with caplog.at_level(logging.ERROR):
+        exchange.done(object())
+    assert asked.reply is not None
+    assert str(InternalError()).encode() in asked.reply
+    assert "could not be encoded" in caplog.text
+
+
+def dispatcher(metrics: Metrics) -> Dispatcher:
+    """Return a dispatcher whose engine is never asked."""
+    polls = LongPolls(engine=NoEngine(), clock=VirtualClock())
+    return Dispatcher(polls=polls, metrics=metrics, host="h", account="000000000000", region="us-east-1")
+
+
+class NoEngine:
+    """An engine that must not be asked."""
+
+    def submit(self, command: Command, done: Done) -> None:
+        """Fail."""
+        raise AssertionError("nothing should reach the engine")
+
+    def withdraw(self, done: Done) -> None:
+        """Fail."""
+        raise AssertionError("nothing should reach the engine")
+
+    def watch(self, queue: str, wake: Wake) -> None:
+        """Fail."""
+        raise AssertionError("nothing should reach the engine")
+
+    def unwatch(self, queue: str) -> None:
+        """Fail."""
+        raise AssertionError("nothing should reach the engine")
+
+
+def test_many_hosts_do_not_fill_the_memory() -> None:
+    """What is kept for each Host header is bounded."""
+    told = dispatcher(Metrics())
+    answers: list[Pending | None] = []
+    for number in range(1_000):
+        asked = request(b"AmazonSQS.Fly")
+        asked.headers[b"host"] = b"h%d" % number
+        answers.append(told.handle(asked))
+    assert answers == [None] * 1_000
+    assert len(told._contexts) <= 256
+
+
+def test_requests_are_counted_by_action_status_and_duration() -> None:
+    """A duration falls into the first bucket that holds it; beyond the last bound there is one more."""
+    metrics = Metrics()
+    metrics.count("Send", 200, LATENCY_BOUNDS_S[0])
+    metrics.count("Send", 200, 1_000.0)
+    metrics.count("Send", 400, 0.0015)
+    (_, _, good), (_, _, bad) = metrics.series()
+    assert (good.buckets[0], good.buckets[-1], good.count) == (1, 1, 2)
+    assert good.seconds == pytest.approx(1_000 + LATENCY_BOUNDS_S[0])
+    assert (bad.buckets[2], bad.count) == (1, 1)

@@ -1,0 +1,400 @@
+"""HTTP/1.1 over real sockets, byte by byte: what is served, in which order, and what is refused with which words."""
+
+import struct
+from collections.abc import Iterator
+from socket import SO_LINGER, SO_RCVBUF, SOL_SOCKET
+
+import pytest
+
+from tests.server.http_host import HASTY, PATIENCE_S, SMALL, Client, HttpHost
+from veilmq.core import limits
+from veilmq.server.event_loop import loop_factory
+from veilmq.server.http_limits import HttpLimits
+
+GET = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n"
+HOLD = b"POST /hold HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"
+HEAD = b"POST /p HTTP/1.1\r\nHost: h\r\n"
+
+
+@pytest.fixture(scope="module", params=[None, loop_factory()], ids=["asyncio", "uvloop"])
+def shared(request: pytest.FixtureRequest) -> Iterator[HttpHost]:
+    """One server with small limits on each event loop, which do not treat sockets quite alike."""
+    with HttpHost(SMALL, loop_factory=request.param) as host:
+        yield host
+
+
+@pytest.fixture
+def host(shared: HttpHost) -> Iterator[HttpHost]:
+    """The shared server, with a client beside the test's that must notice nothing."""
+    with shared.client() as bystander:
+        bystander.send(GET)
+        assert bystander.read().status == 200
+        yield shared
+        bystander.send(GET)
+        assert bystander.read().status == 200
+
+
+@pytest.fixture
+def client(host: HttpHost) -> Iterator[Client]:
+    """A new connection."""
+    with host.client() as connected:
+        yield connected
+
+
+# What is served.
+
+
+def test_a_request_is_handed_on_whole(client: Client) -> None:
+    """Method, target, headers in lower case and body arrive as they were sent."""
+    client.send(HEAD + b"X-Some: one\r\nContent-Length: 3\r\n\r\nabc")
+    reply = client.read()
+    assert reply.status == 200
+    assert reply.body == b"POST /p\nhost=h\nx-some=one\ncontent-length=3\n\nabc"
+    assert reply.headers["content-type"] == "text/plain"
+    assert reply.headers["date"].endswith("GMT")
+
+
+@pytest.mark.parametrize("size", [1, 2, 7], ids=["one", "two", "seven"])
+def test_a_request_may_arrive_in_any_pieces(client: Client, size: int) -> None:
+    """The pieces of a request are put together wherever they were cut."""
+    request = HEAD + b"X-Some: one\r\nContent-Length: 10\r\n\r\n0123456789"
+    client.send(*(request[at : at + size] for at in range(0, len(request), size)))
+    assert client.read().body == b"POST /p\nhost=h\nx-some=one\ncontent-length=10\n\n0123456789"
+    client.send(GET)
+    assert client.read().body == b"GET /a\nhost=h\n\n"
+
+
+def test_a_chunked_body_is_put_together(client: Client) -> None:
+    """Chunks and their extensions vanish; trailers do not become headers."""
+    client.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n", b"2\r\nde\r\n0\r\nX-Late: 1\r\n\r\n")
+    assert client.read().body == b"POST /p\nhost=h\ntransfer-encoding=chunked\n\nabcde"
+
+
+def test_replies_keep_the_order_of_the_requests(host: HttpHost, client: Client) -> None:
+    """What is ready early waits for what was asked before it."""
+    client.send(HOLD + GET + GET.replace(b"/a", b"/b"))
+    held = host.await_held()
+    host.release(held, b"first")
+    assert client.read().body == b"first"
+    assert client.read().body.startswith(b"GET /a\n")
+    assert client.read().body.startswith(b"GET /b\n")
+
+
+def test_a_full_line_is_not_read_from(host: HttpHost, client: Client) -> None:
+    """Beyond the limit a client's further requests stay in its socket until the line is shorter; all are answered."""
+    client.send(HOLD + GET * (SMALL.pipelined_max - 1))
+    held = host.await_held()
+    before = host.call(lambda: host.handled)
+    client.send(GET * 3)
+    with host.client() as other:  # its reply comes after the server has had its chance to read ours
+        other.send(GET)
+        assert other.read().status == 200
+    assert host.call(lambda: host.handled) == before + 1
+    host.release(held, b"first")
+    assert [client.read().status for _ in range(SMALL.pipelined_max + 3)] == [200] * (SMALL.pipelined_max + 3)
+
+
+def test_a_thousand_pipelined_requests_are_answered(client: Client) -> None:
+    """A long pipeline is served in order to its end."""
+    client.send(b"".join(b"GET /%d HTTP/1.1\r\nHost: h\r\n\r\n" % number for number in range(1_000)))
+    for number in range(1_000):
+        assert client.read().body.startswith(b"GET /%d\n" % number)
+
+
+@pytest.mark.parametrize(
+    ("request_head", "connection"),
+    [
+        pytest.param(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", "close", id="asked-to-close"),
+        pytest.param(b"GET / HTTP/1.0\r\n\r\n", "close", id="http-1.0"),
+        pytest.param(b"GET / HTTP/1.0\r\nHost: h\r\n\r\n", "close", id="http-1.0-with-host"),
+    ],
+)
+def test_a_connection_that_is_not_kept_closes(client: Client, request_head: bytes, connection: str) -> None:
+    """After the reply the connection ends, whatever was sent behind the request."""
+    client.send(request_head + GET)
+    assert client.read().headers["connection"] == connection
+    assert client.at_end()
+
+
+def test_http_1_0_may_keep_the_connection(client: Client) -> None:
+    """A client of HTTP/1.0 that asks for it is told that the connection stays."""
+    for _ in range(2):
+        client.send(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        reply = client.read()
+        assert reply.status == 200
+        assert reply.headers["connection"] == "keep-alive"
+
+
+def test_http_1_1_keeps_the_connection_without_a_word(client: Client) -> None:
+    """Nothing needs to be said."""
+    client.send(GET)
+    assert "connection" not in client.read().headers
+
+
+def test_head_gets_no_body(client: Client) -> None:
+    """The length is told, the body is not sent, and the next reply is where it belongs."""
+    client.send(b"HEAD /a HTTP/1.1\r\nHost: h\r\n\r\n" + GET)
+    assert client.read(bodiless=True).headers["content-length"] == "16"
+    assert client.read().body == b"GET /a\nhost=h\n\n"
+
+
+@pytest.mark.parametrize("body", [b"", b"Content-Length: 2\r\n", b"Transfer-Encoding: chunked\r\n"], ids=repr)
+def test_an_offer_to_upgrade_is_ignored(client: Client, body: bytes) -> None:
+    """The request is served in HTTP/1.1, with its body, and so is the next one."""
+    content = {b"": b"", b"Content-Length: 2\r\n": b"ab"}.get(body, b"2\r\nab\r\n0\r\n\r\n")
+    client.send(HEAD + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n" + body + b"\r\n" + content + GET)
+    reply = client.read()
+    assert reply.status == 200
+    assert reply.body.endswith(b"\n\n" + (b"ab" if body else b""))
+    assert client.read().body == b"GET /a\nhost=h\n\n"
+
+
+def test_a_body_that_waits_for_permission_gets_it(client: Client) -> None:
+    """Expect: 100-continue is answered before the body is sent."""
+    client.send(HEAD + b"Content-Length: 3\r\nExpect: 100-continue\r\n\r\n")
+    assert client.read().status == 100
+    client.send(b"abc")
+    assert client.read().body.endswith(b"\n\nabc")
+
+
+def test_permission_keeps_its_place_in_the_line(host: HttpHost, client: Client) -> None:
+    """It is not sent before the reply to an earlier request."""
+    client.send(HOLD, HEAD + b"Content-Length: 3\r\nExpect: 100-continue\r\n\r\n")
+    host.release(host.await_held(), b"first")
+    assert client.read().body == b"first"
+    assert client.read().status == 100
+    client.send(b"abc")
+    assert client.read().body.endswith(b"\n\nabc")
+
+
+def test_a_body_that_came_along_needs_no_permission(client: Client) -> None:
+    """A client that did not wait is not told to go on."""
+    client.send(HEAD + b"Content-Length: 3\r\nExpect: 100-continue\r\n\r\nabc")
+    assert client.read().status == 200
+
+
+# What is refused.
+
+TOO_LONG = SMALL.body_bytes_max + 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "word"),
+    [
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00", 400, "well-formed", id="tls"),
+        pytest.param(b"NONSENSE\r\n\r\n", 400, "well-formed", id="no-request-line"),
+        pytest.param(b"GET  HTTP/1.1\r\nHost: h\r\n\r\n", 400, "well-formed", id="no-target"),
+        pytest.param(b"GET / HTTP/9.9\r\nHost: h\r\n\r\n", 400, "well-formed", id="no-such-version"),
+        pytest.param(b"GET / HTTP/2.0\r\nHost: h\r\n\r\n", 505, "HTTP/1.1", id="version-2"),
+        pytest.param(b"GET /\r\n\r\n", 505, "HTTP/1.1", id="version-0.9"),
+        pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "well-formed", id="http-2-preface"),
+        pytest.param(b"GET / HTTP/1.1\nHost: h\n\n", 400, "well-formed", id="bare-line-feeds"),
+        pytest.param(b"GET /\xff HTTP/1.1\r\nHost: h\r\n\r\n", 400, "well-formed", id="target-not-ascii"),
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", 400, "Host", id="no-host"),
+        pytest.param(HEAD + b"Host: other\r\n\r\n", 400, "host", id="two-hosts"),
+        pytest.param(HEAD + b"HOST: h\r\n\r\n", 400, "host", id="two-hosts-differently-spelled"),
+        pytest.param(HEAD + b"X-Amz-Target: a\r\nx-amz-target: b\r\n\r\n", 400, "x-amz-target", id="two-targets"),
+        pytest.param(HEAD + b"Content-Type: a\r\nContent-Type: a\r\n\r\n", 400, "content-type", id="two-types"),
+        pytest.param(
+            HEAD + b"Authorization: a\r\nAuthorization: b\r\n\r\n", 400, "authorization", id="two-credentials"
+        ),
+        pytest.param(HEAD + b"Bad Name: x\r\n\r\n", 400, "well-formed", id="space-in-name"),
+        pytest.param(HEAD + b"Bad\xe9Name: x\r\n\r\n", 400, "well-formed", id="name-not-ascii"),
+        pytest.param(HEAD + b": x\r\n\r\n", 400, "well-formed", id="empty-name"),
+        pytest.param(HEAD + b"X: a\x00b\r\n\r\n", 400, "well-formed", id="zero-in-value"),
+        pytest.param(HEAD + b"X: a\r\n folded\r\n\r\n", 400, "well-formed", id="folded-value"),
+        pytest.param(HEAD + b"Content-Length: -1\r\n\r\n", 400, "well-formed", id="negative-length"),
+        pytest.param(HEAD + b"Content-Length: 1e3\r\n\r\n", 400, "well-formed", id="length-no-number"),
+        pytest.param(HEAD + b"Content-Length: " + b"9" * 40 + b"\r\n\r\n", 400, "well-formed", id="length-overflow"),
+        pytest.param(HEAD + b"Content-Length: 1\r\nContent-Length: 1\r\n\r\na", 400, "well-formed", id="two-lengths"),
+        pytest.param(
+            HEAD + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            400,
+            "well-formed",
+            id="length-and-chunks",
+        ),
+        pytest.param(HEAD + b"Transfer-Encoding: gzip\r\n\r\n", 400, "well-formed", id="coding-without-chunks"),
+        pytest.param(
+            HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501, "chunked", id="coding-in-chunks"
+        ),
+        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400, "well-formed", id="bad-chunk-size"),
+        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n", 400, "well-formed", id="negative-chunk"),
+        pytest.param(
+            HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 20 + b"\r\n", 400, "well-formed", id="chunk-overflow"
+        ),
+        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\nabc\r\n", 400, "well-formed", id="chunk-too-long"),
+        pytest.param(HEAD + b"Expect: coffee\r\n\r\n", 417, "100-continue", id="unknown-expectation"),
+        pytest.param(
+            HEAD + b"Expect: coffee\r\nContent-Length: 9\r\n\r\n", 417, "100-continue", id="unknown-expectation-early"
+        ),
+        pytest.param(b"CONNECT h:1 HTTP/1.1\r\nHost: h\r\n\r\nabc", 405, "proxy", id="connect"),
+        pytest.param(b"GET /" + b"x" * 500 + b" HTTP/1.1\r\nHost: h\r\n\r\n", 414, "500 bytes", id="long-target"),
+        pytest.param(b"GET /" + b"x" * 99_999, 414, "500 bytes", id="endless-target"),
+        pytest.param(HEAD + b"X: " + b"x" * 2_000 + b"\r\n\r\n", 431, "2000 bytes", id="long-head"),
+        pytest.param(HEAD + b"".join(b"X-%d: x\r\n" % n for n in range(20)) + b"\r\n", 431, "20 headers", id="many"),
+        pytest.param(HEAD + b"Content-Length: %d\r\n\r\n" % TOO_LONG, 413, "10000 bytes", id="long-body-announced"),
+        pytest.param(
+            HEAD + b"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n" % TOO_LONG,
+            413,
+            "10000 bytes",
+            id="long-body-asks",
+        ),
+        pytest.param(
+            HEAD + b"Content-Length: %d\r\n\r\n" % TOO_LONG + b"x" * TOO_LONG, 413, "10000 bytes", id="long-body"
+        ),
+        pytest.param(
+            HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"a\r\n0123456789\r\n" * 1_001,
+            413,
+            "10000 bytes",
+            id="long-body-in-chunks",
+        ),
+    ],
+)
+def test_what_is_refused_says_why_and_closes(client: Client, sent: bytes, status: int, word: str) -> None:
+    """The reply names the limit or the fault; then the connection ends, and nobody else notices."""
+    client.send(sent)
+    reply = client.read()
+    assert (reply.status, reply.headers["connection"]) == (status, "close")
+    assert word in reply.body.decode()
+    client.half_close()
+    assert client.at_end()
+
+
+@pytest.mark.parametrize(
+    ("first", "piece", "status"),
+    [
+        pytest.param(b"GET /", b"x" * 100, 414, id="target"),
+        pytest.param(HEAD + b"X: ", b"x" * 100, 431, id="header-value"),
+        pytest.param(HEAD, b"x" * 100, 431, id="header-name"),
+        pytest.param(HEAD, b"%b: x\r\n" % (b"x" * 94), 431, id="headers"),
+        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"64\r\n" + b"x" * 100 + b"\r\n", 413, id="chunks"),
+        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n", b"X-%d: x\r\n", 431, id="trailers"),
+    ],
+)
+def test_what_has_no_end_is_cut_off(client: Client, first: bytes, piece: bytes, status: int) -> None:
+    """A head, a body or trailers that go on for ever meet their limit in whatever pieces they come."""
+    pieces = (piece % number if b"%d" in piece else piece for number in range(500))
+    client.send(first, *pieces)
+    assert client.read().status == status
+
+
+def test_a_refusal_waits_for_its_turn(host: HttpHost, client: Client) -> None:
+    """Requests before the bad one are answered first."""
+    client.send(HOLD + GET + b"NONSENSE\r\n\r\n")
+    host.release(host.await_held(), b"first")
+    assert client.read().body == b"first"
+    assert client.read().status == 200
+    assert client.read().status == 400
+
+
+def test_a_refused_client_that_goes_on_sending_can_read_why() -> None:
+    """The refusal is not lost by a reset while the client is still busy with its body."""
+    with HttpHost() as host, host.client() as client:
+        body_bytes = limits.HTTP_BODY_BYTES_MAX + 1
+        client.send(HEAD + b"Content-Length: %d\r\n\r\n" % body_bytes, b"x" * body_bytes)
+        assert client.read().status == 413
+
+
+def test_the_longest_body_is_taken() -> None:
+    """The limit itself is allowed."""
+    with HttpHost() as host, host.client() as client:
+        body = b"x" * limits.HTTP_BODY_BYTES_MAX
+        client.send(HEAD + b"Content-Length: %d\r\n\r\n" % len(body), body)
+        assert client.read().body.endswith(b"\n\n" + body)
+
+
+# Clients that are slow, silent or gone.
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"GET / HT", id="request-line"),
+        pytest.param(HEAD + b"X-Slow", id="head"),
+        pytest.param(HEAD + b"Content-Length: 5\r\n\r\nab", id="body"),
+        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nab", id="chunk"),
+    ],
+)
+def test_an_unfinished_request_times_out(sent: bytes) -> None:
+    """The whole request has to be there in time."""
+    with HttpHost(HASTY) as host, host.client() as client:
+        client.send(GET)
+        assert client.read().status == 200
+        client.send(sent)
+        reply = client.read()
+        assert reply.status == 408
+        assert "0.2 seconds" in reply.body.decode()
+        assert client.at_end()
+
+
+@pytest.mark.parametrize("sent", [b"", GET], ids=["never-spoke", "spoke-once"])
+def test_an_idle_connection_is_closed(sent: bytes) -> None:
+    """Without a word: there is nothing to answer."""
+    with HttpHost(HASTY) as host, host.client() as client:
+        client.send(sent)
+        if sent:
+            assert client.read().status == 200
+        assert client.at_end()
+
+
+def test_a_held_request_does_not_time_out() -> None:
+    """While it is the server's turn no limit runs: an idle connection that came later goes first."""
+    with HttpHost(HASTY) as host, host.client() as client:
+        client.send(HOLD)
+        held = host.await_held()
+        with host.client() as idle:
+            assert idle.at_end()
+        host.release(held, b"late")
+        assert client.read().body == b"late"
+
+
+def test_a_client_that_does_not_read_is_cut_off() -> None:
+    """Replies that nobody takes end the connection, and do not pile up: nothing more is read from it."""
+    with HttpHost(HttpLimits(request_s_max=0.3)) as host, host.client() as client:
+        client.socket.setsockopt(SOL_SOCKET, SO_RCVBUF, 4_096)
+        body = b"x" * 1_000_000
+        request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+        client.socket.settimeout(PATIENCE_S)
+        with pytest.raises(OSError, match=r"reset|Broken pipe"):
+            client.socket.sendall(request * 200)
+        assert host.handled < 100
+
+
+def test_a_request_cut_short_is_refused(client: Client) -> None:
+    """A client that ends in the middle, but still listens, is told."""
+    client.send(HEAD + b"Content-Length: 5\r\n\r\nab")
+    client.half_close()
+    reply = client.read()
+    assert reply.status == 400
+    assert "ended inside the request" in reply.body.decode()
+    assert client.at_end()
+
+
+def test_a_half_closed_client_gets_its_replies(client: Client) -> None:
+    """What was asked before is answered, then the connection ends."""
+    client.send(GET + GET)
+    client.half_close()
+    assert [client.read().status, client.read().status] == [200, 200]
+    assert client.at_end()
+
+
+def test_a_request_that_waits_is_hurried_by_a_half_close(host: HttpHost, client: Client) -> None:
+    """The client may be gone: whoever waits for something waits no longer."""
+    client.send(HOLD)
+    held = host.await_held()
+    client.half_close()
+    assert client.read().body == b"hurried"
+    assert client.at_end()
+    assert held.told == ["hurry"]
+
+
+def test_a_request_whose_client_is_gone_is_withdrawn(host: HttpHost) -> None:
+    """After a reset nobody can be answered; a reply that comes nevertheless goes nowhere."""
+    client = host.client()
+    client.send(HOLD)
+    held = host.await_held()
+    client.socket.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    assert held.event.wait(PATIENCE_S)
+    assert held.told == ["withdraw"]
+    host.release(held, b"too late")

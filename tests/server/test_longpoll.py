@@ -1,0 +1,415 @@
+"""Long polls on the embedded engine and the virtual clock: who gets what, when exactly, and what is left to whom."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from veilmq.core.commands import (
+    ChangeVisibility,
+    CreateQueue,
+    Delete,
+    DeleteQueue,
+    ListQueues,
+    NewMessage,
+    Receive,
+    Send,
+    SetQueue,
+    ShowQueue,
+    VisibilityChange,
+)
+from veilmq.core.errors import QueueNotFound
+from veilmq.core.results import Received
+from veilmq.engines.embedded import EmbeddedEngine
+from veilmq.engines.execute import execute
+from veilmq.server.longpoll import LongPolls, Poll
+from veilmq.testing import VirtualClock
+
+QUEUE = "000000000000/q"
+
+
+class Bench:
+    """An engine in memory with one queue, its long polls, and a record of who was answered what, and when."""
+
+    def __init__(self) -> None:
+        """Made in the event loop."""
+        self.clock = VirtualClock()
+        self.start_ms = self.clock.now_ms()
+        self.engine = EmbeddedEngine.open(None, clock=self.clock)
+        self.polls = LongPolls(engine=self.engine, clock=self.clock)
+        self.heard: list[tuple[str, int, Any]] = []
+
+    def poll(self, name: str, *, wait_s: int | None = 20, count: int = 1, timeout_s: int | None = None) -> Poll:
+        """Ask for messages on behalf of ``name``."""
+
+        def answer(result: Any) -> None:
+            told = [message.body for message in result.messages] if isinstance(result, Received) else type(result)
+            self.heard.append((name, self.clock.now_ms() - self.start_ms, told))
+
+        return self.polls.receive(Receive(queue=QUEUE, count=count, timeout_s=timeout_s), wait_s=wait_s, answer=answer)
+
+    async def parked(self, *names: str) -> list[Poll]:
+        """Park a poll for each name, in order."""
+        polls = [self.poll(name) for name in names]
+        await self.settle()
+        assert self.polls.parked == len(names)
+        return polls
+
+    async def do(self, command: Any) -> Any:
+        """Return the result of ``command``, once everything that it set off is answered."""
+        result = await execute(self.engine, command)
+        await self.settle()
+        return result
+
+    async def send(self, *bodies: str, delay_s: int | None = None) -> None:
+        """Send messages in one command."""
+        messages = tuple(NewMessage(body=body, size_bytes=len(body), delay_s=delay_s) for body in bodies)
+        await self.do(Send(queue=QUEUE, messages=messages))
+
+    async def advance(self, ms: int) -> None:
+        """Move the clock from one timer to the next, letting each have its effect."""
+        until_ms = self.clock.now_ms() + ms
+        while (at_ms := self.clock.next_timer_ms()) is not None and at_ms <= until_ms:
+            self.clock.set(max(at_ms, self.clock.now_ms()))
+            await self.settle()
+        self.clock.set(until_ms)
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Pass through the engine until no poll is being asked."""
+        await execute(self.engine, ListQueues(account=""))
+        while self.polls.asking:
+            await execute(self.engine, ListQueues(account=""))
+
+    async def counts(self) -> tuple[int, int, int]:
+        """Return how many messages are visible, in flight and delayed."""
+        counts = (await self.do(ShowQueue(queue=QUEUE, counts=True))).counts
+        return counts.visible, counts.in_flight, counts.delayed
+
+
+def run(story: Callable[[Bench], Awaitable[None]]) -> None:
+    """Tell ``story`` on a fresh bench."""
+
+    async def tell() -> None:
+        bench = Bench()
+        try:
+            await bench.do(CreateQueue(queue=QUEUE))
+            await story(bench)
+        finally:
+            await bench.engine.close()
+
+    asyncio.run(tell())
+
+
+def test_a_message_that_is_there_is_not_waited_for() -> None:
+    """A poll on a queue with a message is answered at once and never stands in a line."""
+
+    async def story(bench: Bench) -> None:
+        await bench.send("a")
+        bench.poll("one")
+        await bench.settle()
+        assert bench.heard == [("one", 0, ["a"])]
+
+    run(story)
+
+
+def test_a_receive_that_does_not_wait_is_answered_empty() -> None:
+    """Neither a wait of 0 nor a queue whose own wait is 0 parks."""
+
+    async def story(bench: Bench) -> None:
+        bench.poll("zero", wait_s=0)
+        bench.poll("queue's own", wait_s=None)
+        await bench.settle()
+        assert bench.heard == [("zero", 0, []), ("queue's own", 0, [])]
+
+    run(story)
+
+
+def test_the_queues_own_wait_holds_where_none_is_named() -> None:
+    """A poll without a wait of its own is answered when the queue's is over."""
+
+    async def story(bench: Bench) -> None:
+        await bench.do(SetQueue(queue=QUEUE, settings={"receive_wait_s": 3}))
+        bench.poll("one", wait_s=None)
+        await bench.settle()
+        await bench.advance(2_999)
+        assert bench.heard == []
+        await bench.advance(1)
+        assert bench.heard == [("one", 3_000, [])]
+        assert bench.polls.parked == 0
+
+    run(story)
+
+
+def test_a_send_wakes_exactly_one_and_the_first() -> None:
+    """One message, one waiter: the one that came first."""
+
+    async def story(bench: Bench) -> None:
+        await bench.parked("one", "two", "three")
+        await bench.send("a")
+        assert bench.heard == [("one", 0, ["a"])]
+        assert bench.polls.parked == 2
+        await bench.send("b")
+        assert bench.heard[1:] == [("two", 0, ["b"])]
+
+    run(story)
+
+
+def test_a_batch_wakes_as_many_as_it_has_messages_for() -> None:
+    """Who got something has the next one asked while there is more."""
+
+    async def story(bench: Bench) -> None:
+        await bench.parked("one", "two", "three")
+        await bench.send("a", "b")
+        assert bench.heard == [("one", 0, ["a"]), ("two", 0, ["b"])]
+        assert bench.polls.parked == 1
+
+    run(story)
+
+
+def test_a_woken_poll_is_not_overtaken() -> None:
+    """A receive that is submitted right behind the send comes after the one that has been waiting."""
+
+    async def story(bench: Bench) -> None:
+        await bench.parked("waiter")
+        bench.engine.submit(Send(queue=QUEUE, messages=(NewMessage(body="a", size_bytes=1),)), lambda _: None)
+        bench.poll("late", wait_s=0)
+        await bench.settle()
+        assert sorted(bench.heard) == [("late", 0, []), ("waiter", 0, ["a"])]
+
+    run(story)
+
+
+def test_a_message_sent_right_behind_the_first_asking_is_not_missed() -> None:
+    """A poll and a send in one batch, in that order: the poll was empty, and gets the message nevertheless."""
+
+    async def story(bench: Bench) -> None:
+        bench.poll("one")
+        bench.poll("two")
+        bench.engine.submit(
+            Send(queue=QUEUE, messages=tuple(NewMessage(body=b, size_bytes=1) for b in "ab")), lambda _: None
+        )
+        await bench.settle()
+        assert bench.heard == [("one", 0, ["a"]), ("two", 0, ["b"])]
+
+    run(story)
+
+
+def test_the_deadline_is_exact() -> None:
+    """Not a millisecond early, and at the millisecond itself."""
+
+    async def story(bench: Bench) -> None:
+        await bench.parked("one")
+        await bench.advance(19_999)
+        assert bench.heard == []
+        await bench.advance(1)
+        assert bench.heard == [("one", 20_000, [])]
+
+    run(story)
+
+
+def test_the_end_of_a_delay_wakes_exactly_then() -> None:
+    """A delayed message is delivered at its instant, whether it was sent before or after the poll."""
+
+    async def story(bench: Bench) -> None:
+        await bench.send("a", delay_s=5)
+        await bench.parked("one", "two")
+        await bench.send("b", delay_s=3)
+        await bench.advance(2_999)
+        assert bench.heard == []
+        await bench.advance(2_001)
+        assert bench.heard == [("one", 3_000, ["b"]), ("two", 5_000, ["a"])]
+
+    run(story)
+
+
+def test_the_end_of_a_lease_wakes_exactly_then() -> None:
+    """A message whose lease ends is delivered at that instant."""
+
+    async def story(bench: Bench) -> None:
+        await bench.send("a")
+        bench.poll("holder", timeout_s=10)
+        await bench.parked("one")
+        await bench.advance(9_999)
+        assert bench.heard == [("holder", 0, ["a"])]
+        await bench.advance(1)
+        assert bench.heard[1:] == [("one", 10_000, ["a"])]
+
+    run(story)
+
+
+def test_a_release_wakes_at_once() -> None:
+    """A change of visibility to 0 hands the message to who waits."""
+
+    async def story(bench: Bench) -> None:
+        await bench.send("a")
+        received = await bench.do(Receive(queue=QUEUE))
+        await bench.parked("one")
+        change = VisibilityChange(receipt=received.messages[0].receipt, timeout_s=0)
+        await bench.do(ChangeVisibility(queue=QUEUE, changes=(change,)))
+        assert bench.heard == [("one", 0, ["a"])]
+
+    run(story)
+
+
+def test_who_waits_goes_before_who_comes_at_the_very_instant() -> None:
+    """A lease has ended and its timer has not run yet: a newcomer does not take what belongs to the first in line."""
+
+    async def story(bench: Bench) -> None:
+        await bench.send("a")
+        await bench.do(Receive(queue=QUEUE, timeout_s=10))
+        await bench.parked("waiter")
+        bench.clock.catch_up(bench.start_ms + 10_000)  # the instant has come, and no timer has run
+        bench.poll("newcomer", wait_s=0)
+        await bench.settle()
+        assert sorted(bench.heard) == [("newcomer", 10_000, []), ("waiter", 10_000, ["a"])]
+
+    run(story)
+
+
+def test_a_message_that_is_deleted_before_it_is_due_wakes_nobody_for_good() -> None:
+    """Who was woken in vain goes back to the front of the line and keeps its deadline."""
+
+    async def story(bench: Bench) -> None:
+        await bench.send("a")
+        received = await bench.do(Receive(queue=QUEUE, timeout_s=10))
+        await bench.parked("one", "two")
+        await bench.do(Delete(queue=QUEUE, receipts=(received.messages[0].receipt,)))
+        await bench.advance(15_000)
+        assert bench.heard == []
+        await bench.send("b")
+        assert bench.heard == [("one", 15_000, ["b"])]
+        await bench.advance(5_000)
+        assert bench.heard[1:] == [("two", 20_000, [])]
+
+    run(story)
+
+
+def test_a_withdrawn_poll_takes_no_message() -> None:
+    """Its client has gone: the next in the line gets the message."""
+
+    async def story(bench: Bench) -> None:
+        gone, _ = await bench.parked("gone", "here")
+        gone.withdraw()
+        await bench.send("a")
+        assert bench.heard == [("here", 0, ["a"])]
+
+    run(story)
+
+
+def test_the_last_poll_withdrawn_leaves_the_message_in_the_queue() -> None:
+    """Nobody waits any more: nothing is leased, and the next receive gets it at once."""
+
+    async def story(bench: Bench) -> None:
+        (gone,) = await bench.parked("gone")
+        gone.withdraw()
+        await bench.send("a")
+        assert await bench.counts() == (1, 0, 0)
+        assert bench.heard == []
+
+    run(story)
+
+
+def test_a_poll_withdrawn_before_it_is_asked_takes_no_message() -> None:
+    """The command is dropped while it waits for its batch."""
+
+    async def story(bench: Bench) -> None:
+        await bench.send("a")
+        bench.poll("gone").withdraw()
+        assert await bench.counts() == (1, 0, 0)
+        assert bench.heard == []
+
+    run(story)
+
+
+def test_a_poll_withdrawn_while_it_is_asked_passes_the_question_on() -> None:
+    """The message does not stay beside somebody who waits."""
+
+    async def story(bench: Bench) -> None:
+        await bench.send("a")
+        await bench.do(Receive(queue=QUEUE, timeout_s=10))
+        gone, _ = await bench.parked("gone", "here")
+        bench.clock.set(bench.start_ms + 10_000)  # the first of the line is submitted, not yet applied
+        gone.withdraw()
+        await bench.settle()
+        assert bench.heard == [("here", 10_000, ["a"])]
+
+    run(story)
+
+
+def test_a_hurried_poll_is_answered_at_once_and_only_once() -> None:
+    """Parked or being asked; a second hurry or a late withdrawal does nothing."""
+
+    async def story(bench: Bench) -> None:
+        parked, other = await bench.parked("parked", "other")
+        parked.hurry()
+        parked.hurry()
+        parked.withdraw()
+        assert bench.heard == [("parked", 0, [])]
+        asked = bench.poll("asked")
+        asked.hurry()
+        await bench.settle()
+        assert bench.heard[1:] == [("asked", 0, [])]
+        other.withdraw()
+        assert bench.polls.parked == 0
+
+    run(story)
+
+
+def test_deleting_the_queue_answers_all() -> None:
+    """Each waiter hears that the queue is gone; a queue of the same name starts with an empty line."""
+
+    async def story(bench: Bench) -> None:
+        await bench.parked("one", "two")
+        await bench.do(DeleteQueue(queue=QUEUE))
+        assert sorted(bench.heard) == [("one", 0, QueueNotFound), ("two", 0, QueueNotFound)]
+        assert (bench.polls.parked, bench.polls.asking) == (0, 0)
+        await bench.do(CreateQueue(queue=QUEUE))
+        await bench.parked("three")
+        await bench.send("a")
+        assert bench.heard[2:] == [("three", 0, ["a"])]
+
+    run(story)
+
+
+def test_a_poll_on_no_queue_hears_so_and_leaves_nothing_behind() -> None:
+    """Names that do not exist cost no memory."""
+
+    async def story(bench: Bench) -> None:
+        await bench.do(DeleteQueue(queue=QUEUE))
+        bench.poll("one")
+        await bench.settle()
+        assert bench.heard == [("one", 0, QueueNotFound)]
+        assert bench.clock.next_timer_ms() is None
+
+    run(story)
+
+
+def test_a_closing_server_lets_nobody_wait() -> None:
+    """Those who come late, or are being asked for the first time, are answered at once; the parked when hurried."""
+
+    async def story(bench: Bench) -> None:
+        (waiting,) = await bench.parked("waiting")
+        bench.poll("asked")
+        bench.polls.close()
+        bench.poll("late")
+        await bench.settle()
+        assert bench.heard == [("asked", 0, []), ("late", 0, [])]
+        waiting.hurry()
+        assert bench.heard[2:] == [("waiting", 0, [])]
+
+    run(story)
+
+
+def test_parked_polls_set_off_nothing() -> None:
+    """While a hundred wait on an empty queue there is no timer before their deadline, and nothing is asked."""
+
+    async def story(bench: Bench) -> None:
+        await bench.parked(*(str(number) for number in range(100)))
+        assert bench.clock.next_timer_ms() == bench.start_ms + 20_000
+        await bench.advance(19_999)
+        assert bench.heard == []
+        await bench.send("a")
+        assert bench.heard == [("0", 19_999, ["a"])]
+        assert bench.polls.parked == 99
+
+    run(story)
