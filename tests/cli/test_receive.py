@@ -2,10 +2,13 @@
 
 import base64
 import json
+import os
+import subprocess
 
 import pytest
 
-from tests.cli.conftest import Veilmq
+from tests.cli.conftest import COMMAND, Veilmq, environment
+from tests.client.scripted_server import ScriptedServer, reply
 from veilmq.client import HttpQueueClient
 from veilmq.core.properties import Attribute
 from veilmq.testing import RunningServer
@@ -102,3 +105,35 @@ def test_a_number_out_of_range_is_a_usage_error(option: str, value: str, ends: s
     answer = veilmq("receive", "orders", option, value)
     assert answer.code == 2
     assert answer.err == f'veilmq: Invalid value "{value}" for {option}. Must be a whole number from {ends}.\n'
+
+
+def test_a_message_that_nobody_read_is_not_deleted(server: RunningServer, client: HttpQueueClient) -> None:
+    """The reader of the output went away before it came: the message comes back after its timeout."""
+    client.send("orders", "hello")
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as nowhere:
+        answer = subprocess.run(
+            [*COMMAND, "receive", "orders", "--delete", "--endpoint", server.endpoint],
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=nowhere,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert (answer.returncode, answer.stderr) == (141, b"")
+    server.advance(30_000)
+    assert client.receive("orders")[0].body == "hello"
+
+
+def test_a_delete_that_fails_is_an_error(veilmq: Veilmq) -> None:
+    """The message was printed; how many are left, and why, is said with exit code 1."""
+    system = {"SentTimestamp": "1", "ApproximateFirstReceiveTimestamp": "1", "ApproximateReceiveCount": "1"}
+    message = {"MessageId": "a", "ReceiptHandle": "r", "MD5OfBody": "m", "Body": "hello", "Attributes": system}
+    failure = {"Id": "0", "SenderFault": False, "Code": "InternalFailure", "Message": "Try again."}
+    answers = [{"QueueUrl": "http://h/1/orders"}, {"Messages": [message]}, {"Failed": [failure]}]
+    with ScriptedServer(*[reply(200, json.dumps(answer).encode()) for answer in answers]) as scripted:
+        answer = veilmq("receive", "orders", "--delete", "--endpoint", scripted.endpoint)
+    assert (answer.code, answer.err) == (1, "veilmq: 1 of 1 messages were not deleted: Try again.\n")
+    assert "body            hello\n" in answer.out
