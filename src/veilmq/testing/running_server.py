@@ -76,8 +76,12 @@ class RunningServer:
         self._loop.call_soon_threadsafe(self.bound.fail, error)
 
     def advance(self, ms: int) -> None:
-        """Move the virtual clock; returns when everything that became due has been answered."""
-        assert isinstance(self.clock, VirtualClock), "only a virtual clock can be moved"
+        """Move the virtual clock; returns when everything that became due has been answered.
+
+        Raises ``TypeError`` when the server runs on another clock.
+        """
+        if not isinstance(self.clock, VirtualClock):
+            raise TypeError("only a virtual clock can be moved")
         self._call(self._advance(self.clock, self.clock.now_ms() + ms))
 
     def settle(self) -> None:
