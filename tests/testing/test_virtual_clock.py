@@ -52,10 +52,12 @@ def test_a_cancelled_timer_does_not_run() -> None:
     """Not even when a timer of the same instant cancels it; cancelling again is harmless."""
     clock = VirtualClock(start_ms=0)
     ran: list[str] = []
-    timers = []
-    clock.call_at(10, lambda: timers[0].cancel())
+
+    def cancel_last() -> None:
+        last.cancel()
+
+    clock.call_at(10, cancel_last)
     last = clock.call_at(10, lambda: ran.append("last"))
-    timers.append(last)
     clock.advance(10)
     last.cancel()
     assert ran == []
