@@ -9,6 +9,8 @@ import re
 from time import perf_counter
 from typing import Any
 
+import msgspec
+
 from veilmq.core.commands import Receive
 from veilmq.core.errors import InternalError
 from veilmq.server import origin
@@ -114,27 +116,24 @@ class Dispatcher:
         return context
 
 
-class Exchange:
-    """A request that a protocol has recognised, on its way to the reply."""
+class Exchange(msgspec.Struct, eq=False):
+    """A request that a protocol has recognised, on its way to the reply; ``call`` is what it was decoded to."""
 
-    __slots__ = ("_metrics", "_protocol", "_request", "_started_s", "action", "call")
-
-    def __init__(self, request: Request, metrics: Metrics, protocol: Protocol, action: str, started_s: float) -> None:
-        """``call`` is set when the request has been decoded."""
-        self._request = request
-        self._metrics = metrics
-        self._protocol = protocol
-        self._started_s = started_s
-        self.action = action
-        self.call: Call
+    request: Request
+    metrics: Metrics
+    protocol: Protocol
+    action: str
+    started_s: float
+    call: Call | None = None
 
     def done(self, result: Any) -> None:
         """Answer with the result or the ``VeilmqError`` of the command."""
+        assert self.call is not None, "only what was decoded is asked of the engine"
         try:
             reply = self.call.encode(result)
         except Exception:
             log.exception("the answer to %s could not be encoded", self.action)
-            reply = self._protocol.fail(InternalError())
+            reply = self.protocol.fail(InternalError())
         self.reply(reply)
 
     def reply(self, reply: Reply) -> None:
@@ -142,5 +141,5 @@ class Exchange:
         headers = b""
         for name, value in reply.headers:
             headers += b"%b: %b\r\n" % (name, value)
-        self._request.respond(reply.status, headers, reply.body)
-        self._metrics.count(self.action, reply.status, perf_counter() - self._started_s)
+        self.request.respond(reply.status, headers, reply.body)
+        self.metrics.count(self.action, reply.status, perf_counter() - self.started_s)
