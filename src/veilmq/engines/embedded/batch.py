@@ -51,7 +51,7 @@ class Batch:
             try:
                 self._apply(entries, now_ms)
                 return self._journal.finish(now_ms)
-            except Exception as error:  # noqa: BLE001 - whatever it was, the batch goes on without its cause
+            except Exception as error:
                 if not self._entries:
                     raise  # nobody is at fault, and another try would end the same way
                 entries.extendleft(reversed(self.roll_back(error)))

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import apsw
+from msgspec.structs import astuple
 
 from veilmq.engines.embedded.rows import LaneRow, Lease, MessageRow, QueueRow
 from veilmq.engines.named_sql import load
@@ -58,7 +59,7 @@ class Journal:
         if pages_max is not None:
             connection.execute(f"PRAGMA max_page_count = {pages_max}")
         self._messages: list[MessageRow] = []
-        self._leases: list[tuple[int, ...]] = []
+        self._leases: list[tuple[Any, ...]] = []
         self._gone: list[tuple[int]] = []
         self._lanes: list[StoredLane] = []
         self._staged = False
@@ -74,7 +75,7 @@ class Journal:
 
     def put_lease(self, lease: Lease) -> None:
         """Stage the lease as it is now."""
-        self._leases.append(lease.row())
+        self._leases.append(astuple(lease))
         self._staged = True
 
     def remove(self, position: int) -> None:

@@ -25,6 +25,12 @@ NEVER_MS = 1 << 62
 
 _GENERATION_BITS = 32
 
+_row = tuple.__new__  # of a NamedTuple, without the Python frame that its constructor costs
+
+
+Taken = tuple[MessageRow, Lease, int]
+"""A message that is received, its lease and its priority."""
+
 
 class Lane:
     """The messages of one incarnation of a queue at one priority."""
@@ -104,7 +110,7 @@ class Lane:
     def add(self, message_id: bytes, body: str, properties: bytes, now_ms: int) -> None:
         """Store a message that is visible at once."""
         series = self._direct
-        row = MessageRow(series.next, message_id, now_ms, body, properties)
+        row = _row(MessageRow, (series.next, message_id, now_ms, body, properties))
         series.next += 1
         self._journal.add_message(row)
         self._fresh.append(row)
@@ -127,30 +133,30 @@ class Lane:
 
     # Receiving.
 
-    def receive(self, count: int, now_ms: int, visible_at_ms: int) -> list[tuple[MessageRow, Lease]]:
+    def receive(self, count: int, now_ms: int, visible_at_ms: int) -> list[Taken]:
         """Take up to ``count`` visible messages and hide them; all are chosen before the first one is hidden."""
-        taken: list[tuple[MessageRow, Lease]] = []
+        taken: list[Taken] = []
         while len(taken) < count:
             first = self._take_first(now_ms)
             if first is None:
                 break
             taken.append(first)
-        for _, lease in taken:
+        for _, lease, _ in taken:
             self._lease(lease, now_ms, visible_at_ms)
         if taken:
             self._journal.touch(self)
         return taken
 
-    def _take_first(self, now_ms: int) -> tuple[MessageRow, Lease] | None:
+    def _take_first(self, now_ms: int) -> Taken | None:
         row = self._fresh.head()
         lease = self._returned_head(now_ms)
         if lease is not None and (row is None or lease.visible_at_ms <= row.sent_at_ms):
             self._hidden.take()
             self.counters.unhide(lease)
-            return self._journal.message_at(lease.position), lease
+            return self._journal.message_at(lease.position), lease, self.priority
         if row is None:
             return None
-        return self._fresh.take(), Lease(row.position, self.number, 0)
+        return self._fresh.take(), Lease(row.position, self.number, 0), self.priority
 
     def _returned_head(self, now_ms: int) -> Lease | None:
         while True:

@@ -1,7 +1,7 @@
 """The commands on messages: one handler each, found by command type in ``machine``. This is the hot path."""
 
 from veilmq.core import commands, results, visibility
-from veilmq.core.errors import MessageTooLong, StoreFull, VeilmqError
+from veilmq.core.errors import MessageTooLong, ReceiptInvalid, StoreFull, VeilmqError
 from veilmq.core.ids import IdSource
 from veilmq.core.receipts import ReceiptBook
 from veilmq.core.results import ReceiptState
@@ -122,12 +122,14 @@ class MessageCommands:
         return results.LeaseChange(state=state, visible_at_ms=visible_at_ms, receipt=renewed)
 
     def _look_up(self, queue: Queue, text: str, now_ms: int) -> tuple[ReceiptState, Lane, Lease]:
-        receipt = self._book.read(text)
-        found = queue.find(receipt, now_ms)
+        number, position, generation, epoch, _ = self._book.read(text)
+        if number != queue.number:
+            raise ReceiptInvalid
+        found = queue.find(position, now_ms)
         if found is None:
             raise _MessageGone
         lane, lease = found
-        current = lease.generation == receipt.generation and lease.epoch == receipt.epoch
+        current = lease.generation == generation and lease.epoch == epoch
         state = visibility.receipt_state(current=current, visible_at_ms=lease.visible_at_ms, now_ms=now_ms)
         return state, lane, lease
 

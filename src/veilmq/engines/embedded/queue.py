@@ -2,13 +2,11 @@
 
 from collections.abc import Callable
 
-from veilmq.core.errors import ReceiptInvalid
 from veilmq.core.ports import Wake
-from veilmq.core.receipts import Receipt
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.embedded import positions
-from veilmq.engines.embedded.lane import NEVER_MS, Lane
-from veilmq.engines.embedded.rows import Lease, MessageRow
+from veilmq.engines.embedded.lane import NEVER_MS, Lane, Taken
+from veilmq.engines.embedded.rows import Lease
 
 
 class Queue:
@@ -73,12 +71,13 @@ class Queue:
             if now_ms >= lane.expires_at_ms:
                 lane.expire(now_ms, self.settings.retention_s)
 
-    def receive(self, count: int, now_ms: int, visible_at_ms: int) -> list[tuple[MessageRow, Lease, int]]:
-        """Take up to ``count`` visible messages, of the first priorities first, each with its priority."""
-        self.expire(now_ms)
-        taken: list[tuple[MessageRow, Lease, int]] = []
+    def receive(self, count: int, now_ms: int, visible_at_ms: int) -> list[Taken]:
+        """Take up to ``count`` visible messages, of the first priorities first."""
+        taken: list[Taken] = []
         for lane in self.lanes:
-            taken += [(*each, lane.priority) for each in lane.receive(count - len(taken), now_ms, visible_at_ms)]
+            if now_ms >= lane.expires_at_ms:
+                lane.expire(now_ms, self.settings.retention_s)
+            taken += lane.receive(count - len(taken), now_ms, visible_at_ms)
             if len(taken) == count:
                 break
         return taken
@@ -92,16 +91,14 @@ class Queue:
                 break
         return None if due_ms == NEVER_MS else due_ms
 
-    def find(self, receipt: Receipt, now_ms: int) -> tuple[Lane, Lease] | None:
-        """Return what ``receipt`` names, ``None`` when the message is gone; raises ``ReceiptInvalid`` if not ours."""
-        if receipt.queue != self.number:
-            raise ReceiptInvalid
-        number = positions.lane_of(receipt.position)
+    def find(self, position: int, now_ms: int) -> tuple[Lane, Lease] | None:
+        """Return the message at ``position`` with its lane, ``None`` when it is gone."""
+        number = positions.lane_of(position)
         for lane in self.lanes:
             if lane.number == number:
                 if now_ms >= lane.expires_at_ms:
                     lane.expire(now_ms, self.settings.retention_s)
-                lease = lane.find(receipt.position)
+                lease = lane.find(position)
                 return None if lease is None else (lane, lease)
         return None
 
