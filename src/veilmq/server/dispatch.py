@@ -138,8 +138,5 @@ class Exchange(msgspec.Struct, eq=False):
 
     def reply(self, reply: Reply) -> None:
         """Write the reply, and count it."""
-        headers = b""
-        for name, value in reply.headers:
-            headers += b"%b: %b\r\n" % (name, value)
-        self.request.respond(reply.status, headers, reply.body)
+        self.request.respond(reply.status, reply.headers, reply.body)
         self.metrics.count(self.action, reply.status, perf_counter() - self.started_s)

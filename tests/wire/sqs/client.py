@@ -24,12 +24,17 @@ def exceptions() -> Any:
     return ClientExceptionsFactory().create_client_exceptions(service_model())
 
 
+def header_fields(reply: Reply) -> dict[str, str]:
+    """Return the headers of ``reply`` by name."""
+    return dict(line.split(": ", 1) for line in reply.headers.decode().split("\r\n") if line)
+
+
 def understood(action: str, reply: Reply) -> dict[str, Any]:
     """Return what a client gets from ``reply``; raises the exception that it would raise."""
     operation = service_model().operation_model(action)
     headers = HeadersDict()
-    for name, value in reply.headers:
-        headers[name.decode()] = value.decode()
+    for name, value in header_fields(reply).items():
+        headers[name] = value
     raw = {"status_code": reply.status, "headers": headers, "body": reply.body}
     parsed: dict[str, Any] = create_parser(service_model().protocol).parse(raw, operation.output_shape)
     if reply.status >= 300:

@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.wire.sqs.asking import CONTEXT, QUEUE, SENT, ask, entries, refusal
-from tests.wire.sqs.client import exceptions, understood
+from tests.wire.sqs.client import exceptions, header_fields, understood
 from veilmq.core import errors as core
 from veilmq.core.results import LeaseChange, ReceiptState
 from veilmq.wire.sqs import ACTIONS, Reply, SqsError, decode, encode_error, errors
@@ -284,11 +284,6 @@ def name(case: object) -> str:
     return f"{case.action}-{case.code.name}"
 
 
-def header(reply: Reply, wanted: bytes) -> bytes | None:
-    """Return the value of the header ``wanted``."""
-    return dict(reply.headers).get(wanted)
-
-
 def reply_to(case: Case) -> Reply:
     """Return the reply to the request of ``case``."""
     if case.result is None:
@@ -301,7 +296,7 @@ def test_a_client_understands_each_error(case: Case) -> None:
     """Status, header and body have the client raise the exception of that error, with that text."""
     reply = reply_to(case)
     assert reply.status == case.code.status
-    assert header(reply, b"x-amzn-query-error") == f"{case.code.query};{case.code.fault}".encode()
+    assert header_fields(reply)["x-amzn-query-error"] == f"{case.code.query};{case.code.fault}"
     with pytest.raises(ClientError) as caught:
         understood(case.action, reply)
     error = caught.value.response["Error"]
@@ -358,7 +353,7 @@ def test_our_own_failures_are_the_servers_fault(action: str, error: core.VeilmqE
     """They have a status that clients retry, the fault Receiver, and the text of core."""
     reply = ask(action, **ONE_MEMBER[action]).encode(error)
     assert reply.status == code.status >= 500
-    assert header(reply, b"x-amzn-query-error") == f"{code.query};Receiver".encode()
+    assert header_fields(reply)["x-amzn-query-error"] == f"{code.query};Receiver"
     with pytest.raises(ClientError, match=str(error)[:20]):
         understood(action, reply)
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.wire.sqs.asking import CONTEXT, QUEUE, SENT, UNHURRIED, URL, ask, received, refusal
+from tests.wire.sqs.client import header_fields
 from tests.wire.sqs.test_text import is_accepted
 from veilmq.core.commands import DeleteQueue, NewMessage, Send
 from veilmq.wire.sqs import ACTIONS, Call, SqsError, decode, encode_error, errors
@@ -40,15 +41,15 @@ def test_unknown_members_are_ignored() -> None:
 
 
 def test_reply_headers_say_the_type_and_a_new_request_id() -> None:
-    """The id is a random UUID, another one for each reply."""
+    """The id looks like a random UUID, another one for each reply."""
     replies = [ask("DeleteQueue").encode(None), ask("DeleteQueue").encode(None), encode_error(refusal("GetQueueUrl"))]
-    headers = [dict(reply.headers) for reply in replies]
-    assert {header[b"Content-Type"] for header in headers} == {b"application/x-amz-json-1.0"}
-    ids = {uuid.UUID(header[b"x-amzn-RequestId"].decode()) for header in headers}
+    headers = [header_fields(reply) for reply in replies]
+    assert {header["Content-Type"] for header in headers} == {"application/x-amz-json-1.0"}
+    ids = {uuid.UUID(header["x-amzn-RequestId"]) for header in headers}
     assert len(ids) == 3
     assert {identifier.version for identifier in ids} == {4}
     assert replies[0].body == b"{}"
-    assert b"x-amzn-query-error" not in headers[0]
+    assert "x-amzn-query-error" not in headers[0]
 
 
 def test_an_error_has_its_shape_and_text_in_the_body() -> None:
@@ -66,7 +67,7 @@ def test_an_unknown_action(action: str | bytes) -> None:
     error = raw_refusal(action, b"nonsense")
     assert error.code is errors.UNKNOWN_OPERATION
     assert error.message.startswith("The action ")
-    assert dict(encode_error(error).headers)[b"x-amzn-query-error"] == b"InvalidAction;Sender"
+    assert header_fields(encode_error(error))["x-amzn-query-error"] == "InvalidAction;Sender"
 
 
 @pytest.mark.parametrize("action", sorted(NOT_SUPPORTED))

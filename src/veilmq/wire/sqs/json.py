@@ -11,6 +11,8 @@ with SerializationException in the words of AWS's own framework, and the place i
 
 import re
 from collections.abc import Callable
+from itertools import count
+from random import getrandbits
 from typing import Any
 
 import msgspec
@@ -29,7 +31,12 @@ CONTENT_TYPE = b"application/x-amz-json-1.0"
 
 _EMPTY = b"{}"
 _encode = msgspec.json.Encoder().encode
-_request_ids = IdSource()
+
+# A request's id looks like a random UUID: the process's own, with the last 48 bits counted on from a random number.
+_HEADERS = (
+    b"Content-Type: %b\r\nx-amzn-RequestId: %b" % (CONTENT_TYPE, id_text(IdSource().next())[:24].encode())
+) + b"%012x\r\n"
+_request_numbers = count(getrandbits(40))
 
 _Decode = Callable[[bytes], Shape]
 _MakePlan = Callable[[Any, RequestContext], Plan]
@@ -56,7 +63,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
         except SqsError as error:
             return encode_error(error)
         body = _EMPTY if response is None else _encode(response)
-        return Reply(200, ((b"Content-Type", CONTENT_TYPE), (b"x-amzn-RequestId", _request_id())), body)
+        return Reply(200, _HEADERS % next(_request_numbers), body)
 
 
 def decode(action: str | bytes, body: bytes, context: RequestContext) -> Call:
@@ -76,16 +83,8 @@ def decode(action: str | bytes, body: bytes, context: RequestContext) -> Call:
 def encode_error(error: SqsError) -> Reply:
     """Return the reply for a request that was refused."""
     code = error.code
-    headers = (
-        (b"Content-Type", CONTENT_TYPE),
-        (b"x-amzn-RequestId", _request_id()),
-        (b"x-amzn-query-error", f"{code.query};{code.fault}".encode()),
-    )
+    headers = _HEADERS % next(_request_numbers) + f"x-amzn-query-error: {code.query};{code.fault}\r\n".encode()
     return Reply(code.status, headers, _encode({"__type": code.shape, "message": error.message}))
-
-
-def _request_id() -> bytes:
-    return id_text(_request_ids.next()).encode()
 
 
 def _unknown(action: str | bytes) -> SqsError:

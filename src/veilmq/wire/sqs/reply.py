@@ -4,8 +4,8 @@ import msgspec
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):
-    """Status, headers as pairs of bytes (the server adds its own, such as Content-Length) and the body."""
+    """Status, headers as whole lines with their line ends (the server adds its own) and the body."""
 
     status: int
-    headers: tuple[tuple[bytes, bytes], ...]
+    headers: bytes
     body: bytes

@@ -1,6 +1,8 @@
 """SendMessage and SendMessageBatch: checks what a message may be, and answers with the digests of what arrived."""
 
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from veilmq.core import properties
 from veilmq.core.commands import NewMessage, Send
@@ -20,7 +22,7 @@ from veilmq.wire.sqs.responses import BatchResult, SendMessageBatchResultEntry, 
 from veilmq.wire.sqs.text import check_text
 
 
-class _Outgoing(NamedTuple):
+class _Outgoing(msgspec.Struct, frozen=True, gc=False):
     message: NewMessage
     body_md5: str
     attributes_md5: str | None = None
