@@ -1,0 +1,152 @@
+"""An engine in an event loop of its own, driven step by step from plain tests on a virtual clock."""
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from veilmq.core import commands, results
+from veilmq.core.commands import Command, NewMessage, VisibilityChange
+from veilmq.engines.embedded import EmbeddedEngine, EngineOptions
+from veilmq.engines.execute import execute
+from veilmq.testing import VirtualClock
+
+QUEUE = "000000000000/jobs"
+
+
+class Host:
+    """Runs commands on an engine, one at a time or as one batch, and opens it again."""
+
+    def __init__(self, folder: Path | None, *, options: EngineOptions | None = None) -> None:
+        """`folder` keeps the store, `None` keeps it in memory."""
+        self.clock = VirtualClock()
+        self.folder = folder
+        self.failures: list[BaseException] = []
+        self._options = options or EngineOptions()
+        self._copies = 0
+        self._runner = asyncio.Runner()
+        self.engine = self._runner.run(self._open())
+
+    async def _open(self) -> EmbeddedEngine:
+        return EmbeddedEngine.open(self.folder, clock=self.clock, options=self._options, on_fatal=self.failures.append)
+
+    def do(self, command: Command) -> Any:
+        """Return the result of `command`; raises its error."""
+        return self._runner.run(execute(self.engine, command))
+
+    def do_together(self, *together: Command) -> list[Any]:
+        """Return the results or errors of commands that are submitted in one turn of the loop: one batch."""
+
+        async def gather() -> list[Any]:
+            waiting = (execute(self.engine, command) for command in together)
+            return await asyncio.gather(*waiting, return_exceptions=True)
+
+        return self._runner.run(gather())
+
+    def advance(self, time_ms: int) -> None:
+        """Let time pass; returns when what fell due on the way has been answered."""
+
+        async def pass_time() -> None:
+            self.clock.advance(time_ms)
+            await execute(self.engine, commands.ListQueues(account="nobody"))
+
+        self._runner.run(pass_time())
+
+    def reopen(self) -> None:
+        """Close the store in good order and open it again."""
+        self._runner.run(self.engine.close())
+        self.engine = self._runner.run(self._open())
+
+    def crash(self) -> None:
+        """Go on from a copy of the folder made while it was in use; the original ends afterwards, unseen."""
+        assert self.folder is not None
+        self._copies += 1
+        copy = self.folder.with_name(f"copy-{self._copies}")
+        shutil.copytree(self.folder, copy)
+        self._runner.run(self.engine.close())
+        shutil.rmtree(self.folder)
+        self.folder = copy
+        self.engine = self._runner.run(self._open())
+
+    def close(self) -> None:
+        """Close the store and the loop."""
+        self._runner.run(self.engine.close())
+        self._runner.close()
+
+    # The commands in short.
+
+    def create(self, queue: str = QUEUE, **settings: int) -> results.QueueView:
+        """Create a queue."""
+        view: results.QueueView = self.do(commands.CreateQueue(queue=queue, settings=settings))
+        return view
+
+    def send(self, *bodies: str, queue: str = QUEUE, delay_s: int | None = None, priority: int = 8) -> None:
+        """Send messages in one command."""
+        messages = tuple(message(body, delay_s=delay_s, priority=priority) for body in bodies)
+        assert all(
+            isinstance(sent, results.SentMessage) for sent in self.do(commands.Send(queue=queue, messages=messages))
+        )
+
+    def receive(
+        self, count: int = 1, *, queue: str = QUEUE, timeout_s: int | None = None
+    ) -> list[results.ReceivedMessage]:
+        """Return what a receive takes."""
+        received: results.Received = self.do(commands.Receive(queue=queue, count=count, timeout_s=timeout_s))
+        return received.messages
+
+    def receive_one(self, *, queue: str = QUEUE, timeout_s: int | None = None) -> results.ReceivedMessage:
+        """Return the only message that a receive of up to ten takes."""
+        (only,) = self.receive(10, queue=queue, timeout_s=timeout_s)
+        return only
+
+    def due_ms(self, *, queue: str = QUEUE) -> int | None:
+        """Return what a receive that takes nothing says about the next message."""
+        received: results.Received = self.do(commands.Receive(queue=queue, count=0))
+        return received.next_due_ms
+
+    def delete(self, *receipts: str, queue: str = QUEUE, only_live: bool = False) -> list[Any]:
+        """Return what each receipt was."""
+        answers: list[Any] = self.do(commands.Delete(queue=queue, receipts=receipts, only_live=only_live))
+        return answers
+
+    def change(
+        self,
+        receipt: str,
+        timeout_s: int,
+        *,
+        queue: str = QUEUE,
+        only_live: bool = False,
+        renew_receipt: bool = False,
+    ) -> Any:
+        """Return what one change answers."""
+        (answer,) = self.do(
+            commands.ChangeVisibility(
+                queue=queue,
+                changes=(VisibilityChange(receipt=receipt, timeout_s=timeout_s),),
+                only_live=only_live,
+                renew_receipt=renew_receipt,
+            )
+        )
+        return answer
+
+    def counts(self, queue: str = QUEUE) -> tuple[int, int, int]:
+        """Return how many messages are visible, in flight and delayed."""
+        counts = self.do(commands.ShowQueue(queue=queue, counts=True)).counts
+        return counts.visible, counts.in_flight, counts.delayed
+
+
+def message(body: str, *, delay_s: int | None = None, priority: int = 8) -> NewMessage:
+    """Return a message without properties."""
+    return NewMessage(body=body, size_bytes=len(body.encode()), delay_s=delay_s, priority=priority)
+
+
+@contextlib.contextmanager
+def hosting(folder: Path | None, *, options: EngineOptions | None = None) -> Iterator[Host]:
+    """Keep a host open for a while."""
+    host = Host(folder, options=options)
+    try:
+        yield host
+    finally:
+        host.close()

@@ -1,0 +1,263 @@
+"""The engine beside the naive model, at random, with restarts and crashes; after every step they must agree.
+
+Times are drawn from a tiny set, so that deadlines, delays and ends of retention collide.
+"""
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from tests.engines.host import Host, message
+from tests.engines.naive import NaiveQueue
+from veilmq.core import commands, results
+from veilmq.core.errors import LeaseTooLong, ReceiptInvalid
+from veilmq.engines.embedded import EngineOptions
+from veilmq.engines.embedded.doctor import examine
+
+NAMES = ("a/first", "a/second", "b/first")
+TIMES_MS = st.sampled_from((0, 1, 999, 1_000, 30_000))
+TIMEOUTS_S = st.sampled_from((0, 1, 30))
+WINDOWS = st.sampled_from((1, 2, 7))
+SETTINGS = st.fixed_dictionaries(
+    {
+        "visibility_timeout_s": TIMEOUTS_S,
+        "delay_s": st.sampled_from((0, 0, 1)),
+        "retention_s": st.sampled_from((60, 61, 345_600)),
+    }
+)
+
+
+class EngineAndModel(RuleBasedStateMachine):
+    """Each rule does the same to both and compares the answers."""
+
+    def __init__(self) -> None:
+        """Keep the store in a folder of this run's own."""
+        super().__init__()
+        self.base = Path(tempfile.mkdtemp(prefix="veilmq-model-"))
+        self.bodies = 0
+        self.issued: list[tuple[str, int, str]] = []  # queue, its incarnation, receipt
+        self.models: dict[str, NaiveQueue] = {}
+        self.incarnations = dict.fromkeys(NAMES, 0)
+        self.host: Host | None = None
+
+    @initialize(ready=WINDOWS, hidden=WINDOWS, given=SETTINGS)
+    def open(self, ready: int, hidden: int, given: dict[str, int]) -> None:
+        """Open with tiny windows and no room for bodies; one queue is there from the start."""
+        options = EngineOptions(
+            ready_window_messages=ready, hidden_window_leases=hidden, body_cache_bytes=0, free_space_reserve_bytes=0
+        )
+        self.host = Host(self.base / "store", options=options)
+        self.create(NAMES[0], given)
+
+    def teardown(self) -> None:
+        """End this run's store."""
+        if self.host is not None:
+            assert self.host.failures == []
+            self.host.close()
+        shutil.rmtree(self.base)
+
+    @property
+    def now_ms(self) -> int:
+        """The present instant."""
+        return self.live.clock.now_ms()
+
+    @property
+    def live(self) -> Host:
+        """The host, which is open between the first step and the last."""
+        assert self.host is not None
+        return self.host
+
+    def create(self, name: str, given: dict[str, int]) -> None:
+        """Create a queue in both."""
+        self.live.create(name, **given)
+        self.incarnations[name] += 1
+        self.models[name] = NaiveQueue(
+            timeout_s=given["visibility_timeout_s"], delay_s=given["delay_s"], retention_s=given["retention_s"]
+        )
+
+    def some(self, data: st.DataObject) -> tuple[str, NaiveQueue]:
+        """Return one of the queues that there are."""
+        name = data.draw(st.sampled_from(sorted(self.models)))
+        return name, self.models[name]
+
+    # Queues.
+
+    @rule(data=st.data(), given=SETTINGS)
+    def administer(self, data: st.DataObject, given: dict[str, int]) -> None:
+        """Create, change, purge or delete a queue: one rule, or there would seldom be messages."""
+        absent = [name for name in NAMES if name not in self.models]
+        kinds = ["set", "set", "purge"] + ["create"] * bool(absent) + ["drop"] * (len(absent) < 2)
+        match data.draw(st.sampled_from(kinds)):
+            case "create":
+                self.create(data.draw(st.sampled_from(absent)), given)
+            case "drop":
+                name, _ = self.some(data)
+                self.live.do(commands.DeleteQueue(queue=name))
+                del self.models[name]
+            case "purge":
+                name, model = self.some(data)
+                self.live.do(commands.PurgeQueue(queue=name))
+                model.purge(self.now_ms)
+            case "set":
+                self.set(*self.some(data), given)
+
+    def set(self, name: str, model: NaiveQueue, given: dict[str, int]) -> None:
+        """Change all settings of a queue in both."""
+        model.age(self.now_ms)
+        self.live.do(commands.SetQueue(queue=name, settings=given))
+        model.timeout_s, model.delay_s = given["visibility_timeout_s"], given["delay_s"]
+        model.retention_s = given["retention_s"]
+
+    # Messages.
+
+    @rule(
+        data=st.data(),
+        delays_s=st.lists(st.sampled_from((None, None, 0, 1, 30)), min_size=1, max_size=10),
+        priority=st.sampled_from((8, 8, 8, 1, 16)),
+    )
+    def send(self, data: st.DataObject, delays_s: list[int | None], priority: int) -> None:
+        """Send a batch."""
+        name, model = self.some(data)
+        messages = []
+        for delay_s in delays_s:
+            self.bodies += 1
+            messages.append(message(f"m{self.bodies}", delay_s=delay_s, priority=priority))
+        answers = self.live.do(commands.Send(queue=name, messages=tuple(messages)))
+        for new, sent in zip(messages, answers, strict=True):
+            model.send(self.now_ms, sent.id, new.body, new.delay_s, priority)
+
+    @rule(data=st.data(), count=st.sampled_from((1, 1, 2, 3, 10)), timeout_s=st.none() | TIMEOUTS_S)
+    def receive(self, data: st.DataObject, count: int, timeout_s: int | None) -> None:
+        """Receive from one queue."""
+        name, model = self.some(data)
+        self.take(name, model, count, timeout_s)
+
+    @rule(time_ms=TIMES_MS, timeout_s=TIMEOUTS_S)
+    def come_back(self, time_ms: int, timeout_s: int) -> None:
+        """Let time pass, then receive all that is visible anywhere, a few at a time."""
+        self.live.advance(time_ms)
+        for name, model in self.models.items():
+            visible, _, _ = model.counts(self.now_ms)
+            for _ in range(0, visible + 3, 3):
+                self.take(name, model, 3, timeout_s)
+
+    def take(self, name: str, model: NaiveQueue, count: int, timeout_s: int | None) -> None:
+        """Receive, and have the model judge the answer."""
+        now_ms = self.now_ms
+        answer = self.live.do(commands.Receive(queue=name, count=count, timeout_s=timeout_s))
+        model.check_receive(now_ms, count, timeout_s, [naive_terms(each) for each in answer.messages])
+        assert answer.next_due_ms == model.next_due_ms(now_ms)
+        for each in answer.messages:
+            self.issued.append((name, self.incarnations[name], each.receipt))
+
+    @precondition(lambda self: self.issued)
+    @rule(data=st.data(), only_live=st.booleans(), several=st.integers(1, 5))
+    def delete(self, data: st.DataObject, several: int, *, only_live: bool) -> None:
+        """Delete with receipts of now and of long ago."""
+        for _ in range(several):
+            name, incarnation, text = self.receipt(data)
+            (answer,) = self.live.delete(text, queue=name, only_live=only_live)
+            if incarnation != self.incarnations[name]:
+                assert isinstance(answer, ReceiptInvalid)
+            else:
+                assert answer.value == self.models[name].delete(self.now_ms, text, only_live=only_live)
+
+    @precondition(lambda self: self.issued)
+    @rule(
+        data=st.data(),
+        timeout_s=st.sampled_from((0, 0, 1, 30, 43_200)),
+        only_live=st.booleans(),
+        renew=st.booleans(),
+    )
+    def change(self, data: st.DataObject, timeout_s: int, *, only_live: bool, renew: bool) -> None:
+        """Change with a receipt of now or of long ago."""
+        name, incarnation, text = self.receipt(data)
+        answer = self.live.change(text, timeout_s, queue=name, only_live=only_live, renew_receipt=renew)
+        if incarnation != self.incarnations[name]:
+            assert isinstance(answer, ReceiptInvalid)
+            return
+        model = self.models[name]
+        state, until_ms = model.change(self.now_ms, text, timeout_s, only_live=only_live)
+        if state == "too long":
+            assert isinstance(answer, LeaseTooLong)
+            return
+        assert (answer.state.value, answer.visible_at_ms) == (state, until_ms)
+        assert (answer.receipt is not None) is (renew and until_ms is not None)
+        if answer.receipt is not None:
+            model.renew(text, answer.receipt)
+            self.issued.append((name, incarnation, answer.receipt))
+
+    def receipt(self, data: st.DataObject) -> tuple[str, int, str]:
+        """Return a receipt on a queue that exists: mostly one of the last ten, sometimes any."""
+        usable = [issue for issue in self.issued if issue[0] in self.models]
+        if not usable:
+            return data.draw(st.just((next(iter(self.models)), -1, "never issued")))
+        recent = st.integers(max(0, len(usable) - 10), len(usable) - 1)
+        return usable[data.draw(recent | recent | st.integers(0, len(usable) - 1))]
+
+    # Time and accidents.
+
+    @rule(time_ms=TIMES_MS)
+    def wait(self, time_ms: int) -> None:
+        """Let time pass."""
+        self.live.advance(time_ms)
+
+    @rule(abruptly=st.booleans())
+    def restart(self, *, abruptly: bool) -> None:
+        """Stop and start in good order, or start from what is on disk at this moment; the store is sound."""
+        if abruptly:
+            self.live.crash()
+        else:
+            self.live.reopen()
+        assert self.live.folder is not None
+        assert [finding for finding in examine(self.live.folder).findings if not finding.ok] == []
+
+    # After every step.
+
+    @invariant()
+    def they_agree(self) -> None:
+        """The same queues, the same counters, the same oldest message, and nothing lost."""
+        if self.host is None:
+            return
+        assert self.live.engine.queues() == sorted(self.models)
+        for name, model in self.models.items():
+            counts = self.live.do(commands.ShowQueue(queue=name, counts=True)).counts
+            assert (counts.visible, counts.in_flight, counts.delayed) == model.counts(self.now_ms), name
+            assert counts.oldest_sent_at_ms == model.oldest_ms(self.now_ms), name
+            model.check_conservation()
+
+
+def naive_terms(received: results.ReceivedMessage) -> dict[str, Any]:
+    """Return a received message as the model speaks of it."""
+    return {
+        "id": received.id,
+        "body": received.body,
+        "priority": received.priority,
+        "sent_at_ms": received.sent_at_ms,
+        "count": received.receive_count,
+        "first_ms": received.first_received_at_ms,
+        "visible_at_ms": received.visible_at_ms,
+        "receipt": received.receipt,
+    }
+
+
+TestModel = EngineAndModel.TestCase
+TestModel.settings = settings(
+    max_examples=200,
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+TestModel.pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
