@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,16 @@ class Host:
     def advance(self, time_ms: int) -> None:
         """Let time pass; returns when what fell due on the way has been answered."""
 
-        async def pass_time() -> None:
-            self.clock.advance(time_ms)
+        self.in_loop(lambda: self.clock.advance(time_ms))
+
+    def in_loop(self, call: Callable[[], object]) -> None:
+        """Make `call` in the event loop; returns when the commands that it submits have been answered."""
+
+        async def make() -> None:
+            call()
             await execute(self.engine, commands.ListQueues(account="nobody"))
 
-        self._runner.run(pass_time())
+        self._runner.run(make())
 
     def reopen(self) -> None:
         """Close the store in good order and open it again."""

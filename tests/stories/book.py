@@ -1,0 +1,44 @@
+"""What both runners keep of a story: the receipts by name, and the check of an answer against the told one."""
+
+from dataclasses import dataclass
+
+from tests.stories.story import Handle, Item
+
+NONSENSE = "nonsense"
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """A message as a client got it; `first_ms` counts from the story's beginning."""
+
+    body: str
+    receipt: str
+    count: int
+    first_ms: int
+
+
+class Book:
+    """The receipts of one story."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._receipts: dict[str, tuple[str, str]] = {}  # name → queue, text
+
+    def check(self, queue: str, items: tuple[Item, ...], got: list[Got]) -> None:
+        """Assert that the answer of `queue` holds exactly `items`, and note their receipts."""
+        assert [(each.body, each.count) for each in got] == [(item.body, item.count) for item in items]
+        for item, each in zip(items, got, strict=True):
+            assert item.first_ms in (None, each.first_ms), f"{item.body} was first received at {each.first_ms} ms"
+            if item.receipt:
+                assert item.receipt not in self._receipts, f"two receipts called {item.receipt}"
+                self._receipts[item.receipt] = (queue, each.receipt)
+
+    def find(self, handle: Handle) -> tuple[str, str]:
+        """Return the queue to use a receipt on, and its text."""
+        if handle.name == NONSENSE:
+            assert handle.queue is not None, "say on which queue"
+            return handle.queue, NONSENSE
+        queue, text = self._receipts[handle.name]
+        if handle.forged:
+            text = text[:-1] + ("A" if text[-1] != "A" else "B")
+        return handle.queue or queue, text

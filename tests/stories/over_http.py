@@ -1,0 +1,211 @@
+"""Tells a story to a server, over HTTP with boto3; polls and lost replies go over plain connections."""
+
+import contextlib
+import json
+import select
+from collections.abc import Iterator
+from functools import singledispatchmethod
+from http.client import HTTPConnection
+from typing import Any
+from urllib.parse import urlsplit
+
+import boto3
+from botocore.exceptions import ClientError
+
+from tests.stories import story
+from tests.stories.book import Book, Got
+from veilmq.testing import RunningServer
+
+SETTINGS = {
+    "visibility_timeout_s": "VisibilityTimeout",
+    "delay_s": "DelaySeconds",
+    "retention_s": "MessageRetentionPeriod",
+    "receive_wait_s": "ReceiveMessageWaitTimeSeconds",
+}
+COUNTERS = {
+    "ApproximateNumberOfMessages": 0,
+    "ApproximateNumberOfMessagesNotVisible": 1,
+    "ApproximateNumberOfMessagesDelayed": 2,
+}
+DELETE_CODES = {"invalid": "ReceiptHandleIsInvalid"}
+CHANGE_CODES = {
+    "gone": "InvalidParameterValue",
+    "too long": "InvalidParameterValue",
+    "invalid": "ReceiptHandleIsInvalid",
+}
+NO_QUEUE = "QueueDoesNotExist"
+PATIENCE_S = 10.0
+
+
+class HttpTeller:
+    """Executes the steps of one story."""
+
+    def __init__(self, server: RunningServer) -> None:
+        """`server` has no queues and runs on the virtual clock."""
+        self._server = server
+        self._start_ms = server.clock.now_ms()
+        self._sqs = boto3.client(
+            "sqs",
+            endpoint_url=server.endpoint,
+            region_name="us-east-1",
+            aws_access_key_id="story",
+            aws_secret_access_key="teller",
+        )
+        self._book = Book()
+        self._urls: dict[str, str] = {}
+        self._polls: dict[str, tuple[str, HTTPConnection]] = {}
+
+    def counts(self, queue: str) -> story.Counts:
+        """Return the counters of a queue."""
+        self._server.settle()
+        attributes = self._sqs.get_queue_attributes(QueueUrl=self._urls[queue], AttributeNames=list(COUNTERS))[
+            "Attributes"
+        ]
+        visible, in_flight, delayed = (int(attributes[name]) for name in COUNTERS)
+        return visible, in_flight, delayed
+
+    def finish(self) -> None:
+        """Close what is open; assert that no poll was left without its answer being told."""
+        self._sqs.close()
+        for _, connection in self._polls.values():
+            connection.close()
+        assert list(self._polls) == []
+
+    @singledispatchmethod
+    def tell(self, action: Any) -> None:
+        """Execute one step."""
+        raise NotImplementedError(action)
+
+    @tell.register
+    def _(self, action: story.Queue) -> None:
+        created = self._sqs.create_queue(QueueName=action.queue, Attributes=attributes(action.settings))
+        self._urls[action.queue] = created["QueueUrl"]
+
+    @tell.register
+    def _(self, action: story.Set) -> None:
+        self._sqs.set_queue_attributes(QueueUrl=self._urls[action.queue], Attributes=attributes(action.settings))
+
+    @tell.register
+    def _(self, action: story.Send) -> None:
+        more = {} if action.delay_s is None else {"DelaySeconds": action.delay_s}
+        self._sqs.send_message(QueueUrl=self._urls[action.queue], MessageBody=action.body, **more)
+
+    @tell.register
+    def _(self, action: story.Receive) -> None:
+        more = {} if action.timeout_s is None else {"VisibilityTimeout": action.timeout_s}
+        request = {
+            "QueueUrl": self._urls[action.queue],
+            "MaxNumberOfMessages": action.count,
+            "MessageSystemAttributeNames": ["All"],
+            **more,
+        }
+        if action.items is None:
+            connection = self._ask(request)
+            assert is_answered(connection, PATIENCE_S)  # the reply is on its way: nobody reads it
+            connection.close()
+        else:
+            self._book.check(action.queue, action.items, self._got(self._sqs.receive_message(**request)))
+
+    @tell.register
+    def _(self, action: story.Delete) -> None:
+        queue, text = self._book.find(action.handle)
+        with expecting(DELETE_CODES.get(action.state)):
+            self._sqs.delete_message(QueueUrl=self._urls[queue], ReceiptHandle=text)
+
+    @tell.register
+    def _(self, action: story.Change) -> None:
+        queue, text = self._book.find(action.handle)
+        with expecting(CHANGE_CODES.get(action.state)):
+            self._sqs.change_message_visibility(
+                QueueUrl=self._urls[queue], ReceiptHandle=text, VisibilityTimeout=action.timeout_s
+            )
+
+    @tell.register
+    def _(self, action: story.Wait) -> None:
+        self._server.advance(action.time_ms)
+
+    @tell.register
+    def _(self, action: story.Purge) -> None:
+        self._sqs.purge_queue(QueueUrl=self._urls[action.queue])
+
+    @tell.register
+    def _(self, action: story.Drop) -> None:
+        self._sqs.delete_queue(QueueUrl=self._urls[action.queue])
+
+    @tell.register
+    def _(self, action: story.Poll) -> None:
+        more = {} if action.wait_s is None else {"WaitTimeSeconds": action.wait_s}
+        request = {"QueueUrl": self._urls[action.queue], "MessageSystemAttributeNames": ["All"], **more}
+        parked = self._server.parked
+        connection = self._ask(request)
+        self._polls[action.poll] = (action.queue, connection)
+        while self._server.parked == parked and not is_answered(connection, 0):
+            pass  # each look passes through the server's loop once; a server that hangs ends in a timeout there
+
+    @tell.register
+    def _(self, action: story.Answer) -> None:
+        queue, connection = self._polls[action.poll]
+        self._server.settle()
+        if action.outcome == "not yet":
+            assert not is_answered(connection, 0)
+            return
+        assert is_answered(connection, PATIENCE_S), "no answer yet"
+        del self._polls[action.poll]
+        reply = connection.getresponse()
+        answer = json.loads(reply.read())
+        connection.close()
+        if action.outcome == "no queue":
+            assert (reply.status, answer["__type"].rpartition("#")[2]) == (400, NO_QUEUE)
+        else:
+            assert isinstance(action.outcome, tuple)
+            assert reply.status == 200, answer
+            self._book.check(queue, action.outcome, self._got(answer))
+
+    @tell.register
+    def _(self, action: story.HangUp) -> None:
+        _, connection = self._polls.pop(action.poll)
+        parked = self._server.parked
+        connection.close()
+        while self._server.parked == parked:
+            pass  # until the server has seen it; see above
+
+    def _ask(self, request: dict[str, Any]) -> HTTPConnection:
+        where = urlsplit(self._server.endpoint)
+        assert where.hostname is not None
+        connection = HTTPConnection(where.hostname, where.port, timeout=PATIENCE_S)
+        headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS.ReceiveMessage"}
+        connection.request("POST", "/", json.dumps(request), headers)
+        return connection
+
+    def _got(self, answer: Any) -> list[Got]:
+        return [
+            Got(
+                body=each["Body"],
+                receipt=each["ReceiptHandle"],
+                count=int(each["Attributes"]["ApproximateReceiveCount"]),
+                first_ms=int(each["Attributes"]["ApproximateFirstReceiveTimestamp"]) - self._start_ms,
+            )
+            for each in answer.get("Messages", [])
+        ]
+
+
+def attributes(settings: dict[str, int]) -> dict[str, str]:
+    """Return settings as SQS names and writes them."""
+    return {SETTINGS[name]: str(value) for name, value in settings.items()}
+
+
+def is_answered(connection: HTTPConnection, patience_s: float) -> bool:
+    """Return whether bytes of an answer have come."""
+    assert connection.sock is not None
+    return bool(select.select([connection.sock], [], [], patience_s)[0])
+
+
+@contextlib.contextmanager
+def expecting(code: str | None) -> Iterator[None]:
+    """Assert that the request within fails with `code`, or succeeds where it is `None`."""
+    found = None
+    try:
+        yield
+    except ClientError as error:
+        found = error.response["Error"]["Code"].rpartition(".")[2]
+    assert found == code

@@ -1,0 +1,188 @@
+"""Tells a story to an engine, through its port. Receives that wait are made of `watch` and `next_due_ms`."""
+
+from functools import singledispatchmethod
+from typing import Any
+
+from tests.engines.host import Host, message
+from tests.stories import story
+from tests.stories.book import Book, Got
+from veilmq.core import commands
+from veilmq.core.errors import LeaseTooLong, QueueNotFound, ReceiptInvalid
+from veilmq.core.ports import Timer
+from veilmq.core.results import LeaseChange, ReceiptState, Received
+
+ACCOUNT = "000000000000"
+
+
+class Waiter:
+    """One receive that waits, as a server would have it wait."""
+
+    def __init__(self, host: Host, queue: str, wait_s: int | None, line: "list[Waiter]") -> None:
+        """`line` holds those that wait on the queue, in the order of their coming."""
+        self.answer: Any = None
+        self._host = host
+        self._queue = queue
+        self._line = line
+        self._wait_s = wait_s
+        self._ends_at_ms: int | None = None
+        self._timer: Timer | None = None
+
+    def ask(self) -> None:
+        """Receive now."""
+        self._host.engine.submit(commands.Receive(queue=self._queue), self._answered)
+
+    def _answered(self, answer: Any) -> None:
+        now_ms = self._host.clock.now_ms()
+        if isinstance(answer, Received) and not answer.messages:
+            if self._ends_at_ms is None:
+                wait_s = answer.receive_wait_s if self._wait_s is None else self._wait_s
+                self._ends_at_ms = now_ms + wait_s * 1_000
+            if now_ms < self._ends_at_ms:
+                self._look_again(min(self._ends_at_ms, answer.next_due_ms or self._ends_at_ms))
+                return
+        self.answer = answer
+        self.leave()
+
+    def _look_again(self, at_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._host.clock.call_at(at_ms, self.ask)
+
+    def wake(self, due_ms: int) -> None:
+        """Look when the engine says that there may be something."""
+        if due_ms <= self._host.clock.now_ms():
+            self.ask()
+        elif self._ends_at_ms is not None:
+            self._look_again(min(self._ends_at_ms, due_ms))
+
+    def leave(self) -> None:
+        """Wait no longer."""
+        if self in self._line:
+            self._line.remove(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class EngineTeller:
+    """Executes the steps of one story."""
+
+    def __init__(self, host: Host) -> None:
+        """`host` has an empty engine."""
+        self._host = host
+        self._start_ms = host.clock.now_ms()
+        self._book = Book()
+        self._waiters: dict[str, Waiter] = {}
+        self._polled: dict[str, str] = {}
+        self._lines: dict[str, list[Waiter]] = {}
+
+    def counts(self, queue: str) -> story.Counts:
+        """Return the counters of a queue."""
+        return self._host.counts(full(queue))
+
+    def finish(self) -> None:
+        """Assert that no poll was left without its answer being told."""
+        assert list(self._waiters) == []
+
+    @singledispatchmethod
+    def tell(self, action: Any) -> None:
+        """Execute one step."""
+        raise NotImplementedError(action)
+
+    @tell.register
+    def _(self, action: story.Queue) -> None:
+        self._host.create(full(action.queue), **action.settings)
+        line = self._lines.setdefault(action.queue, [])
+        self._host.engine.watch(full(action.queue), lambda due_ms: line[0].wake(due_ms) if line else None)
+
+    @tell.register
+    def _(self, action: story.Set) -> None:
+        self._host.do(commands.SetQueue(queue=full(action.queue), settings=action.settings))
+
+    @tell.register
+    def _(self, action: story.Send) -> None:
+        new = message(action.body, delay_s=action.delay_s)
+        self._host.do(commands.Send(queue=full(action.queue), messages=(new,)))
+
+    @tell.register
+    def _(self, action: story.Receive) -> None:
+        received = self._host.do(
+            commands.Receive(queue=full(action.queue), count=action.count, timeout_s=action.timeout_s)
+        )
+        if action.items is not None:
+            self._book.check(action.queue, action.items, self._got(received))
+
+    @tell.register
+    def _(self, action: story.Delete) -> None:
+        queue, text = self._book.find(action.handle)
+        (answer,) = self._host.delete(text, queue=full(queue))
+        assert state(answer) == action.state
+
+    @tell.register
+    def _(self, action: story.Change) -> None:
+        queue, text = self._book.find(action.handle)
+        assert state(self._host.change(text, action.timeout_s, queue=full(queue))) == action.state
+
+    @tell.register
+    def _(self, action: story.Wait) -> None:
+        self._host.advance(action.time_ms)
+
+    @tell.register
+    def _(self, action: story.Purge) -> None:
+        self._host.do(commands.PurgeQueue(queue=full(action.queue)))
+
+    @tell.register
+    def _(self, action: story.Drop) -> None:
+        self._host.do(commands.DeleteQueue(queue=full(action.queue)))
+
+    @tell.register
+    def _(self, action: story.Poll) -> None:
+        line = self._lines[action.queue]
+        waiter = Waiter(self._host, full(action.queue), action.wait_s, line)
+        line.append(waiter)
+        self._waiters[action.poll] = waiter
+        self._polled[action.poll] = action.queue
+        self._host.in_loop(waiter.ask)
+
+    @tell.register
+    def _(self, action: story.Answer) -> None:
+        answer = self._waiters[action.poll].answer
+        if action.outcome == "not yet":
+            assert answer is None
+            return
+        del self._waiters[action.poll]
+        if action.outcome == "no queue":
+            assert isinstance(answer, QueueNotFound)
+        else:
+            assert isinstance(action.outcome, tuple)
+            assert answer is not None, "no answer yet"
+            self._book.check(self._polled[action.poll], action.outcome, self._got(answer))
+
+    @tell.register
+    def _(self, action: story.HangUp) -> None:
+        self._host.in_loop(self._waiters.pop(action.poll).leave)
+
+    def _got(self, received: Received) -> list[Got]:
+        return [
+            Got(each.body, each.receipt, each.receive_count, each.first_received_at_ms - self._start_ms)
+            for each in received.messages
+        ]
+
+
+def full(queue: str) -> str:
+    """Return the engine's name of a queue."""
+    return f"{ACCOUNT}/{queue}"
+
+
+def state(answer: object) -> str:
+    """Return the story's word for what an engine says of a receipt."""
+    match answer:
+        case ReceiptState():
+            return answer.value
+        case LeaseChange():
+            return answer.state.value
+        case ReceiptInvalid():
+            return "invalid"
+        case LeaseTooLong():
+            return "too long"
+        case _:
+            raise AssertionError(answer)
