@@ -36,14 +36,28 @@ class Host:
         """Return the result of `command`; raises its error."""
         return self._runner.run(execute(self.engine, command))
 
-    def do_together(self, *together: Command) -> list[Any]:
-        """Return the results or errors of commands that are submitted in one turn of the loop: one batch."""
+    def do_together(self, *together: Command, told: Callable[[Any], object] | None = None) -> list[Any]:
+        """Return the results or errors of commands submitted in one turn of the loop: one batch.
 
-        async def gather() -> list[Any]:
-            waiting = (execute(self.engine, command) for command in together)
-            return await asyncio.gather(*waiting, return_exceptions=True)
+        `told` is called with each answer at the moment at which the engine gives it.
+        """
 
-        return self._runner.run(gather())
+        async def submit() -> list[Any]:
+            waiting = [self._submit(command, told) for command in together]
+            return await asyncio.gather(*waiting)
+
+        return self._runner.run(submit())
+
+    def _submit(self, command: Command, told: Callable[[Any], object] | None) -> "asyncio.Future[Any]":
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def done(answer: Any) -> None:
+            if told is not None:
+                told(answer)
+            future.set_result(answer)
+
+        self.engine.submit(command, done)
+        return future
 
     def advance(self, time_ms: int) -> None:
         """Let time pass; returns when what fell due on the way has been answered."""
