@@ -17,6 +17,7 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
+    run_state_machine_as_test,
 )
 
 from tests.engines.host import Host, message
@@ -253,11 +254,16 @@ def naive_terms(received: results.ReceivedMessage) -> dict[str, Any]:
     }
 
 
-TestModel = EngineAndModel.TestCase
-TestModel.settings = settings(
-    max_examples=200,
-    stateful_step_count=50,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-TestModel.pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_engine_agrees_with_the_model() -> None:
+    """At random, and reproducibly: a failure prints the steps that lead to it."""
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        EngineAndModel,
+        settings=settings(
+            max_examples=200,
+            stateful_step_count=50,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        ),
+    )
