@@ -128,11 +128,11 @@ def test_a_small_file_system_fills_and_drains(tmp_path: Path) -> None:
 def test_a_drained_file_system_takes_sends_again(tmp_path: Path) -> None:
     """What draining has freed is room for sends, wherever it lies."""
     options = EngineOptions(free_space_reserve_bytes=8 * MIB)
-    with small_file_system(tmp_path / "disk", size_bytes=24 * MIB):
-        with hosting(tmp_path / "disk" / "store", options=options) as host:
-            host.create(visibility_timeout_s=600)
-            drain(host, fill(host))
-            send_again(host)
+    disk = small_file_system(tmp_path / "disk", size_bytes=24 * MIB)
+    with disk, hosting(tmp_path / "disk" / "store", options=options) as host:
+        host.create(visibility_timeout_s=600)
+        drain(host, fill(host))
+        send_again(host)
 
 
 def test_a_file_system_without_a_reserve_loses_nothing(tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ def naive_terms(received: results.ReceivedMessage) -> dict[str, Any]:
 @pytest.mark.timeout(600)
 def test_the_engine_agrees_with_the_model() -> None:
     """At random, and reproducibly: a failure prints the steps that lead to it."""
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         EngineAndModel,
         settings=settings(
             max_examples=200,

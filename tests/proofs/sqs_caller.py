@@ -1,0 +1,51 @@
+"""The SQS JSON protocol over one plain connection, without retries: an answer is a fact, no answer is none."""
+
+import json
+from http.client import HTTPConnection, HTTPException
+from typing import Any
+
+CALL_S_MAX = 10.0
+
+
+class Unanswered(Exception):
+    """The connection broke before the answer was there: nobody knows what happened."""
+
+
+class Refused(Exception):
+    """The server answered with an error; `args[0]` is its text."""
+
+
+class SqsCaller:
+    """Calls one queue of one server; belongs to one thread."""
+
+    def __init__(self, port: int, queue: str) -> None:
+        """`queue` is a name; its URL is made up, as the server makes it."""
+        self._port = port
+        self._url = f"http://127.0.0.1:{port}/000000000000/{queue}"
+        self._connection: HTTPConnection | None = None
+
+    def call(self, action: str, **members: Any) -> dict[str, Any]:
+        """Return the answer; raises `Unanswered` and `Refused`."""
+        if self._connection is None:
+            self._connection = HTTPConnection("127.0.0.1", self._port, timeout=CALL_S_MAX)
+        headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
+        body = json.dumps(members if action == "CreateQueue" else {"QueueUrl": self._url, **members})
+        try:
+            self._connection.request("POST", "/", body, headers)
+            reply = self._connection.getresponse()
+            status, text = reply.status, reply.read()
+        except (OSError, HTTPException) as error:
+            self.close()
+            raise Unanswered from error
+        if status >= 500:
+            raise Unanswered(text)
+        if status != 200:
+            raise Refused(text.decode())
+        answer: dict[str, Any] = json.loads(text or b"{}")
+        return answer
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

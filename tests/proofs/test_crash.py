@@ -1,0 +1,230 @@
+"""The crash proof: producers and consumers run, the server is killed with SIGKILL again and again.
+
+Afterwards every acknowledged send is there unless its delete was asked for, no delete acknowledged for the current
+receipt came back, no message was delivered before its deadline, every receive count lies between the receives
+answered and attempted, and receipts issued before a kill worked after it. `VEILMQ_PROVE=whole` kills thirty times.
+"""
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.proofs.ledger import Ledger, Receipt
+from tests.proofs.served import ServedFolder
+from tests.proofs.sqs_caller import Refused, SqsCaller, Unanswered
+
+WHOLE = os.environ.get("VEILMQ_PROVE") == "whole"
+KILLS = 30 if WHOLE else 4
+SEED = 20_240_229
+TIMEOUT_S = 2
+HELD_TIMEOUT_S = 3_600
+BUSY = "busy"
+HELD = "held"
+DRAIN_S_MAX = 120.0
+
+now_s = time.monotonic
+
+
+class Load:
+    """Producers and consumers on one queue, each in a thread of its own, until told to stop."""
+
+    def __init__(self, port: int) -> None:
+        """Start nothing yet."""
+        self.ledger = Ledger()
+        self.errors: list[BaseException] = []
+        self._port = port
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(self._produce, seed)) for seed in range(2)]
+        self._threads += [threading.Thread(target=self._run, args=(self._consume, seed)) for seed in range(2, 5)]
+
+    def start(self) -> None:
+        """Start all."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop all, and wait for their end."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+            assert not thread.is_alive()
+
+    def _run(self, step: Callable[[SqsCaller, random.Random, int], None], seed: int) -> None:
+        caller, chance, number = SqsCaller(self._port, BUSY), random.Random(SEED + seed), 0
+        try:
+            while not self._stop.is_set():
+                number += 1
+                try:
+                    step(caller, chance, number * 10 + seed)
+                except Unanswered:
+                    time.sleep(0.02)
+        except BaseException as error:
+            self.errors.append(error)
+            raise
+        finally:
+            caller.close()
+
+    def _produce(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
+        bodies = [f"{number}-{place}" for place in range(chance.choice((1, 1, 5)))]
+        self.ledger.send_asked(bodies)
+        entries = [{"Id": str(index), "MessageBody": body} for index, body in enumerate(bodies)]
+        answer = caller.call("SendMessageBatch", Entries=entries)
+        assert not answer.get("Failed")
+        self.ledger.send_told(bodies)
+        time.sleep(0.004)
+
+    def _consume(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
+        receipts = receive(caller, self.ledger, count=chance.choice((1, 5, 10)))
+        for receipt in receipts:
+            fate = chance.random()
+            if fate < 0.6:
+                self._delete(caller, receipt)
+            elif fate < 0.85:
+                self._change(caller, receipt, timeout_s=chance.choice((0, 0, 1, 5)))
+            # else its consumer has died: it comes back by itself
+        if not receipts:
+            time.sleep(0.01)
+
+    def _delete(self, caller: SqsCaller, receipt: Receipt) -> None:
+        self.ledger.delete_asked(receipt)
+        caller.call("DeleteMessage", ReceiptHandle=receipt.handle)
+        self.ledger.delete_told(receipt, told_s=now_s())
+
+    def _change(self, caller: SqsCaller, receipt: Receipt, *, timeout_s: int) -> None:
+        asked_s = now_s()
+        self.ledger.change_asked(receipt, asked_s=asked_s, timeout_s=timeout_s)
+        caller.call("ChangeMessageVisibility", ReceiptHandle=receipt.handle, VisibilityTimeout=timeout_s)
+        self.ledger.change_told(receipt, asked_s=asked_s, told_s=now_s(), timeout_s=timeout_s)
+
+
+def receive(caller: SqsCaller, ledger: Ledger, *, count: int) -> list[Receipt]:
+    """Receive, and note what came; returns the receipts."""
+    asked_s = now_s()
+    try:
+        answer = caller.call(
+            "ReceiveMessage", MaxNumberOfMessages=count, MessageSystemAttributeNames=["ApproximateReceiveCount"]
+        )
+    except Unanswered:
+        ledger.receive_untold()
+        raise
+    told_s = now_s()
+    return [
+        ledger.received(
+            each["Body"],
+            each["ReceiptHandle"],
+            int(each["Attributes"]["ApproximateReceiveCount"]),
+            asked_s=asked_s,
+            told_s=told_s,
+            timeout_s=TIMEOUT_S,
+        )
+        for each in answer.get("Messages", [])
+    ]
+
+
+def counts(caller: SqsCaller) -> tuple[int, int]:
+    """Return how many messages of the caller's queue are visible and in flight."""
+    names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+    attributes = caller.call("GetQueueAttributes", AttributeNames=names)["Attributes"]
+    return int(attributes[names[0]]), int(attributes[names[1]])
+
+
+def drain(caller: SqsCaller, ledger: Ledger) -> set[str]:
+    """Take everything out of the queue, waiting for the leases to end; return the bodies."""
+    bodies: set[str] = set()
+    deadline_s = now_s() + DRAIN_S_MAX
+    while counts(caller) != (0, 0):
+        assert now_s() < deadline_s, "the queue does not drain"
+        receipts = receive(caller, ledger, count=10)
+        for receipt in receipts:
+            caller.call("DeleteMessage", ReceiptHandle=receipt.handle)
+            bodies.add(receipt.body)
+        if not receipts:
+            time.sleep(0.05)
+    return bodies
+
+
+def hold(caller: SqsCaller, number: int) -> str:
+    """Send a message of its own and receive it; return the handle."""
+    caller.call("SendMessage", MessageBody=f"held-{number}")
+    (only,) = caller.call("ReceiveMessage", MaxNumberOfMessages=10)["Messages"]
+    assert only["Body"] == f"held-{number}"
+    handle: str = only["ReceiptHandle"]
+    return handle
+
+
+def check_handles(caller: SqsCaller, handles: list[str]) -> None:
+    """Assert that handles issued before a kill act after it: extend all, delete the oldest."""
+    assert caller.call("ReceiveMessage", MaxNumberOfMessages=10).get("Messages", []) == []
+    for handle in handles:
+        caller.call("ChangeMessageVisibility", ReceiptHandle=handle, VisibilityTimeout=HELD_TIMEOUT_S)
+    assert counts(caller) == (0, len(handles))
+    if len(handles) > 2:
+        caller.call("DeleteMessage", ReceiptHandle=handles[0])
+        with pytest.raises(Refused, match="InvalidParameterValue"):
+            caller.call("ChangeMessageVisibility", ReceiptHandle=handles.pop(0), VisibilityTimeout=1)
+        assert counts(caller) == (0, len(handles))
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[ServedFolder]:
+    """Return a running server with the two queues."""
+    server = ServedFolder(tmp_path / "store")
+    server.start()
+    maker = SqsCaller(server.port, BUSY)
+    for queue, timeout_s in ((BUSY, TIMEOUT_S), (HELD, HELD_TIMEOUT_S)):
+        maker.call("CreateQueue", QueueName=queue, Attributes={"VisibilityTimeout": str(timeout_s)})
+    maker.close()
+    yield server
+    server.stop()
+
+
+def kill_and_restart(server: ServedFolder, chance: random.Random) -> None:
+    """Let the load run for a moment, kill the server somewhere in it, and start it again."""
+    time.sleep(chance.uniform(0.2, 1.2))
+    server.kill()
+    server.start()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_crash(served: ServedFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    """Durability, exclusivity of what is in flight, and receipts, over many kills."""
+    chance = random.Random(SEED)
+    load, held, handles = Load(served.port), SqsCaller(served.port, HELD), list[str]()
+    load.start()
+    try:
+        for number in range(KILLS):
+            handles.append(hold(held, number))
+            kill_and_restart(served, chance)
+            held.close()
+            check_handles(held, handles)
+    finally:
+        load.stop()
+    assert load.errors == []
+    caller = SqsCaller(served.port, BUSY)
+    drained = drain(caller, load.ledger)
+    caller.close()
+    held.close()
+    with capsys.disabled():
+        print(f"\n{figures(load.ledger, drained)}")  # noqa: T201 - a proof shows its figures
+    assert load.ledger.settle(drained) == []
+
+
+def figures(ledger: Ledger, drained: set[str]) -> str:
+    """Return what the run amounted to; asserts that there was something to prove."""
+    messages: list[Any] = list(ledger.messages.values())
+    told = sum(known.send_told for known in messages)
+    deleted = sum(known.deleted_at_s is not None for known in messages)
+    received = sum(len(known.counts) for known in messages)
+    assert told > 10 * KILLS
+    assert deleted > 5 * KILLS
+    return (
+        f"{KILLS} kills: {told} sends acknowledged of {len(messages)}, {received} deliveries"
+        f" ({ledger.receives_untold} receives unanswered), {deleted} deletes acknowledged, {len(drained)} drained"
+    )
