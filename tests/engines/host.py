@@ -78,6 +78,21 @@ class Host:
         self._runner.run(self.engine.close())
         self.engine = self._runner.run(self._open())
 
+    def close_with(self, before: Command, after: Command) -> list[Any]:
+        """Submit one command before the close and one after it; return both answers, and open again."""
+
+        async def close() -> list[Any]:
+            first = self._submit(before, None)
+            closing = asyncio.ensure_future(self.engine.close())
+            await asyncio.sleep(0)
+            second = self._submit(after, None)
+            await closing
+            return [await first, await second]
+
+        answers = self._runner.run(close())
+        self.engine = self._runner.run(self._open())
+        return answers
+
     def crash(self) -> None:
         """Go on from a copy of the folder made while it was in use; the original ends afterwards, unseen."""
         assert self.folder is not None

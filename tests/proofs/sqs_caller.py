@@ -11,6 +11,10 @@ class Unanswered(Exception):
     """The connection broke before the answer was there: nobody knows what happened."""
 
 
+class Unreached(Unanswered):
+    """There was no connection: nothing happened, for certain."""
+
+
 class Refused(Exception):
     """The server answered with an error; `args[0]` is its text."""
 
@@ -26,13 +30,12 @@ class SqsCaller:
 
     def call(self, action: str, **members: Any) -> dict[str, Any]:
         """Return the answer; raises `Unanswered` and `Refused`."""
-        if self._connection is None:
-            self._connection = HTTPConnection("127.0.0.1", self._port, timeout=CALL_S_MAX)
+        connection = self._connection or self._connect()
         headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
         body = json.dumps(members if action == "CreateQueue" else {"QueueUrl": self._url, **members})
         try:
-            self._connection.request("POST", "/", body, headers)
-            reply = self._connection.getresponse()
+            connection.request("POST", "/", body, headers)
+            reply = connection.getresponse()
             status, text = reply.status, reply.read()
         except (OSError, HTTPException) as error:
             self.close()
@@ -43,6 +46,15 @@ class SqsCaller:
             raise Refused(text.decode())
         answer: dict[str, Any] = json.loads(text or b"{}")
         return answer
+
+    def _connect(self) -> HTTPConnection:
+        connection = HTTPConnection("127.0.0.1", self._port, timeout=CALL_S_MAX)
+        try:
+            connection.connect()
+        except OSError as error:
+            raise Unreached from error
+        self._connection = connection
+        return connection
 
     def close(self) -> None:
         """Let go of the connection."""

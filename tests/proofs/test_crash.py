@@ -17,7 +17,7 @@ import pytest
 
 from tests.proofs.ledger import Ledger, Receipt
 from tests.proofs.served import ServedFolder
-from tests.proofs.sqs_caller import Refused, SqsCaller, Unanswered
+from tests.proofs.sqs_caller import Refused, SqsCaller, Unanswered, Unreached
 
 WHOLE = os.environ.get("VEILMQ_PROVE") == "whole"
 KILLS = 30 if WHOLE else 4
@@ -110,6 +110,8 @@ def receive(caller: SqsCaller, ledger: Ledger, *, count: int) -> list[Receipt]:
         answer = caller.call(
             "ReceiveMessage", MaxNumberOfMessages=count, MessageSystemAttributeNames=["ApproximateReceiveCount"]
         )
+    except Unreached:
+        raise
     except Unanswered:
         ledger.receive_untold()
         raise
