@@ -124,7 +124,6 @@ def test_a_small_file_system_fills_and_drains(tmp_path: Path) -> None:
         drain(host, fill(host))
 
 
-@pytest.mark.xfail(reason="room inside the database file does not count as room yet", raises=StoreFull)
 def test_a_drained_file_system_takes_sends_again(tmp_path: Path) -> None:
     """What draining has freed is room for sends, wherever it lies."""
     options = EngineOptions(free_space_reserve_bytes=8 * MIB)

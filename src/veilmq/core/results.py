@@ -39,7 +39,8 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Received(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The messages of one receive, and the instant at which the queue has, or may have, the next one.
 
-    ``next_due_ms`` is not later than now when more is visible already, ``None`` when nothing is coming by itself.
+    ``next_due_ms`` is not later than now when more is visible already, ``None`` when nothing is coming by itself. After
+    messages it is exact only while the queue is watched; nobody else needs to know, and the present is always right.
     ``receive_wait_s`` is the queue's own setting, for a caller that named no wait.
     """
 

@@ -7,7 +7,7 @@ as one; the connection and everyone else go on.
 import logging
 import re
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -40,10 +40,18 @@ _NOT_UNDERSTOOD = Refusal(
 )
 
 
+class Route(NamedTuple):
+    """What a request's target stands for; ``label`` is the name under which it is counted."""
+
+    protocol: Protocol
+    action: bytes
+    label: str
+
+
 class Dispatcher:
     """The handler of all requests of one server."""
 
-    __slots__ = ("_account", "_contexts", "_host", "_polls", "_region", "_submit", "metrics")
+    __slots__ = ("_account", "_contexts", "_host", "_polls", "_region", "_routes", "_submit", "metrics")
 
     def __init__(self, *, polls: LongPolls, metrics: Metrics, host: str, account: str, region: str) -> None:
         """``host`` is the name or address that the server listens on; the engine is that of ``polls``."""
@@ -53,6 +61,7 @@ class Dispatcher:
         self._account = account
         self._region = region
         self._contexts: dict[bytes, RequestContext] = {}
+        self._routes: dict[bytes | None, Route] = {}  # as many as there are actions
         self.metrics = metrics
 
     def handle(self, request: Request) -> Pending | None:
@@ -67,11 +76,22 @@ class Dispatcher:
         if context is None:
             self._refuse(request, _WRONG_HOST, started_s)
             return None
+        route = self._routes.get(request.headers.get(b"x-amz-target")) or self._route(request)
+        if route is None:
+            self._refuse(request, _NOT_UNDERSTOOD, started_s)
+            return None
+        return self._ask(request, route, context, started_s)
+
+    def _route(self, request: Request) -> Route | None:
+        """Find the protocol of ``request``; remember it for a target that names one of its actions."""
         for protocol in PROTOCOLS:
             action = protocol.recognise(request)
             if action is not None:
-                return self._ask(request, protocol, action, context, started_s)
-        self._refuse(request, _NOT_UNDERSTOOD, started_s)
+                label = protocol.labels.get(action)
+                route = Route(protocol, action, label or UNKNOWN_ACTION)
+                if label is not None:
+                    self._routes[request.headers.get(b"x-amz-target")] = route
+                return route
         return None
 
     def _obstacle(self, request: Request) -> Refusal | None:
@@ -80,10 +100,9 @@ class Dispatcher:
             return _FOREIGN
         return None if request.method == b"POST" else _WRONG_METHOD
 
-    def _ask(
-        self, request: Request, protocol: Protocol, action: bytes, context: RequestContext, started_s: float
-    ) -> Pending | None:
-        exchange = Exchange(request, self.metrics, protocol, protocol.labels.get(action, UNKNOWN_ACTION), started_s)
+    def _ask(self, request: Request, route: Route, context: RequestContext, started_s: float) -> Pending | None:
+        protocol, action, label = route
+        exchange = Exchange(request, self.metrics, protocol, label, started_s)
         try:
             call = protocol.decode(action, request.body, context)
         except protocol.refused as error:

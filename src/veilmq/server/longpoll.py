@@ -16,6 +16,8 @@ deadline, and nothing that runs periodically.
 from bisect import insort
 from typing import Any
 
+import msgspec
+
 from veilmq.core.commands import Receive
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.limits import SECOND_MS
@@ -81,62 +83,58 @@ class LongPolls:
         return self._tickets
 
 
-class Poll:
-    """One receive, from its first asking to its answer."""
+class Poll(msgspec.Struct, eq=False):
+    """One receive, from its first asking to its answer; ``answer`` is ``None`` once that was given or withdrawn."""
 
-    __slots__ = ("_answer", "_line", "_polls", "_timer", "_wait_s", "command", "deadline_ms", "ticket")
-
-    def __init__(self, polls: LongPolls, command: Receive, wait_s: int | None, answer: Done) -> None:
-        """``LongPolls.receive`` makes these."""
-        self._polls = polls
-        self._answer: Done | None = answer
-        self._wait_s = wait_s
-        self._line: _Line | None = None
-        self._timer: Timer | None = None
-        self.command = command
-        self.deadline_ms = 0
-        self.ticket = 0
+    polls: LongPolls
+    command: Receive
+    wait_s: int | None
+    answer: Done | None
+    line: "_Line | None" = None
+    timer: Timer | None = None
+    deadline_ms: int = 0
+    ticket: int = 0
 
     def withdraw(self) -> None:
         """Forget it: what is not begun does not happen."""
-        if self._answer is None:
+        if self.answer is None:
             return
-        self._answer = None
-        if self._line is None:
-            self._polls.engine.withdraw(self.first_done)
+        self.answer = None
+        if self.line is None:
+            self.polls.engine.withdraw(self.first_done)
         else:
             self._end_waiting().lose(self)
 
     def hurry(self) -> None:
         """Answer with what there is."""
-        self._wait_s = 0
+        self.wait_s = 0
         self.deadline_ms = 0
-        if self._line is not None and self._line.remove(self):
+        if self.line is not None and self.line.remove(self):
             self.finish(nothing())
 
     def first_done(self, result: Any) -> None:
         """Take the first answer of the engine: pass it on, or begin to wait."""
-        if self._answer is None:
+        if self.answer is None:
             return
         wait_s = self._waits(result)
         if not wait_s:
-            answer, self._answer = self._answer, None
+            answer, self.answer = self.answer, None
             answer(result)
             return
-        clock = self._polls.clock
+        clock = self.polls.clock
         self.deadline_ms = clock.now_ms() + wait_s * SECOND_MS
-        self.ticket = self._polls.ticket()
-        self._line = self._polls.line(self.command.queue)
-        self._timer = clock.call_at(self.deadline_ms, self._expire)
-        self._line.join(self, result)
+        self.ticket = self.polls.ticket()
+        self.line = self.polls.line(self.command.queue)
+        self.timer = clock.call_at(self.deadline_ms, self._expire)
+        self.line.join(self, result)
 
     def done(self, result: Any) -> None:
         """Take another answer: pass it on, or go back to the line."""
-        line = self._line
+        line = self.line
         if line is None:
             return  # withdrawn after it was begun
         in_vain = isinstance(result, Received) and not result.messages
-        if in_vain and self._polls.clock.now_ms() < self.deadline_ms:
+        if in_vain and self.polls.clock.now_ms() < self.deadline_ms:
             line.keep(self, result)
         else:
             self.finish(result)
@@ -144,25 +142,25 @@ class Poll:
 
     def finish(self, result: Any) -> None:
         """Answer; it is in no line any more."""
-        answer, self._answer = self._answer, None
+        answer, self.answer = self.answer, None
         self._end_waiting()
         assert answer is not None, "a poll is answered once"
         answer(result)
 
     def _waits(self, result: Any) -> int:
-        if not isinstance(result, Received) or result.messages or self._polls.closing:
+        if not isinstance(result, Received) or result.messages or self.polls.closing:
             return 0
-        return result.receive_wait_s if self._wait_s is None else self._wait_s
+        return result.receive_wait_s if self.wait_s is None else self.wait_s
 
     def _expire(self) -> None:
-        if self._line is not None and self._line.remove(self):
+        if self.line is not None and self.line.remove(self):
             self.finish(nothing())
 
     def _end_waiting(self) -> "_Line":
-        line, self._line = self._line, None
+        line, self.line = self.line, None
         assert line is not None, "only who is in a line can leave it"
-        assert self._timer is not None, "who is in a line has a deadline"
-        self._timer.cancel()
+        assert self.timer is not None, "who is in a line has a deadline"
+        self.timer.cancel()
         return line
 
 

@@ -59,20 +59,18 @@ class Batch:
                 self.applying = False
 
     def _apply(self, entries: deque[Entry], now_ms: int) -> None:
-        left = BATCH_COMMANDS_MAX
-        while entries and left and self._journal.staged_bytes < BATCH_BYTES_MAX:
-            left -= 1
-            self._apply_one(entries.popleft(), now_ms)
-            while self._woken:
-                self._apply_one(self._woken.popleft(), now_ms)
-
-    def _apply_one(self, entry: Entry, now_ms: int) -> None:
-        self._entries.append(entry)
-        try:
-            answer = self._machine.apply(entry[0], now_ms)
-        except VeilmqError as error:
-            answer = error
-        self._answers.append(answer)
+        handlers, journal, woken = self._machine.handlers, self._journal, self._woken
+        applied, answers = self._entries, self._answers
+        while entries and len(applied) < BATCH_COMMANDS_MAX and journal.staged_bytes < BATCH_BYTES_MAX:
+            entry = entries.popleft()
+            applied.append(entry)
+            command = entry[0]
+            try:
+                answers.append(handlers[type(command)](command, now_ms))
+            except VeilmqError as error:
+                answers.append(error)
+            while woken:
+                entries.appendleft(woken.pop())
 
     def roll_back(self, error: Exception) -> list[Entry]:
         """Undo the batch and refuse those that cannot go on; return the others, to be applied again."""

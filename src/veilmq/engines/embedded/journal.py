@@ -276,6 +276,10 @@ class Journal:
         """Return how many pages of the file hold nothing."""
         return self._pragma("freelist_count")
 
+    def free_bytes(self) -> int:
+        """Return the size of the pages of the file that hold nothing."""
+        return self.free_pages() * self._pragma("page_size")
+
     def give_back(self, pages: int) -> None:
         """Return up to ``pages`` empty pages to the disk, with this batch."""
         self.flush()

@@ -112,24 +112,24 @@ class Lane:
         series = self._direct
         row = _row(MessageRow, (series.next, message_id, now_ms, body, properties))
         series.next += 1
-        self._journal.add_message(row)
         self._fresh.append(row)
-        self._added()
+        self._added(row)
 
     def add_delayed(self, message_id: bytes, body: str, properties: bytes, now_ms: int, visible_at_ms: int) -> None:
         """Store a message that is hidden until ``visible_at_ms``."""
         series = self._delayed
-        self._journal.add_message(MessageRow(series.next, message_id, now_ms, body, properties))
-        lease = Lease(series.next, self.number, visible_at_ms)
+        row = MessageRow(series.next, message_id, now_ms, body, properties)
         series.next += 1
-        self._hide(lease)
-        self._added()
+        self._hide(Lease(row.position, self.number, visible_at_ms))
+        self._added(row)
 
-    def _added(self) -> None:
+    def _added(self, row: MessageRow) -> None:
         self.counters.messages += 1
         if self.expires_at_ms == NEVER_MS:
             self.expires_at_ms = 0
-        self._journal.touch(self)
+        self._journal.add_message(row)
+        if not self.touched:
+            self._journal.touch(self)
 
     # Receiving.
 
@@ -143,29 +143,23 @@ class Lane:
             taken.append(first)
         for _, lease, _ in taken:
             self._lease(lease, now_ms, visible_at_ms)
-        if taken:
+        if taken and not self.touched:
             self._journal.touch(self)
         return taken
 
     def _take_first(self, now_ms: int) -> Taken | None:
         row = self._fresh.head()
-        lease = self._returned_head(now_ms)
-        if lease is not None and (row is None or lease.visible_at_ms <= row.sent_at_ms):
+        lease = self._hidden.head()
+        while lease is not None and lease.visible_at_ms <= now_ms and self._is_expired(lease.position):
+            self._hidden.take()
+            lease = self._hidden.head()
+        if lease is not None and lease.visible_at_ms <= (now_ms if row is None else row.sent_at_ms):
             self._hidden.take()
             self.counters.unhide(lease)
             return self._journal.message_at(lease.position), lease, self.priority
         if row is None:
             return None
         return self._fresh.take(), Lease(row.position, self.number, 0), self.priority
-
-    def _returned_head(self, now_ms: int) -> Lease | None:
-        while True:
-            lease = self._hidden.head()
-            if lease is None or lease.visible_at_ms > now_ms:
-                return None
-            if not self._is_expired(lease.position):
-                return lease
-            self._hidden.take()
 
     def _lease(self, lease: Lease, now_ms: int, visible_at_ms: int) -> None:
         if lease.receive_count == 0:
@@ -210,7 +204,8 @@ class Lane:
         self.counters.messages -= 1
         self._hidden.drop(lease.position)
         self._journal.remove(lease.position)
-        self._journal.touch(self)
+        if not self.touched:
+            self._journal.touch(self)
 
     # Time: retention and counting.
 
@@ -247,10 +242,12 @@ class Lane:
         return self._direct.swept and self._delayed.swept
 
     def sweep(self, rows_max: int) -> None:
-        """Delete a slice of the rows out of reach."""
-        series = self._delayed if self._direct.swept else self._direct
-        if series.swept:
-            return
+        """Delete rows out of reach, at most ``rows_max`` messages of each half."""
+        for series in (self._direct, self._delayed):
+            if not series.swept:
+                self._sweep(series, rows_max)
+
+    def _sweep(self, series: Series, rows_max: int) -> None:
         start, end = series.sweep(self._journal, rows_max)
         messages, delayed, in_flight = self._journal.delete_between(start, end, self.counters.counted_at_ms)
         self.counters.messages -= messages

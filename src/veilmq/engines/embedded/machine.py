@@ -23,7 +23,10 @@ _RECEIPT_KEY = "receipt_key"
 
 
 class Machine:
-    """All queues of one store, and the table of what can be done with them."""
+    """All queues of one store, and the table of what can be done with them.
+
+    ``handlers`` has a function for each type of command: ``(command, now_ms)`` → result, or it raises ``VeilmqError``.
+    """
 
     def __init__(self, *, journal: Journal, options: EngineOptions, space: Space) -> None:
         """Load what ``journal`` has; how much that is does not show in time or memory."""
@@ -44,7 +47,7 @@ class Machine:
             space=self._space,
         )
         queues = QueueCommands(catalog=self.catalog, space=self._space)
-        self._handlers: dict[type[commands.Command], Callable[[Any, int], object]] = {
+        self.handlers: dict[type[commands.Command], Callable[[Any, int], object]] = {
             commands.Send: messages.send,
             commands.Receive: messages.receive,
             commands.Delete: messages.delete,
@@ -57,10 +60,6 @@ class Machine:
             commands.ListQueues: queues.list,
             Sweep: Sweeper(catalog=self.catalog, journal=self._journal).sweep,
         }
-
-    def apply(self, command: commands.Command, now_ms: int) -> object:
-        """Return the command's result; raises its ``VeilmqError``."""
-        return self._handlers[type(command)](command, now_ms)
 
     def watch(self, name: str, wake: Wake) -> None:
         """Have ``wake`` called when the queue of that name may have a message; see ``core.ports.Engine``."""

@@ -72,9 +72,8 @@ class MessageCommands:
             )
             for row, lease, priority in queue.receive(command.count, now_ms, visible_at_ms)
         ]
-        return results.Received(
-            messages=messages, next_due_ms=queue.next_due_ms(now_ms), receive_wait_s=settings.receive_wait_s
-        )
+        due_ms = now_ms if messages and queue.wake is None else queue.next_due_ms(now_ms)
+        return results.Received(messages=messages, next_due_ms=due_ms, receive_wait_s=settings.receive_wait_s)
 
     def delete(self, command: commands.Delete, now_ms: int) -> list[ReceiptState | VeilmqError]:
         """Delete the message of each receipt that acts."""

@@ -31,7 +31,9 @@ class Space:
         if self._folder is None:
             return False
         disk = os.statvfs(self._folder)
-        return disk.f_bavail * disk.f_frsize < self._reserve_bytes
+        free_bytes = disk.f_bavail * disk.f_frsize
+        # What draining has freed inside the file is room too: the file does not shrink at once, and not to nothing.
+        return free_bytes < self._reserve_bytes and free_bytes + self._journal.free_bytes() < self._reserve_bytes
 
     def _database_is_short(self) -> bool:
         if self._pages_max is None:
