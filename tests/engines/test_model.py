@@ -159,7 +159,7 @@ class EngineAndModel(RuleBasedStateMachine):
         now_ms = self.now_ms
         answer = self.live.do(commands.Receive(queue=name, count=count, timeout_s=timeout_s))
         model.check_receive(now_ms, count, timeout_s, [naive_terms(each) for each in answer.messages])
-        self.check_due(answer.next_due_ms, model)
+        self.check_due(self.live.due_ms(queue=name), model)
         for each in answer.messages:
             self.issued.append((name, self.incarnations[name], each.receipt))
 
