@@ -20,6 +20,11 @@ def _carrier_ns() -> int:
     return time.clock_gettime_ns(_CARRIER)
 
 
+def stopwatch_s() -> float:
+    """Return seconds on a counter that is good for nothing but durations."""
+    return time.perf_counter()
+
+
 class SystemClock:
     """``core.ports.Clock`` on the machine's clocks; ``wall_ns`` and ``carrier_ns`` are replaced in its own tests."""
 
