@@ -54,8 +54,8 @@ bench: setup-bench ## measure beside the ceiling and the peers: one table
 prove-crash: setup ## the crash proofs at full size: kill, lose power, fill the disk
 	@VEILMQ_PROVE=whole $(PYTEST) tests/proofs -m proof -k crash --timeout 3600 $(ARGS)
 
-prove-flat: setup ## the flatness proofs at full size: three million messages waiting
-	@VEILMQ_PROVE=whole $(PYTEST) tests/proofs -m proof -k flat --timeout 3600 $(ARGS)
+prove-flat: setup-bench ## flatness at full size: memory, cost and restart with three million messages
+	@$(BIN)/python -m benchmarks --whole --no-peers --only backlog --only idle $(ARGS)
 
 build: setup ## the wheel and the source archive, in dist/
 	@$(BIN)/python -m build $(ARGS)

@@ -96,8 +96,9 @@ def test_a_slewing_clock_sends_an_early_alarm_back_to_sleep() -> None:
         await waited
         assert rung == []
         sources.run(1)
-        while not rung:
-            await asyncio.sleep(0)
+        waited = loop.create_future()
+        loop.call_later(0.02, waited.set_result, None)
+        await waited
         return rung
 
     assert asyncio.run(asyncio.wait_for(ring(), timeout=10)) == [1_700_000_000_001]

@@ -76,9 +76,9 @@ def test_metrics_count_requests_and_show_queues(server: RunningServer) -> None:
     server.advance(1_500)
     lines = get(server, "/metrics")[1].splitlines()
     queue = '{queue="000000000000/q"}'
-    assert 'veilmq_requests_total{action="SendMessage",code="200"} 3.0' in lines
-    assert 'veilmq_requests_total{action="unknown",code="400"} 1.0' in lines
-    assert 'veilmq_request_duration_seconds_bucket{action="SendMessage",code="200",le="+Inf"} 3.0' in lines
+    assert 'veilmq_requests_total{action="SendMessage",code="OK"} 3.0' in lines
+    assert 'veilmq_requests_total{action="unknown",code="UnknownOperationException"} 1.0' in lines
+    assert 'veilmq_request_duration_seconds_bucket{action="SendMessage",code="OK",le="+Inf"} 3.0' in lines
     assert f"veilmq_queue_messages_visible{queue} 1.0" in lines
     assert f"veilmq_queue_messages_in_flight{queue} 1.0" in lines
     assert f"veilmq_queue_messages_delayed{queue} 1.0" in lines

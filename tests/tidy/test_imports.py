@@ -58,9 +58,7 @@ def test_an_import_upwards_breaks_a_contract(tmp_path: Path) -> None:
 
 def test_input_and_output_in_core_break_a_contract(tmp_path: Path) -> None:
     """Core that imports a socket is found."""
-    done = lint_imports(
-        source=tmp_path, folder=made_up_package(tmp_path, {"core/leak.py": "import socket\n"})
-    )
+    done = lint_imports(source=tmp_path, folder=made_up_package(tmp_path, {"core/leak.py": "import socket\n"}))
     assert done.returncode == 1
     assert "veilmq.core is not allowed to import socket" in done.stdout
 

@@ -20,9 +20,7 @@ def test_no_module_is_a_drawer() -> None:
     assert [path for path in files if is_drawer(path)] == []
 
 
-@pytest.mark.parametrize(
-    "path", ["src/veilmq/utils.py", "tests/helpers/clock.py", "src/veilmq/core/_common.py"]
-)
+@pytest.mark.parametrize("path", ["src/veilmq/utils.py", "tests/helpers/clock.py", "src/veilmq/core/_common.py"])
 def test_the_rule_sees_a_drawer(path: str) -> None:
     """A drawer is found as a module, as a package and behind an underscore."""
     assert is_drawer(path)

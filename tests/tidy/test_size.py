@@ -62,16 +62,12 @@ def findings(present: Mapping[str, int], exceptions: Mapping[str, int]) -> list[
     wrong = []
     for name, lines in present.items():
         if name not in exceptions:
-            wrong.append(
-                f"{name}: {lines} lines; over {FUNCTION_LINES_MAX} (function) or {MODULE_LINES_MAX} (module)"
-            )
+            wrong.append(f"{name}: {lines} lines; over {FUNCTION_LINES_MAX} (function) or {MODULE_LINES_MAX} (module)")
         elif lines > exceptions[name]:
             wrong.append(f"{name}: grew from {exceptions[name]} to {lines} lines; it may only shrink")
         elif lines < exceptions[name]:
             wrong.append(f"{name}: shrank to {lines} lines; write that into {ALLOWED.name}")
-    wrong += [
-        f"{name}: within the limit; take it out of {ALLOWED.name}" for name in exceptions.keys() - present
-    ]
+    wrong += [f"{name}: within the limit; take it out of {ALLOWED.name}" for name in exceptions.keys() - present]
     return wrong
 
 

@@ -48,11 +48,7 @@ def sleeps(source: Module) -> Iterator[str]:
 
 def test_no_test_sleeps() -> None:
     """No file under tests sleeps, but for the proofs and the listed files, which still do."""
-    found = {
-        source.path: list(sleeps(source))
-        for source in modules(under=TESTS)
-        if not source.path.startswith(PROOFS)
-    }
+    found = {source.path: list(sleeps(source)) for source in modules(under=TESTS) if not source.path.startswith(PROOFS)}
     assert [line for path, lines in found.items() if path not in ALLOWED for line in lines] == []
     assert [path for path in ALLOWED if not found.get(path)] == [], "no longer sleeps: take it out of ALLOWED"
 

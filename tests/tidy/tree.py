@@ -45,9 +45,7 @@ def queries(*, under: Path) -> Iterator[Module]:
 def docstrings(tree: ast.Module) -> set[int]:
     """Return the `id` of every string in `tree` that stands alone as a statement: documentation, not data."""
     return {
-        id(node.value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
 
 

@@ -120,7 +120,7 @@ class Dispatcher:
         return None
 
     def _refuse(self, request: Request, refusal: Refusal, started_s: float) -> None:
-        self.metrics.count(UNKNOWN_ACTION, refusal.status, perf_counter() - started_s)
+        self.metrics.count(UNKNOWN_ACTION, str(refusal.status), perf_counter() - started_s)
         request.respond(refusal.status, refusal.headers, refusal.body)
 
     def _context(self, host: bytes) -> RequestContext | None:
@@ -158,4 +158,4 @@ class Exchange(msgspec.Struct, eq=False):
     def reply(self, reply: Reply) -> None:
         """Write the reply, and count it."""
         self.request.respond(reply.status, reply.headers, reply.body)
-        self.metrics.count(self.action, reply.status, perf_counter() - self.started_s)
+        self.metrics.count(self.action, reply.code, perf_counter() - self.started_s)

@@ -28,23 +28,23 @@ class Series:
 
 
 class Metrics:
-    """The counters of one server, by action and status."""
+    """The counters of one server, by action and code: ``OK`` or the name of the error."""
 
     __slots__ = ("_series",)
 
     def __init__(self) -> None:
         """Begin with no series."""
-        self._series: dict[tuple[str, int], Series] = {}
+        self._series: dict[tuple[str, str], Series] = {}
 
-    def count(self, action: str, status: int, seconds: float) -> None:
-        """Count one answered request; ``action`` is one of a closed set."""
-        series = self._series.get((action, status))
+    def count(self, action: str, code: str, seconds: float) -> None:
+        """Count one answered request; ``action`` and ``code`` are of closed sets."""
+        series = self._series.get((action, code))
         if series is None:
-            series = self._series[action, status] = Series()
+            series = self._series[action, code] = Series()
         series.buckets[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
         series.seconds += seconds
 
-    def series(self) -> Iterable[tuple[str, int, Series]]:
-        """Yield action, status and what was counted, in order."""
-        for action, status in sorted(self._series):
-            yield action, status, self._series[action, status]
+    def series(self) -> Iterable[tuple[str, str, Series]]:
+        """Yield action, code and what was counted, in order."""
+        for action, code in sorted(self._series):
+            yield action, code, self._series[action, code]

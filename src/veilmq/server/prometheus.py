@@ -49,15 +49,15 @@ class _SnapshotCollector(Collector):
 
 def _requests(metrics: Metrics) -> Iterator[Metric]:
     requests = CounterMetricFamily(
-        f"{_NAMESPACE}_requests", "Requests answered, by action and HTTP status.", labels=["action", "code"]
+        f"{_NAMESPACE}_requests", "Requests answered, by action and code.", labels=["action", "code"]
     )
     durations = HistogramMetricFamily(
         f"{_NAMESPACE}_request_duration_seconds",
         "From the whole request to its reply; the waiting of long polls included.",
         labels=["action", "code"],
     )
-    for action, status, series in metrics.series():
-        labels = [action, str(status)]
+    for action, code, series in metrics.series():
+        labels = [action, code]
         cumulated = accumulate(series.buckets)
         requests.add_metric(labels, series.count)
         durations.add_metric(labels, list(zip(_BOUNDS, cumulated, strict=True)), sum_value=series.seconds)

@@ -84,7 +84,7 @@ def encode_error(error: SqsError) -> Reply:
     """Return the reply for a request that was refused."""
     code = error.code
     headers = _HEADERS % next(_request_numbers) + f"x-amzn-query-error: {code.query};{code.fault}\r\n".encode()
-    return Reply(code.status, headers, _encode({"__type": code.shape, "message": error.message}))
+    return Reply(code.status, headers, _encode({"__type": code.shape, "message": error.message}), code.name)
 
 
 def _unknown(action: str | bytes) -> SqsError:
