@@ -21,7 +21,9 @@ def page() -> str:
     parts = [_HEAD]
     for line in SOURCE.read_text(encoding="utf-8").splitlines():
         if line.startswith("# "):
-            parts.append(f"\n## {line[2:].rstrip('.')}\n\n| limit | least | most | default |\n| --- | --- | --- | --- |\n")
+            parts.append(
+                f"\n## {line[2:].rstrip('.')}\n\n| limit | least | most | default |\n| --- | --- | --- | --- |\n"
+            )
         elif (name := _assigned(line)) is not None and len(parts) > 1:
             parts.append(_row(name))
     return "".join(parts)

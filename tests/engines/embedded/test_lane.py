@@ -46,6 +46,20 @@ def test_a_lane_whose_positions_are_used_up_is_followed_by_another(tmp_path: Pat
     again.close()
 
 
+def test_a_returned_message_of_an_older_lane_does_not_come_first_for_ever() -> None:
+    store = Store(lane_sequences_max=1)
+    store.create()
+    store.send("poison")
+    receipt = store.receive().messages[0].receipt
+    store.now_ms += 10
+    store.send("next")
+    store.now_ms += 10
+    store.change(receipt, 0)
+    assert store.bodies() == ["next"]
+    assert store.bodies() == ["poison"]
+    store.close()
+
+
 def test_delayed_messages_use_positions_of_their_own() -> None:
     store = Store(lane_sequences_max=3)
     store.create()

@@ -1,8 +1,8 @@
 """A batch: commands applied in memory in the order of arrival, their changes in one open transaction, their answers.
 
 When something fails before the commit, the transaction is rolled back, memory goes back to what is on disk, and the
-batch is applied again without the commands that cannot go on: the one that raised, or, on a full disk, those that need
-room. So an error in one command fails that one alone.
+batch is applied again without the commands that cannot go on: the one that raised, or, on a full disk where shortening
+the log did not help, those that need room. So an error in one command fails that one alone.
 """
 
 import logging
@@ -84,6 +84,8 @@ class Batch:
 
     def _blame(self, error: Exception) -> tuple[list[Entry], VeilmqError]:
         if isinstance(error, apsw.FullError):
+            if self._journal.shorten_log():
+                return [], StoreFull()  # there is room again: once more with everyone
             log.warning("the disk is full: refusing the sends of a batch of %d commands", len(self._entries))
             needy = [entry for entry in self._entries if isinstance(entry[0], _NEED_ROOM)]
             return needy or self._entries, StoreFull()

@@ -67,6 +67,7 @@ class EmbeddedEngine:
         kind = Committer if folder is None else ThreadCommitter
         self._committer = kind(journal=journal, space=self._space, committed=self._committed)
         self._janitor = Janitor(submit=self.submit, clock=clock)
+        self._janitor.wake()
 
     @classmethod
     def open(

@@ -64,7 +64,7 @@ def open_journal(folder: Path | None, options: EngineOptions) -> Journal:
     connection = apsw.Connection(where, vfs=options.vfs)
     try:
         bring_up_to_date(connection, where)
-        return Journal(connection, pages_max=options.database_pages_max)
+        return Journal(connection, options=options)
     except apsw.NotADBError:
         connection.close()
         raise FolderError(_foreign(where)) from None

@@ -15,21 +15,24 @@ from typing import Any, NamedTuple, Protocol
 import apsw
 from msgspec.structs import astuple
 
+from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.rows import LaneRow, Lease, MessageRow, QueueRow
 from veilmq.engines.named_sql import load
 
 SQL = load("veilmq.engines.embedded", "queries.sql")
 
+_PAGE_BYTES = 4_096
+_LOG_PAGES_MIN = 250
+_LOG_PAGES_MAX = 4_000
 _LAST_INSTANT = "last_instant_ms"
 
-_PRAGMAS = """
-PRAGMA journal_mode = WAL;
-PRAGMA synchronous = FULL;
-PRAGMA wal_autocheckpoint = 4000;
-PRAGMA journal_size_limit = 67108864;
-PRAGMA cache_size = -65536;
-PRAGMA temp_store = MEMORY;
-"""
+_PRAGMAS: dict[str, str | int] = {
+    "journal_mode": "WAL",
+    "synchronous": "FULL",
+    "journal_size_limit": 67_108_864,
+    "cache_size": -65_536,
+    "temp_store": "MEMORY",
+}
 
 
 class Sent(NamedTuple):
@@ -52,12 +55,14 @@ class StoredLane(Protocol):
 class Journal:
     """One connection and what is staged for it. Used by one thread at a time: ``commit`` may run in another."""
 
-    def __init__(self, connection: apsw.Connection, *, pages_max: int | None = None) -> None:
-        """``connection`` has the current format (see ``folder``); ``pages_max`` bounds the file."""
+    def __init__(self, connection: apsw.Connection, *, options: EngineOptions) -> None:
+        """``connection`` has the current format (see ``folder``)."""
         self._connection = connection
-        connection.execute(_PRAGMAS)
-        if pages_max is not None:
-            connection.execute(f"PRAGMA max_page_count = {pages_max}")
+        for name, value in _PRAGMAS.items():
+            connection.pragma(name, value)
+        connection.pragma("wal_autocheckpoint", _log_pages_max(options))
+        if options.database_pages_max is not None:
+            connection.pragma("max_page_count", options.database_pages_max)
         self._messages: list[MessageRow] = []
         self._leases: list[tuple[Any, ...]] = []
         self._gone: list[tuple[int]] = []
@@ -276,6 +281,14 @@ class Journal:
         """Return how many pages of the file hold nothing."""
         return self._pragma("freelist_count")
 
+    def shorten_log(self) -> bool:
+        """Move the write-ahead log into the database and give its room back; tell whether there was any."""
+        try:
+            ((_, frames, _),) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except apsw.FullError:
+            return False
+        return bool(frames > 0)
+
     def free_bytes(self) -> int:
         """Return the size of the pages of the file that hold nothing."""
         return self.free_pages() * self._pragma("page_size")
@@ -292,3 +305,11 @@ class Journal:
     def close(self) -> None:
         """Check the log into the database and close."""
         self._connection.close()
+
+
+def _log_pages_max(options: EngineOptions) -> int:
+    """Return how long the log may become before it is moved into the database.
+
+    Moving it takes up to as much room again, which a nearly full disk must still have: a quarter of the reserve.
+    """
+    return max(_LOG_PAGES_MIN, min(_LOG_PAGES_MAX, options.free_space_reserve_bytes // 4 // _PAGE_BYTES))

@@ -133,27 +133,18 @@ class Lane:
 
     # Receiving.
 
-    def receive(self, count: int, now_ms: int, visible_at_ms: int) -> list[Taken]:
-        """Take up to ``count`` visible messages and hide them; all are chosen before the first one is hidden."""
-        taken: list[Taken] = []
-        while len(taken) < count:
-            first = self._take_first(now_ms)
-            if first is None:
-                break
-            taken.append(first)
-        for _, lease, _ in taken:
-            self._lease(lease, now_ms, visible_at_ms)
-        if taken and not self.touched:
-            self._journal.touch(self)
-        return taken
-
-    def _take_first(self, now_ms: int) -> Taken | None:
+    def visible_since_ms(self, now_ms: int) -> int:
+        """Return when the message that would be taken first became visible; ``NEVER_MS`` when there is none."""
         row = self._fresh.head()
-        lease = self._hidden.head()
-        while lease is not None and lease.visible_at_ms <= now_ms and self._is_expired(lease.position):
-            self._hidden.take()
-            lease = self._hidden.head()
-        if lease is not None and lease.visible_at_ms <= (now_ms if row is None else row.sent_at_ms):
+        lease = self._returned_head(now_ms)
+        sent_at_ms = NEVER_MS if row is None else row.sent_at_ms
+        return sent_at_ms if lease is None else min(sent_at_ms, lease.visible_at_ms)
+
+    def take(self, now_ms: int) -> Taken | None:
+        """Take the message that became visible first; the caller hides it when all of a receive are chosen."""
+        row = self._fresh.head()
+        lease = self._returned_head(now_ms)
+        if lease is not None and (row is None or lease.visible_at_ms <= row.sent_at_ms):
             self._hidden.take()
             self.counters.unhide(lease)
             return self._journal.message_at(lease.position), lease, self.priority
@@ -161,7 +152,15 @@ class Lane:
             return None
         return self._fresh.take(), Lease(row.position, self.number, 0), self.priority
 
-    def _lease(self, lease: Lease, now_ms: int, visible_at_ms: int) -> None:
+    def _returned_head(self, now_ms: int) -> Lease | None:
+        lease = self._hidden.head()
+        while lease is not None and lease.visible_at_ms <= now_ms and self._is_expired(lease.position):
+            self._hidden.take()
+            lease = self._hidden.head()
+        return None if lease is None or lease.visible_at_ms > now_ms else lease
+
+    def lease(self, lease: Lease, now_ms: int, visible_at_ms: int) -> None:
+        """Hide a message that was taken, for one more receive."""
         if lease.receive_count == 0:
             lease.first_received_at_ms = now_ms
         lease.receive_count += 1
@@ -170,6 +169,8 @@ class Lane:
         lease.received_at_ms = now_ms
         lease.visible_at_ms = visible_at_ms
         self._hide(lease)
+        if not self.touched:
+            self._journal.touch(self)
 
     def _hide(self, lease: Lease) -> None:
         self.counters.hide(lease)

@@ -72,15 +72,28 @@ class Queue:
                 lane.expire(now_ms, self.settings.retention_s)
 
     def receive(self, count: int, now_ms: int, visible_at_ms: int) -> list[Taken]:
-        """Take up to ``count`` visible messages, of the first priorities first."""
-        taken: list[Taken] = []
-        for lane in self.lanes:
-            if now_ms >= lane.expires_at_ms:
-                lane.expire(now_ms, self.settings.retention_s)
-            taken += lane.receive(count - len(taken), now_ms, visible_at_ms)
-            if len(taken) == count:
+        """Take up to ``count`` visible messages and hide them; all are chosen before the first one is hidden.
+
+        Lower priorities come first, and within one the messages that became visible first.
+        """
+        self.expire(now_ms)
+        chosen: list[tuple[Lane, Taken]] = []
+        while len(chosen) < count:
+            lane = self._first_lane(now_ms)
+            taken = None if lane is None else lane.take(now_ms)
+            if lane is None or taken is None:
                 break
-        return taken
+            chosen.append((lane, taken))
+        for lane, (_, lease, _) in chosen:
+            lane.lease(lease, now_ms, visible_at_ms)
+        return [taken for _, taken in chosen]
+
+    def _first_lane(self, now_ms: int) -> Lane | None:
+        if len(self.lanes) <= 1:
+            return self.lanes[0] if self.lanes else None
+        since = [(lane.priority, lane.visible_since_ms(now_ms), lane) for lane in self.lanes]
+        ready = [each for each in since if each[1] != NEVER_MS]
+        return min(ready, key=lambda each: each[:2])[2] if ready else None
 
     def next_due_ms(self, now_ms: int) -> int | None:
         """Return the instant from which there is a visible message; ``None`` when nothing is coming by itself."""

@@ -24,8 +24,11 @@ class Space:
         self.is_short = False
 
     def look(self) -> None:
-        """Look again."""
+        """Look again; when room has just become short, the log gives its own back while there is room to move it."""
+        was_short = self.is_short
         self.is_short = self._disk_is_short() or self._database_is_short()
+        if self.is_short and not was_short:
+            self._journal.shorten_log()
 
     def _disk_is_short(self) -> bool:
         if self._folder is None:
