@@ -1,0 +1,171 @@
+"""Where the microseconds of a request go, without sockets and without a load generator: ``python -m benchmarks.stack``.
+
+The real parts are driven a step at a time: 64 connections are handed one request each, the engine's batch applies them
+and writes its rows, the journal commits, the batch delivers. What a step costs a request is the least of many rounds,
+which other work on the machine disturbs little. The kernel's part (sockets, about five microseconds a request on the
+machine of ``docs/performance.md``) comes on top.
+"""
+
+import argparse
+import asyncio
+import re
+import shutil
+import time
+from collections import deque
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+from veilmq.core.commands import Command
+from veilmq.core.ports import Done, Wake
+from veilmq.engines.clock import SystemClock
+from veilmq.engines.embedded.batch import Batch, Entry
+from veilmq.engines.embedded.folder import open_journal
+from veilmq.engines.embedded.machine import Machine
+from veilmq.engines.embedded.options import EngineOptions
+from veilmq.engines.embedded.space import Space
+from veilmq.server.connections import Connections
+from veilmq.server.dispatch import Dispatcher
+from veilmq.server.longpoll import LongPolls
+from veilmq.server.metrics import Metrics
+
+CONNECTIONS = 64
+STEPS = ("parse, decode", "apply, write rows", "commit", "encode, reply")
+_HOST = "127.0.0.1:9324"
+_QUEUE = f'"QueueUrl":"http://{_HOST}/000000000000/bench"'
+_SEND = f'{{{_QUEUE},"MessageBody":"{"x" * 256}"}}'
+_RECEIVE = f'{{{_QUEUE},"MaxNumberOfMessages":1}}'
+_HANDLE = re.compile(rb'"ReceiptHandle":"([^"]+)"')
+
+
+class SteppedEngine:
+    """The engine port over the embedded engine's parts; a batch runs when it is told to."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open a store in ``folder``."""
+        options = EngineOptions()
+        self.journal = open_journal(folder, options)
+        space = Space(folder=folder, journal=self.journal, options=options)
+        self._machine = Machine(journal=self.journal, options=options, space=space)
+        self.batch = Batch(machine=self._machine, journal=self.journal)
+        self.pending: deque[Entry] = deque()
+
+    def submit(self, command: Command, done: Done) -> None:
+        """Keep the command for the next batch."""
+        self.pending.append((command, done))
+
+    def withdraw(self, done: Done) -> None:
+        """Not asked here: no client goes."""
+
+    def watch(self, queue: str, wake: Wake) -> None:
+        """Not asked here: nobody waits."""
+
+    def unwatch(self, queue: str) -> None:
+        """Not asked here."""
+
+
+class Sink:
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        """Nothing is written yet."""
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        """Keep ``data``."""
+        self.written.append(data)
+
+    def is_closing(self) -> bool:
+        """The client stays."""
+        return False
+
+
+class Stack:
+    """Everything between the socket and the disk."""
+
+    def __init__(self, folder: Path) -> None:
+        """Make it, with its connections open."""
+        clock = SystemClock()
+        self._clock = clock
+        self._engine = SteppedEngine(folder)
+        polls = LongPolls(engine=self._engine, clock=clock)
+        dispatcher = Dispatcher(
+            polls=polls, metrics=Metrics(), host="127.0.0.1", account="000000000000", region="us-east-1"
+        )
+        connections = Connections(handler=dispatcher.handle)
+        self._connections = [connections.protocol() for _ in range(CONNECTIONS)]
+        self._sinks = [Sink() for _ in self._connections]
+        for connection, sink in zip(self._connections, self._sinks, strict=True):
+            connection.connection_made(cast(asyncio.Transport, sink))
+        self.costs_us: dict[str, list[list[float]]] = {}
+
+    def close(self) -> None:
+        """Close the store."""
+        self._engine.journal.close()
+
+    def round(self, action: str, bodies: list[str]) -> list[bytes]:
+        """Hand each connection a request; keep what each step cost, and return the replies."""
+        requests = [_request(action, body) for body in bodies]
+        engine, instants = self._engine, [time.perf_counter()]
+        for connection, request in zip(self._connections, requests, strict=False):
+            connection.data_received(request)
+        instants.append(time.perf_counter())
+        changed = engine.batch.run(engine.pending, self._clock.now_ms())
+        instants.append(time.perf_counter())
+        if changed:
+            engine.journal.commit()
+        instants.append(time.perf_counter())
+        engine.batch.deliver()
+        instants.append(time.perf_counter())
+        steps = [(later - earlier) / len(bodies) * 1e6 for earlier, later in pairwise(instants)]
+        self.costs_us.setdefault(action, []).append(steps)
+        return [sink.written.pop() for sink in self._sinks[: len(bodies)]]
+
+
+def _request(action: str, body: str) -> bytes:
+    return (
+        f"POST / HTTP/1.1\r\nHost: {_HOST}\r\nContent-Type: application/x-amz-json-1.0\r\n"
+        f"X-Amz-Target: AmazonSQS.{action}\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+    ).encode()
+
+
+def _delete(reply: bytes) -> str:
+    found = _HANDLE.search(reply)
+    assert found is not None, f"a receive came back empty: {reply!r}"
+    return f'{{{_QUEUE},"ReceiptHandle":"{found[1].decode()}"}}'
+
+
+async def measure(folder: Path, rounds: int) -> dict[str, list[float]]:
+    """Return what each step costs a request of each action, in microseconds."""
+    stack = Stack(folder)
+    stack.round("CreateQueue", ['{"QueueName":"bench"}'])
+    for _ in range(rounds):
+        stack.round("SendMessage", [_SEND] * CONNECTIONS)
+        received = stack.round("ReceiveMessage", [_RECEIVE] * CONNECTIONS)
+        stack.round("DeleteMessage", [_delete(reply) for reply in received])
+    stack.close()
+    del stack.costs_us["CreateQueue"]
+    return {action: [min(step) for step in zip(*rows, strict=True)] for action, rows in stack.costs_us.items()}
+
+
+def _show(costs_us: dict[str, list[Any]]) -> None:
+    print("".join(f"{head:>20}" for head in ("us a request", *STEPS, "together")))
+    for action, steps in costs_us.items():
+        print(f"{action:>20}" + "".join(f"{step:20.2f}" for step in (*steps, sum(steps))))
+
+
+def main() -> None:
+    """Measure on a real disk and print one table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.stack", description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=500)
+    parser.add_argument("--work", type=Path, default=Path("veilmq-bench"), help="folder of the data: a real disk")
+    given = parser.parse_args()
+    given.work.mkdir(parents=True, exist_ok=True)
+    try:
+        _show(asyncio.run(measure(given.work, given.rounds)))
+    finally:
+        shutil.rmtree(given.work)
+
+
+if __name__ == "__main__":
+    main()
