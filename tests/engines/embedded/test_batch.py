@@ -6,7 +6,7 @@ from collections import deque
 import pytest
 
 from tests.engines.embedded.store import QUEUE, Store
-from veilmq.core.commands import CreateQueue, NewMessage, PurgeQueue, Receive, Send, ShowQueue
+from veilmq.core.commands import CreateQueue, DeleteQueue, NewMessage, PurgeQueue, Receive, Send, ShowQueue
 from veilmq.core.errors import InternalError, QueueNotFound, StoreFull
 from veilmq.engines.embedded.batch import Entry
 from veilmq.engines.embedded.lane import Lane
@@ -77,6 +77,45 @@ def test_what_a_watch_submits_is_applied_next() -> None:
     assert late.messages == []  # the one that waited was served before the one that came
     (first,) = woken
     assert [message.body for message in first.messages] == ["a"]  # type: ignore[attr-defined]
+    store.close()
+
+
+def test_a_watch_outlives_a_batch_that_was_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    store.create()
+    woken: list[int] = []
+    store.machine.watch(QUEUE, woken.append)
+    finish = store.journal.finish
+    failures = [OSError("before the commit")]
+
+    def fail_once(now_ms: int) -> bool:
+        if failures:
+            raise failures.pop()
+        return finish(now_ms)
+
+    monkeypatch.setattr(store.journal, "finish", fail_once)
+    store.run(_send("a"))
+    woken.clear()
+    store.run(_send("b"))
+    assert woken == [store.now_ms]
+    store.close()
+
+
+def test_a_watch_is_there_before_its_queue_and_after_it() -> None:
+    store = Store()
+    woken: list[int] = []
+    store.machine.watch(QUEUE, woken.append)
+    store.create()
+    store.send("a")
+    assert woken == [store.now_ms]
+    store.run(DeleteQueue(queue=QUEUE))
+    assert woken == [store.now_ms] * 2
+    store.create()
+    store.send("b")
+    assert woken == [store.now_ms] * 3
+    store.machine.unwatch(QUEUE)
+    store.send("c")
+    assert woken == [store.now_ms] * 3
     store.close()
 
 

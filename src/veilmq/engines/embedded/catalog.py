@@ -5,10 +5,12 @@ only after all others, when the janitor has long swept what stood under it.
 """
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
 
 import msgspec
 
 from veilmq.core.errors import QueueNotFound
+from veilmq.core.ports import Wake
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.embedded import positions
 from veilmq.engines.embedded.fresh import BodyCache
@@ -24,9 +26,10 @@ _LAST_LANE = "last_lane"
 class Catalog:
     """All queues of one store by full name, and the lanes that were retired but are not swept yet."""
 
-    def __init__(self, *, journal: Journal, options: EngineOptions) -> None:
-        """Load what ``journal`` has."""
+    def __init__(self, *, journal: Journal, options: EngineOptions, wakes: Mapping[str, Wake]) -> None:
+        """Load what ``journal`` has; ``wakes`` has the watch of each watched name, whether the queue exists or not."""
         self._journal = journal
+        self._wakes = wakes
         self._options = options
         self._cache = BodyCache(bytes_max=options.body_cache_bytes)
         self._queues: dict[str, Queue] = {}
@@ -58,6 +61,7 @@ class Catalog:
             created_at_ms=row.created_at_ms,
             modified_at_ms=row.modified_at_ms,
             open_lane=self._open_lane,
+            wake=self._wakes.get(row.name),
         )
         self._queues[row.name] = queue
         self._names.insert(bisect_left(self._names, row.name), row.name)

@@ -38,9 +38,7 @@ class Machine:
 
     def reload(self) -> None:
         """Go back to what the journal has, as after a batch was rolled back; watches stay."""
-        self.catalog = Catalog(journal=self._journal, options=self._options)
-        for name, wake in self._wakes.items():
-            self.watch(name, wake)
+        self.catalog = Catalog(journal=self._journal, options=self._options, wakes=self._wakes)
         messages = MessageCommands(
             catalog=self.catalog,
             book=ReceiptBook(keys=[_receipt_key(self._journal)]),

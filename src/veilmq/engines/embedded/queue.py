@@ -32,6 +32,7 @@ class Queue:
         created_at_ms: int,
         modified_at_ms: int,
         open_lane: Callable[[int, int], Lane],
+        wake: Wake | None,
     ) -> None:
         """``open_lane(queue number, priority)`` makes a new lane."""
         self.number = number
@@ -40,7 +41,7 @@ class Queue:
         self.created_at_ms = created_at_ms
         self.modified_at_ms = modified_at_ms
         self.lanes: list[Lane] = []  # by priority; of one priority, in the order they were opened
-        self.wake: Wake | None = None
+        self.wake = wake
         self._open_lane = open_lane
 
     def lane(self, priority: int) -> Lane:
