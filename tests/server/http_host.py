@@ -62,6 +62,7 @@ class HttpHost:
         self.held: list[Held] = []
         self.holding = threading.Semaphore(0)
         self.handled = 0
+        self.refused: list[int] = []
 
     def __enter__(self) -> Self:
         """Start."""
@@ -115,7 +116,7 @@ class HttpHost:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        self.connections = Connections(handler=self._handle, limits=self._limits)
+        self.connections = Connections(handler=self._handle, limits=self._limits, refused=self.refused.append)
         server = await self._loop.create_server(self.connections.protocol, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set_result(None)

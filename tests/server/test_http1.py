@@ -149,6 +149,27 @@ def test_an_offer_to_upgrade_is_ignored(client: Client, body: bytes) -> None:
     assert client.read().body == b"GET /a\nhost=h\n\n"
 
 
+def test_thousands_of_offers_to_upgrade_are_ignored(host: HttpHost, client: Client) -> None:
+    """As many as fit into one write are served one by one, each with its reply."""
+    offers = 2_000
+    client.send((HEAD + b"Connection: upgrade\r\nUpgrade: x\r\nContent-Length: 0\r\n\r\n") * offers)
+    assert {client.read().status for _ in range(offers)} == {200}
+
+
+def test_what_is_wrong_behind_an_ignored_offer_is_refused(client: Client) -> None:
+    """The head that is read again, and what follows it, have to be well-formed."""
+    client.send(HEAD + b"Connection: upgrade\r\nUpgrade: x\r\n\r\n" + b"NONSENSE\r\n\r\n")
+    assert client.read().status == 200
+    assert client.read().status == 400
+
+
+def test_small_chunks_are_no_extensions(client: Client) -> None:
+    """The frames of a body in the smallest chunks are longer than a head may be, and are not counted as such."""
+    size = SMALL.body_bytes_max - 1
+    client.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *[b"1\r\nx\r\n" * 101] * (size // 101), b"0\r\n\r\n")
+    assert client.read().body.endswith(b"x" * (size // 101 * 101))
+
+
 def test_a_body_that_waits_for_permission_gets_it(client: Client) -> None:
     """Expect: 100-continue is answered before the body is sent."""
     client.send(HEAD + b"Content-Length: 3\r\nExpect: 100-continue\r\n\r\n")
@@ -191,6 +212,8 @@ TOO_LONG = SMALL.body_bytes_max + 1
         pytest.param(b"GET / HTTP/1.1\nHost: h\n\n", 400, "well-formed", id="bare-line-feeds"),
         pytest.param(b"GET /\xff HTTP/1.1\r\nHost: h\r\n\r\n", 400, "well-formed", id="target-not-ascii"),
         pytest.param(b"GET / HTTP/1.1\r\n\r\n", 400, "Host", id="no-host"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost:\r\n\r\n", 400, "Host", id="empty-host"),
+        pytest.param(b"GET / HTTP/1.0\r\nHost:\r\n\r\n", 400, "Host", id="empty-host-1.0"),
         pytest.param(HEAD + b"Host: other\r\n\r\n", 400, "host", id="two-hosts"),
         pytest.param(HEAD + b"HOST: h\r\n\r\n", 400, "host", id="two-hosts-differently-spelled"),
         pytest.param(HEAD + b"X-Amz-Target: a\r\nx-amz-target: b\r\n\r\n", 400, "x-amz-target", id="two-targets"),
@@ -216,6 +239,15 @@ TOO_LONG = SMALL.body_bytes_max + 1
         pytest.param(HEAD + b"Transfer-Encoding: gzip\r\n\r\n", 400, "well-formed", id="coding-without-chunks"),
         pytest.param(
             HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501, "chunked", id="coding-in-chunks"
+        ),
+        pytest.param(
+            b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, "HTTP/1.0", id="coding-in-1.0"
+        ),
+        pytest.param(
+            b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\n\r\n1\r\n",
+            400,
+            "HTTP/1.0",
+            id="coding-in-1.0-kept-and-unfinished",
         ),
         pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400, "well-formed", id="bad-chunk-size"),
         pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n", 400, "well-formed", id="negative-chunk"),
@@ -250,12 +282,16 @@ TOO_LONG = SMALL.body_bytes_max + 1
         ),
     ],
 )
-def test_what_is_refused_says_why_and_closes(client: Client, sent: bytes, status: int, word: str) -> None:
+def test_what_is_refused_says_why_and_closes(
+    host: HttpHost, client: Client, sent: bytes, status: int, word: str
+) -> None:
     """The reply names the limit or the fault; then the connection ends, and nobody else notices."""
+    refused = len(host.refused)
     client.send(sent)
     reply = client.read()
     assert (reply.status, reply.headers["connection"]) == (status, "close")
     assert word in reply.body.decode()
+    assert host.refused[refused:] == [status], "it is counted, once"
     client.half_close()
     assert client.at_end()
 
@@ -269,6 +305,11 @@ def test_what_is_refused_says_why_and_closes(client: Client, sent: bytes, status
         pytest.param(HEAD, b"%b: x\r\n" % (b"x" * 94), 431, id="headers"),
         pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"64\r\n" + b"x" * 100 + b"\r\n", 413, id="chunks"),
         pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n", b"X-%d: x\r\n", 431, id="trailers"),
+        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX: ", b"x" * 100, 431, id="one-trailer"),
+        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;x=", b"x" * 100, 431, id="chunk-extension"),
+        pytest.param(
+            HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1;x=%b\r\nx\r\n" % (b"x" * 50), 431, id="extensions"
+        ),
     ],
 )
 def test_what_has_no_end_is_cut_off(client: Client, first: bytes, piece: bytes, status: int) -> None:
@@ -309,6 +350,7 @@ def test_the_longest_body_is_taken() -> None:
 @pytest.mark.parametrize(
     "sent",
     [
+        pytest.param(b"GE", id="method"),
         pytest.param(b"GET / HT", id="request-line"),
         pytest.param(HEAD + b"X-Slow", id="head"),
         pytest.param(HEAD + b"Content-Length: 5\r\n\r\nab", id="body"),
@@ -325,6 +367,24 @@ def test_an_unfinished_request_times_out(sent: bytes) -> None:
         assert reply.status == 408
         assert "0.2 seconds" in reply.body.decode()
         assert client.at_end()
+
+
+def test_a_client_that_is_always_in_the_middle_of_a_request_may_take_its_time() -> None:
+    """Each request has the whole limit for itself, although the next one begins in its last segment."""
+    with HttpHost(HASTY) as host, host.client() as client:
+        client.send(GET[:5])
+        first, second = GET[5:] + HOLD[:9], HOLD[9:] + GET[:5]
+        client.send(first)
+        assert client.read().status == 200
+        client.send(second)
+        held = host.await_held()
+        connection = next(iter(host.connections._open))
+        began_s = host.call(lambda: connection._reading_since_s)
+        host.release(held, b"late")
+        assert client.read().body == b"late"
+        client.send(GET[5:] + GET[:5])
+        assert client.read().status == 200
+        assert host.call(lambda: connection._reading_since_s) > began_s
 
 
 @pytest.mark.parametrize("sent", [b"", GET], ids=["never-spoke", "spoke-once"])

@@ -6,6 +6,7 @@ waiting clients cost one look in that time.
 """
 
 import asyncio
+from collections.abc import Callable
 
 from veilmq.server.http1 import Http1Connection
 from veilmq.server.http_date import DateLine
@@ -15,13 +16,20 @@ from veilmq.server.http_request import Date, Handler
 _LOOKS_PER_LIMIT = 20  # a client may be late by this fraction of the shortest limit
 
 
+def _uncounted(status: int) -> None:
+    """Let a refusal pass."""
+
+
 class Connections:
     """The table of connections; made in the event loop that serves them."""
 
-    def __init__(self, *, handler: Handler, limits: HttpLimits | None = None) -> None:
-        """``handler`` gets every whole request."""
+    def __init__(
+        self, *, handler: Handler, limits: HttpLimits | None = None, refused: Callable[[int], None] = _uncounted
+    ) -> None:
+        """``handler`` gets every whole request, ``refused`` the status of each that was refused before it was one."""
         self._loop = asyncio.get_running_loop()
         self.handler = handler
+        self.refused = refused
         self.limits = limits or HttpLimits()
         self.draining = False
         self.date: Date = DateLine()

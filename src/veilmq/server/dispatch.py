@@ -51,13 +51,19 @@ class Route(NamedTuple):
 class Dispatcher:
     """The handler of all requests of one server."""
 
-    __slots__ = ("_account", "_contexts", "_host", "_polls", "_region", "_routes", "_submit", "metrics")
+    __slots__ = ("_account", "_address", "_contexts", "_host", "_polls", "_region", "_routes", "_submit", "metrics")
 
-    def __init__(self, *, polls: LongPolls, metrics: Metrics, host: str, account: str, region: str) -> None:
-        """``host`` is the name or address that the server listens on; the engine is that of ``polls``."""
+    def __init__(
+        self, *, polls: LongPolls, metrics: Metrics, host: str, account: str, region: str, address: str = ""
+    ) -> None:
+        """``host`` is the name or address that the server listens on; the engine is that of ``polls``.
+
+        ``address`` (``host:port``) stands in queue URLs where a client of HTTP/1.0 sends no ``Host``.
+        """
         self._polls = polls
         self._submit = polls.engine.submit
         self._host = host
+        self._address = address or host
         self._account = account
         self._region = region
         self._contexts: dict[bytes, RequestContext] = {}
@@ -119,6 +125,10 @@ class Dispatcher:
         self._submit(command, exchange.done)
         return None
 
+    def count_refused(self, status: int) -> None:
+        """Count a request that was refused before it was whole; it took no time of ours."""
+        self.metrics.count(UNKNOWN_ACTION, str(status), 0.0)
+
     def _refuse(self, request: Request, refusal: Refusal, started_s: float) -> None:
         self.metrics.count(UNKNOWN_ACTION, str(refusal.status), perf_counter() - started_s)
         request.respond(refusal.status, refusal.headers, refusal.body)
@@ -129,7 +139,7 @@ class Dispatcher:
             return None
         if len(self._contexts) >= _CONTEXTS_MAX:
             self._contexts.clear()
-        base_url = "http://" + (host.decode() or self._host)
+        base_url = "http://" + (host.decode() or self._address)
         context = RequestContext(base_url=base_url, account=self._account, region=self._region)
         self._contexts[host] = context
         return context

@@ -10,6 +10,7 @@ replies, or has too many requests in the line, is not read from (then its going 
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol, cast
 
 from veilmq.server import http_refusal as refusal
@@ -28,6 +29,7 @@ class Keeper(Protocol):
     limits: HttpLimits
     draining: bool
     date: Date
+    refused: Callable[[int], None]
 
     def time_s(self) -> float:
         """Return the event loop's time."""
@@ -46,7 +48,6 @@ class Http1Connection(asyncio.Protocol):
     """One client. Instants are in the event loop's seconds, 0 where the state that they tell of does not hold."""
 
     __slots__ = (
-        "_begun",
         "_corked",
         "_ended",
         "_half_closed",
@@ -60,6 +61,7 @@ class Http1Connection(asyncio.Protocol):
         "_paused",
         "_reader",
         "_reading_since_s",
+        "_resting",
         "_stalled_since_s",
         "_transport",
         "date",
@@ -72,7 +74,7 @@ class Http1Connection(asyncio.Protocol):
         self._limits = keeper.limits
         self.date = keeper.date
         self._reader = RequestReader(line=self, limits=keeper.limits, complete=self._begin, refuse=self._refuse)
-        self._begun = self._reader.target
+        self._resting = self._reader.resting
         self._transport = cast(asyncio.Transport, None)  # until connection_made
         self._line: deque[Request] = deque()
         self._corked = False  # replies wait for the end of the segment
@@ -100,10 +102,8 @@ class Http1Connection(asyncio.Protocol):
         self._corked = True
         try:
             self._reader.feed(data)
-            if self._begun:
+            if not self._resting:
                 self._await_rest(len(data))
-            else:
-                self._reading_since_s = 0.0
         finally:
             self._corked = False
         self._flush()
@@ -112,7 +112,7 @@ class Http1Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Answer what was asked, then close; whoever waits for messages waits no longer (the client may be gone)."""
-        if self._begun and not self._ended:
+        if not self._resting and not self._ended:
             self._reader.stop()
             self._refuse(refusal.TRUNCATED)
             self._flush()
@@ -187,6 +187,7 @@ class Http1Connection(asyncio.Protocol):
     # Reading.
 
     def _begin(self, request: Request) -> None:
+        self._reading_since_s = 0.0
         if not request.keep_alive or self._keeper.draining:
             request.end_connection()
             self._ended = True
@@ -198,6 +199,7 @@ class Http1Connection(asyncio.Protocol):
         """Answer the request that is being read with an error, and read no more."""
         self._reading_since_s = 0.0
         self._ended = self._lingers = True
+        self._keeper.refused(flaw.status)
         request = Request(self, b"", b"", {}, b"", False, CLOSE)
         self._line.append(request)
         corked, self._corked = self._corked, True

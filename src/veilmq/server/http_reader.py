@@ -18,6 +18,9 @@ from veilmq.server.http_request import KEEP, Line, Request
 ONCE = frozenset({b"host", b"authorization", b"content-type", b"expect", b"origin", b"sec-fetch-site", b"x-amz-target"})
 """Headers that decide something, so that two of them would contradict each other."""
 
+_CHUNK_FRAME_BYTES_MAX = 20
+"""The length of a chunk in hexadecimal digits, and two line ends."""
+
 RARE = frozenset({b"connection", b"expect", b"transfer-encoding"})
 """Headers after which a head is looked at more closely."""
 
@@ -27,8 +30,10 @@ class RequestReader:
 
     __slots__ = (
         "_admitted",
+        "_chunks",
         "_complete",
         "_fields",
+        "_framing_bytes",
         "_head_began",
         "_head_bytes",
         "_headers",
@@ -46,7 +51,9 @@ class RequestReader:
         "_suspect",
         "continue_due",
         "on_body",
+        "on_message_begin",
         "on_url",
+        "resting",
         "target",
     )
 
@@ -64,7 +71,8 @@ class RequestReader:
         self._complete = complete
         self._refuse = refuse
         self._stopped = False
-        self.target: list[bytes] = []  # in pieces; there are some while a request has begun and not ended
+        self.resting: list[bool] = [True]  # empty while a request has begun and not ended
+        self.target: list[bytes] = []  # in pieces
         self._pieces: list[bytes] = []  # of the body, from the last segment
         self._spooled = bytearray()  # the body so far, where it takes several segments
         self._fields: dict[bytes, bytes] = {}
@@ -73,6 +81,7 @@ class RequestReader:
         self._headers_max = limits.headers_max
         self._large = False  # the segment may hold something that is too long
         self._suspect = False  # the request repeats a header or took several segments
+        self.on_message_begin = self.resting.clear
         self.on_url = self.target.append
         self.on_body = self._pieces.append
         self._forget_message()
@@ -82,9 +91,10 @@ class RequestReader:
         """Read on."""
         self._large = len(segment) > self._small_bytes_max
         try:
-            self._parser.feed_data(segment)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._ignore_upgrade(segment[upgrade.args[0] :])
+            try:
+                self._parser.feed_data(segment)
+            except httptools.HttpParserUpgrade as upgrade:
+                self._ignore_upgrades(memoryview(segment)[upgrade.args[0] :])
         except httptools.HttpParserCallbackError:
             raise  # a defect of ours
         except httptools.HttpParserError as error:
@@ -94,6 +104,7 @@ class RequestReader:
         """Read no more; what was read of a request is forgotten."""
         self._stopped = True
         self._forget_message()
+        self.resting.append(True)
 
     def release(self) -> None:
         """Let go of the parser, which refers to this object."""
@@ -103,11 +114,14 @@ class RequestReader:
     def check_unfinished(self, segment_bytes: int) -> None:
         """Apply the limits to a request of which the last segment was not the end; ``refuse`` if they are passed."""
         self._suspect = True
-        flaw = self._head_flaw(segment_bytes) if self._headers is None else self._body_flaw(self._headers)
+        if self._headers is None:
+            flaw = self._head_flaw(segment_bytes)
+        else:
+            flaw = self._body_flaw(self._headers, segment_bytes)
         if flaw is not None:
             self._give_up(flaw)
 
-    # What the parser calls, beside on_url and on_body.
+    # What the parser calls, beside on_message_begin, on_url and on_body.
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep one header, or one trailer, which is thrown away."""
@@ -122,6 +136,10 @@ class RequestReader:
         self._headers = self._fields
         self._fields = {}
 
+    def on_chunk_header(self) -> None:
+        """Count one chunk; the last, empty one counts too."""
+        self._chunks += 1
+
     def on_message_complete(self) -> None:
         """Hand a whole request on."""
         headers, parser = self._headers, self._parser
@@ -134,13 +152,14 @@ class RequestReader:
             self._suspect
             or self._large
             or not keep_alive
-            or b"host" not in headers
+            or not headers.get(b"host")
             or len(headers) > self._headers_max
             or not RARE.isdisjoint(headers)
         )
         if unusual and not self._look_closer(request):
             return
         self._headers = None
+        self.resting.append(True)
         self._complete(request)
 
     # The rest is ours.
@@ -176,6 +195,8 @@ class RequestReader:
         self._repeated: bytes | None = None
         self._head_bytes = 0
         self._head_began = False
+        self._chunks = 0
+        self._framing_bytes = 0
         self._admitted = False
         self.continue_due = False
 
@@ -188,32 +209,45 @@ class RequestReader:
         self._suspect = True
         if name in ONCE:
             self._repeated = name
-        self._fields[name] += b", " + value
+        if len(self._fields[name]) <= self._limits.head_bytes_max:  # beyond, the head is refused when it is whole
+            self._fields[name] += b", " + value
 
-    def _ignore_upgrade(self, rest: bytes) -> None:
-        """Read the request as if it had not offered another protocol, as RFC 9110 (7.8) allows.
+    def _ignore_upgrades(self, rest: memoryview) -> None:
+        """Read requests as if they had not offered another protocol, as RFC 9110 (7.8) allows; ``rest`` follows one.
 
-        llhttp takes what follows such a head for the other protocol, so the head is read again without the offer.
+        llhttp takes what follows such a head for the other protocol, so the head is read again without the offer. One
+        segment may hold thousands of them.
         """
+        while (head := self._head_without_offer()) is not None:
+            self._parser.feed_data(head)
+            try:
+                self._parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as upgrade:
+                rest = rest[upgrade.args[0] :]
+            else:
+                return
+
+    def _head_without_offer(self) -> bytes | None:
+        """Return the head that was read last, for a parser that is new; ``None`` if no more is to be read."""
         parser, headers, repeated = self._parser, self._headers, self._repeated
         target = b"".join(self.target)
         if self._stopped or headers is None:
-            return
+            return None
         if parser.get_method() == b"CONNECT":
             self._give_up(refusal.TUNNEL)
-            return
+            return None
         version = parser.get_http_version().encode()
         head = b"%b %b HTTP/%b\r\n" % (parser.get_method(), target, version)
         head += b"".join(b"%b: %b\r\n" % field for field in headers.items() if field[0] != b"upgrade")
         self._forget_message()
         self._parser = httptools.HttpRequestParser(self)
         self._repeated, self._suspect = repeated, True
-        self.feed(head + b"\r\n" + rest)
+        return head + b"\r\n"
 
     def _flaw(self, headers: dict[bytes, bytes]) -> Refusal | None:
         """Return what llhttp lets pass in a head and we do not."""
         limits, parser = self._limits, self._parser
-        if b"host" not in headers and parser.get_http_version() == "1.1":
+        if not headers.get(b"host", parser.get_http_version() != "1.1"):
             return refusal.NO_HOST
         if self._repeated is not None:
             return refusal.repeated(self._repeated)
@@ -223,6 +257,8 @@ class RequestReader:
             return refusal.long_target(limits.target_bytes_max)
         if self._head_size(headers) > limits.head_bytes_max:
             return refusal.long_head(limits.head_bytes_max)
+        if b"transfer-encoding" in headers and parser.get_http_version() == "1.0":
+            return refusal.OLD_CODING
         if b"transfer-encoding" in headers and headers[b"transfer-encoding"].lower() != b"chunked":
             return refusal.CODING
         if b"expect" in headers and headers[b"expect"].lower() != b"100-continue":
@@ -243,19 +279,29 @@ class RequestReader:
             return refusal.long_head(limits.head_bytes_max)
         return None
 
-    def _body_flaw(self, headers: dict[bytes, bytes]) -> Refusal | None:
+    def _body_flaw(self, headers: dict[bytes, bytes], segment_bytes: int) -> Refusal | None:
         limits = self._limits
+        self._count_framing(segment_bytes)
         self._spool()
         if max(len(self._spooled), int(headers.get(b"content-length", b"0"))) > limits.body_bytes_max:
             return refusal.long_body(limits.body_bytes_max)
         if len(self._fields) > limits.headers_max:
             return refusal.many_headers(limits.headers_max)
+        if self._framing_bytes > limits.head_bytes_max:
+            return refusal.long_framing(limits.head_bytes_max)
         if self._admitted:
             return None
         flaw = self._flaw(headers)
         self._admitted = True
         self.continue_due = b"expect" in headers and not self._spooled
         return flaw
+
+    def _count_framing(self, segment_bytes: int) -> None:
+        """Count what is neither head nor body nor the plain frame of a chunk: chunk extensions and trailers."""
+        if self._admitted:  # before, other requests and the head may be in the segment
+            body_bytes = sum(map(len, self._pieces))
+            self._framing_bytes += segment_bytes - body_bytes - self._chunks * _CHUNK_FRAME_BYTES_MAX
+        self._chunks = 0
 
     def _head_size(self, fields: dict[bytes, bytes]) -> int:
         return sum(map(len, self.target)) + sum(len(name) + len(value) + 4 for name, value in fields.items())

@@ -22,9 +22,10 @@ class Refusal(NamedTuple):
         return self.text.encode() + b"\n"
 
 
-NO_HOST = Refusal(400, "An HTTP/1.1 request needs one Host header.")
+NO_HOST = Refusal(400, "An HTTP/1.1 request needs one Host header, which names the server.")
 TUNNEL = Refusal(405, "This is no proxy; send requests to it, not through it.")
 CODING = Refusal(501, "The only transfer coding that is understood is chunked; send the body as it is.")
+OLD_CODING = Refusal(400, "HTTP/1.0 knows no transfer codings; send the body as it is, or use HTTP/1.1.")
 EXPECTATION = Refusal(417, "The only expectation that can be met is 100-continue.")
 TRUNCATED = Refusal(400, "The connection ended inside the request; send the whole of it.")
 
@@ -52,6 +53,11 @@ def many_headers(headers_max: int) -> Refusal:
 def long_head(head_bytes_max: int) -> Refusal:
     """Refuse a head with too many bytes."""
     return Refusal(431, f"Request line and headers have more than {head_bytes_max} bytes together; send less.")
+
+
+def long_framing(framing_bytes_max: int) -> Refusal:
+    """Refuse a chunked body with too many bytes around its chunks."""
+    return Refusal(431, f"Chunk extensions and trailers have more than {framing_bytes_max} bytes; send none.")
 
 
 def long_target(target_bytes_max: int) -> Refusal:
