@@ -2,7 +2,9 @@
 
 import logging
 from collections import deque
+from pathlib import Path
 
+import apsw
 import pytest
 
 from tests.engines.embedded.store import QUEUE, Store
@@ -60,6 +62,54 @@ def test_on_a_full_disk_sends_fail_and_the_rest_of_the_batch_goes_on() -> None:
     assert [message.body for message in received.messages] == ["small"]
     assert store.delete(received.messages[0].receipt)[0].value == "live"
     assert not isinstance(store.send("small again")[0], StoreFull)
+    store.close()
+
+
+def test_rows_that_cannot_be_written_fail_their_own_command_alone() -> None:
+    store = Store()
+    store.create()
+    before, bad, after = store.run(_send("a"), _send("\ud800"), _send("b"))
+    assert isinstance(bad, InternalError)
+    assert len(before) == len(after) == 1
+    assert store.bodies(10) == ["a", "b"]
+    store.close()
+
+
+def test_a_full_disk_that_somebody_reads_is_refused_and_not_tried_for_ever(tmp_path: Path) -> None:
+    store = Store(tmp_path, database_pages_max=40)
+    store.create()
+    store.send("a")
+    reader = apsw.Connection(str(tmp_path / "veilmq.db"))
+    reader.execute("BEGIN; SELECT count(*) FROM message")
+    (refused,) = store.run(_send("x" * 300_000))
+    assert isinstance(refused, StoreFull)
+    reader.close()
+    store.close()
+
+
+def test_a_batch_is_bounded_by_what_it_carries() -> None:
+    store = Store()
+    store.create()
+    told: list[object] = []
+    heavy = Send(queue=QUEUE, messages=(NewMessage(body="x", size_bytes=1, properties=bytes(1_000_000)),))
+    entries: deque[Entry] = deque((heavy, told.append) for _ in range(100))
+    store.batch.run(entries, store.now_ms)
+    store.batch.deliver()
+    assert len(told) == 17
+    store.journal.commit()
+    store.close()
+
+
+def test_a_batch_is_bounded_by_what_it_hands_out() -> None:
+    store = Store()
+    store.create()
+    for _ in range(30):
+        store.send("y" * 1_000_000)
+    told: list[object] = []
+    entries: deque[Entry] = deque((Receive(queue=QUEUE), told.append) for _ in range(30))
+    store.batch.run(entries, store.now_ms)
+    store.batch.deliver()
+    assert len(told) == 17
     store.close()
 
 
@@ -134,15 +184,14 @@ def test_a_batch_has_a_bounded_number_of_commands() -> None:
 def test_creating_a_queue_that_was_rolled_back_can_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store()
     finish = store.journal.finish
-    calls: list[int] = []
+    failures = [OSError("before the commit"), OSError("and when it was tried again")]
 
-    def fail_once(now_ms: int) -> bool:
-        calls.append(now_ms)
-        if len(calls) == 1:
-            raise OSError("before the commit")
+    def fail_twice(now_ms: int) -> bool:
+        if failures:
+            raise failures.pop()
         return finish(now_ms)
 
-    monkeypatch.setattr(store.journal, "finish", fail_once)
+    monkeypatch.setattr(store.journal, "finish", fail_twice)
     (failed,) = store.run(CreateQueue(queue=QUEUE))
     assert isinstance(failed, InternalError)
     (view,) = store.run(CreateQueue(queue=QUEUE))

@@ -58,14 +58,14 @@ def test_a_commit_that_finds_the_disk_full_is_a_clean_refusal(tmp_path: Path, mo
     async def work() -> None:
         engine = EmbeddedEngine.open(tmp_path, clock=SystemClock())
         await execute(engine, CreateQueue(queue=QUEUE))
-        commit, failures = Journal.commit, [apsw.FullError("no room")]
+        commit, failures = Journal.commit, [apsw.FullError("no room"), apsw.FullError("still no room")]
 
-        def fail_once(journal: Journal) -> None:
+        def fail_twice(journal: Journal) -> None:
             if failures:
                 raise failures.pop()
             commit(journal)
 
-        monkeypatch.setattr(Journal, "commit", fail_once)
+        monkeypatch.setattr(Journal, "commit", fail_twice)
         sent, received = await _together(engine, SEND, Receive(queue=QUEUE))
         assert isinstance(sent, StoreFull)
         assert received.messages == []
@@ -159,3 +159,55 @@ def test_a_withdrawn_command_is_never_applied(tmp_path: Path) -> None:
         await engine.close()
 
     _run(work)
+
+
+def test_a_way_back_that_fails_ends_the_engine_and_leaves_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        fatal: list[BaseException] = []
+        engine = EmbeddedEngine.open(tmp_path, clock=SystemClock(), on_fatal=fatal.append)
+        await execute(engine, CreateQueue(queue=QUEUE))
+
+        def full(journal: Journal) -> None:
+            raise apsw.FullError("no room")
+
+        def broken(journal: Journal) -> None:
+            raise apsw.IOError("and no way back")
+
+        monkeypatch.setattr(Journal, "commit", full)
+        monkeypatch.setattr(Journal, "roll_back", broken)
+        with pytest.raises(OutcomeUnknown):
+            await execute(engine, SEND)
+        assert engine.has_failed
+        assert [str(error) for error in fatal] == ["and no way back"]
+        monkeypatch.undo()
+        await engine.close()
+
+    with caplog.at_level(logging.CRITICAL + 1):
+        _run(work)
+
+
+def test_closing_twice_takes_nothing_from_the_next_owner(tmp_path: Path) -> None:
+    async def work() -> None:
+        first = EmbeddedEngine.open(tmp_path, clock=SystemClock())
+        await first.close()
+        second = EmbeddedEngine.open(tmp_path, clock=SystemClock())
+        await first.close()
+        assert (tmp_path / "veilmq.pid").exists()
+        await second.close()
+
+    _run(work)
+
+
+def test_the_store_is_private(tmp_path: Path) -> None:
+    async def work() -> None:
+        engine = EmbeddedEngine.open(tmp_path, clock=SystemClock())
+        await execute(engine, CreateQueue(queue=QUEUE))
+        modes.update((path.name, path.stat().st_mode & 0o777) for path in database)
+        await engine.close()
+
+    database = [tmp_path / name for name in ("veilmq.db", "veilmq.db-wal", "veilmq.db-shm")]
+    modes: dict[str, int] = {}
+    _run(work)
+    assert modes == {path.name: 0o600 for path in database}

@@ -22,7 +22,7 @@ def test_an_upgrade_is_all_or_nothing_and_is_run_again(tmp_path: Path, monkeypat
     open_journal(tmp_path, EngineOptions()).close()
     first = ["CREATE TABLE one (x)", "CREATE TABLE two (x)", "CREATE TABLE broken ("]
     monkeypatch.setattr("veilmq.engines.embedded.folder._upgrades", lambda: first)
-    with pytest.raises(apsw.SQLError):
+    with pytest.raises(FolderError, match="cannot be used"):
         open_journal(tmp_path, EngineOptions())
     connection = apsw.Connection(str(tmp_path / DATABASE_NAME))
     assert connection.pragma("user_version") == 1

@@ -11,19 +11,19 @@ def _run(store: Store, *, cache: BodyCache, window_max: int) -> FreshRun:
 
 
 def test_bodies_in_memory_are_bounded_by_bytes_and_given_back() -> None:
-    store, cache = Store(), BodyCache(bytes_max=1_000)
+    store, cache = Store(), BodyCache(bytes_max=3_500)
     run = _run(store, cache=cache, window_max=100)
     for position in range(20):
         row = MessageRow(position, bytes(16), 0, "x" * 100, b"")
         store.journal.add_message(row)
         run.append(row)
-    assert cache.bytes_left == 0
+    assert cache.bytes_left == 0  # ten messages of 100 bytes, and 250 more for each
     bodies = 0
     while run.head() is not None:
         run.take()
         bodies += 1
         assert cache.bytes_left >= 0
-    assert (bodies, cache.bytes_left) == (20, 1_000)
+    assert (bodies, cache.bytes_left) == (20, 3_500)
     store.close()
 
 

@@ -8,6 +8,11 @@ from tests.engines.embedded.store import Store
 from veilmq.engines.embedded.hidden import ON_DISK, HiddenRun, Key
 from veilmq.engines.embedded.rows import Lease
 
+
+def _all_alive() -> tuple[int, int, int]:
+    return 0, 1 << 62, 1 << 62
+
+
 _ACTIONS = st.lists(
     st.tuples(st.sampled_from(["put", "drop", "take"]), st.integers(0, 12), st.integers(0, 4)), max_size=60
 )
@@ -16,7 +21,7 @@ _ACTIONS = st.lists(
 @given(actions=_ACTIONS, window_max=st.sampled_from([1, 2, 7, 100]), horizon=st.sampled_from([None, ON_DISK]))
 def test_like_a_sorted_list(actions: list[tuple[str, int, int]], window_max: int, horizon: Key | None) -> None:
     store = Store()
-    run = HiddenRun(journal=store.journal, lane=0, window_max=window_max, horizon=horizon)
+    run = HiddenRun(journal=store.journal, lane=0, window_max=window_max, horizon=horizon, alive=_all_alive)
     model: dict[int, int] = {}
     for action, position, visible_at_ms in actions:
         if action == "put":
@@ -47,7 +52,7 @@ def test_like_a_sorted_list(actions: list[tuple[str, int, int]], window_max: int
 @pytest.mark.parametrize("timeout_ms", [0, 43_200_000])
 def test_quick_deletes_under_long_timeouts_do_not_fill_memory(timeout_ms: int) -> None:
     store = Store()
-    run = HiddenRun(journal=store.journal, lane=0, window_max=16_384, horizon=None)
+    run = HiddenRun(journal=store.journal, lane=0, window_max=16_384, horizon=None, alive=_all_alive)
     for position in range(20_000):
         run.put(Lease(position, 0, position + timeout_ms))
         run.drop(position)
@@ -57,7 +62,7 @@ def test_quick_deletes_under_long_timeouts_do_not_fill_memory(timeout_ms: int) -
 
 def test_memory_holds_no_more_than_the_window() -> None:
     store = Store()
-    run = HiddenRun(journal=store.journal, lane=0, window_max=100, horizon=None)
+    run = HiddenRun(journal=store.journal, lane=0, window_max=100, horizon=None, alive=_all_alive)
     for position in range(10_000):
         lease = Lease(position, 0, 10_000 - position)
         store.journal.put_lease(lease)

@@ -13,7 +13,6 @@ def test_every_pragma_is_in_force(tmp_path: Path) -> None:
     connection = journal.begin()
     assert connection.pragma("journal_mode") == "wal"
     assert connection.pragma("synchronous") == _FULL
-    assert connection.pragma("wal_autocheckpoint") == 4_000
     assert connection.pragma("journal_size_limit") == 67_108_864
     assert connection.pragma("cache_size") == -65_536
     assert connection.pragma("temp_store") == _MEMORY

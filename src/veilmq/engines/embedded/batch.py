@@ -22,12 +22,13 @@ log = logging.getLogger(__name__)
 Entry = tuple[Command, Done]
 
 _NEED_ROOM = (Send, CreateQueue)
+_NOBODYS_FAULT = (apsw.BusyError, apsw.IOError)
 
 
 class Batch:
     """The commands of one transaction, and what they are to hear; used again for the next one."""
 
-    __slots__ = ("_answers", "_entries", "_journal", "_machine", "_refused", "_woken", "applying")
+    __slots__ = ("_answers", "_careful", "_entries", "_journal", "_machine", "_refused", "_woken", "applying")
 
     def __init__(self, *, machine: Machine, journal: Journal) -> None:
         """Begin empty."""
@@ -37,6 +38,7 @@ class Batch:
         self._answers: list[object] = []
         self._refused: list[tuple[Done, VeilmqError]] = []
         self._woken: deque[Entry] = deque()
+        self._careful = False  # a batch failed as a whole: find the command that is at fault
         self.applying = False
 
     def insert(self, entry: Entry) -> None:
@@ -47,6 +49,7 @@ class Batch:
         """Apply ``entries``, leaving those beyond a batch's size; tell whether there is anything to commit."""
         while True:
             self._entries, self._answers = [], []
+            self._journal.batch_bytes = 0
             self.applying = True
             try:
                 self._apply(entries, now_ms)
@@ -61,14 +64,17 @@ class Batch:
     def _apply(self, entries: deque[Entry], now_ms: int) -> None:
         handlers, journal, woken = self._machine.handlers, self._journal, self._woken
         applied, answers = self._entries, self._answers
-        while entries and len(applied) < BATCH_COMMANDS_MAX and journal.staged_bytes < BATCH_BYTES_MAX:
+        while entries and len(applied) < BATCH_COMMANDS_MAX and journal.batch_bytes < BATCH_BYTES_MAX:
             entry = entries.popleft()
             applied.append(entry)
             command = entry[0]
             try:
-                answers.append(handlers[type(command)](command, now_ms))
+                answer = handlers[type(command)](command, now_ms)
             except VeilmqError as error:
-                answers.append(error)
+                answer = error
+            if self._careful:
+                journal.flush()
+            answers.append(answer)
             while woken:
                 entries.appendleft(woken.pop())
 
@@ -78,7 +84,8 @@ class Batch:
         self._machine.reload()
         blamed, reason = self._blame(error)
         self._refused += [(done, reason) for _, done in blamed]
-        others = [entry for entry in (*self._entries, *self._woken) if entry not in blamed]
+        gone = {id(entry) for entry in blamed}
+        others = [entry for entry in (*self._entries, *self._woken) if id(entry) not in gone]
         self._woken.clear()
         return others
 
@@ -86,16 +93,21 @@ class Batch:
         if isinstance(error, apsw.FullError):
             if self._journal.shorten_log():
                 return [], StoreFull()  # there is room again: once more with everyone
+            self._machine.space.run_out()
             log.warning("the disk is full: refusing the sends of a batch of %d commands", len(self._entries))
             needy = [entry for entry in self._entries if isinstance(entry[0], _NEED_ROOM)]
             return needy or self._entries, StoreFull()
+        alone = len(self._answers) < len(self._entries)
+        if not alone and not self._careful and not isinstance(error, _NOBODYS_FAULT):
+            self._careful = True
+            return [], InternalError()  # once more, with the rows of each command written by themselves
         log.error("a command failed and changed nothing", exc_info=error)
-        raised = len(self._answers) < len(self._entries)
-        return self._entries[-1:] if raised else self._entries, InternalError()
+        return self._entries[-1:] if alone else self._entries, InternalError()
 
     def deliver(self) -> None:
         """Tell everyone; the batch is durable."""
         refused, self._refused = self._refused, []
+        self._careful = False
         for (_, done), answer in zip(self._entries, self._answers, strict=True):
             _tell(done, answer)
         for done, error in refused:
@@ -103,6 +115,8 @@ class Batch:
 
     def fail(self, error: VeilmqError) -> None:
         """Tell everyone that nobody knows."""
+        self._entries += self._woken
+        self._woken.clear()
         self._answers = [error] * len(self._entries)
         self.deliver()
 

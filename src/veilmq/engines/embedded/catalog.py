@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from veilmq.core.errors import QueueNotFound
+from veilmq.core.errors import QueueNotFound, StoreFull
 from veilmq.core.ports import Wake
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.embedded import positions
@@ -36,7 +36,7 @@ class Catalog:
         self._names: list[str] = []  # sorted
         self._lane_numbers: set[int] = set()
         self._last_lane: int = journal.meta().get(_LAST_LANE, 0)
-        self.retired: list[Lane] = []
+        self.retired: dict[int, Lane] = {}
         self.unsettled = True
         """Whether the janitor may find work that it does not know of."""
         self._load()
@@ -49,7 +49,7 @@ class Catalog:
             self._lane_numbers.add(lane_row.number)
             lane = self._lane(lane_row, stored=True)
             if lane_row.queue is None:
-                self.retired.append(lane)
+                self.retired[lane.number] = lane
             else:
                 by_number[lane_row.queue].adopt(lane)
 
@@ -115,12 +115,14 @@ class Catalog:
 
     def empty(self, queue: Queue) -> None:
         """Delete all messages of ``queue``, at once whatever their number."""
-        self.retired += queue.part_with_lanes()
+        self.retired.update((lane.number, lane) for lane in queue.part_with_lanes())
         self.unsettled = True
 
     # Lanes.
 
     def _open_lane(self, queue: int, priority: int) -> Lane:
+        if len(self._lane_numbers) >= positions.LANES_MAX:
+            raise StoreFull  # more queues, or purges not swept yet, than there are numbers
         number = self._last_lane
         while True:
             number = (number + 1) % positions.LANES_MAX
@@ -138,6 +140,6 @@ class Catalog:
 
     def forget(self, lane: Lane) -> None:
         """Remove a retired lane that was swept."""
-        self.retired.remove(lane)
+        del self.retired[lane.number]
         self._lane_numbers.discard(lane.number)
         self._journal.delete_lane(lane)

@@ -3,8 +3,8 @@
 COMMIT blocks for the length of a sync and needs no Python, so in a thread it costs one release of the GIL and the loop
 goes on parsing. But handing over costs too (two switches of threads, and the loop has the GIL first): where syncs are
 quick, a batch in place was measured at 10 % more requests a second. So the usual length of a sync decides, batch by
-batch: a slow disk, or one that becomes slow, never keeps the loop. One batch is under way at a time. A store in memory
-has nothing to wait for and always commits in place.
+batch, and a commit that moves the log always has the thread: a slow disk keeps the loop once, then no more. One batch
+is under way at a time. A store in memory has nothing to wait for and always commits in place.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class ThreadCommitter(Committer):
 
     def commit(self) -> None:
         """Have the batch made durable; ``committed`` follows, before or after this returns."""
-        if self._usual_s < _QUICK_S:
+        if self._usual_s < _QUICK_S and not self._journal.log_is_long:
             self._committed(self._timed_try())
         else:
             self._work.put(True)
@@ -77,7 +77,9 @@ class ThreadCommitter(Committer):
             self._loop.call_soon_threadsafe(self._committed, self._timed_try())
 
     def _timed_try(self) -> BaseException | None:
+        is_usual = not self._journal.log_is_long
         started_s = stopwatch_s()
         error = self._try()
-        self._usual_s += (stopwatch_s() - started_s - self._usual_s) / _SYNCS_REMEMBERED
+        if is_usual:
+            self._usual_s += (stopwatch_s() - started_s - self._usual_s) / _SYNCS_REMEMBERED
         return error

@@ -1,5 +1,5 @@
 -- The invariants of the store, each as a query that finds what breaks it: a count and one example.
--- A lane's positions are [number << 41, (number + 1) << 41); the upper half of them is for delayed messages.
+-- A lane's positions are the 1 << 41 from number << 41 on; the upper half of them is for delayed messages.
 
 -- name: every lease has its message
 SELECT count(*), min(position) FROM lease WHERE position NOT IN (SELECT position FROM message);
@@ -33,7 +33,7 @@ WHERE receive_count > 0 AND (epoch < receive_count OR first_received_at_ms = 0 O
 -- name: the counters agree with the rows
 SELECT count(*), min(number) FROM lane
 WHERE messages <> (
-    SELECT count(*) FROM message WHERE position >= number << 41 AND position < (number + 1) << 41
+    SELECT count(*) FROM message WHERE position >= number << 41 AND position <= (number << 41) + ((1 << 41) - 1)
 ) OR in_flight <> (
     SELECT count(*) FROM lease WHERE lane = number AND visible_at_ms > counted_at_ms AND receive_count > 0
 ) OR delayed <> (

@@ -56,6 +56,7 @@ class EmbeddedEngine:
         self._pending: deque[Entry] = deque()
         self._refusal: VeilmqError | None = None
         self._running = False  # a batch is arranged, or being made durable
+        self._closed = False
         self._rest = asyncio.Event()
         self.behind_ms = _catch_up(clock, journal)
         self._space = Space(folder=folder, journal=journal, options=options)
@@ -134,8 +135,15 @@ class EmbeddedEngine:
         while self._running:
             self._rest.clear()
             await self._rest.wait()
-        self._committer.close()
-        self._journal.close()
+        if not self._closed:
+            self._closed = True
+            self._committer.close()
+            try:
+                self._journal.close()
+            finally:
+                self._release()
+
+    def _release(self) -> None:
         if self._lock is not None:
             self._lock.release()
 
@@ -182,10 +190,17 @@ class EmbeddedEngine:
             self._deliver()
             self._mind_the_janitor()
         elif isinstance(error, apsw.FullError):
-            self._pending.extendleft(reversed(self._batch.roll_back(error)))
-            self._run()
+            self._try_again(error)
         else:
             self._fail(error)
+
+    def _try_again(self, error: apsw.FullError) -> None:
+        try:
+            self._pending.extendleft(reversed(self._batch.roll_back(error)))
+        except Exception as worse:  # noqa: BLE001 - not even the way back worked
+            self._fail(worse)
+        else:
+            self._arrange()
 
     def _deliver(self) -> None:
         self._batch.deliver()

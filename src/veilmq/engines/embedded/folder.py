@@ -6,6 +6,7 @@ is refused.
 """
 
 import os
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
@@ -42,7 +43,8 @@ class FolderLock:
             raise FolderError(_in_use(folder, self._owner)) from None
         except OSError as error:
             raise FolderError(f"The data folder {folder} cannot be written: {error.strerror}.") from error
-        self._owner.write_text(f"{os.getpid()}\n", encoding="ascii")
+        with suppress(OSError):  # only a hint for people, and the disk may be full
+            self._owner.write_text(f"{os.getpid()}\n", encoding="ascii")
 
     def release(self) -> None:
         """Let others have the folder."""
@@ -61,13 +63,21 @@ def _in_use(folder: Path, owner: Path) -> str:
 def open_journal(folder: Path | None, options: EngineOptions) -> Journal:
     """Open the folder's database in the current format, or one in memory; raises ``FolderError``."""
     where = ":memory:" if folder is None else str(folder / DATABASE_NAME)
-    connection = apsw.Connection(where, vfs=options.vfs)
+    try:
+        if folder is not None:
+            os.close(os.open(where, os.O_RDWR | os.O_CREAT, 0o600))  # messages and the receipts' key are private
+        connection = apsw.Connection(where, vfs=options.vfs)
+    except (OSError, apsw.Error) as error:
+        raise FolderError(f"{where} cannot be opened: {error}. Check the folder's rights and its disk.") from error
     try:
         bring_up_to_date(connection, where)
         return Journal(connection, options=options)
     except apsw.NotADBError:
         connection.close()
         raise FolderError(_foreign(where)) from None
+    except apsw.Error as error:
+        connection.close()
+        raise FolderError(f"{where} cannot be used: {error}. `veilmq doctor` says what is wrong with it.") from error
     except BaseException:
         connection.close()
         raise
@@ -86,7 +96,7 @@ def bring_up_to_date(connection: apsw.Connection, where: str) -> None:
     with connection:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         for script in scripts[version:]:
-            connection.execute(script)
+            list(connection.execute(script))  # to its end: apsw stops at each row
         connection.execute(f"PRAGMA user_version = {len(scripts)}")
 
 

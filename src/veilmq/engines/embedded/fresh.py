@@ -1,14 +1,17 @@
 """The fresh run of a lane: messages never received, in the order they were sent.
 
 The run goes from the first message in memory to the end of the lane's positions, and only ever forward: whatever lies
-before it has a lease or is gone. Its beginning is kept in memory whole (the ready window, bounded in messages, and in
-bytes together with all other lanes'); the rest is on disk and is read when the window is empty.
+before it has a lease or is gone. Its beginning is kept in memory whole (the ready window, bounded in messages and
+bytes, and in bytes together with all other lanes'); the rest is on disk and is read when the window is empty.
 """
 
 from collections import deque
 
+from veilmq.core.limits import READY_WINDOW_BYTES
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.rows import MessageRow
+
+_ROW_BYTES = 250  # what a message takes in memory beside its content
 
 
 class BodyCache:
@@ -24,7 +27,7 @@ class BodyCache:
 class FreshRun:
     """The messages of one lane that nobody has received yet."""
 
-    __slots__ = ("_cache", "_journal", "_loaded_to", "_window", "_window_max", "end")
+    __slots__ = ("_bytes", "_cache", "_journal", "_loaded_to", "_window", "_window_max", "end")
 
     def __init__(self, *, journal: Journal, cache: BodyCache, window_max: int, start: int, end: int) -> None:
         """The run covers positions from ``start`` up to, not including, ``end``; all of it is on disk."""
@@ -32,15 +35,13 @@ class FreshRun:
         self._cache = cache
         self._window_max = window_max
         self._window: deque[MessageRow] = deque()
+        self._bytes = 0
         self._loaded_to = start
         self.end = end
 
     def append(self, row: MessageRow) -> None:
         """Add the message at position ``end``; it stays in memory if all before it is there and there is room."""
-        size = len(row.body) + len(row.properties)
-        if self._loaded_to == self.end and len(self._window) < self._window_max and size <= self._cache.bytes_left:
-            self._window.append(row)
-            self._cache.bytes_left -= size
+        if self._loaded_to == self.end and len(self._window) < self._window_max and self._keep(row):
             self._loaded_to = self.end + 1
         self.end += 1
 
@@ -53,7 +54,9 @@ class FreshRun:
     def take(self) -> MessageRow:
         """Remove and return the head, which must be there."""
         row = self._window.popleft()
-        self._cache.bytes_left += len(row.body) + len(row.properties)
+        size = _ROW_BYTES + len(row.body) + len(row.properties)
+        self._bytes -= size
+        self._cache.bytes_left += size
         return row
 
     def skip_to(self, position: int) -> None:
@@ -67,13 +70,20 @@ class FreshRun:
         while self._window:
             self.take()
 
+    def _keep(self, row: MessageRow) -> bool:
+        """Take the message into the window if there is room; there is for the first one: receives must go on."""
+        size = _ROW_BYTES + len(row.body) + len(row.properties)
+        if self._window and (size > self._cache.bytes_left or self._bytes + size > READY_WINDOW_BYTES):
+            return False
+        self._window.append(row)
+        self._bytes += size
+        self._cache.bytes_left -= size
+        return True
+
     def _refill(self) -> None:
         for row in self._journal.messages_between(self._loaded_to, self.end, self._window_max):
-            size = len(row.body) + len(row.properties)
-            if self._window and size > self._cache.bytes_left:
-                return  # the first one always fits: a receive must be able to go on
-            self._window.append(row)
-            self._cache.bytes_left -= size
+            if not self._keep(row):
+                return
             self._loaded_to = row.position + 1
         if len(self._window) < self._window_max:
             self._loaded_to = self.end

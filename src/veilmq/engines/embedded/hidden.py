@@ -9,6 +9,7 @@ The order in memory is a heap of keys. A key whose lease has moved or gone is sk
 is rebuilt when most of it is such, so long timeouts with quick deletes do not fill memory.
 """
 
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
 from veilmq.engines.embedded.journal import Journal
@@ -20,16 +21,29 @@ ON_DISK: Key = (-1, -1)
 """The horizon of a run of which nothing was read yet."""
 
 _STALE_KEYS_FREE = 256
+_REFILL_LEASES_MAX = 2_048  # a few milliseconds
 
 
 class HiddenRun:
     """The leases of one lane by the instant of their visibility."""
 
-    __slots__ = ("_heap", "_horizon", "_journal", "_lane", "_leases", "_window_max")
+    __slots__ = ("_alive", "_heap", "_horizon", "_journal", "_lane", "_leases", "_window_max")
 
-    def __init__(self, *, journal: Journal, lane: int, window_max: int, horizon: Key | None) -> None:
-        """``horizon`` is ``ON_DISK`` for a lane that was stored before, ``None`` (no limit) for a new one."""
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        lane: int,
+        window_max: int,
+        horizon: Key | None,
+        alive: Callable[[], tuple[int, int, int]],
+    ) -> None:
+        """``horizon`` is ``ON_DISK`` for a lane that was stored before, ``None`` (no limit) for a new one.
+
+        ``alive`` tells which positions are within their retention, as ``Journal.leases_after`` takes them.
+        """
         self._journal = journal
+        self._alive = alive
         self._lane = lane
         self._window_max = window_max
         self._horizon = horizon
@@ -78,8 +92,8 @@ class HiddenRun:
         return self._leases.pop(heappop(self._heap)[1])
 
     def _refill(self, horizon: Key) -> None:
-        count = self._window_max
-        leases = self._journal.leases_after(self._lane, *horizon, count)
+        count = min(self._window_max, _REFILL_LEASES_MAX)
+        leases = self._journal.leases_after(self._lane, *horizon, self._alive(), count)
         self._leases = {lease.position: lease for lease in leases}
         keys = [(lease.visible_at_ms, lease.position) for lease in leases]
         self._horizon = keys[-1] if len(keys) == count else None

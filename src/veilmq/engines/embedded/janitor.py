@@ -18,8 +18,10 @@ from veilmq.core.ports import Clock, Done, Timer
 from veilmq.engines.embedded.catalog import Catalog
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.lane import NEVER_MS, Lane
+from veilmq.engines.embedded.space import Space
 
 _ROWS_PER_SLICE = 1_000
+_LOOK_ROWS = 5  # what looking at a lane takes, in rows swept
 _PAGES_PER_SLICE = 500
 _FREE_PAGES_KEPT = 4_096
 _PAUSE_S = 0.01
@@ -42,30 +44,38 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
 class Sweeper:
     """The work itself, on what the catalog has."""
 
-    def __init__(self, *, catalog: Catalog, journal: Journal) -> None:
-        """Both are the state machine's own."""
+    def __init__(self, *, catalog: Catalog, journal: Journal, space: Space) -> None:
+        """All are the state machine's own."""
         self._catalog = catalog
         self._journal = journal
+        self._space = space
 
     def sweep(self, command: Sweep, now_ms: int) -> Swept:
         """Do one slice."""
         self._catalog.unsettled = False
-        lane = next(self._unswept(now_ms), None)
-        if lane is not None:
-            self._sweep(lane)
-        more = lane is not None or self._give_back()
+        self._space.look_again(now_ms)
+        effort_left = _ROWS_PER_SLICE
+        for lane in self._unswept(now_ms):
+            effort_left -= self._sweep(lane, max(1, effort_left))
+            if effort_left <= 0:
+                return Swept(more=True, look_at_ms=now_ms)
+        more = self._give_back()
         return Swept(more=more, look_at_ms=now_ms if more else self._look_at_ms(now_ms))
 
     def _unswept(self, now_ms: int) -> Iterator[Lane]:
-        yield from self._catalog.retired
+        """Yield lanes that have, or may have, rows out of reach; the retired ones first."""
+        yield from list(self._catalog.retired.values())
         for queue in self._catalog.queues():
+            due = any(now_ms >= lane.expires_at_ms for lane in queue.lanes)
             queue.expire(now_ms)
-            yield from (lane for lane in queue.lanes if not lane.swept)
+            yield from (lane for lane in queue.lanes if due or not lane.swept)
 
-    def _sweep(self, lane: Lane) -> None:
-        lane.sweep(_ROWS_PER_SLICE)
+    def _sweep(self, lane: Lane, rows_max: int) -> int:
+        """Sweep a slice of one lane; return what that took, in rows."""
+        rows = lane.sweep(rows_max)
         if lane.queue is None and lane.swept:
             self._catalog.forget(lane)
+        return _LOOK_ROWS + rows
 
     def _give_back(self) -> bool:
         pages = self._journal.free_pages() - _FREE_PAGES_KEPT

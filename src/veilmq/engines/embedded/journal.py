@@ -10,17 +10,20 @@ inserts, then leases, then deletions gives the same rows as the order in which t
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 import apsw
 from msgspec.structs import astuple
 
+from veilmq.core.limits import BATCH_ROW_BYTES
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.rows import LaneRow, Lease, MessageRow, QueueRow
 from veilmq.engines.named_sql import load
 
 SQL = load("veilmq.engines.embedded", "queries.sql")
 
+_BUSY_MS_MAX = 2_000
 _PAGE_BYTES = 4_096
 _LOG_PAGES_MIN = 250
 _LOG_PAGES_MAX = 4_000
@@ -60,7 +63,11 @@ class Journal:
         self._connection = connection
         for name, value in _PRAGMAS.items():
             connection.pragma(name, value)
-        connection.pragma("wal_autocheckpoint", _log_pages_max(options))
+        connection.set_busy_timeout(_BUSY_MS_MAX)
+        connection.set_wal_hook(self._note_log)  # in place of SQLite's own checkpoints, which ``commit`` makes
+        self._log_pages_max = _log_pages_max(options)
+        self._log_pages = 1  # of an earlier run, perhaps
+        self._gave_back = False
         if options.database_pages_max is not None:
             connection.pragma("max_page_count", options.database_pages_max)
         self._messages: list[MessageRow] = []
@@ -68,24 +75,26 @@ class Journal:
         self._gone: list[tuple[int]] = []
         self._lanes: list[StoredLane] = []
         self._staged = False
-        self.staged_bytes = 0
+        self.batch_bytes = 0
 
     # Staging: nothing here touches the database.
 
     def add_message(self, row: MessageRow) -> None:
         """Stage a new message."""
         self._messages.append(row)
-        self.staged_bytes += len(row.body)
+        self.batch_bytes += BATCH_ROW_BYTES + len(row.body) + len(row.properties)
         self._staged = True
 
     def put_lease(self, lease: Lease) -> None:
         """Stage the lease as it is now."""
         self._leases.append(astuple(lease))
+        self.batch_bytes += BATCH_ROW_BYTES
         self._staged = True
 
     def remove(self, position: int) -> None:
         """Stage the deletion of a message and its lease."""
         self._gone.append((position,))
+        self.batch_bytes += BATCH_ROW_BYTES
         self._staged = True
 
     def touch(self, lane: StoredLane) -> None:
@@ -137,14 +146,29 @@ class Journal:
 
     def commit(self) -> None:
         """Make the batch durable: returns after its sync. Blocks, without the GIL."""
+        log_is_long = self.log_is_long
         self._connection.execute("COMMIT")
-        self.staged_bytes = 0
+        if self._gave_back:
+            self._gave_back = False
+            self.shorten_log()  # the file shrinks when the log is moved into it
+        elif log_is_long:
+            with suppress(apsw.FullError, apsw.BusyError):  # the batch is durable all the same
+                list(self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)"))
+
+    @property
+    def log_is_long(self) -> bool:
+        """Whether the next commit moves the write-ahead log into the database, which takes some milliseconds."""
+        return self._log_pages >= self._log_pages_max
+
+    def _note_log(self, connection: apsw.Connection, name: str, pages: int) -> int:
+        self._log_pages = pages
+        return apsw.SQLITE_OK
 
     def roll_back(self) -> None:
         """Forget the batch, staged or written."""
         self._messages, self._leases, self._gone = [], [], []
         self._staged = False
-        self.staged_bytes = 0
+        self._gave_back = False
         self._untouch()
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
@@ -189,11 +213,16 @@ class Journal:
         rows = self.rows("lease_at", position)
         return Lease(*rows[0]) if rows else None
 
-    def leases_after(self, lane: int, visible_at_ms: int, position: int, count: int) -> list[Lease]:
-        """Return up to ``count`` leases behind the key ``(visible_at_ms, position)``, in that order."""
-        rows = self.rows("leases_at_instant", lane, visible_at_ms, position, count)
+    def leases_after(
+        self, lane: int, visible_at_ms: int, position: int, alive: tuple[int, int, int], count: int
+    ) -> list[Lease]:
+        """Return up to ``count`` leases behind the key ``(visible_at_ms, position)``, in that order.
+
+        ``alive`` are the positions within their retention: from the third on, or from the first up to the second.
+        """
+        rows = self.rows("leases_at_instant", lane, visible_at_ms, position, *alive, count)
         if len(rows) < count:
-            rows += self.rows("leases_after_instant", lane, visible_at_ms, count - len(rows))
+            rows += self.rows("leases_after_instant", lane, visible_at_ms, *alive, count - len(rows))
         return [Lease(*row) for row in rows]
 
     def after_last_lease(self, start: int, end: int) -> int:
@@ -282,12 +311,16 @@ class Journal:
         return self._pragma("freelist_count")
 
     def shorten_log(self) -> bool:
-        """Move the write-ahead log into the database and give its room back; tell whether there was any."""
+        """Move the write-ahead log into the database; tell whether that gave any room back."""
+        pages = self._log_pages
         try:
-            ((_, frames, _),) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        except apsw.FullError:
+            ((busy, _, _),) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except (apsw.FullError, apsw.BusyError):
             return False
-        return bool(frames > 0)
+        if busy:  # somebody reads what is still in the log
+            return False
+        self._log_pages = 0
+        return pages > 0
 
     def free_bytes(self) -> int:
         """Return the size of the pages of the file that hold nothing."""
@@ -297,6 +330,7 @@ class Journal:
         """Return up to ``pages`` empty pages to the disk, with this batch."""
         self.flush()
         list(self.begin().execute(f"PRAGMA incremental_vacuum({pages})"))
+        self._gave_back = True
 
     def _pragma(self, name: str) -> int:
         value: int = self._connection.pragma(name)

@@ -61,10 +61,10 @@ class Lane:
         self.counters = Counters(row)
         self.expires_at_ms = 0 if row.messages else NEVER_MS  # not later than the first message's end of retention
         self._journal = journal
-        self._direct = _series(
+        self._direct = _new_series(
             positions.direct_start(number), row.direct_floor, row.direct_next, options.lane_sequences_max
         )
-        self._delayed = _series(
+        self._delayed = _new_series(
             positions.delayed_start(number), row.delayed_floor, row.delayed_next, options.lane_sequences_max
         )
         # Fresh messages are received in order: all behind the last one that has a lease were never received.
@@ -81,6 +81,7 @@ class Lane:
             lane=number,
             window_max=options.hidden_window_leases,
             horizon=ON_DISK if stored else None,
+            alive=self._alive,
         )
 
     def row(self) -> LaneRow:
@@ -147,10 +148,14 @@ class Lane:
         if lease is not None and (row is None or lease.visible_at_ms <= row.sent_at_ms):
             self._hidden.take()
             self.counters.unhide(lease)
-            return self._journal.message_at(lease.position), lease, self.priority
-        if row is None:
+            row = self._journal.message_at(lease.position)
+        elif row is None:
             return None
-        return self._fresh.take(), Lease(row.position, self.number, 0), self.priority
+        else:
+            self._fresh.take()
+            lease = Lease(row.position, self.number, 0)
+        self._journal.batch_bytes += len(row.body)
+        return row, lease, self.priority
 
     def _returned_head(self, now_ms: int) -> Lease | None:
         lease = self._hidden.head()
@@ -213,6 +218,9 @@ class Lane:
     def _series(self, position: int) -> Series:
         return self._delayed if position & positions.SEQUENCES_MAX else self._direct
 
+    def _alive(self) -> tuple[int, int, int]:
+        return self._direct.floor, positions.delayed_start(self.number), self._delayed.floor
+
     def _is_expired(self, position: int) -> bool:
         return position < self._series(position).floor
 
@@ -242,19 +250,18 @@ class Lane:
         """Whether no row is left that retention or a purge has put out of reach."""
         return self._direct.swept and self._delayed.swept
 
-    def sweep(self, rows_max: int) -> None:
-        """Delete rows out of reach, at most ``rows_max`` messages of each half."""
-        for series in (self._direct, self._delayed):
-            if not series.swept:
-                self._sweep(series, rows_max)
+    def sweep(self, rows_max: int) -> int:
+        """Delete rows out of reach, at most ``rows_max`` messages of each half; return how many."""
+        return sum(self._sweep(each, rows_max) for each in (self._direct, self._delayed) if not each.swept)
 
-    def _sweep(self, series: Series, rows_max: int) -> None:
+    def _sweep(self, series: Series, rows_max: int) -> int:
         start, end = series.sweep(self._journal, rows_max)
         messages, delayed, in_flight = self._journal.delete_between(start, end, self.counters.counted_at_ms)
         self.counters.messages -= messages
         self.counters.delayed -= delayed
         self.counters.in_flight -= in_flight
         self._journal.touch(self)
+        return messages
 
     def oldest_sent_at_ms(self) -> int | None:
         """Return when the oldest message within its retention was sent."""
@@ -267,5 +274,5 @@ class Lane:
         return self.counters
 
 
-def _series(start: int, floor: int, next_position: int, sequences_max: int) -> Series:
+def _new_series(start: int, floor: int, next_position: int, sequences_max: int) -> Series:
     return Series(start=start, floor=floor, next_position=next_position, end=start + sequences_max)

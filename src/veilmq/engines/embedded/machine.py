@@ -29,10 +29,10 @@ class Machine:
     """
 
     def __init__(self, *, journal: Journal, options: EngineOptions, space: Space) -> None:
-        """Load what ``journal`` has; how much that is does not show in time or memory."""
+        """Load what ``journal`` has; the backlog does not show in time or memory."""
         self._journal = journal
         self._options = options
-        self._space = space
+        self.space = space
         self._wakes: dict[str, Wake] = {}
         self.reload()
 
@@ -42,9 +42,9 @@ class Machine:
         messages = MessageCommands(
             catalog=self.catalog,
             book=ReceiptBook(keys=[_receipt_key(self._journal)]),
-            space=self._space,
+            space=self.space,
         )
-        queues = QueueCommands(catalog=self.catalog, space=self._space)
+        queues = QueueCommands(catalog=self.catalog, space=self.space)
         self.handlers: dict[type[commands.Command], Callable[[Any, int], object]] = {
             commands.Send: messages.send,
             commands.Receive: messages.receive,
@@ -56,7 +56,7 @@ class Machine:
             commands.SetQueue: queues.set,
             commands.ShowQueue: queues.show,
             commands.ListQueues: queues.list,
-            Sweep: Sweeper(catalog=self.catalog, journal=self._journal).sweep,
+            Sweep: Sweeper(catalog=self.catalog, journal=self._journal, space=self.space).sweep,
         }
 
     def watch(self, name: str, wake: Wake) -> None:

@@ -25,7 +25,7 @@ class MessageCommands:
     def send(self, command: commands.Send, now_ms: int) -> list[results.SentMessage | VeilmqError]:
         """Store each message that the queue takes."""
         queue = self._catalog.queue(command.queue)
-        if self._space.is_short:
+        if self._space.is_short and self._space.look_again(now_ms):
             raise StoreFull
         sent: list[results.SentMessage | VeilmqError] = []
         due_ms: int | None = None

@@ -68,13 +68,18 @@ FROM lease WHERE position = ?;
 
 -- name: leases_at_instant
 -- The hidden messages of a lane that become visible at one instant, behind a position. Two queries, this one and the
--- next, because SQLite does not seek on both columns of a row-value comparison with the rowid.
+-- next, because SQLite does not seek on both columns of a row-value comparison with the rowid. What is past its
+-- retention in either half of the lane is stepped over here, in the index.
 SELECT position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms
-FROM lease WHERE lane = ? AND visible_at_ms = ? AND position > ? ORDER BY position LIMIT ?;
+FROM lease WHERE lane = ? AND visible_at_ms = ? AND position > ?
+AND ((position >= ? AND position < ?) OR position >= ?)
+ORDER BY position LIMIT ?;
 
 -- name: leases_after_instant
 SELECT position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms
-FROM lease WHERE lane = ? AND visible_at_ms > ? ORDER BY visible_at_ms, position LIMIT ?;
+FROM lease WHERE lane = ? AND visible_at_ms > ?
+AND ((position >= ? AND position < ?) OR position >= ?)
+ORDER BY visible_at_ms, position LIMIT ?;
 
 -- name: last_lease_between
 SELECT position FROM lease WHERE position >= ? AND position < ? ORDER BY position DESC LIMIT 1;

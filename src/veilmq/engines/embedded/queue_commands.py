@@ -14,7 +14,7 @@ class QueueCommands:
     """Create, show, list, change, purge and delete."""
 
     def __init__(self, *, catalog: Catalog, space: Space) -> None:
-        """``catalog`` has the queues."""
+        """``catalog`` has the queues; ``space`` tells when the disk is nearly full."""
         self._catalog = catalog
         self._space = space
 
@@ -22,7 +22,7 @@ class QueueCommands:
         """Add the queue, or find it as it was asked for."""
         queue = self._catalog.find(command.queue)
         if queue is None:
-            if self._space.is_short:
+            if self._space.look_again(now_ms):
                 raise StoreFull
             queue = self._catalog.create(command.queue, QueueSettings().changed(command.settings), now_ms)
             return _view(queue)

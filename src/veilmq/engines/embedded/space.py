@@ -1,13 +1,20 @@
 """Room on the disk: sends are refused before it runs out, so that what is stored can still be received and deleted.
 
-Asked after every commit, in the thread that committed: a look at the file system costs about a microsecond.
+Asked after every commit, in the thread that committed: a look at the file system costs about a microsecond. While room
+is short, a send that is refused and the janitor look again, at most once a second: nothing else may be committing.
 """
 
+import logging
 import os
 from pathlib import Path
 
+import apsw
+
+from veilmq.core.limits import SECOND_MS
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.options import EngineOptions
+
+log = logging.getLogger(__name__)
 
 _PAGES_RESERVE_DIVISOR = 8
 
@@ -21,14 +28,33 @@ class Space:
         self._journal = journal
         self._reserve_bytes = options.free_space_reserve_bytes
         self._pages_max = options.database_pages_max
+        self._look_again_ms = 0
         self.is_short = False
+
+    def run_out(self) -> None:
+        """Take note that the store had no room, whatever the numbers said."""
+        self.is_short = True
+
+    def look_again(self, now_ms: int) -> bool:
+        """Tell whether room is short; where it was, look anew if that is a second ago."""
+        if self.is_short and now_ms >= self._look_again_ms:
+            self._look_again_ms = now_ms + SECOND_MS
+            self.is_short = self._is_short()
+        return self.is_short
 
     def look(self) -> None:
         """Look again; when room has just become short, the log gives its own back while there is room to move it."""
         was_short = self.is_short
-        self.is_short = self._disk_is_short() or self._database_is_short()
+        self.is_short = self._is_short()
         if self.is_short and not was_short:
             self._journal.shorten_log()
+
+    def _is_short(self) -> bool:
+        try:
+            return self._disk_is_short() or self._database_is_short()
+        except (OSError, apsw.Error):
+            log.exception("the room on the disk cannot be told")
+            return self.is_short
 
     def _disk_is_short(self) -> bool:
         if self._folder is None:
