@@ -88,6 +88,14 @@ SETTINGS = [
         ),
     )
 ]
+WIDE = [
+    Case(action, errors.INVALID_PARAMETER_VALUE, {member: value}, f"The parameter {member} holds more values than")
+    for action, member, value in (
+        ("GetQueueAttributes", "AttributeNames", ["All"] * 10_000),
+        ("SetQueueAttributes", "Attributes", {f"attribute-{number}": "" for number in range(5_000)}),
+        *((action, "Entries", [{"Id": "a", "Foo": ["a"] * 20_000}]) for action in ENTRY_KINDS),
+    )
+]
 OTHERS = [
     Case("CreateQueue", errors.MISSING_PARAMETER, {}, "parameter QueueName."),
     Case(
@@ -96,8 +104,15 @@ OTHERS = [
         {"QueueName": "a.b"},
         "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length",
     ),
-    Case("CreateQueue", errors.UNSUPPORTED_OPERATION, {"QueueName": "a.fifo"}, "does not support FIFO queues"),
-    Case("CreateQueue", errors.UNSUPPORTED_OPERATION, {"QueueName": "a", "tags": {"a": "b"}}, "not support tags"),
+    Case(
+        "CreateQueue", errors.UNSUPPORTED_OPERATION, {"QueueName": "a.fifo"}, "not support FIFO queues; choose a name"
+    ),
+    Case(
+        "CreateQueue",
+        errors.UNSUPPORTED_OPERATION,
+        {"QueueName": "a", "tags": {"a": "b"}},
+        "tags of queues; leave them out.",
+    ),
     Case(
         "CreateQueue",
         errors.QUEUE_NAME_EXISTS,
@@ -220,7 +235,7 @@ OTHERS = [
         [core.LeaseTooLong(43_200)],
     ),
 ]
-CASES = [*ON_QUEUE, *BATCHES, *SETTINGS, *OTHERS]
+CASES = [*ON_QUEUE, *BATCHES, *SETTINGS, *WIDE, *OTHERS]
 
 ENTRY_CASES = [
     Case("SendMessageBatch", errors.MISSING_PARAMETER, {}, "parameter MessageBody."),

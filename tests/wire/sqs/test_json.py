@@ -15,6 +15,8 @@ from veilmq.core.commands import DeleteQueue, NewMessage, Send
 from veilmq.wire.sqs import ACTIONS, Call, SqsError, decode, encode_error, errors
 from veilmq.wire.sqs.actions import NOT_SUPPORTED
 
+TOO_WIDE = "NUMBER_VALUE can not be converted to an Integer, it is out of range (at DelaySeconds)"
+
 
 def raw_refusal(action: str | bytes, body: bytes) -> SqsError:
     """Return the error with which the codec refuses ``body``."""
@@ -75,13 +77,14 @@ def test_an_action_of_sqs_that_is_not_here(action: str) -> None:
     """Says so, instead of being unknown."""
     error = raw_refusal(action, b"{}")
     assert error.code is errors.UNSUPPORTED_OPERATION
-    assert f"does not support the action {action}" in error.message
+    assert error.message == f"This version of veilmq does not support the action {action}."
 
 
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        pytest.param(b"", "cannot be read", id="empty"),
+        pytest.param(b"", "The request body is empty; it must be a JSON object.", id="empty"),
+        pytest.param(b" \n", "The request body is empty; it must be a JSON object.", id="blank"),
         pytest.param(b"{", "cannot be read", id="truncated"),
         pytest.param(b"nonsense", "cannot be read", id="no-json"),
         pytest.param(b"{} {}", "trailing characters", id="trailing"),
@@ -90,7 +93,10 @@ def test_an_action_of_sqs_that_is_not_here(action: str) -> None:
         pytest.param(b'"x"', "STRING_VALUE can not be converted to a Structure", id="text"),
         pytest.param(b'{"MessageBody":"\xff"}', "not valid UTF-8", id="not-utf-8"),
         pytest.param(b'{"MessageBody":"\xed\xa0\x80"}', "not valid UTF-8", id="raw-surrogate"),
-        pytest.param(b'{"MessageBody":"\\ud800"}', "cannot be read", id="lone-surrogate"),
+        pytest.param(b'{"MessageBody":"\\ud800"}', r"\ud800 at byte 16 is half of a surrogate pair", id="first-half"),
+        pytest.param(b'{"MessageBody":"\\uD83D, \\uDE00 and more"}', r"\uD83D at byte 16 is half", id="halves-apart"),
+        pytest.param(b'{"MessageBody":"\\ude00 alone and more"}', r"\ude00 at byte 16 is half", id="second-half"),
+        pytest.param(b'{"MessageBody":"\\\\ud800 \\ud83d\\ude00', "Input data was truncated", id="whole-pair"),
         pytest.param(b'{"MessageBody":"a\nb"}', "cannot be read", id="raw-control-character"),
         pytest.param(b'{"Foo":' + b"[" * 100_000, "nested too deeply", id="deep"),
         pytest.param(
@@ -105,10 +111,11 @@ def test_an_action_of_sqs_that_is_not_here(action: str) -> None:
             id="number-as-text",
         ),
         pytest.param(b'{"DelaySeconds":1.5}', "DECIMAL_VALUE can not be converted to an Integer", id="fraction"),
-        pytest.param(b'{"DelaySeconds":2147483648}', "cannot be read", id="32-bits"),
-        pytest.param(b'{"DelaySeconds":99999999999999999999}', "cannot be read", id="65-bits"),
-        pytest.param(b'{"DelaySeconds":' + b"9" * 5_000 + b"}", "out of range", id="5000-digits"),
-        pytest.param(b'{"DelaySeconds":1e400}', "out of range", id="huge-float"),
+        pytest.param(b'{"DelaySeconds":2147483648}', TOO_WIDE, id="32-bits"),
+        pytest.param(b'{"DelaySeconds":-2147483649}', TOO_WIDE, id="32-bits-below"),
+        pytest.param(b'{"DelaySeconds":99999999999999999999}', TOO_WIDE, id="65-bits"),
+        pytest.param(b'{"DelaySeconds":' + b"9" * 5_000 + b"}", TOO_WIDE, id="5000-digits"),
+        pytest.param(b'{"DelaySeconds":1e400}', TOO_WIDE, id="huge-float"),
         pytest.param(b'{"MessageAttributes":[]}', "Start of list found", id="list-for-map"),
         pytest.param(
             b'{"MessageAttributes":{"a":null}}', "NULL_VALUE can not be converted to a Structure", id="null-value"

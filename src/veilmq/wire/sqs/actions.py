@@ -44,6 +44,7 @@ _BATCH = (
     errors.TOO_MANY_ENTRIES,
     errors.INVALID_ENTRY_ID,
     errors.ENTRY_IDS_NOT_DISTINCT,
+    errors.INVALID_PARAMETER_VALUE,
 )
 _SETTINGS = (
     errors.INVALID_ATTRIBUTE_NAME,
@@ -84,13 +85,13 @@ _ROWS = (
         "GetQueueAttributes",
         requests.GetQueueAttributesRequest,
         queues.get_queue_attributes,
-        (*_ON_QUEUE, errors.INVALID_ATTRIBUTE_NAME),
+        (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE, errors.INVALID_ATTRIBUTE_NAME),
     ),
     Action(
         "SetQueueAttributes",
         requests.SetQueueAttributesRequest,
         queues.set_queue_attributes,
-        (*_ON_QUEUE, *_SETTINGS),
+        (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE, *_SETTINGS),
     ),
     Action("SendMessage", requests.SendMessageRequest, sends.send_message, (*_ON_QUEUE, *_MESSAGE)),
     Action(

@@ -15,7 +15,7 @@ from veilmq.core.limits import (
     SQS_MESSAGE_ATTRIBUTES_MAX,
 )
 from veilmq.core.properties import Attribute
-from veilmq.wire.sqs.errors import INVALID_PARAMETER_VALUE, SqsError, not_supported, shown
+from veilmq.wire.sqs.errors import INVALID_PARAMETER_VALUE, SqsError, not_supported, shown, too_many_attributes
 from veilmq.wire.sqs.shapes import AttributeValue
 from veilmq.wire.sqs.text import check_text
 
@@ -32,10 +32,7 @@ _NUMBER_EXPONENT_MAX = 126
 def read_attributes(values: Mapping[str, AttributeValue]) -> dict[str, Attribute]:
     """Return a message's attributes; raises InvalidParameterValue where one breaks a rule."""
     if len(values) > SQS_MESSAGE_ATTRIBUTES_MAX:
-        raise SqsError(
-            INVALID_PARAMETER_VALUE,
-            f"Number of message attributes [{len(values)}] exceeds the allowed maximum [{SQS_MESSAGE_ATTRIBUTES_MAX}].",
-        )
+        raise too_many_attributes(len(values))
     for name in values:
         _check_name(name)
     return {name: _read(name, value) for name, value in values.items()}
@@ -82,7 +79,7 @@ def choose(attributes: Mapping[str, Attribute], names: list[str]) -> dict[str, A
 
 def _read(name: str, value: AttributeValue) -> Attribute:
     if value.string_list_values or value.binary_list_values:
-        raise not_supported("list values in message attributes (nor does Amazon SQS)")
+        raise not_supported("list values in message attributes (nor does Amazon SQS)", "leave them out")
     kind = _kind(name, value.data_type)
     if kind == "Binary":
         return _read_binary(name, value)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from veilmq.core import errors as core
-from veilmq.core.limits import SQS_BATCH_BYTES_MAX, SQS_BATCH_ENTRIES_MAX
+from veilmq.core.limits import SQS_BATCH_BYTES_MAX, SQS_BATCH_ENTRIES_MAX, SQS_MESSAGE_ATTRIBUTES_MAX
 
 _MODELLED = "com.amazonaws.sqs#"
 _FRAMEWORK = "com.amazon.coral.service#"
@@ -91,13 +91,25 @@ def unknown_attribute(name: str) -> SqsError:
     return SqsError(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {shown(name)}.")
 
 
-def not_supported(what: str) -> SqsError:
-    """Return the error for ``what`` Amazon SQS has and this version has not: refused, never silently dropped."""
-    return SqsError(UNSUPPORTED_OPERATION, f"This version of veilmq does not support {what}; leave it out.")
+def not_supported(what: str, remedy: str = "") -> SqsError:
+    """Return the error for ``what`` Amazon SQS has and this version has not: refused, never silently dropped.
+
+    ``remedy`` is what the client can do, where there is anything: words that follow a semicolon.
+    """
+    end = f"; {remedy}." if remedy else "."
+    return SqsError(UNSUPPORTED_OPERATION, f"This version of veilmq does not support {what}{end}")
 
 
-def too_many_entries(count: int) -> SqsError:
-    """Return the error for a batch of ``count`` entries."""
+def too_many_attributes(count: int | str) -> SqsError:
+    """Return the error for a message with ``count`` attributes, a number or words for it."""
+    return SqsError(
+        INVALID_PARAMETER_VALUE,
+        f"Number of message attributes [{count}] exceeds the allowed maximum [{SQS_MESSAGE_ATTRIBUTES_MAX}].",
+    )
+
+
+def too_many_entries(count: int | str) -> SqsError:
+    """Return the error for a batch of ``count`` entries, a number or words for it."""
     return SqsError(
         TOO_MANY_ENTRIES,
         f"Maximum number of entries per request are {SQS_BATCH_ENTRIES_MAX}. You have sent {count}.",

@@ -5,7 +5,8 @@ a JSON object, and so is the reply. An error names its shape in ``__type`` and c
 ``x-amzn-query-error``: SQS declares itself compatible with its Query protocol, so AWS SDKs take the error's code from
 that header and its exception class from ``__type``.
 
-Requests are decoded straight into their structs by decoders that are made once. What cannot be converted is answered
+Requests are decoded straight into their structs by decoders that are made once, large ones after a look at how many
+values they hold (``widths``). What cannot be converted is answered
 with SerializationException in the words of AWS's own framework, and the place in the document.
 """
 
@@ -26,6 +27,7 @@ from veilmq.wire.sqs.names import id_text
 from veilmq.wire.sqs.plan import Plan, Respond
 from veilmq.wire.sqs.reply import Reply
 from veilmq.wire.sqs.shapes import Shape
+from veilmq.wire.sqs.widths import LARGE_BODY_BYTES, Narrow, narrowing
 
 CONTENT_TYPE = b"application/x-amz-json-1.0"
 
@@ -40,9 +42,13 @@ _request_numbers = count(getrandbits(40))
 
 _Decode = Callable[[bytes], Shape]
 _MakePlan = Callable[[Any, RequestContext], Plan]
-_ROWS: dict[str | bytes, tuple[_Decode, _MakePlan]] = {}
+_ROWS: dict[str | bytes, tuple[_Decode, _MakePlan, Narrow]] = {}
 for _row in ACTIONS.values():
-    _ROWS[_row.name] = _ROWS[_row.name.encode()] = (msgspec.json.Decoder(_row.request).decode, _row.plan)
+    _ROWS[_row.name] = _ROWS[_row.name.encode()] = (
+        msgspec.json.Decoder(_row.request).decode,
+        _row.plan,
+        narrowing(_row.request),
+    )
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -71,11 +77,11 @@ def decode(action: str | bytes, body: bytes, context: RequestContext) -> Call:
     row = _ROWS.get(action)
     if row is None:
         raise _unknown(action)
-    decode_request, make_plan = row
+    decode_request, make_plan, narrow = row
     try:
-        request = decode_request(body)
+        request = decode_request(body if len(body) <= LARGE_BODY_BYTES else narrow(body))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise SqsError(SERIALIZATION, _why(error)) from None
+        raise SqsError(SERIALIZATION, _why(error, body)) from None
     plan = make_plan(request, context)
     return Call(plan.command, plan.wait_s, plan.respond)
 
@@ -95,6 +101,12 @@ def _unknown(action: str | bytes) -> SqsError:
 
 
 _MISMATCH = re.compile(r"Expected `(?P<wanted>[^`|]+?)(?: \| null)?`, got `(?P<found>\w+)`(?: - at `\$\.(?P<at>.+)`)?")
+_OUT_OF_RANGE = re.compile(
+    r"(?:Expected `int` [<>]= -?[0-9]+|Integer value out of range|Number out of range)(?: - at `\$\.(?P<at>.+)`)?"
+)
+_HALF = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F][0-9a-fA-F]{2}", re.DOTALL
+)
 _FOUND = {
     "array": "Start of list found where not expected",
     "object": "Start of structure or map found where not expected",
@@ -107,16 +119,36 @@ _FOUND = {
 _WANTED = {"int": "an Integer", "str": "a String", "bytes": "a Blob", "array": "a List", "object": "a Structure"}
 
 
-def _why(error: Exception) -> str:
+def _why(error: Exception, body: bytes) -> str:
     if isinstance(error, RecursionError):
         return "The request body is nested too deeply."
     if isinstance(error, UnicodeDecodeError):
         return "The request body is not valid UTF-8."
+    if match := _OUT_OF_RANGE.fullmatch(str(error)):
+        return f"NUMBER_VALUE can not be converted to an Integer, it is out of range{_at(match)}"
     match = _MISMATCH.fullmatch(str(error))
     if match is None:
-        return f"The request body cannot be read: {error}."
-    place = f" (at {match['at']})" if match["at"] else ""
+        return _unreadable(error, body)
+    place = _at(match)
     found = _FOUND[match["found"]]
     if found.endswith("expected"):
         return found + place
     return f"{found} can not be converted to {_WANTED[match['wanted']]}{place}"
+
+
+def _at(match: re.Match[str]) -> str:
+    return f" (at {match['at']})" if match["at"] else ""
+
+
+def _unreadable(error: Exception, body: bytes) -> str:
+    """Say what is no JSON; the decoder calls an empty body and some of the halves of pairs truncated."""
+    if not body.strip():
+        return "The request body is empty; it must be a JSON object."
+    doubtful = "surrogate" in str(error) or "truncated" in str(error)
+    half = _HALF.search(body.replace(rb"\\", b"  ")) if doubtful else None
+    if half is not None:
+        return (
+            f"The request body cannot be read: {half[0].decode()} at byte {half.start()} is half of a surrogate pair, "
+            "and no character without the other half."
+        )
+    return f"The request body cannot be read: {error}."

@@ -78,7 +78,7 @@ def new_queue(name: str | None, context: RequestContext) -> str:
     if not name:
         raise missing_parameter("QueueName")
     if name.endswith(_FIFO_SUFFIX):
-        raise not_supported("FIFO queues (names that end in .fifo)")
+        raise not_supported("FIFO queues", "choose a name that does not end in .fifo")
     if not _NAME.fullmatch(name):
         raise SqsError(
             INVALID_PARAMETER_VALUE,

@@ -29,7 +29,7 @@ def create_queue(request: CreateQueueRequest, context: RequestContext) -> Plan:
     """CreateQueue: makes the queue, or finds it when every attribute given has the value that it has."""
     queue = new_queue(request.queue_name, context)
     if request.tags:
-        raise not_supported("tags")
+        raise not_supported("tags of queues", "leave them out")
     changes = settings.read_settings(request.attributes or {})
     tell_url = _tell_url(context)
 

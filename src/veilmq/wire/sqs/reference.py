@@ -17,6 +17,7 @@ from veilmq.core.limits import (
 )
 from veilmq.wire.sqs import actions, errors, receives, settings
 from veilmq.wire.sqs.parameters import NUMBERS
+from veilmq.wire.sqs.widths import LARGE_BODY_BYTES, PUNCTUATION_MAX
 
 _OPENING = """\
 # Amazon SQS
@@ -42,7 +43,43 @@ Queue attributes: {attributes}. `tags` of CreateQueue and `MessageGroupId` of se
 Each of these is refused with `UnsupportedOperation`; nothing is accepted and then ignored. Asked for by
 GetQueueAttributes, the attributes are absent, as on a queue that never set them. `ReceiveRequestAttemptId` means
 nothing on a standard queue and is ignored there, as on AWS.
-"""
+
+## Differences from Amazon SQS
+
+Beside what is not supported:
+
+- **Errors that are never raised** are in the table below.
+- **Signatures are not verified**, so nobody is refused for who they are. Every caller is the configured account, also
+  as the `SenderId`.
+- **The Query protocol** (XML) of older SDKs is not spoken.
+- **Nothing takes 60 seconds:** a queue that is created, changed, purged or deleted is so with the reply.
+- **Counters are exact** where AWS approximates, also those whose names begin with `Approximate`.
+- **A receipt of a message that was received again** does nothing; AWS may still act on it.
+- **A valid queue URL may name any host:** only its path counts, and a bare queue name is taken for a URL.
+- **Lists and maps have an end:** in a body above {large:,} bytes, one with more than {wide:,} brackets, braces and
+  commas is refused before it is read, as too many entries or with `InvalidParameterValueException`.
+- **Texts of errors** say the same, not always in the same words.
+
+{never_raised}"""
+
+NEVER_RAISED = {
+    "PurgeQueueInProgress": "A purge is done with its reply; the next may follow at once.",
+    "QueueDeletedRecently": "A queue is gone with the reply; its name is free at once.",
+    "OverLimit": "Any number of messages may be in flight.",
+    "RequestThrottled": "Nothing is throttled.",
+    "InvalidSecurity": "Signatures are not verified.",
+    "MessageNotInflight": "A lease that has run out can still be changed; of a message that is gone the answer is "
+    "`InvalidParameterValueException`.",
+    "InvalidIdFormat": "A receipt of another queue, or of none, is `ReceiptHandleIsInvalid`.",
+    "KmsAccessDenied": "There is no encryption by AWS KMS.",
+    "KmsDisabled": "The same.",
+    "KmsInvalidKeyUsage": "The same.",
+    "KmsInvalidState": "The same.",
+    "KmsNotFound": "The same.",
+    "KmsOptInRequired": "The same.",
+    "KmsThrottled": "The same.",
+}
+"""Error of the service model, for actions that are here → why it has no cause here."""
 
 
 def render() -> str:
@@ -101,7 +138,18 @@ def _errors() -> str:
 
 
 def _absent() -> str:
-    return _DIFFERENCES.format(actions=_code(sorted(actions.NOT_SUPPORTED)), attributes=_code(settings.NOT_SUPPORTED))
+    return _DIFFERENCES.format(
+        actions=_code(sorted(actions.NOT_SUPPORTED)),
+        attributes=_code(settings.NOT_SUPPORTED),
+        never_raised=_table(("error of AWS", "why it is not raised"), _never_raised()),
+        large=LARGE_BODY_BYTES,
+        wide=PUNCTUATION_MAX,
+    )
+
+
+def _never_raised() -> Iterator[tuple[str, str]]:
+    for name, reason in NEVER_RAISED.items():
+        yield f"`{name}`", reason
 
 
 def _names(codes: Iterable[errors.Code]) -> str:

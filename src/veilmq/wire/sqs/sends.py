@@ -107,4 +107,4 @@ def _refuse_fifo(request: MessageToSend) -> None:
             "The request include parameter that is not valid for this queue type.",
         )
     if request.message_group_id is not None:
-        raise not_supported("MessageGroupId (FIFO queues and fair queues)")
+        raise not_supported("MessageGroupId (FIFO queues and fair queues)", "leave it out")

@@ -110,7 +110,7 @@ def _setting(name: str) -> Setting:
     if setting is not None:
         return setting
     if name in NOT_SUPPORTED:
-        raise not_supported(f"the queue attribute {name}")
+        raise not_supported(f"the queue attribute {name}", "leave it out")
     raise unknown_attribute(name)
 
 
