@@ -52,7 +52,7 @@ bench: setup-bench ## measure beside the ceiling and the peers: one table
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 prove-crash: setup ## the crash proofs at full size: kill, lose power, fill the disk
-	@VEILMQ_PROVE=whole $(PYTEST) tests/proofs -m proof -k crash --timeout 3600 $(ARGS)
+	@PROVE=whole $(PYTEST) tests/proofs -m proof -k crash --timeout 3600 $(ARGS)
 
 prove-flat: setup-bench ## flatness at full size: memory, cost and restart with three million messages
 	@$(BIN)/python -m benchmarks --whole --no-peers --only backlog --only idle $(ARGS)

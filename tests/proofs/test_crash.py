@@ -2,7 +2,7 @@
 
 Afterwards every acknowledged send is there unless its delete was asked for, no delete acknowledged for the current
 receipt came back, no message was delivered before its deadline, every receive count lies between the receives
-answered and attempted, and receipts issued before a kill worked after it. `VEILMQ_PROVE=whole` kills thirty times.
+answered and attempted, and receipts issued before a kill worked after it. `PROVE=whole` kills thirty times.
 """
 
 import os
@@ -19,7 +19,7 @@ from tests.proofs.ledger import Ledger, Receipt
 from tests.proofs.served import ServedFolder
 from tests.proofs.sqs_caller import Refused, SqsCaller, Unanswered, Unreached
 
-WHOLE = os.environ.get("VEILMQ_PROVE") == "whole"
+WHOLE = os.environ.get("PROVE") == "whole"
 KILLS = 30 if WHOLE else 4
 SEED = 20_240_229
 TIMEOUT_S = 2

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from veilmq.server.setting_kinds import SettingValue
+from veilmq.server.setting_kubernetes import REMEDY, is_link, is_of_service
 from veilmq.server.settings import ENVIRONMENT_PREFIX, MEMORY, SETTINGS, ServerSettings, Setting, SettingError
 
 FILE_NAME = "veilmq.toml"
@@ -21,8 +22,8 @@ FILE_NAME = "veilmq.toml"
 FILE_VARIABLE = "VEILMQ_CONFIG"
 """Names the settings file."""
 
-VARIABLES_OF_OTHERS = frozenset({FILE_VARIABLE, "VEILMQ_ENDPOINT", "VEILMQ_PROVE"})
-"""Variables with our prefix that are no settings: of the client commands, and of the proofs in our own tests."""
+VARIABLES_OF_OTHERS = frozenset({FILE_VARIABLE, "VEILMQ_ENDPOINT"})
+"""Variables with our prefix that are no settings: the file's name, and that of the client commands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,17 @@ def _from_flags(flags: Mapping[str, object]) -> dict[str, Given]:
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
     ours = {name for name in environment if name.startswith(ENVIRONMENT_PREFIX)} - VARIABLES_OF_OTHERS
     known = {row.variable: row for row in SETTINGS}
+    ours = {name for name in ours if name in known or not is_of_service(name, environment[name])}
     _refuse_unknown(ours, known=known, origin="environment")
+    _refuse_links(ours, environment=environment, known=known)
     return _read({known[name].name: (environment[name], f"environment variable {name}") for name in ours})
+
+
+def _refuse_links(names: Iterable[str], *, environment: Mapping[str, str], known: Mapping[str, Setting]) -> None:
+    for name in sorted(names):
+        if is_link(environment[name]):
+            origin = f"environment variable {name}"
+            raise SettingError(known[name].name, value=environment[name], origin=origin, problem=REMEDY)
 
 
 def _from_file(named: Path | None, environment: Mapping[str, str]) -> dict[str, Given]:
