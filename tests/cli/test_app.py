@@ -63,6 +63,37 @@ def test_a_wrong_command_is_a_usage_error(arguments: list[str], words: str, veil
     assert answer.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "variables"),
+    [
+        pytest.param([b"send", b"q", b"\xff"], {}, id="no-utf-8"),
+        pytest.param([b"serve", b"--data", b"\xff"], {}, id="path"),
+        pytest.param(
+            ["queue", "create", "été".encode()],
+            {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+            id="ascii",
+        ),
+    ],
+)
+def test_bytes_that_are_no_text_are_a_usage_error(arguments: list[str | bytes], variables: dict[str, str]) -> None:
+    """Exit code 2 and one line, in which they are escaped; nothing is sent."""
+    answer = subprocess.run(
+        [*COMMAND, *arguments], env=environment(**variables), capture_output=True, timeout=60, check=False
+    )
+    assert (answer.returncode, answer.stdout) == (2, b"")
+    assert answer.stderr.startswith(b"veilmq: The argument '")
+    assert b"is not text in the encoding of this locale (" in answer.stderr
+    assert answer.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["serve", "--no-memory"], ["queue", "list", "--no-json"]])
+def test_a_negated_switch_is_not_answered_with_the_switch(arguments: list[str], veilmq: Veilmq) -> None:
+    """`--memory` would be the opposite of what was meant."""
+    answer = veilmq(*arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == f"veilmq: Unknown option: {arguments[-1]}. A switch is off unless it is given.\n"
+
+
 def test_no_server_says_how_to_start_one(veilmq: Veilmq) -> None:
     """Exit code 1, the endpoint, the reason and the remedy."""
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -181,3 +181,15 @@ class TestConfirmation:
         assert answer.code == 2
         assert "add --yes" in answer.err
         assert client.show("orders").visible == 1, left
+
+
+@pytest.mark.usefixtures("server")
+def test_a_name_that_no_queue_can_have_is_named(veilmq: Veilmq) -> None:
+    """What the server says about it has no subject; the other refusals have theirs."""
+    answer = veilmq("queue", "create", "a/b")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == (
+        "veilmq: The queue name 'a/b' is invalid: Can only include alphanumeric characters, hyphens, or underscores. "
+        "1 to 80 in length. (InvalidParameterValueException)\n"
+    )
+    assert "queue name" not in veilmq("queue", "create", "").err

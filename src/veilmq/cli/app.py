@@ -5,10 +5,11 @@ answer, and raises when it fails.
 """
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, UnknownOptionError
 
 from veilmq import __version__
 from veilmq.cli.doctor import doctor
@@ -30,6 +31,9 @@ FAILED = 1
 ASKED_WRONGLY = 2
 INTERRUPTED = 130
 READER_GONE = 141
+
+_UNDECODED = re.compile("[\ud800-\udfff]")
+_NEGATED = "Unknown option: --no-"
 
 _REMEDIES = {
     "QueueDoesNotExist": "`veilmq queue list` names those that do; `veilmq queue create` makes one.",
@@ -71,8 +75,10 @@ def _queue() -> App:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that ``arguments`` (default: those of the process) name, and return its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = build()(None if arguments is None else list(arguments))
+        _check_text(given)
+        code = build()(given)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -85,11 +91,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else DONE
 
 
+def _check_text(arguments: Sequence[str]) -> None:
+    """Refuse bytes that the interpreter could not decode, which it hands over as halves of surrogate pairs."""
+    for argument in arguments:
+        if not argument.isascii() and _UNDECODED.search(argument):
+            encoding = sys.getfilesystemencoding()
+            raise UsageError(f"The argument {argument!a} is not text in the encoding of this locale ({encoding}).")
+
+
 def _sentence(error: Exception) -> str:
     """Return what ``error`` says, and what to do about it, on one line."""
     if isinstance(error, CycloptsError):
         error.verbose = False  # where in our code an option is defined helps nobody who mistyped it
     text = " ".join(str(error).split())
+    if isinstance(error, UnknownOptionError) and text.startswith(_NEGATED):
+        text, _, _ = text.partition(" Did you mean")  # the nearest name to --no-memory means its opposite
+        text += " A switch is off unless it is given."
     if isinstance(error, Unreachable):
         text += " Start a server with `veilmq serve`, or name another with --endpoint."
     if isinstance(error, ClientError):
