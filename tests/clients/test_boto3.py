@@ -217,9 +217,12 @@ def test_invalid_values(sqs: Any, url: str, call: Any) -> None:
     assert caught.value.response["Error"]["Code"] == "InvalidParameterValue"
 
 
-def test_a_long_poll_gets_a_message_that_is_sent_while_it_waits(sqs: Any, url: str) -> None:
+def test_a_long_poll_gets_a_message_that_is_sent_while_it_waits(sqs: Any, url: str, server: RunningServer) -> None:
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(sqs.receive_message, QueueUrl=url, WaitTimeSeconds=20)
+        while server.parked == 0:
+            assert not waiting.done(), "the poll ended before anything was sent"
+        assert server.parked == 1
         sqs.send_message(QueueUrl=url, MessageBody="now")
         assert _bodies(waiting.result(timeout=10)) == ["now"]
 
