@@ -97,6 +97,15 @@ class HttpHost:
         """Answer a held request."""
         self.call(lambda: held.request.respond(200, b"", body))
 
+    def drain(self) -> None:
+        """Begin to drain."""
+        self._draining = asyncio.run_coroutine_threadsafe(self.connections.drain(), self._loop)
+
+    def await_nobody(self) -> None:
+        """Wait until no connection is open."""
+        emptied = asyncio.wait_for(self.connections._emptied.wait(), PATIENCE_S)
+        asyncio.run_coroutine_threadsafe(emptied, self._loop).result(PATIENCE_S)
+
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=self._loop_factory) as runner:
             runner.run(self._serve())
@@ -122,7 +131,10 @@ class HttpHost:
         self._ready.set_result(None)
         await self._stop.wait()
         server.close()
-        await self.connections.drain(within_s=1)
+        try:
+            await asyncio.wait_for(self.connections.drain(), 1)
+        except TimeoutError:
+            self.connections.abort()
 
 
 class Client:

@@ -1,14 +1,24 @@
 """Health and metrics, over HTTP."""
 
+import asyncio
 import json
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from veilmq.server.admin import DRAINING, FAILED, FULL
-from veilmq.testing import RunningServer
+from veilmq.core.commands import Command, CreateQueue, ShowQueue
+from veilmq.core.ports import Done
+from veilmq.engines.embedded import EmbeddedEngine
+from veilmq.engines.execute import execute
+from veilmq.server.admin import COUNTED_TOGETHER, DRAINING, FAILED, FULL, Admin
+from veilmq.server.connections import Connections
+from veilmq.server.longpoll import LongPolls
+from veilmq.server.metrics import Metrics
+from veilmq.testing import RunningServer, VirtualClock
 
 
 @pytest.fixture
@@ -18,10 +28,11 @@ def server() -> Iterator[RunningServer]:
         yield running
 
 
-def get(server: RunningServer, path: str) -> tuple[int, str]:
+def get(server: RunningServer, path: str, **headers: str) -> tuple[int, str]:
     """Return status and text of a page of the operator."""
+    asked = urllib.request.Request(server.admin_endpoint.replace("0.0.0.0", "127.0.0.1") + path, headers=headers)
     try:
-        with urllib.request.urlopen(server.admin_endpoint + path, timeout=10) as reply:
+        with urllib.request.urlopen(asked, timeout=10) as reply:
             return reply.status, reply.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -45,22 +56,106 @@ def test_a_running_server_is_live_and_ready(server: RunningServer) -> None:
     assert get(server, "/nothing")[0] == 404
 
 
+def test_a_server_that_is_draining_is_not_ready(server: RunningServer) -> None:
+    """While somebody is still being served it says so, and is live."""
+    host, port = server.endpoint.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as sender:
+        sender.sendall(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
+        assert sender.recv(1_000).startswith(b"HTTP/1.1 100 ")
+        server.request_stop()
+        assert get(server, "/health/ready") == (503, f"{DRAINING}\n")
+        assert get(server, "/health/live")[0] == 200
+        sender.sendall(b"{}")
+        assert sender.makefile("rb").read().startswith(b"HTTP/1.1 404 ")
+
+
+def test_a_server_without_room_is_not_ready(tmp_path: Path) -> None:
+    """No disk has as much room as this one is told to keep free; the server is live all the same."""
+    with RunningServer(data=tmp_path, free_space_reserve_bytes=2**50) as server:
+        assert get(server, "/health/ready") == (503, f"{FULL}\n")
+        assert get(server, "/health/live")[0] == 200
+
+
+def test_a_server_whose_store_failed_is_not_ready(monkeypatch: pytest.MonkeyPatch, server: RunningServer) -> None:
+    """For the moment that it still lives."""
+    monkeypatch.setattr(EmbeddedEngine, "has_failed", True)
+    assert get(server, "/health/ready") == (503, f"{FAILED}\n")
+
+
 @pytest.mark.parametrize(
-    ("owner", "attribute", "text"),
+    "headers",
     [
-        pytest.param("veilmq.server.connections.Connections", "draining", DRAINING, id="draining"),
-        pytest.param("veilmq.engines.embedded.EmbeddedEngine", "has_failed", FAILED, id="failed"),
-        pytest.param("veilmq.engines.embedded.EmbeddedEngine", "is_short_of_space", FULL, id="full"),
+        pytest.param({"Sec-Fetch-Site": "cross-site"}, id="cross-site"),
+        pytest.param({"Origin": "http://evil.example"}, id="other-origin"),
+        pytest.param({"Host": "evil.example"}, id="name-that-was-pointed-at-us"),
+        pytest.param({"Host": "evil.example:9325", "Origin": "http://evil.example:9325"}, id="with-its-origin"),
     ],
 )
-def test_a_server_that_is_not_ready_says_why(
-    monkeypatch: pytest.MonkeyPatch, server: RunningServer, owner: str, attribute: str, text: str
-) -> None:
-    """Each obstacle has its sentence; the server is live all the same."""
-    holds = property(lambda _: True, lambda _, __: None)
-    monkeypatch.setattr(f"{owner}.{attribute}", holds, raising=False)
-    assert get(server, "/health/ready") == (503, f"{text}\n")
-    assert get(server, "/health/live")[0] == 200
+@pytest.mark.parametrize("path", ["/metrics", "/health/ready", "/nothing"])
+def test_foreign_web_pages_are_refused(server: RunningServer, headers: dict[str, str], path: str) -> None:
+    """A browser shows nothing of the operator's to somebody else's page."""
+    assert get(server, path, **headers)[0] == 403
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:9325", "127.0.0.1:1", "[::1]:9325"])
+def test_addresses_that_nobody_else_can_take_are_served(server: RunningServer, host: str) -> None:
+    """Through a forwarded port, for example."""
+    assert get(server, "/health/live", Host=host)[0] == 200
+
+
+def test_a_server_that_others_reach_has_names_that_it_does_not_know() -> None:
+    """Behind a service's name, for example; web pages are refused all the same."""
+    with RunningServer(admin_host="0.0.0.0", insecure=True) as server:
+        assert get(server, "/health/live", Host="veilmq.internal:9325")[0] == 200
+        assert get(server, "/health/live", Origin="http://evil.example")[0] == 403
+
+
+class Counting(EmbeddedEngine):
+    """An engine in memory that knows how many questions for counts were asked at once."""
+
+    asked = 0
+    asked_max = 0
+
+    def submit(self, command: Command, done: Done) -> None:
+        """Count what is counted."""
+        if not isinstance(command, ShowQueue):
+            super().submit(command, done)
+            return
+        self.asked += 1
+        self.asked_max = max(self.asked, self.asked_max)
+
+        def answered(result: object) -> None:
+            self.asked -= 1
+            done(result)
+
+        super().submit(command, answered)
+
+
+def test_many_queues_are_counted_a_few_at_a_time() -> None:
+    """So that everybody else is served between them."""
+
+    async def story() -> None:
+        clock = VirtualClock()
+        engine = Counting.open(None, clock=clock)
+        for number in range(3 * COUNTED_TOGETHER):
+            await execute(engine, CreateQueue(queue=f"000000000000/q{number}"))
+        polls = LongPolls(engine=engine, clock=clock)
+        connections = Connections(handler=lambda _: None)
+        admin = Admin(engine=engine, clock=clock, polls=polls, connections=connections, metrics=Metrics())
+        assert len(await admin._counts()) == 3 * COUNTED_TOGETHER
+        assert engine.asked_max == COUNTED_TOGETHER
+        await engine.close()
+
+    asyncio.run(story())
+
+
+def test_what_the_parser_refuses_is_counted(server: RunningServer) -> None:
+    """Under the name of requests that name no action."""
+    host, port = server.endpoint.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as sender:
+        sender.sendall(b"NONSENSE\r\n\r\n")
+        assert sender.makefile("rb").readline().startswith(b"HTTP/1.1 400 ")
+    assert 'veilmq_requests_total{action="unknown",code="400"} 1.0' in get(server, "/metrics")[1].splitlines()
 
 
 def test_metrics_count_requests_and_show_queues(server: RunningServer) -> None:

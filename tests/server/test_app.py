@@ -1,5 +1,6 @@
 """The server as a process: how it begins, what it refuses to begin with, and how it ends."""
 
+import contextlib
 import io
 import json
 import os
@@ -17,8 +18,8 @@ import pytest
 from botocore.config import Config
 
 from veilmq.engines.embedded import FolderError
-from veilmq.server.app import StoreFailedError, announce, engine_options
-from veilmq.server.listener import BindError, bind
+from veilmq.server.app import StoreFailedError, announce, engine_options, program_as_started
+from veilmq.server.listener import BindError
 from veilmq.server.settings import ServerSettings, SettingError
 from veilmq.testing import RunningServer
 
@@ -48,6 +49,15 @@ class Process:
         first = self.popen.stdout.readline()
         assert "serves Amazon SQS at http://" in first, first
         self.endpoint = first.split()[-1]
+
+    def admin_address(self) -> tuple[str, int]:
+        """Read on in what it prints, to the address of the operator's port."""
+        assert self.popen.stdout is not None
+        for line in self.popen.stdout:
+            if "health and metrics" in line:
+                host, port = line.split("http://")[1].strip().split(":")
+                return host, int(port)
+        pytest.fail("no address was printed")
 
     def client(self) -> Any:
         """Return a boto3 client that does not retry."""
@@ -113,13 +123,9 @@ def test_sigterm_answers_who_waits_and_keeps_what_was_acknowledged(process: Proc
 
 def await_parked_poll(process: Process) -> None:
     """Ask the metrics until a poll is parked; each question is a round trip through the server's loop."""
-    assert process.popen.stdout is not None
-    admin = ""
-    while "health and metrics" not in admin:
-        admin = process.popen.stdout.readline()
-    address = admin.split("http://")[1].strip().split(":")
+    address = process.admin_address()
     for _ in range(10_000):
-        with socket.create_connection((address[0], int(address[1])), timeout=PATIENCE_S) as asked:
+        with socket.create_connection(address, timeout=PATIENCE_S) as asked:
             asked.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
             if b"veilmq_long_polls_parked 1.0" in asked.makefile("rb").read():
                 return
@@ -179,8 +185,9 @@ def test_a_second_server_on_the_same_folder_is_refused(process: Process, tmp_pat
         check=False,
     )
     assert second.returncode == 1
+    assert second.stderr.startswith("veilmq: ")
+    assert second.stderr.count("\n") == 1
     assert str(tmp_path / "data") in second.stderr
-    assert "Traceback" not in second.stderr
     assert process.client().list_queues()["ResponseMetadata"]["HTTPStatusCode"] == 200
 
 
@@ -198,18 +205,6 @@ def test_a_port_in_use_is_refused(setting: str) -> None:
         flag = "--" + setting.replace("_", "-")
         with pytest.raises(BindError, match=rf"127\.0\.0\.1:{number}: the port is in use.*{flag} "):
             RunningServer(**{setting: number}).__enter__()
-
-
-def test_an_unknown_host_is_refused() -> None:
-    """A name that means nothing here."""
-    with pytest.raises(BindError, match="not known here"):
-        bind("no.such.host.invalid", 0, setting="port")
-
-
-def test_an_address_of_another_machine_is_refused() -> None:
-    """TEST-NET-1 (RFC 5737) is nobody's."""
-    with pytest.raises(BindError, match="not one of this machine"):
-        bind("192.0.2.1", 0, setting="port")
 
 
 def test_off_loopback_needs_insecure() -> None:
@@ -240,6 +235,69 @@ def test_the_announcement_says_how_to_begin() -> None:
     assert "in memory only" in text
     assert "veilmq queue create hello" in text
     assert "veilmq send hello" in text
+
+
+def test_the_announced_commands_are_what_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They can be pasted where the server was started, whether or not the program is on the path."""
+    program = tmp_path / "my env" / "bin" / "veilmq"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    module = str(tmp_path / "veilmq" / "__main__.py")
+    python = str(program.with_name("python"))
+    monkeypatch.chdir(tmp_path)
+    assert program_as_started(str(program), python=python) == "'my env/bin/python' -m veilmq"  # cannot be started
+    program.chmod(0o755)
+    assert program_as_started("my env/bin/veilmq", python=python) == "'my env/bin/veilmq'"
+    assert program_as_started(module, python=python) == "'my env/bin/python' -m veilmq"
+    monkeypatch.chdir(program.parent.parent)
+    assert program_as_started(str(program), python=python) == "bin/veilmq"
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    assert program_as_started(str(program), python=python) == "veilmq"
+
+
+def test_an_admin_client_that_does_not_read_does_not_hold_up_a_second_signal(process: Process) -> None:
+    """The second signal cuts it off; the store is closed properly all the same."""
+    address = process.admin_address()
+    with socket.socket() as reader:
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        reader.settimeout(1)
+        reader.connect(address)
+        with contextlib.suppress(TimeoutError):  # until the server takes no more
+            while True:
+                reader.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
+        process.popen.send_signal(signal.SIGTERM)
+        logged(process.popen.stderr, "stopping")
+        process.popen.send_signal(signal.SIGTERM)
+        status, log = process.end(within_s=10)
+    assert status == 0
+    assert "stopped" in log
+    assert "Traceback" not in log
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_queue_urls_have_the_port_where_no_host_is_sent(version: str) -> None:
+    """HTTP/1.0 may leave the header out; the URL has to work nevertheless. HTTP/1.1 may not."""
+    with RunningServer() as server:
+        host, port = server.endpoint.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as asking:
+            head = f"POST / HTTP/{version}\r\nX-Amz-Target: AmazonSQS.CreateQueue\r\nContent-Length: 17\r\n\r\n"
+            asking.sendall(head.encode() + b'{"QueueName":"q"}')
+            asking.shutdown(socket.SHUT_WR)
+            reply = asking.makefile("rb").read()
+        if version == "1.0":
+            assert json.loads(reply.partition(b"\r\n\r\n")[2]) == {"QueueUrl": f"{server.endpoint}/000000000000/q"}
+        else:
+            assert reply.startswith(b"HTTP/1.1 400 ")
+
+
+def test_account_and_region_reach_the_replies() -> None:
+    """In the URL and in the ARN of a queue."""
+    with RunningServer(account="123456789012", region="eu-central-1") as server:
+        sqs = client(server.endpoint)
+        url = sqs.create_queue(QueueName="q")["QueueUrl"]
+        assert url == f"{server.endpoint}/123456789012/q"
+        attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]
+        assert attributes == {"QueueArn": "arn:aws:sqs:eu-central-1:123456789012:q"}
 
 
 def test_settings_of_the_engine_reach_it() -> None:

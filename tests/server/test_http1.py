@@ -420,6 +420,27 @@ def test_a_client_that_does_not_read_is_cut_off() -> None:
         assert host.handled < 100
 
 
+def test_a_client_with_replies_that_it_does_not_take_is_cut_off() -> None:
+    """What is not sent after the limit is thrown away: the connection does not wait for ever to be closed."""
+    with HttpHost(HttpLimits(request_s_max=0.3, body_bytes_max=50_000_000)) as host, host.client() as client:
+        body = b"x" * 40_000_000
+        client.send(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        host.await_nobody()
+
+
+def test_draining_hurries_who_waits() -> None:
+    """Nobody has to wait for the drain to end, or for a deadline of its own."""
+    with HttpHost() as host, host.client() as client:
+        client.send(HOLD)
+        held = host.await_held()
+        host.drain()
+        reply = client.read()
+        assert (reply.body, reply.headers["connection"]) == (b"hurried", "close")
+        assert held.told == ["hurry"]
+        assert client.at_end()
+        host.await_nobody()
+
+
 def test_a_request_cut_short_is_refused(client: Client) -> None:
     """A client that ends in the middle, but still listens, is told."""
     client.send(HEAD + b"Content-Length: 5\r\n\r\nab")

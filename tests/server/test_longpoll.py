@@ -6,6 +6,7 @@ from typing import Any
 
 from veilmq.core.commands import (
     ChangeVisibility,
+    Command,
     CreateQueue,
     Delete,
     DeleteQueue,
@@ -17,7 +18,8 @@ from veilmq.core.commands import (
     ShowQueue,
     VisibilityChange,
 )
-from veilmq.core.errors import QueueNotFound
+from veilmq.core.errors import InternalError, QueueNotFound
+from veilmq.core.ports import Done
 from veilmq.core.results import Received
 from veilmq.engines.embedded import EmbeddedEngine
 from veilmq.engines.execute import execute
@@ -27,6 +29,20 @@ from veilmq.testing import VirtualClock
 QUEUE = "000000000000/q"
 
 
+class Faulty(EmbeddedEngine):
+    """An engine that answers as many receives as it is told with an error."""
+
+    faults = 0
+
+    def submit(self, command: Command, done: Done) -> None:
+        """Take a command, or fail."""
+        if self.faults and isinstance(command, Receive):
+            self.faults -= 1
+            asyncio.get_running_loop().call_soon(done, InternalError())
+        else:
+            super().submit(command, done)
+
+
 class Bench:
     """An engine in memory with one queue, its long polls, and a record of who was answered what, and when."""
 
@@ -34,7 +50,7 @@ class Bench:
         """Made in the event loop."""
         self.clock = VirtualClock()
         self.start_ms = self.clock.now_ms()
-        self.engine = EmbeddedEngine.open(None, clock=self.clock)
+        self.engine = Faulty.open(None, clock=self.clock)
         self.polls = LongPolls(engine=self.engine, clock=self.clock)
         self.heard: list[tuple[str, int, Any]] = []
 
@@ -411,5 +427,18 @@ def test_parked_polls_set_off_nothing() -> None:
         await bench.send("a")
         assert bench.heard == [("0", 19_999, ["a"])]
         assert bench.polls.parked == 99
+
+    run(story)
+
+
+def test_a_poll_answered_with_an_error_passes_the_question_on() -> None:
+    """The message that it was woken for does not wait beside the next one in the line."""
+
+    async def story(bench: Bench) -> None:
+        await bench.parked("one", "two")
+        bench.engine.faults = 1
+        await bench.send("a")
+        assert bench.heard == [("one", 0, InternalError), ("two", 0, ["a"])]
+        assert bench.polls.parked == 0
 
     run(story)

@@ -1,16 +1,16 @@
 """The second port: health for whoever starts and stops servers, metrics for whoever watches them.
 
 ``/health/live`` answers while the event loop turns; ``/health/ready`` says whether requests should be sent here, and
-if not, why; ``/metrics`` is for Prometheus. Starlette on Uvicorn, in the same event loop as the queues.
+if not, why; ``/metrics`` is for Prometheus. Starlette on Uvicorn, in the same event loop as the queues, which are not
+held up: queues are counted a few at a time, and the text of the metrics is made in another thread, one at a time.
 """
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -21,10 +21,17 @@ from veilmq.core.commands import ShowQueue
 from veilmq.core.ports import Clock, Engine
 from veilmq.core.results import QueueCounts, QueueView
 from veilmq.engines.execute import execute
+from veilmq.server.admin_guard import AdminGuard
+from veilmq.server.admin_server import serving
 from veilmq.server.connections import Connections
+from veilmq.server.listener import is_loopback
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.prometheus import Snapshot, exposition
+from veilmq.server.shutdown import Shutdown
+
+COUNTED_TOGETHER = 32
+"""The queues that are counted between two other things."""
 
 DRAINING = "The server is draining: it is about to stop."
 FAILED = "The store has failed; the process is about to end, and recovers when it is started again."
@@ -58,6 +65,7 @@ class Admin:
         self._polls = polls
         self._connections = connections
         self._metrics = metrics
+        self._showing = asyncio.Lock()
         self.app = Starlette(
             routes=[
                 Route("/health/live", self._live),
@@ -66,21 +74,12 @@ class Admin:
             ]
         )
 
-    @asynccontextmanager
-    async def serving(self, listener: socket.socket) -> AsyncIterator[None]:
-        """Serve on ``listener`` while the context lasts."""
-        config = uvicorn.Config(
-            self.app, log_config=None, log_level="warning", access_log=False, lifespan="off", date_header=False
-        )
-        config.load()
-        server = uvicorn.Server(config)
-        server.lifespan = config.lifespan_class(config)
-        # Without its main loop, which wakes up ten times a second for a Date header and takes over the signals.
-        await server.startup(sockets=[listener])
-        try:
-            yield
-        finally:
-            await server.shutdown(sockets=[listener])
+    def serving(
+        self, listeners: Sequence[socket.socket], *, host: str, shutdown: Shutdown
+    ) -> AbstractAsyncContextManager[None]:
+        """Serve on ``listeners``, which are those of ``host``, while the context lasts."""
+        guarded = AdminGuard(self.app, own_name=host, any_name=not is_loopback(listeners))
+        return serving(guarded, listeners, shutdown=shutdown)
 
     def obstacles(self) -> list[str]:
         """Return why no requests should be sent here."""
@@ -101,18 +100,25 @@ class Admin:
         return PlainTextResponse("ready\n")
 
     async def _show_metrics(self, request: Request) -> Response:
-        snapshot = Snapshot(
-            metrics=self._metrics,
-            queues=await self._counts(),
-            now_ms=self._clock.now_ms(),
-            parked_polls=self._polls.parked,
-            open_connections=len(self._connections),
-        )
-        return Response(exposition(snapshot), media_type=CONTENT_TYPE_LATEST)
+        async with self._showing:
+            queues = await self._counts()
+            snapshot = Snapshot(
+                metrics=self._metrics.copy(),
+                queues=queues,
+                now_ms=self._clock.now_ms(),
+                parked_polls=self._polls.parked,
+                open_connections=len(self._connections),
+            )
+            text = await asyncio.to_thread(exposition, snapshot)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     async def _counts(self) -> Sequence[tuple[str, QueueCounts]]:
         """Count all queues; one that was deleted meanwhile is left out."""
         names = self._engine.queues()
-        asked = (execute(self._engine, ShowQueue(queue=name, counts=True)) for name in names)
-        views = await asyncio.gather(*asked, return_exceptions=True)
-        return [(view.queue, view.counts) for view in views if isinstance(view, QueueView) and view.counts is not None]
+        counted: list[tuple[str, QueueCounts]] = []
+        for first in range(0, len(names), COUNTED_TOGETHER):
+            some = names[first : first + COUNTED_TOGETHER]
+            asked = (execute(self._engine, ShowQueue(queue=name, counts=True)) for name in some)
+            views = await asyncio.gather(*asked, return_exceptions=True)
+            counted += [(view.queue, view.counts) for view in views if isinstance(view, QueueView) and view.counts]
+        return counted

@@ -2,11 +2,14 @@
 
 Order matters at both ends. The store is opened before anyone can ask, and closed after everyone has been answered:
 at the first SIGTERM the server accepts no more, lets running commands finish, answers long polls with nothing, closes
-idle connections, and then the store.
+idle connections, then the operator's port, which tells of that meanwhile, and then the store.
 """
 
 import asyncio
 import logging
+import os
+import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -21,15 +24,13 @@ from veilmq.server.admin import Admin
 from veilmq.server.connections import Connections
 from veilmq.server.dispatch import Dispatcher
 from veilmq.server.event_loop import loop_factory
-from veilmq.server.listener import BindError, bind, url
+from veilmq.server.listener import BindError, authority, bind, close, url
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.settings import ServerSettings
 from veilmq.server.shutdown import Shutdown
 
 log = logging.getLogger(__name__)
-
-_FAILURE_GRACE_S = 1.0  # for the answers "unknown" to reach those who wait
 
 
 class StoreFailedError(Exception):
@@ -57,27 +58,35 @@ async def serve(
     Raises ``FolderError``, ``BindError``, and ``StoreFailedError`` when the store failed.
     """
     clock = clock or SystemClock()
-    shutdown = Shutdown()
+    shutdown = Shutdown(grace_s=settings.drain_s_max)
     async with AsyncExitStack() as closing:
+        closing.enter_context(shutdown.on_signals())
         engine = EmbeddedEngine.open(
             settings.data, clock=clock, options=engine_options(settings), on_fatal=shutdown.fail
         )
         closing.push_async_callback(engine.close)
-        listener = closing.enter_context(bind(settings.host, settings.port, setting="port"))
-        admin_listener = closing.enter_context(bind(settings.admin_host, settings.admin_port, setting="admin_port"))
+        listeners = bind(settings.host, settings.port, setting="port")
+        closing.callback(close, listeners)
+        admin_listeners = bind(settings.admin_host, settings.admin_port, setting="admin_port")
+        closing.callback(close, admin_listeners)
 
         polls, metrics = LongPolls(engine=engine, clock=clock), Metrics()
         dispatcher = Dispatcher(
-            polls=polls, metrics=metrics, host=settings.host, account=settings.account, region=settings.region
+            polls=polls,
+            metrics=metrics,
+            host=settings.host,
+            account=settings.account,
+            region=settings.region,
+            address=authority(listeners[0]),
         )
-        connections = Connections(handler=dispatcher.handle)
+        connections = Connections(handler=dispatcher.handle, refused=dispatcher.count_refused)
         admin = Admin(engine=engine, clock=clock, polls=polls, connections=connections, metrics=metrics)
-        await closing.enter_async_context(admin.serving(admin_listener))
-        closing.enter_context(shutdown.on_signals())
-        acceptor = await asyncio.get_running_loop().create_server(connections.protocol, sock=listener)
+        await closing.enter_async_context(admin.serving(admin_listeners, host=settings.admin_host, shutdown=shutdown))
+        loop = asyncio.get_running_loop()
+        acceptors = [await loop.create_server(connections.protocol, sock=listener) for listener in listeners]
         bound = Bound(
-            endpoint=url(listener),
-            admin_endpoint=url(admin_listener),
+            endpoint=url(listeners[0]),
+            admin_endpoint=url(admin_listeners[0]),
             data=settings.data,
             engine=engine,
             polls=polls,
@@ -85,9 +94,10 @@ async def serve(
             fail=shutdown.fail,
         )
         await _until_the_end(bound, shutdown, ready=ready)
-        acceptor.close()
+        for acceptor in acceptors:
+            acceptor.close()
         polls.close()
-        await _drain(connections, shutdown, within_s=settings.drain_s_max)
+        await shutdown.let_finish(connections.drain(), cut=connections.abort)
     if shutdown.failure is not None:
         raise StoreFailedError(f"The store has failed: {shutdown.failure}") from shutdown.failure
     log.info("stopped")
@@ -100,7 +110,10 @@ def run(settings: ServerSettings, *, stream: TextIO | None = None) -> int:
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(serve(settings, ready=lambda bound: announce(bound, stream)))
-    except (FolderError, BindError, StoreFailedError) as error:
+    except (FolderError, BindError) as error:
+        sys.stderr.write(f"veilmq: {error}\n")
+        return 1
+    except StoreFailedError as error:
         log.error("%s", error)
         return 1
     return 0
@@ -109,16 +122,39 @@ def run(settings: ServerSettings, *, stream: TextIO | None = None) -> int:
 def announce(bound: Bound, stream: TextIO) -> None:
     """Tell a person where the server is and how to send a first message."""
     kept = "in memory only, gone when the server stops" if bound.data is None else f"in {bound.data.resolve()}"
+    program = program_as_started(sys.argv[0])
     stream.write(
         f"""veilmq serves Amazon SQS at {bound.endpoint}
   messages are kept {kept}
   health and metrics are at {bound.admin_endpoint}
 Send a first message from another terminal:
-  veilmq queue create hello --endpoint {bound.endpoint}
-  veilmq send hello 'Hello, world' --endpoint {bound.endpoint}
+  {program} queue create hello --endpoint {bound.endpoint}
+  {program} send hello 'Hello, world' --endpoint {bound.endpoint}
 """
     )
     stream.flush()
+
+
+def program_as_started(started: str, *, python: str = sys.executable) -> str:
+    """Return how a person starts the program whose ``sys.argv[0]`` is ``started``, from this folder, in a shell.
+
+    What is not the command itself (``python -m veilmq``, a program that embeds the server) becomes ``python -m veilmq``
+    with the Python that runs it.
+    """
+    if Path(started).stem == "veilmq" and Path(started).is_file() and os.access(started, os.X_OK):
+        return _as_typed(started)
+    return f"{_as_typed(python)} -m veilmq"
+
+
+def _as_typed(path: str) -> str:
+    """Return the shortest way to start the program at ``path``: its name, a path from here, or the whole path."""
+    name = Path(path).name
+    if (found := shutil.which(name)) is not None and Path(found).absolute() == Path(path).absolute():
+        return shlex.quote(name)
+    here = Path.cwd()
+    whole = Path(path).absolute()
+    shown = whole.relative_to(here) if whole.is_relative_to(here) else whole
+    return shlex.quote(str(shown))
 
 
 async def _until_the_end(bound: Bound, shutdown: Shutdown, *, ready: Callable[[Bound], None] | None) -> None:
@@ -127,20 +163,6 @@ async def _until_the_end(bound: Bound, shutdown: Shutdown, *, ready: Callable[[B
         ready(bound)
     await shutdown.requested.wait()
     log.info("stopping: %d long polls wait", bound.polls.parked)
-
-
-async def _drain(connections: Connections, shutdown: Shutdown, *, within_s: float) -> None:
-    """Let everyone finish, for ``within_s`` at most, unless there is no time for that."""
-    if shutdown.failure is not None:
-        await connections.drain(within_s=_FAILURE_GRACE_S)
-        return
-    draining = asyncio.ensure_future(connections.drain(within_s=within_s))
-    hurried = asyncio.ensure_future(shutdown.at_once.wait())
-    await asyncio.wait((draining, hurried), return_when=asyncio.FIRST_COMPLETED)
-    hurried.cancel()
-    if not draining.done():
-        connections.abort()
-    await draining
 
 
 def engine_options(settings: ServerSettings) -> EngineOptions:

@@ -74,15 +74,12 @@ class Connections:
         self._look_at_s = at_s + self._gap_s
         self._timer = self._loop.call_at(self._look_at_s, self._look)
 
-    async def drain(self, *, within_s: float) -> None:
-        """Let every connection answer what it was asked and close; cut off those that are not done in time."""
+    async def drain(self) -> None:
+        """Let every connection answer what it was asked and close; ``abort`` makes it end."""
         self.draining = True
         for connection in list(self._open):
             connection.drain()
-        try:
-            await asyncio.wait_for(self._emptied.wait(), within_s)
-        except TimeoutError:
-            self.abort()
+        await self._emptied.wait()
 
     def abort(self) -> None:
         """Close all connections at once."""

@@ -1,43 +1,111 @@
-"""Listening sockets: bound before anything is promised, with an error that says what to do."""
+"""Listening sockets: bound before anything is promised, with an error that says what to do.
+
+A name is listened on at every address that it stands for (``localhost`` is one of IPv4 and one of IPv6 on most
+machines), at the same port, as a client may try any of them. Addresses that this machine does not have are passed over
+as long as one is left.
+"""
 
 import errno
 import socket
+from collections.abc import Sequence
+from ipaddress import ip_address
+from typing import Any
 
 BACKLOG = 1_024
+
+_Place = tuple[socket.AddressFamily, Any]
+
+_NOT_HERE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT})
+_FREE_PORT_ATTEMPTS = 16
 
 
 class BindError(Exception):
     """An address cannot be listened on; ``str()`` says which, why and what to do."""
 
 
-def bind(host: str, port: int, *, setting: str) -> socket.socket:
-    """Return a socket bound to ``host`` and ``port`` (0: any free one); ``setting`` names the port's setting.
+def bind(host: str, port: int, *, setting: str) -> list[socket.socket]:
+    """Return sockets bound to all addresses of ``host`` at ``port`` (0: any one that is free at all of them).
 
-    Raises ``BindError``.
+    ``setting`` names the port's setting. Raises ``BindError``.
     """
     where = f"{host}:{port}"
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except socket.gaierror as error:
-        raise BindError(f"Cannot listen on {where}: the host is not known here ({error.strerror}).") from None
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)  # now, so that a port in use is noticed here
-        listener.setblocking(False)
-    except OSError as error:
+    places = _places(host, where)
+    for attempt in range(_FREE_PORT_ATTEMPTS):
+        try:
+            return _bind_all(places, port)
+        except OSError as error:
+            taken_at_one_address = port == 0 and len(places) > 1 and error.errno == errno.EADDRINUSE
+            if not taken_at_one_address or attempt == _FREE_PORT_ATTEMPTS - 1:
+                raise BindError(f"Cannot listen on {where}: {_why(error, setting)}") from None
+    raise AssertionError("the last attempt returns or raises")
+
+
+def close(listeners: Sequence[socket.socket]) -> None:
+    """Listen no more."""
+    for listener in listeners:
         listener.close()
-        raise BindError(f"Cannot listen on {where}: {_why(error, setting)}") from None
-    return listener
+
+
+def authority(listener: socket.socket) -> str:
+    """Return host and port of ``listener`` as they stand in a URL."""
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def url(listener: socket.socket) -> str:
     """Return the address of ``listener`` as a client writes it."""
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return "http://" + authority(listener)
+
+
+def is_loopback(listeners: Sequence[socket.socket]) -> bool:
+    """Tell whether only programs of this machine reach ``listeners``."""
+    return all(ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback for listener in listeners)
+
+
+def _places(host: str, where: str) -> list[_Place]:
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise BindError(f"Cannot listen on {where}: the host is not known here ({error.strerror}).") from None
+    return list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+
+
+def _bind_all(places: Sequence[_Place], port: int) -> list[socket.socket]:
+    """Raise ``OSError`` if an address cannot be bound for another reason than that it is not here, or none is here."""
+    listeners: list[socket.socket] = []
+    not_here: OSError | None = None
+    try:
+        for family, address in places:
+            try:
+                listener = _bind_one(family, (address[0], port, *address[2:]), alone=len(places) == 1)
+            except OSError as error:
+                if error.errno not in _NOT_HERE:
+                    raise
+                not_here = error
+            else:
+                listeners.append(listener)
+                port = listener.getsockname()[1]
+    except OSError:
+        close(listeners)
+        raise
+    if not_here is not None and not listeners:
+        raise not_here
+    return listeners
+
+
+def _bind_one(family: socket.AddressFamily, address: tuple[Any, ...], *, alone: bool) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and not alone:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)  # now, so that a port in use is noticed here
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def _why(error: OSError, setting: str) -> str:
@@ -46,6 +114,6 @@ def _why(error: OSError, setting: str) -> str:
         return f"the port is in use; stop the other program, or choose another one with {flag} (0: any free one)."
     if error.errno == errno.EACCES:
         return f"this user may not listen on that port; choose one above 1023 with {flag}."
-    if error.errno == errno.EADDRNOTAVAIL:
+    if error.errno in _NOT_HERE:
         return "the address is not one of this machine."
     return f"{error.strerror}."

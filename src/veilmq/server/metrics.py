@@ -44,6 +44,14 @@ class Metrics:
         series.buckets[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
         series.seconds += seconds
 
+    def copy(self) -> "Metrics":
+        """Return the counters as they are now."""
+        copied = Metrics()
+        for name, series in self._series.items():
+            kept = copied._series[name] = Series()
+            kept.buckets, kept.seconds = series.buckets.copy(), series.seconds
+        return copied
+
     def series(self) -> Iterable[tuple[str, str, Series]]:
         """Yield action, code and what was counted, in order."""
         for action, code in sorted(self._series):

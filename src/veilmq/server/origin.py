@@ -11,7 +11,7 @@ from ipaddress import ip_address
 FOREIGN_SITES = frozenset({b"cross-site", b"same-site"})
 
 EXPLANATION = (
-    "This request comes from a web page of another site, which may not use the queues. "
+    "This request comes from a web page of another site, which may not use this server. "
     "Programs need no Origin header; a page must be served from this address."
 )
 
@@ -24,10 +24,11 @@ def is_foreign(headers: dict[bytes, bytes], *, own_name: str) -> bool:
     if origin is None:
         return False
     host = headers.get(b"host", b"")
-    return origin.lower() != b"http://" + host.lower() or not _is_own(host.decode("latin-1"), own_name)
+    return origin.lower() != b"http://" + host.lower() or not is_own(host.decode("latin-1"), own_name=own_name)
 
 
-def _is_own(host: str, own_name: str) -> bool:
+def is_own(host: str, *, own_name: str) -> bool:
+    """Tell whether ``host``, a ``Host`` header, is an address that nobody else can have pointed at us."""
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
     if name.lower() in {own_name.lower(), "localhost"}:
         return True

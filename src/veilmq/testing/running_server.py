@@ -65,11 +65,15 @@ class RunningServer:
 
     def stop(self) -> None:
         """Drain and stop; harmless when it has stopped. Raises what ended the server if that was an error."""
+        self.request_stop()
+        self._ended.result(_PATIENCE_S)
+        self._thread.join(_PATIENCE_S)
+
+    def request_stop(self) -> None:
+        """Begin to drain, and do not wait for the end; asked again, do not let anybody finish."""
         if not self._ended.done():
             with contextlib.suppress(RuntimeError):  # it is ending by itself, and its loop is closed
                 self._loop.call_soon_threadsafe(self.bound.stop)
-        self._ended.result(_PATIENCE_S)
-        self._thread.join(_PATIENCE_S)
 
     def fail(self, error: BaseException) -> None:
         """End the server as a failure of its store would; ``stop`` then raises what ``serve`` raised."""

@@ -1,0 +1,121 @@
+"""Uvicorn under the operator's pages, kept within limits and without its main loop.
+
+That loop wakes up ten times a second for a ``Date`` header and takes over the signals. What Uvicorn does not limit is
+limited here: the connections, and how long one may take from one reply to the next, so that neither a client that
+never ends its request nor one that does not read its replies stays for ever. Ending is bounded like everything else.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any, cast
+
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from veilmq.core import limits
+from veilmq.server.shutdown import Shutdown
+
+HEAD_BYTES_MAX = 16_384
+CONNECTIONS_MAX = 128
+REQUESTS_MAX = 64
+IDLE_S_MAX = 5
+
+
+class AdminConnection(H11Protocol):
+    """One client of the operator's port."""
+
+    def __init__(self, *args: Any, request_s_max: float, **kwargs: Any) -> None:
+        """Made by Uvicorn; ``request_s_max`` is how long the client may take for a request and its reply."""
+        super().__init__(*args, **kwargs)
+        self._request_s_max = request_s_max
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin, unless there are too many."""
+        super().connection_made(cast(asyncio.Transport, transport))
+        self._set_deadline()
+        if len(self.connections) > CONNECTIONS_MAX:
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Expect nothing more."""
+        self._clear_deadline()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        """Expect the next request."""
+        self._set_deadline()
+        super().on_response_complete()
+
+    def abort(self) -> None:
+        """Close at once, whatever was going on."""
+        self.transport.abort()
+
+    def _set_deadline(self) -> None:
+        self._clear_deadline()
+        self._deadline = self.loop.call_later(self._request_s_max, self.abort)
+
+    def _clear_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+
+@asynccontextmanager
+async def serving(
+    app: ASGIApp,
+    listeners: Sequence[socket.socket],
+    *,
+    shutdown: Shutdown,
+    request_s_max: float = limits.HTTP_REQUEST_S_MAX,
+) -> AsyncIterator[None]:
+    """Serve ``app`` on ``listeners`` while the context lasts; its end takes no longer than ``shutdown`` allows."""
+    server = uvicorn.Server(_config(_may_be_cut(app), request_s_max))
+    server.lifespan = server.config.lifespan_class(server.config)
+    await server.startup(sockets=list(listeners))
+    try:
+        yield
+    finally:
+        await shutdown.let_finish(server.shutdown(sockets=list(listeners)), cut=partial(_cut, server))
+
+
+def _config(app: ASGIApp, request_s_max: float) -> uvicorn.Config:
+    config = uvicorn.Config(
+        app,
+        http=AdminConnection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="error",  # at "warning", every malformed request is a line
+        access_log=False,
+        proxy_headers=False,
+        date_header=False,
+        h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+        timeout_keep_alive=IDLE_S_MAX,
+        limit_concurrency=REQUESTS_MAX,
+    )
+    config.load()
+    made = partial(AdminConnection, request_s_max=request_s_max)
+    config.http_protocol_class = cast(type[asyncio.Protocol], made)
+    return config
+
+
+def _may_be_cut(app: ASGIApp) -> ASGIApp:
+    """Keep Uvicorn from logging a request that was cut off at the end as a defect of ``app``."""
+
+    async def cuttable(scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(asyncio.CancelledError):
+            await app(scope, receive, send)
+
+    return cuttable
+
+
+def _cut(server: uvicorn.Server) -> None:
+    """Make Uvicorn's shutdown end now: it waits for connections and for tasks."""
+    for connection in list(server.server_state.connections):
+        cast(AdminConnection, connection).abort()
+    for task in list(server.server_state.tasks):
+        task.cancel()
