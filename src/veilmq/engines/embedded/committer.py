@@ -16,7 +16,7 @@ from veilmq.engines.clock import stopwatch_s
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.space import Space
 
-_QUICK_S = 0.000_5
+_QUICK_S = 0.001
 _SYNCS_REMEMBERED = 8
 
 Committed = Callable[[BaseException | None], object]
