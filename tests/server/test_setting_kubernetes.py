@@ -33,7 +33,8 @@ def test_a_setting_that_kubernetes_has_overwritten(variable: str, name: str, lin
         resolve(flags={name: "1"}, environment={variable: link})
     assert str(caught.value) == (
         f"{name} = '{link}' (environment variable {variable}): "
-        "this is what Kubernetes sets for a Service of that name; put enableServiceLinks: false into the pod's spec, or rename the Service"
+        "this is what Kubernetes sets for a Service of that name; "
+        "put enableServiceLinks: false into the pod's spec, or rename the Service"
     )
 
 

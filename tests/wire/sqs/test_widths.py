@@ -139,7 +139,7 @@ def test_a_large_request_is_refused_in_the_same_words() -> None:
             "NUMBER_VALUE can not be converted to a String (at Entries[0].Id)",
         ),
         (f'["{filler}"]', "Start of list found where not expected"),
-        (f'{{"Entries":["{filler}"', "The request body cannot be read: Input data was truncated."),
+        (f'{{"Entries":[{{"Id":"{filler}"', "The request body cannot be read: Input data was truncated."),
     ]:
         with pytest.raises(SqsError) as caught:
             decode("DeleteMessageBatch", request.encode(), CONTEXT)

@@ -28,9 +28,9 @@ veilmq speaks the API of 2012-11-05 in AWS JSON 1.0, the protocol of today's AWS
 `X-Amz-Target: AmazonSQS.<action>` and a JSON object. A queue's URL is `http://<host>/<account>/<name>`; only its path
 counts. Members that no action knows are ignored, and `null` is a member left out. Strings are not taken for integers.
 
-Where AWS is approximate, veilmq is exact: counters are those of the moment, and a receive returns every message that
-is visible, up to the number asked for. A receipt of a message that was received again acts no more (see
-[the life cycle](../lifecycle.md)).
+Where AWS is approximate, veilmq is exact: counters are those of the moment (with one exception, see
+[the life cycle](../lifecycle.md)), and a receive returns every message that is visible, up to the number asked for. A
+receipt of a message that was received again acts no more.
 """
 
 _DIFFERENCES = """\
@@ -53,7 +53,8 @@ Beside what is not supported:
   as the `SenderId`.
 - **The Query protocol** (XML) of older SDKs is not spoken.
 - **Nothing takes 60 seconds:** a queue that is created, changed, purged or deleted is so with the reply.
-- **Counters are exact** where AWS approximates, also those whose names begin with `Approximate`.
+- **Counters are exact** where AWS approximates, but for a thousand and more messages that pass their retention at once:
+  those count as visible until they are deleted, soon after.
 - **A receipt of a message that was received again** does nothing; AWS may still act on it.
 - **A valid queue URL may name any host:** only its path counts, and a bare queue name is taken for a URL.
 - **Lists and maps have an end:** in a body above {large:,} bytes, one with more than {wide:,} brackets, braces and
