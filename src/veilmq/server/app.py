@@ -10,6 +10,7 @@ import logging
 import os
 import shlex
 import shutil
+import socket
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -65,20 +66,10 @@ async def serve(
             settings.data, clock=clock, options=engine_options(settings), on_fatal=shutdown.fail
         )
         closing.push_async_callback(engine.close)
-        listeners = bind(settings.host, settings.port, setting="port")
-        closing.callback(close, listeners)
-        admin_listeners = bind(settings.admin_host, settings.admin_port, setting="admin_port")
-        closing.callback(close, admin_listeners)
+        listeners, admin_listeners = _listen(settings, closing)
 
         polls, metrics = LongPolls(engine=engine, clock=clock), Metrics()
-        dispatcher = Dispatcher(
-            polls=polls,
-            metrics=metrics,
-            host=settings.host,
-            account=settings.account,
-            region=settings.region,
-            address=authority(listeners[0]),
-        )
+        dispatcher = _dispatcher(settings, polls=polls, metrics=metrics, address=authority(listeners[0]))
         connections = Connections(handler=dispatcher.handle, refused=dispatcher.count_refused)
         admin = Admin(engine=engine, clock=clock, polls=polls, connections=connections, metrics=metrics)
         await closing.enter_async_context(admin.serving(admin_listeners, host=settings.admin_host, shutdown=shutdown))
@@ -155,6 +146,26 @@ def _as_typed(path: str) -> str:
     whole = Path(path).absolute()
     shown = whole.relative_to(here) if whole.is_relative_to(here) else whole
     return shlex.quote(str(shown))
+
+
+def _listen(settings: ServerSettings, closing: AsyncExitStack) -> tuple[list[socket.socket], list[socket.socket]]:
+    """Return the sockets of the queues and those of the operator, which ``closing`` closes."""
+    listeners = bind(settings.host, settings.port, setting="port")
+    closing.callback(close, listeners)
+    admin_listeners = bind(settings.admin_host, settings.admin_port, setting="admin_port")
+    closing.callback(close, admin_listeners)
+    return listeners, admin_listeners
+
+
+def _dispatcher(settings: ServerSettings, *, polls: LongPolls, metrics: Metrics, address: str) -> Dispatcher:
+    return Dispatcher(
+        polls=polls,
+        metrics=metrics,
+        host=settings.host,
+        account=settings.account,
+        region=settings.region,
+        address=address,
+    )
 
 
 async def _until_the_end(bound: Bound, shutdown: Shutdown, *, ready: Callable[[Bound], None] | None) -> None:
