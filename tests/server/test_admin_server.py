@@ -87,6 +87,20 @@ def test_a_request_that_does_not_end_ends_its_connection(sent: bytes) -> None:
     serve(story, request_s_max=0.2)
 
 
+def test_a_client_that_goes_on_asking_stays() -> None:
+    """Each request has the whole limit for itself."""
+
+    async def story(site: Site) -> None:
+        reader, writer = await site.connect()
+        time_s = asyncio.get_running_loop().time
+        until_s = time_s() + 0.5
+        while time_s() < until_s:
+            writer.write(GET)
+            assert (await reader.readuntil(b"here")).startswith(b"HTTP/1.1 200 ")
+
+    serve(story, request_s_max=0.2)
+
+
 def test_a_client_that_does_not_read_is_cut_off() -> None:
     """Its reply is thrown away."""
 
