@@ -51,7 +51,7 @@ format: setup ## sort imports, apply the safe fixes, format
 bench: setup-bench ## measure beside the ceiling and the peers: one table
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-prove-crash: setup ## the crash proofs at full size: kill, lose power, fill the disk
+prove-crash: setup ## the crash proof at full size: thirty kills under load
 	@PROVE=whole $(PYTEST) tests/proofs -m proof -k crash --timeout 3600 $(ARGS)
 
 prove-flat: setup-bench ## flatness at full size: memory, cost and restart with three million messages

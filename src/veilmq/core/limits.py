@@ -43,6 +43,8 @@ SQS_QUEUE_NAME_CHARACTERS_MAX = 80
 SQS_MESSAGE_ATTRIBUTES_MAX = 10
 SQS_ATTRIBUTE_NAME_CHARACTERS_MAX = 256
 SQS_ATTRIBUTE_TYPE_CHARACTERS_MAX = 256
+JSON_LARGE_BODY_BYTES = 65_536  # a body up to this is decoded at once: the values that fit in there are few
+JSON_PUNCTUATION_MAX = 4_096  # brackets, braces and commas of a list or map of a large body; valid ones have some 1,500
 
 # The HTTP server. A SendMessageBatch of 1 MiB may grow sixfold when every character is escaped in JSON.
 HTTP_BODY_BYTES_MAX = 8 * 1_048_576

@@ -64,7 +64,7 @@ class LeaseChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class QueueCounts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How many messages are in which state at one instant; ``oldest_sent_at_ms`` is of the oldest not deleted.
 
-    Exact, but for many messages that passed their retention at once (``docs/lifecycle.md``, "The words of the services").
+    Exact, but for many messages that passed their retention at once (``docs/lifecycle.md``).
     """
 
     visible: int

@@ -8,9 +8,8 @@ import pytest
 
 from tests.wire.sqs.asking import CONTEXT, QUEUE, URL, ask
 from veilmq.core.commands import Delete, Send
-from veilmq.core.limits import HTTP_BODY_BYTES_MAX
+from veilmq.core.limits import HTTP_BODY_BYTES_MAX, JSON_LARGE_BODY_BYTES, JSON_PUNCTUATION_MAX
 from veilmq.wire.sqs import SqsError, decode, errors
-from veilmq.wire.sqs.widths import LARGE_BODY_BYTES, PUNCTUATION_MAX
 
 PEAK_BYTES_MAX = 8 * HTTP_BODY_BYTES_MAX
 """Copies of the body, but nothing that grows with the number of its values."""
@@ -113,7 +112,7 @@ def test_the_widest_valid_batch_passes() -> None:
         "DelaySeconds": 0,
     }
     entries = [entry | {"Id": str(number)} for number in range(10)]
-    assert len(json.dumps(entries)) > LARGE_BODY_BYTES
+    assert len(json.dumps(entries)) > JSON_LARGE_BODY_BYTES
     call = ask("SendMessageBatch", Entries=entries)
     assert isinstance(call.command, Send)
     assert len(call.command.messages) == 10
@@ -123,7 +122,7 @@ def test_the_widest_valid_batch_passes() -> None:
 def test_as_many_entries_as_are_counted_are_told(count: int, told: str) -> None:
     """Each of these has four marks (two braces, a comma inside and one behind), and their list two brackets."""
     entries = [{"Id": "a", "ReceiptHandle": "r" * 80}] * count
-    assert (4 * count + 1 > PUNCTUATION_MAX) == told.startswith("more")
+    assert (4 * count + 1 > JSON_PUNCTUATION_MAX) == told.startswith("more")
     with pytest.raises(SqsError, match=rf"You have sent {told}\.") as caught:
         ask("DeleteMessageBatch", Entries=entries)
     assert caught.value.code is errors.TOO_MANY_ENTRIES
@@ -131,7 +130,7 @@ def test_as_many_entries_as_are_counted_are_told(count: int, told: str) -> None:
 
 def test_a_large_request_is_refused_in_the_same_words() -> None:
     """What is wrong with a member, or with the whole, does not depend on the size."""
-    filler = "x" * LARGE_BODY_BYTES
+    filler = "x" * JSON_LARGE_BODY_BYTES
     for request, text in [
         (f'{{"Entries":"{filler}"}}', "STRING_VALUE can not be converted to a List (at Entries)"),
         (

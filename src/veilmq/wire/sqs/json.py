@@ -20,6 +20,7 @@ import msgspec
 
 from veilmq.core.commands import Command
 from veilmq.core.ids import IdSource
+from veilmq.core.limits import JSON_LARGE_BODY_BYTES
 from veilmq.wire.sqs.actions import ACTIONS, NOT_SUPPORTED
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import SERIALIZATION, UNKNOWN_OPERATION, SqsError, not_supported, shown
@@ -27,7 +28,7 @@ from veilmq.wire.sqs.names import id_text
 from veilmq.wire.sqs.plan import Plan, Respond
 from veilmq.wire.sqs.reply import Reply
 from veilmq.wire.sqs.shapes import Shape
-from veilmq.wire.sqs.widths import LARGE_BODY_BYTES, Narrow, narrowing
+from veilmq.wire.sqs.widths import Narrow, narrowing
 
 CONTENT_TYPE = b"application/x-amz-json-1.0"
 
@@ -79,7 +80,7 @@ def decode(action: str | bytes, body: bytes, context: RequestContext) -> Call:
         raise _unknown(action)
     decode_request, make_plan, narrow = row
     try:
-        request = decode_request(body if len(body) <= LARGE_BODY_BYTES else narrow(body))
+        request = decode_request(body if len(body) <= JSON_LARGE_BODY_BYTES else narrow(body))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise SqsError(SERIALIZATION, _why(error, body)) from None
     plan = make_plan(request, context)

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from veilmq.core.limits import (
+    JSON_LARGE_BODY_BYTES,
+    JSON_PUNCTUATION_MAX,
     SQS_ATTRIBUTE_NAME_CHARACTERS_MAX,
     SQS_BATCH_BYTES_MAX,
     SQS_BATCH_ENTRIES_MAX,
@@ -17,7 +19,6 @@ from veilmq.core.limits import (
 )
 from veilmq.wire.sqs import actions, errors, receives, settings
 from veilmq.wire.sqs.parameters import NUMBERS
-from veilmq.wire.sqs.widths import LARGE_BODY_BYTES, PUNCTUATION_MAX
 
 _OPENING = """\
 # Amazon SQS
@@ -143,8 +144,8 @@ def _absent() -> str:
         actions=_code(sorted(actions.NOT_SUPPORTED)),
         attributes=_code(settings.NOT_SUPPORTED),
         never_raised=_table(("error of AWS", "why it is not raised"), _never_raised()),
-        large=LARGE_BODY_BYTES,
-        wide=PUNCTUATION_MAX,
+        large=JSON_LARGE_BODY_BYTES,
+        wide=JSON_PUNCTUATION_MAX,
     )
 
 

@@ -14,15 +14,9 @@ from typing import get_args, get_origin
 
 import msgspec
 
-from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX, SQS_MESSAGE_ATTRIBUTES_MAX
+from veilmq.core.limits import JSON_PUNCTUATION_MAX, SQS_BATCH_ENTRIES_MAX, SQS_MESSAGE_ATTRIBUTES_MAX
 from veilmq.wire.sqs.errors import INVALID_PARAMETER_VALUE, SqsError, too_many_attributes, too_many_entries
 from veilmq.wire.sqs.shapes import Shape, wire_name
-
-LARGE_BODY_BYTES = 65_536
-"""Bodies up to this are decoded at once: the values that fit in there are few."""
-
-PUNCTUATION_MAX = 4_096
-"""Brackets, braces and commas that a list or map of a large body may have; a valid one has at most some 1,500."""
 
 Narrow = Callable[[bytes], bytes]
 """Body → the members that the action knows, none of them too wide; raises ``SqsError``, ``MsgspecError``."""
@@ -67,7 +61,7 @@ def _check(member: str, value: bytes) -> None:
     # Without escapes a string ends at the next quotation mark.
     plain = value.replace(rb"\\", b"").replace(rb"\"", b"")
     for seen, match in enumerate(_PUNCTUATION.finditer(plain)):
-        if seen == PUNCTUATION_MAX:
+        if seen == JSON_PUNCTUATION_MAX:
             raise _too_wide(member, items)
         mark = match[1]
         if mark == b",":
