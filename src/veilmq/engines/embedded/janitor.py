@@ -1,9 +1,9 @@
 """The janitor: deletes what retention and purges have put out of reach, and returns drained space to the disk.
 
 It is one more sender of commands: each ``Sweep`` is a slice of a bounded number of rows in some batch, and between two
-of them is a pause, so it never keeps the writer for longer than a slice (``limits.WORK_SLICE_MS``; a thousand rows
-were measured at a few milliseconds). Retention is at least a minute, so a look a minute misses no end of it; nothing is
-ever delivered late because of the janitor, since every command looks at retention by itself.
+of them is a pause, so it never keeps the writer for longer than a slice (a thousand rows: a few milliseconds, the most
+that is allowed being 20). Retention is at least a minute, so a look a minute misses no end of it; nothing is ever
+delivered late because of the janitor, since every command looks at retention by itself.
 """
 
 import asyncio
