@@ -146,7 +146,7 @@ def test_connections_beyond_the_limit_are_closed() -> None:
 async def send_for_ever(writer: asyncio.StreamWriter) -> None:
     """Raise ``ConnectionError`` once the server has had enough."""
     while True:
-        writer.write(b"x")
+        writer.write(bytes(65_536))
         await writer.drain()
 
 
