@@ -62,7 +62,7 @@ class ThreadCommitter(Committer):
 
     def commit(self) -> None:
         """Have the batch made durable; ``committed`` follows, before or after this returns."""
-        if self._usual_s < _QUICK_S and not self._journal.log_is_long:
+        if self._usual_s < _QUICK_S and not self._journal.moves_log:
             self._committed(self._timed_try())
         else:
             self._work.put(True)
@@ -77,7 +77,7 @@ class ThreadCommitter(Committer):
             self._loop.call_soon_threadsafe(self._committed, self._timed_try())
 
     def _timed_try(self) -> BaseException | None:
-        is_usual = not self._journal.log_is_long
+        is_usual = not self._journal.moves_log
         started_s = stopwatch_s()
         error = self._try()
         if is_usual:

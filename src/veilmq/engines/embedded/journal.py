@@ -24,6 +24,7 @@ from veilmq.engines.named_sql import load
 SQL = load("veilmq.engines.embedded", "queries.sql")
 
 _BUSY_MS_MAX = 2_000
+_SOME_LOG = 1  # pages: the file may take room, of an earlier run or because it is written anew, but has nothing to move
 _PAGE_BYTES = 4_096
 _LOG_PAGES_MIN = 250
 _LOG_PAGES_MAX = 4_000
@@ -66,7 +67,7 @@ class Journal:
         connection.set_busy_timeout(_BUSY_MS_MAX)
         connection.set_wal_hook(self._note_log)  # in place of SQLite's own checkpoints, which ``commit`` makes
         self._log_pages_max = _log_pages_max(options)
-        self._log_pages = 1  # of an earlier run, perhaps
+        self._log_pages = _SOME_LOG
         self._gave_back = False
         if options.database_pages_max is not None:
             connection.pragma("max_page_count", options.database_pages_max)
@@ -146,19 +147,25 @@ class Journal:
 
     def commit(self) -> None:
         """Make the batch durable: returns after its sync. Blocks, without the GIL."""
-        log_is_long = self.log_is_long
+        moves_log = self.moves_log
         self._connection.execute("COMMIT")
-        if self._gave_back:
-            self._gave_back = False
-            self.shorten_log()  # the file shrinks when the log is moved into it
-        elif log_is_long:
-            with suppress(apsw.FullError, apsw.BusyError):  # the batch is durable all the same
-                list(self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)"))
+        if moves_log:
+            self._move_log()
 
     @property
-    def log_is_long(self) -> bool:
-        """Whether the next commit moves the write-ahead log into the database, which takes some milliseconds."""
-        return self._log_pages >= self._log_pages_max
+    def moves_log(self) -> bool:
+        """Whether the next commit moves the write-ahead log into the database, which takes some milliseconds.
+
+        It does when the log is long, and when pages were given back: the file shrinks when the log is moved into it.
+        """
+        return self._gave_back or self._log_pages >= self._log_pages_max
+
+    def _move_log(self) -> None:
+        self._gave_back = False
+        with suppress(apsw.FullError, apsw.BusyError):  # the batch is durable all the same
+            ((_, pages, moved),) = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            if moved == pages:
+                self._log_pages = _SOME_LOG  # the next commit begins it anew
 
     def _note_log(self, connection: apsw.Connection, name: str, pages: int) -> int:
         self._log_pages = pages

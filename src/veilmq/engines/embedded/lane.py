@@ -225,9 +225,7 @@ class Lane:
         return position < self._series(position).floor
 
     def expire(self, now_ms: int, retention_s: int) -> None:
-        """Put everything sent ``retention_s`` or longer ago out of reach."""
-        if now_ms < self.expires_at_ms:
-            return
+        """Put everything sent ``retention_s`` or longer ago out of reach; asked when ``expires_at_ms`` has come."""
         floors = self._direct.floor, self._delayed.floor
         retention_ms = retention_s * SECOND_MS
         sent = [series.expire(self._journal, now_ms - retention_ms) for series in (self._direct, self._delayed)]

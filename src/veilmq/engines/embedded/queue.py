@@ -107,11 +107,10 @@ class Queue:
 
     def find(self, position: int, now_ms: int) -> tuple[Lane, Lease] | None:
         """Return the message at ``position`` with its lane, ``None`` when it is gone."""
+        self.expire(now_ms)
         number = positions.lane_of(position)
         for lane in self.lanes:
             if lane.number == number:
-                if now_ms >= lane.expires_at_ms:
-                    lane.expire(now_ms, self.settings.retention_s)
                 lease = lane.find(position)
                 return None if lease is None else (lane, lease)
         return None
