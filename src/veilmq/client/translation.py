@@ -36,7 +36,7 @@ def read_status(queue: str, url: str, attributes: Mapping[str, str]) -> QueueSta
         return QueueStatus(
             queue=queue,
             url=url,
-            settings=QueueSettings(**{row.field: int(attributes[name]) for name, row in SETTINGS.items()}),
+            settings=QueueSettings().changed({row.field: int(attributes[name]) for name, row in SETTINGS.items()}),
             visible=int(attributes["ApproximateNumberOfMessages"]),
             in_flight=int(attributes["ApproximateNumberOfMessagesNotVisible"]),
             delayed=int(attributes["ApproximateNumberOfMessagesDelayed"]),

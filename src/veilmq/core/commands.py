@@ -18,10 +18,15 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CreateQueue(Command, frozen=True, kw_only=True):
-    """Create ``queue``, or find it with the same supplied settings. Answers ``QueueView``; error ``QueueExists``."""
+    """Create ``queue``, or find it with the same supplied settings. Answers ``QueueView``.
+
+    ``tags`` are those of a new queue; they do not tell an existing one apart. Errors: ``QueueExists``,
+    ``QueueDeletedRecently``, and those of ``SetQueue`` for its settings.
+    """
 
     queue: str
     settings: Mapping[str, SettingValue] = {}
+    tags: Mapping[str, str] = {}
 
 
 class DeleteQueue(Command, frozen=True, kw_only=True):
@@ -31,16 +36,34 @@ class DeleteQueue(Command, frozen=True, kw_only=True):
 
 
 class PurgeQueue(Command, frozen=True, kw_only=True):
-    """Delete all messages of ``queue``, at a cost that does not depend on them. Answers ``None``."""
+    """Delete all messages of ``queue``, at a cost that does not depend on them. Answers ``None``.
+
+    Error ``PurgeInProgress`` when the last purge was less than ``limits.PURGE_PAUSE_S`` ago.
+    """
 
     queue: str
 
 
 class SetQueue(Command, frozen=True, kw_only=True):
-    """Change the supplied settings of ``queue``; leases in flight keep their deadlines. Answers ``None``."""
+    """Change the supplied settings of ``queue``; leases in flight keep their deadlines. Answers ``None``.
+
+    Errors: ``SettingsConflict`` where the settings would contradict each other or cannot change any more,
+    ``DeadLetterQueueRefused`` where the dead-letter queue is missing, of another kind, or does not allow this source.
+    """
 
     queue: str
     settings: Mapping[str, SettingValue]
+
+
+class TagQueue(Command, frozen=True, kw_only=True):
+    """Remove the tags named in ``removed`` from ``queue``, then put ``tags``. Answers ``None``.
+
+    Error ``TooManyTags``; the tags are then as they were.
+    """
+
+    queue: str
+    tags: Mapping[str, str] = {}
+    removed: tuple[str, ...] = ()
 
 
 class ShowQueue(Command, frozen=True, kw_only=True):
@@ -67,6 +90,8 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``properties`` is ``core.properties`` encoded, empty when there are none; ``size_bytes`` counts the body in UTF-8
     and the names, types and values of the user's attributes; ``delay_s`` is ``None`` for the queue's own delay.
+    ``group`` is the message group: the unit of order in a FIFO queue, of fairness in a standard one. ``dedup_id`` means
+    something in FIFO queues alone.
     """
 
     body: str
@@ -74,10 +99,16 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     properties: bytes = b""
     delay_s: int | None = None
     priority: int = limits.PRIORITY.default
+    group: str | None = None
+    dedup_id: str | None = None
 
 
 class Send(Command, frozen=True, kw_only=True):
-    """Store messages. Answers a list with a ``SentMessage`` or an error (``MessageTooLong``) for each."""
+    """Store messages. Answers a list with a ``SentMessage`` or an error for each.
+
+    Errors of a message: ``MessageTooLong``, and in FIFO queues ``GroupMissing`` and ``DeduplicationIdMissing``. A
+    duplicate within ``limits.DEDUPLICATION_S`` is not stored and answered as the first one was.
+    """
 
     queue: str
     messages: tuple[NewMessage, ...]
@@ -87,18 +118,23 @@ class Receive(Command, frozen=True, kw_only=True):
     """Take up to ``count`` visible messages and hide them for ``timeout_s`` (``None``: the queue's own).
 
     Answers ``Received``, at once and possibly empty: waiting is the caller's business, see ``ports.Engine.watch``.
+    ``requested_at_ms`` is when a receive that waited was asked for, ``None`` for now: the longest lease is counted from
+    there. In FIFO queues a receive with the ``attempt_id`` of an earlier one, whose messages are all as it left them,
+    gives the same messages and receipts again (``limits.ATTEMPT_S``).
     """
 
     queue: str
     count: int = 1
     timeout_s: int | None = None
+    requested_at_ms: int | None = None
+    attempt_id: str | None = None
 
 
 class Delete(Command, frozen=True, kw_only=True):
     """Delete the messages that ``receipts`` name. Answers a ``ReceiptState`` or ``ReceiptInvalid`` for each.
 
-    A live receipt deletes; an expired one of a message not received again deletes too unless ``only_live``; a
-    superseded one and one of a message that is gone do nothing.
+    A live receipt deletes; an expired one of a message not received again deletes too unless ``only_live`` (the rule of
+    SMQ) or the queue is FIFO; a superseded one and one of a message that is gone do nothing.
     """
 
     queue: str
@@ -124,3 +160,42 @@ class ChangeVisibility(Command, frozen=True, kw_only=True):
     changes: tuple[VisibilityChange, ...]
     only_live: bool = False
     renew_receipt: bool = False
+
+
+class ListDeadLetterSources(Command, frozen=True, kw_only=True):
+    """List the queues whose dead-letter queue is ``queue``, by full name, after the name ``after``.
+
+    Answers ``QueuePage`` with at most ``count`` full names.
+    """
+
+    queue: str
+    after: str = ""
+    count: int = limits.SQS_LIST_RESULTS.default
+
+
+class StartMove(Command, frozen=True, kw_only=True):
+    """Begin to move the dead letters of ``source`` back to where they came from, or to ``destination``.
+
+    At most ``moves_per_s_max`` a second, ``None`` for as fast as it goes. Answers the ``MoveTask``. Errors:
+    ``QueueNotFound`` (either queue), ``NotADeadLetterQueue``, ``MoveTaskRunning``, ``DestinationRefused``.
+    """
+
+    source: str
+    destination: str | None = None
+    moves_per_s_max: int | None = None
+
+
+class CancelMove(Command, frozen=True, kw_only=True):
+    """Stop the running move task ``task``; what is moved stays moved. Answers the ``MoveTask``.
+
+    Error ``MoveTaskNotFound`` for one that does not exist or does not run any more.
+    """
+
+    task: bytes
+
+
+class ListMoves(Command, frozen=True, kw_only=True):
+    """Tell the latest move tasks of ``source``, newest first. Answers a list of at most ``count`` ``MoveTask``."""
+
+    source: str
+    count: int = limits.SQS_MOVE_TASK_RESULTS.default

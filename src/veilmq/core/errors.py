@@ -56,6 +56,104 @@ class LeaseTooLong(VeilmqError):
         self.seconds_max = seconds_max
 
 
+class QueueDeletedRecently(VeilmqError):
+    """A queue of that name was deleted so lately that the name may not be used again yet."""
+
+    def __init__(self, queue: str, pause_s: int) -> None:
+        """``pause_s`` is how long a name rests, in seconds."""
+        super().__init__(f"The queue {queue} was deleted; wait {pause_s} seconds before creating one of that name.")
+        self.queue = queue
+        self.pause_s = pause_s
+
+
+class PurgeInProgress(VeilmqError):
+    """The queue was purged so lately that it may not be purged again yet."""
+
+    def __init__(self, queue: str, pause_s: int) -> None:
+        """``pause_s`` is how long a queue rests, in seconds."""
+        super().__init__(f"The queue {queue} was purged less than {pause_s} seconds ago; wait that long.")
+        self.queue = queue
+        self.pause_s = pause_s
+
+
+class SettingsConflict(VeilmqError):
+    """The settings would contradict each other, or ``setting`` cannot change any more."""
+
+    def __init__(self, setting: str, why: str) -> None:
+        """``setting`` is the field of ``QueueSettings`` to correct, ``why`` a sentence."""
+        super().__init__(why)
+        self.setting = setting
+
+
+class TooManyTags(VeilmqError):
+    """The queue would have more tags than it may."""
+
+    def __init__(self, tags_max: int) -> None:
+        """``tags_max`` is the limit in force."""
+        super().__init__(f"A queue may have {tags_max} tags; remove some first.")
+        self.tags_max = tags_max
+
+
+class DeadLetterQueueRefused(VeilmqError):
+    """The dead-letter queue cannot serve this source: missing, of another kind, or it does not allow it."""
+
+    def __init__(self, queue: str, why: str) -> None:
+        """``queue`` is the dead-letter queue's full name, ``why`` a sentence."""
+        super().__init__(why)
+        self.queue = queue
+
+
+class GroupMissing(VeilmqError):
+    """A message of a FIFO queue must name its group."""
+
+    def __init__(self) -> None:
+        """The remedy is in the sentence."""
+        super().__init__("The message has no group; a FIFO queue needs one for each message.")
+
+
+class DeduplicationIdMissing(VeilmqError):
+    """A message of this FIFO queue must bring its deduplication id."""
+
+    def __init__(self) -> None:
+        """The remedy is in the sentence."""
+        super().__init__("The message has no deduplication id; give one, or turn content-based deduplication on.")
+
+
+class NotADeadLetterQueue(VeilmqError):
+    """Only the messages of a dead-letter queue can be moved by a task."""
+
+    def __init__(self, queue: str) -> None:
+        """``queue`` is the source's full name."""
+        super().__init__(f"No queue names {queue} as its dead-letter queue; only dead letters can be moved.")
+        self.queue = queue
+
+
+class MoveTaskRunning(VeilmqError):
+    """A source has one move task at a time."""
+
+    def __init__(self, queue: str) -> None:
+        """``queue`` is the source's full name."""
+        super().__init__(f"A move task for {queue} is running; wait for its end or cancel it.")
+        self.queue = queue
+
+
+class MoveTaskNotFound(VeilmqError):
+    """The move task does not exist, or does not run any more."""
+
+    def __init__(self) -> None:
+        """The remedy is in the sentence."""
+        super().__init__("There is no such running move task; list the tasks of the source.")
+
+
+class DestinationRefused(VeilmqError):
+    """Messages cannot be moved to that queue."""
+
+    def __init__(self, queue: str, why: str) -> None:
+        """``queue`` is the destination's full name, ``why`` a sentence."""
+        super().__init__(why)
+        self.queue = queue
+
+
 class StoreFull(VeilmqError):
     """The disk is full, or nearly: nothing of the command was kept. Receives, changes and deletes go on."""
 

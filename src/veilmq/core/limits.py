@@ -30,12 +30,22 @@ RECEIVE_WAIT_S = Range(minimum=0, maximum=30, default=0)
 MESSAGE_BYTES = Range(minimum=1_024, maximum=1_048_576, default=1_048_576)
 PRIORITY = Range(minimum=1, maximum=16, default=8)
 LEASE_S_MAX = 43_200
+IN_FLIGHT = Range(minimum=1, maximum=1_000_000, default=120_000)
+FIFO_IN_FLIGHT = Range(minimum=1, maximum=1_000_000, default=20_000)
+DEDUPLICATION_S = 300
+ATTEMPT_S = 300
+PURGE_PAUSE_S = 60
+QUEUE_NAME_PAUSE_S = 60
 
 # Amazon SQS (SQS Developer Guide, "Amazon SQS quotas"; API Reference 2012-11-05).
 SQS_DELAY_S = Range(minimum=0, maximum=900, default=0)
 SQS_RECEIVE_WAIT_S = Range(minimum=0, maximum=20, default=0)
 SQS_RECEIVE_COUNT = Range(minimum=1, maximum=10, default=1)
 SQS_LIST_RESULTS = Range(minimum=1, maximum=1_000, default=1_000)
+SQS_RECEIVES_MAX = Range(minimum=1, maximum=1_000, default=10)
+SQS_KMS_DATA_KEY_REUSE_S = Range(minimum=60, maximum=86_400, default=300)
+SQS_MOVES_PER_S = Range(minimum=1, maximum=500, default=500)
+SQS_MOVE_TASK_RESULTS = Range(minimum=1, maximum=10, default=1)
 SQS_BATCH_ENTRIES_MAX = 10
 SQS_BATCH_BYTES_MAX = 1_048_576
 SQS_BATCH_ENTRY_ID_CHARACTERS_MAX = 80
@@ -43,6 +53,13 @@ SQS_QUEUE_NAME_CHARACTERS_MAX = 80
 SQS_MESSAGE_ATTRIBUTES_MAX = 10
 SQS_ATTRIBUTE_NAME_CHARACTERS_MAX = 256
 SQS_ATTRIBUTE_TYPE_CHARACTERS_MAX = 256
+SQS_GROUP_ID_CHARACTERS_MAX = 128
+SQS_DEDUPLICATION_ID_CHARACTERS_MAX = 128
+SQS_ATTEMPT_ID_CHARACTERS_MAX = 128
+SQS_TAGS_MAX = 50
+SQS_TAG_KEY_CHARACTERS_MAX = 128
+SQS_TAG_VALUE_CHARACTERS_MAX = 256
+SQS_REDRIVE_SOURCES_MAX = 10
 JSON_LARGE_BODY_BYTES = 65_536  # a body up to this is decoded at once: the values that fit in there are few
 JSON_PUNCTUATION_MAX = 4_096  # brackets, braces and commas of a list or map of a large body; valid ones have some 1,500
 

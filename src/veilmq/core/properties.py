@@ -19,10 +19,15 @@ class Attribute(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Properties(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """The user's ``attributes`` by name, and the protocol's own (``system``), for example a trace header."""
+    """The user's ``attributes`` by name, and the protocol's own (``system``), for example a trace header.
+
+    ``group`` and ``dedup_id`` are the message's as they were sent.
+    """
 
     attributes: dict[str, Attribute] = {}
     system: dict[str, Attribute] = {}
+    group: str | None = None
+    dedup_id: str | None = None
 
 
 NOTHING = Properties()
@@ -34,9 +39,7 @@ _decoder = msgspec.msgpack.Decoder(Properties)
 
 def encode(properties: Properties) -> bytes:
     """Return ``properties`` as bytes; empty bytes when there are none."""
-    if not properties.attributes and not properties.system:
-        return b""
-    return _encoder.encode(properties)
+    return b"" if properties == NOTHING else _encoder.encode(properties)
 
 
 def decode(data: bytes) -> Properties:

@@ -17,13 +17,21 @@ class ReceiptState(enum.Enum):
 
 
 class SentMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A message that is stored; ``id`` has 16 bytes (an RFC 9562 version 4 UUID)."""
+    """A message that is stored; ``id`` has 16 bytes (an RFC 9562 version 4 UUID).
+
+    ``sequence`` rises strictly with each message of a FIFO queue, also across purges; ``None`` in standard queues.
+    """
 
     id: bytes
+    sequence: int | None = None
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A message and its lease: hidden from everyone else until ``visible_at_ms``."""
+    """A message and its lease: hidden from everyone else until ``visible_at_ms``.
+
+    ``source`` is the full name of the queue that a dead letter came from. Group and deduplication id are among the
+    ``properties``.
+    """
 
     id: bytes
     receipt: str
@@ -34,6 +42,8 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     receive_count: int
     visible_at_ms: int
     priority: int
+    sequence: int | None = None
+    source: str | None = None
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -41,12 +51,14 @@ class Received(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``next_due_ms`` is not later than now when more is visible already, ``None`` when nothing is coming by itself. After
     messages it is exact only while the queue is watched; nobody else needs to know, and the present is always right.
-    ``receive_wait_s`` is the queue's own setting, for a caller that named no wait.
+    ``receive_wait_s`` is the queue's own setting, for a caller that named no wait. ``over_limit`` tells that there is
+    nothing because a standard queue has as many messages in flight as it may.
     """
 
     messages: list[ReceivedMessage]
     next_due_ms: int | None
     receive_wait_s: int
+    over_limit: bool = False
 
 
 class LeaseChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -88,3 +100,29 @@ class QueuePage(msgspec.Struct, frozen=True, kw_only=True):
 
     names: list[str]
     more: bool
+
+
+class MoveStatus(enum.Enum):
+    """How a move task stands."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+class MoveTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A move of dead letters; ``id`` has 16 bytes and names the running task.
+
+    ``messages_to_move`` is what ``source`` had when the task began; ``failure`` says why it failed.
+    """
+
+    id: bytes
+    source: str
+    destination: str | None
+    moves_per_s_max: int | None
+    status: MoveStatus
+    messages_moved: int
+    messages_to_move: int
+    started_at_ms: int
+    failure: str | None = None

@@ -20,18 +20,21 @@ def test_a_new_folder_has_the_current_format_and_a_second_opening_changes_nothin
 
 def test_an_upgrade_is_all_or_nothing_and_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_journal(tmp_path, EngineOptions()).close()
-    first = ["CREATE TABLE one (x)", "CREATE TABLE two (x)", "CREATE TABLE broken ("]
-    monkeypatch.setattr("veilmq.engines.embedded.folder._upgrades", lambda: first)
+    connection = apsw.Connection(str(tmp_path / DATABASE_NAME))
+    now = connection.pragma("user_version")
+    connection.close()
+    scripts = [*(["CREATE TABLE done (x)"] * now), "CREATE TABLE two (x)", "CREATE TABLE broken ("]
+    monkeypatch.setattr("veilmq.engines.embedded.folder._upgrades", lambda: scripts)
     with pytest.raises(FolderError, match="cannot be used"):
         open_journal(tmp_path, EngineOptions())
     connection = apsw.Connection(str(tmp_path / DATABASE_NAME))
-    assert connection.pragma("user_version") == 1
+    assert connection.pragma("user_version") == now
     assert connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'two'").get == 0
     connection.close()
-    monkeypatch.setattr("veilmq.engines.embedded.folder._upgrades", lambda: first[:2])
+    monkeypatch.setattr("veilmq.engines.embedded.folder._upgrades", lambda: scripts[:-1])
     open_journal(tmp_path, EngineOptions()).close()
     connection = apsw.Connection(str(tmp_path / DATABASE_NAME))
-    assert connection.pragma("user_version") == 2
+    assert connection.pragma("user_version") == now + 1
     connection.close()
 
 

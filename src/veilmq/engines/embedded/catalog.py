@@ -120,7 +120,7 @@ class Catalog:
 
     # Lanes.
 
-    def _open_lane(self, queue: int, priority: int) -> Lane:
+    def _open_lane(self, queue: int, priority: int, kind: int) -> Lane:
         if len(self._lane_numbers) >= positions.LANES_MAX:
             raise StoreFull  # more queues, or purges not swept yet, than there are numbers
         number = self._last_lane
@@ -132,7 +132,7 @@ class Catalog:
         self._lane_numbers.add(number)
         self._journal.put_meta(_LAST_LANE, number)
         direct, delayed = positions.direct_start(number), positions.delayed_start(number)
-        row = LaneRow(number, queue, priority, direct, direct, delayed, delayed, 0, 0, 0, 0)
+        row = LaneRow(number, queue, priority, direct, direct, delayed, delayed, 0, 0, 0, 0, kind)
         return self._lane(row, stored=False)
 
     def _lane(self, row: LaneRow, *, stored: bool) -> Lane:

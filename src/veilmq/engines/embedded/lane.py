@@ -23,6 +23,9 @@ from veilmq.engines.embedded.series import Series
 NEVER_MS = 1 << 62
 """An instant that does not come."""
 
+PLAIN, FAIR, FIFO = range(3)
+"""The kinds of lanes: messages without a group, those of groups that share fairly, and those of ordered groups."""
+
 _GENERATION_BITS = 32
 
 _row = tuple.__new__  # of a NamedTuple, without the Python frame that its constructor costs
@@ -43,6 +46,7 @@ class Lane:
         "_journal",
         "counters",
         "expires_at_ms",
+        "kind",
         "number",
         "priority",
         "queue",
@@ -57,6 +61,7 @@ class Lane:
         self.number = number
         self.queue = row.queue
         self.priority = row.priority
+        self.kind = row.kind
         self.touched = False
         self.counters = Counters(row)
         self.expires_at_ms = 0 if row.messages else NEVER_MS  # not later than the first message's end of retention
@@ -99,6 +104,7 @@ class Lane:
             counters.in_flight,
             counters.delayed,
             counters.counted_at_ms,
+            self.kind,
         )
 
     @property
@@ -108,10 +114,22 @@ class Lane:
 
     # Sending.
 
-    def add(self, message_id: bytes, body: str, properties: bytes, now_ms: int) -> None:
-        """Store a message that is visible at once."""
+    def add(
+        self,
+        message_id: bytes,
+        body: str,
+        properties: bytes,
+        now_ms: int,
+        group_key: int | None = None,
+        source: str | None = None,
+        first_sent_at_ms: int | None = None,
+    ) -> None:
+        """Store a message that is visible at once; the last three are as ``MessageRow`` has them."""
         series = self._direct
-        row = _row(MessageRow, (series.next, message_id, now_ms, body, properties))
+        row = _row(
+            MessageRow,
+            (series.next, message_id, now_ms, body, properties, group_key, source, first_sent_at_ms),
+        )
         series.next += 1
         self._fresh.append(row)
         self._added(row)

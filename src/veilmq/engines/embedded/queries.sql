@@ -1,5 +1,6 @@
 -- name: insert_message
-INSERT INTO message (position, id, sent_at_ms, body, properties) VALUES (?, ?, ?, ?, ?);
+INSERT INTO message (position, id, sent_at_ms, body, properties, group_key, source, first_sent_at_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: put_lease
 INSERT INTO lease (position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms)
@@ -21,8 +22,8 @@ DELETE FROM lease WHERE position = ?;
 -- name: put_lane
 INSERT OR REPLACE INTO lane
     (number, queue, priority, direct_floor, direct_next, delayed_floor, delayed_next,
-     messages, in_flight, delayed, counted_at_ms)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+     messages, in_flight, delayed, counted_at_ms, kind)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: delete_lane
 DELETE FROM lane WHERE number = ?;
@@ -48,16 +49,17 @@ SELECT number, name, settings, created_at_ms, modified_at_ms FROM queue ORDER BY
 -- name: all_lanes
 SELECT
     number, queue, priority, direct_floor, direct_next, delayed_floor, delayed_next,
-    messages, in_flight, delayed, counted_at_ms
+    messages, in_flight, delayed, counted_at_ms, kind
 FROM lane ORDER BY number;
 
 -- name: messages_between
 -- In order from a position (inclusive) to another (exclusive).
-SELECT position, id, sent_at_ms, body, properties
+SELECT position, id, sent_at_ms, body, properties, group_key, source, first_sent_at_ms
 FROM message WHERE position >= ? AND position < ? ORDER BY position LIMIT ?;
 
 -- name: message_at
-SELECT position, id, sent_at_ms, body, properties FROM message WHERE position = ?;
+SELECT position, id, sent_at_ms, body, properties, group_key, source, first_sent_at_ms
+FROM message WHERE position = ?;
 
 -- name: first_sent_between
 SELECT position, sent_at_ms FROM message WHERE position >= ? AND position < ? ORDER BY position LIMIT 1;

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from veilmq.core.ports import Wake
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.embedded import positions
-from veilmq.engines.embedded.lane import NEVER_MS, Lane, Taken
+from veilmq.engines.embedded.lane import NEVER_MS, PLAIN, Lane, Taken
 from veilmq.engines.embedded.rows import Lease
 
 
@@ -31,10 +31,10 @@ class Queue:
         settings: QueueSettings,
         created_at_ms: int,
         modified_at_ms: int,
-        open_lane: Callable[[int, int], Lane],
+        open_lane: Callable[[int, int, int], Lane],
         wake: Wake | None,
     ) -> None:
-        """``open_lane(queue number, priority)`` makes a new lane."""
+        """``open_lane(queue number, priority, kind)`` makes a new lane."""
         self.number = number
         self.name = name
         self.settings = settings
@@ -44,14 +44,14 @@ class Queue:
         self.wake = wake
         self._open_lane = open_lane
 
-    def lane(self, priority: int) -> Lane:
-        """Return the lane that takes messages of ``priority``, opening one where there is none with room."""
+    def lane(self, priority: int, kind: int = PLAIN) -> Lane:
+        """Return the lane that takes messages of ``priority`` and ``kind``; opens one where none has room."""
         for lane in reversed(self.lanes):
-            if lane.priority == priority:
+            if lane.priority == priority and lane.kind == kind:
                 if not lane.is_full:
                     return lane
                 break
-        return self.adopt(self._open_lane(self.number, priority))
+        return self.adopt(self._open_lane(self.number, priority, kind))
 
     def adopt(self, lane: Lane) -> Lane:
         """Put ``lane`` behind the others of its priority."""

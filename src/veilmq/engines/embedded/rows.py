@@ -6,13 +6,20 @@ import msgspec
 
 
 class MessageRow(NamedTuple):
-    """What was sent, in the order of the table's columns; never changed."""
+    """What was sent, in the order of the table's columns; never changed.
+
+    ``sent_at_ms`` is when the message came to this queue. One that was moved here from the queue ``source`` was first
+    sent at ``first_sent_at_ms``. ``group_key`` stands for the message group (``groups.key_of``).
+    """
 
     position: int
     id: bytes
     sent_at_ms: int
     body: str
     properties: bytes
+    group_key: int | None = None
+    source: str | None = None
+    first_sent_at_ms: int | None = None
 
 
 class Lease(msgspec.Struct, gc=False, eq=False):
@@ -47,6 +54,7 @@ class LaneRow(NamedTuple):
     in_flight: int
     delayed: int
     counted_at_ms: int
+    kind: int = 0
 
 
 class QueueRow(NamedTuple):
