@@ -12,7 +12,8 @@ PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-bench run test test-fast check format bench prove-crash prove-flat build clean
+.PHONY: help setup setup-run setup-bench setup-clients run test test-fast check format bench \
+	prove-crash prove-flat build clean
 # A target is one story with one end: the last line of `make test` is pytest's.
 .NOTPARALLEL:
 
@@ -29,13 +30,16 @@ setup-bench:
 	@scripts/setup.sh all,bench
 	@scripts/install-wrk.sh
 
+setup-clients: setup
+	@scripts/install-clients.sh
+
 run: setup-run ## start the server on 127.0.0.1:9324, its data under ./veilmq-data
 	@exec $(BIN)/veilmq serve --host 127.0.0.1 --port 9324 --data ./veilmq-data $(ARGS)
 
-test: setup check ## check, then every test, with branch coverage
+test: setup setup-clients check ## check, then every test, with branch coverage
 	@$(PYTEST) $(PARALLEL) --cov=veilmq --cov-report=term $(ARGS)
 
-test-fast: setup ## the tests that answer within two minutes (not slow, no proofs)
+test-fast: setup setup-clients ## the tests that answer within two minutes (not slow, no proofs)
 	@$(PYTEST) $(PARALLEL) -m "not slow and not proof" $(ARGS)
 
 check: setup ## lint, format, types and import contracts; changes nothing
@@ -61,6 +65,6 @@ build: setup ## the wheel and the source archive, in dist/
 	@$(BIN)/python -m build $(ARGS)
 
 clean: ## remove what make has made, .venv too; never ./veilmq-data
-	@rm -rf .venv build dist htmlcov .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache \
-		.import_linter_cache .hypothesis
+	@rm -rf .venv .clients tests/clients/javascript/node_modules build dist htmlcov .coverage .coverage.* \
+		.pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,180 @@
+// The AWS SDK for JavaScript v3 does the whole job: every action, one step per subject. See ../test_javascript.py.
+
+import assert from "node:assert/strict";
+
+import * as aws from "@aws-sdk/client-sqs";
+
+import { sqs } from "./connect.mjs";
+import { ask, done, say } from "./conversation.mjs";
+
+const actions = new Set();
+sqs.middlewareStack.add(
+  (next, context) => (args) => {
+    actions.add(context.commandName.replace(/Command$/, ""));
+    return next(args);
+  },
+  { step: "initialize" },
+);
+
+const send = (action, input) => sqs.send(new aws[`${action}Command`](input));
+
+async function queue(name, Attributes = {}) {
+  return (await send("CreateQueue", { QueueName: name, Attributes })).QueueUrl;
+}
+
+async function receive(QueueUrl, more = {}) {
+  const reply = await send("ReceiveMessage", { QueueUrl, MaxNumberOfMessages: 10, ...more });
+  return reply.Messages ?? [];
+}
+
+const bodies = (messages) => messages.map((message) => message.Body);
+
+const handles = (messages, more = {}) =>
+  messages.map(({ ReceiptHandle }, index) => ({ Id: String(index), ReceiptHandle, ...more }));
+
+async function counted(QueueUrl) {
+  const names = ["", "NotVisible", "Delayed"].map((state) => `ApproximateNumberOfMessages${state}`);
+  const { Attributes } = await send("GetQueueAttributes", { QueueUrl, AttributeNames: names });
+  return names.map((name) => Number(Attributes[name]));
+}
+
+const steps = {
+  async queues() {
+    const names = ["page-0", "page-1", "page-2"];
+    const urls = [];
+    for (const name of names) urls.push(await queue(name));
+    const listed = [];
+    for await (const page of aws.paginateListQueues({ client: sqs, pageSize: 2 }, { QueueNamePrefix: "page-" })) {
+      assert.ok(page.QueueUrls.length <= 2);
+      listed.push(...page.QueueUrls);
+    }
+    assert.deepEqual(listed, urls);
+    assert.equal((await send("GetQueueUrl", { QueueName: "page-1" })).QueueUrl, urls[1]);
+    await send("SetQueueAttributes", { QueueUrl: urls[0], Attributes: { VisibilityTimeout: "5" } });
+    const { Attributes } = await send("GetQueueAttributes", { QueueUrl: urls[0], AttributeNames: ["All"] });
+    assert.equal(Attributes.VisibilityTimeout, "5");
+    assert.match(Attributes.QueueArn, /^arn:aws:sqs:us-east-1:\d{12}:page-0$/);
+  },
+
+  async message() {
+    const QueueUrl = await queue("message");
+    const sent = await send("SendMessage", { QueueUrl, MessageBody: "é 漢 \u{10ffff} <&>" });
+    const [message] = await receive(QueueUrl, { MessageSystemAttributeNames: ["All"] });
+    assert.deepEqual([message.MessageId, message.Body], [sent.MessageId, "é 漢 \u{10ffff} <&>"]);
+    assert.equal(message.Attributes.ApproximateReceiveCount, "1");
+    assert.deepEqual(await receive(QueueUrl), []);
+    await ask("advance", { ms: 30_000 });
+    const [again] = await receive(QueueUrl, { AttributeNames: ["ApproximateReceiveCount"] });
+    assert.equal(again.Attributes.ApproximateReceiveCount, "2");
+    const { ReceiptHandle } = again;
+    await send("ChangeMessageVisibility", { QueueUrl, ReceiptHandle, VisibilityTimeout: 60 });
+    await ask("advance", { ms: 59_999 });
+    assert.deepEqual(await counted(QueueUrl), [0, 1, 0]);
+    await send("DeleteMessage", { QueueUrl, ReceiptHandle });
+    assert.deepEqual(await counted(QueueUrl), [0, 0, 0]);
+  },
+
+  async delay() {
+    const QueueUrl = await queue("delay");
+    await send("SendMessage", { QueueUrl, MessageBody: "later", DelaySeconds: 900 });
+    assert.deepEqual(await counted(QueueUrl), [0, 0, 1]);
+    await ask("advance", { ms: 900_000 });
+    assert.deepEqual(bodies(await receive(QueueUrl)), ["later"]);
+  },
+
+  async attributes() {
+    const QueueUrl = await queue("attributes");
+    const MessageAttributes = {
+      text: { DataType: "String", StringValue: "漢" },
+      number: { DataType: "Number.int", StringValue: "7" },
+      bytes: { DataType: "Binary", BinaryValue: Uint8Array.of(0, 127, 128, 255) },
+    };
+    const MessageSystemAttributes = { AWSTraceHeader: { DataType: "String", StringValue: "Root=1" } };
+    const sent = await send("SendMessage", { QueueUrl, MessageBody: "m", MessageAttributes, MessageSystemAttributes });
+    const [message] = await receive(QueueUrl, {
+      MessageAttributeNames: ["All"],
+      MessageSystemAttributeNames: ["AWSTraceHeader"],
+    });
+    assert.deepEqual(message.MessageAttributes, MessageAttributes);
+    assert.deepEqual(message.Attributes, { AWSTraceHeader: "Root=1" });
+    assert.equal(message.MD5OfMessageAttributes, sent.MD5OfMessageAttributes);
+    assert.ok(sent.MD5OfMessageSystemAttributes);
+  },
+
+  async batches() {
+    const QueueUrl = await queue("batches");
+    const texts = [..."0123456789"];
+    const Entries = texts.map((text) => ({
+      Id: text,
+      MessageBody: text,
+      MessageAttributes: { bytes: { DataType: "Binary", BinaryValue: Uint8Array.of(255) } },
+    }));
+    Entries[9].MessageBody = "\u0001";
+    const sent = await send("SendMessageBatch", { QueueUrl, Entries });
+    assert.deepEqual(sent.Successful.map(({ Id }) => Id), texts.slice(0, 9));
+    assert.deepEqual(sent.Failed.map(({ Id, Code, SenderFault }) => [Id, Code, SenderFault]), [
+      ["9", "InvalidMessageContents", true],
+    ]);
+    const messages = await receive(QueueUrl, { MessageAttributeNames: [".*"] });
+    assert.deepEqual(bodies(messages).sort(), texts.slice(0, 9));
+    const changes = handles(messages.slice(0, 4), { VisibilityTimeout: 0 });
+    changes.push({ Id: "bad", ReceiptHandle: "nonsense", VisibilityTimeout: 0 });
+    const changed = await send("ChangeMessageVisibilityBatch", { QueueUrl, Entries: changes });
+    assert.equal(changed.Successful.length, 4);
+    assert.deepEqual(changed.Failed.map(({ Id, Code }) => [Id, Code]), [["bad", "ReceiptHandleIsInvalid"]]);
+    const deleted = await send("DeleteMessageBatch", { QueueUrl, Entries: handles(messages.slice(4)) });
+    assert.equal(deleted.Successful.length, 5);
+    assert.deepEqual(await counted(QueueUrl), [4, 0, 0]);
+  },
+
+  async longPoll() {
+    const QueueUrl = await queue("long-poll");
+    const waiting = receive(QueueUrl, { WaitTimeSeconds: 20 });
+    await ask("parked");
+    await send("SendMessage", { QueueUrl, MessageBody: "now" });
+    assert.deepEqual(bodies(await waiting), ["now"]);
+    const inVain = receive(QueueUrl, { WaitTimeSeconds: 20 });
+    await ask("parked");
+    await ask("advance", { ms: 20_000 });
+    assert.deepEqual(await inVain, []);
+  },
+
+  async errors() {
+    const QueueUrl = await queue("errors");
+    const entry = (Id) => ({ Id, MessageBody: "m" });
+    const Entries = [..."0123456789a"].map(entry);
+    const table = {
+      QueueDoesNotExist: () => send("GetQueueUrl", { QueueName: "none" }),
+      QueueNameExists: () => queue("errors", { VisibilityTimeout: "31" }),
+      InvalidAttributeName: () => send("SetQueueAttributes", { QueueUrl, Attributes: { Nope: "1" } }),
+      InvalidAttributeValue: () => send("SetQueueAttributes", { QueueUrl, Attributes: { VisibilityTimeout: "43201" } }),
+      InvalidMessageContents: () => send("SendMessage", { QueueUrl, MessageBody: "\u0001" }),
+      EmptyBatchRequest: () => send("SendMessageBatch", { QueueUrl, Entries: [] }),
+      TooManyEntriesInBatchRequest: () => send("SendMessageBatch", { QueueUrl, Entries }),
+      BatchEntryIdsNotDistinct: () => send("SendMessageBatch", { QueueUrl, Entries: [entry("a"), entry("a")] }),
+      InvalidBatchEntryId: () => send("SendMessageBatch", { QueueUrl, Entries: [entry("a b")] }),
+      ReceiptHandleIsInvalid: () => send("DeleteMessage", { QueueUrl, ReceiptHandle: "nonsense" }),
+    };
+    for (const [name, call] of Object.entries(table)) {
+      const error = await call().then(() => assert.fail(`no ${name}`), (raised) => raised);
+      assert.ok(error instanceof aws[name], `${name}: ${error}`);
+      assert.ok(error instanceof aws.SQSServiceException && error.message, name);
+    }
+  },
+
+  async end() {
+    const QueueUrl = await queue("end");
+    await send("SendMessage", { QueueUrl, MessageBody: "m" });
+    await send("PurgeQueue", { QueueUrl });
+    assert.deepEqual(await counted(QueueUrl), [0, 0, 0]);
+    await send("DeleteQueue", { QueueUrl });
+    await assert.rejects(send("GetQueueUrl", { QueueName: "end" }), aws.QueueDoesNotExist);
+  },
+};
+
+for (const [step, run] of Object.entries(steps)) {
+  await run();
+  say({ step });
+}
+say({ actions: [...actions] });
+done();

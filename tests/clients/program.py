@@ -1,0 +1,147 @@
+"""A client program: a process that the test talks with, and where its client is installed.
+
+A program says one JSON object per line. Some are questions, `{"ask": what, ...}`, which it waits to have answered by a
+line: only the test can move the server's clock or see who waits. Everything else is a report.
+"""
+
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.conftest import need
+from veilmq.testing import RunningServer
+
+HERE = Path(__file__).resolve().parent
+INSTALLED = HERE.parents[1] / ".clients"
+
+Report = dict[str, Any]
+
+_PATIENCE_S = 30.0
+_HOW = "scripts/install-clients.sh installs it"
+
+
+def node(program: str) -> list[str]:
+    """Return the words that run a program of tests/clients/javascript."""
+    need((INSTALLED / "javascript.stamp").exists() and shutil.which("node"), f"the npm packages ({_HOW})")
+    return ["node", str(HERE / "javascript" / program)]
+
+
+def python(*words: str) -> list[str]:
+    """Return the words that run Python with nothing but its standard library and what ``packages`` names."""
+    return [sys.executable, "-S", "-P", *words]
+
+
+def packages(*clients: str) -> dict[str, str]:
+    """Return the environment in which ``python`` finds these clients; the first one's version of a package counts."""
+    for client in clients:
+        need((INSTALLED / f"{client}.stamp").exists(), f"the client {client} ({_HOW})")
+    return {"PYTHONPATH": os.pathsep.join(str(INSTALLED / client) for client in clients)}
+
+
+def answers(server: RunningServer) -> dict[str, Callable[[Report], object]]:
+    """Return what a server can be asked to do: `advance` its clock by `ms`, and wait until a receive is `parked`."""
+
+    def parked(_: Report) -> None:
+        while server.parked == 0:
+            pass  # asking passes through the engine, so this turns only as fast as the server does
+
+    return {"advance": lambda report: server.advance(report["ms"]), "parked": parked}
+
+
+class Program:
+    """A context manager: the program runs inside it, and is killed at the end if it has not ended by itself."""
+
+    def __init__(self, words: list[str], *, endpoint: str, **environment: str) -> None:
+        """Start it; ``endpoint`` is the server, as VEILMQ_ENDPOINT."""
+        self._process = subprocess.Popen(
+            words,
+            env={**os.environ, "VEILMQ_ENDPOINT": endpoint, "AWS_EC2_METADATA_DISABLED": "true", **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._said: queue.Queue[str | None] = queue.Queue()
+        self._complaints: list[str] = []
+        self._readers = [threading.Thread(target=self._listen), threading.Thread(target=self._note_complaints)]
+
+    def __enter__(self) -> Self:
+        """Begin to listen."""
+        for reader in self._readers:
+            reader.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Kill it, harmless when it has ended."""
+        self._process.kill()
+        self._process.wait()
+        for reader in self._readers:
+            reader.join()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+    def hear(self) -> Report | None:
+        """Return what it says next, `None` when it has ended well; fails with its own words when it has not."""
+        line = self._said.get(timeout=_PATIENCE_S)
+        if line is not None:
+            report: Report = json.loads(line)
+            return report
+        assert self._process.wait(_PATIENCE_S) == 0, self.complaints
+        return None
+
+    def expect(self, name: str) -> Report:
+        """Return the next report with this ``event``; fails when something else is said."""
+        report = self.hear()
+        assert report is not None, f"it ended before {name}: {self.complaints}"
+        assert report.get("event") == name, f"not {name}: {report}"
+        return report
+
+    def tell(self, word: str = "go on") -> None:
+        """Answer it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(word + "\n")
+        self._process.stdin.flush()
+
+    def reports(self, answers: Mapping[str, Callable[[Report], object]]) -> list[Report]:
+        """Answer its questions by name until it ends; returns what it said besides."""
+        found = []
+        while (report := self.hear()) is not None:
+            if "ask" in report:
+                answers[report["ask"]](report)
+                self.tell()
+            else:
+                found.append(report)
+        return found
+
+    def end(self, signal: int) -> int:
+        """Send it the signal and return its exit status."""
+        self._process.send_signal(signal)
+        return self._process.wait(_PATIENCE_S)
+
+    @property
+    def complaints(self) -> str:
+        """Return what it wrote to its standard error: all of it when it has ended, else so far."""
+        if self._process.poll() is not None:
+            self._readers[1].join(_PATIENCE_S)
+        return "".join(self._complaints)
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._said.put(line)
+        self._said.put(None)
+
+    def _note_complaints(self) -> None:
+        assert self._process.stderr is not None
+        self._complaints.extend(self._process.stderr)
