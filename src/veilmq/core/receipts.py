@@ -22,6 +22,7 @@ _VERSION = 1
 _FIELDS = Struct(">BIQIIQ")
 _FIELDS_BYTES = _FIELDS.size
 _MAC_BYTES = 10  # with the fields a multiple of three, so that the text needs no padding
+_SIGNED = Struct(f"{_FIELDS.format}{_MAC_BYTES}s")
 _TEXT_LENGTH = (_FIELDS_BYTES + _MAC_BYTES) // 3 * 4
 _TO_URL = bytes.maketrans(b"+/", b"-_")
 _FROM_URL = bytes.maketrans(b"-_+/=", b"+/???")
@@ -46,17 +47,19 @@ _receipt = tuple.__new__  # of a NamedTuple, without the Python frame that its c
 class ReceiptBook:
     """Issues and reads receipts with ``keys``: the first one signs, all of them verify (rotation keeps two)."""
 
-    __slots__ = ("_keys",)
+    __slots__ = ("_macs",)
 
     def __init__(self, *, keys: Sequence[bytes]) -> None:
         """Each key has ``KEY_BYTES`` bytes."""
-        self._keys = tuple(keys)
+        # A copy of a hash that has its key is made in half the time.
+        self._macs = tuple(blake2s(key=key, digest_size=_MAC_BYTES) for key in keys)
 
     def issue(self, queue: int, position: int, generation: int, epoch: int, visible_at_ms: int) -> str:
         """Return the receipt's text."""
         fields = _FIELDS.pack(_VERSION, queue, position, generation, epoch, visible_at_ms)
-        mac = blake2s(fields, key=self._keys[0], digest_size=_MAC_BYTES).digest()
-        return b2a_base64(fields + mac, newline=False).translate(_TO_URL).decode()
+        mac = self._macs[0].copy()
+        mac.update(fields)
+        return b2a_base64(fields + mac.digest(), newline=False).translate(_TO_URL).decode()
 
     def read(self, text: str) -> Receipt:
         """Return what ``text`` says; raises ``ReceiptInvalid`` unless it was issued with one of our keys."""
@@ -66,14 +69,10 @@ class ReceiptBook:
             token = a2b_base64(text.encode("ascii").translate(_FROM_URL), strict_mode=True)
         except (Base64Error, ValueError):
             raise ReceiptInvalid from None
-        fields, mac = token[:_FIELDS_BYTES], token[_FIELDS_BYTES:]
-        version, *said = _FIELDS.unpack(fields)
-        if version != _VERSION or not self._is_genuine(fields, mac):
-            raise ReceiptInvalid
-        return _receipt(Receipt, said)
-
-    def _is_genuine(self, fields: bytes, mac: bytes) -> bool:
-        for key in self._keys:
-            if compare_digest(blake2s(fields, key=key, digest_size=_MAC_BYTES).digest(), mac):
-                return True
-        return False
+        version, queue, position, generation, epoch, visible_at_ms, said_mac = _SIGNED.unpack(token)
+        for keyed in self._macs:
+            mac = keyed.copy()
+            mac.update(token[:_FIELDS_BYTES])
+            if version == _VERSION and compare_digest(mac.digest(), said_mac):
+                return _receipt(Receipt, (queue, position, generation, epoch, visible_at_ms))
+        raise ReceiptInvalid
