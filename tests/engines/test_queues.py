@@ -5,13 +5,14 @@ import pytest
 from tests.engines.host import QUEUE, Host, message
 from veilmq.core import commands
 from veilmq.core.commands import Command, VisibilityChange
-from veilmq.core.errors import QueueExists, QueueNotFound
+from veilmq.core.errors import EditRefused, QueueExists, QueueNotFound
 from veilmq.core.settings import QueueSettings
 
 ON_A_QUEUE: list[Command] = [
     commands.DeleteQueue(queue=QUEUE),
     commands.PurgeQueue(queue=QUEUE),
     commands.SetQueue(queue=QUEUE, settings={}),
+    commands.EditQueue(queue=QUEUE, setting="policy", edit=str.upper),
     commands.ShowQueue(queue=QUEUE),
     commands.Send(queue=QUEUE, messages=(message("a"),)),
     commands.Receive(queue=QUEUE),
@@ -53,6 +54,30 @@ def test_creating_a_queue_again_with_another_setting_is_an_error(host: Host) -> 
     assert (refusal.value.queue, refusal.value.setting) == (QUEUE, "delay_s")
     with pytest.raises(QueueExists):
         host.create(visibility_timeout_s=31)
+    assert host.create() == created
+
+
+def test_a_setting_is_edited_by_what_it_is(host: Host) -> None:
+    """Two edits that were asked for at once both count, and the time of the change is told."""
+    host.create()
+    host.advance(1_000)
+    for edit in ("a{}".format, "b{}".format):
+        host.do(commands.EditQueue(queue=QUEUE, setting="policy", edit=edit))
+    view = host.do(commands.ShowQueue(queue=QUEUE))
+    assert (view.settings.policy, view.modified_at_ms) == ("ba", host.clock.now_ms())
+
+
+def test_an_edit_that_is_refused_changes_nothing(host: Host) -> None:
+    """The reason comes back to who asked."""
+    created = host.create()
+    reason = ValueError("no")
+
+    def refuse(text: str) -> str:
+        raise EditRefused(reason)
+
+    with pytest.raises(EditRefused) as refusal:
+        host.do(commands.EditQueue(queue=QUEUE, setting="policy", edit=refuse))
+    assert refusal.value.reason is reason
     assert host.create() == created
 
 

@@ -5,7 +5,7 @@ protocol are checked at the wire; an engine relies on ``core.limits``' widest va
 A batch action of a protocol is one command with several entries, and each entry succeeds or fails alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -53,6 +53,18 @@ class SetQueue(Command, frozen=True, kw_only=True):
 
     queue: str
     settings: Mapping[str, SettingValue]
+
+
+class EditQueue(Command, frozen=True, kw_only=True):
+    """Replace one setting of ``queue``, a text, by what ``edit`` makes of it: nobody else's change gets lost between.
+
+    ``edit`` is pure, may be called more than once, and raises ``EditRefused`` to leave everything as it was. Answers
+    ``None``. What one setting says about another is not looked at.
+    """
+
+    queue: str
+    setting: str
+    edit: Callable[[str], str]
 
 
 class TagQueue(Command, frozen=True, kw_only=True):

@@ -85,6 +85,15 @@ class SettingsConflict(VeilmqError):
         self.setting = setting
 
 
+class EditRefused(VeilmqError):
+    """Whoever edits a setting found that it cannot be done."""
+
+    def __init__(self, reason: Exception) -> None:
+        """``reason`` is for whoever asked: the engine only hands it back."""
+        super().__init__(str(reason))
+        self.reason = reason
+
+
 class TooManyTags(VeilmqError):
     """The queue would have more tags than it may."""
 

@@ -54,6 +54,7 @@ class Machine:
             commands.DeleteQueue: queues.delete,
             commands.PurgeQueue: queues.purge,
             commands.SetQueue: queues.set,
+            commands.EditQueue: queues.edit,
             commands.ShowQueue: queues.show,
             commands.ListQueues: queues.list,
             Sweep: Sweeper(catalog=self.catalog, journal=self._journal, space=self.space).sweep,

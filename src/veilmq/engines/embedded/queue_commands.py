@@ -47,6 +47,12 @@ class QueueCommands:
         queue.expire(now_ms)
         self._catalog.change(queue, queue.settings.changed(command.settings), now_ms)
 
+    def edit(self, command: commands.EditQueue, now_ms: int) -> None:
+        """Change one setting by looking at it."""
+        queue = self._catalog.queue(command.queue)
+        value = command.edit(getattr(queue.settings, command.setting))
+        self._catalog.change(queue, queue.settings.changed({command.setting: value}), now_ms)
+
     def show(self, command: commands.ShowQueue, now_ms: int) -> results.QueueView:
         """Tell what the queue is, and how many messages are in which state."""
         queue = self._catalog.queue(command.queue)
