@@ -34,6 +34,10 @@ IN_FLIGHT = Range(minimum=1, maximum=1_000_000, default=120_000)
 FIFO_IN_FLIGHT = Range(minimum=1, maximum=1_000_000, default=20_000)
 DEDUPLICATION_S = 300
 ATTEMPT_S = 300
+FAIR_SHARE_PERCENT = 10
+FAIR_IN_FLIGHT_MIN = 30
+FAIR_SILENCE_S = 300
+FAIR_RECENT_S = 60  # the half-life of what counts as recent processing time
 PURGE_PAUSE_S = 60
 QUEUE_NAME_PAUSE_S = 60
 
