@@ -17,6 +17,8 @@ from veilmq.engines.embedded.rows import Lease
 
 Key = tuple[int, int]
 
+NEVER_MS = 1 << 62
+"""An instant that does not come."""
 ON_DISK: Key = (-1, -1)
 """The horizon of a run of which nothing was read yet."""
 
@@ -74,15 +76,18 @@ class HiddenRun:
         """Remove the lease of the message at ``position``."""
         self._leases.pop(position, None)
 
-    def head(self) -> Lease | None:
-        """Return the lease that becomes visible first, ``None`` when there is none."""
+    def head(self, until_ms: int = NEVER_MS) -> Lease | None:
+        """Return the lease that becomes visible first, ``None`` when none does until ``until_ms``."""
         while True:
-            while self._heap:
-                visible_at_ms, position = self._heap[0]
+            heap = self._heap
+            while heap:
+                visible_at_ms, position = heap[0]
+                if visible_at_ms > until_ms:
+                    return None
                 lease = self._leases.get(position)
                 if lease is not None and lease.visible_at_ms == visible_at_ms:
                     return lease
-                heappop(self._heap)
+                heappop(heap)
             if self._horizon is None:
                 return None
             self._refill(self._horizon)

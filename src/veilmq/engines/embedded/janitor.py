@@ -16,8 +16,9 @@ from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import RETENTION_S, SECOND_MS
 from veilmq.core.ports import Clock, Done, Timer
 from veilmq.engines.embedded.catalog import Catalog
+from veilmq.engines.embedded.hidden import NEVER_MS
 from veilmq.engines.embedded.journal import Journal
-from veilmq.engines.embedded.lane import NEVER_MS, Lane
+from veilmq.engines.embedded.lane import Lane
 from veilmq.engines.embedded.space import Space
 
 _ROWS_PER_SLICE = 1_000

@@ -14,14 +14,11 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.engines.embedded import positions
 from veilmq.engines.embedded.counters import Counters
 from veilmq.engines.embedded.fresh import BodyCache, FreshRun
-from veilmq.engines.embedded.hidden import ON_DISK, HiddenRun
+from veilmq.engines.embedded.hidden import NEVER_MS, ON_DISK, HiddenRun
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.rows import LaneRow, Lease, MessageRow
 from veilmq.engines.embedded.series import Series
-
-NEVER_MS = 1 << 62
-"""An instant that does not come."""
 
 PLAIN, FAIR, FIFO = range(3)
 """The kinds of lanes: messages without a group, those of groups that share fairly, and those of ordered groups."""
@@ -176,11 +173,11 @@ class Lane:
         return row, lease, self.priority
 
     def _returned_head(self, now_ms: int) -> Lease | None:
-        lease = self._hidden.head()
-        while lease is not None and lease.visible_at_ms <= now_ms and self._is_expired(lease.position):
+        lease = self._hidden.head(now_ms)
+        while lease is not None and self._is_expired(lease.position):
             self._hidden.take()
-            lease = self._hidden.head()
-        return None if lease is None or lease.visible_at_ms > now_ms else lease
+            lease = self._hidden.head(now_ms)
+        return lease
 
     def lease(self, lease: Lease, now_ms: int, visible_at_ms: int) -> None:
         """Hide a message that was taken, for one more receive."""
@@ -233,14 +230,11 @@ class Lane:
 
     # Time: retention and counting.
 
-    def _series(self, position: int) -> Series:
-        return self._delayed if position & positions.SEQUENCES_MAX else self._direct
-
     def _alive(self) -> tuple[int, int, int]:
         return self._direct.floor, positions.delayed_start(self.number), self._delayed.floor
 
     def _is_expired(self, position: int) -> bool:
-        return position < self._series(position).floor
+        return position < (self._delayed if position & positions.SEQUENCES_MAX else self._direct).floor
 
     def expire(self, now_ms: int, retention_s: int) -> None:
         """Put everything sent ``retention_s`` or longer ago out of reach; asked when ``expires_at_ms`` has come."""

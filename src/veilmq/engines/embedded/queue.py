@@ -5,7 +5,8 @@ from collections.abc import Callable
 from veilmq.core.ports import Wake
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.embedded import positions
-from veilmq.engines.embedded.lane import NEVER_MS, PLAIN, Lane, Taken
+from veilmq.engines.embedded.hidden import NEVER_MS
+from veilmq.engines.embedded.lane import PLAIN, Lane, Taken
 from veilmq.engines.embedded.rows import Lease
 
 
@@ -107,10 +108,11 @@ class Queue:
 
     def find(self, position: int, now_ms: int) -> tuple[Lane, Lease] | None:
         """Return the message at ``position`` with its lane, ``None`` when it is gone."""
-        self.expire(now_ms)
         number = positions.lane_of(position)
         for lane in self.lanes:
             if lane.number == number:
+                if now_ms >= lane.expires_at_ms:
+                    lane.expire(now_ms, self.settings.retention_s)
                 lease = lane.find(position)
                 return None if lease is None else (lane, lease)
         return None
