@@ -18,8 +18,8 @@ from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import LATENCY_BOUNDS_S, Metrics
 from veilmq.server.protocols import SQS_JSON
 from veilmq.testing import RunningServer, VirtualClock
+from veilmq.wire.sqs.call import Call
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.json import Call
 
 Answer = tuple[int, dict[str, str], Any]
 

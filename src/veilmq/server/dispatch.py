@@ -19,8 +19,8 @@ from veilmq.server.http_request import Pending, Request
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.protocols import PROTOCOLS, Protocol
+from veilmq.wire.sqs.call import Call
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.json import Call
 from veilmq.wire.sqs.reply import Reply
 
 log = logging.getLogger(__name__)

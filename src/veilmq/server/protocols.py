@@ -10,9 +10,9 @@ from veilmq.core.errors import VeilmqError
 from veilmq.server.http_request import Request
 from veilmq.wire.sqs import json as sqs_json
 from veilmq.wire.sqs.actions import ACTIONS
+from veilmq.wire.sqs.call import Call
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import SqsError, from_core
-from veilmq.wire.sqs.json import Call
 from veilmq.wire.sqs.reply import Reply
 
 _SQS_TARGET = b"AmazonSQS."

@@ -12,8 +12,9 @@ from tests.wire.sqs.asking import CONTEXT, QUEUE, SENT, UNHURRIED, URL, ask, rec
 from tests.wire.sqs.client import header_fields
 from tests.wire.sqs.test_text import is_accepted
 from veilmq.core.commands import DeleteQueue, NewMessage, Send
-from veilmq.wire.sqs import ACTIONS, Call, SqsError, decode, encode_error, errors
+from veilmq.wire.sqs import ACTIONS, SqsError, decode, encode_error, errors
 from veilmq.wire.sqs.actions import NOT_SUPPORTED
+from veilmq.wire.sqs.json import JsonCall
 
 TOO_WIDE = "NUMBER_VALUE can not be converted to an Integer, it is out of range (at DelaySeconds)"
 
@@ -150,12 +151,12 @@ def test_a_call_may_be_answered_more_than_once() -> None:
 
 def check(action: str, body: bytes) -> None:
     """Fail unless ``body`` gives a call, or an error that can be sent."""
-    outcome: Call | int
+    outcome: JsonCall | int
     try:
         outcome = decode(action, body, CONTEXT)
     except SqsError as error:
         outcome = encode_error(error).status
-    assert isinstance(outcome, Call) or outcome in {400, 404}
+    assert isinstance(outcome, JsonCall) or outcome in {400, 404}
 
 
 @UNHURRIED

@@ -5,9 +5,10 @@ any kind is a ``SqsError`` before it is bytes.
 """
 
 from veilmq.wire.sqs.actions import ACTIONS, Action
+from veilmq.wire.sqs.call import Call
 from veilmq.wire.sqs.context import DEFAULT_ACCOUNT, DEFAULT_REGION, RequestContext
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.json import Call, decode, encode_error
+from veilmq.wire.sqs.json import decode, encode_error
 from veilmq.wire.sqs.reply import Reply
 
 __all__ = [

@@ -10,7 +10,7 @@ from typing import Any
 
 from veilmq.wire.sqs import errors, queues, receipts, receives, requests, sends
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.errors import Code
+from veilmq.wire.sqs.errors import Code, SqsError, not_supported, shown
 from veilmq.wire.sqs.plan import Plan
 from veilmq.wire.sqs.shapes import Shape
 
@@ -147,3 +147,11 @@ NOT_SUPPORTED: frozenset[str] = frozenset(
     }
 )
 """Actions of Amazon SQS that this version does not have."""
+
+
+def unknown_action(action: str | bytes) -> SqsError:
+    """Return the error for an action that is no row: one of Amazon SQS says so, any other is not valid."""
+    name = action if isinstance(action, str) else action.decode("ascii", "replace")
+    if name in NOT_SUPPORTED:
+        return not_supported(f"the action {name}")
+    return SqsError(errors.UNKNOWN_OPERATION, f"The action {shown(name)} is not valid for this endpoint.")

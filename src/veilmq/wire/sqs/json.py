@@ -12,19 +12,17 @@ with SerializationException in the words of AWS's own framework, and the place i
 
 import re
 from collections.abc import Callable
-from itertools import count
-from random import getrandbits
 from typing import Any
 
 import msgspec
 
 from veilmq.core.commands import Command
-from veilmq.core.ids import IdSource
 from veilmq.core.limits import JSON_LARGE_BODY_BYTES
-from veilmq.wire.sqs.actions import ACTIONS, NOT_SUPPORTED
+from veilmq.wire.sqs import request_id
+from veilmq.wire.sqs.actions import ACTIONS, unknown_action
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.errors import SERIALIZATION, UNKNOWN_OPERATION, SqsError, not_supported, shown
-from veilmq.wire.sqs.names import id_text
+from veilmq.wire.sqs.errors import SERIALIZATION, SqsError
+from veilmq.wire.sqs.mismatch import explain
 from veilmq.wire.sqs.plan import Plan, Respond
 from veilmq.wire.sqs.reply import Reply
 from veilmq.wire.sqs.shapes import Shape
@@ -35,11 +33,8 @@ CONTENT_TYPE = b"application/x-amz-json-1.0"
 _EMPTY = b"{}"
 _encode = msgspec.json.Encoder().encode
 
-# A request's id looks like a random UUID: the process's own, with the last 48 bits counted on from a random number.
-_HEADERS = (
-    b"Content-Type: %b\r\nx-amzn-RequestId: %b" % (CONTENT_TYPE, id_text(IdSource().next())[:24].encode())
-) + b"%012x\r\n"
-_request_numbers = count(getrandbits(40))
+_HEADERS = b"Content-Type: %b\r\nx-amzn-RequestId: %b" % (CONTENT_TYPE, request_id.BEGINNING) + b"%012x\r\n"
+_request_numbers = request_id.ENDINGS
 
 _Decode = Callable[[bytes], Shape]
 _MakePlan = Callable[[Any, RequestContext], Plan]
@@ -52,12 +47,8 @@ for _row in ACTIONS.values():
     )
 
 
-class Call(msgspec.Struct, frozen=True, gc=False):
-    """A request that was understood: the ``command`` to submit, and how to answer with its result.
-
-    ``wait_s`` is how long an empty result may wait for a message: 0 unless this is a receive, ``None`` for as long as
-    the queue itself says.
-    """
+class JsonCall(msgspec.Struct, frozen=True, gc=False):
+    """A request that was understood; see ``call.Call``."""
 
     command: Command
     wait_s: int | None
@@ -73,18 +64,18 @@ class Call(msgspec.Struct, frozen=True, gc=False):
         return Reply(200, _HEADERS % next(_request_numbers), body)
 
 
-def decode(action: str | bytes, body: bytes, context: RequestContext) -> Call:
+def decode(action: str | bytes, body: bytes, context: RequestContext) -> JsonCall:
     """Return what ``body`` asks of ``action``; raises ``SqsError``, and nothing else, whatever the bytes are."""
     row = _ROWS.get(action)
     if row is None:
-        raise _unknown(action)
+        raise unknown_action(action)
     decode_request, make_plan, narrow = row
     try:
         request = decode_request(body if len(body) <= JSON_LARGE_BODY_BYTES else narrow(body))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise SqsError(SERIALIZATION, _why(error, body)) from None
     plan = make_plan(request, context)
-    return Call(plan.command, plan.wait_s, plan.respond)
+    return JsonCall(plan.command, plan.wait_s, plan.respond)
 
 
 def encode_error(error: SqsError) -> Reply:
@@ -94,30 +85,9 @@ def encode_error(error: SqsError) -> Reply:
     return Reply(code.status, headers, _encode({"__type": code.shape, "message": error.message}), code.name)
 
 
-def _unknown(action: str | bytes) -> SqsError:
-    name = action if isinstance(action, str) else action.decode("ascii", "replace")
-    if name in NOT_SUPPORTED:
-        return not_supported(f"the action {name}")
-    return SqsError(UNKNOWN_OPERATION, f"The action {shown(name)} is not valid for this endpoint.")
-
-
-_MISMATCH = re.compile(r"Expected `(?P<wanted>[^`|]+?)(?: \| null)?`, got `(?P<found>\w+)`(?: - at `\$\.(?P<at>.+)`)?")
-_OUT_OF_RANGE = re.compile(
-    r"(?:Expected `int` [<>]= -?[0-9]+|Integer value out of range|Number out of range)(?: - at `\$\.(?P<at>.+)`)?"
-)
 _HALF = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F][0-9a-fA-F]{2}", re.DOTALL
 )
-_FOUND = {
-    "array": "Start of list found where not expected",
-    "object": "Start of structure or map found where not expected",
-    "str": "STRING_VALUE",
-    "int": "NUMBER_VALUE",
-    "float": "DECIMAL_VALUE",
-    "bool": "BOOLEAN_VALUE",
-    "null": "NULL_VALUE",
-}
-_WANTED = {"int": "an Integer", "str": "a String", "bytes": "a Blob", "array": "a List", "object": "a Structure"}
 
 
 def _why(error: Exception, body: bytes) -> str:
@@ -125,20 +95,7 @@ def _why(error: Exception, body: bytes) -> str:
         return "The request body is nested too deeply."
     if isinstance(error, UnicodeDecodeError):
         return "The request body is not valid UTF-8."
-    if match := _OUT_OF_RANGE.fullmatch(str(error)):
-        return f"NUMBER_VALUE can not be converted to an Integer, it is out of range{_at(match)}"
-    match = _MISMATCH.fullmatch(str(error))
-    if match is None:
-        return _unreadable(error, body)
-    place = _at(match)
-    found = _FOUND[match["found"]]
-    if found.endswith("expected"):
-        return found + place
-    return f"{found} can not be converted to {_WANTED[match['wanted']]}{place}"
-
-
-def _at(match: re.Match[str]) -> str:
-    return f" (at {match['at']})" if match["at"] else ""
+    return explain(error) or _unreadable(error, body)
 
 
 def _unreadable(error: Exception, body: bytes) -> str:
