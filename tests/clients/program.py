@@ -1,7 +1,7 @@
 """A client program: a process that the test talks with, and where its client is installed.
 
-A program says one JSON object per line. Some are questions, `{"ask": what, ...}`, which it waits to have answered by a
-line: only the test can move the server's clock or see who waits. Everything else is a report.
+A program says one JSON object per line. Some are questions, `{"ask": what, "id": number, ...}`, to be answered by an
+`{"id": number, "answer": any}`: only the test can move the server's clock or see who waits. Others are reports.
 """
 
 import json
@@ -48,12 +48,16 @@ def packages(*clients: str) -> dict[str, str]:
 
 def answers(server: RunningServer) -> dict[str, Callable[[Report], object]]:
     """Return what a server can be asked to do: `advance` its clock by `ms`, and wait until a receive is `parked`."""
+    return {
+        "advance": lambda report: server.advance(report["ms"]),
+        "parked": lambda _: await_parked(server, 1),
+    }
 
-    def parked(_: Report) -> None:
-        while server.parked == 0:
-            pass  # asking passes through the engine, so this turns only as fast as the server does
 
-    return {"advance": lambda report: server.advance(report["ms"]), "parked": parked}
+def await_parked(server: RunningServer, polls: int) -> None:
+    """Return when the server holds this many long polls."""
+    while server.parked != polls:
+        pass  # asking passes through the engine, so this turns only as fast as the server does
 
 
 class Program:
@@ -100,17 +104,17 @@ class Program:
         assert self._process.wait(_PATIENCE_S) == 0, self.complaints
         return None
 
-    def expect(self, name: str) -> Report:
-        """Return the next report with this ``event``; fails when something else is said."""
+    def expect(self, kind: str, name: str) -> Report:
+        """Return what it says next, an ``ask`` or ``event`` of this name; fails when it says something else."""
         report = self.hear()
         assert report is not None, f"it ended before {name}: {self.complaints}"
-        assert report.get("event") == name, f"not {name}: {report}"
+        assert report.get(kind) == name, f"not {name}: {report}"
         return report
 
-    def tell(self, word: str = "go on") -> None:
-        """Answer it."""
+    def answer(self, question: Report, answer: object = None) -> None:
+        """Answer the question."""
         assert self._process.stdin is not None
-        self._process.stdin.write(word + "\n")
+        self._process.stdin.write(json.dumps({"id": question["id"], "answer": answer}) + "\n")
         self._process.stdin.flush()
 
     def reports(self, answers: Mapping[str, Callable[[Report], object]]) -> list[Report]:
@@ -118,8 +122,7 @@ class Program:
         found = []
         while (report := self.hear()) is not None:
             if "ask" in report:
-                answers[report["ask"]](report)
-                self.tell()
+                self.answer(report, answers[report["ask"]](report))
             else:
                 found.append(report)
         return found

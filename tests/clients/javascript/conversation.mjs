@@ -1,25 +1,30 @@
-// Talks with the test that runs the program: one JSON object per line out, lines in. See ../program.py.
+// Talks with the test that runs the program: JSON objects out, one per line, and answers in. See ../program.py.
 
 import { createInterface } from "node:readline";
 
-const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+const asked = new Map();
+
+createInterface({ input: process.stdin }).on("line", (line) => {
+  const { id, answer } = JSON.parse(line);
+  asked.get(id)(answer);
+  asked.delete(id);
+});
 
 export function say(report) {
   process.stdout.write(JSON.stringify(report) + "\n");
 }
 
-// Asks the test to do something that only it can do, and waits until it is done.
-export async function ask(what, details = {}) {
-  say({ ask: what, ...details });
-  return (await lines.next()).value;
+// Asks the test for something that only it can know or do; several questions may be open at once.
+let questions = 0;
+
+export function ask(question, details = {}) {
+  const id = questions++;
+  const answered = new Promise((resolve) => asked.set(id, resolve));
+  say({ ask: question, id, ...details });
+  return answered;
 }
 
-// Waits for a line of the test.
-export async function told() {
-  return (await lines.next()).value;
-}
-
-// Standard input keeps a program alive; call this when it has nothing more to hear.
+// Standard input keeps a program alive; call this when it has nothing more to ask.
 export function done() {
   process.stdin.destroy();
 }
