@@ -36,7 +36,7 @@ class Batch:
         self._journal = journal
         self._entries: list[Entry] = []
         self._answers: list[object] = []
-        self._refused: list[tuple[Done, VeilmqError]] = []
+        self._refused: list[tuple[Done, object]] = []
         self._woken: deque[Entry] = deque()
         self._careful = False  # a batch failed as a whole: find the command that is at fault
         self.applying = False
@@ -108,10 +108,12 @@ class Batch:
         """Tell everyone; the batch is durable."""
         refused, self._refused = self._refused, []
         self._careful = False
-        for (_, done), answer in zip(self._entries, self._answers, strict=True):
-            _tell(done, answer)
-        for done, error in refused:
-            _tell(done, error)
+        answers = [(done, answer) for (_, done), answer in zip(self._entries, self._answers, strict=True)]
+        for done, answer in answers + refused:
+            try:
+                done(answer)
+            except Exception:
+                log.exception("an answer could not be delivered")
 
     def fail(self, error: VeilmqError) -> None:
         """Tell everyone that nobody knows."""
@@ -119,10 +121,3 @@ class Batch:
         self._woken.clear()
         self._answers = [error] * len(self._entries)
         self.deliver()
-
-
-def _tell(done: Done, answer: object) -> None:
-    try:
-        done(answer)
-    except Exception:
-        log.exception("an answer could not be delivered")

@@ -75,7 +75,6 @@ class Journal:
         self._leases: list[tuple[Any, ...]] = []
         self._gone: list[tuple[int]] = []
         self._lanes: list[StoredLane] = []
-        self._staged = False
         self.batch_bytes = 0
 
     # Staging: nothing here touches the database.
@@ -84,19 +83,16 @@ class Journal:
         """Stage a new message."""
         self._messages.append(row)
         self.batch_bytes += BATCH_ROW_BYTES + len(row.body) + len(row.properties)
-        self._staged = True
 
     def put_lease(self, lease: Lease) -> None:
         """Stage the lease as it is now."""
         self._leases.append(astuple(lease))
         self.batch_bytes += BATCH_ROW_BYTES
-        self._staged = True
 
     def remove(self, position: int) -> None:
         """Stage the deletion of a message and its lease."""
         self._gone.append((position,))
         self.batch_bytes += BATCH_ROW_BYTES
-        self._staged = True
 
     def touch(self, lane: StoredLane) -> None:
         """Have the lane's row written with this batch."""
@@ -119,7 +115,7 @@ class Journal:
 
     def flush(self) -> None:
         """Write what is staged into the batch's transaction."""
-        if not self._staged:
+        if not (self._messages or self._leases or self._gone):
             return
         connection = self.begin()
         if self._messages:
@@ -132,7 +128,6 @@ class Journal:
             connection.executemany(SQL["delete_message"], self._gone)
             connection.executemany(SQL["delete_lease"], self._gone)
             self._gone = []
-        self._staged = False
 
     def finish(self, now_ms: int) -> bool:
         """Write all that the batch changed, and its instant; tell whether there is anything to commit."""
@@ -174,7 +169,6 @@ class Journal:
     def roll_back(self) -> None:
         """Forget the batch, staged or written."""
         self._messages, self._leases, self._gone = [], [], []
-        self._staged = False
         self._gave_back = False
         self._untouch()
         if self._connection.in_transaction:

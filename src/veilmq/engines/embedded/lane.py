@@ -28,8 +28,8 @@ _GENERATION_BITS = 32
 _row = tuple.__new__  # of a NamedTuple, without the Python frame that its constructor costs
 
 
-Taken = tuple[MessageRow, Lease, int]
-"""A message that is received, its lease and its priority."""
+Taken = tuple[MessageRow, Lease, "Lane"]
+"""A message that is received, its lease and its lane."""
 
 
 class Lane:
@@ -170,7 +170,7 @@ class Lane:
             self._fresh.take()
             lease = Lease(row.position, self.number, 0)
         self._journal.batch_bytes += len(row.body)
-        return row, lease, self.priority
+        return row, lease, self
 
     def _returned_head(self, now_ms: int) -> Lease | None:
         lease = self._hidden.head(now_ms)

@@ -68,9 +68,9 @@ class MessageCommands:
                 first_received_at_ms=lease.first_received_at_ms,
                 receive_count=lease.receive_count,
                 visible_at_ms=visible_at_ms,
-                priority=priority,
+                priority=lane.priority,
             )
-            for row, lease, priority in queue.receive(command.count, now_ms, visible_at_ms)
+            for row, lease, lane in queue.receive(command.count, now_ms, visible_at_ms)
         ]
         due_ms = now_ms if messages and queue.wake is None else queue.next_due_ms(now_ms)
         return results.Received(messages=messages, next_due_ms=due_ms, receive_wait_s=settings.receive_wait_s)

@@ -79,16 +79,16 @@ class Queue:
         Lower priorities come first, and within one the messages that became visible first.
         """
         self.expire(now_ms)
-        chosen: list[tuple[Lane, Taken]] = []
+        chosen: list[Taken] = []
         while len(chosen) < count:
-            lane = self._first_lane(now_ms)
-            taken = None if lane is None else lane.take(now_ms)
-            if lane is None or taken is None:
+            first = self._first_lane(now_ms)
+            taken = None if first is None else first.take(now_ms)
+            if taken is None:
                 break
-            chosen.append((lane, taken))
-        for lane, (_, lease, _) in chosen:
+            chosen.append(taken)
+        for _, lease, lane in chosen:
             lane.lease(lease, now_ms, visible_at_ms)
-        return [taken for _, taken in chosen]
+        return chosen
 
     def _first_lane(self, now_ms: int) -> Lane | None:
         if len(self.lanes) <= 1:
