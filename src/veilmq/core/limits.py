@@ -64,8 +64,18 @@ SQS_TAGS_MAX = 50
 SQS_TAG_KEY_CHARACTERS_MAX = 128
 SQS_TAG_VALUE_CHARACTERS_MAX = 256
 SQS_REDRIVE_SOURCES_MAX = 10
+SQS_POLICY_BYTES_MAX = 8_192
+SQS_POLICY_STATEMENTS_MAX = 20
+SQS_POLICY_PRINCIPALS_MAX = 50
+SQS_POLICY_CONDITIONS_MAX = 10
+SQS_POLICY_ACTIONS_MAX = 7  # of a statement
+SQS_POLICY_LABEL_CHARACTERS_MAX = 80
+SQS_PRESIGNED_S = Range(minimum=1, maximum=604_800, default=3_600)
+SIGNATURE_SKEW_S = 900  # what the date of a signature may differ from ours, either way
 JSON_LARGE_BODY_BYTES = 65_536  # a body up to this is decoded at once: the values that fit in there are few
 JSON_PUNCTUATION_MAX = 4_096  # brackets, braces and commas of a list or map of a large body; valid ones have some 1,500
+QUERY_PARAMETERS_MAX = 1_024  # of a request in the Query protocol; the widest valid batch has some 500
+QUERY_DEPTH_MAX = 8  # parts of a parameter's name that are taken apart; valid ones have seven
 
 # The HTTP server. A SendMessageBatch of 1 MiB may grow sixfold when every character is escaped in JSON.
 HTTP_BODY_BYTES_MAX = 8 * 1_048_576

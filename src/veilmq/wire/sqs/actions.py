@@ -37,6 +37,17 @@ EVERYWHERE: tuple[Code, ...] = (
 )
 """What every request may be answered with."""
 
+WITH_CREDENTIALS: tuple[Code, ...] = (
+    errors.MISSING_AUTHENTICATION_TOKEN,
+    errors.INCOMPLETE_SIGNATURE,
+    errors.INVALID_CLIENT_TOKEN_ID,
+    errors.SIGNATURE_DOES_NOT_MATCH,
+    errors.EXPIRED_TOKEN,
+    errors.REQUEST_EXPIRED,
+    errors.ACCESS_DENIED,
+)
+"""What every request may be answered with beside that, where the server has a credentials file."""
+
 _ON_QUEUE = (errors.MISSING_PARAMETER, errors.INVALID_ADDRESS, errors.QUEUE_DOES_NOT_EXIST)
 _BATCH = (
     *_ON_QUEUE,

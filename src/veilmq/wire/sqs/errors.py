@@ -52,6 +52,18 @@ INVALID_PARAMETER_VALUE = Code(_FRAMEWORK + "InvalidParameterValueException", "I
 MISSING_PARAMETER = Code(_FRAMEWORK + "MissingRequiredParameterException", "MissingParameter")
 SERIALIZATION = Code(_FRAMEWORK + "SerializationException", "SerializationException")
 UNKNOWN_OPERATION = Code(_FRAMEWORK + "UnknownOperationException", "InvalidAction")
+MALFORMED_INPUT = Code(_FRAMEWORK + "MalformedInputException", "MalformedInput")
+MALFORMED_QUERY_STRING = Code(_FRAMEWORK + "MalformedQueryStringException", "MalformedQueryString", 404)
+NO_SUCH_VERSION = Code(_FRAMEWORK + "NoSuchVersionException", "NoSuchVersion")
+MISSING_AUTHENTICATION_TOKEN = Code(
+    _FRAMEWORK + "MissingAuthenticationTokenException", "MissingAuthenticationToken", 403
+)
+INCOMPLETE_SIGNATURE = Code(_FRAMEWORK + "IncompleteSignatureException", "IncompleteSignature")
+INVALID_CLIENT_TOKEN_ID = Code(_FRAMEWORK + "UnrecognizedClientException", "InvalidClientTokenId", 403)
+SIGNATURE_DOES_NOT_MATCH = Code(_FRAMEWORK + "InvalidSignatureException", "SignatureDoesNotMatch", 403)
+EXPIRED_TOKEN = Code(_FRAMEWORK + "ExpiredTokenException", "ExpiredToken", 403)
+REQUEST_EXPIRED = Code(_FRAMEWORK + "RequestExpiredException", "RequestExpired")
+ACCESS_DENIED = Code(_FRAMEWORK + "AccessDeniedException", "AccessDenied", 403)
 INTERNAL_FAILURE = Code(_FRAMEWORK + "InternalFailure", "InternalFailure", 500, "Receiver")
 SERVICE_UNAVAILABLE = Code(_FRAMEWORK + "ServiceUnavailableException", "ServiceUnavailable", 503, "Receiver")
 

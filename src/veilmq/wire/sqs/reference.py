@@ -69,7 +69,7 @@ NEVER_RAISED = {
     "QueueDeletedRecently": "A queue is gone with the reply; its name is free at once.",
     "OverLimit": "Any number of messages may be in flight.",
     "RequestThrottled": "Nothing is throttled.",
-    "InvalidSecurity": "Signatures are not verified.",
+    "InvalidSecurity": "Requests need no TLS; a wrong signature is `InvalidSignatureException`.",
     "MessageNotInflight": "A lease that has run out can still be changed; of a message that is gone the answer is "
     "`InvalidParameterValueException`.",
     "InvalidIdFormat": "A receipt of another queue, or of none, is `ReceiptHandleIsInvalid`.",
@@ -100,6 +100,7 @@ def _actions() -> Iterator[str]:
         rows.append((f"`{row.name}`", what, members, _names(row.errors) + entry))
     yield _table(("action", "what it does", "members", "errors"), rows)
     yield f"Every action: {_names(actions.EVERYWHERE)}.\n"
+    yield f"Where signatures are verified ([security.md](../security.md)), also {_names(actions.WITH_CREDENTIALS)}.\n"
 
 
 def _numbers() -> str:
