@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from benchmarks import backlog, chart, idle, keeps, machine, rates, report, table, wrk
+from benchmarks import backlog, chart, idle, keeps, kinds, machine, rates, report, table, wrk
 from benchmarks.bench import Bench
 from benchmarks.options import arguments, settings
 from benchmarks.row import Section
@@ -20,6 +20,7 @@ def _one(measure: Callable[[Bench], Section]) -> Callable[[Bench], Iterator[Sect
 MEASUREMENTS: Mapping[str, Callable[[Bench], Iterator[Section]]] = {
     "keeps": _one(keeps.measure),
     **{name: partial(rates.measure, name=name) for name in rates.GROUPS},
+    "kinds": kinds.measure,
     "backlog": backlog.measure,
     "idle": _one(idle.measure),
 }

@@ -55,16 +55,21 @@ def _paths() -> Mapping[str, str]:
     return {"PYTHONPATH": os.pathsep.join(part for part in parts if part)}
 
 
-def _veilmq(port: int, admin_port: int, data: Path) -> Command:
-    return Command(
-        name="veilmq",
-        arguments=[
-            *(sys.executable, "-m", "veilmq", "serve", "--port", str(port), "--admin-port", str(admin_port)),
-            *("--data", str(data)),
-        ],
-        ready=lambda: answers(f"http://127.0.0.1:{admin_port}/health/ready"),
-        environment=_paths(),
-    )
+def veilmq(*options: str) -> Server:
+    """A veilmq that is started with `options` beside those that say where it runs."""
+
+    def command(port: int, admin_port: int, data: Path) -> Command:
+        return Command(
+            name="veilmq",
+            arguments=[
+                *(sys.executable, "-m", "veilmq", "serve", "--port", str(port), "--admin-port", str(admin_port)),
+                *("--data", str(data), *options),
+            ],
+            ready=lambda: answers(f"http://127.0.0.1:{admin_port}/health/ready"),
+            environment=_paths(),
+        )
+
+    return Server(name="veilmq", modules=("veilmq.__main__",), command=command)
 
 
 def _constant(name: str, module: str) -> Callable[[int, int, Path], Command]:
@@ -119,7 +124,7 @@ def _ministack(port: int, admin_port: int, data: Path) -> Command:
     )
 
 
-VEILMQ = Server(name="veilmq", modules=("veilmq.__main__",), command=_veilmq)
+VEILMQ = veilmq()
 CEILING = Server(
     name="ceiling",
     modules=("uvloop", "httptools"),

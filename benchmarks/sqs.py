@@ -6,6 +6,7 @@ region and service in, and get one that proves nothing.
 
 import http.client
 import json
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -43,12 +44,14 @@ class Sqs:
             raise SqsError(f"{action}: {reply.status} {text[:300].decode(errors='replace')}")
         return dict(json.loads(text)) if text else {}
 
-    def create_queue(self, name: str, *, visibility_timeout_s: int = 3600) -> str:
+    def create_queue(
+        self, name: str, *, visibility_timeout_s: int = 3600, attributes: Mapping[str, str] | None = None
+    ) -> str:
         """Make a queue whose received messages stay hidden for the whole benchmark; its URL as the server
         gives it.
         """
-        attributes = {"VisibilityTimeout": str(visibility_timeout_s)}
-        return str(self.call("CreateQueue", QueueName=name, Attributes=attributes)["QueueUrl"])
+        every = {"VisibilityTimeout": str(visibility_timeout_s), **(attributes or {})}
+        return str(self.call("CreateQueue", QueueName=name, Attributes=every)["QueueUrl"])
 
     def messages(self, queue_url: str) -> int:
         """Messages that are in the queue, in whatever state."""

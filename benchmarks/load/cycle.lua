@@ -11,7 +11,7 @@ local send, receive, delete
 local find = string.find
 
 function init(args)
-  send = sqs.request("SendMessage", ',"MessageBody":"' .. sqs.body .. '"')
+  send = sqs.sender()
   receive = sqs.request("ReceiveMessage", ',"MaxNumberOfMessages":1')
   delete = sqs.builder("DeleteMessage")
 end
@@ -29,7 +29,7 @@ function request()
     receives = receives + 1
     return receive
   end
-  return send
+  return send()
 end
 
 local function keep(handle)

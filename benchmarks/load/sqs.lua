@@ -6,8 +6,11 @@
 --
 -- Environment: BENCH_QUEUE_URL (a QueueUrl as the server gave it), BENCH_CONSTANT=1 (the server answers a constant, so
 -- answers are taken to be what the real ones would have been), BENCH_HANDLES (a file of receipt handles, one per line),
--- BENCH_AUTHORIZATION (a header for servers that find the service in it and in nothing else).
+-- BENCH_AUTHORIZATION (a header for servers that find the service in it and in nothing else), BENCH_KEY (requests are
+-- signed, see sign.lua), BENCH_GROUPS (sends go round so many message groups), BENCH_FIFO=1 (each send brings a
+-- deduplication id of its own).
 
+local sign = require("sign")
 local sqs = {}
 
 sqs.queue_url = os.getenv("BENCH_QUEUE_URL") or "http://127.0.0.1/000000000000/bench"
@@ -27,8 +30,7 @@ function sqs.head(action)
 end
 
 function sqs.request(action, members)
-  local body = '{"QueueUrl":"' .. sqs.queue_url .. '"' .. members .. "}"
-  return sqs.head(action) .. #body .. "\r\n\r\n" .. body
+  return sqs.builder(action)(members)
 end
 
 -- A function that builds requests of one action whose members vary, from parts that do not.
@@ -36,8 +38,32 @@ function sqs.builder(action)
   local head = sqs.head(action)
   local opening = '\r\n\r\n{"QueueUrl":"' .. sqs.queue_url .. '"'
   local fixed = #opening - 4 + 1
+  local signer = sign.signer(action)
+  if signer then
+    return function(members)
+      return head .. (fixed + #members) .. signer(opening:sub(5) .. members .. "}") .. opening .. members .. "}"
+    end
+  end
   return function(members)
     return head .. (fixed + #members) .. opening .. members .. "}"
+  end
+end
+
+-- A function that gives SendMessage requests: the same one each time, unless groups or deduplication ids vary.
+function sqs.sender()
+  local message = ',"MessageBody":"' .. sqs.body .. '"'
+  local groups, fifo = tonumber(os.getenv("BENCH_GROUPS")), os.getenv("BENCH_FIFO") == "1"
+  if not groups then
+    local constant = sqs.request("SendMessage", message)
+    return function() return constant end
+  end
+  local build, turn = sqs.builder("SendMessage"), 0
+  local run = os.getenv("BENCH_RUN") or ""
+  return function()
+    turn = turn + 1
+    local members = message .. ',"MessageGroupId":"g' .. turn % groups .. '"'
+    if fifo then members = members .. ',"MessageDeduplicationId":"' .. run .. turn .. '"' end
+    return build(members)
   end
 end
 

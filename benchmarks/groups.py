@@ -1,0 +1,72 @@
+"""What fills queues with message groups: blocked ones, noisy ones, and the few that go on."""
+
+from collections.abc import Iterator
+
+from benchmarks.dialogue import Dialogue, DialogueError, converse, request
+from benchmarks.sqs import Sqs
+from benchmarks.stock import BATCH, BODY, handles
+
+ROUND = 500
+ROUNDS = 5
+NOISY = "noisy"
+NOISY_IN_FLIGHT = 40
+
+
+def block(*, port: int, queue_url: str, groups: int) -> None:
+    """Send two messages of each of so many groups, and receive the first of each."""
+    names = [f"blocked-{n}" for n in range(groups)]
+    for turn in range(2):
+        _send(port, queue_url, names, run=f"block-{turn}")
+        if turn == 0:
+            converse(port=port, dialogues=[_receiving(queue_url, groups)])
+
+
+def feed(*, port: int, queue_url: str, groups: int, messages: int, run: str) -> None:
+    """Send `messages` to a FIFO queue, going round `groups` free groups."""
+    _send(port, queue_url, [f"free-{n % groups}" for n in range(messages)], run=f"feed-{run}")
+
+
+def feed_fair(*, port: int, queue_url: str, groups: int, messages: int, run: str) -> None:
+    """Send `messages` to a standard queue, going round `groups` quiet groups."""
+    _send(port, queue_url, [f"quiet-{run}-{n % groups}" for n in range(messages)], run=None)
+
+
+def crowd(*, port: int, queue_url: str, messages: int) -> None:
+    """Send `messages` of one group to a standard queue, and receive so many that the group is noisy."""
+    _send(port, queue_url, [NOISY] * messages, run=None)
+    converse(port=port, dialogues=[_receiving(queue_url, NOISY_IN_FLIGHT)])
+
+
+def quiet_is_next(sqs: Sqs, queue_url: str, turn: int) -> bool:
+    """Send a message of a group of its own; tell whether the next receive gives it, and delete it."""
+    body = f"quiet-{turn}"
+    sqs.call("SendMessage", QueueUrl=queue_url, MessageBody=body, MessageGroupId=f"once-{turn}")
+    (message,) = sqs.call("ReceiveMessage", QueueUrl=queue_url)["Messages"]
+    sqs.call("DeleteMessage", QueueUrl=queue_url, ReceiptHandle=message["ReceiptHandle"])
+    return bool(message["Body"] == body)
+
+
+def _send(port: int, queue_url: str, names: list[str], *, run: str | None) -> None:
+    converse(port=port, dialogues=[_sending(queue_url, names, run)], timeout_s=3_600.0)
+
+
+def _sending(queue_url: str, names: list[str], run: str | None) -> Dialogue:
+    for start in range(0, len(names), BATCH):
+        answer = yield request("SendMessageBatch", QueueUrl=queue_url, Entries=list(_entries(names, start, run)))
+        if b'"Code"' in answer:
+            raise DialogueError(f"entries of a batch failed: {answer[:300].decode(errors='replace')}")
+
+
+def _entries(names: list[str], start: int, run: str | None) -> Iterator[dict[str, str]]:
+    for n, name in enumerate(names[start : start + BATCH]):
+        dedup = {} if run is None else {"MessageDeduplicationId": f"{run}-{start + n}"}
+        yield {"Id": str(n), "MessageBody": BODY, "MessageGroupId": name, **dedup}
+
+
+def _receiving(queue_url: str, messages: int) -> Dialogue:
+    left = messages
+    while left > 0:
+        got = handles((yield request("ReceiveMessage", QueueUrl=queue_url, MaxNumberOfMessages=min(BATCH, left))))
+        if not got:
+            raise DialogueError(f"a receive gave nothing while {left} messages should have been there")
+        left -= len(got)

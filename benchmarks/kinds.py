@@ -1,0 +1,147 @@
+"""What the other kinds of queues cost beside the standard one: FIFO queues, fair queues, many blocked groups.
+
+Every figure is a quotient of two that were measured in turn on the same server, so that a minute in which the machine
+was busy weighs on both.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from benchmarks import groups, rates, stock, wrk
+from benchmarks.bench import Bench, Opened
+from benchmarks.rates import CYCLE, Workload
+from benchmarks.row import SUBJECT, Row, Section, failed
+from benchmarks.servers import VEILMQ, veilmq
+from benchmarks.sqs import Sqs
+from benchmarks.wrk import Load, LoadError
+
+MANY = 1_000
+TURNS = 2
+GROUPS_MOST = 100_000
+FREE = 10
+NOISY_MOST = 1_000_000
+QUIET_TRIES = 200
+IN_FLIGHT_MAX = 200_000
+ROOMY = veilmq("--in-flight-max", str(IN_FLIGHT_MAX), "--fifo-in-flight-max", str(IN_FLIGHT_MAX))
+FIFO = {"FifoQueue": "true"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind of queue under the cycle; `groups` are the message groups that its sends go round in."""
+
+    figure: str
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    groups: int = 0
+    connections: int | None = None
+
+    @property
+    def queue(self) -> str:
+        return "kind-" + "".join(c if c.isalnum() else "-" for c in self.figure) + (".fifo" if self.attributes else "")
+
+    def environment(self, run: str) -> Mapping[str, str]:
+        if not self.groups:
+            return {}
+        return {"BENCH_GROUPS": str(self.groups), "BENCH_FIFO": "1" if self.attributes else "0", "BENCH_RUN": run}
+
+
+STANDARD = Kind(figure="standard")
+ALONE = Kind(figure="standard, 1 connection", connections=1)
+PAIRS = (
+    (Kind(figure=f"FIFO, {MANY:,} groups", attributes=FIFO, groups=MANY), STANDARD),
+    (Kind(figure=f"fair, {MANY:,} groups", groups=MANY), STANDARD),
+    (Kind(figure="FIFO, one group, 1 connection", attributes=FIFO, groups=1, connections=1), ALONE),
+)
+
+
+def measure(bench: Bench) -> Iterator[Section]:
+    """Cycles of each kind against the standard one, then what blocked and noisy groups cost."""
+    bench.say("kinds …")
+    for name, rows in (("cycle by kind of queue", _cycles), ("blocked groups", _blocked), ("noisy group", _noisy)):
+        bench.say(f"  {name}")
+        yield Section(name=name, rows=tuple(_safely(bench, name, rows)))
+
+
+def _safely(bench: Bench, name: str, rows: Callable[[Bench], Iterator[Row]]) -> Iterator[Row]:
+    try:
+        yield from rows(bench)
+    except rates.FAILURES as failure:
+        bench.say(f"  {failure}")
+        yield _row(name, "", failed(failure))
+
+
+def _cycles(bench: Bench) -> Iterator[Row]:
+    with bench.opened(VEILMQ) as opened:
+        for kind, base in PAIRS:
+            shares, per_s = [], []
+            for turn in range(TURNS):
+                standard = _cycle_per_s(bench, opened, base, turn)
+                per_s.append(_cycle_per_s(bench, opened, kind, turn))
+                shares.append(per_s[-1] / standard)
+            yield _row(f"cycle, {kind.figure}", "requests/s", median(per_s))
+            yield _row(f"cycle, {kind.figure} ÷ {base.figure}", "times", median(shares))
+
+
+def _cycle_per_s(bench: Bench, opened: Opened, kind: Kind, turn: int) -> float:
+    with Sqs(port=opened.port) as sqs:
+        url = sqs.create_queue(kind.queue, attributes=kind.attributes)
+    return per_s(
+        opened, CYCLE, url, bench.seconds / 2, kind.connections or bench.connections, kind.environment(str(turn))
+    )
+
+
+def per_s(
+    opened: Opened, workload: Workload, url: str, seconds: float, connections: int, environment: Mapping[str, str]
+) -> float:
+    """Requests a second of `workload` on the queue at `url`. Raises `LoadError` for what is no work done."""
+    load = Load(
+        script=workload.script,
+        seconds=seconds,
+        connections=connections,
+        environment={"BENCH_QUEUE_URL": url, **environment},
+    )
+    result = wrk.run(load, url=opened.url)
+    if why := rates.refusal(workload, result, connections=connections):
+        raise LoadError(f"{workload.figure}: {why}")
+    return result.requests_per_s
+
+
+def _blocked(bench: Bench) -> Iterator[Row]:
+    """Receives in a queue with many groups of which all but a few are blocked, against one with the few alone."""
+    most = min(GROUPS_MOST, bench.backlog_max)
+    with bench.opened(ROOMY) as opened, Sqs(port=opened.port) as sqs:
+        crowded = sqs.create_queue("crowded.fifo", attributes=FIFO)
+        empty = sqs.create_queue("empty.fifo", attributes=FIFO)
+        groups.block(port=opened.port, queue_url=crowded, groups=most - FREE)
+        costs = _in_turn(opened, crowded, empty, send=groups.feed)
+        yield _row(f"FIFO, {most:,} groups, {most - FREE:,} blocked: receive + delete", "µs", costs[0])
+        yield _row(f"FIFO, {most - FREE:,} groups blocked: cost ÷ cost without them", "times", costs[0] / costs[1])
+        yield _row(f"FIFO, {most:,} groups: memory", "MB", opened.process.usage().rss_bytes / 1e6)
+
+
+def _noisy(bench: Bench) -> Iterator[Row]:
+    """A quiet group's messages behind the backlog of a noisy one."""
+    most = min(NOISY_MOST, bench.backlog_max)
+    with bench.opened(ROOMY) as opened, Sqs(port=opened.port) as sqs:
+        crowded, empty = sqs.create_queue("crowded"), sqs.create_queue("empty")
+        groups.crowd(port=opened.port, queue_url=crowded, messages=most)
+        first = sum(groups.quiet_is_next(sqs, crowded, turn) for turn in range(QUIET_TRIES))
+        yield _row(f"fair, {most:,} of a noisy group: quiet message is the next one", "of 1", first / QUIET_TRIES)
+        costs = _in_turn(opened, crowded, empty, send=groups.feed_fair)
+        yield _row(f"fair, behind {most:,} of a noisy group: receive + delete", "µs", costs[0])
+        yield _row(f"fair, behind {most:,}: cost ÷ cost without them", "times", costs[0] / costs[1])
+
+
+def _in_turn(opened: Opened, here: str, there: str, *, send: Callable[..., None]) -> tuple[float, float]:
+    """The wall time (µs) of a receive and a delete in both queues, by rounds in turn."""
+    times: dict[str, list[float]] = {here: [], there: []}
+    for turn in range(groups.ROUNDS):
+        for url in (there, here):
+            send(port=opened.port, queue_url=url, groups=FREE, messages=groups.ROUND, run=f"{turn}")
+            times[url].append(stock.drain(port=opened.port, queue_url=url, messages=groups.ROUND, connections=FREE))
+    return tuple(median(times[url]) / groups.ROUND * 1e6 for url in (here, there))  # type: ignore[return-value]
+
+
+def _row(figure: str, unit: str, value: float | str) -> Row:
+    return Row(figure=figure, unit=unit, values={SUBJECT: value})
