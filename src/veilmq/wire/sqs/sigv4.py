@@ -224,7 +224,7 @@ def _canonical_request(
     except KeyError as error:
         raise _does_not_match(f"The signed header '{_text(error.args[0])}' is not in the request.") from None
     block = b"\n".join(lines)
-    if b"  " in block or b" \n" in block or b"\t" in block or block[-1:] == b" ":
+    if b"  " in block or b": " in block or b" \n" in block or b"\t" in block or block[-1:] == b" ":
         block = b"\n".join([name + canonical.trimmed(headers[key]) for key, name in scope.headers])
     return b"\n".join((method, canonical.path(path), query, block, b"", scope.names, payload))
 
