@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the queue clients that tests/clients runs against a real server, each apart from .venv and from the others:
-# what is pinned in tests/clients/<client>, into .clients/<client> (JavaScript: into node_modules beside its programs).
+# what tests/clients/python/<client>.txt pins into .clients/<client>, what tests/clients/javascript/package-lock.json pins
+# into node_modules beside it.
 # Does nothing for a client that is there as pinned. Never fails: it says what is missing and why, and the tests
 # of that client then skip on a laptop and fail in CI.
 set -eu
@@ -30,11 +31,11 @@ install() {
 python_packages() {
     rm -rf ".clients/$1"
     "$python" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps \
-        --target ".clients/$1" --requirement "tests/clients/$1/requirements.txt"
+        --target ".clients/$1" --requirement "tests/clients/python/$1.txt"
 }
 
 python_client() {
-    install "$1" "$("$python" -V) $(cksum <"tests/clients/$1/requirements.txt")" python_packages "$1"
+    install "$1" "$("$python" -V) $(cksum <"tests/clients/python/$1.txt")" python_packages "$1"
 }
 
 node_modules() {

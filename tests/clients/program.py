@@ -4,10 +4,12 @@ A program says one JSON object per line. Some are questions, `{"ask": what, "id"
 `{"id": number, "answer": any}`: only the test can move the server's clock or see who waits. Others are reports.
 """
 
+import contextlib
 import json
 import os
 import queue
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -19,8 +21,8 @@ from typing import Any, Self
 from tests.conftest import need
 from veilmq.testing import RunningServer
 
-HERE = Path(__file__).resolve().parent
-INSTALLED = HERE.parents[1] / ".clients"
+ROOT = Path(__file__).resolve().parents[2]
+INSTALLED = ROOT / ".clients"
 
 Report = dict[str, Any]
 
@@ -31,19 +33,19 @@ _HOW = "scripts/install-clients.sh installs it"
 def node(program: str) -> list[str]:
     """Return the words that run a program of tests/clients/javascript."""
     need((INSTALLED / "javascript.stamp").exists() and shutil.which("node"), f"the npm packages ({_HOW})")
-    return ["node", str(HERE / "javascript" / program)]
+    return ["node", str(ROOT / "tests" / "clients" / "javascript" / program)]
 
 
 def python(*words: str) -> list[str]:
-    """Return the words that run Python with nothing but its standard library and what ``packages`` names."""
-    return [sys.executable, "-S", "-P", *words]
+    """Return the words that run a module of tests/clients/python, where only what ``packages`` returns is installed."""
+    return [sys.executable, "-S", "-P", "-m", *words]
 
 
 def packages(*clients: str) -> dict[str, str]:
     """Return the environment in which ``python`` finds these clients; the first one's version of a package counts."""
     for client in clients:
-        need((INSTALLED / f"{client}.stamp").exists(), f"the client {client} ({_HOW})")
-    return {"PYTHONPATH": os.pathsep.join(str(INSTALLED / client) for client in clients)}
+        need((INSTALLED / f"{client}.stamp").exists(), f"the Python packages of {client} ({_HOW})")
+    return {"PYTHONPATH": os.pathsep.join(map(str, [*(INSTALLED / client for client in clients), ROOT]))}
 
 
 def answers(server: RunningServer) -> dict[str, Callable[[Report], object]]:
@@ -72,6 +74,7 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         self._said: queue.Queue[str | None] = queue.Queue()
         self._complaints: list[str] = []
@@ -86,8 +89,9 @@ class Program:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Kill it, harmless when it has ended."""
-        self._process.kill()
+        """Kill it and its children, harmless when they have ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         for reader in self._readers:
             reader.join()
@@ -127,9 +131,9 @@ class Program:
                 found.append(report)
         return found
 
-    def end(self, signal: int) -> int:
-        """Send it the signal and return its exit status."""
-        self._process.send_signal(signal)
+    def terminate(self) -> int:
+        """Ask it to end, as SIGTERM does; returns its exit status."""
+        self._process.terminate()
         return self._process.wait(_PATIENCE_S)
 
     @property

@@ -1,0 +1,11 @@
+"""Sends the tasks that the test orders, until it orders none: the arguments of `apply_async`, and the task's name."""
+
+import time
+
+from tests.clients.python.celery_tasks import TASKS
+from tests.clients.python.conversation import ask, say
+
+while (order := ask("order")) is not None:
+    called_at = time.time()
+    TASKS[order.pop("task")].apply_async(**order)
+    say(event="sent", at=called_at)

@@ -1,0 +1,36 @@
+"""The tasks of the Celery worker in ../test_celery.py: each tells the test that it runs. A worker loads this module."""
+
+import os
+import threading
+import time
+from typing import Any
+
+from tests.clients.python.celery_app import app
+from tests.clients.python.conversation import say
+
+app.conf.task_default_queue = os.environ["QUEUE"]
+app.conf.worker_redirect_stdouts = False
+
+
+def add(task: Any, left: int, right: int) -> None:
+    """Say the sum, and when."""
+    say(event="add", sum=left + right, at=time.time())
+
+
+def flaky(task: Any) -> None:
+    """Succeed at the third attempt."""
+    say(event="flaky", attempt=task.request.retries)
+    if task.request.retries < 2:
+        raise task.retry(countdown=0.1)
+
+
+def hang(task: Any) -> None:
+    """Never end; the message is acknowledged at the end of the task."""
+    say(event="hang")
+    threading.Event().wait()
+
+
+TASKS = {
+    run.__name__: app.task(bind=True, name=run.__name__, **options)(run)
+    for run, options in ((add, {}), (flaky, {}), (hang, {"acks_late": True}))
+}

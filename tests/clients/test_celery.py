@@ -1,0 +1,100 @@
+"""Celery with kombu's SQS transport as a client: real workers, tests/clients/python/celery_*.py."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.clients.program import Program, packages, python
+from veilmq.testing import RunningServer
+
+pytestmark = pytest.mark.slow
+
+WORKER = ["celery", "--quiet", "--app", "tests.clients.python.celery_tasks", "worker", "--concurrency", "1"]
+WAIT_MS = 10_000  # kombu's wait_time_seconds, for which it also hides what it gives back
+
+
+class Setting:
+    """A queue, who sends tasks to it and workers for them."""
+
+    def __init__(self, server: RunningServer, sqs: Any, queue: str) -> None:
+        """Start nothing yet."""
+        self.environment = {"QUEUE": queue, **packages("celery_sqs")}
+        self.server = server
+        self.sqs = sqs
+        self.url = sqs.create_queue(QueueName=queue, Attributes={"VisibilityTimeout": "3600"})["QueueUrl"]
+
+    def worker(self) -> Program:
+        """Return a worker."""
+        return Program(python(*WORKER), endpoint=self.server.endpoint, **self.environment)
+
+    def producer(self) -> Program:
+        """Return a process that sends tasks."""
+        return Program(
+            python("tests.clients.python.celery_producer"), endpoint=self.server.endpoint, **self.environment
+        )
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many messages are visible, and how many in flight."""
+        found = self.sqs.get_queue_attributes(QueueUrl=self.url, AttributeNames=["All"])["Attributes"]
+        return int(found["ApproximateNumberOfMessages"]), int(found["ApproximateNumberOfMessagesNotVisible"])
+
+    def await_counts(self, visible: int, in_flight: int) -> None:
+        """Return when the queue has come to these counts."""
+        while self.counts() != (visible, in_flight):
+            pass  # the worker acknowledges beside the task, and says nothing of it
+
+
+def _order(producer: Program, task: str, **arguments: Any) -> float:
+    producer.answer(producer.expect("ask", "order"), {"task": task, **arguments})
+    at: float = producer.expect("event", "sent")["at"]
+    return at
+
+
+@pytest.fixture(params=["celery"])
+def setting(request: pytest.FixtureRequest, server: RunningServer, sqs: Any) -> Setting:
+    """A setting for each kind of queue."""
+    return Setting(server, sqs, request.param)
+
+
+@pytest.fixture
+def producer(setting: Setting) -> Iterator[Program]:
+    """A process that sends tasks."""
+    with setting.producer() as program:
+        yield program
+
+
+def test_tasks_run_are_retried_and_wait_for_their_time(setting: Setting, producer: Program) -> None:
+    with setting.worker() as worker:
+        _order(producer, "add", args=[2, 3])
+        assert worker.expect("event", "add")["sum"] == 5
+        _order(producer, "flaky")
+        assert [worker.expect("event", "flaky")["attempt"] for _ in range(3)] == [0, 1, 2]
+        setting.await_counts(0, 0)
+        at = _order(producer, "add", args=[3, 4], countdown=1)
+        setting.await_counts(0, 1)  # the worker holds the message until then
+        held = worker.expect("event", "add")
+        assert held["sum"] == 7
+        assert held["at"] - at >= 1
+        setting.await_counts(0, 0)
+
+
+def test_a_worker_gives_back_what_it_has_not_started(setting: Setting, producer: Program) -> None:
+    with setting.worker() as worker:
+        for number in range(3):
+            _order(producer, "add", args=[number, 0], countdown=3000)
+        setting.await_counts(0, 3)
+        assert worker.terminate() == 0, worker.complaints
+    assert setting.counts() == (0, 3)
+    setting.server.advance(WAIT_MS)
+    assert setting.counts() == (3, 0)
+
+
+def test_the_task_of_a_killed_worker_runs_again(setting: Setting, producer: Program) -> None:
+    with setting.worker() as worker:
+        _order(producer, "hang")
+        worker.expect("event", "hang")
+    setting.server.advance(3_600_000)
+    with setting.worker() as worker:
+        worker.expect("event", "hang")
+        assert setting.counts() == (0, 1)
