@@ -6,7 +6,8 @@ writes what is staged into the open transaction, on the same connection, so that
 no read outlives one.
 
 A row's life only goes forward (message, then lease, then neither) and a position is never given twice, so writing
-inserts, then leases, then deletions gives the same rows as the order in which the batch made them.
+messages, then first leases, then changed leases, then deletions gives the same rows as the order in which the batch
+made them.
 """
 
 from collections.abc import Iterator
@@ -72,6 +73,7 @@ class Journal:
         if options.database_pages_max is not None:
             connection.pragma("max_page_count", options.database_pages_max)
         self._messages: list[MessageRow] = []
+        self._first_leases: list[tuple[Any, ...]] = []
         self._leases: list[tuple[Any, ...]] = []
         self._gone: list[tuple[int]] = []
         self._lanes: list[StoredLane] = []
@@ -83,6 +85,11 @@ class Journal:
         """Stage a new message."""
         self._messages.append(row)
         self.batch_bytes += BATCH_ROW_BYTES + len(row.body) + len(row.properties)
+
+    def add_lease(self, lease: Lease) -> None:
+        """Stage the lease of a message that has none in the store, which is written in two thirds of the time."""
+        self._first_leases.append(astuple(lease))
+        self.batch_bytes += BATCH_ROW_BYTES
 
     def put_lease(self, lease: Lease) -> None:
         """Stage the lease as it is now."""
@@ -115,12 +122,15 @@ class Journal:
 
     def flush(self) -> None:
         """Write what is staged into the batch's transaction."""
-        if not (self._messages or self._leases or self._gone):
+        if not (self._messages or self._first_leases or self._leases or self._gone):
             return
         connection = self.begin()
         if self._messages:
             connection.executemany(SQL["insert_message"], self._messages)
             self._messages = []
+        if self._first_leases:
+            connection.executemany(SQL["insert_lease"], self._first_leases)
+            self._first_leases = []
         if self._leases:
             connection.executemany(SQL["put_lease"], self._leases)
             self._leases = []
@@ -168,7 +178,7 @@ class Journal:
 
     def roll_back(self) -> None:
         """Forget the batch, staged or written."""
-        self._messages, self._leases, self._gone = [], [], []
+        self._messages, self._first_leases, self._leases, self._gone = [], [], [], []
         self._gave_back = False
         self._untouch()
         if self._connection.in_transaction:

@@ -8,6 +8,7 @@ A lane is one incarnation: a purge retires the queue's lanes and the next send o
 are used up is followed by another of the same priority.
 """
 
+from collections.abc import Callable
 from random import getrandbits
 
 from veilmq.core.limits import SECOND_MS
@@ -24,6 +25,7 @@ PLAIN, FAIR, FIFO = range(3)
 """The kinds of lanes: messages without a group, those of groups that share fairly, and those of ordered groups."""
 
 _GENERATION_BITS = 32
+_NO_ROW = 0  # the visible-at of a lease that ``take`` has just made: the store has no row of it
 
 _row = tuple.__new__  # of a NamedTuple, without the Python frame that its constructor costs
 
@@ -136,7 +138,7 @@ class Lane:
         series = self._delayed
         row = MessageRow(series.next, message_id, now_ms, body, properties)
         series.next += 1
-        self._hide(Lease(row.position, self.number, visible_at_ms))
+        self._hide(Lease(row.position, self.number, visible_at_ms), self._journal.add_lease)
         self._added(row)
 
     def _added(self, row: MessageRow) -> None:
@@ -168,7 +170,7 @@ class Lane:
             return None
         else:
             self._fresh.take()
-            lease = Lease(row.position, self.number, 0)
+            lease = Lease(row.position, self.number, _NO_ROW)
         self._journal.batch_bytes += len(row.body)
         return row, lease, self
 
@@ -181,6 +183,7 @@ class Lane:
 
     def lease(self, lease: Lease, now_ms: int, visible_at_ms: int) -> None:
         """Hide a message that was taken, for one more receive."""
+        stage = self._journal.add_lease if lease.visible_at_ms == _NO_ROW else self._journal.put_lease
         if lease.receive_count == 0:
             lease.first_received_at_ms = now_ms
         lease.receive_count += 1
@@ -188,14 +191,14 @@ class Lane:
         lease.generation = getrandbits(_GENERATION_BITS)
         lease.received_at_ms = now_ms
         lease.visible_at_ms = visible_at_ms
-        self._hide(lease)
+        self._hide(lease, stage)
         if not self.touched:
             self._journal.touch(self)
 
-    def _hide(self, lease: Lease) -> None:
+    def _hide(self, lease: Lease, stage: Callable[[Lease], None]) -> None:
         self.counters.hide(lease)
         self._hidden.put(lease)
-        self._journal.put_lease(lease)
+        stage(lease)
 
     def next_due_ms(self, now_ms: int) -> int:
         """Return the instant from which the lane has a visible message: ``now_ms``, later, or ``NEVER_MS``."""
@@ -216,7 +219,7 @@ class Lane:
         lease.visible_at_ms = visible_at_ms
         if supersede:
             lease.epoch += 1
-        self._hide(lease)
+        self._hide(lease, self._journal.put_lease)
         self._journal.touch(self)
 
     def remove(self, lease: Lease) -> None:

@@ -2,6 +2,10 @@
 INSERT INTO message (position, id, sent_at_ms, body, properties, group_key, source, first_sent_at_ms)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
+-- name: insert_lease
+INSERT INTO lease (position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
 -- name: put_lease
 INSERT INTO lease (position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
