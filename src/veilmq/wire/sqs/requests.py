@@ -3,11 +3,13 @@
 Every member may be absent here; each action says which ones it needs, so that a missing one gets its own error.
 """
 
+import msgspec
+
 from veilmq.wire.sqs.shapes import AttributeValue, Integer, Shape
 
 
 class QueueRequest(Shape, frozen=True, kw_only=True):
-    """A request about one queue: DeleteQueue, PurgeQueue, and the root of the others."""
+    """A request about one queue: DeleteQueue, PurgeQueue, ListQueueTags, and the root of the others."""
 
     queue_url: str | None = None
 
@@ -45,6 +47,46 @@ class SetQueueAttributesRequest(QueueRequest, frozen=True, kw_only=True):
     """SetQueueAttributes."""
 
     attributes: dict[str, str] | None = None
+
+
+class TagQueueRequest(QueueRequest, frozen=True, kw_only=True):
+    """TagQueue; its member begins with a capital letter, that of CreateQueue does not."""
+
+    tags: dict[str, str] | None = msgspec.field(default=None, name="Tags")
+
+
+class UntagQueueRequest(QueueRequest, frozen=True, kw_only=True):
+    """UntagQueue."""
+
+    tag_keys: list[str] | None = None
+
+
+class ListDeadLetterSourceQueuesRequest(QueueRequest, frozen=True, kw_only=True):
+    """ListDeadLetterSourceQueues."""
+
+    next_token: str | None = None
+    max_results: Integer | None = None
+
+
+class StartMessageMoveTaskRequest(Shape, frozen=True, kw_only=True):
+    """StartMessageMoveTask."""
+
+    source_arn: str | None = None
+    destination_arn: str | None = None
+    max_number_of_messages_per_second: Integer | None = None
+
+
+class CancelMessageMoveTaskRequest(Shape, frozen=True, kw_only=True):
+    """CancelMessageMoveTask."""
+
+    task_handle: str | None = None
+
+
+class ListMessageMoveTasksRequest(Shape, frozen=True, kw_only=True):
+    """ListMessageMoveTasks."""
+
+    source_arn: str | None = None
+    max_results: Integer | None = None
 
 
 class MessageToSend(Shape, frozen=True, kw_only=True):

@@ -1,8 +1,10 @@
 """What clients are answered: one struct per action that answers anything (the others answer an empty object).
 
 Empty lists and maps are left out altogether, as AWS does: ``Messages`` of an empty receive, ``Failed`` of a batch
-without failures.
+without failures. ``queueUrls`` and ``Results`` are there always: clients rely on them.
 """
+
+import msgspec
 
 from veilmq.wire.sqs.shapes import AttributeValue, Shape
 
@@ -26,6 +28,51 @@ class GetQueueAttributesResult(Shape, frozen=True, kw_only=True):
     attributes: dict[str, str] | None = None
 
 
+class ListQueueTagsResult(Shape, frozen=True, kw_only=True):
+    """ListQueueTags."""
+
+    tags: dict[str, str] | None = msgspec.field(default=None, name="Tags")
+
+
+class ListDeadLetterSourceQueuesResult(Shape, frozen=True, kw_only=True):
+    """ListDeadLetterSourceQueues; the service model begins its first member with a small letter."""
+
+    queue_urls: list[str] = msgspec.field(name="queueUrls")
+    next_token: str | None = None
+
+
+class StartMessageMoveTaskResult(Shape, frozen=True, kw_only=True):
+    """StartMessageMoveTask."""
+
+    task_handle: str
+
+
+class CancelMessageMoveTaskResult(Shape, frozen=True, kw_only=True):
+    """CancelMessageMoveTask."""
+
+    approximate_number_of_messages_moved: int
+
+
+class MoveTaskEntry(Shape, frozen=True, kw_only=True):
+    """One move task; it has a handle as long as it runs. ``started_timestamp`` is in milliseconds."""
+
+    task_handle: str | None = None
+    status: str
+    source_arn: str
+    destination_arn: str | None = None
+    max_number_of_messages_per_second: int | None = None
+    approximate_number_of_messages_moved: int
+    approximate_number_of_messages_to_move: int
+    failure_reason: str | None = None
+    started_timestamp: int
+
+
+class ListMessageMoveTasksResult(Shape, frozen=True, kw_only=True):
+    """ListMessageMoveTasks."""
+
+    results: list[MoveTaskEntry]
+
+
 class SendMessageResult(Shape, frozen=True, kw_only=True):
     """SendMessage."""
 
@@ -33,6 +80,7 @@ class SendMessageResult(Shape, frozen=True, kw_only=True):
     md5_of_message_attributes: str | None = None
     md5_of_message_system_attributes: str | None = None
     message_id: str
+    sequence_number: str | None = None
 
 
 class SendMessageBatchResultEntry(SendMessageResult, frozen=True, kw_only=True):
