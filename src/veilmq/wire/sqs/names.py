@@ -90,5 +90,5 @@ def new_queue(name: str | None, context: RequestContext) -> str:
 
 def id_text(identifier: bytes) -> str:
     """Return 16 bytes as a UUID is written; by slicing, which costs a twentieth of ``uuid.UUID``."""
-    digits = identifier.hex()
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    fours = identifier.hex("-", 2)  # the inner hyphens of a UUID stand where these do
+    return f"{fours[:4]}{fours[5:29]}{fours[30:34]}{fours[35:]}"

@@ -35,7 +35,10 @@ def answered(result: Any) -> Any:
 
 def only(results: Any) -> Any:
     """Return the outcome of a command that had one entry; raises the ``SqsError`` for a ``VeilmqError``."""
-    return answered(answered(results)[0])
+    outcome = results if isinstance(results, VeilmqError) else results[0]
+    if isinstance(outcome, VeilmqError):
+        raise from_core(outcome)
+    return outcome
 
 
 def nothing(result: Any) -> None:
