@@ -15,14 +15,20 @@ def deadline_ms(now_ms: int, timeout_s: int) -> int:
     return now_ms + timeout_s * SECOND_MS
 
 
-def changed_deadline_ms(now_ms: int, timeout_s: int, received_at_ms: int) -> int:
+def lease_end_ms_max(requested_at_ms: int) -> int:
+    """Return the last instant to which a message may be hidden by a receive that was asked for at that instant."""
+    return requested_at_ms + LEASE_S_MAX * SECOND_MS
+
+
+def changed_deadline_ms(now_ms: int, timeout_s: int, requested_at_ms: int) -> int:
     """Return the deadline after a change of visibility, counted from the moment of the call.
 
-    Raises ``LeaseTooLong`` when the message would stay in flight for more than 12 hours since its receive: such a
-    change is refused, not clipped (SQS Developer Guide, "Visibility timeout"). A release keeps nothing in flight.
+    Raises ``LeaseTooLong`` when the message would stay in flight for more than 12 hours since its receive was asked
+    for: such a change is refused, not clipped (SQS Developer Guide, "Visibility timeout"). A release keeps nothing in
+    flight.
     """
     visible_at_ms = deadline_ms(now_ms, timeout_s)
-    if timeout_s and visible_at_ms > received_at_ms + LEASE_S_MAX * SECOND_MS:
+    if timeout_s and visible_at_ms > lease_end_ms_max(requested_at_ms):
         raise LeaseTooLong(LEASE_S_MAX)
     return visible_at_ms
 

@@ -17,6 +17,7 @@ from bisect import insort
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from veilmq.core.commands import Receive
 from veilmq.core.errors import QueueNotFound
@@ -122,7 +123,9 @@ class Poll(msgspec.Struct, eq=False):
             answer(result)
             return
         clock = self.polls.clock
-        self.deadline_ms = clock.now_ms() + wait_s * SECOND_MS
+        now_ms = clock.now_ms()
+        self.command = replace(self.command, requested_at_ms=now_ms)
+        self.deadline_ms = now_ms + wait_s * SECOND_MS
         self.ticket = self.polls.ticket()
         self.line = self.polls.line(self.command.queue)
         self.timer = clock.call_at(self.deadline_ms, self._expire)

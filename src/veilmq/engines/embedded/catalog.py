@@ -60,9 +60,11 @@ class Catalog:
             settings=msgspec.json.decode(row.settings, type=QueueSettings),
             created_at_ms=row.created_at_ms,
             modified_at_ms=row.modified_at_ms,
+            in_flight_max=0,
             open_lane=self._open_lane,
             wake=self._wakes.get(row.name),
         )
+        queue.in_flight_max = self._in_flight_max(queue.settings)
         self._queues[row.name] = queue
         self._names.insert(bisect_left(self._names, row.name), row.name)
         return queue
@@ -100,6 +102,8 @@ class Catalog:
     def change(self, queue: Queue, settings: QueueSettings, now_ms: int) -> None:
         """Give ``queue`` other settings."""
         queue.settings = settings
+        queue.in_flight_max = self._in_flight_max(settings)
+        queue.give_place(now_ms)
         queue.modified_at_ms = now_ms
         for lane in queue.lanes:
             lane.expires_at_ms = 0  # found anew by the retention now in force
@@ -117,6 +121,11 @@ class Catalog:
         """Delete all messages of ``queue``, at once whatever their number."""
         self.retired.update((lane.number, lane) for lane in queue.part_with_lanes())
         self.unsettled = True
+
+    def _in_flight_max(self, settings: QueueSettings) -> int:
+        if settings.in_flight_max is not None:
+            return settings.in_flight_max
+        return self._options.fifo_in_flight_max if settings.fifo else self._options.in_flight_max
 
     # Lanes.
 

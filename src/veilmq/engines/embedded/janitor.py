@@ -19,6 +19,7 @@ from veilmq.engines.embedded.catalog import Catalog
 from veilmq.engines.embedded.hidden import NEVER_MS
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.lane import Lane
+from veilmq.engines.embedded.queue import Queue
 from veilmq.engines.embedded.space import Space
 
 _ROWS_PER_SLICE = 1_000
@@ -56,27 +57,30 @@ class Sweeper:
         self._catalog.unsettled = False
         self._space.look_again(now_ms)
         effort_left = _ROWS_PER_SLICE
-        for lane in self._unswept(now_ms):
-            effort_left -= self._sweep(lane, max(1, effort_left))
+        for queue, lane in self._unswept(now_ms):
+            rows = self._sweep(lane, max(1, effort_left))
+            effort_left -= _LOOK_ROWS + rows
+            if rows and queue is not None:
+                queue.give_place(now_ms)
             if effort_left <= 0:
                 return Swept(more=True, look_at_ms=now_ms)
         more = self._give_back()
         return Swept(more=more, look_at_ms=now_ms if more else self._look_at_ms(now_ms))
 
-    def _unswept(self, now_ms: int) -> Iterator[Lane]:
-        """Yield lanes that have, or may have, rows out of reach; the retired ones first."""
-        yield from list(self._catalog.retired.values())
+    def _unswept(self, now_ms: int) -> Iterator[tuple[Queue | None, Lane]]:
+        """Yield lanes that have, or may have, rows out of reach, with their queues; the retired ones first."""
+        yield from [(None, lane) for lane in self._catalog.retired.values()]
         for queue in self._catalog.queues():
             due = any(now_ms >= lane.expires_at_ms for lane in queue.lanes)
             queue.expire(now_ms)
-            yield from (lane for lane in queue.lanes if due or not lane.swept)
+            yield from [(queue, lane) for lane in queue.lanes if due or not lane.swept]
 
     def _sweep(self, lane: Lane, rows_max: int) -> int:
-        """Sweep a slice of one lane; return what that took, in rows."""
+        """Sweep a slice of one lane; return how many messages that deleted."""
         rows = lane.sweep(rows_max)
         if lane.queue is None and lane.swept:
             self._catalog.forget(lane)
-        return _LOOK_ROWS + rows
+        return rows
 
     def _give_back(self) -> bool:
         pages = self._journal.free_pages() - _FREE_PAGES_KEPT

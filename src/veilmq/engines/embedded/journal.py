@@ -256,6 +256,20 @@ class Journal:
         ((due, received),) = self.rows("count_due", lane, after_ms, until_ms)
         return due, received
 
+    def next_end_ms(self, lane: int, after_ms: int) -> int | None:
+        """Return when the first lease of a received message ends after ``after_ms``; ``None`` when there is none.
+
+        Behind many delayed messages it may be an earlier instant, from which on to ask again.
+        """
+        self.flush()
+        cursor = self._connection.execute(SQL["ends_after"], (lane, after_ms))
+        found_ms: int | None = None
+        for found_ms, receive_count in cursor:  # noqa: B007 (the last one is the answer)
+            if receive_count:
+                break
+        cursor.close()
+        return found_ms
+
     def delete_between(self, start: int, end: int, hidden_after_ms: int) -> tuple[int, int, int]:
         """Delete the messages in ``[start, end)`` and their leases, now.
 

@@ -181,15 +181,15 @@ class Lane:
             lease = self._hidden.head(now_ms)
         return lease
 
-    def lease(self, lease: Lease, now_ms: int, visible_at_ms: int) -> None:
-        """Hide a message that was taken, for one more receive."""
+    def lease(self, lease: Lease, now_ms: int, visible_at_ms: int, requested_at_ms: int) -> None:
+        """Hide a message that was taken, for one more receive, which was asked for at ``requested_at_ms``."""
         stage = self._journal.add_lease if lease.visible_at_ms == _NO_ROW else self._journal.put_lease
         if lease.receive_count == 0:
             lease.first_received_at_ms = now_ms
         lease.receive_count += 1
         lease.epoch += 1
         lease.generation = getrandbits(_GENERATION_BITS)
-        lease.received_at_ms = now_ms
+        lease.received_at_ms = requested_at_ms
         lease.visible_at_ms = visible_at_ms
         self._hide(lease, stage)
         if not self.touched:
@@ -206,6 +206,11 @@ class Lane:
             return now_ms
         lease = self._hidden.head()
         return NEVER_MS if lease is None else max(now_ms, lease.visible_at_ms)
+
+    def next_place_ms(self, now_ms: int) -> int:
+        """Return when the next lease in flight ends, or an instant before that at which to look again."""
+        at_ms = self._journal.next_end_ms(self.number, now_ms)
+        return NEVER_MS if at_ms is None else at_ms
 
     # Receipts.
 

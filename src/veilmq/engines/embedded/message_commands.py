@@ -57,6 +57,11 @@ class MessageCommands:
         settings = queue.settings
         timeout_s = settings.visibility_timeout_s if command.timeout_s is None else command.timeout_s
         visible_at_ms = visibility.deadline_ms(now_ms, timeout_s)
+        requested_at_ms = command.requested_at_ms
+        if requested_at_ms is None:
+            requested_at_ms = now_ms
+        else:
+            visible_at_ms = min(visible_at_ms, visibility.lease_end_ms_max(requested_at_ms))
         issue = self._book.issue
         messages = [
             results.ReceivedMessage(
@@ -70,10 +75,15 @@ class MessageCommands:
                 visible_at_ms=visible_at_ms,
                 priority=lane.priority,
             )
-            for row, lease, lane in queue.receive(command.count, now_ms, visible_at_ms)
+            for row, lease, lane in queue.receive(command.count, now_ms, visible_at_ms, requested_at_ms)
         ]
         due_ms = now_ms if messages and queue.wake is None else queue.next_due_ms(now_ms)
-        return results.Received(messages=messages, next_due_ms=due_ms, receive_wait_s=settings.receive_wait_s)
+        return results.Received(
+            messages=messages,
+            next_due_ms=due_ms,
+            receive_wait_s=settings.receive_wait_s,
+            over_limit=not messages and queue.at_limit and not settings.fifo,
+        )
 
     def delete(self, command: commands.Delete, now_ms: int) -> list[ReceiptState | VeilmqError]:
         """Delete the message of each receipt that acts."""
@@ -84,6 +94,8 @@ class MessageCommands:
                 state, lane, lease = self._look_up(queue, text, now_ms)
                 if visibility.receipt_acts(state, only_live=command.only_live):
                     lane.remove(lease)
+                    if queue.at_limit:
+                        queue.give_place(now_ms)
                 answers.append(state)
             except _MessageGone:
                 answers.append(ReceiptState.GONE)

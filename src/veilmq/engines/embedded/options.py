@@ -14,12 +14,19 @@ class EngineOptions:
     the bodies held by all of them. Below ``free_space_reserve_bytes`` of free disk, sends are refused. ``vfs`` names
     an apsw VFS to open the database with, ``database_pages_max`` bounds its size (SQLite's ``max_page_count``), and
     ``lane_sequences_max`` the positions of one half of a lane.
+
+    ``in_flight_max`` and ``fifo_in_flight_max`` are the quotas of queues that set none of their own; a queue rests for
+    ``purge_pause_s`` after a purge, and the name of a deleted one for ``queue_name_pause_s`` (0: not at all).
     """
 
     ready_window_messages: int = limits.READY_WINDOW_MESSAGES
     hidden_window_leases: int = limits.HIDDEN_WINDOW_LEASES
     body_cache_bytes: int = limits.BODY_CACHE_BYTES
     free_space_reserve_bytes: int = limits.FREE_SPACE_RESERVE_BYTES
+    in_flight_max: int = limits.IN_FLIGHT.default
+    fifo_in_flight_max: int = limits.FIFO_IN_FLIGHT.default
+    purge_pause_s: int = limits.PURGE_PAUSE_S
+    queue_name_pause_s: int = limits.QUEUE_NAME_PAUSE_S
     vfs: str | None = None
     database_pages_max: int | None = None
     lane_sequences_max: int = SEQUENCES_MAX

@@ -95,6 +95,11 @@ SELECT position FROM lease WHERE position >= ? AND position < ? ORDER BY positio
 SELECT count(*), coalesce(sum(receive_count > 0), 0)
 FROM lease WHERE lane = ? AND visible_at_ms > ? AND visible_at_ms <= ?;
 
+-- name: ends_after
+-- The hidden messages of a lane in the order in which they become visible, so many as a look may step over.
+SELECT visible_at_ms, receive_count
+FROM lease WHERE lane = ? AND visible_at_ms > ? ORDER BY visible_at_ms, position LIMIT 1000;
+
 -- name: position_after
 -- The position that bounds a slice: the first one behind so many messages.
 SELECT position FROM message WHERE position >= ? AND position < ? ORDER BY position LIMIT 1 OFFSET ?;

@@ -1,4 +1,9 @@
-"""A queue in memory: its settings and its lanes."""
+"""A queue in memory: its settings, its lanes, and how many messages may be in flight.
+
+The quota counts what was received from this queue and is neither deleted nor visible again: not what is delayed, and
+not what other queues have, its dead letters included. The counters of the lanes are never too low (time only lowers
+them), so a receive looks at them as they are, and asks the index only when they say that the quota may be touched.
+"""
 
 from collections.abc import Callable
 
@@ -15,7 +20,9 @@ class Queue:
 
     __slots__ = (
         "_open_lane",
+        "at_limit",
         "created_at_ms",
+        "in_flight_max",
         "lanes",
         "modified_at_ms",
         "name",
@@ -32,10 +39,11 @@ class Queue:
         settings: QueueSettings,
         created_at_ms: int,
         modified_at_ms: int,
+        in_flight_max: int,
         open_lane: Callable[[int, int, int], Lane],
         wake: Wake | None,
     ) -> None:
-        """``open_lane(queue number, priority, kind)`` makes a new lane."""
+        """``open_lane(queue number, priority, kind)`` makes a new lane; ``in_flight_max`` is the quota in force."""
         self.number = number
         self.name = name
         self.settings = settings
@@ -43,6 +51,9 @@ class Queue:
         self.modified_at_ms = modified_at_ms
         self.lanes: list[Lane] = []  # by priority; of one priority, in the order they were opened
         self.wake = wake
+        self.in_flight_max = in_flight_max
+        self.at_limit = True
+        """Whether the last receive found no place. True at first: of those that wait from before nobody knows it."""
         self._open_lane = open_lane
 
     def lane(self, priority: int, kind: int = PLAIN) -> Lane:
@@ -73,12 +84,19 @@ class Queue:
             if now_ms >= lane.expires_at_ms:
                 lane.expire(now_ms, self.settings.retention_s)
 
-    def receive(self, count: int, now_ms: int, visible_at_ms: int) -> list[Taken]:
+    def receive(self, count: int, now_ms: int, visible_at_ms: int, requested_at_ms: int) -> list[Taken]:
         """Take up to ``count`` visible messages and hide them; all are chosen before the first one is hidden.
 
-        Lower priorities come first, and within one the messages that became visible first.
+        Lower priorities come first, and within one the messages that became visible first. Never more are taken than
+        the quota has places for; ``at_limit`` tells whether it had none.
         """
         self.expire(now_ms)
+        self.at_limit = False
+        places = self.in_flight_max
+        for lane in self.lanes:
+            places -= lane.counters.in_flight
+        if places < count:
+            count = min(count, self._places(now_ms))
         chosen: list[Taken] = []
         while len(chosen) < count:
             first = self._first_lane(now_ms)
@@ -87,8 +105,20 @@ class Queue:
                 break
             chosen.append(taken)
         for _, lease, lane in chosen:
-            lane.lease(lease, now_ms, visible_at_ms)
+            lane.lease(lease, now_ms, visible_at_ms, requested_at_ms)
         return chosen
+
+    def _places(self, now_ms: int) -> int:
+        """Return how many more messages may be in flight, exactly; note when it is none."""
+        in_flight = sum(lane.catch_up(now_ms).in_flight for lane in self.lanes)
+        self.at_limit = in_flight >= self.in_flight_max
+        return max(0, self.in_flight_max - in_flight)
+
+    def give_place(self, now_ms: int) -> None:
+        """Tell the watch of a place that became free otherwise than by the end of a lease."""
+        if self.at_limit:
+            self.at_limit = False
+            self.rouse(now_ms)
 
     def _first_lane(self, now_ms: int) -> Lane | None:
         if len(self.lanes) <= 1:
@@ -98,7 +128,13 @@ class Queue:
         return min(ready, key=lambda each: each[:2])[2] if ready else None
 
     def next_due_ms(self, now_ms: int) -> int | None:
-        """Return the instant from which there is a visible message; ``None`` when nothing is coming by itself."""
+        """Return the instant from which there is a message to receive; ``None`` when nothing is coming by itself.
+
+        At the quota that is the end of a lease in flight, or an instant before it at which to look again.
+        """
+        if self.at_limit:
+            due_ms = min((lane.next_place_ms(now_ms) for lane in self.lanes), default=NEVER_MS)
+            return None if due_ms == NEVER_MS else due_ms
         due_ms = NEVER_MS
         for lane in self.lanes:
             due_ms = min(due_ms, lane.next_due_ms(now_ms))

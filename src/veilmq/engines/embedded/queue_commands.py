@@ -39,7 +39,9 @@ class QueueCommands:
 
     def purge(self, command: commands.PurgeQueue, now_ms: int) -> None:
         """Remove all messages."""
-        self._catalog.empty(self._catalog.queue(command.queue))
+        queue = self._catalog.queue(command.queue)
+        self._catalog.empty(queue)
+        queue.give_place(now_ms)
 
     def set(self, command: commands.SetQueue, now_ms: int) -> None:
         """Change settings; what the old retention has ended stays ended, leases keep their deadlines."""

@@ -26,8 +26,9 @@ class Lease(msgspec.Struct, gc=False, eq=False):
     """Until when a message is hidden, and which receive hid it: one mutable record a message.
 
     The fields are the columns of the table ``lease`` in their order. A delayed message that was never received has
-    ``receive_count``, ``generation`` and ``epoch`` 0. (A ``msgspec.Struct``: made four times as fast as an object with
-    an ``__init__`` of its own.)
+    ``receive_count``, ``generation`` and ``epoch`` 0. ``received_at_ms`` is when the latest receive was asked for, from
+    where the longest lease is counted; after a wait that is earlier than its delivery, even than the first one's.
+    (A ``msgspec.Struct``: made four times as fast as an object with an ``__init__`` of its own.)
     """
 
     position: int
