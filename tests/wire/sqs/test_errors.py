@@ -3,6 +3,7 @@
 ``CASES`` has at least one case for each (action, error) of the table of actions, and no case that it does not list.
 """
 
+from itertools import chain
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,7 +14,7 @@ from tests.wire.sqs.client import exceptions, header_fields, understood
 from veilmq.core import errors as core
 from veilmq.core.results import LeaseChange, ReceiptState
 from veilmq.wire.sqs import ACTIONS, Reply, SqsError, decode, encode_error, errors
-from veilmq.wire.sqs.actions import EVERYWHERE, WITH_CREDENTIALS
+from veilmq.wire.sqs.actions import BY_PROTOCOL, EVERYWHERE, WITH_CREDENTIALS
 from veilmq.wire.sqs.errors import CODES, Code, from_core
 
 
@@ -351,7 +352,8 @@ def test_every_row_of_the_table_has_a_case_and_every_case_a_row() -> None:
 def test_every_code_is_promised_by_some_action() -> None:
     """No code lies about unused."""
     used = {code.name for row in ACTIONS.values() for code in (*row.errors, *row.entry_errors)}
-    assert used | {code.name for code in (*EVERYWHERE, *WITH_CREDENTIALS)} == {code.name for code in CODES}
+    anywhere = {code.name for code in (*EVERYWHERE, *WITH_CREDENTIALS, *chain(*BY_PROTOCOL.values()))}
+    assert used | anywhere == {code.name for code in CODES}
 
 
 @pytest.mark.parametrize("action", sorted(ONE_MEMBER))

@@ -30,12 +30,17 @@ class Action:
 
 
 EVERYWHERE: tuple[Code, ...] = (
-    errors.SERIALIZATION,
     errors.UNKNOWN_OPERATION,
     errors.INTERNAL_FAILURE,
     errors.SERVICE_UNAVAILABLE,
 )
 """What every request may be answered with."""
+
+BY_PROTOCOL: dict[str, tuple[Code, ...]] = {
+    "AWS JSON": (errors.SERIALIZATION,),
+    "Query": (errors.MALFORMED_INPUT, errors.MALFORMED_QUERY_STRING, errors.NO_SUCH_VERSION),
+}
+"""What every request in a protocol may be answered with beside that."""
 
 WITH_CREDENTIALS: tuple[Code, ...] = (
     errors.MISSING_AUTHENTICATION_TOKEN,

@@ -33,7 +33,7 @@ CONTENT_TYPE = b"application/x-amz-json-1.0"
 _EMPTY = b"{}"
 _encode = msgspec.json.Encoder().encode
 
-_HEADERS = b"Content-Type: %b\r\nx-amzn-RequestId: %b" % (CONTENT_TYPE, request_id.BEGINNING) + b"%012x\r\n"
+_HEADERS = b"Content-Type: %b\r\nx-amzn-RequestId: %b" % (CONTENT_TYPE, request_id.BEGINNING.encode()) + b"%012x\r\n"
 _request_numbers = request_id.ENDINGS
 
 _Decode = Callable[[bytes], Shape]

@@ -1,0 +1,87 @@
+"""The XML of replies: elements by the members of a struct, lists and maps flattened, everything escaped.
+
+What XML 1.0 cannot carry is replaced by U+FFFD, whether it came from an error that repeats the client's text or from
+anywhere else: a reply is always well-formed. (Message bodies with such characters are refused when they are sent.) A
+carriage return is written as a reference, because a parser would read a line feed.
+"""
+
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from xml.sax.saxutils import escape
+
+from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.sqs.query_names import VALUE, element_name, key_name
+from veilmq.wire.sqs.shapes import Shape
+from veilmq.wire.sqs.text import ILLEGAL
+
+_NAMESPACE = "http://queue.amazonaws.com/doc/2012-11-05/"
+_PROLOGUE = '<?xml version="1.0"?>'
+_CARRIAGE_RETURN = {"\r": "&#xD;"}
+
+
+def response_xml(action: str, response: Shape | None, request_id: str) -> bytes:
+    """Return the document that answers ``action``; ``None`` is an action that answers nothing."""
+    result = "" if response is None else _element(f"{action}Result", _members(response, action))
+    metadata = f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata>"
+    return f'{_PROLOGUE}<{action}Response xmlns="{_NAMESPACE}">{result}{metadata}</{action}Response>'.encode()
+
+
+def error_xml(error: SqsError, request_id: str) -> bytes:
+    """Return the document that refuses a request."""
+    code = error.code
+    about = f"<Type>{code.fault}</Type><Code>{code.query}</Code>{_element('Message', _text(error.message))}<Detail/>"
+    return (
+        f'{_PROLOGUE}<ErrorResponse xmlns="{_NAMESPACE}"><Error>{about}</Error>'
+        f"<RequestId>{request_id}</RequestId></ErrorResponse>"
+    ).encode()
+
+
+def _element(name: str, content: str) -> str:
+    return f"<{name}>{content}</{name}>"
+
+
+def _members(shape: Any, action: str) -> str:
+    present = ((name, getattr(shape, field)) for field, name in _names(type(shape)))
+    return "".join(_member(name, value, action) for name, value in present if value is not None)
+
+
+def _names(shape: type[Shape]) -> Iterable[tuple[str, str]]:
+    return zip(shape.__struct_fields__, shape.__struct_encode_fields__, strict=True)
+
+
+def _member(name: str, value: Any, action: str) -> str:
+    write = _COLLECTIONS.get(type(value))
+    if write is not None:
+        return write(element_name(name, action), value, action)
+    return _element(name, _content(value, action))
+
+
+def _list(element: str, items: Iterable[Any], action: str) -> str:
+    return "".join(_element(element, _content(item, action)) for item in items)
+
+
+def _map(element: str, entries: Mapping[str, Any], action: str) -> str:
+    key = key_name(element)
+    return "".join(
+        _element(element, _element(key, _text(name)) + _element(VALUE, _content(value, action)))
+        for name, value in entries.items()
+    )
+
+
+def _content(value: Any, action: str) -> str:
+    write = _SCALARS.get(type(value))
+    return write(value) if write is not None else _members(value, action)
+
+
+def _text(text: str) -> str:
+    return escape(ILLEGAL.sub("\ufffd", text), _CARRIAGE_RETURN)
+
+
+_SCALARS: dict[type, Callable[[Any], str]] = {
+    str: _text,
+    int: str,
+    bool: lambda value: "true" if value else "false",
+    bytes: lambda value: b64encode(value).decode(),
+}
+_COLLECTIONS: dict[type, Callable[[str, Any, str], str]] = {list: _list, dict: _map}
