@@ -106,7 +106,7 @@ class Http1Connection(asyncio.Protocol):
                 self._await_rest(len(data))
         finally:
             self._corked = False
-        self._flush()
+        self.answered()
         if len(self._line) >= self._limits.pipelined_max:
             self._regulate()
 
@@ -115,7 +115,7 @@ class Http1Connection(asyncio.Protocol):
         if not self._resting and not self._ended:
             self._reader.stop()
             self._refuse(refusal.TRUNCATED)
-            self._flush()
+            self.answered()
         self._half_closed = self._ended = True
         self._hurry()
         return bool(self._line)
@@ -145,8 +145,23 @@ class Http1Connection(asyncio.Protocol):
 
     def answered(self) -> None:
         """Write the replies that are ready, from the front of the line."""
-        if not self._corked:
-            self._flush()
+        line = self._line
+        if self._corked or not line or line[0].reply is None:
+            return
+        request = line.popleft()
+        reply = request.reply
+        assert reply is not None, "checked above"
+        if line and line[0].reply is not None:
+            replies = [reply]
+            while line and line[0].reply is not None:
+                request = line.popleft()
+                replies.append(cast(bytes, request.reply))
+            reply = b"".join(replies)
+        self._transport.write(reply)
+        if not line:
+            self._rest(request)
+        if self._paused:
+            self._regulate()
 
     def drain(self) -> None:
         """Answer what is there, then close; at once if nothing is."""
@@ -180,7 +195,7 @@ class Http1Connection(asyncio.Protocol):
         elif self._reading_since_s:
             self._reader.stop()
             self._refuse(refusal.slow(self._limits.request_s_max))
-            self._flush()
+            self.answered()
         else:
             self._transport.close()
 
@@ -226,25 +241,6 @@ class Http1Connection(asyncio.Protocol):
                 request.pending.hurry()
 
     # Writing.
-
-    def _flush(self) -> None:
-        line = self._line
-        if not line or line[0].reply is None:
-            return
-        request = line.popleft()
-        reply = request.reply
-        assert reply is not None, "checked above"
-        if line and line[0].reply is not None:
-            replies = [reply]
-            while line and line[0].reply is not None:
-                request = line.popleft()
-                replies.append(cast(bytes, request.reply))
-            reply = b"".join(replies)
-        self._transport.write(reply)
-        if not line:
-            self._rest(request)
-        if self._paused:
-            self._regulate()
 
     def _rest(self, last: Request) -> None:
         """All that was asked is answered."""

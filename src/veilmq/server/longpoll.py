@@ -115,11 +115,12 @@ class Poll(msgspec.Struct, eq=False):
 
     def first_done(self, result: Any) -> None:
         """Take the first answer of the engine: pass it on, or begin to wait."""
-        if self.answer is None:
+        answer = self.answer
+        if answer is None:
             return
         wait_s = self._waits(result)
         if not wait_s:
-            answer, self.answer = self.answer, None
+            self.answer = None
             answer(result)
             return
         clock = self.polls.clock
