@@ -48,6 +48,7 @@ SQS_RECEIVE_COUNT = Range(minimum=1, maximum=10, default=1)
 SQS_LIST_RESULTS = Range(minimum=1, maximum=1_000, default=1_000)
 SQS_RECEIVES_MAX = Range(minimum=1, maximum=1_000, default=10)
 SQS_KMS_DATA_KEY_REUSE_S = Range(minimum=60, maximum=86_400, default=300)
+SQS_KMS_KEY_CHARACTERS_MAX = 2_048
 SQS_MOVES_PER_S = Range(minimum=1, maximum=500, default=500)
 SQS_MOVE_TASK_RESULTS = Range(minimum=1, maximum=10, default=1)
 SQS_BATCH_ENTRIES_MAX = 10
