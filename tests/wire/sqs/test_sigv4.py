@@ -200,7 +200,7 @@ def test_what_botocore_presigns_is_genuine(values: dict[str, str], key: AccessKe
     for other in (
         request._replace(target=request.target + b"&Action=DeleteQueue"),
         request._replace(target=request.target.replace(b"Expires=60", b"Expires=600")),
-        request._replace(body=body + b"x"),
+        request._replace(body=b"x"),
     ):
         assert refusal(other).code is errors.SIGNATURE_DOES_NOT_MATCH
 

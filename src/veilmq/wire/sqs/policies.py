@@ -1,0 +1,292 @@
+"""Queue policies: what a document says, read once, and its verdict on a request.
+
+The language is that of the SQS Developer Guide ("Using custom policies with the Amazon SQS access policy language")
+and of the IAM User Guide ("IAM JSON policy elements reference"), the limits those of "Amazon SQS policy quotas". A
+statement speaks of a request when principal, action, resource and every condition fit. A statement that denies wins;
+without one a statement that allows is needed by callers of other accounts alone.
+
+Reading does what does not depend on the request: statements on other queues are dropped, actions with wildcards become
+the set of those that they cover, and statements are filed under their actions. A verdict that depends on the caller
+alone is remembered.
+"""
+
+import enum
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from veilmq.core.limits import (
+    SQS_POLICY_ACTIONS_MAX,
+    SQS_POLICY_BYTES_MAX,
+    SQS_POLICY_CONDITIONS_MAX,
+    SQS_POLICY_PRINCIPALS_MAX,
+    SQS_POLICY_STATEMENTS_MAX,
+)
+from veilmq.wire.sqs.callers import Caller, root_arn
+from veilmq.wire.sqs.errors import shown
+from veilmq.wire.sqs.policy_conditions import OF_CALLER, Asked, Condition, PolicyError, glob, read_conditions
+
+GRANTABLE = (
+    "SendMessage",
+    "ReceiveMessage",
+    "DeleteMessage",
+    "ChangeMessageVisibility",
+    "GetQueueAttributes",
+    "GetQueueUrl",
+    "ListDeadLetterSourceQueues",
+    "PurgeQueue",
+)
+"""The actions that a queue's owner may grant to other accounts (API Reference, "Cross-account permissions ...")."""
+
+OWNERS = (
+    "AddPermission",
+    "CancelMessageMoveTask",
+    "CreateQueue",
+    "DeleteQueue",
+    "ListMessageMoveTasks",
+    "ListQueueTags",
+    "ListQueues",
+    "RemovePermission",
+    "SetQueueAttributes",
+    "StartMessageMoveTask",
+    "TagQueue",
+    "UntagQueue",
+)
+"""The actions that are the owner's, whatever a policy says; it may deny them to the owner's users."""
+
+BATCH = "Batch"
+_ACTIONS = frozenset(name.lower() for name in (*GRANTABLE, *OWNERS))
+_GRANTABLE = frozenset(name.lower() for name in GRANTABLE)
+_ROOTS_OWN = frozenset({"setqueueattributes", "getqueueattributes", "addpermission", "removepermission"})
+
+_VERSIONS = ("2008-10-17", "2012-10-17")
+_WITH_VARIABLES = "2012-10-17"
+_TOP = frozenset({"Version", "Id", "Statement"})
+_ELEMENTS = frozenset(
+    {"Sid", "Effect", "Principal", "NotPrincipal", "Action", "NotAction", "Resource", "NotResource", "Condition"}
+)
+_KINDS = frozenset({"AWS", "Service", "Federated", "CanonicalUser"})
+_ACCOUNT = re.compile(r"[0-9]{12}")
+_PRINCIPAL = re.compile(r"arn:aws[a-z-]*:(iam|sts)::([0-9]{12}):(root|[a-z-]+/.+)")
+_REMEMBERED_MAX = 256
+
+
+class Verdict(enum.Enum):
+    """What a policy says of a request."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+    NOTHING = "nothing"
+
+
+class _Principals(NamedTuple):
+    everyone: bool
+    accounts: frozenset[str]
+    arns: frozenset[str]
+    negated: bool
+
+    def fit(self, caller: Caller) -> bool:
+        named = self.everyone or caller.account in self.accounts or caller.arn in self.arns
+        return named is not self.negated
+
+
+class _Statement(NamedTuple):
+    denies: bool
+    principals: _Principals
+    actions: frozenset[str]
+    conditions: tuple[Condition, ...]
+
+    def fits(self, asked: Asked) -> bool:
+        return self.principals.fit(asked.caller) and all(condition.holds(asked) for condition in self.conditions)
+
+
+class Policy:
+    """One document, read for one queue."""
+
+    __slots__ = ("_by_action", "_known", "_varying")
+
+    def __init__(self, statements: Iterable[_Statement]) -> None:
+        """``statements`` are those on the queue."""
+        ordered = sorted(statements, key=lambda statement: not statement.denies)
+        self._by_action = {
+            action: tuple(statement for statement in ordered if action in statement.actions) for action in _ACTIONS
+        }
+        self._varying = frozenset(
+            action
+            for action, found in self._by_action.items()
+            if any(condition.key not in OF_CALLER for statement in found for condition in statement.conditions)
+        )
+        self._known: dict[tuple[str, str], Verdict] = {}
+
+    def verdict(self, asked: Asked) -> Verdict:
+        """Return what the policy says of a request."""
+        about = (asked.caller.arn, asked.action)
+        known = self._known.get(about)
+        if known is not None:
+            return known
+        found = self._judge(asked)
+        if asked.action not in self._varying:
+            if len(self._known) >= _REMEMBERED_MAX:
+                self._known.clear()
+            self._known[about] = found
+        return found
+
+    def _judge(self, asked: Asked) -> Verdict:
+        for statement in self._by_action[asked.action]:
+            if statement.fits(asked):
+                return Verdict.DENY if statement.denies else Verdict.ALLOW
+        return Verdict.NOTHING
+
+
+def action_of(name: str) -> str:
+    """Return the action of policies that covers the action ``name``: in lower case, and without ``Batch``."""
+    return name.removesuffix(BATCH).lower()
+
+
+def permits(policy: Policy | None, asked: Asked) -> bool:
+    """Tell whether a request may be carried out on a queue with ``policy``, or with none.
+
+    The owner itself may always read and set the policy, so that nobody can shut everybody out.
+    """
+    caller = asked.caller
+    if caller.account != asked.owner:
+        return asked.action in _GRANTABLE and policy is not None and policy.verdict(asked) is Verdict.ALLOW
+    if policy is None or (caller.is_root and asked.action in _ROOTS_OWN):
+        return True
+    return policy.verdict(asked) is not Verdict.DENY
+
+
+def read_policy(text: str, arn: str) -> Policy:
+    """Return the policy ``text`` of the queue ``arn``; raises ``PolicyError`` where AWS refuses one."""
+    document = decode(text)
+    variables = document.get("Version") == _WITH_VARIABLES
+    read = [(element, _read_statement(element, variables=variables)) for element in statements(document)]
+    return Policy(statement for element, statement in read if _speaks_of(element, arn))
+
+
+def decode(text: str) -> dict[str, Any]:
+    """Return the document that ``text`` is; raises ``PolicyError`` for what is none."""
+    if len(text.encode()) > SQS_POLICY_BYTES_MAX:
+        raise PolicyError(f"it has more than {SQS_POLICY_BYTES_MAX} bytes")
+    try:
+        document = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        raise PolicyError("it is no JSON") from None
+    if not isinstance(document, dict):
+        raise PolicyError("it is no JSON object")
+    _check_names(document, _TOP)
+    if document.get("Version", _VERSIONS[0]) not in _VERSIONS:
+        raise PolicyError(f"Version must be one of {', '.join(_VERSIONS)}")
+    if not isinstance(document.get("Id", ""), str):
+        raise PolicyError("Id must be text")
+    statements(document)
+    return document
+
+
+def statements(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the statements of a document; raises ``PolicyError`` for what are none, too many or two of one Sid."""
+    given: Any = document.get("Statement")
+    found: list[Any] = given if isinstance(given, list) else [given]
+    if not found or not all(isinstance(element, dict) for element in found):
+        raise PolicyError("Statement must be an object or a list of objects")
+    if len(found) > SQS_POLICY_STATEMENTS_MAX:
+        raise PolicyError(f"it has more than {SQS_POLICY_STATEMENTS_MAX} statements")
+    labels = [element["Sid"] for element in found if "Sid" in element]
+    if not all(isinstance(label, str) for label in labels):
+        raise PolicyError("Sid must be text")
+    if len(set(labels)) < len(labels):
+        raise PolicyError("two statements have the same Sid")
+    return found
+
+
+def _read_statement(element: Mapping[str, Any], *, variables: bool) -> _Statement:
+    _check_names(element, _ELEMENTS)
+    if element.get("Effect") not in ("Allow", "Deny"):
+        raise PolicyError("Effect must be Allow or Deny")
+    for name, wanted in (("Principal", 1), ("Action", 1), ("Resource", 0)):
+        both = {name, f"Not{name}"} & element.keys()
+        if len(both) > 1 or len(both) < wanted:
+            raise PolicyError(f"a statement needs one of {name} and Not{name}")
+    if variables and b"${" in msgspec.json.encode(element):
+        raise PolicyError("variables (${...}) are not supported; name what is meant, or use Version 2008-10-17")
+    return _Statement(
+        denies=element["Effect"] == "Deny",
+        principals=_read_principals(element),
+        actions=_read_actions(element),
+        conditions=_read_conditions(element),
+    )
+
+
+def _check_names(given: Mapping[str, Any], known: Collection[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise PolicyError(f"there is no element {shown(name)}")
+
+
+def _texts(name: str, given: object) -> list[str]:
+    found: list[Any] = given if isinstance(given, list) else [given]
+    if not found or not all(isinstance(text, str) and text for text in found):
+        raise PolicyError(f"{name} must be text or a list of texts")
+    return found
+
+
+def _read_principals(element: Mapping[str, Any]) -> _Principals:
+    negated = "NotPrincipal" in element
+    given = element["NotPrincipal" if negated else "Principal"]
+    kinds = {"AWS": "*"} if given == "*" else given
+    if not isinstance(kinds, dict) or not kinds or not kinds.keys() <= _KINDS:
+        raise PolicyError('Principal must be "*" or an object like {"AWS": "123456789012"}')
+    named = {kind: _texts(f"Principal {kind}", texts) for kind, texts in kinds.items()}
+    if sum(map(len, named.values())) > SQS_POLICY_PRINCIPALS_MAX:
+        raise PolicyError(f"a statement has more than {SQS_POLICY_PRINCIPALS_MAX} principals")
+    texts = named.get("AWS", [])  # the others are of services of AWS, which do not come here
+    accounts = {text for text in texts if _ACCOUNT.fullmatch(text)}
+    arns = {text for text in texts if text != "*" and text not in accounts}
+    for arn in arns:
+        match = _PRINCIPAL.fullmatch(arn)
+        if match is None:
+            raise PolicyError(f"{shown(arn)} is no principal; name an account or the ARN of a user")
+        if arn == root_arn(match[2]):
+            accounts.add(match[2])
+    return _Principals("*" in texts, frozenset(accounts), frozenset(arns), negated)
+
+
+def _read_actions(element: Mapping[str, Any]) -> frozenset[str]:
+    negated = "NotAction" in element
+    name = "NotAction" if negated else "Action"
+    texts = _texts(name, element[name])
+    if len(texts) > SQS_POLICY_ACTIONS_MAX:
+        raise PolicyError(f"a statement has more than {SQS_POLICY_ACTIONS_MAX} actions")
+    covered = frozenset().union(*map(_covered, texts))
+    return _ACTIONS - covered if negated else covered
+
+
+def _covered(text: str) -> frozenset[str]:
+    service, _, name = text.lower().rpartition(":")
+    if text != "*" and service != "sqs":
+        raise PolicyError(f"{shown(text)} is no action of SQS; write sqs:SendMessage, sqs:* or *")
+    pattern = glob(name)
+    covered = frozenset(action for action in _ACTIONS if pattern.match(action))
+    if not covered:
+        single = name.removesuffix(BATCH.lower())
+        remedy = f"; sqs:{single} covers it" if single in _ACTIONS else ""
+        raise PolicyError(f"there is no action {shown(text)}{remedy}")
+    return covered
+
+
+def _read_conditions(element: Mapping[str, Any]) -> tuple[Condition, ...]:
+    found = read_conditions(element["Condition"]) if "Condition" in element else []
+    if len(found) > SQS_POLICY_CONDITIONS_MAX:
+        raise PolicyError(f"a statement has more than {SQS_POLICY_CONDITIONS_MAX} conditions")
+    return tuple(found)
+
+
+def _speaks_of(element: Mapping[str, Any], arn: str) -> bool:
+    """Tell whether a statement is on the queue; one without a resource is."""
+    negated = "NotResource" in element
+    name = "NotResource" if negated else "Resource"
+    if name not in element:
+        return True
+    return any(glob(text).match(arn) for text in _texts(name, element[name])) is not negated
