@@ -31,11 +31,11 @@ def server() -> Iterator[RunningServer]:
         yield running
 
 
-def ask(server: RunningServer, *, method: str = "POST", body: str = "{}", **headers: str) -> Answer:
+def ask(server: RunningServer, *, method: str = "POST", path: str = "/", body: str = "{}", **headers: str) -> Answer:
     """Return status, headers and body of one reply; `_` in header names stands for `-`."""
     connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=10)
     try:
-        connection.request(method, "/", body, {name.replace("_", "-"): value for name, value in headers.items()})
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
         reply = connection.getresponse()
         text = reply.read().decode()
         is_json = "json" in reply.headers.get("content-type", "")
@@ -104,7 +104,114 @@ def test_only_post_is_allowed(server: RunningServer, method: str) -> None:
     assert (status, headers["allow"]) == (405, "POST")
 
 
+# The Query protocol.
+
+QUERY = "/?Action=ListQueues"
+FORM = "application/x-www-form-urlencoded; charset=utf-8"
+
+
+def test_query_is_spoken_by_get_and_by_post(server: RunningServer) -> None:
+    """Parameters in the query string, in the form, or in both; the queue by its URL or by its parameter."""
+    url = f"{server.endpoint}/000000000000/both"
+    status, headers, body = ask(server, path="/?Action=CreateQueue", body="QueueName=both", Content_Type=FORM)
+    assert (status, headers["content-type"]) == (200, "text/xml")
+    assert f"<QueueUrl>{url}</QueueUrl>" in body
+    assert headers["x-amzn-requestid"] in body
+    sending = "/000000000000/both?Action=SendMessage&MessageBody=by%20GET"
+    assert ask(server, method="GET", path=sending, body="")[0] == 200
+    _, _, body = ask(server, path="/000000000000/both/", body="Action=ReceiveMessage&WaitTimeSeconds=0")
+    assert "<Body>by GET</Body>" in body
+    assert ask(server, body=f"Action=DeleteQueue&QueueUrl={url}", Content_Type=FORM)[0] == 200
+
+
+def test_an_error_in_query_is_xml(server: RunningServer) -> None:
+    """With the older code of the error, and its status."""
+    status, headers, body = ask(server, path="/000000000000/none", body="Action=PurgeQueue")
+    assert (status, headers["content-type"]) == (400, "text/xml")
+    assert "<Code>AWS.SimpleQueueService.NonExistentQueue</Code>" in body
+    status, _, body = ask(server, path="/", body="Action=Fly", Content_Type=FORM)
+    assert (status, "<Code>InvalidAction</Code>" in body) == (400, True)
+
+
+def test_the_header_of_the_json_protocol_decides(server: RunningServer) -> None:
+    """Whatever the target says; and what Query was asked does not change what the next request is."""
+    assert ask(server, path=QUERY, body="", X_Amz_Target="AmazonSQS.ListQueues")[0] == 400
+    assert ask(server, path=QUERY, body="")[0] == 200
+    assert ask(server)[0] == 404
+    assert ask(server, path=QUERY, method="GET", body="", X_Amz_Target="AmazonSQS.ListQueues")[0] == 405
+
+
+def test_a_body_that_is_no_form_has_no_parameters(server: RunningServer) -> None:
+    """What says that it is something else is not read as a form."""
+    assert ask(server, body="Action=ListQueues", Content_Type="text/plain")[0] == 404
+    status, _, body = ask(server, path="/?Action=CreateQueue", body="QueueName=a", Content_Type="application/json")
+    assert (status, "parameter QueueName" in body) == (400, True)
+
+
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"])
+def test_query_knows_no_other_method(server: RunningServer, method: str) -> None:
+    """GET and POST are all."""
+    assert ask(server, method=method, path=QUERY, body="")[0] == 405
+
+
+@pytest.mark.parametrize("path", ["/", "/000000000000/q", "/?action=ListQueues", "/favicon.ico"])
+def test_a_get_without_an_action_is_refused(server: RunningServer, path: str) -> None:
+    """And says what a GET needs."""
+    status, _, body = ask(server, method="GET", path=path, body="")
+    assert (status, "Action in the query string" in body) == (405, True)
+
+
 # Web pages.
+
+BROWSER = {"Accept_Language": "en", "User_Agent": "Mozilla/5.0"}
+SUBMITTED = {"Content_Type": "application/x-www-form-urlencoded", **BROWSER}
+DELETE = "Action=DeleteQueue&QueueUrl=/000000000000/victim"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param({"Origin": "https://evil.example"}, id="form-of-another-site"),
+        pytest.param({"Origin": "null"}, id="form-that-keeps-its-origin-to-itself"),
+        pytest.param({"Origin": "http://evil.example", "Host": "evil.example"}, id="name-that-was-pointed-at-us"),
+        pytest.param({"Sec_Fetch_Site": "cross-site"}, id="says-so"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain"])
+def test_a_form_of_a_foreign_page_is_refused(server: RunningServer, headers: dict[str, str], kind: str) -> None:
+    """A browser posts it without asking us first; nothing happens to the queue."""
+    ask(server, path="/", body="Action=CreateQueue&QueueName=victim")
+    status, _, body = ask(server, path=f"/?{DELETE}", body=DELETE, **SUBMITTED | {"Content_Type": kind} | headers)
+    assert (status, "web page" in body) == (403, True)
+    assert "victim" in ask(server, path=QUERY, body="")[2]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param(BROWSER, id="image-at-an-address-in-the-network"),
+        pytest.param({"Accept_Language": "en"}, id="under-another-name"),
+        pytest.param({"User_Agent": "Mozilla/5.0"}, id="without-languages"),
+        pytest.param({"Referer": "http://evil.example/"}, id="link"),
+        pytest.param(BROWSER | {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Dest": "image"}, id="image"),
+        pytest.param(BROWSER | {"Sec_Fetch_Mode": "navigate"}, id="no-site"),
+        pytest.param(BROWSER | {"Sec_Fetch_Site": "none", "Host": "evil.example"}, id="name-that-was-pointed-at-us"),
+        pytest.param(BROWSER | {"Sec_Fetch_Site": "same-origin", "Host": "evil.example"}, id="page-at-that-name"),
+    ],
+)
+def test_a_get_of_a_foreign_page_is_refused(server: RunningServer, headers: dict[str, str]) -> None:
+    """An image's address is enough for a page, and a browser says little about where a GET comes from."""
+    ask(server, path="/", body="Action=CreateQueue&QueueName=victim")
+    status, _, body = ask(server, method="GET", path=f"/?{DELETE}", body="", **headers)
+    assert (status, "web page" in body) == (403, True)
+    assert "victim" in ask(server, path=QUERY, body="")[2]
+
+
+def test_an_address_that_the_user_entered_is_answered(server: RunningServer) -> None:
+    """The browser says that no page is behind it; a program has none of a browser's headers."""
+    entered = BROWSER | {"Sec_Fetch_Site": "none", "Sec_Fetch_Mode": "navigate", "Upgrade_Insecure_Requests": "1"}
+    assert ask(server, method="GET", path=QUERY, body="", **entered)[0] == 200
+    assert ask(server, method="GET", path=QUERY, body="", User_Agent="curl/8.5.0", Host="queues.example")[0] == 200
 
 
 def test_our_own_page_may_use_the_queues(server: RunningServer) -> None:

@@ -30,13 +30,15 @@ UNKNOWN_ACTION = "unknown"
 
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _CONTEXTS_MAX = 256
-_WRONG_METHOD = Refusal(405, "Queues are spoken to by POST.")
+_WRONG_METHOD = Refusal(405, "Queues are spoken to by POST, or by GET with an Action in the query string.")
 _WRONG_HOST = Refusal(400, "The Host header is not the address of a host; send name or name:port.")
 _FOREIGN = Refusal(403, origin.EXPLANATION)
+_UNASKED = Refusal(403, origin.UNASKED)
 _NOT_UNDERSTOOD = Refusal(
     404,
     "No protocol of this server recognises the request. SQS clients send JSON with the header "
-    "X-Amz-Target: AmazonSQS.<action>; point an AWS SDK or the AWS CLI here with its endpoint URL setting.",
+    "X-Amz-Target: AmazonSQS.<action>, or a form with the parameter Action; point an AWS SDK or the AWS CLI here with "
+    "its endpoint URL setting.",
 )
 
 
@@ -67,22 +69,24 @@ class Dispatcher:
         self._account = account
         self._region = region
         self._contexts: dict[bytes, RequestContext] = {}
-        self._routes: dict[bytes | None, Route] = {}  # as many as there are actions
+        self._routes: dict[bytes | None, Route] = {}  # by X-Amz-Target; as many as there are actions
         self.metrics = metrics
 
     def handle(self, request: Request) -> Pending | None:
         """Answer ``request`` now or later; see ``http_request.Handler``."""
         started_s = perf_counter()
-        refusal = self._obstacle(request)
-        if refusal is not None:
-            self._refuse(request, refusal, started_s)
-            return None
-        host = request.headers.get(b"host", b"")
+        headers = request.headers
+        if request.method != b"POST" or b"origin" in headers or b"sec-fetch-site" in headers:
+            refusal = self._obstacle(request)
+            if refusal is not None:
+                self._refuse(request, refusal, started_s)
+                return None
+        host = headers.get(b"host", b"")
         context = self._contexts.get(host) or self._context(host)
         if context is None:
             self._refuse(request, _WRONG_HOST, started_s)
             return None
-        route = self._routes.get(request.headers.get(b"x-amz-target")) or self._route(request)
+        route = self._routes.get(headers.get(b"x-amz-target")) or self._route(request)
         if route is None:
             self._refuse(request, _NOT_UNDERSTOOD, started_s)
             return None
@@ -95,22 +99,30 @@ class Dispatcher:
             if action is not None:
                 label = protocol.labels.get(action)
                 route = Route(protocol, action, label or UNKNOWN_ACTION)
-                if label is not None:
-                    self._routes[request.headers.get(b"x-amz-target")] = route
+                target = request.headers.get(b"x-amz-target")
+                if label is not None and target is not None:
+                    self._routes[target] = route
                 return route
         return None
 
     def _obstacle(self, request: Request) -> Refusal | None:
-        headers = request.headers
-        if (b"origin" in headers or b"sec-fetch-site" in headers) and origin.is_foreign(headers, own_name=self._host):
+        if origin.is_foreign(request.headers, own_name=self._host):
             return _FOREIGN
-        return None if request.method == b"POST" else _WRONG_METHOD
+        return None if request.method == b"POST" else self._obstacle_to_others(request)
+
+    def _obstacle_to_others(self, request: Request) -> Refusal | None:
+        """Every protocol is spoken by POST; another method is for the ones that know it, and not for web pages."""
+        route = self._route(request)
+        if route is None or request.method not in route.protocol.methods:
+            return _WRONG_METHOD
+        return _UNASKED if origin.is_unasked(request.headers, own_name=self._host) else None
 
     def _ask(self, request: Request, route: Route, context: RequestContext, started_s: float) -> Pending | None:
         protocol, action, label = route
         exchange = Exchange(request, self.metrics, protocol, label, started_s)
         try:
-            call = protocol.decode(action, request.body, context)
+            content = request.body if protocol.read is None else protocol.read(request)
+            call = protocol.decode(action, content, context)
         except protocol.refused as error:
             exchange.reply(protocol.refuse(error))
             return None

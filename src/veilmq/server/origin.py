@@ -15,6 +15,24 @@ EXPLANATION = (
     "Programs need no Origin header; a page must be served from this address."
 )
 
+UNASKED = (
+    "This GET may come from a web page of another site, which may not use this server. Programs need none of a "
+    "browser's headers (Accept-Language, Referer, Sec-Fetch-…, the User-Agent Mozilla/…), or use POST; a person may "
+    "enter the address of this server by number or as localhost."
+)
+
+_BROWSERS_HEADERS = frozenset(
+    {
+        b"accept-language",
+        b"referer",
+        b"sec-fetch-dest",
+        b"sec-fetch-mode",
+        b"sec-fetch-site",
+        b"upgrade-insecure-requests",
+    }
+)
+_ASKED_FOR = frozenset({b"none", b"same-origin"})
+
 
 def is_foreign(headers: dict[bytes, bytes], *, own_name: str) -> bool:
     """Tell whether a foreign web page made the request; ``own_name`` is the host name that the server listens on."""
@@ -25,6 +43,20 @@ def is_foreign(headers: dict[bytes, bytes], *, own_name: str) -> bool:
         return False
     host = headers.get(b"host", b"")
     return origin.lower() != b"http://" + host.lower() or not is_own(host.decode("latin-1"), own_name=own_name)
+
+
+def is_unasked(headers: dict[bytes, bytes], *, own_name: str) -> bool:
+    """Tell whether a foreign web page may have made a browser send this GET, which could delete a queue.
+
+    A page can have any address loaded, as an image, by a link, in a form, and the browser may keep to itself whose page
+    it was: there is no ``Origin`` with a GET, and no ``Sec-Fetch-Site`` for plain HTTP to other machines. So what looks
+    like a browser at all (a page cannot make it leave out ``Accept-Language``) must show that its user entered the
+    address, or that a page of ours asked, at an address that is ours.
+    """
+    if _BROWSERS_HEADERS.isdisjoint(headers) and not headers.get(b"user-agent", b"").startswith(b"Mozilla/"):
+        return False
+    host = headers.get(b"host", b"").decode("latin-1")
+    return headers.get(b"sec-fetch-site") not in _ASKED_FOR or not is_own(host, own_name=own_name)
 
 
 def is_own(host: str, *, own_name: str) -> bool:

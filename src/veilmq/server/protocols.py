@@ -9,13 +9,16 @@ from typing import Any, NamedTuple
 from veilmq.core.errors import VeilmqError
 from veilmq.server.http_request import Request
 from veilmq.wire.sqs import json as sqs_json
+from veilmq.wire.sqs import query as sqs_query
 from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.sqs.call import Call
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import SqsError, from_core
+from veilmq.wire.sqs.query_form import Form, action_of, form_of
 from veilmq.wire.sqs.reply import Reply
 
 _SQS_TARGET = b"AmazonSQS."
+_FORM = b"application/x-www-form-urlencoded"
 
 
 class Protocol(NamedTuple):
@@ -23,16 +26,19 @@ class Protocol(NamedTuple):
 
     ``recognise`` returns the name of the action, or ``None`` where the request is of another protocol; ``decode`` may
     raise ``Refused``'s type, which ``refuse`` answers; ``fail`` answers an error of ours before there is a call.
-    ``labels`` has the names under which actions are counted.
+    ``labels`` has the names under which actions are counted. ``methods`` are those of HTTP that it uses; ``read``
+    returns what ``decode`` gets of a request, and is ``None`` where that is the body alone.
     """
 
     name: str
     recognise: Callable[[Request], bytes | None]
-    decode: Callable[[bytes, bytes, RequestContext], Call]
+    decode: Callable[[bytes, Any, RequestContext], Call]
     refused: type[Exception]
     refuse: Callable[[Any], Reply]
     fail: Callable[[VeilmqError], Reply]
     labels: dict[bytes, str]
+    methods: frozenset[bytes] = frozenset({b"POST"})
+    read: Callable[[Request], Any] | None = None
 
 
 def _sqs_json_action(request: Request) -> bytes | None:
@@ -55,5 +61,32 @@ SQS_JSON = Protocol(
     labels={name.encode(): name for name in ACTIONS},
 )
 
-PROTOCOLS = (SQS_JSON,)
+
+def _sqs_query_form(request: Request) -> Form:
+    """Return where the parameters are; a body counts if it is a form, or does not say what it is."""
+    kind = request.headers.get(b"content-type", _FORM).partition(b";")[0].strip().lower()
+    return form_of(request.target, request.body if kind == _FORM else b"")
+
+
+def _sqs_query_action(request: Request) -> bytes | None:
+    return action_of(_sqs_query_form(request))
+
+
+def _sqs_query_fail(error: VeilmqError) -> Reply:
+    return sqs_query.encode_error(from_core(error))
+
+
+SQS_QUERY = Protocol(
+    name="sqs-query",
+    recognise=_sqs_query_action,
+    decode=sqs_query.decode,
+    refused=SqsError,
+    refuse=sqs_query.encode_error,
+    fail=_sqs_query_fail,
+    labels={name.encode(): name for name in ACTIONS},
+    methods=frozenset({b"GET", b"POST"}),
+    read=_sqs_query_form,
+)
+
+PROTOCOLS = (SQS_JSON, SQS_QUERY)
 """All rows, in the order in which they are tried."""
