@@ -23,6 +23,7 @@ from veilmq.testing import RunningServer
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALLED = ROOT / ".clients"
+JAVASCRIPT = ROOT / "tests" / "clients" / "javascript"
 
 Report = dict[str, Any]
 
@@ -30,10 +31,10 @@ _PATIENCE_S = 30.0
 _HOW = "scripts/install-clients.sh installs it"
 
 
-def node(program: str) -> list[str]:
-    """Return the words that run a program of tests/clients/javascript."""
+def node(*words: str) -> list[str]:
+    """Return the words that run node, which finds the packages from within the folder `JAVASCRIPT`."""
     need((INSTALLED / "javascript.stamp").exists() and shutil.which("node"), f"the npm packages ({_HOW})")
-    return ["node", str(ROOT / "tests" / "clients" / "javascript" / program)]
+    return ["node", *words]
 
 
 def python(*words: str) -> list[str]:

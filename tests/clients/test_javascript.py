@@ -1,6 +1,6 @@
 """The AWS SDK for JavaScript v3 as a client: tests/clients/javascript/sdk.mjs, every action."""
 
-from tests.clients.program import Program, answers, node
+from tests.clients.program import JAVASCRIPT, Program, answers, node
 from veilmq.testing import RunningServer
 from veilmq.wire.sqs.actions import ACTIONS
 
@@ -8,7 +8,7 @@ STEPS = ["queues", "message", "delay", "attributes", "batches", "longPoll", "err
 
 
 def test_every_action(server: RunningServer) -> None:
-    with Program(node("sdk.mjs"), endpoint=server.endpoint) as program:
+    with Program(node(str(JAVASCRIPT / "sdk.mjs")), endpoint=server.endpoint) as program:
         *steps, last = program.reports(answers(server))
     assert steps == [{"step": step} for step in STEPS]
     assert set(last["actions"]) == set(ACTIONS)

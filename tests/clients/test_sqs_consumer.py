@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.program import Program, Report, await_parked, node
+from tests.clients.program import JAVASCRIPT, Program, Report, await_parked, node
 from veilmq.testing import RunningServer
 
 ALL = {"acknowledge": 10}
@@ -22,7 +22,7 @@ def _hidden(sqs: Any, url: str) -> tuple[int, int]:
 @contextmanager
 def _consumer(server: RunningServer, url: str, **options: Any) -> Iterator[tuple[Program, Report]]:
     """Yield a consumer that has started, and the question whose answer stops it."""
-    words = [*node("consumer.mjs"), json.dumps({"queueUrl": url, "visibilityTimeout": 30, **options})]
+    words = [*node(str(JAVASCRIPT / "consumer.mjs")), json.dumps({"queueUrl": url, "visibilityTimeout": 30, **options})]
     with Program(words, endpoint=server.endpoint) as program:
         program.expect("event", "started")
         yield program, program.expect("ask", "running")

@@ -1,0 +1,224 @@
+"""boto3 does the whole job, one step per subject: today's in AWS JSON, an older one in Query. See test_boto3_program.
+
+A step that does not find what it should raises AssertionError.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import boto3
+import botocore
+from botocore.exceptions import ClientError
+
+from tests.clients.python.connect import sqs
+from tests.clients.python.conversation import ask, say
+
+actions: set[str] = set()
+sqs.meta.events.register("before-call.sqs", lambda model, **_: actions.add(model.name))
+
+
+def queue(name: str, **attributes: str) -> str:
+    """Return the URL of a new queue."""
+    return str(sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"])
+
+
+def receive(url: str, **more: Any) -> list[dict[str, Any]]:
+    """Return up to ten messages."""
+    messages: list[dict[str, Any]] = sqs.receive_message(QueueUrl=url, **{"MaxNumberOfMessages": 10, **more}).get(
+        "Messages", []
+    )
+    return messages
+
+
+def bodies(messages: list[dict[str, Any]]) -> list[str]:
+    """Return what they say."""
+    return [message["Body"] for message in messages]
+
+
+def entries(messages: list[dict[str, Any]], **more: Any) -> list[dict[str, Any]]:
+    """Return the entries of a batch about these messages."""
+    return [
+        {"Id": str(number), "ReceiptHandle": message["ReceiptHandle"], **more}
+        for number, message in enumerate(messages)
+    ]
+
+
+def counted(url: str) -> list[int]:
+    """Return how many messages are visible, in flight and delayed."""
+    names = [f"ApproximateNumberOfMessages{state}" for state in ("", "NotVisible", "Delayed")]
+    found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
+    return [int(found[name]) for name in names]
+
+
+def queues() -> None:
+    """Made, listed by pages, found, changed and described."""
+    urls = [queue(f"page-{number}") for number in range(3)]
+    pages = sqs.get_paginator("list_queues").paginate(QueueNamePrefix="page-", PaginationConfig={"PageSize": 2})
+    assert [page["QueueUrls"] for page in pages] == [urls[:2], urls[2:]]
+    assert sqs.get_queue_url(QueueName="page-1")["QueueUrl"] == urls[1]
+    sqs.set_queue_attributes(QueueUrl=urls[0], Attributes={"VisibilityTimeout": "5", "DelaySeconds": "1"})
+    found = sqs.get_queue_attributes(QueueUrl=urls[0], AttributeNames=["All"])["Attributes"]
+    assert (found["VisibilityTimeout"], found["DelaySeconds"]) == ("5", "1")
+    assert found["QueueArn"].startswith("arn:aws:sqs:us-east-1:")
+
+
+def message() -> None:
+    """Sent, received, hidden, received again, kept, deleted."""
+    url = queue("message")
+    sent = sqs.send_message(QueueUrl=url, MessageBody=" é 漢 \U0010ffff <&>]]> ")
+    (message,) = receive(url, AttributeNames=["All"])
+    assert (message["MessageId"], message["Body"]) == (sent["MessageId"], " é 漢 \U0010ffff <&>]]> ")
+    assert message["Attributes"]["ApproximateReceiveCount"] == "1"
+    assert receive(url) == []
+    ask("advance", ms=30_000)
+    (again,) = receive(url, AttributeNames=["ApproximateReceiveCount"])
+    assert again["Attributes"] == {"ApproximateReceiveCount": "2"}
+    handle = {"QueueUrl": url, "ReceiptHandle": again["ReceiptHandle"]}
+    sqs.change_message_visibility(**handle, VisibilityTimeout=60)
+    ask("advance", ms=59_999)
+    assert counted(url) == [0, 1, 0]
+    sqs.delete_message(**handle)
+    assert counted(url) == [0, 0, 0]
+
+
+def delay() -> None:
+    """Hidden for as long as the sender asked."""
+    url = queue("delay")
+    sqs.send_message(QueueUrl=url, MessageBody="later", DelaySeconds=900)
+    assert counted(url) == [0, 0, 1]
+    ask("advance", ms=900_000)
+    assert bodies(receive(url)) == ["later"]
+
+
+def attributes() -> None:
+    """Every type comes back as it was sent; botocore compares the MD5s."""
+    url = queue("attributes")
+    given = {
+        "text": {"DataType": "String", "StringValue": " 漢 "},
+        "number": {"DataType": "Number.int", "StringValue": "7"},
+        "bytes": {"DataType": "Binary", "BinaryValue": bytes(range(256))},
+    }
+    trace = {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1"}}
+    sent = sqs.send_message(QueueUrl=url, MessageBody="m", MessageAttributes=given, MessageSystemAttributes=trace)
+    (message,) = receive(url, MessageAttributeNames=["All"], AttributeNames=["AWSTraceHeader"])
+    assert message["MessageAttributes"] == given
+    assert message["Attributes"] == {"AWSTraceHeader": "Root=1"}
+    assert message["MD5OfMessageAttributes"] == sent["MD5OfMessageAttributes"]
+
+
+def batches() -> None:
+    """Entries fail alone."""
+    url = queue("batches")
+    blob = {"bytes": {"DataType": "Binary", "BinaryValue": b"\xff"}}
+    given: list[dict[str, Any]] = [
+        {"Id": text, "MessageBody": text, "MessageAttributes": blob} for text in "0123456789"
+    ]
+    given[9]["DelaySeconds"] = 901
+    sent = sqs.send_message_batch(QueueUrl=url, Entries=given)
+    assert [each["Id"] for each in sent["Successful"]] == list("012345678")
+    (failed,) = sent["Failed"]
+    assert (failed["Id"], failed["Code"], failed["SenderFault"]) == ("9", "InvalidParameterValue", True)
+    messages = receive(url, MessageAttributeNames=["All"])
+    assert sorted(bodies(messages)) == list("012345678")
+    assert messages[0]["MessageAttributes"] == blob
+    bad = {"Id": "bad", "ReceiptHandle": "nonsense", "VisibilityTimeout": 0}
+    changed = sqs.change_message_visibility_batch(
+        QueueUrl=url, Entries=[*entries(messages[:4], VisibilityTimeout=0), bad]
+    )
+    assert len(changed["Successful"]) == 4
+    assert [(each["Id"], each["Code"]) for each in changed["Failed"]] == [("bad", "ReceiptHandleIsInvalid")]
+    deleted = sqs.delete_message_batch(QueueUrl=url, Entries=entries(messages[4:]))
+    assert len(deleted["Successful"]) == 5
+    assert counted(url) == [4, 0, 0]
+
+
+def long_poll() -> None:
+    """Answered by a message that arrives meanwhile, else at its end."""
+    url = queue("long-poll")
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(receive, url, WaitTimeSeconds=20)
+        ask("parked")
+        sqs.send_message(QueueUrl=url, MessageBody="now")
+        assert bodies(waiting.result()) == ["now"]
+        waiting = threads.submit(receive, url, WaitTimeSeconds=20)
+        ask("parked")
+        ask("advance", ms=20_000)
+        assert waiting.result() == []
+
+
+def errors() -> None:
+    """Each is the exception that the service model has for it."""
+    url = queue("errors")
+    ten_and_one = [{"Id": str(number), "ReceiptHandle": "r"} for number in range(11)]
+    table: dict[str, Callable[[], object]] = {
+        "QueueDoesNotExist": lambda: sqs.get_queue_url(QueueName="none"),
+        "QueueNameExists": lambda: queue("errors", VisibilityTimeout="31"),
+        "InvalidAttributeName": lambda: sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["Nope"]),
+        "InvalidMessageContents": lambda: sqs.send_message(QueueUrl=url, MessageBody="\x01"),
+        "EmptyBatchRequest": lambda: sqs.send_message_batch(QueueUrl=url, Entries=[]),
+        "TooManyEntriesInBatchRequest": lambda: sqs.delete_message_batch(QueueUrl=url, Entries=ten_and_one),
+        "BatchEntryIdsNotDistinct": lambda: sqs.delete_message_batch(QueueUrl=url, Entries=ten_and_one[:1] * 2),
+        "InvalidBatchEntryId": lambda: sqs.send_message_batch(
+            QueueUrl=url, Entries=[{"Id": "a b", "MessageBody": "m"}]
+        ),
+        "ReceiptHandleIsInvalid": lambda: sqs.delete_message(QueueUrl=url, ReceiptHandle="nonsense"),
+    }
+    for name, call in table.items():
+        error = raised(call)
+        assert isinstance(error, getattr(sqs.exceptions, name)), f"{name}: {error!r}"
+        assert error.response["Error"]["Message"]
+        assert 400 <= error.response["ResponseMetadata"]["HTTPStatusCode"] < 500
+        assert error.response["ResponseMetadata"]["RequestId"]
+    error = raised(lambda: sqs.send_message(QueueUrl=url, MessageBody="m", DelaySeconds=901))
+    assert error.response["Error"]["Code"] == "InvalidParameterValue"
+
+
+def raised(call: Callable[[], object]) -> ClientError:
+    """Return what the call raises."""
+    try:
+        call()
+    except ClientError as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def resource() -> None:
+    """The object-oriented face of boto3 does the same."""
+    service = boto3.resource(
+        "sqs",
+        endpoint_url=sqs.meta.endpoint_url,
+        region_name="us-east-1",
+        aws_access_key_id="any",
+        aws_secret_access_key="any",
+    )
+    jobs = service.create_queue(QueueName="resource", Attributes={"VisibilityTimeout": "7"})
+    assert [each.url for each in service.queues.filter(QueueNamePrefix="resource")] == [jobs.url]
+    assert service.get_queue_by_name(QueueName="resource").attributes["VisibilityTimeout"] == "7"
+    jobs.send_messages(Entries=[{"Id": text, "MessageBody": text} for text in "ab"])
+    first, second = jobs.receive_messages(MaxNumberOfMessages=10)
+    assert {first.body, second.body} == {"a", "b"}
+    first.change_visibility(VisibilityTimeout=0)
+    second.delete()
+    (again,) = jobs.receive_messages()
+    assert again.body == first.body
+    jobs.delete()
+
+
+def end() -> None:
+    """Purged, deleted, gone."""
+    url = queue("end")
+    sqs.send_message(QueueUrl=url, MessageBody="m")
+    sqs.purge_queue(QueueUrl=url)
+    assert counted(url) == [0, 0, 0]
+    sqs.delete_queue(QueueUrl=url)
+    assert isinstance(raised(lambda: sqs.get_queue_url(QueueName="end")), sqs.exceptions.QueueDoesNotExist)
+
+
+STEPS = (queues, message, delay, attributes, batches, long_poll, errors, resource, end)
+
+if __name__ == "__main__":
+    for step in STEPS:
+        step()
+        say(step=step.__name__)
+    say(actions=sorted(actions), version=botocore.__version__, protocol=sqs.meta.service_model.protocol)
