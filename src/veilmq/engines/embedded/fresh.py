@@ -59,6 +59,25 @@ class FreshRun:
         self._cache.bytes_left += size
         return row
 
+    def put_back(self, row: MessageRow) -> None:
+        """Undo a ``take``, before anything else happens to the run."""
+        self._window.appendleft(row)
+        self._count(row)
+
+    def drop(self, positions: set[int]) -> None:
+        """Forget the messages at ``positions``, which are deleted."""
+        rows = list(self._window)
+        self.clear()
+        for row in rows:
+            if row.position not in positions:
+                self._window.append(row)
+                self._count(row)
+
+    def _count(self, row: MessageRow) -> None:
+        size = _ROW_BYTES + len(row.body) + len(row.properties)
+        self._bytes += size
+        self._cache.bytes_left -= size
+
     def skip_to(self, position: int) -> None:
         """Drop everything before ``position``."""
         while self._window and self._window[0].position < position:
@@ -66,7 +85,7 @@ class FreshRun:
         self._loaded_to = max(self._loaded_to, position)
 
     def clear(self) -> None:
-        """Let go of the memory; the run is not used afterwards."""
+        """Let go of the window."""
         while self._window:
             self.take()
 

@@ -115,7 +115,7 @@ class Journal:
             self._connection.execute("BEGIN IMMEDIATE")
         return self._connection
 
-    def write(self, query: str, *values: int | str | bytes) -> list[Any]:
+    def write(self, query: str, *values: int | str | bytes | None) -> list[Any]:
         """Run one of the named queries that change something, now; return its rows."""
         self.flush()
         return list(self.begin().execute(SQL[query], values))
@@ -245,6 +245,16 @@ class Journal:
         """Return the first message in ``[start, end)``."""
         rows = self.rows("first_sent_between", start, end)
         return Sent(*rows[0]) if rows else None
+
+    def moved_until(self, lane: int, first_sent_until_ms: int, floor: int, count: int) -> list[int]:
+        """Return up to ``count`` positions, from ``floor`` on, of moved messages first sent up to that instant."""
+        return [position for (position,) in self.rows("moved_until", lane, first_sent_until_ms, floor, count)]
+
+    def first_moved_ms(self, lane: int) -> int | None:
+        """Return when the first of the lane's moved messages was first sent; ``None`` when it has none."""
+        first_ms: int | None
+        ((first_ms,),) = self.rows("first_moved", lane)
+        return first_ms
 
     def position_after(self, start: int, end: int, count: int) -> int:
         """Return the position behind the first ``count`` messages from ``start`` on; ``end`` when there are fewer."""

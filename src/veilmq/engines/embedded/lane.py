@@ -25,6 +25,7 @@ PLAIN, FAIR, FIFO = range(3)
 """The kinds of lanes: messages without a group, those of groups that share fairly, and those of ordered groups."""
 
 _GENERATION_BITS = 32
+_MOVED_PER_COMMAND = 500  # a few milliseconds
 _NO_ROW = 0  # the visible-at of a lease that ``take`` has just made: the store has no row of it
 
 _row = tuple.__new__  # of a NamedTuple, without the Python frame that its constructor costs
@@ -43,8 +44,11 @@ class Lane:
         "_fresh",
         "_hidden",
         "_journal",
+        "_moved_left",
+        "_moved_until_ms",
         "counters",
         "expires_at_ms",
+        "has_moved",
         "kind",
         "number",
         "priority",
@@ -64,6 +68,9 @@ class Lane:
         self.touched = False
         self.counters = Counters(row)
         self.expires_at_ms = 0 if row.messages else NEVER_MS  # not later than the first message's end of retention
+        self.has_moved = stored  # whether it may hold messages whose retention counts from before they came here
+        self._moved_until_ms = 0  # those of them first sent up to then are past it
+        self._moved_left = False  # whether any such are not deleted yet
         self._journal = journal
         self._direct = _new_series(
             positions.direct_start(number), row.direct_floor, row.direct_next, options.lane_sequences_max
@@ -113,25 +120,24 @@ class Lane:
 
     # Sending.
 
-    def add(
-        self,
-        message_id: bytes,
-        body: str,
-        properties: bytes,
-        now_ms: int,
-        group_key: int | None = None,
-        source: str | None = None,
-        first_sent_at_ms: int | None = None,
-    ) -> None:
-        """Store a message that is visible at once; the last three are as ``MessageRow`` has them."""
+    def add(self, message_id: bytes, body: str, properties: bytes, now_ms: int, group_key: int | None = None) -> None:
+        """Store a message that is visible at once."""
         series = self._direct
-        row = _row(
-            MessageRow,
-            (series.next, message_id, now_ms, body, properties, group_key, source, first_sent_at_ms),
-        )
+        row = _row(MessageRow, (series.next, message_id, now_ms, body, properties, group_key, None, None, None, None))
         series.next += 1
         self._fresh.append(row)
         self._added(row)
+
+    def add_moved(self, row: MessageRow, now_ms: int) -> None:
+        """Store a message of another lane, visible at once; its position and ``sent_at_ms`` are given here."""
+        series = self._direct
+        row = row._replace(position=series.next, sent_at_ms=now_ms)
+        series.next += 1
+        self._fresh.append(row)
+        self._added(row)
+        if row.first_sent_at_ms is not None:
+            self.has_moved = True
+            self.expires_at_ms = 0
 
     def add_delayed(self, message_id: bytes, body: str, properties: bytes, now_ms: int, visible_at_ms: int) -> None:
         """Store a message that is hidden until ``visible_at_ms``."""
@@ -172,7 +178,30 @@ class Lane:
             self._fresh.take()
             lease = Lease(row.position, self.number, _NO_ROW)
         self._journal.batch_bytes += len(row.body)
+        if row.first_sent_at_ms is not None and row.first_sent_at_ms <= self._moved_until_ms:
+            return self._take_behind(lease, now_ms)
         return row, lease, self
+
+    def _take_behind(self, ended: Lease, now_ms: int) -> Taken | None:
+        """Take the next message instead of one past its retention; none while there are too many such."""
+        self.let_go(ended)
+        self._sweep_moved(_MOVED_PER_COMMAND)
+        return None if self._moved_left else self.take(now_ms)
+
+    def let_go(self, lease: Lease) -> None:
+        """Delete a message that was taken."""
+        self.counters.messages -= 1
+        self._journal.remove(lease.position)
+        self._journal.touch(self)
+
+    def give_back(self, taken: Taken) -> None:
+        """Undo the ``take`` that was the last thing to happen to the lane."""
+        row, lease, _ = taken
+        if lease.visible_at_ms == _NO_ROW:
+            self._fresh.put_back(row)
+        else:
+            self.counters.hide(lease)
+            self._hidden.put(lease)
 
     def _returned_head(self, now_ms: int) -> Lease | None:
         lease = self._hidden.head(now_ms)
@@ -216,7 +245,10 @@ class Lane:
 
     def find(self, position: int) -> Lease | None:
         """Return the lease of the message at ``position``, ``None`` when the message is gone."""
-        return None if self._is_expired(position) else self._hidden.get(position)
+        lease = None if self._is_expired(position) else self._hidden.get(position)
+        if lease is not None and self._moved_left and self._has_ended(position):
+            return None
+        return lease
 
     def move(self, lease: Lease, visible_at_ms: int, *, supersede: bool) -> None:
         """Make the message visible at ``visible_at_ms``; ``supersede`` puts all receipts issued so far out of force."""
@@ -250,9 +282,43 @@ class Lane:
         retention_ms = retention_s * SECOND_MS
         sent = [series.expire(self._journal, now_ms - retention_ms) for series in (self._direct, self._delayed)]
         self.expires_at_ms = min((at + retention_ms for at in sent if at is not None), default=NEVER_MS)
+        if self.has_moved:
+            self.expires_at_ms = min(self.expires_at_ms, self._expire_moved(now_ms, retention_ms))
         if floors != (self._direct.floor, self._delayed.floor):
             self._fresh.skip_to(self._direct.floor)
             self._journal.touch(self)
+
+    def _expire_moved(self, now_ms: int, retention_ms: int) -> int:
+        """Delete moved messages past their retention, so many as a command may; return when to do so again.
+
+        They stand anywhere in the lane, so no floor passes over them. Those that are left are not delivered either.
+        (How far an earlier, shorter retention had come is not stored: a process that ends just then forgets it.)
+        """
+        self._moved_until_ms = max(self._moved_until_ms, now_ms - retention_ms)
+        self._sweep_moved(_MOVED_PER_COMMAND)
+        first_ms = self._journal.first_moved_ms(self.number)
+        self.has_moved = first_ms is not None
+        return NEVER_MS if first_ms is None else max(now_ms, first_ms + retention_ms)
+
+    def _has_ended(self, position: int) -> bool:
+        first_sent_at_ms = self._journal.message_at(position).first_sent_at_ms
+        return first_sent_at_ms is not None and first_sent_at_ms <= self._moved_until_ms
+
+    def _sweep_moved(self, rows_max: int) -> int:
+        gone = self._journal.moved_until(self.number, self._moved_until_ms, self._direct.floor, rows_max)
+        leases = [self._hidden.get(position) for position in gone]
+        for lease in leases:
+            if lease is not None:
+                self.counters.unhide(lease)
+                self._hidden.drop(lease.position)
+        for position in gone:
+            self._journal.remove(position)
+        if gone:
+            self.counters.messages -= len(gone)
+            self._fresh.drop(set(gone))
+            self._journal.touch(self)
+        self._moved_left = len(gone) == rows_max
+        return len(gone)
 
     def retire(self) -> None:
         """Part the lane from its queue: everything in it is deleted, and swept in time."""
@@ -261,16 +327,18 @@ class Lane:
         self._delayed.retire()
         self._fresh.clear()
         self.expires_at_ms = NEVER_MS
+        self.has_moved = self._moved_left = False
         self._journal.touch(self)
 
     @property
     def swept(self) -> bool:
         """Whether no row is left that retention or a purge has put out of reach."""
-        return self._direct.swept and self._delayed.swept
+        return self._direct.swept and self._delayed.swept and not self._moved_left
 
     def sweep(self, rows_max: int) -> int:
         """Delete rows out of reach, at most ``rows_max`` messages of each half; return how many."""
-        return sum(self._sweep(each, rows_max) for each in (self._direct, self._delayed) if not each.swept)
+        rows = sum(self._sweep(each, rows_max) for each in (self._direct, self._delayed) if not each.swept)
+        return rows + self._sweep_moved(rows_max) if self._moved_left else rows
 
     def _sweep(self, series: Series, rows_max: int) -> int:
         start, end = series.sweep(self._journal, rows_max)

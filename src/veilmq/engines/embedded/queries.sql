@@ -1,6 +1,8 @@
 -- name: insert_message
-INSERT INTO message (position, id, sent_at_ms, body, properties, group_key, source, first_sent_at_ms)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO message
+    (position, id, sent_at_ms, body, properties, group_key, source, first_sent_at_ms,
+     receives_before, first_received_at_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_lease
 INSERT INTO lease (position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms)
@@ -58,11 +60,15 @@ FROM lane ORDER BY number;
 
 -- name: messages_between
 -- In order from a position (inclusive) to another (exclusive).
-SELECT position, id, sent_at_ms, body, properties, group_key, source, first_sent_at_ms
+SELECT
+    position, id, sent_at_ms, body, properties, group_key, source, first_sent_at_ms,
+    receives_before, first_received_at_ms
 FROM message WHERE position >= ? AND position < ? ORDER BY position LIMIT ?;
 
 -- name: message_at
-SELECT position, id, sent_at_ms, body, properties, group_key, source, first_sent_at_ms
+SELECT
+    position, id, sent_at_ms, body, properties, group_key, source, first_sent_at_ms,
+    receives_before, first_received_at_ms
 FROM message WHERE position = ?;
 
 -- name: first_sent_between
@@ -114,3 +120,38 @@ DELETE FROM message WHERE position >= ? AND position < ?;
 
 -- name: delete_leases_between
 DELETE FROM lease WHERE position >= ? AND position < ?;
+
+-- name: moved_until
+-- Messages of a lane that were moved to it, first sent up to an instant: those behind the lane's floor.
+SELECT position FROM message
+WHERE position >> 41 = ? AND first_sent_at_ms <= ? AND position >= ? ORDER BY first_sent_at_ms LIMIT ?;
+
+-- name: first_moved
+SELECT min(first_sent_at_ms) FROM message WHERE position >> 41 = ? AND first_sent_at_ms IS NOT NULL;
+
+-- name: insert_move
+INSERT INTO move_task
+    (id, queue, source, destination, moves_per_s_max, status, moved, to_move, started_at_ms, next_at_ms, failure)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number;
+
+-- name: update_move
+UPDATE move_task SET status = ?, moved = ?, next_at_ms = ?, failure = ? WHERE number = ?;
+
+-- name: running_moves
+SELECT
+    number, id, queue, source, destination, moves_per_s_max, status, moved, to_move, started_at_ms, next_at_ms, failure
+FROM move_task WHERE status = 'running' ORDER BY number;
+
+-- name: moves_of
+SELECT
+    number, id, queue, source, destination, moves_per_s_max, status, moved, to_move, started_at_ms, next_at_ms, failure
+FROM move_task WHERE queue = ? ORDER BY number DESC LIMIT ?;
+
+-- name: delete_older_moves
+-- All tasks of a source but the latest so many.
+DELETE FROM move_task WHERE queue = ?1 AND number <= (
+    SELECT number FROM move_task WHERE queue = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2
+);
+
+-- name: delete_moves_of
+DELETE FROM move_task WHERE queue = ?;

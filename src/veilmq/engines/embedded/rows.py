@@ -8,8 +8,9 @@ import msgspec
 class MessageRow(NamedTuple):
     """What was sent, in the order of the table's columns; never changed.
 
-    ``sent_at_ms`` is when the message came to this queue. One that was moved here from the queue ``source`` was first
-    sent at ``first_sent_at_ms``. ``group_key`` stands for the message group (``groups.key_of``).
+    ``sent_at_ms`` is when the message came to this queue. ``group_key`` stands for the message group
+    (``groups.key_of``). The last four are of a dead letter: the queue that it came from, when it was first sent where
+    its retention counts from there (``None`` in FIFO queues), and how often and when first it was received before.
     """
 
     position: int
@@ -20,6 +21,8 @@ class MessageRow(NamedTuple):
     group_key: int | None = None
     source: str | None = None
     first_sent_at_ms: int | None = None
+    receives_before: int | None = None
+    first_received_at_ms: int | None = None
 
 
 class Lease(msgspec.Struct, gc=False, eq=False):
@@ -66,3 +69,23 @@ class QueueRow(NamedTuple):
     settings: bytes
     created_at_ms: int
     modified_at_ms: int
+
+
+class MoveRow(NamedTuple):
+    """A move task as it is stored; ``queue`` is the number of its source's incarnation, ``next_at_ms`` its next slice.
+
+    ``number`` rises with each task. The others are as ``core.results.MoveTask`` has them.
+    """
+
+    number: int
+    id: bytes
+    queue: int
+    source: str
+    destination: str | None
+    moves_per_s_max: int | None
+    status: str
+    moved: int
+    to_move: int
+    started_at_ms: int
+    next_at_ms: int
+    failure: str | None = None
