@@ -27,7 +27,7 @@ def test_like_a_sorted_list(actions: list[tuple[str, int, int]], window_max: int
         if action == "put":
             lease = Lease(position, 0, visible_at_ms)
             store.journal.put_lease(lease)
-            run.put(lease)
+            run.put(lease.position, lease)
             model[position] = visible_at_ms
         elif action == "drop" and position in model:
             store.journal.remove(position)
@@ -54,7 +54,7 @@ def test_quick_deletes_under_long_timeouts_do_not_fill_memory(timeout_ms: int) -
     store = Store()
     run = HiddenRun(journal=store.journal, lane=0, window_max=16_384, horizon=None, alive=_all_alive)
     for position in range(20_000):
-        run.put(Lease(position, 0, position + timeout_ms))
+        run.put(position, Lease(position, 0, position + timeout_ms))
         run.drop(position)
     assert len(run._heap) < 1_000
     store.close()
@@ -66,6 +66,6 @@ def test_memory_holds_no_more_than_the_window() -> None:
     for position in range(10_000):
         lease = Lease(position, 0, 10_000 - position)
         store.journal.put_lease(lease)
-        run.put(lease)
-        assert len(run._leases) <= 100
+        run.put(lease.position, lease)
+        assert len(run._items) <= 100
     store.close()

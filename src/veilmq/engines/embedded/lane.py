@@ -201,7 +201,7 @@ class Lane:
             self._fresh.put_back(row)
         else:
             self.counters.hide(lease)
-            self._hidden.put(lease)
+            self._hidden.put(lease.position, lease)
 
     def _returned_head(self, now_ms: int) -> Lease | None:
         lease = self._hidden.head(now_ms)
@@ -226,7 +226,7 @@ class Lane:
 
     def _hide(self, lease: Lease, stage: Callable[[Lease], None]) -> None:
         self.counters.hide(lease)
-        self._hidden.put(lease)
+        self._hidden.put(lease.position, lease)
         stage(lease)
 
     def next_due_ms(self, now_ms: int) -> int:

@@ -1,0 +1,121 @@
+"""A run: numbered things, each with the instant of its visibility, in the order of these instants.
+
+The earliest part is in memory (the window): everything whose key ``(visible_at_ms, number)`` is not behind ``horizon``.
+The rest is on disk only, in an index by the same key. What moves across the horizon enters or leaves memory, and when
+the memory part is empty the next part is read. So neither memory nor any step grows with the length of the run.
+
+The order in memory is a heap of keys. A key whose thing has moved or gone is skipped when it comes up, and the heap is
+rebuilt when most of it is such, so long timeouts with quick deletes do not fill memory.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+from typing import Generic, Protocol, TypeVar
+
+Key = tuple[int, int]
+
+NEVER_MS = 1 << 62
+"""An instant that does not come."""
+ON_DISK: Key = (-1, -1)
+"""The horizon of a run of which nothing was read yet."""
+
+_STALE_KEYS_FREE = 256
+_REFILL_MAX = 2_048  # a few milliseconds
+
+
+class Dated(Protocol):
+    """What a run holds."""
+
+    visible_at_ms: int
+
+
+T = TypeVar("T", bound=Dated)
+
+
+class Run(ABC, Generic[T]):
+    """The things of one lane by the instant of their visibility. Where they are on disk is a subclass's to say."""
+
+    __slots__ = ("_heap", "_horizon", "_items", "_window_max")
+
+    def __init__(self, *, window_max: int, horizon: Key | None) -> None:
+        """``horizon`` is ``ON_DISK`` for a lane that was stored before, ``None`` (no limit) for a new one."""
+        self._window_max = window_max
+        self._horizon = horizon
+        self._heap: list[Key] = []
+        self._items: dict[int, T] = {}
+
+    @abstractmethod
+    def _read(self, number: int) -> T | None:
+        """Return what the disk, the open batch included, has under ``number``."""
+
+    @abstractmethod
+    def _read_after(self, key: Key, count: int) -> list[tuple[int, T]]:
+        """Return up to ``count`` things behind ``key`` with their numbers, in order."""
+
+    def _let_go(self, items: Iterable[T]) -> None:
+        """Do what is to be done when things leave memory for the disk."""
+
+    def get(self, number: int) -> T | None:
+        """Return the thing of that number, ``None`` when there is none."""
+        item = self._items.get(number)
+        if item is None and self._horizon is not None:
+            return self._read(number)
+        return item
+
+    def put(self, number: int, item: T) -> None:
+        """Add a thing, or file it anew after its instant moved."""
+        key = (item.visible_at_ms, number)
+        if self._horizon is not None and key > self._horizon:
+            self._items.pop(number, None)
+            self._let_go((item,))
+            return
+        self._items[number] = item
+        heappush(self._heap, key)
+        if len(self._items) > self._window_max:
+            self._shrink()
+        elif len(self._heap) > 2 * len(self._items) + _STALE_KEYS_FREE:
+            self._set_heap([(item.visible_at_ms, number) for number, item in self._items.items()])
+
+    def drop(self, number: int) -> None:
+        """Remove the thing of that number."""
+        self._items.pop(number, None)
+
+    def head(self, until_ms: int = NEVER_MS) -> T | None:
+        """Return the thing that is visible first, ``None`` when none is until ``until_ms``."""
+        while True:
+            heap = self._heap
+            while heap:
+                visible_at_ms, number = heap[0]
+                if visible_at_ms > until_ms:
+                    return None
+                item = self._items.get(number)
+                if item is not None and item.visible_at_ms == visible_at_ms:
+                    return item
+                heappop(heap)
+            if self._horizon is None:
+                return None
+            self._refill(self._horizon)
+
+    def take(self) -> T:
+        """Remove and return the head, which ``head`` must just have returned."""
+        return self._items.pop(heappop(self._heap)[1])
+
+    def _refill(self, horizon: Key) -> None:
+        count = min(self._window_max, _REFILL_MAX)
+        found = self._read_after(horizon, count)
+        self._items = dict(found)
+        keys = [(item.visible_at_ms, number) for number, item in found]
+        self._horizon = keys[-1] if len(keys) == count else None
+        self._set_heap(keys)
+
+    def _shrink(self) -> None:
+        keys = sorted((item.visible_at_ms, number) for number, item in self._items.items())
+        size = max(1, self._window_max // 2)
+        self._let_go([self._items.pop(number) for _, number in keys[size:]])
+        self._horizon = keys[size - 1]
+        self._set_heap(keys[:size])
+
+    def _set_heap(self, keys: list[Key]) -> None:
+        heapify(keys)
+        self._heap = keys
