@@ -1,11 +1,11 @@
-"""boto3 as a program: tests/clients/python/sdk.py, every action."""
+"""The same program, tests/clients/python/sdk.py, with today's boto3 and with one that speaks the Query protocol."""
 
 import sys
 from collections.abc import Callable
 
 import pytest
 
-from tests.clients.program import Program, answers
+from tests.clients.program import Program, answers, packages, python
 from veilmq.testing import RunningServer
 from veilmq.wire.sqs.actions import ACTIONS
 
@@ -17,7 +17,11 @@ def _today(server: RunningServer) -> Program:
     return Program([sys.executable, "-m", PROGRAM], endpoint=server.endpoint)
 
 
-@pytest.mark.parametrize(("start", "protocol"), [(_today, "json")], ids=["json"])
+def _older(server: RunningServer) -> Program:
+    return Program(python(PROGRAM), endpoint=server.endpoint, **packages("boto3_query"))
+
+
+@pytest.mark.parametrize(("start", "protocol"), [(_today, "json"), (_older, "query")], ids=["json", "query"])
 def test_every_action(server: RunningServer, start: Callable[[RunningServer], Program], protocol: str) -> None:
     with start(server) as program:
         *steps, last = program.reports(answers(server))

@@ -15,11 +15,12 @@ WAIT_MS = 10_000  # kombu's wait_time_seconds, for which it also hides what it g
 
 
 class Setting:
-    """A queue, who sends tasks to it and workers for them."""
+    """A queue, who sends tasks to it and workers for them; ``clients`` are the packages that they find, in order."""
 
-    def __init__(self, server: RunningServer, sqs: Any, queue: str) -> None:
+    def __init__(self, server: RunningServer, sqs: Any, *, protocol: str, queue: str, clients: tuple[str, ...]) -> None:
         """Start nothing yet."""
-        self.environment = {"QUEUE": queue, **packages("celery_sqs")}
+        self.protocol = protocol
+        self.environment = {"QUEUE": queue, **packages(*clients)}
         self.server = server
         self.sqs = sqs
         self.url = sqs.create_queue(QueueName=queue, Attributes={"VisibilityTimeout": "3600"})["QueueUrl"]
@@ -51,16 +52,25 @@ def _order(producer: Program, task: str, **arguments: Any) -> float:
     return at
 
 
-@pytest.fixture(params=["celery"])
+_TODAY = ("celery_sqs",)
+_OLDER = ("boto3_query", "celery_sqs")  # kombu speaks as the boto3 that it finds
+SETTINGS: dict[str, dict[str, Any]] = {
+    "json": {"protocol": "json", "queue": "celery", "clients": _TODAY},
+    "query": {"protocol": "query", "queue": "celery", "clients": _OLDER},
+}
+
+
+@pytest.fixture(params=SETTINGS)
 def setting(request: pytest.FixtureRequest, server: RunningServer, sqs: Any) -> Setting:
-    """A setting for each kind of queue."""
-    return Setting(server, sqs, request.param)
+    """A setting for each protocol."""
+    return Setting(server, sqs, **SETTINGS[request.param])
 
 
 @pytest.fixture
 def producer(setting: Setting) -> Iterator[Program]:
     """A process that sends tasks."""
     with setting.producer() as program:
+        assert program.expect("event", "ready")["protocol"] == setting.protocol
         yield program
 
 

@@ -31,6 +31,7 @@ def _versions() -> dict[str, str]:
     celery = "tests/clients/python/celery_sqs.txt"
     return {
         "boto3": _pinned("pyproject.toml", "boto3") + " or newer",
+        "boto3, an older one": _pinned("tests/clients/python/boto3_query.txt", "boto3"),
         "AWS CLI": _pinned("pyproject.toml", "awscli") + " or newer",
         "AWS SDK for JavaScript v3": npm["@aws-sdk/client-sqs"],
         "sqs-consumer": npm["sqs-consumer"],

@@ -2,8 +2,12 @@
 
 import time
 
+from tests.clients.python.celery_app import app
 from tests.clients.python.celery_tasks import TASKS
 from tests.clients.python.conversation import ask, say
+
+with app.connection() as connection:
+    say(event="ready", protocol=connection.default_channel.sqs().meta.service_model.protocol)
 
 while (order := ask("order")) is not None:
     called_at = time.time()
