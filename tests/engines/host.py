@@ -9,6 +9,7 @@ from typing import Any
 
 from veilmq.core import commands, results
 from veilmq.core.commands import Command, NewMessage, VisibilityChange
+from veilmq.core.settings import SettingValue
 from veilmq.engines.embedded import EmbeddedEngine, EngineOptions
 from veilmq.engines.execute import execute
 from veilmq.testing import VirtualClock
@@ -111,7 +112,7 @@ class Host:
 
     # The commands in short.
 
-    def create(self, queue: str = QUEUE, **settings: int) -> results.QueueView:
+    def create(self, queue: str = QUEUE, **settings: SettingValue) -> results.QueueView:
         """Create a queue."""
         view: results.QueueView = self.do(commands.CreateQueue(queue=queue, settings=settings))
         return view
@@ -171,9 +172,23 @@ class Host:
         return counts.visible, counts.in_flight, counts.delayed
 
 
-def message(body: str, *, delay_s: int | None = None, priority: int = 8) -> NewMessage:
+def message(
+    body: str,
+    *,
+    delay_s: int | None = None,
+    priority: int = 8,
+    group: str | None = None,
+    dedup_id: str | None = None,
+) -> NewMessage:
     """Return a message without properties."""
-    return NewMessage(body=body, size_bytes=len(body.encode()), delay_s=delay_s, priority=priority)
+    return NewMessage(
+        body=body,
+        size_bytes=len(body.encode()),
+        delay_s=delay_s,
+        priority=priority,
+        group=group,
+        dedup_id=dedup_id,
+    )
 
 
 @contextlib.contextmanager

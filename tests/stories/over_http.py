@@ -21,6 +21,15 @@ SETTINGS = {
     "delay_s": "DelaySeconds",
     "retention_s": "MessageRetentionPeriod",
     "receive_wait_s": "ReceiveMessageWaitTimeSeconds",
+    "fifo": "FifoQueue",
+    "content_deduplication": "ContentBasedDeduplication",
+    "deduplication_scope": "DeduplicationScope",
+    "throughput_limit": "FifoThroughputLimit",
+}
+VALUES = {
+    ("deduplication_scope", "group"): "messageGroup",
+    ("throughput_limit", "group"): "perMessageGroupId",
+    ("throughput_limit", "queue"): "perQueue",
 }
 COUNTERS = {
     "ApproximateNumberOfMessages": 0,
@@ -33,6 +42,7 @@ CHANGE_CODES = {
     "too long": "InvalidParameterValue",
     "invalid": "ReceiptHandleIsInvalid",
 }
+FIFO_CODES = {"expired": "InvalidParameterValue", "superseded": "InvalidParameterValue"}
 NO_QUEUE = "QueueDoesNotExist"
 PATIENCE_S = 10.0
 
@@ -53,6 +63,7 @@ class HttpTeller:
         )
         self._book = Book()
         self._urls: dict[str, str] = {}
+        self._fifo: set[str] = set()
         self._polls: dict[str, tuple[str, HTTPConnection]] = {}
 
     def counts(self, queue: str) -> story.Counts:
@@ -78,21 +89,33 @@ class HttpTeller:
 
     @tell.register
     def _(self, action: story.Queue) -> None:
-        created = self._sqs.create_queue(QueueName=action.queue, Attributes=attributes(action.settings))
+        name = action.queue
+        if action.settings.get("fifo"):
+            self._fifo.add(name)
+            name += ".fifo"
+        created = self._sqs.create_queue(QueueName=name, Attributes=self._attributes(action.settings))
         self._urls[action.queue] = created["QueueUrl"]
 
     @tell.register
     def _(self, action: story.Set) -> None:
-        self._sqs.set_queue_attributes(QueueUrl=self._urls[action.queue], Attributes=attributes(action.settings))
+        self._sqs.set_queue_attributes(QueueUrl=self._urls[action.queue], Attributes=self._attributes(action.settings))
 
     @tell.register
     def _(self, action: story.Send) -> None:
-        more = {} if action.delay_s is None else {"DelaySeconds": action.delay_s}
-        self._sqs.send_message(QueueUrl=self._urls[action.queue], MessageBody=action.body, **more)
+        members = {
+            "DelaySeconds": action.delay_s,
+            "MessageGroupId": action.group,
+            "MessageDeduplicationId": action.dedup_id,
+        }
+        given = {name: value for name, value in members.items() if value is not None}
+        sent = self._sqs.send_message(QueueUrl=self._urls[action.queue], MessageBody=action.body, **given)
+        self._book.sent(action.body, sent["MessageId"], action.duplicate_of)
 
     @tell.register
     def _(self, action: story.Receive) -> None:
-        more = {} if action.timeout_s is None else {"VisibilityTimeout": action.timeout_s}
+        more: dict[str, Any] = {} if action.timeout_s is None else {"VisibilityTimeout": action.timeout_s}
+        if action.attempt is not None:
+            more["ReceiveRequestAttemptId"] = action.attempt
         request = {
             "QueueUrl": self._urls[action.queue],
             "MaxNumberOfMessages": action.count,
@@ -109,13 +132,13 @@ class HttpTeller:
     @tell.register
     def _(self, action: story.Delete) -> None:
         queue, text = self._book.find(action.handle)
-        with expecting(DELETE_CODES.get(action.state)):
+        with expecting(self._codes(queue, DELETE_CODES).get(action.state)):
             self._sqs.delete_message(QueueUrl=self._urls[queue], ReceiptHandle=text)
 
     @tell.register
     def _(self, action: story.Change) -> None:
         queue, text = self._book.find(action.handle)
-        with expecting(CHANGE_CODES.get(action.state)):
+        with expecting(self._codes(queue, CHANGE_CODES).get(action.state)):
             self._sqs.change_message_visibility(
                 QueueUrl=self._urls[queue], ReceiptHandle=text, VisibilityTimeout=action.timeout_s
             )
@@ -177,6 +200,27 @@ class HttpTeller:
         connection.request("POST", "/", json.dumps(request), headers)
         return connection
 
+    def _codes(self, queue: str, codes: dict[str, str]) -> dict[str, str]:
+        return codes | FIFO_CODES if queue in self._fifo else codes
+
+    def _attributes(self, settings: story.Settings) -> dict[str, str]:
+        """Return settings as SQS names and writes them."""
+        told = dict(settings)
+        target, receives_max = told.pop("dead_letter_queue", None), told.pop("receives_max", None)
+        written = {SETTINGS[name]: VALUES.get((name, str(value)), _text(value)) for name, value in told.items()}
+        if target is not None:
+            policy = {"deadLetterTargetArn": self._arn(str(target)), "maxReceiveCount": receives_max}
+            written["RedrivePolicy"] = json.dumps(policy)
+        return written
+
+    def _arn(self, queue: str) -> str:
+        answer = self._sqs.get_queue_attributes(QueueUrl=self._urls[queue], AttributeNames=["QueueArn"])
+        arn: str = answer["Attributes"]["QueueArn"]
+        return arn
+
+    def _source(self, arn: str | None) -> str | None:
+        return arn and next(queue for queue in self._urls if self._arn(queue) == arn)
+
     def _got(self, answer: Any) -> list[Got]:
         return [
             Got(
@@ -184,14 +228,14 @@ class HttpTeller:
                 receipt=each["ReceiptHandle"],
                 count=int(each["Attributes"]["ApproximateReceiveCount"]),
                 first_ms=int(each["Attributes"]["ApproximateFirstReceiveTimestamp"]) - self._start_ms,
+                source=self._source(each["Attributes"].get("DeadLetterQueueSourceArn")),
             )
             for each in answer.get("Messages", [])
         ]
 
 
-def attributes(settings: dict[str, int]) -> dict[str, str]:
-    """Return settings as SQS names and writes them."""
-    return {SETTINGS[name]: str(value) for name, value in settings.items()}
+def _text(value: int | bool | str) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def is_answered(connection: HTTPConnection, patience_s: float) -> bool:

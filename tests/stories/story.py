@@ -13,6 +13,8 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "lifecycle.md"
 UNITS_MS = {"ms": 1, "s": 1_000, "h": 3_600_000}
 STATES = ("live", "expired", "superseded", "gone", "invalid")
 
+Settings = dict[str, int | bool | str]
+
 Counts = tuple[int, int, int]
 """Visible, in flight, delayed."""
 
@@ -23,12 +25,17 @@ class StoryError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A message that an answer holds; `receipt` names its receipt, `first_ms` counts from the story's beginning."""
+    """A message that an answer holds; `receipt` names its receipt, `first_ms` counts from the story's beginning.
+
+    `again` names an earlier receipt that this answer repeats; `source` the queue that a dead letter came from.
+    """
 
     body: str
     receipt: str | None
     count: int
     first_ms: int | None
+    again: str | None = None
+    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +52,7 @@ class Queue:
     """Create a queue."""
 
     queue: str
-    settings: dict[str, int]
+    settings: Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +60,19 @@ class Set:
     """Change the settings of a queue."""
 
     queue: str
-    settings: dict[str, int]
+    settings: Settings
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send one message."""
+    """Send one message; `duplicate_of` is the body of the one that is answered in its place."""
 
     queue: str
     body: str
     delay_s: int | None
+    group: str | None = None
+    dedup_id: str | None = None
+    duplicate_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +83,7 @@ class Receive:
     count: int
     timeout_s: int | None
     items: tuple[Item, ...] | None
+    attempt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +170,16 @@ class Story:
 
 _NAME = r"(?P<queue>\w+)"
 _DURATION = r"\d+ (?:ms|s|h)"
+_GROUP = r"(?: group (?P<group>\w+))?(?: dedup (?P<dedup>\w+))?"
+_ATTEMPT = r"(?: attempt (?P<attempt>\w+))?"
 _HANDLE = r"(?P<forged>forged )?(?P<receipt>\w+)(?: on (?P<queue>\w+))?"
 _FORMS = {
     form.partition(" ")[0]: re.compile(form)
     for form in [
-        rf"queue {_NAME}(?P<settings>(?: \w+=\d+)*)",
-        rf"set {_NAME}(?P<settings>(?: \w+=\d+)+)",
-        rf"send {_NAME} (?P<body>\w+)(?: delay (?P<delay>{_DURATION}))?",
-        rf"receive {_NAME}(?: up to (?P<count>\d+))?(?: timeout (?P<timeout>{_DURATION}))? -> (?P<items>.+)",
+        rf"queue {_NAME}(?P<settings>(?: \w+=\w+)*)",
+        rf"set {_NAME}(?P<settings>(?: \w+=\w+)+)",
+        rf"send {_NAME} (?P<body>\w+){_GROUP}(?: delay (?P<delay>{_DURATION}))?(?: -> duplicate of (?P<duplicate>\w+))?",
+        rf"receive {_NAME}(?: up to (?P<count>\d+))?(?: timeout (?P<timeout>{_DURATION}))?{_ATTEMPT} -> (?P<items>.+)",
         rf"delete {_HANDLE} -> (?P<state>.+)",
         rf"change {_HANDLE} (?P<timeout>{_DURATION}) -> (?P<state>.+)",
         rf"wait (?P<time>{_DURATION})",
@@ -178,8 +191,10 @@ _FORMS = {
     ]
 }
 _ITEM = re.compile(
-    rf"(?P<body>\w+)(?: as (?P<receipt>\w+))?(?: count (?P<count>\d+))?(?: first (?P<first>{_DURATION}))?"
+    rf"(?P<body>\w+)(?: as (?P<receipt>\w+)| again (?P<again>\w+))?(?: count (?P<count>\d+))?"
+    rf"(?: first (?P<first>{_DURATION}))?(?: from (?P<source>\w+))?"
 )
+_WORDS: dict[str, bool] = {"true": True, "false": False}
 
 
 def stories(page: str) -> list[Story]:
@@ -244,8 +259,12 @@ def _seconds(text: str | None) -> int | None:
     return time_ms // 1_000
 
 
-def _settings(text: str) -> dict[str, int]:
-    return {name: int(value) for name, value in (word.split("=") for word in text.split())}
+def _settings(text: str) -> Settings:
+    return {name: _setting(value) for name, value in (word.split("=") for word in text.split())}
+
+
+def _setting(text: str) -> int | bool | str:
+    return int(text) if text.isdecimal() else _WORDS.get(text, text)
 
 
 def _items(text: str) -> tuple[Item, ...]:
@@ -262,6 +281,8 @@ def _item(text: str) -> Item:
         receipt=match["receipt"],
         count=int(match["count"] or 1),
         first_ms=None if first is None else _duration_ms(first),
+        again=match["again"],
+        source=match["source"],
     )
 
 
@@ -288,6 +309,18 @@ def _receive(words: dict[str, str]) -> Receive:
         count=int(words["count"] or 1),
         timeout_s=_seconds(words["timeout"]),
         items=None if lost else _items(words["items"]),
+        attempt=words["attempt"],
+    )
+
+
+def _send(words: dict[str, str]) -> Send:
+    return Send(
+        queue=words["queue"],
+        body=words["body"],
+        delay_s=_seconds(words["delay"]),
+        group=words["group"],
+        dedup_id=words["dedup"],
+        duplicate_of=words["duplicate"],
     )
 
 
@@ -299,7 +332,7 @@ def _answer(words: dict[str, str]) -> Answer:
 _MAKERS: dict[str, Callable[[dict[str, str]], Action]] = {
     "queue": lambda words: Queue(queue=words["queue"], settings=_settings(words["settings"])),
     "set": lambda words: Set(queue=words["queue"], settings=_settings(words["settings"])),
-    "send": lambda words: Send(queue=words["queue"], body=words["body"], delay_s=_seconds(words["delay"])),
+    "send": _send,
     "receive": _receive,
     "delete": lambda words: Delete(handle=_handle(words), state=_state(words["state"])),
     "change": _change,

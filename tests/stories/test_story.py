@@ -32,9 +32,24 @@ from tests.stories.story import (
         pytest.param(
             "queue jobs delay_s=5 retention_s=60", Queue("jobs", {"delay_s": 5, "retention_s": 60}), id="set-up"
         ),
+        pytest.param(
+            "queue jobs fifo=true dead_letter_queue=failed receives_max=2",
+            Queue("jobs", {"fifo": True, "dead_letter_queue": "failed", "receives_max": 2}),
+            id="words",
+        ),
         pytest.param("set jobs delay_s=5", Set("jobs", {"delay_s": 5}), id="set"),
         pytest.param("send jobs a", Send("jobs", "a", None), id="send"),
         pytest.param("send jobs a delay 5 s", Send("jobs", "a", 5), id="delay"),
+        pytest.param(
+            "send jobs a group g dedup d delay 5 s -> duplicate of b",
+            Send("jobs", "a", 5, "g", "d", "b"),
+            id="duplicate",
+        ),
+        pytest.param(
+            "receive jobs attempt t -> a again r1 count 2 from other",
+            Receive("jobs", 1, None, (Item("a", None, 2, None, "r1", "other"),), "t"),
+            id="attempt",
+        ),
         pytest.param("receive jobs -> nothing", Receive("jobs", 1, None, ()), id="nothing"),
         pytest.param("receive jobs -> lost", Receive("jobs", 1, None, None), id="lost"),
         pytest.param(

@@ -12,6 +12,7 @@ from veilmq.core.ports import Timer
 from veilmq.core.results import LeaseChange, ReceiptState, Received
 
 ACCOUNT = "000000000000"
+DEAD_LETTERS = "dead_letter_queue"
 
 
 class Waiter:
@@ -90,23 +91,29 @@ class EngineTeller:
 
     @tell.register
     def _(self, action: story.Queue) -> None:
-        self._host.create(full(action.queue), **action.settings)
+        self._host.create(full(action.queue), **settings(action.settings))
         line = self._lines.setdefault(action.queue, [])
         self._host.engine.watch(full(action.queue), lambda due_ms: line[0].wake(due_ms) if line else None)
 
     @tell.register
     def _(self, action: story.Set) -> None:
-        self._host.do(commands.SetQueue(queue=full(action.queue), settings=action.settings))
+        self._host.do(commands.SetQueue(queue=full(action.queue), settings=settings(action.settings)))
 
     @tell.register
     def _(self, action: story.Send) -> None:
-        new = message(action.body, delay_s=action.delay_s)
-        self._host.do(commands.Send(queue=full(action.queue), messages=(new,)))
+        new = message(action.body, delay_s=action.delay_s, group=action.group, dedup_id=action.dedup_id)
+        (sent,) = self._host.do(commands.Send(queue=full(action.queue), messages=(new,)))
+        self._book.sent(action.body, sent.id, action.duplicate_of)
 
     @tell.register
     def _(self, action: story.Receive) -> None:
         received = self._host.do(
-            commands.Receive(queue=full(action.queue), count=action.count, timeout_s=action.timeout_s)
+            commands.Receive(
+                queue=full(action.queue),
+                count=action.count,
+                timeout_s=action.timeout_s,
+                attempt_id=action.attempt,
+            )
         )
         if action.items is not None:
             self._book.check(action.queue, action.items, self._got(received))
@@ -163,7 +170,13 @@ class EngineTeller:
 
     def _got(self, received: Received) -> list[Got]:
         return [
-            Got(each.body, each.receipt, each.receive_count, each.first_received_at_ms - self._start_ms)
+            Got(
+                each.body,
+                each.receipt,
+                each.receive_count,
+                each.first_received_at_ms - self._start_ms,
+                each.source.removeprefix(f"{ACCOUNT}/") if each.source else None,
+            )
             for each in received.messages
         ]
 
@@ -171,6 +184,11 @@ class EngineTeller:
 def full(queue: str) -> str:
     """Return the engine's name of a queue."""
     return f"{ACCOUNT}/{queue}"
+
+
+def settings(told: story.Settings) -> story.Settings:
+    """Return settings as the engine has them: other queues by their full names."""
+    return {name: full(str(value)) if name == DEAD_LETTERS else value for name, value in told.items()}
 
 
 def state(answer: object) -> str:
