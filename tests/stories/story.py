@@ -171,6 +171,7 @@ class Story:
 _NAME = r"(?P<queue>\w+)"
 _DURATION = r"\d+ (?:ms|s|h)"
 _GROUP = r"(?: group (?P<group>\w+))?(?: dedup (?P<dedup>\w+))?"
+_DUPLICATE = r"(?: -> duplicate of (?P<duplicate>\w+))?"
 _ATTEMPT = r"(?: attempt (?P<attempt>\w+))?"
 _HANDLE = r"(?P<forged>forged )?(?P<receipt>\w+)(?: on (?P<queue>\w+))?"
 _FORMS = {
@@ -178,7 +179,7 @@ _FORMS = {
     for form in [
         rf"queue {_NAME}(?P<settings>(?: \w+=\w+)*)",
         rf"set {_NAME}(?P<settings>(?: \w+=\w+)+)",
-        rf"send {_NAME} (?P<body>\w+){_GROUP}(?: delay (?P<delay>{_DURATION}))?(?: -> duplicate of (?P<duplicate>\w+))?",
+        rf"send {_NAME} (?P<body>\w+){_GROUP}(?: delay (?P<delay>{_DURATION}))?{_DUPLICATE}",
         rf"receive {_NAME}(?: up to (?P<count>\d+))?(?: timeout (?P<timeout>{_DURATION}))?{_ATTEMPT} -> (?P<items>.+)",
         rf"delete {_HANDLE} -> (?P<state>.+)",
         rf"change {_HANDLE} (?P<timeout>{_DURATION}) -> (?P<state>.+)",
