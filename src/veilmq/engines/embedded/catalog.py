@@ -4,7 +4,7 @@ Loading it reads the rows of queues and lanes and nothing of the backlog. Lane n
 only after all others, when the janitor has long swept what stood under it.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping
 
 import msgspec
@@ -34,6 +34,7 @@ class Catalog:
         self._cache = BodyCache(bytes_max=options.body_cache_bytes)
         self._queues: dict[str, Queue] = {}
         self._names: list[str] = []  # sorted
+        self._sources: dict[str, list[str]] = {}  # who names a queue as its dead-letter queue, sorted
         self._lane_numbers: set[int] = set()
         self._last_lane: int = journal.meta().get(_LAST_LANE, 0)
         self.retired: dict[int, Lane] = {}
@@ -67,6 +68,7 @@ class Catalog:
         queue.in_flight_max = self._in_flight_max(queue.settings)
         self._queues[row.name] = queue
         self._names.insert(bisect_left(self._names, row.name), row.name)
+        self._add_source(queue)
         return queue
 
     # Queues.
@@ -93,6 +95,24 @@ class Catalog:
         end = len(names) if count is None else start + count
         return [name for name in names[start:end] if name.startswith(prefix)]
 
+    def sources(self, queue: str, *, after: str = "", count: int | None = None) -> list[str]:
+        """Return up to ``count`` names of queues whose dead-letter queue is ``queue``, in order, after ``after``."""
+        names = self._sources.get(queue, [])
+        start = bisect_right(names, after)
+        return names[start : None if count is None else start + count]
+
+    def _add_source(self, queue: Queue) -> None:
+        target = queue.settings.dead_letter_queue
+        if target:
+            insort(self._sources.setdefault(target, []), queue.name)
+
+    def _drop_source(self, queue: Queue) -> None:
+        target = queue.settings.dead_letter_queue
+        if target:
+            self._sources[target].remove(queue.name)
+            if not self._sources[target]:
+                del self._sources[target]
+
     def create(self, name: str, settings: QueueSettings, now_ms: int) -> Queue:
         """Add a queue that does not exist yet."""
         encoded = msgspec.json.encode(settings)
@@ -101,7 +121,9 @@ class Catalog:
 
     def change(self, queue: Queue, settings: QueueSettings, now_ms: int) -> None:
         """Give ``queue`` other settings."""
+        self._drop_source(queue)
         queue.settings = settings
+        self._add_source(queue)
         queue.in_flight_max = self._in_flight_max(settings)
         queue.give_place(now_ms)
         queue.modified_at_ms = now_ms
@@ -113,6 +135,7 @@ class Catalog:
     def delete(self, queue: Queue) -> None:
         """Remove ``queue`` with its messages, at once whatever their number."""
         self.empty(queue)
+        self._drop_source(queue)
         self._journal.delete_queue(queue.number)
         del self._queues[queue.name]
         del self._names[bisect_left(self._names, queue.name)]

@@ -303,8 +303,9 @@ class Journal:
         self.write("update_queue", settings, now_ms, number)
 
     def delete_queue(self, number: int) -> None:
-        """Remove a queue; its lanes are retired by themselves."""
+        """Remove a queue with its move tasks; its lanes are retired by themselves."""
         self.write("delete_queue", number)
+        self.write("delete_moves_of", number)
 
     def delete_lane(self, lane: StoredLane) -> None:
         """Remove a lane's row for good."""

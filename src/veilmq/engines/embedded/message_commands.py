@@ -5,7 +5,9 @@ from veilmq.core.errors import MessageTooLong, ReceiptInvalid, StoreFull, Veilmq
 from veilmq.core.ids import IdSource
 from veilmq.core.receipts import ReceiptBook
 from veilmq.core.results import ReceiptState
+from veilmq.engines.embedded import dead_letters
 from veilmq.engines.embedded.catalog import Catalog
+from veilmq.engines.embedded.dead_letters import DeadLetters
 from veilmq.engines.embedded.lane import Lane
 from veilmq.engines.embedded.queue import Queue
 from veilmq.engines.embedded.rows import Lease
@@ -20,6 +22,7 @@ class MessageCommands:
         self._catalog = catalog
         self._book = book
         self._space = space
+        self._dead_letters = DeadLetters(catalog=catalog, space=space)
         self._ids = IdSource()
 
     def send(self, command: commands.Send, now_ms: int) -> list[results.SentMessage | VeilmqError]:
@@ -62,6 +65,7 @@ class MessageCommands:
             requested_at_ms = now_ms
         else:
             visible_at_ms = min(visible_at_ms, visibility.lease_end_ms_max(requested_at_ms))
+        redrive = self._dead_letters.redrive(queue, now_ms) if settings.receives_max else None
         issue = self._book.issue
         messages = [
             results.ReceivedMessage(
@@ -75,8 +79,14 @@ class MessageCommands:
                 visible_at_ms=visible_at_ms,
                 priority=lane.priority,
             )
-            for row, lease, lane in queue.receive(command.count, now_ms, visible_at_ms, requested_at_ms)
+            if row.source is None
+            else dead_letters.told(
+                row, lease, lane, issue(queue.number, row.position, lease.generation, lease.epoch, visible_at_ms)
+            )
+            for row, lease, lane in queue.receive(command.count, now_ms, visible_at_ms, requested_at_ms, redrive)
         ]
+        if redrive is not None:
+            redrive.tell()
         due_ms = now_ms if messages and queue.wake is None else queue.next_due_ms(now_ms)
         return results.Received(
             messages=messages,

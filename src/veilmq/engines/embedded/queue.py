@@ -6,6 +6,7 @@ them), so a receive looks at them as they are, and asks the index only when they
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 from veilmq.core.ports import Wake
 from veilmq.core.settings import QueueSettings
@@ -13,6 +14,17 @@ from veilmq.engines.embedded import positions
 from veilmq.engines.embedded.hidden import NEVER_MS
 from veilmq.engines.embedded.lane import PLAIN, Lane, Taken
 from veilmq.engines.embedded.rows import Lease
+
+
+class Diversion(Protocol):
+    """Where a receive sends messages that are not to be given out (``dead_letters.Redrive``)."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more may be sent there in this receive."""
+
+    def takes(self, taken: Taken) -> bool:
+        """Send the message there if it is due; tell whether it was."""
 
 
 class Queue:
@@ -84,11 +96,18 @@ class Queue:
             if now_ms >= lane.expires_at_ms:
                 lane.expire(now_ms, self.settings.retention_s)
 
-    def receive(self, count: int, now_ms: int, visible_at_ms: int, requested_at_ms: int) -> list[Taken]:
+    def receive(
+        self,
+        count: int,
+        now_ms: int,
+        visible_at_ms: int,
+        requested_at_ms: int,
+        diversion: Diversion | None = None,
+    ) -> list[Taken]:
         """Take up to ``count`` visible messages and hide them; all are chosen before the first one is hidden.
 
         Lower priorities come first, and within one the messages that became visible first. Never more are taken than
-        the quota has places for; ``at_limit`` tells whether it had none.
+        the quota has places for; ``at_limit`` tells whether it had none. What ``diversion`` takes is not given out.
         """
         self.expire(now_ms)
         self.at_limit = False
@@ -103,10 +122,18 @@ class Queue:
             taken = None if first is None else first.take(now_ms)
             if taken is None:
                 break
-            chosen.append(taken)
+            if diversion is None or not diversion.takes(taken):
+                chosen.append(taken)
+            elif diversion.is_over:
+                break
         for _, lease, lane in chosen:
             lane.lease(lease, now_ms, visible_at_ms, requested_at_ms)
         return chosen
+
+    def take(self, now_ms: int) -> Taken | None:
+        """Take the message that a receive would give out first, for another purpose; ``None`` when there is none."""
+        lane = self._first_lane(now_ms)
+        return None if lane is None else lane.take(now_ms)
 
     def _places(self, now_ms: int) -> int:
         """Return how many more messages may be in flight, exactly; note when it is none."""

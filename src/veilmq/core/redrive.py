@@ -1,0 +1,47 @@
+"""The rules of dead letters: which queue may serve which as its dead-letter queue, and what a message keeps.
+
+A message of a standard queue keeps the time at which it was first sent, and its retention goes on counting from there;
+in FIFO queues both begin anew. Its receive count and its first receive go on either way, for whoever looks at the
+message; a limit of the dead-letter queue itself counts from the move (SQS Developer Guide, "Using dead-letter queues";
+``docs/decisions/0006-moved-messages.md`` has what that page leaves open).
+"""
+
+from veilmq.core.settings import QueueSettings
+
+SOURCE_UNKNOWN = "source unknown"
+"""The failure of a move task: a message was sent to the dead-letter queue directly, so there is no way back."""
+QUEUE_MISSING = "queue missing"
+"""The failure of a move task: the queue that a message should go to is gone, or cannot take messages of this kind."""
+
+
+def refusal(source: str, ours: QueueSettings, target: str, theirs: QueueSettings | None) -> str | None:
+    """Return why the queue ``target`` cannot be the dead-letter queue of ``source``, a sentence; ``None`` if it can.
+
+    Both are full names. ``ours`` are the settings of the source, ``theirs`` those of the target, ``None`` when it
+    does not exist.
+    """
+    if target == source:
+        return f"The queue {source} cannot be its own dead-letter queue; name another one."
+    if account_of(target) != account_of(source):
+        return f"The dead-letter queue {target} is of another account than {source}; name one of the same account."
+    if theirs is None:
+        return f"The dead-letter queue {target} does not exist; create it first."
+    if theirs.fifo != ours.fifo:
+        return (
+            f"The dead-letter queue {target} is of another type; a FIFO queue needs a FIFO one, a standard queue none."
+        )
+    if not allows(theirs, source):
+        return f"The queue {target} does not allow {source} to use it as a dead-letter queue; change its permission."
+    return None
+
+
+def allows(target: QueueSettings, source: str) -> bool:
+    """Tell whether a queue with the settings ``target`` lets ``source`` use it as its dead-letter queue."""
+    if target.redrive_permission == "listed":
+        return source in target.redrive_sources
+    return target.redrive_permission != "none"
+
+
+def account_of(queue: str) -> str:
+    """Return the account in a full name."""
+    return queue.partition("/")[0]
