@@ -11,11 +11,11 @@ python=.venv/bin/python
 node_is_new='process.exit(Number(parseInt(process.versions.node) < 20))'
 mkdir -p .clients
 
-# One client: install NAME WANTED COMMAND...; its stamp says what is there, a half-finished one has none.
+# One client: install NAME FOLDER WANTED COMMAND...; its stamp says what is there, a half-finished one has none.
 install() {
-    name=$1 wanted=$2 stamp=.clients/$1.stamp
-    shift 2
-    if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
+    name=$1 folder=$2 wanted=$3 stamp=.clients/$1.stamp
+    shift 3
+    if [ -d "$folder" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
         return 0
     fi
     rm -f "$stamp"
@@ -35,7 +35,7 @@ python_packages() {
 }
 
 python_client() {
-    install "$1" "$("$python" -V) $(cksum <"tests/clients/python/$1.txt")" python_packages "$1"
+    install "$1" ".clients/$1" "$("$python" -V) $(cksum <"tests/clients/python/$1.txt")" python_packages "$1"
 }
 
 node_modules() {
@@ -53,10 +53,7 @@ javascript_client() {
         } >&2
         return 0
     fi
-    if [ ! -d tests/clients/javascript/node_modules ]; then
-        rm -f .clients/javascript.stamp
-    fi
-    install javascript "$(cksum <tests/clients/javascript/package-lock.json)" node_modules
+    install javascript tests/clients/javascript/node_modules "$(cksum <tests/clients/javascript/package-lock.json)" node_modules
 }
 
 python_client boto3_query &
