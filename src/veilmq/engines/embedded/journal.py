@@ -11,33 +11,21 @@ made them.
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 import apsw
 from msgspec.structs import astuple
 
 from veilmq.core.limits import BATCH_ROW_BYTES
+from veilmq.engines.embedded.database import Database
+from veilmq.engines.embedded.keyed import KeyedTable
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.rows import LaneRow, Lease, MessageRow, QueueRow
 from veilmq.engines.named_sql import load
 
 SQL = load("veilmq.engines.embedded", "queries.sql")
 
-_BUSY_MS_MAX = 2_000
-_SOME_LOG = 1  # pages: the file may take room, of an earlier run or because it is written anew, but has nothing to move
-_PAGE_BYTES = 4_096
-_LOG_PAGES_MIN = 250
-_LOG_PAGES_MAX = 4_000
 _LAST_INSTANT = "last_instant_ms"
-
-_PRAGMAS: dict[str, str | int] = {
-    "journal_mode": "WAL",
-    "synchronous": "FULL",
-    "journal_size_limit": 67_108_864,
-    "cache_size": -65_536,
-    "temp_store": "MEMORY",
-}
 
 
 class Sent(NamedTuple):
@@ -57,27 +45,34 @@ class StoredLane(Protocol):
         """Return the lane as it is to be stored."""
 
 
-class Journal:
-    """One connection and what is staged for it. Used by one thread at a time: ``commit`` may run in another."""
+class Journal(Database):
+    """A database and what is staged for it."""
 
     def __init__(self, connection: apsw.Connection, *, options: EngineOptions) -> None:
         """``connection`` has the current format (see ``folder``)."""
-        self._connection = connection
-        for name, value in _PRAGMAS.items():
-            connection.pragma(name, value)
-        connection.set_busy_timeout(_BUSY_MS_MAX)
-        connection.set_wal_hook(self._note_log)  # in place of SQLite's own checkpoints, which ``commit`` makes
-        self._log_pages_max = _log_pages_max(options)
-        self._log_pages = _SOME_LOG
-        self._gave_back = False
-        if options.database_pages_max is not None:
-            connection.pragma("max_page_count", options.database_pages_max)
+        super().__init__(connection, options=options)
         self._messages: list[MessageRow] = []
         self._first_leases: list[tuple[Any, ...]] = []
         self._leases: list[tuple[Any, ...]] = []
         self._gone: list[tuple[int]] = []
         self._lanes: list[StoredLane] = []
+        self._keyed: list[KeyedTable] = []  # those with something staged
+        self.turns = self._table("turn")
+        self.deduplications = self._table("deduplication")
+        self.attempts = self._table("attempt")
         self.batch_bytes = 0
+
+    def _table(self, name: str) -> KeyedTable:
+        return KeyedTable(
+            self._connection,
+            put=SQL[f"put_{name}"],
+            delete=SQL[f"delete_{name}"],
+            select=SQL[f"{name}_at"],
+            changed=self._stage,
+        )
+
+    def _stage(self, table: KeyedTable) -> None:
+        self._keyed.append(table)
 
     # Staging: nothing here touches the database.
 
@@ -109,12 +104,6 @@ class Journal:
 
     # Writing.
 
-    def begin(self) -> apsw.Connection:
-        """Open the batch's transaction unless it is open; return the connection for a statement."""
-        if not self._connection.in_transaction:
-            self._connection.execute("BEGIN IMMEDIATE")
-        return self._connection
-
     def write(self, query: str, *values: int | str | bytes | None) -> list[Any]:
         """Run one of the named queries that change something, now; return its rows."""
         self.flush()
@@ -122,9 +111,11 @@ class Journal:
 
     def flush(self) -> None:
         """Write what is staged into the batch's transaction."""
-        if not (self._messages or self._first_leases or self._leases or self._gone):
+        if not (self._messages or self._first_leases or self._leases or self._gone or self._keyed):
             return
         connection = self.begin()
+        if self._keyed:
+            self._write_keyed()
         if self._messages:
             connection.executemany(SQL["insert_message"], self._messages)
             self._messages = []
@@ -139,6 +130,11 @@ class Journal:
             connection.executemany(SQL["delete_lease"], self._gone)
             self._gone = []
 
+    def _write_keyed(self) -> None:
+        for table in self._keyed:
+            table.write()
+        self._keyed = []
+
     def finish(self, now_ms: int) -> bool:
         """Write all that the batch changed, and its instant; tell whether there is anything to commit."""
         self.flush()
@@ -150,35 +146,12 @@ class Journal:
         self._connection.execute(SQL["put_meta"], (_LAST_INSTANT, now_ms))
         return True
 
-    def commit(self) -> None:
-        """Make the batch durable: returns after its sync. Blocks, without the GIL."""
-        moves_log = self.moves_log
-        self._connection.execute("COMMIT")
-        if moves_log:
-            self._move_log()
-
-    @property
-    def moves_log(self) -> bool:
-        """Whether the next commit moves the write-ahead log into the database, which takes some milliseconds.
-
-        It does when the log is long, and when pages were given back: the file shrinks when the log is moved into it.
-        """
-        return self._gave_back or self._log_pages >= self._log_pages_max
-
-    def _move_log(self) -> None:
-        self._gave_back = False
-        with suppress(apsw.FullError, apsw.BusyError):  # the batch is durable all the same
-            ((_, pages, moved),) = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
-            if moved == pages:
-                self._log_pages = _SOME_LOG  # the next commit begins it anew
-
-    def _note_log(self, connection: apsw.Connection, name: str, pages: int) -> int:
-        self._log_pages = pages
-        return apsw.SQLITE_OK
-
     def roll_back(self) -> None:
         """Forget the batch, staged or written."""
         self._messages, self._first_leases, self._leases, self._gone = [], [], [], []
+        for table in self._keyed:
+            table.forget()
+        self._keyed = []
         self._gave_back = False
         self._untouch()
         if self._connection.in_transaction:
@@ -201,11 +174,15 @@ class Journal:
 
         Rows are read as they are asked for, so whoever stops early has not paid for the rest.
         """
+        for row in self.stream("messages_between", start, end, count):
+            yield MessageRow(*row)
+
+    def stream(self, query: str, *values: int) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of one of the named queries, each read when it is asked for."""
         self.flush()
-        cursor = self._connection.execute(SQL["messages_between"], (start, end, count))
+        cursor = self._connection.execute(SQL[query], values)
         try:
-            for row in cursor:
-                yield MessageRow(*row)
+            yield from cursor
         finally:
             cursor.close()
 
@@ -335,51 +312,4 @@ class Journal:
         """Return the store's own values by name."""
         return dict(self.rows("all_meta"))
 
-    # Space.
 
-    def headroom_pages(self, pages_max: int) -> int:
-        """Return how many pages may still be used of ``pages_max``."""
-        used = self._pragma("page_count") - self._pragma("freelist_count")
-        return pages_max - used
-
-    def free_pages(self) -> int:
-        """Return how many pages of the file hold nothing."""
-        return self._pragma("freelist_count")
-
-    def shorten_log(self) -> bool:
-        """Move the write-ahead log into the database; tell whether that gave any room back."""
-        pages = self._log_pages
-        try:
-            ((busy, _, _),) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        except (apsw.FullError, apsw.BusyError):
-            return False
-        if busy:  # somebody reads what is still in the log
-            return False
-        self._log_pages = 0
-        return pages > 0
-
-    def free_bytes(self) -> int:
-        """Return the size of the pages of the file that hold nothing."""
-        return self.free_pages() * self._pragma("page_size")
-
-    def give_back(self, pages: int) -> None:
-        """Return up to ``pages`` empty pages to the disk, with this batch."""
-        self.flush()
-        list(self.begin().execute(f"PRAGMA incremental_vacuum({pages})"))
-        self._gave_back = True
-
-    def _pragma(self, name: str) -> int:
-        value: int = self._connection.pragma(name)
-        return value
-
-    def close(self) -> None:
-        """Check the log into the database and close."""
-        self._connection.close()
-
-
-def _log_pages_max(options: EngineOptions) -> int:
-    """Return how long the log may become before it is moved into the database.
-
-    Moving it takes up to as much room again, which a nearly full disk must still have: a quarter of the reserve.
-    """
-    return max(_LOG_PAGES_MIN, min(_LOG_PAGES_MAX, options.free_space_reserve_bytes // 4 // _PAGE_BYTES))

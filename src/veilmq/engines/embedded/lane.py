@@ -53,6 +53,7 @@ class Lane:
         "number",
         "priority",
         "queue",
+        "sequence_base",
         "touched",
     )
 
@@ -65,6 +66,7 @@ class Lane:
         self.queue = row.queue
         self.priority = row.priority
         self.kind = row.kind
+        self.sequence_base = row.sequence_base
         self.touched = False
         self.counters = Counters(row)
         self.expires_at_ms = 0 if row.messages else NEVER_MS  # not later than the first message's end of retention
@@ -111,6 +113,7 @@ class Lane:
             counters.delayed,
             counters.counted_at_ms,
             self.kind,
+            self.sequence_base,
         )
 
     @property
@@ -176,7 +179,7 @@ class Lane:
             return None
         else:
             self._fresh.take()
-            lease = Lease(row.position, self.number, _NO_ROW)
+            lease = Lease(row.position, self.number, _NO_ROW, group_key=row.group_key)
         self._journal.batch_bytes += len(row.body)
         if row.first_sent_at_ms is not None and row.first_sent_at_ms <= self._moved_until_ms:
             return self._take_behind(lease, now_ms)

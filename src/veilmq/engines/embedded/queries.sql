@@ -5,12 +5,14 @@ INSERT INTO message
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_lease
-INSERT INTO lease (position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO lease
+    (position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms, group_key)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: put_lease
-INSERT INTO lease (position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO lease
+    (position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms, group_key)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (position) DO UPDATE SET
     visible_at_ms = excluded.visible_at_ms,
     receive_count = excluded.receive_count,
@@ -18,6 +20,65 @@ ON CONFLICT (position) DO UPDATE SET
     epoch = excluded.epoch,
     received_at_ms = excluded.received_at_ms,
     first_received_at_ms = excluded.first_received_at_ms;
+
+-- name: put_turn
+INSERT INTO turn (lane, group_key, visible_at_ms, next_position) VALUES (?, ?, ?, ?)
+ON CONFLICT (lane, group_key) DO UPDATE SET
+    visible_at_ms = excluded.visible_at_ms,
+    next_position = excluded.next_position;
+
+-- name: delete_turn
+DELETE FROM turn WHERE lane = ? AND group_key = ?;
+
+-- name: turn_at
+SELECT visible_at_ms, next_position FROM turn WHERE lane = ? AND group_key = ?;
+
+-- name: turns_at_instant
+SELECT group_key, visible_at_ms, next_position
+FROM turn WHERE lane = ? AND visible_at_ms = ? AND group_key > ? ORDER BY group_key LIMIT ?;
+
+-- name: turns_after_instant
+SELECT group_key, visible_at_ms, next_position
+FROM turn WHERE lane = ? AND visible_at_ms > ? ORDER BY visible_at_ms, group_key LIMIT ?;
+
+-- name: delete_turns_of
+DELETE FROM turn WHERE lane = ?1 AND group_key IN (SELECT group_key FROM turn WHERE lane = ?1 LIMIT ?2);
+
+-- name: group_messages
+-- The messages of a group in order, with the instant at which the delay of those sent with one ends.
+SELECT lease.visible_at_ms, message.*
+FROM message INDEXED BY message_group LEFT JOIN lease ON lease.position = message.position
+WHERE message.group_key = ? AND message.position >= ? AND message.position < ?
+ORDER BY message.position LIMIT ?;
+
+-- name: group_leases
+-- The leases of a group's messages.
+SELECT
+    lease.position, lease.lane, visible_at_ms, receive_count, generation, epoch, received_at_ms,
+    lease.first_received_at_ms, lease.group_key
+FROM message INDEXED BY message_group JOIN lease ON lease.position = message.position
+WHERE message.group_key = ? AND message.position >= ? AND message.position < ?;
+
+-- name: groups_between
+SELECT position, group_key FROM message WHERE position >= ? AND position < ?;
+
+-- name: put_deduplication
+INSERT OR REPLACE INTO deduplication (key, id, sequence, accepted_at_ms) VALUES (?, ?, ?, ?);
+
+-- name: delete_deduplication
+DELETE FROM deduplication WHERE key = ?;
+
+-- name: deduplication_at
+SELECT id, sequence, accepted_at_ms FROM deduplication WHERE key = ?;
+
+-- name: put_attempt
+INSERT OR REPLACE INTO attempt (key, taken, attempted_at_ms) VALUES (?, ?, ?);
+
+-- name: delete_attempt
+DELETE FROM attempt WHERE key = ?;
+
+-- name: attempt_at
+SELECT taken, attempted_at_ms FROM attempt WHERE key = ?;
 
 -- name: delete_message
 DELETE FROM message WHERE position = ?;
@@ -28,8 +89,8 @@ DELETE FROM lease WHERE position = ?;
 -- name: put_lane
 INSERT OR REPLACE INTO lane
     (number, queue, priority, direct_floor, direct_next, delayed_floor, delayed_next,
-     messages, in_flight, delayed, counted_at_ms, kind)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+     messages, in_flight, delayed, counted_at_ms, kind, sequence_base)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: delete_lane
 DELETE FROM lane WHERE number = ?;
@@ -55,7 +116,7 @@ SELECT number, name, settings, created_at_ms, modified_at_ms FROM queue ORDER BY
 -- name: all_lanes
 SELECT
     number, queue, priority, direct_floor, direct_next, delayed_floor, delayed_next,
-    messages, in_flight, delayed, counted_at_ms, kind
+    messages, in_flight, delayed, counted_at_ms, kind, sequence_base
 FROM lane ORDER BY number;
 
 -- name: messages_between
@@ -75,20 +136,23 @@ FROM message WHERE position = ?;
 SELECT position, sent_at_ms FROM message WHERE position >= ? AND position < ? ORDER BY position LIMIT 1;
 
 -- name: lease_at
-SELECT position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms
+SELECT
+    position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms, group_key
 FROM lease WHERE position = ?;
 
 -- name: leases_at_instant
 -- The hidden messages of a lane that become visible at one instant, behind a position. Two queries, this one and the
 -- next, because SQLite does not seek on both columns of a row-value comparison with the rowid. What is past its
 -- retention in either half of the lane is stepped over here, in the index.
-SELECT position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms
+SELECT
+    position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms, group_key
 FROM lease WHERE lane = ? AND visible_at_ms = ? AND position > ?
 AND ((position >= ? AND position < ?) OR position >= ?)
 ORDER BY position LIMIT ?;
 
 -- name: leases_after_instant
-SELECT position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms
+SELECT
+    position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms, group_key
 FROM lease WHERE lane = ? AND visible_at_ms > ?
 AND ((position >= ? AND position < ?) OR position >= ?)
 ORDER BY visible_at_ms, position LIMIT ?;

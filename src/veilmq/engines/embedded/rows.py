@@ -42,10 +42,14 @@ class Lease(msgspec.Struct, gc=False, eq=False):
     epoch: int = 0
     received_at_ms: int = 0
     first_received_at_ms: int = 0
+    group_key: int | None = None
 
 
 class LaneRow(NamedTuple):
-    """A lane as it is stored: where its positions go on, and its counters at the instant ``counted_at_ms``."""
+    """A lane as it is stored: where its positions go on, and its counters at the instant ``counted_at_ms``.
+
+    ``sequence_base`` is the sequence number of its first message, where the lane is of a FIFO queue.
+    """
 
     number: int
     queue: int | None
@@ -59,6 +63,7 @@ class LaneRow(NamedTuple):
     delayed: int
     counted_at_ms: int
     kind: int = 0
+    sequence_base: int = 0
 
 
 class QueueRow(NamedTuple):
