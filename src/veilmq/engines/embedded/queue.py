@@ -9,11 +9,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 from veilmq.core.ports import Wake
+from veilmq.core.results import QueueCounts
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.embedded import positions
 from veilmq.engines.embedded.hidden import NEVER_MS
 from veilmq.engines.embedded.lane import PLAIN, Lane, Taken
 from veilmq.engines.embedded.rows import Lease
+
+_SWEEP_ROWS_MAX = 1_000
 
 
 class Diversion(Protocol):
@@ -168,6 +171,23 @@ class Queue:
             if due_ms == now_ms:
                 break
         return None if due_ms == NEVER_MS else due_ms
+
+    def counts(self, now_ms: int) -> QueueCounts:
+        """Tell how many messages are in which state."""
+        self.expire(now_ms)
+        visible = in_flight = delayed = 0
+        oldest_ms = []
+        for lane in self.lanes:
+            lane.sweep(_SWEEP_ROWS_MAX)  # rows that the janitor has not come to yet would be counted
+            counters = lane.catch_up(now_ms)
+            in_flight += counters.in_flight
+            delayed += counters.delayed
+            visible += counters.messages - counters.in_flight - counters.delayed
+            if (sent_at_ms := lane.oldest_sent_at_ms()) is not None:
+                oldest_ms.append(sent_at_ms)
+        return QueueCounts(
+            visible=visible, in_flight=in_flight, delayed=delayed, oldest_sent_at_ms=min(oldest_ms, default=None)
+        )
 
     def find(self, position: int, now_ms: int) -> tuple[Lane, Lease] | None:
         """Return the message at ``position`` with its lane, ``None`` when it is gone."""

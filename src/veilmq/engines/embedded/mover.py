@@ -1,0 +1,51 @@
+"""The mover: when the next slice of the move tasks is due. What a slice does stands in ``moves``.
+
+Like the janitor it is one more sender of commands, with a pause between two slices. It keeps nothing that a restart
+would have to bring back: whoever commits a batch tells it when a slice is due.
+"""
+
+from collections.abc import Callable
+
+from veilmq.core.commands import Command
+from veilmq.core.errors import VeilmqError
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.ports import Clock, Done, Timer
+from veilmq.engines.embedded.hidden import NEVER_MS
+from veilmq.engines.embedded.moves import MoveStep, Stepped
+
+_PAUSE_MS_AFTER_ERROR = SECOND_MS
+
+
+class Mover:
+    """Submits a ``MoveStep`` whenever one is due."""
+
+    def __init__(self, *, submit: Callable[[Command, Done], None], clock: Clock) -> None:
+        """``submit`` is the engine's."""
+        self._submit = submit
+        self._clock = clock
+        self._busy = False
+        self._stopped = False
+        self._timer: Timer | None = None
+
+    def look(self, due_ms: int) -> None:
+        """Take note that a slice is due at ``due_ms``, unless one is arranged or under way."""
+        if self._timer is None and not self._busy and not self._stopped and due_ms != NEVER_MS:
+            self._timer = self._clock.call_at(due_ms, self._step)
+
+    def stop(self) -> None:
+        """Do no more."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _step(self) -> None:
+        self._timer = None
+        self._busy = True
+        self._submit(MoveStep(), self._stepped)
+
+    def _stepped(self, result: Stepped | VeilmqError) -> None:
+        self._busy = False
+        if isinstance(result, VeilmqError):
+            self.look(self._clock.now_ms() + _PAUSE_MS_AFTER_ERROR)
+        else:
+            self.look(result.due_ms)
