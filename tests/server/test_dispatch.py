@@ -270,6 +270,10 @@ class Sink:
         """Be without a date."""
         self.date: Date = NoDate()
 
+    def peer(self) -> str | None:
+        """Return no address."""
+        return None
+
     def answered(self) -> None:
         """Take note."""
 

@@ -46,6 +46,10 @@ class Reading:
             refuse=self.refused.append,
         )
 
+    def peer(self) -> str | None:
+        """Return no address."""
+        return None
+
     def answered(self) -> None:
         """Take note."""
 

@@ -139,6 +139,27 @@ def test_an_address_that_others_reach_needs_insecure(name: str, address: str) ->
     assert getattr(settings, name) == address
 
 
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "example.org"])
+def test_credentials_open_the_queues_to_the_network_and_not_the_operators_port(address: str) -> None:
+    """On that port nobody is asked who he is."""
+    assert resolve(flags={"host": address, "credentials": "keys.toml"}, environment={}).host == address
+    text = refusal(flags={"admin_host": address, "credentials": "keys.toml"})
+    assert "--insecure" in text
+    assert "credentials" not in text
+
+
+@pytest.mark.parametrize(("given", "missing"), [("tls_key", "tls_certificate"), ("tls_certificate", "tls_key")])
+def test_certificate_and_key_go_together(given: str, missing: str) -> None:
+    """Either alone is an error that names the other."""
+    assert refusal(flags={given: "a.pem"}).startswith(f"{missing} (default): must be given with {given}")
+    assert getattr(resolve(flags={given: "a.pem", missing: "b.pem"}, environment={}), given) == Path("a.pem")
+
+
+@pytest.mark.parametrize("value", ["", "\0", 5])
+def test_a_file_is_a_path(value: object) -> None:
+    assert "must be the path of a file" in refusal(flags={"credentials": value})
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
 def test_loopback_needs_nothing(address: str) -> None:
     """Every loopback address passes."""

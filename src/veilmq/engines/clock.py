@@ -25,6 +25,11 @@ def stopwatch_s() -> float:
     return time.perf_counter()
 
 
+def wall_s() -> float:
+    """Return seconds since the epoch as the machine has them, steps and all: to compare with what others signed."""
+    return time.time()
+
+
 class SystemClock:
     """``core.ports.Clock`` on the machine's clocks; ``wall_ns`` and ``carrier_ns`` are replaced in its own tests."""
 

@@ -7,6 +7,7 @@ held up: queues are counted a few at a time, and the text of the metrics is made
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
@@ -75,11 +76,16 @@ class Admin:
         )
 
     def serving(
-        self, listeners: Sequence[socket.socket], *, host: str, shutdown: Shutdown
+        self,
+        listeners: Sequence[socket.socket],
+        *,
+        host: str,
+        shutdown: Shutdown,
+        tls: ssl.SSLContext | None = None,
     ) -> AbstractAsyncContextManager[None]:
-        """Serve on ``listeners``, which are those of ``host``, while the context lasts."""
+        """Serve on ``listeners``, which are those of ``host``, while the context lasts; with ``tls`` over TLS alone."""
         guarded = AdminGuard(self.app, own_name=host, any_name=not is_loopback(listeners))
-        return serving(guarded, listeners, shutdown=shutdown)
+        return serving(guarded, listeners, shutdown=shutdown, tls=tls)
 
     def obstacles(self) -> list[str]:
         """Return why no requests should be sent here."""

@@ -7,6 +7,7 @@ never ends its request nor one that does not read its replies stays for ever. En
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -71,9 +72,11 @@ async def serving(
     *,
     shutdown: Shutdown,
     request_s_max: float = limits.HTTP_REQUEST_S_MAX,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[None]:
     """Serve ``app`` on ``listeners`` while the context lasts; its end takes no longer than ``shutdown`` allows."""
     server = uvicorn.Server(_config(_may_be_cut(app), request_s_max))
+    server.config.ssl = tls
     server.lifespan = server.config.lifespan_class(server.config)
     await server.startup(sockets=list(listeners))
     try:

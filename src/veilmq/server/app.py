@@ -16,12 +16,14 @@ import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 from veilmq.core.ports import Clock
-from veilmq.engines.clock import SystemClock
+from veilmq.engines.clock import SystemClock, wall_s
 from veilmq.engines.embedded import EmbeddedEngine, EngineOptions, FolderError
+from veilmq.server import security
 from veilmq.server.admin import Admin
 from veilmq.server.connections import Connections
 from veilmq.server.dispatch import Dispatcher
@@ -29,6 +31,7 @@ from veilmq.server.event_loop import loop_factory
 from veilmq.server.listener import BindError, authority, bind, close, url
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
+from veilmq.server.security import Security, secure
 from veilmq.server.settings import ServerSettings
 from veilmq.server.shutdown import Shutdown
 
@@ -50,19 +53,27 @@ class Bound:
     polls: LongPolls
     stop: Callable[[], None]
     fail: Callable[[BaseException], None]
+    reload: Callable[[], None]
 
 
 async def serve(
-    settings: ServerSettings, *, clock: Clock | None = None, ready: Callable[[Bound], None] | None = None
+    settings: ServerSettings,
+    *,
+    clock: Clock | None = None,
+    wall_s: Callable[[], float] = wall_s,
+    ready: Callable[[Bound], None] | None = None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or ``Bound.stop``; ``ready`` is called once clients can connect.
 
-    Raises ``FolderError``, ``BindError``, and ``StoreFailedError`` when the store failed.
+    ``wall_s`` is what signatures are compared with, in seconds. Raises ``FolderError``, ``BindError``, one of
+    ``security.ERRORS``, and ``StoreFailedError`` when the store failed.
     """
     clock = clock or SystemClock()
+    guard = secure(settings, wall_s=wall_s)
     shutdown = Shutdown(grace_s=settings.drain_s_max)
     async with AsyncExitStack() as closing:
         closing.enter_context(shutdown.on_signals())
+        closing.enter_context(guard.reload.on_signal())
         engine = EmbeddedEngine.open(
             settings.data, clock=clock, options=engine_options(settings), on_fatal=shutdown.fail
         )
@@ -70,20 +81,23 @@ async def serve(
         listeners, admin_listeners = _listen(settings, closing)
 
         polls, metrics = LongPolls(engine=engine, clock=clock), Metrics()
-        dispatcher = _dispatcher(settings, polls=polls, metrics=metrics, address=authority(listeners[0]))
+        dispatcher = _dispatcher(settings, guard, polls=polls, metrics=metrics, address=authority(listeners[0]))
         connections = Connections(handler=dispatcher.handle, refused=dispatcher.count_refused)
         admin = Admin(engine=engine, clock=clock, polls=polls, connections=connections, metrics=metrics)
-        await closing.enter_async_context(admin.serving(admin_listeners, host=settings.admin_host, shutdown=shutdown))
-        loop = asyncio.get_running_loop()
-        acceptors = [await loop.create_server(connections.protocol, sock=listener) for listener in listeners]
+        await closing.enter_async_context(
+            admin.serving(admin_listeners, host=settings.admin_host, shutdown=shutdown, tls=guard.context)
+        )
+        listen = partial(asyncio.get_running_loop().create_server, connections.protocol, **guard.transport)
+        acceptors = [await listen(sock=listener) for listener in listeners]
         bound = Bound(
-            endpoint=url(listeners[0]),
-            admin_endpoint=url(admin_listeners[0]),
+            endpoint=url(listeners[0], scheme=guard.scheme),
+            admin_endpoint=url(admin_listeners[0], scheme=guard.scheme),
             data=settings.data,
             engine=engine,
             polls=polls,
             stop=shutdown.request,
             fail=shutdown.fail,
+            reload=guard.reload,
         )
         await _until_the_end(bound, shutdown, ready=ready)
         for acceptor in acceptors:
@@ -103,7 +117,7 @@ def run(settings: ServerSettings, *, stream: TextIO | None = None) -> int:
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(serve(settings, ready=lambda bound: announce(bound, stream)))
-    except (FolderError, BindError) as error:
+    except (FolderError, BindError, *security.ERRORS) as error:
         sys.stderr.write(f"veilmq: {error}\n")
         return 1
     except StoreFailedError as error:
@@ -169,7 +183,9 @@ def _listen(settings: ServerSettings, closing: AsyncExitStack) -> tuple[list[soc
     return listeners, admin_listeners
 
 
-def _dispatcher(settings: ServerSettings, *, polls: LongPolls, metrics: Metrics, address: str) -> Dispatcher:
+def _dispatcher(
+    settings: ServerSettings, guard: Security, *, polls: LongPolls, metrics: Metrics, address: str
+) -> Dispatcher:
     return Dispatcher(
         polls=polls,
         metrics=metrics,
@@ -177,6 +193,9 @@ def _dispatcher(settings: ServerSettings, *, polls: LongPolls, metrics: Metrics,
         account=settings.account,
         region=settings.region,
         address=address,
+        scheme=guard.scheme,
+        authentication=guard.authentication,
+        permissions=guard.permissions(polls.engine),
     )
 
 

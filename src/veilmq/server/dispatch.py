@@ -6,6 +6,7 @@ as one; the connection and everyone else go on.
 
 import logging
 import re
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -13,14 +14,18 @@ import msgspec
 
 from veilmq.core.commands import Receive
 from veilmq.core.errors import InternalError
+from veilmq.core.ports import Done
 from veilmq.server import origin
+from veilmq.server.authentication import Authentication
 from veilmq.server.http_refusal import Refusal
 from veilmq.server.http_request import Pending, Request
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
+from veilmq.server.permissions import Permissions, Unknown
 from veilmq.server.protocols import PROTOCOLS, Protocol
 from veilmq.wire.sqs.call import Call
 from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.reply import Reply
 
 log = logging.getLogger(__name__)
@@ -53,14 +58,38 @@ class Route(NamedTuple):
 class Dispatcher:
     """The handler of all requests of one server."""
 
-    __slots__ = ("_account", "_address", "_contexts", "_host", "_polls", "_region", "_routes", "_submit", "metrics")
+    __slots__ = (
+        "_account",
+        "_address",
+        "_authentication",
+        "_contexts",
+        "_host",
+        "_permissions",
+        "_polls",
+        "_region",
+        "_routes",
+        "_scheme",
+        "_submit",
+        "metrics",
+    )
 
     def __init__(
-        self, *, polls: LongPolls, metrics: Metrics, host: str, account: str, region: str, address: str = ""
+        self,
+        *,
+        polls: LongPolls,
+        metrics: Metrics,
+        host: str,
+        account: str,
+        region: str,
+        address: str = "",
+        scheme: str = "http",
+        authentication: Authentication | None = None,
+        permissions: Permissions | None = None,
     ) -> None:
         """``host`` is the name or address that the server listens on; the engine is that of ``polls``.
 
-        ``address`` (``host:port``) stands in queue URLs where a client of HTTP/1.0 sends no ``Host``.
+        ``address`` (``host:port``) stands in queue URLs where a client of HTTP/1.0 sends no ``Host``. Without
+        ``authentication`` everyone is ``account`` and may do everything; with it there are ``permissions`` too.
         """
         self._polls = polls
         self._submit = polls.engine.submit
@@ -68,6 +97,9 @@ class Dispatcher:
         self._address = address or host
         self._account = account
         self._region = region
+        self._scheme = scheme
+        self._authentication = authentication
+        self._permissions = permissions
         self._contexts: dict[bytes, RequestContext] = {}
         self._routes: dict[bytes | None, Route] = {}  # by X-Amz-Target; as many as there are actions
         self.metrics = metrics
@@ -121,8 +153,9 @@ class Dispatcher:
         protocol, action, label = route
         exchange = Exchange(request, self.metrics, protocol, label, started_s)
         try:
+            caller = context if self._authentication is None else self._authentication.context(request, context)
             content = request.body if protocol.read is None else protocol.read(request)
-            call = protocol.decode(action, content, context)
+            call = protocol.decode(action, content, caller)
         except protocol.refused as error:
             exchange.reply(protocol.refuse(error))
             return None
@@ -132,9 +165,19 @@ class Dispatcher:
             return None
         exchange.call = call
         command = call.command
+        done: Done = exchange.done
+        if self._permissions is not None and caller.caller is not None:
+            try:
+                self._permissions.check(exchange, command, caller.caller)
+            except SqsError as error:
+                exchange.reply(protocol.refuse(error))
+                return None
+            except Unknown:
+                return self._permissions.wait(exchange, command, partial(self._ask, request, route, context, started_s))
+            done = self._permissions.done(command, done)
         if type(command) is Receive:
-            return self._polls.receive(command, wait_s=call.wait_s, answer=exchange.done)
-        self._submit(command, exchange.done)
+            return self._polls.receive(command, wait_s=call.wait_s, answer=done)
+        self._submit(command, done)
         return None
 
     def count_refused(self, status: int) -> None:
@@ -151,7 +194,7 @@ class Dispatcher:
             return None
         if len(self._contexts) >= _CONTEXTS_MAX:
             self._contexts.clear()
-        base_url = "http://" + (host.decode() or self._address)
+        base_url = f"{self._scheme}://" + (host.decode() or self._address)
         context = RequestContext(base_url=base_url, account=self._account, region=self._region)
         self._contexts[host] = context
         return context

@@ -11,6 +11,7 @@ replies, or has too many requests in the line, is not read from (then its going 
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Protocol, cast
 
 from veilmq.server import http_refusal as refusal
@@ -118,7 +119,7 @@ class Http1Connection(asyncio.Protocol):
             self.answered()
         self._half_closed = self._ended = True
         self._hurry()
-        return bool(self._line)
+        return bool(self._line) and self._transport.can_write_eof()  # TLS cannot be closed halfway
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Withdraw what has not been answered."""
@@ -162,6 +163,14 @@ class Http1Connection(asyncio.Protocol):
             self._rest(request)
         if self._paused:
             self._regulate()
+
+    def peer(self) -> str | None:
+        """Return the address of the client; one of IPv4 as such, also where it came to a socket of both kinds."""
+        name = self._transport.get_extra_info("peername")
+        if not isinstance(name, tuple):
+            return None
+        address = ip_address(name[0])
+        return str(getattr(address, "ipv4_mapped", None) or address)
 
     def drain(self) -> None:
         """Answer what is there, then close; at once if nothing is."""
@@ -257,7 +266,8 @@ class Http1Connection(asyncio.Protocol):
             return
         self._lingering_since_s = self._keeper.time_s()
         self._keeper.expect(self._lingering_since_s + self._limits.linger_s_max)
-        self._transport.write_eof()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
 
     def _regulate(self) -> None:
         """Read from the client, or do not."""

@@ -35,6 +35,9 @@ class Line(Protocol):
     def answered(self) -> None:
         """Take note that a request of the line has its reply."""
 
+    def peer(self) -> str | None:
+        """Return the address of the client, ``None`` where it has none."""
+
 
 class Date(Protocol):
     """Where the ``Date`` header line comes from."""
@@ -82,6 +85,15 @@ class Request(msgspec.Struct, eq=False):
         """Close the connection after this reply, and say so in it unless it is written already."""
         self.persistence = CLOSE
         self.keep_alive = False
+
+    def source_ip(self) -> str | None:
+        """Return the address of the client, ``None`` where it has none."""
+        return self.line.peer()
+
+    def user_agent(self) -> str | None:
+        """Return what program the client says that it is."""
+        agent = self.headers.get(b"user-agent")
+        return None if agent is None else agent.decode("latin-1")
 
 
 Handler = Callable[[Request], Pending | None]

@@ -52,9 +52,9 @@ def authority(listener: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def url(listener: socket.socket) -> str:
+def url(listener: socket.socket, *, scheme: str = "http") -> str:
     """Return the address of ``listener`` as a client writes it."""
-    return "http://" + authority(listener)
+    return f"{scheme}://{authority(listener)}"
 
 
 def is_loopback(listeners: Sequence[socket.socket]) -> bool:

@@ -42,7 +42,8 @@ def is_foreign(headers: dict[bytes, bytes], *, own_name: str) -> bool:
     if origin is None:
         return False
     host = headers.get(b"host", b"")
-    return origin.lower() != b"http://" + host.lower() or not is_own(host.decode("latin-1"), own_name=own_name)
+    address = origin.lower().removeprefix(b"https:").removeprefix(b"http:")
+    return address != b"//" + host.lower() or not is_own(host.decode("latin-1"), own_name=own_name)
 
 
 def is_unasked(headers: dict[bytes, bytes], *, own_name: str) -> bool:

@@ -118,3 +118,19 @@ class Folder:
         if not isinstance(raw, str) or not raw or "\0" in raw:
             raise ValueError(self.allowed)
         return Path(raw)
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """The path of a file that must be there when the server starts; relative ones count from the working directory."""
+
+    placeholder: str = "FILE"
+    allowed: str = "the path of a file"
+
+    def read(self, raw: object) -> Path | None:
+        """Take a path, its text, or ``None`` (no file)."""
+        if raw is None or isinstance(raw, Path):
+            return raw
+        if not isinstance(raw, str) or not raw or "\0" in raw:
+            raise ValueError(self.allowed)
+        return Path(raw)

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from veilmq.core import limits
 from veilmq.core.limits import Range
-from veilmq.server.setting_kinds import Choice, Folder, Kind, SettingValue, Switch, Text, WholeNumber
+from veilmq.server.setting_kinds import Choice, File, Folder, Kind, SettingValue, Switch, Text, WholeNumber
 
 ENVIRONMENT_PREFIX = "VEILMQ_"
 
@@ -49,6 +49,10 @@ def _number(default: int, description: str, *, minimum: int, maximum: int) -> An
     return _setting(default, WholeNumber(Range(minimum=minimum, maximum=maximum, default=default)), description)
 
 
+def _file(description: str) -> Any:
+    return _setting(None, File(), description)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
     """How one server runs; raises ``SettingError`` when a value is out of range or two are at odds."""
@@ -61,7 +65,16 @@ class ServerSettings:
         _DATA, Folder(), "Folder that keeps the queues; made when missing."
     )
     insecure: bool = _setting(
-        False, Switch(), "Listen on addresses that other machines reach, although signatures are not verified."
+        False, Switch(), "Listen on addresses that other machines reach without knowing who they are."
+    )
+    credentials: Path | None = _file(  # noqa: RUF009 (as above)
+        "File of the accounts and keys that may ask; their signatures are verified."
+    )
+    tls_certificate: Path | None = _file(  # noqa: RUF009 (as above)
+        "Certificate chain of the server in PEM; both ports then speak TLS."
+    )
+    tls_key: Path | None = _file(  # noqa: RUF009 (as above)
+        "Private key of the certificate in PEM, without a passphrase."
     )
     region: str = _setting("us-east-1", _REGION, "Region in the ARNs of queues.")
     account: str = _setting("000000000000", _ACCOUNT, "Account that owns the queues, in their URLs and ARNs.")
@@ -95,8 +108,11 @@ class ServerSettings:
         """Check each value by itself, then those that depend on each other."""
         for row in _ROWS:
             _check_value(row, getattr(self, row.name))
-        _check_reach(self, "host")
-        _check_reach(self, "admin_host")
+        _check_reach(self, "host", safe=self.credentials is not None, remedy="credentials (--credentials) or insecure")
+        _check_reach(self, "admin_host", safe=False, remedy="insecure")
+        for name, other in (("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")):
+            if getattr(self, name) is None and getattr(self, other) is not None:
+                raise SettingError(name, problem=f"must be given with {other}")
         if self.port == self.admin_port != 0 and self.host == self.admin_host:
             raise SettingError("admin_port", value=self.admin_port, problem="must differ from port")
 
@@ -123,6 +139,8 @@ class Setting:
     @property
     def default_text(self) -> str:
         """The default as a person would write it."""
+        if self.default is None:
+            return "none"
         return str(self.default).lower() if isinstance(self.default, bool) else str(self.default)
 
 
@@ -159,12 +177,12 @@ def _check_value(row: Setting, value: SettingValue) -> None:
         raise SettingError(row.name, value=value, problem=f"must be {row.kind.allowed}")
 
 
-def _check_reach(settings: ServerSettings, name: str) -> None:
-    """Refuse an address that other machines may reach: until signatures are verified, whoever reaches it owns it."""
+def _check_reach(settings: ServerSettings, name: str, *, safe: bool, remedy: str) -> None:
+    """Refuse an address that other machines may reach, unless whoever reaches it is asked who it is."""
     host = getattr(settings, name)
-    if not settings.insecure and not _is_loopback(host):
-        problem = "other machines may reach this, and signatures are not verified; name a loopback address or add"
-        raise SettingError(name, value=host, problem=f"{problem} insecure (--insecure)")
+    if not (safe or settings.insecure or _is_loopback(host)):
+        problem = "other machines may reach this, and nobody is asked who it is; name a loopback address or add"
+        raise SettingError(name, value=host, problem=f"{problem} {remedy} (--insecure)")
 
 
 def _is_loopback(host: str) -> bool:

@@ -7,7 +7,7 @@ which something is due and lets the server finish what that set off, so that a t
 import asyncio
 import contextlib
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 
 from veilmq.core.commands import ListQueues
 from veilmq.core.ports import Clock
+from veilmq.engines.clock import wall_s
 from veilmq.engines.execute import execute
 from veilmq.server.app import Bound, serve
 from veilmq.server.event_loop import loop_factory
@@ -30,12 +31,21 @@ class RunningServer:
     """A context manager: the server runs inside it.
 
     ``data`` is a folder that outlives the server, ``None`` keeps everything in memory. ``clock`` is a ``VirtualClock``
-    unless another one is given. ``settings`` are fields of ``ServerSettings``.
+    unless another one is given; ``wall_s``, with which the dates of signatures are compared, is the machine's all the
+    same. ``settings`` are fields of ``ServerSettings``.
     """
 
-    def __init__(self, *, data: Path | None = None, clock: Clock | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        *,
+        data: Path | None = None,
+        clock: Clock | None = None,
+        wall_s: Callable[[], float] = wall_s,
+        **settings: Any,
+    ) -> None:
         """Start nothing yet."""
         self.clock: Clock = clock or VirtualClock()
+        self._wall_s = wall_s
         self._settings = ServerSettings(**{"port": 0, "admin_port": 0, "data": data, **settings})
         self._thread = threading.Thread(target=self._run, name="veilmq-server", daemon=True)
         self._ready: Future[tuple[Bound, asyncio.AbstractEventLoop]] = Future()
@@ -79,6 +89,10 @@ class RunningServer:
         """End the server as a failure of its store would; ``stop`` then raises what ``serve`` raised."""
         self._loop.call_soon_threadsafe(self.bound.fail, error)
 
+    def reload(self) -> None:
+        """Have credentials and certificate read again, as SIGHUP does; returns when they are."""
+        self._call(self._reload())
+
     def advance(self, ms: int) -> None:
         """Move the virtual clock; returns when everything that became due has been answered.
 
@@ -96,6 +110,9 @@ class RunningServer:
     def parked(self) -> int:
         """Return how many receives wait for a message."""
         return self._call(self._parked())
+
+    async def _reload(self) -> None:
+        self.bound.reload()
 
     async def _parked(self) -> int:
         await self._settle()
@@ -122,7 +139,7 @@ class RunningServer:
     def _run(self) -> None:
         try:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
-                runner.run(serve(self._settings, clock=self.clock, ready=self._serving))
+                runner.run(serve(self._settings, clock=self.clock, wall_s=self._wall_s, ready=self._serving))
         except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits
             failed = self._ended if self._ready.done() else self._ready
             failed.set_exception(error)

@@ -17,6 +17,19 @@ CAROL = caller(OWNER, "carol")
 ALLOW, DENY, NOTHING = Verdict.ALLOW, Verdict.DENY, Verdict.NOTHING
 
 
+class From(NamedTuple):
+    """A client with an address and a name for itself."""
+
+    address: str | None
+    agent: str | None
+
+    def source_ip(self) -> str | None:
+        return self.address
+
+    def user_agent(self) -> str | None:
+        return self.agent
+
+
 def asked(
     who: Caller,
     action: str = "SendMessage",
@@ -34,8 +47,7 @@ def asked(
         secure=secure,
         now_s=now_s,
         region="us-east-1",
-        source_ip=lambda: address,
-        user_agent=lambda: agent,
+        source=From(address, agent),
     )
 
 

@@ -1,13 +1,23 @@
 """What a request's surroundings say: everything the translation needs that is not in the request's body."""
 
+from os import urandom
+
 import msgspec
+
+from veilmq.wire.sqs.callers import Caller
 
 DEFAULT_ACCOUNT = "000000000000"
 DEFAULT_REGION = "us-east-1"
+PROCESS_KEY = urandom(32)
+"""A key for the tokens of a server that has none of its own."""
 
 
 class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """``base_url`` as the client reached us (``http://127.0.0.1:9324``, no slash at its end), and who asks.
+
+    ``token_key`` is what paging tokens are made with, the store's own, so that they outlive a restart.
+
+    ``caller`` is who signed the request; ``None`` where nobody is asked who he is.
 
     One context serves all requests of one account on one connection.
     """
@@ -15,3 +25,5 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     base_url: str
     account: str = DEFAULT_ACCOUNT
     region: str = DEFAULT_REGION
+    token_key: bytes = PROCESS_KEY
+    caller: Caller | None = None

@@ -140,6 +140,10 @@ class Policy:
         return Verdict.NOTHING
 
 
+NOBODY = Policy([_Statement(True, _Principals(True, frozenset(), frozenset(), False), _ACTIONS, ())])
+"""The policy that denies everything."""
+
+
 def action_of(name: str) -> str:
     """Return the action of policies that covers the action ``name``: in lower case, and without ``Batch``."""
     return name.removesuffix(BATCH).lower()

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from fnmatch import translate
 from ipaddress import ip_address, ip_network
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
 
 from veilmq.wire.sqs.callers import Caller
 
@@ -26,7 +28,17 @@ class PolicyError(ValueError):
     """A policy cannot be used; ``str()`` says which part and why."""
 
 
-class Asked(NamedTuple):
+class Source(Protocol):
+    """Where a request came from."""
+
+    def source_ip(self) -> str | None:
+        """Return the address of the client, ``None`` where it has none."""
+
+    def user_agent(self) -> str | None:
+        """Return what program the client says that it is."""
+
+
+class Asked(msgspec.Struct, gc=False):
     """One request, as far as conditions look at it; ``action`` is in lower case, ``owner`` is the queue's account."""
 
     caller: Caller
@@ -35,16 +47,15 @@ class Asked(NamedTuple):
     secure: bool
     now_s: float
     region: str
-    source_ip: Callable[[], str | None]
-    user_agent: Callable[[], str | None]
+    source: Source
 
 
 Tell = Callable[[Asked], str | None]
 Test = Callable[[str, Any], bool]
 
 KEYS: dict[str, Tell] = {
-    "aws:sourceip": lambda asked: asked.source_ip(),
-    "aws:useragent": lambda asked: asked.user_agent(),
+    "aws:sourceip": lambda asked: asked.source.source_ip(),
+    "aws:useragent": lambda asked: asked.source.user_agent(),
     "aws:principalarn": lambda asked: asked.caller.arn,
     "aws:principalaccount": lambda asked: asked.caller.account,
     "aws:principaltype": lambda asked: "Account" if asked.caller.is_root else "User",

@@ -1,0 +1,61 @@
+"""Who asks: the signature of each request against the keys of the credentials file, which can be read again.
+
+Requests of one caller under one address share a context, as they do where nobody is asked who he is.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from veilmq.server import credentials
+from veilmq.server.credentials import CredentialsError
+from veilmq.server.http_request import Request
+from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.sigv4 import Verifier
+
+log = logging.getLogger(__name__)
+
+_CONTEXTS_MAX = 1_024
+
+
+class Authentication:
+    """The keys in force. ``wall_s`` is the raw wall clock in seconds: signatures are compared with what others see."""
+
+    __slots__ = ("_contexts", "_path", "_region", "_secure", "_verifier", "_wall_s")
+
+    def __init__(self, path: Path, *, region: str, secure: bool, wall_s: Callable[[], float]) -> None:
+        """Read the file; raises ``CredentialsError``. ``secure`` tells that requests come over TLS."""
+        self._path = path
+        self._region = region
+        self._secure = secure
+        self._wall_s = wall_s
+        self._contexts: dict[tuple[str, str], RequestContext] = {}
+        self._read()
+
+    def reload(self) -> None:
+        """Read the file again; one that cannot be used leaves the keys as they are, and says why in the log."""
+        try:
+            self._read()
+        except CredentialsError as error:
+            log.error("the credentials stay as they were: %s", error)
+
+    def context(self, request: Request, unsigned: RequestContext) -> RequestContext:
+        """Return the context of who signed ``request``; raises ``SqsError``. ``unsigned`` is what it is of anybody."""
+        caller = self._verifier.verify(request.method, request.target, request.headers, request.body, self._wall_s())
+        contexts, about = self._contexts, (unsigned.base_url, caller.arn)
+        known = contexts.get(about)
+        if known is not None:
+            return known
+        if len(contexts) >= _CONTEXTS_MAX:
+            contexts.clear()
+        made = contexts[about] = msgspec.structs.replace(unsigned, account=caller.account, caller=caller)
+        return made
+
+    def _read(self) -> None:
+        keys = credentials.load(self._path)
+        self._verifier = Verifier(keys, region=self._region, secure=self._secure)
+        self._contexts.clear()
+        accounts = {key.caller.account for key in keys.values()}
+        log.info("signatures are verified: %d keys of %d accounts in %s", len(keys), len(accounts), self._path)

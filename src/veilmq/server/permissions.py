@@ -1,0 +1,223 @@
+"""Which request may be carried out: the policies of queues, read once and kept at hand.
+
+A queue's policy is asked of the engine when the first request needs it; that request waits for the answer, and those
+behind it on the same queue with it, in their order. From then on it is one look into a table. A command that passes
+here and may change the policy, or the queue's existence, has it forgotten once it is done. Others may have changed it
+too, so after some seconds it is asked for again, while the one at hand goes on to decide.
+
+A request on a queue that does not exist is answered so, whoever asks, and never reaches the engine; but what makes the
+queue, or lists, needs none.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from veilmq.core import commands
+from veilmq.core.commands import Command
+from veilmq.core.ports import Done, Engine
+from veilmq.core.results import QueueView
+from veilmq.server.http_request import Pending, Request
+from veilmq.wire.sqs.callers import Caller
+from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.errors import ACCESS_DENIED, SqsError
+from veilmq.wire.sqs.names import queue_arn
+from veilmq.wire.sqs.policies import NOBODY, Policy, Verdict, action_of, permits, read_policy
+from veilmq.wire.sqs.policy_conditions import Asked, PolicyError
+
+log = logging.getLogger(__name__)
+
+FRESH_S = 5.0
+"""How long a policy is taken for granted; AWS allows itself 60 s."""
+
+_KEPT_MAX = 65_536
+_CHANGING = (commands.CreateQueue, commands.DeleteQueue, commands.SetQueue, commands.EditQueue)
+_OF_SOURCE = frozenset({commands.StartMove, commands.ListMoves})
+_OF_NO_QUEUE = frozenset({commands.CreateQueue, commands.ListQueues, commands.CancelMove})
+
+
+class Exchange(Protocol):
+    """A request that was understood, on its way to the reply."""
+
+    request: Request
+    action: str
+
+    def done(self, result: Any) -> None:
+        """Answer with the result or the ``VeilmqError`` of the command."""
+
+
+Again = Callable[[], Pending | None]
+"""Begins a request once more."""
+
+
+class Unknown(Exception):
+    """The policy that decides is not known yet: ``wait`` for it."""
+
+
+class _Kept(msgspec.Struct, eq=False):
+    """What is known of one queue; ``waiting`` while nothing is. ``policy`` was read of ``text``."""
+
+    owner: str
+    asked_at_s: float
+    text: str = ""
+    policy: Policy | None = None
+    waiting: "list[_Waiting] | None" = None
+
+
+class _Waiting(msgspec.Struct, eq=False):
+    """A request that waits for a policy; ``pending`` is what it waits for after that."""
+
+    exchange: Exchange
+    again: Again
+    over: bool = False
+    hurried: bool = False
+    pending: Pending | None = None
+
+    def withdraw(self) -> None:
+        """Forget it."""
+        self.over = True
+        if self.pending is not None:
+            self.pending.withdraw()
+
+    def hurry(self) -> None:
+        """Have it wait no longer than the policy takes, which is not long."""
+        self.hurried = True
+        if self.pending is not None:
+            self.pending.hurry()
+
+    def end(self, result: Any) -> None:
+        """Go on, or answer with the error that the engine gave."""
+        if self.over:
+            return
+        if not isinstance(result, QueueView):
+            self.exchange.done(result)
+            return
+        self.pending = self.again()
+        if self.pending is not None and self.hurried:
+            self.pending.hurry()
+
+
+class Permissions:
+    """The policies of the queues of one engine. ``wall_s`` is the raw wall clock, ``secure`` whether there is TLS."""
+
+    __slots__ = ("_context", "_engine", "_kept", "_secure", "_wall_s")
+
+    def __init__(self, engine: Engine, *, region: str, secure: bool, wall_s: Callable[[], float]) -> None:
+        """Know nothing yet."""
+        self._engine = engine
+        self._context = RequestContext(base_url="", region=region)
+        self._secure = secure
+        self._wall_s = wall_s
+        self._kept: dict[str, _Kept] = {}
+
+    def check(self, exchange: Exchange, command: Command, caller: Caller) -> None:
+        """Return if ``caller`` may have ``command`` carried out; raises ``SqsError`` (AccessDenied) and ``Unknown``."""
+        queue = _queue_of(command)
+        if queue is None:
+            return
+        kept = self._kept.get(queue)
+        if kept is None or kept.waiting is not None:
+            raise Unknown
+        now_s = self._wall_s()
+        if not kept.asked_at_s <= now_s < kept.asked_at_s + FRESH_S:
+            kept.asked_at_s = now_s
+            self._engine.submit(commands.ShowQueue(queue=queue), partial(self._learn, queue, kept))
+        policy, owner = kept.policy, kept.owner
+        if policy is None and caller.account == owner and _stays(command, owner):
+            return
+        action = _actions.get(exchange.action) or _action(exchange.action)
+        asked = Asked(caller, owner, action, self._secure, now_s, self._context.region, exchange.request)
+        if not (permits(policy, asked) and _stays(command, owner)):
+            raise self._denied(queue, policy, asked)
+
+    def wait(self, exchange: Exchange, command: Command, again: Again) -> Pending:
+        """Call ``again`` once what decides about ``command`` is known; or answer with the engine's error."""
+        queue = _queue_of(command)
+        assert queue is not None, "only a queue's policy can be unknown"
+        waiting = _Waiting(exchange, again)
+        kept = self._kept.get(queue)
+        if kept is not None and kept.waiting is not None:
+            kept.waiting.append(waiting)
+            return waiting
+        if len(self._kept) >= _KEPT_MAX:
+            self._kept.clear()
+        made = self._kept[queue] = _Kept(_owner(queue), self._wall_s(), waiting=[waiting])
+        self._engine.submit(commands.ShowQueue(queue=queue), partial(self._learn, queue, made))
+        return waiting
+
+    def done(self, command: Command, done: Done) -> Done:
+        """Return ``done``; where ``command`` may change a policy, what is known of it is forgotten first."""
+        if not isinstance(command, _CHANGING):
+            return done
+        queue = command.queue
+
+        def forget_first(result: Any) -> None:
+            self._kept.pop(queue, None)
+            done(result)
+
+        return forget_first
+
+    def _learn(self, queue: str, kept: _Kept, result: Any) -> None:
+        """Take the engine's answer about a queue, and let those go on that waited for it."""
+        waiting, kept.waiting = kept.waiting or (), None
+        if isinstance(result, QueueView):
+            self._read(kept, result)
+        elif self._kept.get(queue) is kept:
+            del self._kept[queue]
+        for one in waiting:
+            one.end(result)
+
+    def _read(self, kept: _Kept, view: QueueView) -> None:
+        text = view.settings.policy
+        if text == kept.text:
+            return
+        kept.text, kept.policy = text, None
+        if not text:
+            return
+        try:
+            kept.policy = read_policy(text, queue_arn(view.queue, self._context))
+        except PolicyError as error:  # it was fit when it was set, by another version
+            log.error("the policy of %s cannot be read, so nobody may do anything: %s", view.queue, error)
+            kept.policy = NOBODY
+
+    def _denied(self, queue: str, policy: Policy | None, asked: Asked) -> SqsError:
+        forbidden = policy is not None and policy.verdict(asked) is Verdict.DENY
+        reason = (
+            "with an explicit deny in a resource-based policy"
+            if forbidden
+            else f"because no resource-based policy allows the sqs:{asked.action} action"
+        )
+        arn = queue_arn(queue, self._context)
+        who = f"User: {asked.caller.arn} is not authorized"
+        return SqsError(ACCESS_DENIED, f"{who} to perform: sqs:{asked.action} on resource: {arn} {reason}")
+
+
+_actions: dict[str, str] = {}
+
+
+def _action(name: str) -> str:
+    found = _actions[name] = action_of(name)
+    return found
+
+
+def _queue_of(command: Command) -> str | None:
+    """Return the queue whose policy decides about ``command``, ``None`` where none does."""
+    kind = type(command)
+    if kind in _OF_NO_QUEUE:
+        return None
+    name: str = command.source if kind in _OF_SOURCE else command.queue  # type: ignore[attr-defined]
+    return name
+
+
+def _stays(command: Command, owner: str) -> bool:
+    """Tell whether what ``command`` moves stays with the queue's owner."""
+    return (
+        type(command) is not commands.StartMove or command.destination is None or _owner(command.destination) == owner
+    )
+
+
+def _owner(queue: str) -> str:
+    return queue.partition("/")[0]
