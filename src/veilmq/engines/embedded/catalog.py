@@ -55,17 +55,17 @@ class Catalog:
                 by_number[lane_row.queue].adopt(lane)
 
     def _add(self, row: QueueRow) -> Queue:
+        settings = msgspec.json.decode(row.settings, type=QueueSettings)
         queue = Queue(
             number=row.number,
             name=row.name,
-            settings=msgspec.json.decode(row.settings, type=QueueSettings),
+            settings=settings,
             created_at_ms=row.created_at_ms,
             modified_at_ms=row.modified_at_ms,
-            in_flight_max=0,
+            in_flight_max=self._in_flight_max(settings),
             open_lane=self._open_lane,
             wake=self._wakes.get(row.name),
         )
-        queue.in_flight_max = self._in_flight_max(queue.settings)
         self._queues[row.name] = queue
         self._names.insert(bisect_left(self._names, row.name), row.name)
         self._add_source(queue)

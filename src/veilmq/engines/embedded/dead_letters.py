@@ -9,7 +9,7 @@ the dead-letter queue cannot take a message (gone, its permission withdrawn, the
 and is delivered once more: nothing is ever lost for want of a place to put it.
 """
 
-from veilmq.core import redrive, results
+from veilmq.core import commands, redrive, results
 from veilmq.core.errors import DeadLetterQueueRefused, StoreFull
 from veilmq.core.limits import DEAD_LETTER_BYTES_PER_RECEIVE, DEAD_LETTERS_PER_RECEIVE
 from veilmq.core.settings import QueueSettings
@@ -102,6 +102,12 @@ class DeadLetters:
         """``catalog`` has the queues; ``space`` tells when the disk is nearly full."""
         self._catalog = catalog
         self._space = space
+
+    def list_sources(self, command: commands.ListDeadLetterSources, now_ms: int) -> results.QueuePage:
+        """Tell one page of the queues whose dead-letter queue the named one is."""
+        queue = self._catalog.queue(command.queue)
+        names = self._catalog.sources(queue.name, after=command.after, count=command.count + 1)
+        return results.QueuePage(names=names[: command.count], more=len(names) > command.count)
 
     def redrive(self, queue: Queue, now_ms: int) -> Redrive | None:
         """Return what a receive of ``queue`` does with dead letters; ``None`` when they stay where they are."""

@@ -19,6 +19,7 @@ from veilmq.engines.embedded.catalog import Catalog
 from veilmq.engines.embedded.hidden import NEVER_MS
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.lane import Lane
+from veilmq.engines.embedded.pauses import QueuePauses
 from veilmq.engines.embedded.queue import Queue
 from veilmq.engines.embedded.space import Space
 
@@ -46,16 +47,18 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
 class Sweeper:
     """The work itself, on what the catalog has."""
 
-    def __init__(self, *, catalog: Catalog, journal: Journal, space: Space) -> None:
+    def __init__(self, *, catalog: Catalog, journal: Journal, space: Space, pauses: QueuePauses) -> None:
         """All are the state machine's own."""
         self._catalog = catalog
         self._journal = journal
         self._space = space
+        self._pauses = pauses
 
     def sweep(self, command: Sweep, now_ms: int) -> Swept:
         """Do one slice."""
         self._catalog.unsettled = False
         self._space.look_again(now_ms)
+        self._pauses.forget(now_ms)
         effort_left = _ROWS_PER_SLICE
         for queue, lane in self._unswept(now_ms):
             rows = self._sweep(lane, max(1, effort_left))
@@ -64,7 +67,7 @@ class Sweeper:
                 queue.give_place(now_ms)
             if effort_left <= 0:
                 return Swept(more=True, look_at_ms=now_ms)
-        more = self._give_back()
+        more = self._give_back() or self._pauses.next_end_ms() <= now_ms
         return Swept(more=more, look_at_ms=now_ms if more else self._look_at_ms(now_ms))
 
     def _unswept(self, now_ms: int) -> Iterator[tuple[Queue | None, Lane]]:
@@ -90,10 +93,11 @@ class Sweeper:
 
     def _look_at_ms(self, now_ms: int) -> int:
         lanes = (lane for queue in self._catalog.queues() for lane in queue.lanes)
-        expires_at_ms = min((lane.expires_at_ms for lane in lanes), default=NEVER_MS)
-        if expires_at_ms == NEVER_MS:
+        at_ms = min((lane.expires_at_ms for lane in lanes), default=NEVER_MS)
+        at_ms = min(at_ms, self._pauses.next_end_ms())
+        if at_ms == NEVER_MS:
             return NEVER_MS
-        return min(max(expires_at_ms, now_ms + _LOOK_MS_MIN), now_ms + _LOOK_MS_MAX)
+        return min(max(at_ms, now_ms + _LOOK_MS_MIN), now_ms + _LOOK_MS_MAX)
 
 
 class Janitor:

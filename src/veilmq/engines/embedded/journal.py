@@ -164,7 +164,7 @@ class Journal(Database):
 
     # Reading: always behind what is staged.
 
-    def rows(self, query: str, *values: int) -> list[Any]:
+    def rows(self, query: str, *values: int | str) -> list[Any]:
         """Return the rows of one of the named queries that only read."""
         self.flush()
         return list(self._connection.execute(SQL[query], values))
@@ -291,6 +291,18 @@ class Journal(Database):
             self._lanes.remove(lane)
         self.write("delete_lane", lane.number)
 
+    def put_pause(self, kind: str, name: str, began_at_ms: int) -> None:
+        """Note since when ``name`` rests."""
+        self.write("put_pause", kind, name, began_at_ms)
+
+    def delete_pause(self, kind: str, name: str) -> None:
+        """Remove the note."""
+        self.write("delete_pause", kind, name)
+
+    def pauses(self, kind: str) -> list[tuple[str, int]]:
+        """Return the names of a kind that rest and since when, in that order."""
+        return self.rows("pauses_of", kind)
+
     def put_meta(self, name: str, value: int | bytes) -> None:
         """Set one of the store's own values."""
         self.write("put_meta", name, value)
@@ -311,5 +323,3 @@ class Journal(Database):
     def meta(self) -> dict[str, Any]:
         """Return the store's own values by name."""
         return dict(self.rows("all_meta"))
-
-

@@ -12,10 +12,13 @@ from veilmq.core import commands
 from veilmq.core.ports import Wake
 from veilmq.core.receipts import KEY_BYTES, ReceiptBook
 from veilmq.engines.embedded.catalog import Catalog
+from veilmq.engines.embedded.dead_letters import DeadLetters
 from veilmq.engines.embedded.janitor import Sweep, Sweeper
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.message_commands import MessageCommands
+from veilmq.engines.embedded.moves import Moves, MoveStep
 from veilmq.engines.embedded.options import EngineOptions
+from veilmq.engines.embedded.pauses import QueuePauses
 from veilmq.engines.embedded.queue_commands import QueueCommands
 from veilmq.engines.embedded.space import Space
 
@@ -39,12 +42,16 @@ class Machine:
     def reload(self) -> None:
         """Go back to what the journal has, as after a batch was rolled back; watches stay."""
         self.catalog = Catalog(journal=self._journal, options=self._options, wakes=self._wakes)
+        letters = DeadLetters(catalog=self.catalog, space=self.space)
+        self.moves = Moves(catalog=self.catalog, journal=self._journal, space=self.space)
         messages = MessageCommands(
             catalog=self.catalog,
+            dead_letters=letters,
             book=ReceiptBook(keys=[_receipt_key(self._journal)]),
             space=self.space,
         )
-        queues = QueueCommands(catalog=self.catalog, space=self.space)
+        pauses = QueuePauses(journal=self._journal, options=self._options)
+        queues = QueueCommands(catalog=self.catalog, dead_letters=letters, space=self.space, pauses=pauses)
         self.handlers: dict[type[commands.Command], Callable[[Any, int], object]] = {
             commands.Send: messages.send,
             commands.Receive: messages.receive,
@@ -55,9 +62,15 @@ class Machine:
             commands.PurgeQueue: queues.purge,
             commands.SetQueue: queues.set,
             commands.EditQueue: queues.edit,
+            commands.TagQueue: queues.tag,
             commands.ShowQueue: queues.show,
             commands.ListQueues: queues.list,
-            Sweep: Sweeper(catalog=self.catalog, journal=self._journal, space=self.space).sweep,
+            commands.ListDeadLetterSources: letters.list_sources,
+            commands.StartMove: self.moves.start,
+            commands.CancelMove: self.moves.cancel,
+            commands.ListMoves: self.moves.list,
+            MoveStep: self.moves.step,
+            Sweep: Sweeper(catalog=self.catalog, journal=self._journal, space=self.space, pauses=pauses).sweep,
         }
 
     def watch(self, name: str, wake: Wake) -> None:

@@ -5,9 +5,8 @@ from veilmq.core.errors import MessageTooLong, ReceiptInvalid, StoreFull, Veilmq
 from veilmq.core.ids import IdSource
 from veilmq.core.receipts import ReceiptBook
 from veilmq.core.results import ReceiptState
-from veilmq.engines.embedded import dead_letters
 from veilmq.engines.embedded.catalog import Catalog
-from veilmq.engines.embedded.dead_letters import DeadLetters
+from veilmq.engines.embedded.dead_letters import DeadLetters, told
 from veilmq.engines.embedded.lane import Lane
 from veilmq.engines.embedded.queue import Queue
 from veilmq.engines.embedded.rows import Lease
@@ -17,12 +16,12 @@ from veilmq.engines.embedded.space import Space
 class MessageCommands:
     """Send, receive, delete and change visibility."""
 
-    def __init__(self, *, catalog: Catalog, book: ReceiptBook, space: Space) -> None:
+    def __init__(self, *, catalog: Catalog, dead_letters: DeadLetters, book: ReceiptBook, space: Space) -> None:
         """``catalog`` has the queues, ``book`` the receipts' keys; ``space`` tells when the disk is nearly full."""
         self._catalog = catalog
+        self._dead_letters = dead_letters
         self._book = book
         self._space = space
-        self._dead_letters = DeadLetters(catalog=catalog, space=space)
         self._ids = IdSource()
 
     def send(self, command: commands.Send, now_ms: int) -> list[results.SentMessage | VeilmqError]:
@@ -80,9 +79,7 @@ class MessageCommands:
                 priority=lane.priority,
             )
             if row.source is None
-            else dead_letters.told(
-                row, lease, lane, issue(queue.number, row.position, lease.generation, lease.epoch, visible_at_ms)
-            )
+            else told(row, lease, lane, issue(queue.number, row.position, lease.generation, lease.epoch, visible_at_ms))
             for row, lease, lane in queue.receive(command.count, now_ms, visible_at_ms, requested_at_ms, redrive)
         ]
         if redrive is not None:

@@ -104,6 +104,15 @@ UPDATE queue SET settings = ?, modified_at_ms = ? WHERE number = ?;
 -- name: delete_queue
 DELETE FROM queue WHERE number = ?;
 
+-- name: put_pause
+INSERT OR REPLACE INTO pause (kind, name, began_at_ms) VALUES (?, ?, ?);
+
+-- name: delete_pause
+DELETE FROM pause WHERE kind = ? AND name = ?;
+
+-- name: pauses_of
+SELECT name, began_at_ms FROM pause WHERE kind = ? ORDER BY began_at_ms;
+
 -- name: put_meta
 INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?);
 

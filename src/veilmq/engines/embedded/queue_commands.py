@@ -1,64 +1,92 @@
 """The commands on queues: one handler each, found by command type in ``machine``."""
 
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
 from veilmq.core import commands, results
-from veilmq.core.errors import QueueExists, StoreFull
-from veilmq.core.settings import QueueSettings
+from veilmq.core.errors import PurgeInProgress, QueueDeletedRecently, QueueExists, StoreFull, TooManyTags
+from veilmq.core.limits import SQS_TAGS_MAX
+from veilmq.core.settings_rules import settled
 from veilmq.engines.embedded.catalog import Catalog
+from veilmq.engines.embedded.dead_letters import DeadLetters
+from veilmq.engines.embedded.pauses import QueuePauses
 from veilmq.engines.embedded.queue import Queue
 from veilmq.engines.embedded.space import Space
 
-_SWEEP_ROWS_MAX = 1_000
-
 
 class QueueCommands:
-    """Create, show, list, change, purge and delete."""
+    """Create, show, list, change, tag, purge and delete."""
 
-    def __init__(self, *, catalog: Catalog, space: Space) -> None:
-        """``catalog`` has the queues; ``space`` tells when the disk is nearly full."""
+    def __init__(self, *, catalog: Catalog, dead_letters: DeadLetters, space: Space, pauses: QueuePauses) -> None:
+        """All are the state machine's own."""
         self._catalog = catalog
+        self._dead_letters = dead_letters
         self._space = space
+        self._pauses = pauses
 
     def create(self, command: commands.CreateQueue, now_ms: int) -> results.QueueView:
         """Add the queue, or find it as it was asked for."""
         queue = self._catalog.find(command.queue)
         if queue is None:
-            if self._space.look_again(now_ms):
-                raise StoreFull
-            queue = self._catalog.create(command.queue, QueueSettings().changed(command.settings), now_ms)
-            return _view(queue)
+            return self._create(command, now_ms)
         setting = queue.settings.first_difference(command.settings)
         if setting is not None:
             raise QueueExists(command.queue, setting)
         return _view(queue)
 
+    def _create(self, command: commands.CreateQueue, now_ms: int) -> results.QueueView:
+        if self._pauses.deleted.holds(command.queue, now_ms):
+            raise QueueDeletedRecently(command.queue, self._pauses.deleted.pause_s)
+        settings = replace(settled(None, command.settings), tags=_tagged({}, command.tags))
+        self._dead_letters.check(command.queue, settings)
+        if self._space.look_again(now_ms):
+            raise StoreFull
+        return _view(self._catalog.create(command.queue, settings, now_ms))
+
     def delete(self, command: commands.DeleteQueue, now_ms: int) -> None:
         """Remove the queue; whoever waits for its messages is woken to find it gone."""
         queue = self._catalog.queue(command.queue)
         self._catalog.delete(queue)
+        self._pauses.purged.end(command.queue)
+        self._pauses.deleted.begin(command.queue, now_ms)
         queue.rouse(now_ms)
 
     def purge(self, command: commands.PurgeQueue, now_ms: int) -> None:
         """Remove all messages."""
         queue = self._catalog.queue(command.queue)
+        if self._pauses.purged.holds(command.queue, now_ms):
+            raise PurgeInProgress(command.queue, self._pauses.purged.pause_s)
+        self._pauses.purged.begin(command.queue, now_ms)
         self._catalog.empty(queue)
         queue.give_place(now_ms)
 
     def set(self, command: commands.SetQueue, now_ms: int) -> None:
         """Change settings; what the old retention has ended stays ended, leases keep their deadlines."""
         queue = self._catalog.queue(command.queue)
+        settings = settled(queue.settings, command.settings)
+        if "dead_letter_queue" in command.settings:
+            self._dead_letters.check(command.queue, settings)
         queue.expire(now_ms)
-        self._catalog.change(queue, queue.settings.changed(command.settings), now_ms)
+        self._catalog.change(queue, settings, now_ms)
 
     def edit(self, command: commands.EditQueue, now_ms: int) -> None:
         """Change one setting by looking at it."""
         queue = self._catalog.queue(command.queue)
         value = command.edit(getattr(queue.settings, command.setting))
-        self._catalog.change(queue, queue.settings.changed({command.setting: value}), now_ms)
+        self._catalog.change(queue, settled(queue.settings, {command.setting: value}), now_ms)
+
+    def tag(self, command: commands.TagQueue, now_ms: int) -> None:
+        """Remove and put tags; that is no change of the queue's settings, whose time stays."""
+        queue = self._catalog.queue(command.queue)
+        kept = {key: value for key, value in queue.settings.tags.items() if key not in command.removed}
+        settings = replace(queue.settings, tags=_tagged(kept, command.tags))
+        self._catalog.change(queue, settings, queue.modified_at_ms)
 
     def show(self, command: commands.ShowQueue, now_ms: int) -> results.QueueView:
         """Tell what the queue is, and how many messages are in which state."""
         queue = self._catalog.queue(command.queue)
-        return _view(queue, _counts(queue, now_ms) if command.counts else None)
+        return _view(queue, queue.counts(now_ms) if command.counts else None)
 
     def list(self, command: commands.ListQueues, now_ms: int) -> results.QueuePage:
         """Tell one page of names."""
@@ -70,6 +98,13 @@ class QueueCommands:
         return results.QueuePage(names=page, more=len(names) > command.count)
 
 
+def _tagged(tags: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    tagged = {**tags, **more}
+    if len(tagged) > SQS_TAGS_MAX:
+        raise TooManyTags(SQS_TAGS_MAX)
+    return tagged
+
+
 def _view(queue: Queue, counts: results.QueueCounts | None = None) -> results.QueueView:
     return results.QueueView(
         queue=queue.name,
@@ -77,21 +112,4 @@ def _view(queue: Queue, counts: results.QueueCounts | None = None) -> results.Qu
         created_at_ms=queue.created_at_ms,
         modified_at_ms=queue.modified_at_ms,
         counts=counts,
-    )
-
-
-def _counts(queue: Queue, now_ms: int) -> results.QueueCounts:
-    queue.expire(now_ms)
-    visible = in_flight = delayed = 0
-    oldest_ms = []
-    for lane in queue.lanes:
-        lane.sweep(_SWEEP_ROWS_MAX)  # rows that the janitor has not come to yet would be counted
-        counters = lane.catch_up(now_ms)
-        in_flight += counters.in_flight
-        delayed += counters.delayed
-        visible += counters.messages - counters.in_flight - counters.delayed
-        if (sent_at_ms := lane.oldest_sent_at_ms()) is not None:
-            oldest_ms.append(sent_at_ms)
-    return results.QueueCounts(
-        visible=visible, in_flight=in_flight, delayed=delayed, oldest_sent_at_ms=min(oldest_ms, default=None)
     )
