@@ -1,6 +1,7 @@
 """A real server with a clock that the test moves, and a stock boto3 client for it."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -17,9 +18,32 @@ def server() -> Iterator[RunningServer]:
         yield running
 
 
+CREDENTIALS = """
+[[accounts]]
+id = "000000000000"
+name = "tests"
+keys = [{ id = "any", secret = "any" }]
+"""
+
+
+@pytest.fixture
+def verifying_server(tmp_path: Path) -> Iterator[RunningServer]:
+    """A server in memory that knows the clients' key, and nobody else."""
+    credentials = tmp_path / "credentials.toml"
+    credentials.touch(mode=0o600)
+    credentials.write_text(CREDENTIALS, encoding="utf-8")
+    with RunningServer(credentials=credentials) as running:
+        yield running
+
+
 @pytest.fixture
 def sqs(server: RunningServer) -> Any:
     """The client that everybody has, told only where the server is."""
+    return client(server)
+
+
+def client(server: RunningServer) -> Any:
+    """Return a stock client of this server."""
     return boto3.client(
         "sqs",
         endpoint_url=server.endpoint,

@@ -22,7 +22,11 @@ def _older(server: RunningServer) -> Program:
 
 
 @pytest.mark.parametrize(("start", "protocol"), [(_today, "json"), (_older, "query")], ids=["json", "query"])
-def test_every_action(server: RunningServer, start: Callable[[RunningServer], Program], protocol: str) -> None:
+@pytest.mark.parametrize("kind", ["server", "verifying_server"])
+def test_every_action(
+    request: pytest.FixtureRequest, kind: str, start: Callable[[RunningServer], Program], protocol: str
+) -> None:
+    server: RunningServer = request.getfixturevalue(kind)
     with start(server) as program:
         *steps, last = program.reports(answers(server))
     assert steps == [{"step": step} for step in STEPS]

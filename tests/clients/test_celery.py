@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.clients.conftest import client
 from tests.clients.program import Program, packages, python
 from veilmq.testing import RunningServer
 
@@ -17,13 +18,13 @@ WAIT_MS = 10_000  # kombu's wait_time_seconds, for which it also hides what it g
 class Setting:
     """A queue, who sends tasks to it and workers for them; ``clients`` are the packages that they find, in order."""
 
-    def __init__(self, server: RunningServer, sqs: Any, *, protocol: str, queue: str, clients: tuple[str, ...]) -> None:
+    def __init__(self, server: RunningServer, *, protocol: str, queue: str, clients: tuple[str, ...]) -> None:
         """Start nothing yet."""
         self.protocol = protocol
         self.environment = {"QUEUE": queue, **packages(*clients)}
         self.server = server
-        self.sqs = sqs
-        self.url = sqs.create_queue(QueueName=queue, Attributes={"VisibilityTimeout": "3600"})["QueueUrl"]
+        self.sqs = client(server)
+        self.url = self.sqs.create_queue(QueueName=queue, Attributes={"VisibilityTimeout": "3600"})["QueueUrl"]
 
     def worker(self) -> Program:
         """Return a worker."""
@@ -61,9 +62,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(params=SETTINGS)
-def setting(request: pytest.FixtureRequest, server: RunningServer, sqs: Any) -> Setting:
-    """A setting for each protocol."""
-    return Setting(server, sqs, **SETTINGS[request.param])
+def setting(request: pytest.FixtureRequest, verifying_server: RunningServer) -> Setting:
+    """A setting for each protocol; kombu signs the requests of a worker by itself."""
+    return Setting(verifying_server, **SETTINGS[request.param])
 
 
 @pytest.fixture

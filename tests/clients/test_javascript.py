@@ -1,5 +1,7 @@
 """The AWS SDK for JavaScript v3 as a client: tests/clients/javascript/sdk.mjs, every action."""
 
+import pytest
+
 from tests.clients.program import JAVASCRIPT, Program, answers, node
 from veilmq.testing import RunningServer
 from veilmq.wire.sqs.actions import ACTIONS
@@ -7,7 +9,9 @@ from veilmq.wire.sqs.actions import ACTIONS
 STEPS = ["queues", "message", "delay", "attributes", "batches", "longPoll", "errors", "end"]
 
 
-def test_every_action(server: RunningServer) -> None:
+@pytest.mark.parametrize("kind", ["server", "verifying_server"])
+def test_every_action(request: pytest.FixtureRequest, kind: str) -> None:
+    server: RunningServer = request.getfixturevalue(kind)
     with Program(node(str(JAVASCRIPT / "sdk.mjs")), endpoint=server.endpoint) as program:
         *steps, last = program.reports(answers(server))
     assert steps == [{"step": step} for step in STEPS]
