@@ -15,6 +15,8 @@ from veilmq.engines.execute import execute
 from veilmq.testing import VirtualClock
 
 QUEUE = "000000000000/jobs"
+RESTLESS = EngineOptions(purge_pause_s=0, queue_name_pause_s=0)
+"""Queues can be purged, and names used again, at any time: what most tests are not about."""
 
 
 class Host:
@@ -25,7 +27,7 @@ class Host:
         self.clock = VirtualClock()
         self.folder = folder
         self.failures: list[BaseException] = []
-        self._options = options or EngineOptions()
+        self._options = options or RESTLESS
         self._copies = 0
         self._runner = asyncio.Runner()
         self.engine = self._runner.run(self._open())

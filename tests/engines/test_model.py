@@ -5,6 +5,7 @@ Times are drawn from a tiny set, so that deadlines, delays and ends of retention
 
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.engines.host import Host, message
+from tests.engines.host import RESTLESS, Host, message
 from tests.engines.naive import NaiveQueue
 from veilmq.core import commands, results
 from veilmq.core.errors import LeaseTooLong, ReceiptInvalid
-from veilmq.engines.embedded import EngineOptions
 from veilmq.engines.embedded.doctor import examine
 
 NAMES = ("a/first", "a/second", "b/first")
@@ -56,8 +56,12 @@ class EngineAndModel(RuleBasedStateMachine):
     @initialize(ready=WINDOWS, hidden=WINDOWS, given=SETTINGS)
     def open(self, ready: int, hidden: int, given: dict[str, int]) -> None:
         """Open with tiny windows and no room for bodies; one queue is there from the start."""
-        options = EngineOptions(
-            ready_window_messages=ready, hidden_window_leases=hidden, body_cache_bytes=0, free_space_reserve_bytes=0
+        options = replace(
+            RESTLESS,
+            ready_window_messages=ready,
+            hidden_window_leases=hidden,
+            body_cache_bytes=0,
+            free_space_reserve_bytes=0,
         )
         self.host = Host(self.base / "store", options=options)
         self.create(NAMES[0], given)

@@ -29,7 +29,7 @@ class Store:
     def __init__(self, folder: Path | None = None, **options: Any) -> None:
         if folder is not None:
             folder.mkdir(exist_ok=True)
-        self.options = EngineOptions(**options)
+        self.options = EngineOptions(**{"purge_pause_s": 0, "queue_name_pause_s": 0, **options})
         self.journal = open_journal(folder, self.options)
         self.space = Space(folder=folder, journal=self.journal, options=self.options)
         self.machine = Machine(journal=self.journal, options=self.options, space=self.space)

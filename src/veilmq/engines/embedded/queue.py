@@ -153,6 +153,8 @@ class Queue:
     def _first_lane(self, now_ms: int) -> Lane | None:
         if len(self.lanes) <= 1:
             return self.lanes[0] if self.lanes else None
+        if self.settings.fifo:  # another lane follows when one is full: order is kept by coming to its end first
+            return next((lane for lane in self.lanes if lane.counters.messages), None)
         since = [(lane.priority, lane.visible_since_ms(now_ms), lane) for lane in self.lanes]
         ready = [each for each in since if each[1] != NEVER_MS]
         return min(ready, key=lambda each: each[:2])[2] if ready else None
@@ -166,10 +168,14 @@ class Queue:
             due_ms = min((lane.next_place_ms(now_ms) for lane in self.lanes), default=NEVER_MS)
             return None if due_ms == NEVER_MS else due_ms
         due_ms = NEVER_MS
-        for lane in self.lanes:
-            due_ms = min(due_ms, lane.next_due_ms(now_ms))
-            if due_ms == now_ms:
-                break
+        if self.settings.fifo:
+            lane = self._first_lane(now_ms)
+            due_ms = NEVER_MS if lane is None else lane.next_due_ms(now_ms)
+        else:
+            for lane in self.lanes:
+                due_ms = min(due_ms, lane.next_due_ms(now_ms))
+                if due_ms == now_ms:
+                    break
         return None if due_ms == NEVER_MS else due_ms
 
     def counts(self, now_ms: int) -> QueueCounts:
@@ -178,7 +184,8 @@ class Queue:
         visible = in_flight = delayed = 0
         oldest_ms = []
         for lane in self.lanes:
-            lane.sweep(_SWEEP_ROWS_MAX)  # rows that the janitor has not come to yet would be counted
+            if lane.sweep(_SWEEP_ROWS_MAX):  # rows that the janitor has not come to yet would be counted
+                self.give_place(now_ms)
             counters = lane.catch_up(now_ms)
             in_flight += counters.in_flight
             delayed += counters.delayed
