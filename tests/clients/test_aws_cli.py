@@ -33,7 +33,8 @@ def _aws(server: RunningServer, *words: str) -> Any:
     return json.loads(done.stdout) if done.stdout.strip() else None
 
 
-def test_the_life_of_a_message(server: RunningServer) -> None:
+def test_the_life_of_a_message(verifying_server: RunningServer) -> None:
+    server = verifying_server
     url = _aws(server, "create-queue", "--queue-name", "jobs", "--attributes", "VisibilityTimeout=60")["QueueUrl"]
     sent = _aws(server, "send-message", "--queue-url", url, "--message-body", "hello")
     (message,) = _aws(server, "receive-message", "--queue-url", url, "--wait-time-seconds", "5")["Messages"]
