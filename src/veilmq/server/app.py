@@ -214,4 +214,8 @@ def engine_options(settings: ServerSettings) -> EngineOptions:
         hidden_window_leases=settings.hidden_window_leases,
         body_cache_bytes=settings.body_cache_bytes,
         free_space_reserve_bytes=settings.free_space_reserve_bytes,
+        in_flight_max=settings.in_flight_max,
+        fifo_in_flight_max=settings.fifo_in_flight_max,
+        purge_pause_s=settings.purge_pause_s,
+        queue_name_pause_s=settings.queue_name_pause_s,
     )

@@ -141,7 +141,7 @@ class Poll(msgspec.Struct, eq=False):
         if in_vain and self.polls.clock.now_ms() < self.deadline_ms:
             line.keep(self, result)
         else:
-            self.finish(result)
+            self.finish(nothing() if in_vain else result)  # who waited hears nothing of a quota
             line.let_go(result)
 
     def finish(self, result: Any) -> None:

@@ -46,7 +46,11 @@ def _setting(default: SettingValue, kind: Kind, description: str) -> Any:
 
 
 def _number(default: int, description: str, *, minimum: int, maximum: int) -> Any:
-    return _setting(default, WholeNumber(Range(minimum=minimum, maximum=maximum, default=default)), description)
+    return _range(Range(minimum=minimum, maximum=maximum, default=default), description)
+
+
+def _range(allowed: Range, description: str) -> Any:
+    return _setting(allowed.default, WholeNumber(allowed), description)
 
 
 def _file(description: str) -> Any:
@@ -102,6 +106,17 @@ class ServerSettings:
         "Free disk space in bytes below which sends are refused, so that a full disk can be drained.",
         minimum=0,
         maximum=2**50,
+    )
+    in_flight_max: int = _range(limits.IN_FLIGHT, "Messages of a standard queue that may be in flight at once.")
+    fifo_in_flight_max: int = _range(limits.FIFO_IN_FLIGHT, "Messages of a FIFO queue that may be in flight at once.")
+    purge_pause_s: int = _number(
+        limits.PURGE_PAUSE_S, "Seconds between two purges of a queue; 0 for no pause.", minimum=0, maximum=86_400
+    )
+    queue_name_pause_s: int = _number(
+        limits.QUEUE_NAME_PAUSE_S,
+        "Seconds before the name of a deleted queue can be used again; 0 for no pause.",
+        minimum=0,
+        maximum=86_400,
     )
 
     def __post_init__(self) -> None:
