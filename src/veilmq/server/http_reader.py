@@ -210,7 +210,7 @@ class RequestReader:
         if name in ONCE:
             self._repeated = name
         if len(self._fields[name]) <= self._limits.head_bytes_max:  # beyond, the head is refused when it is whole
-            self._fields[name] += b", " + value
+            self._fields[name] += b"," + value  # without a space, as signatures are calculated
 
     def _ignore_upgrades(self, rest: memoryview) -> None:
         """Read requests as if they had not offered another protocol, as RFC 9110 (7.8) allows; ``rest`` follows one.

@@ -89,6 +89,20 @@ class ListMessageMoveTasksRequest(Shape, frozen=True, kw_only=True):
     max_results: Integer | None = None
 
 
+class AddPermissionRequest(QueueRequest, frozen=True, kw_only=True):
+    """AddPermission."""
+
+    label: str | None = None
+    aws_account_ids: list[str] | None = None
+    actions: list[str] | None = None
+
+
+class RemovePermissionRequest(QueueRequest, frozen=True, kw_only=True):
+    """RemovePermission."""
+
+    label: str | None = None
+
+
 class MessageToSend(Shape, frozen=True, kw_only=True):
     """What SendMessage and each entry of SendMessageBatch have in common."""
 

@@ -1,0 +1,64 @@
+"""A credentials file for tests: two accounts, a user, keys that end; and clients that hold one of its keys."""
+
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+from veilmq.testing import RunningServer
+
+OWNER, FRIEND = "111111111111", "222222222222"
+REGION = "eu-west-1"
+SECRETS = {"AKIDOWNER": "secret/of+owner", "AKIDCAROL": "secret of carol", "AKIDFRIEND": "friend's", "ASIDBOB": "bob's"}
+TOKEN = "the/token+of=bob"
+
+TEXT = f"""
+[[accounts]]
+id = "{OWNER}"
+name = "the owner"
+
+[[accounts.keys]]
+id = "AKIDOWNER"
+secret = "{SECRETS["AKIDOWNER"]}"
+
+[[accounts.keys]]
+id = "AKIDCAROL"
+secret = "{SECRETS["AKIDCAROL"]}"
+user = "carol"
+
+[[accounts]]
+id = "{FRIEND}"
+name = "a friend"
+
+[[accounts.keys]]
+id = "AKIDFRIEND"
+secret = "{SECRETS["AKIDFRIEND"]}"
+
+[[accounts.keys]]
+id = "ASIDBOB"
+secret = "{SECRETS["ASIDBOB"]}"
+user = "bob"
+session_token = "{TOKEN}"
+expires = 2100-01-01T00:00:00Z
+"""
+
+
+def written(path: Path, text: str = TEXT) -> Path:
+    """Return ``path``, which is a credentials file now."""
+    path.touch(mode=0o600)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def client(server: RunningServer, key: str = "AKIDOWNER", **other: Any) -> Any:
+    """Return a boto3 client that signs with ``key``, or as ``other`` arguments say."""
+    arguments: dict[str, Any] = {
+        "endpoint_url": server.endpoint,
+        "region_name": REGION,
+        "aws_access_key_id": key,
+        "aws_secret_access_key": SECRETS.get(key, "none"),
+        "aws_session_token": TOKEN if key.startswith("ASID") else None,
+        "config": Config(retries={"total_max_attempts": 1}, read_timeout=30),
+    }
+    return boto3.client("sqs", **arguments | other)
