@@ -93,9 +93,12 @@ class Batch:
         if isinstance(error, apsw.FullError):
             if self._journal.shorten_log():
                 return [], StoreFull()  # there is room again: once more with everyone
+            is_news = not self._machine.space.is_short
             self._machine.space.run_out()
             log.warning("the disk is full: refusing the sends of a batch of %d commands", len(self._entries))
             needy = [entry for entry in self._entries if isinstance(entry[0], _NEED_ROOM)]
+            if not needy and is_news:
+                return [], StoreFull()  # once more with everyone, now that no receive moves dead letters
             return needy or self._entries, StoreFull()
         alone = len(self._answers) < len(self._entries)
         if not alone and not self._careful and not isinstance(error, _NOBODYS_FAULT):

@@ -26,6 +26,7 @@ from veilmq.engines.embedded.folder import FolderLock, open_journal
 from veilmq.engines.embedded.janitor import Janitor
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.machine import Machine
+from veilmq.engines.embedded.mover import Mover
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.space import Space
 
@@ -69,6 +70,8 @@ class EmbeddedEngine:
         self._committer = kind(journal=journal, space=self._space, committed=self._committed)
         self._janitor = Janitor(submit=self.submit, clock=clock)
         self._janitor.wake()
+        self._mover = Mover(submit=self.submit, clock=clock)
+        self._mover.look(self._machine.moves.due_ms)
 
     @classmethod
     def open(
@@ -130,7 +133,7 @@ class EmbeddedEngine:
 
     async def close(self) -> None:
         """Finish what was submitted, refuse what comes, and let go of the folder."""
-        self._janitor.stop()
+        self._stop_helpers()
         self._refusal = self._refusal or ShuttingDown()
         while self._running:
             self._rest.clear()
@@ -142,6 +145,10 @@ class EmbeddedEngine:
                 self._journal.close()
             finally:
                 self._release()
+
+    def _stop_helpers(self) -> None:
+        self._janitor.stop()
+        self._mover.stop()
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -189,6 +196,7 @@ class EmbeddedEngine:
         if error is None:
             self._deliver()
             self._mind_the_janitor()
+            self._mover.look(self._machine.moves.due_ms)
         elif isinstance(error, apsw.FullError):
             self._try_again(error)
         else:
@@ -219,7 +227,7 @@ class EmbeddedEngine:
     def _fail(self, error: BaseException) -> None:
         log.critical("the store failed; what was not acknowledged may or may not be kept", exc_info=error)
         self._refusal = OutcomeUnknown()
-        self._janitor.stop()
+        self._stop_helpers()
         self._batch.fail(self._refusal)
         while self._pending:
             self._loop.call_soon(self._pending.popleft()[1], self._refusal)
