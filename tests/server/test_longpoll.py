@@ -21,7 +21,7 @@ from veilmq.core.commands import (
 from veilmq.core.errors import InternalError, QueueNotFound
 from veilmq.core.ports import Done
 from veilmq.core.results import Received
-from veilmq.engines.embedded import EmbeddedEngine
+from veilmq.engines.embedded import EmbeddedEngine, EngineOptions
 from veilmq.engines.execute import execute
 from veilmq.server.longpoll import LongPolls, Poll
 from veilmq.testing import VirtualClock
@@ -50,7 +50,8 @@ class Bench:
         """Made in the event loop."""
         self.clock = VirtualClock()
         self.start_ms = self.clock.now_ms()
-        self.engine = Faulty.open(None, clock=self.clock)
+        options = EngineOptions(purge_pause_s=0, queue_name_pause_s=0)
+        self.engine = Faulty.open(None, clock=self.clock, options=options)
         self.polls = LongPolls(engine=self.engine, clock=self.clock)
         self.heard: list[tuple[str, int, Any]] = []
 
