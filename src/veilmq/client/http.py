@@ -18,8 +18,8 @@ from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SQS_LIST_RESULTS, SQS_RECEIVE_WAIT_S
 from veilmq.core.properties import Attribute
 from veilmq.core.settings import SettingValue
-from veilmq.wire.sqs import requests, responses
-from veilmq.wire.sqs.settings import ALL
+from veilmq.wire.sqs import RequestContext, requests, responses
+from veilmq.wire.sqs.settings import ALL, QUEUE_ARN
 from veilmq.wire.sqs.shapes import Shape
 
 
@@ -49,10 +49,21 @@ class HttpQueueClient:
         """Close the idle connections."""
         self._transport.close()
 
-    def create_queue(self, queue: str, settings: Mapping[str, SettingValue] | None = None) -> str:
-        """Create ``queue``, or find it with the same settings (fields of ``QueueSettings``); answers its URL."""
-        attributes = translation.write_settings(settings or {})
-        request = requests.CreateQueueRequest(queue_name=queue, attributes=attributes)
+    def create_queue(
+        self,
+        queue: str,
+        settings: Mapping[str, SettingValue] | None = None,
+        *,
+        tags: Mapping[str, str] | None = None,
+    ) -> str:
+        """Create ``queue``, or find it with the same settings (fields of ``QueueSettings``); answers its URL.
+
+        Settings name other queues by their plain names. ``tags`` are those of a new queue.
+        """
+        attributes = self._attributes(settings or {})
+        request = requests.CreateQueueRequest(
+            queue_name=queue, attributes=attributes or None, tags=dict(tags or {}) or None
+        )
         return self._transport.call("CreateQueue", request, responses.QueueUrlResult).queue_url
 
     def queue_url(self, queue: str) -> str:
@@ -80,7 +91,7 @@ class HttpQueueClient:
 
     def set(self, queue: str, settings: Mapping[str, SettingValue]) -> None:
         """Change the supplied settings of ``queue``; messages in flight keep their deadlines."""
-        attributes = translation.write_settings(settings)
+        attributes = self._attributes(settings)
         request = requests.SetQueueAttributesRequest(queue_url=self._url(queue), attributes=attributes)
         self._transport.call("SetQueueAttributes", request, Nothing)
 
@@ -159,6 +170,25 @@ class HttpQueueClient:
             queue_name_prefix=prefix or None, next_token=token, max_results=SQS_LIST_RESULTS.maximum
         )
         return self._transport.call("ListQueues", request, responses.ListQueuesResult)
+
+    def _attributes(self, settings: Mapping[str, SettingValue]) -> dict[str, str]:
+        """Return ``settings`` as the wire has them, with the ARNs of the queues that they name."""
+        named = dict(settings)
+        context = RequestContext(base_url="")
+        if isinstance(queue := settings.get("dead_letter_queue"), str) and queue:
+            context, named["dead_letter_queue"] = self._place(queue)
+        if isinstance(sources := settings.get("redrive_sources"), tuple) and sources:
+            places = [self._place(source) for source in sources]
+            context, named["redrive_sources"] = places[0][0], tuple(place[1] for place in places)
+        return translation.write_settings(named, context)
+
+    def _place(self, queue: str) -> tuple[RequestContext, str]:
+        return translation.place_of(self._arn(queue))
+
+    def _arn(self, queue: str) -> str:
+        request = requests.GetQueueAttributesRequest(queue_url=self._url(queue), attribute_names=[QUEUE_ARN])
+        reply = self._transport.call("GetQueueAttributes", request, responses.GetQueueAttributesResult)
+        return (reply.attributes or {}).get(QUEUE_ARN, "")
 
     def _url(self, queue: str) -> str:
         url = self._urls.get(queue)

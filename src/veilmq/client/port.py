@@ -19,8 +19,17 @@ from veilmq.core.settings import SettingValue
 class QueueClient(Protocol):
     """What can be asked of a queue server; implementations may be shared by threads."""
 
-    def create_queue(self, queue: str, settings: Mapping[str, SettingValue] | None = None) -> str:
-        """Create ``queue``, or find it with the same settings (fields of ``QueueSettings``); answers its URL."""
+    def create_queue(
+        self,
+        queue: str,
+        settings: Mapping[str, SettingValue] | None = None,
+        *,
+        tags: Mapping[str, str] | None = None,
+    ) -> str:
+        """Create ``queue``, or find it with the same settings (fields of ``QueueSettings``); answers its URL.
+
+        Settings name other queues by their plain names. ``tags`` are those of a new queue.
+        """
 
     def queue_url(self, queue: str) -> str:
         """Return the URL of ``queue``."""

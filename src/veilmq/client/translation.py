@@ -9,17 +9,23 @@ from veilmq.client.transport import UNEXPECTED_REPLY
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.properties import Attribute
 from veilmq.core.settings import QueueSettings, SettingValue
-from veilmq.wire.sqs import responses
-from veilmq.wire.sqs.settings import SETTINGS, attribute_of
+from veilmq.wire.sqs import RequestContext, SqsError, responses
+from veilmq.wire.sqs.names import queue_of_arn
+from veilmq.wire.sqs.settings import QUEUE_ARN, SETTABLE, SETTINGS, attribute_of, read_settings
 from veilmq.wire.sqs.shapes import AttributeValue
 
 
-def write_settings(settings: Mapping[str, SettingValue]) -> dict[str, str] | None:
-    """Return settings (fields of ``QueueSettings``) as queue attributes, ``None`` when there are none."""
+def write_settings(settings: Mapping[str, SettingValue], context: RequestContext) -> dict[str, str]:
+    """Return settings (fields of ``QueueSettings``) as queue attributes; ``context`` has the region of other queues.
+
+    Raises ``ValueError`` for a field that no queue has.
+    """
     for field in settings:
-        if field not in QueueSettings.__struct_fields__:
-            raise ValueError(f"{field!r} is no setting of a queue; there are {', '.join(_FIELDS)}")
-    return {attribute_of(field): str(value) for field, value in settings.items()} or None
+        if field not in SETTABLE:
+            raise ValueError(f"{field!r} is no setting of a queue; there are {', '.join(SETTABLE)}")
+    wanted = QueueSettings().changed(settings)
+    names = dict.fromkeys(map(attribute_of, settings))
+    return {name: SETTINGS[name].kind.write(wanted, context) or "" for name in names}
 
 
 def write_attributes(attributes: Mapping[str, Attribute]) -> dict[str, AttributeValue] | None:
@@ -36,14 +42,14 @@ def read_status(queue: str, url: str, attributes: Mapping[str, str]) -> QueueSta
         return QueueStatus(
             queue=queue,
             url=url,
-            settings=QueueSettings().changed({row.field: int(attributes[name]) for name, row in SETTINGS.items()}),
+            settings=_read_settings(attributes),
             visible=int(attributes["ApproximateNumberOfMessages"]),
             in_flight=int(attributes["ApproximateNumberOfMessagesNotVisible"]),
             delayed=int(attributes["ApproximateNumberOfMessagesDelayed"]),
             created_at_ms=int(attributes["CreatedTimestamp"]) * SECOND_MS,
             modified_at_ms=int(attributes["LastModifiedTimestamp"]) * SECOND_MS,
         )
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, SqsError) as error:
         raise ClientError(UNEXPECTED_REPLY, f"The queue's attributes lack a usable {error}.", 200) from error
 
 
@@ -71,4 +77,16 @@ def _read_attributes(attributes: Mapping[str, AttributeValue]) -> dict[str, Attr
     }
 
 
-_FIELDS = QueueSettings.__struct_fields__
+def _read_settings(attributes: Mapping[str, str]) -> QueueSettings:
+    context, queue = place_of(attributes[QUEUE_ARN])
+    known = {name: text for name, text in attributes.items() if name in SETTINGS}
+    return QueueSettings().changed(read_settings(known, queue, context))
+
+
+def place_of(arn: str) -> tuple[RequestContext, str]:
+    """Return the surroundings of the queue at ``arn`` and its full name; raises ``ValueError`` where it is none."""
+    context = RequestContext(base_url="", region=(arn.split(":") + [""] * 3)[3])
+    queue = queue_of_arn(arn, context)
+    if queue is None:
+        raise ValueError(arn)
+    return context, queue

@@ -11,7 +11,7 @@ from veilmq.core.results import QueueCounts, QueueView, Received, ReceivedMessag
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.sqs import Call, RequestContext, SqsError, decode
 
-CONTEXT = RequestContext(base_url="http://127.0.0.1:9324")
+CONTEXT = RequestContext(base_url="http://127.0.0.1:9324", token_key=bytes(range(32)))
 URL = "http://127.0.0.1:9324/000000000000/orders"
 QUEUE = "000000000000/orders"
 ID = bytes(range(16))
@@ -45,7 +45,14 @@ def refusal(action: str, **members: Any) -> SqsError:
     return caught.value
 
 
-def message(*, body: str = "hello", properties: bytes = b"", receive_count: int = 1) -> ReceivedMessage:
+def message(
+    *,
+    body: str = "hello",
+    properties: bytes = b"",
+    receive_count: int = 1,
+    sequence: int | None = None,
+    source: str | None = None,
+) -> ReceivedMessage:
     """Return a message as the engine hands it out."""
     return ReceivedMessage(
         id=ID,
@@ -57,6 +64,8 @@ def message(*, body: str = "hello", properties: bytes = b"", receive_count: int 
         receive_count=receive_count,
         visible_at_ms=1_700_000_031_000,
         priority=8,
+        sequence=sequence,
+        source=source,
     )
 
 

@@ -3,19 +3,22 @@
 ``CASES`` has at least one case for each (action, error) of the table of actions, and no case that it does not list.
 """
 
+import inspect
+import json
+from base64 import b64encode
 from itertools import chain
 from typing import Any, NamedTuple
 
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.wire.sqs.asking import CONTEXT, QUEUE, SENT, ask, entries, refusal
+from tests.wire.sqs.asking import CONTEXT, ID_TEXT, QUEUE, SENT, ask, entries, refusal
 from tests.wire.sqs.client import exceptions, header_fields, understood
 from veilmq.core import errors as core
-from veilmq.core.results import LeaseChange, ReceiptState
+from veilmq.core.results import LeaseChange, ReceiptState, Received
 from veilmq.wire.sqs import ACTIONS, Reply, SqsError, decode, encode_error, errors
 from veilmq.wire.sqs.actions import BY_PROTOCOL, EVERYWHERE, WITH_CREDENTIALS
-from veilmq.wire.sqs.errors import CODES, Code, from_core
+from veilmq.wire.sqs.errors import ANSWERS, CODES, Code, from_core
 
 
 class Case(NamedTuple):
@@ -30,6 +33,9 @@ class Case(NamedTuple):
 
 NO_QUEUE = core.QueueNotFound(QUEUE)
 NO_RECEIPT = core.ReceiptInvalid()
+ARN = "arn:aws:sqs:us-east-1:000000000000:orders"
+HANDLE = b64encode(json.dumps({"taskId": ID_TEXT, "sourceArn": ARN}).encode()).decode()
+LISTED = {"a": {"DataType": "String", "StringListValues": ["a"]}}
 GONE = LeaseChange(state=ReceiptState.GONE)
 LIVE = LeaseChange(state=ReceiptState.LIVE)
 
@@ -38,6 +44,10 @@ ONE_MEMBER: dict[str, dict[str, Any]] = {
     "PurgeQueue": {},
     "GetQueueAttributes": {},
     "SetQueueAttributes": {"Attributes": {"DelaySeconds": "1"}},
+    "TagQueue": {"Tags": {"a": "b"}},
+    "UntagQueue": {"TagKeys": ["a"]},
+    "ListQueueTags": {},
+    "ListDeadLetterSourceQueues": {},
     "SendMessage": {"MessageBody": "x"},
     "SendMessageBatch": {"Entries": entries(1, MessageBody="x")},
     "ReceiveMessage": {},
@@ -84,8 +94,28 @@ SETTINGS = [
         Case(
             action,
             errors.UNSUPPORTED_OPERATION,
+            name | {"Attributes": {"Policy": "{}"}},
+            "does not support the queue attribute Policy",
+        ),
+        Case(
+            action,
+            errors.INVALID_PARAMETER_VALUE,
             name | {"Attributes": {"RedrivePolicy": "{}"}},
-            "does not support the queue attribute RedrivePolicy",
+            "Value {} for parameter RedrivePolicy is invalid. Reason: Redrive policy does not contain mandatory",
+        ),
+        Case(
+            action,
+            errors.INVALID_PARAMETER_VALUE,
+            name | {"Attributes": {"DelaySeconds": "1"}},
+            "for parameter RedrivePolicy is invalid. Reason: Dead letter target does not exist.",
+            core.DeadLetterQueueRefused("000000000000/dead", "Dead letter target does not exist."),
+        ),
+        Case(
+            action,
+            errors.INVALID_ATTRIBUTE_VALUE,
+            name | {"Attributes": {"DelaySeconds": "1"}},
+            "Invalid value for the parameter SqsManagedSseEnabled. Reason: One kind of encryption at a time.",
+            core.SettingsConflict("managed_encryption", "One kind of encryption at a time."),
         ),
     )
 ]
@@ -106,14 +136,100 @@ OTHERS = [
         "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length",
     ),
     Case(
-        "CreateQueue", errors.UNSUPPORTED_OPERATION, {"QueueName": "a.fifo"}, "not support FIFO queues; choose a name"
+        "CreateQueue",
+        errors.QUEUE_DELETED_RECENTLY,
+        {"QueueName": "a"},
+        "You must wait 60 seconds after deleting a queue before you can create another with the same name.",
+        core.QueueDeletedRecently(QUEUE, 60),
     ),
     Case(
-        "CreateQueue",
-        errors.UNSUPPORTED_OPERATION,
-        {"QueueName": "a", "tags": {"a": "b"}},
-        "tags of queues; leave them out.",
+        "PurgeQueue",
+        errors.PURGE_IN_PROGRESS,
+        {},
+        "Only one PurgeQueue operation on orders is allowed every 60 seconds.",
+        core.PurgeInProgress(QUEUE, 60),
     ),
+    Case("TagQueue", errors.MISSING_PARAMETER, {"Tags": {}}, "parameter Tags."),
+    Case("TagQueue", errors.INVALID_PARAMETER_VALUE, {"Tags": {"aws:a": "b"}}, "does not begin with aws:."),
+    Case(
+        "TagQueue",
+        errors.INVALID_PARAMETER_VALUE,
+        {"Tags": {"a": "b"}},
+        "Too many tags: a queue may have 50.",
+        core.TooManyTags(50),
+    ),
+    Case("UntagQueue", errors.MISSING_PARAMETER, {"TagKeys": []}, "parameter TagKeys."),
+    Case("UntagQueue", errors.INVALID_PARAMETER_VALUE, {"TagKeys": [""]}, "A tag's key has 1 to 128 characters"),
+    Case(
+        "ListDeadLetterSourceQueues",
+        errors.INVALID_PARAMETER_VALUE,
+        {"NextToken": "!"},
+        "Invalid or expired next token",
+    ),
+    Case("StartMessageMoveTask", errors.MISSING_PARAMETER, {}, "parameter SourceArn."),
+    Case(
+        "StartMessageMoveTask",
+        errors.INVALID_PARAMETER_VALUE,
+        {"SourceArn": ARN, "MaxNumberOfMessagesPerSecond": 501},
+        "Value 501 for parameter MaxNumberOfMessagesPerSecond is invalid. Reason: Must be between 1 and 500",
+    ),
+    Case(
+        "StartMessageMoveTask",
+        errors.INVALID_PARAMETER_VALUE,
+        {"SourceArn": ARN},
+        "Source queue must be configured as a Dead Letter Queue.",
+        core.NotADeadLetterQueue(QUEUE),
+    ),
+    Case(
+        "StartMessageMoveTask",
+        errors.INVALID_PARAMETER_VALUE,
+        {"SourceArn": ARN},
+        "There is already a task running. Only one active task is allowed for a source queue arn at a given time.",
+        core.MoveTaskRunning(QUEUE),
+    ),
+    Case(
+        "StartMessageMoveTask",
+        errors.INVALID_PARAMETER_VALUE,
+        {"SourceArn": ARN, "DestinationArn": ARN},
+        f"Value {ARN} for parameter DestinationArn is invalid. Reason: Not that one.",
+        core.DestinationRefused(QUEUE, "Not that one."),
+    ),
+    Case(
+        "StartMessageMoveTask",
+        errors.RESOURCE_NOT_FOUND,
+        {"SourceArn": "x"},
+        "The resource that you specified for the SourceArn parameter doesn't exist.",
+    ),
+    Case("StartMessageMoveTask", errors.RESOURCE_NOT_FOUND, {"SourceArn": ARN}, "for the SourceArn", NO_QUEUE),
+    Case(
+        "StartMessageMoveTask",
+        errors.RESOURCE_NOT_FOUND,
+        {"SourceArn": ARN, "DestinationArn": f"{ARN}-2"},
+        "The resource that you specified for the DestinationArn parameter doesn't exist.",
+        core.QueueNotFound(f"{QUEUE}-2"),
+    ),
+    Case("CancelMessageMoveTask", errors.MISSING_PARAMETER, {}, "parameter TaskHandle."),
+    Case(
+        "CancelMessageMoveTask",
+        errors.INVALID_PARAMETER_VALUE,
+        {"TaskHandle": "x"},
+        "Value for parameter TaskHandle is invalid.",
+    ),
+    Case(
+        "CancelMessageMoveTask",
+        errors.RESOURCE_NOT_FOUND,
+        {"TaskHandle": HANDLE},
+        "Task does not exist.",
+        core.MoveTaskNotFound(),
+    ),
+    Case("ListMessageMoveTasks", errors.MISSING_PARAMETER, {}, "parameter SourceArn."),
+    Case(
+        "ListMessageMoveTasks",
+        errors.INVALID_PARAMETER_VALUE,
+        {"SourceArn": ARN, "MaxResults": 11},
+        "Value 11 for parameter MaxResults is invalid. Reason: Must be between 1 and 10, if provided.",
+    ),
+    Case("ListMessageMoveTasks", errors.RESOURCE_NOT_FOUND, {"SourceArn": ARN}, "for the SourceArn", NO_QUEUE),
     Case(
         "CreateQueue",
         errors.QUEUE_NAME_EXISTS,
@@ -163,8 +279,22 @@ OTHERS = [
     Case(
         "SendMessage",
         errors.UNSUPPORTED_OPERATION,
-        {"MessageBody": "x", "MessageGroupId": "g"},
-        "does not support MessageGroupId",
+        {"MessageBody": "x", "MessageAttributes": LISTED},
+        "does not support list values in message attributes",
+    ),
+    Case(
+        "SendMessage",
+        errors.MISSING_PARAMETER,
+        {"MessageBody": "x"},
+        "The request must contain the parameter MessageGroupId.",
+        [core.GroupMissing()],
+    ),
+    Case(
+        "SendMessage",
+        errors.INVALID_PARAMETER_VALUE,
+        {"MessageBody": "x"},
+        "either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly",
+        [core.DeduplicationIdMissing()],
     ),
     Case(
         "SendMessageBatch",
@@ -190,6 +320,13 @@ OTHERS = [
         {"VisibilityTimeout": 43_201},
         "Value 43201 for parameter VisibilityTimeout is invalid. Reason: Must be between 0 and 43200, if provided.",
     ),
+    Case(
+        "ReceiveMessage",
+        errors.OVER_LIMIT,
+        {},
+        "The maximum number of messages of this queue is in flight",
+        Received(messages=[], next_due_ms=None, receive_wait_s=0, over_limit=True),
+    ),
     Case("ReceiveMessage", errors.INVALID_ATTRIBUTE_NAME, {"AttributeNames": ["Foo"]}, "Unknown Attribute Foo."),
     Case(
         "ReceiveMessage",
@@ -204,6 +341,13 @@ OTHERS = [
         {"ReceiptHandle": "r"},
         "The input receipt handle is invalid.",
         [NO_RECEIPT],
+    ),
+    Case(
+        "DeleteMessage",
+        errors.INVALID_PARAMETER_VALUE,
+        {"QueueUrl": f"{QUEUE}.fifo", "ReceiptHandle": "r"},
+        "Value r for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired.",
+        [ReceiptState.EXPIRED],
     ),
     Case("ChangeMessageVisibility", errors.MISSING_PARAMETER, {"ReceiptHandle": "r"}, "parameter VisibilityTimeout."),
     Case(
@@ -252,8 +396,22 @@ ENTRY_CASES = [
     Case(
         "SendMessageBatch",
         errors.UNSUPPORTED_OPERATION,
-        {"MessageBody": "x", "MessageGroupId": "g"},
-        "does not support MessageGroupId",
+        {"MessageBody": "x", "MessageAttributes": LISTED},
+        "does not support list values in message attributes",
+    ),
+    Case(
+        "SendMessageBatch",
+        errors.MISSING_PARAMETER,
+        {"MessageBody": "x"},
+        "The request must contain the parameter MessageGroupId.",
+        core.GroupMissing(),
+    ),
+    Case(
+        "SendMessageBatch",
+        errors.INVALID_PARAMETER_VALUE,
+        {"MessageBody": "x"},
+        "either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly",
+        core.DeduplicationIdMissing(),
     ),
     Case("DeleteMessageBatch", errors.MISSING_PARAMETER, {}, "parameter ReceiptHandle."),
     Case(
@@ -262,6 +420,13 @@ ENTRY_CASES = [
         {"ReceiptHandle": "r"},
         "The input receipt handle is invalid.",
         NO_RECEIPT,
+    ),
+    Case(
+        "DeleteMessageBatch",
+        errors.INVALID_PARAMETER_VALUE,
+        {"ReceiptHandle": "r"},
+        "Reason: The receipt handle has expired.",
+        ReceiptState.SUPERSEDED,
     ),
     Case("ChangeMessageVisibilityBatch", errors.MISSING_PARAMETER, {"ReceiptHandle": "r"}, "VisibilityTimeout."),
     Case(
@@ -330,7 +495,8 @@ def test_an_entry_fails_alone(case: Case) -> None:
     """The entry is listed under Failed; its neighbour's outcome is untouched."""
     action = case.action
     good = ONE_MEMBER[action]["Entries"][0] | {"Id": "good"}
-    call = ask(action, Entries=[case.members | {"Id": "bad"}, good])
+    queue = f"{QUEUE}.fifo" if isinstance(case.result, ReceiptState) else QUEUE
+    call = ask(action, QueueUrl=queue, Entries=[case.members | {"Id": "bad"}, good])
     fine: Any = {"SendMessageBatch": SENT, "DeleteMessageBatch": ReceiptState.LIVE}.get(action, LIVE)
     results = [fine] if case.result is None else [case.result, fine]
     told = understood(action, call.encode(results))
@@ -380,6 +546,12 @@ def test_our_failure_in_a_batch_entry_is_not_the_senders_fault() -> None:
     call = ask("DeleteMessageBatch", **ONE_MEMBER["DeleteMessageBatch"])
     (failed,) = understood("DeleteMessageBatch", call.encode([core.InternalError()]))["Failed"]
     assert (failed["Code"], failed["SenderFault"]) == ("InternalFailure", False)
+
+
+def test_every_error_of_core_has_an_answer() -> None:
+    """None of them is an unforeseen one, on whichever action it comes."""
+    kinds = {kind for _, kind in inspect.getmembers(core, inspect.isclass) if issubclass(kind, core.VeilmqError)}
+    assert set(ANSWERS) == kinds - {core.VeilmqError}
 
 
 def test_an_error_that_no_row_knows_says_nothing_of_itself() -> None:

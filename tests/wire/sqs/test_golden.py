@@ -6,14 +6,31 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from tests.wire.sqs.asking import CONTEXT, ID_TEXT, QUEUE, SENT, URL, VIEW, message, received
+from tests.wire.sqs.asking import CONTEXT, ID, ID_TEXT, QUEUE, SENT, URL, VIEW, message, received
 from tests.wire.sqs.client import understood
 from veilmq.core import commands as core
 from veilmq.core.errors import ReceiptInvalid
-from veilmq.core.results import LeaseChange, QueuePage, ReceiptState
+from veilmq.core.results import LeaseChange, MoveStatus, MoveTask, QueuePage, ReceiptState
+from veilmq.core.settings import QueueSettings
 from veilmq.wire.sqs import ACTIONS, decode
 
 MD5_OF_HELLO = "5d41402abc4b2a76b9719d911017c592"
+ARN = "arn:aws:sqs:us-east-1:000000000000:orders"
+JOBS_ARN = "arn:aws:sqs:us-east-1:000000000000:jobs"
+HANDLE = (
+    "eyJ0YXNrSWQiOiIwMDAxMDIwMy0wNDA1LTA2MDctMDgwOS0wYTBiMGMwZDBlMGYiLCJzb3VyY2VBcm4iOiJhcm46YXdzOnNxczp1"
+    "cy1lYXN0LTE6MDAwMDAwMDAwMDAwOm9yZGVycyJ9"
+)
+TASK = MoveTask(
+    id=ID,
+    source=QUEUE,
+    destination="000000000000/jobs",
+    moves_per_s_max=500,
+    status=MoveStatus.RUNNING,
+    messages_moved=2,
+    messages_to_move=7,
+    started_at_ms=1_700_000_000_123,
+)
 LIVE = LeaseChange(state=ReceiptState.LIVE, visible_at_ms=1)
 
 
@@ -41,7 +58,7 @@ PAIRS = [
         {"QueueNamePrefix": "o", "MaxResults": 1},
         core.ListQueues(account="000000000000", prefix="o", count=1),
         QueuePage(names=["orders"], more=True),
-        {"QueueUrls": [URL], "NextToken": "b3JkZXJz"},
+        {"QueueUrls": [URL], "NextToken": "TFgCOcDh8KgaDvlBekrqkm9yZGVycw=="},
     ),
     Pair("DeleteQueue", {"QueueUrl": URL}, core.DeleteQueue(queue=QUEUE), None, {}),
     Pair("PurgeQueue", {"QueueUrl": URL}, core.PurgeQueue(queue=QUEUE), None, {}),
@@ -57,6 +74,7 @@ PAIRS = [
                 "MessageRetentionPeriod": "345600",
                 "DelaySeconds": "0",
                 "ReceiveMessageWaitTimeSeconds": "0",
+                "SqsManagedSseEnabled": "true",
                 "QueueArn": "arn:aws:sqs:us-east-1:000000000000:orders",
                 "ApproximateNumberOfMessages": "3",
                 "ApproximateNumberOfMessagesNotVisible": "2",
@@ -72,6 +90,71 @@ PAIRS = [
         core.SetQueue(queue=QUEUE, settings={"receive_wait_s": 20}),
         None,
         {},
+    ),
+    Pair(
+        "TagQueue",
+        {"QueueUrl": URL, "Tags": {"team": "a"}},
+        core.TagQueue(queue=QUEUE, tags={"team": "a"}),
+        None,
+        {},
+    ),
+    Pair(
+        "UntagQueue",
+        {"QueueUrl": URL, "TagKeys": ["team", "stage"]},
+        core.TagQueue(queue=QUEUE, removed=("team", "stage")),
+        None,
+        {},
+    ),
+    Pair(
+        "ListQueueTags",
+        {"QueueUrl": URL},
+        core.ShowQueue(queue=QUEUE),
+        msgspec.structs.replace(VIEW, settings=QueueSettings(tags={"team": "a"})),
+        {"Tags": {"team": "a"}},
+    ),
+    Pair(
+        "ListDeadLetterSourceQueues",
+        {"QueueUrl": URL, "MaxResults": 1},
+        core.ListDeadLetterSources(queue=QUEUE, count=1),
+        QueuePage(names=["000000000000/jobs"], more=True),
+        {
+            "queueUrls": ["http://127.0.0.1:9324/000000000000/jobs"],
+            "NextToken": "zH8ky-MYYg4nkoyLPZN_ITAwMDAwMDAwMDAwMC9qb2Jz",
+        },
+    ),
+    Pair(
+        "StartMessageMoveTask",
+        {"SourceArn": ARN, "DestinationArn": JOBS_ARN, "MaxNumberOfMessagesPerSecond": 500},
+        core.StartMove(source=QUEUE, destination="000000000000/jobs", moves_per_s_max=500),
+        TASK,
+        {"TaskHandle": HANDLE},
+    ),
+    Pair(
+        "CancelMessageMoveTask",
+        {"TaskHandle": HANDLE},
+        core.CancelMove(task=ID),
+        TASK,
+        {"ApproximateNumberOfMessagesMoved": 2},
+    ),
+    Pair(
+        "ListMessageMoveTasks",
+        {"SourceArn": ARN, "MaxResults": 10},
+        core.ListMoves(source=QUEUE, count=10),
+        [TASK],
+        {
+            "Results": [
+                {
+                    "TaskHandle": HANDLE,
+                    "Status": "RUNNING",
+                    "SourceArn": ARN,
+                    "DestinationArn": JOBS_ARN,
+                    "MaxNumberOfMessagesPerSecond": 500,
+                    "ApproximateNumberOfMessagesMoved": 2,
+                    "ApproximateNumberOfMessagesToMove": 7,
+                    "StartedTimestamp": 1_700_000_000_123,
+                }
+            ]
+        },
     ),
     Pair(
         "SendMessage",

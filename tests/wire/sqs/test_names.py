@@ -6,7 +6,7 @@ import pytest
 
 from tests.wire.sqs.asking import CONTEXT, ID, ID_TEXT, QUEUE, URL, refusal
 from veilmq.wire.sqs import RequestContext, SqsError, errors, names
-from veilmq.wire.sqs.names import id_text, new_queue, queue_arn, queue_of, queue_url
+from veilmq.wire.sqs.names import id_text, is_fifo, new_queue, queue_arn, queue_of, queue_of_arn, queue_url
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,48 @@ def test_bad_names_of_new_queues(name: str) -> None:
     error = refusal("CreateQueue", QueueName=name)
     assert error.code is errors.INVALID_PARAMETER_VALUE
     assert "1 to 80 in length" in error.message
+
+
+@pytest.mark.parametrize("name", ["a", "A-z_09", "x" * 75])
+def test_good_names_of_new_fifo_queues(name: str) -> None:
+    """The same with .fifo at the end, 80 characters in all."""
+    queue = new_queue(name + ".fifo", CONTEXT, fifo=True)
+    assert queue == f"000000000000/{name}.fifo"
+    assert is_fifo(queue)
+    assert not is_fifo(new_queue(name, CONTEXT))
+
+
+@pytest.mark.parametrize("name", ["orders", "orders.fifo", "x" * 80, "x" * 75 + ".fifo"])
+def test_an_arn_leads_back_to_its_queue(name: str) -> None:
+    """Of any account."""
+    queue = f"111111111111/{name}"
+    assert queue_of_arn(queue_arn(queue, CONTEXT), CONTEXT) == queue
+
+
+@pytest.mark.parametrize(
+    "arn",
+    [
+        "",
+        "orders",
+        "arn:aws:sqs:us-east-1:000000000000",
+        "arn:aws:sqs:us-east-1:000000000000:",
+        "arn:aws:sqs:us-east-1:000000000000:a.b",
+        "arn:aws:sqs:us-east-1:000000000000:a.fifo.fifo",
+        "arn:aws:sqs:us-east-1:000000000000:a:b",
+        "arn:aws:sqs:us-east-1:000000000000:a\n",
+        "arn:aws:sqs:us-east-1:00000000000:a",
+        "arn:aws:sqs:us-east-1:٠٠٠٠٠٠٠٠٠٠٠٠:a",
+        "arn:aws:sqs:eu-west-1:000000000000:a",
+        "arn:aws:sqs::000000000000:a",
+        "arn:aws:sns:us-east-1:000000000000:a",
+        "arn:aws:sqs:us-east-1:000000000000:" + "x" * 81,
+        "arn:aws:sqs:us-east-1:000000000000:" + "x" * 76 + ".fifo",
+        URL,
+    ],
+)
+def test_what_is_no_arn_of_a_queue_here(arn: str) -> None:
+    """Is none, in another region too."""
+    assert queue_of_arn(arn, CONTEXT) is None
 
 
 def test_the_text_of_an_id() -> None:

@@ -6,30 +6,32 @@ from veilmq.wire.sqs import SqsError
 from veilmq.wire.sqs.errors import INVALID_PARAMETER_VALUE, MISSING_PARAMETER
 from veilmq.wire.sqs.parameters import NUMBERS, check_number, required, required_number
 
+RANGES = [
+    ("MaxNumberOfMessages", 1, 10),
+    ("MaxResults", 1, 1000),
+    ("ListMessageMoveTasks.MaxResults", 1, 10),
+    ("MaxNumberOfMessagesPerSecond", 1, 500),
+    ("VisibilityTimeout", 0, 43_200),
+    ("WaitTimeSeconds", 0, 20),
+    ("DelaySeconds", 0, 900),
+]
 
-@pytest.mark.parametrize(
-    ("name", "least", "most"),
-    [
-        ("MaxNumberOfMessages", 1, 10),
-        ("MaxResults", 1, 1000),
-        ("VisibilityTimeout", 0, 43_200),
-        ("WaitTimeSeconds", 0, 20),
-        ("DelaySeconds", 0, 900),
-    ],
-)
+
+@pytest.mark.parametrize(("name", "least", "most"), RANGES)
 def test_both_ends_are_allowed_and_their_neighbours_are_not(name: str, least: int, most: int) -> None:
     """And an absent number is."""
+    member = name.rpartition(".")[2]
     for value in (None, least, most):
         check_number(name, value)
     for value in (least - 1, most + 1, -(2**31), 2**31 - 1):
-        with pytest.raises(SqsError, match=f"^Value {value} for parameter {name} is invalid. Reason: ") as caught:
+        with pytest.raises(SqsError, match=f"^Value {value} for parameter {member} is invalid. Reason: ") as caught:
             check_number(name, value)
         assert caught.value.code is INVALID_PARAMETER_VALUE
 
 
 def test_every_number_is_in_the_table_above() -> None:
     """No range is untested."""
-    assert set(NUMBERS) == {"MaxNumberOfMessages", "MaxResults", "VisibilityTimeout", "WaitTimeSeconds", "DelaySeconds"}
+    assert set(NUMBERS) == {row[0] for row in RANGES}
 
 
 @pytest.mark.parametrize("value", [None, ""])

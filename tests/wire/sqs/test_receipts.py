@@ -1,11 +1,13 @@
-"""What each state of a receipt is answered with: the receipt table of docs/lifecycle.md, its column for SQS."""
+"""What each state of a receipt is answered with: the receipt table of docs/lifecycle.md, its columns for SQS."""
 
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.wire.sqs.asking import answer, entries
+from tests.wire.sqs.asking import QUEUE, answer, entries
 from veilmq.core.results import LeaseChange, ReceiptState
 
+FIFO = QUEUE + ".fifo"
+OUT_OF_ORDER = [ReceiptState.EXPIRED, ReceiptState.SUPERSEDED]
 ACTING = {ReceiptState.LIVE, ReceiptState.EXPIRED}
 
 
@@ -36,3 +38,40 @@ def test_a_change_fails_for_a_message_that_is_gone() -> None:
     members = {"ReceiptHandle": "r", "VisibilityTimeout": 0}
     with pytest.raises(ClientError, match="Value r for parameter ReceiptHandle is invalid"):
         answer("ChangeMessageVisibility", [change(ReceiptState.GONE)], **members)
+
+
+@pytest.mark.parametrize("state", [ReceiptState.LIVE, ReceiptState.GONE])
+def test_a_fifo_delete_succeeds_for_what_is_live_or_gone(state: ReceiptState) -> None:
+    """Repeating a delete is harmless."""
+    assert answer("DeleteMessage", [state], QueueUrl=FIFO, ReceiptHandle="r") == {}
+    told = answer("DeleteMessageBatch", [state], QueueUrl=FIFO, Entries=entries(1, ReceiptHandle="r"))
+    assert told == {"Successful": [{"Id": "e0"}]}
+
+
+@pytest.mark.parametrize("state", OUT_OF_ORDER)
+def test_a_fifo_delete_fails_for_a_receipt_whose_time_is_over(state: ReceiptState) -> None:
+    """Somebody else may be at work on its group."""
+    with pytest.raises(ClientError, match="Value r for parameter ReceiptHandle is invalid") as caught:
+        answer("DeleteMessage", [state], QueueUrl=FIFO, ReceiptHandle="r")
+    check_expired(caught.value)
+    (failed,) = answer("DeleteMessageBatch", [state], QueueUrl=FIFO, Entries=entries(1, ReceiptHandle="r"))["Failed"]
+    assert (failed["Id"], failed["Code"], failed["SenderFault"]) == ("e0", "InvalidParameterValue", True)
+
+
+@pytest.mark.parametrize("state", OUT_OF_ORDER)
+def test_a_fifo_change_fails_for_a_receipt_whose_time_is_over(state: ReceiptState) -> None:
+    """As the delete does."""
+    members = {"ReceiptHandle": "r", "VisibilityTimeout": 0}
+    result = [LeaseChange(state=state)]
+    with pytest.raises(ClientError, match="Value r for parameter ReceiptHandle is invalid") as caught:
+        answer("ChangeMessageVisibility", result, QueueUrl=FIFO, **members)
+    check_expired(caught.value)
+    (failed,) = answer("ChangeMessageVisibilityBatch", result, QueueUrl=FIFO, Entries=entries(1, **members))["Failed"]
+    assert (failed["Id"], failed["Code"]) == ("e0", "InvalidParameterValue")
+    assert answer("ChangeMessageVisibility", [change(ReceiptState.LIVE)], QueueUrl=FIFO, **members) == {}
+
+
+def check_expired(error: ClientError) -> None:
+    """Assert that ``error`` is that of AWS."""
+    assert error.response["Error"]["Code"] == "InvalidParameterValue"
+    assert "Reason: The receipt handle has expired." in error.response["Error"]["Message"]

@@ -1,12 +1,15 @@
 """ReceiveMessage beyond its errors."""
 
 import pytest
+from botocore.exceptions import ClientError
 
-from tests.wire.sqs.asking import QUEUE, answer, ask, message, received
+from tests.wire.sqs.asking import QUEUE, answer, ask, message, received, refusal
 from tests.wire.sqs.client import service_model
 from veilmq.core import properties
 from veilmq.core.commands import Receive
 from veilmq.core.properties import Attribute, Properties
+from veilmq.core.results import Received, ReceivedMessage
+from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.receives import SYSTEM_ATTRIBUTES
 
 TRACED = properties.encode(Properties(system={"AWSTraceHeader": Attribute(type="String", text="Root=1-5")}))
@@ -70,6 +73,68 @@ def test_a_binary_attribute_arrives_as_bytes() -> None:
     carried = properties.encode(Properties(attributes={"a": Attribute(type="Binary.x", data=b"\x00\xff")}))
     (told,) = answer("ReceiveMessage", received(message(properties=carried)), MessageAttributeNames=["All"])["Messages"]
     assert told["MessageAttributes"] == {"a": {"BinaryValue": b"\x00\xff", "DataType": "Binary.x"}}
+
+
+FIFO = QUEUE + ".fifo"
+GROUPED = properties.encode(Properties(group="g", dedup_id="d"))
+
+
+def test_a_message_of_a_fifo_queue_tells_what_it_is() -> None:
+    """Its number, its group and its deduplication id."""
+    told = told_of(message(properties=GROUPED, sequence=7))
+    assert told == ALL | {
+        "SequenceNumber": "10000000000000000007",
+        "MessageGroupId": "g",
+        "MessageDeduplicationId": "d",
+    }
+
+
+def test_a_message_that_was_deduplicated_by_its_content() -> None:
+    """Has the SHA-256 of its body for an id."""
+    told = told_of(message(properties=properties.encode(Properties(group="g")), sequence=0))
+    assert told["MessageDeduplicationId"] == "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
+
+
+def test_a_message_of_a_group_in_a_standard_queue() -> None:
+    """Has its group and nothing else of FIFO queues."""
+    assert told_of(message(properties=properties.encode(Properties(group="g")))) == ALL | {"MessageGroupId": "g"}
+
+
+def test_a_dead_letter_tells_where_it_came_from() -> None:
+    """By the queue's ARN."""
+    told = told_of(message(source="000000000000/jobs"))
+    assert told == ALL | {"DeadLetterQueueSourceArn": "arn:aws:sqs:us-east-1:000000000000:jobs"}
+
+
+def told_of(each: ReceivedMessage) -> dict[str, str]:
+    """Return all system attributes of a message."""
+    (told,) = answer("ReceiveMessage", received(each), MessageSystemAttributeNames=["All"])["Messages"]
+    found: dict[str, str] = told["Attributes"]
+    return found
+
+
+def test_an_attempt_id_goes_to_a_fifo_queue() -> None:
+    """If it keeps the rule."""
+    call = ask("ReceiveMessage", QueueUrl=FIFO, ReceiveRequestAttemptId="x")
+    assert call.command == Receive(queue=FIFO, attempt_id="x")
+    error = refusal("ReceiveMessage", QueueUrl=FIFO, ReceiveRequestAttemptId="a b")
+    assert error.code is errors.INVALID_PARAMETER_VALUE
+
+
+@pytest.mark.parametrize(
+    ("queue_wait_s", "wait_s", "refused"),
+    [(0, None, True), (20, 0, True), (0, 1, False), (1, None, False)],
+)
+def test_a_queue_with_too_many_messages_in_flight(queue_wait_s: int, wait_s: int | None, refused: bool) -> None:
+    """A short poll is refused, one that waited gets nothing; the queue's own wait counts where none was named."""
+    result = Received(messages=[], next_due_ms=None, receive_wait_s=queue_wait_s, over_limit=True)
+    members = {} if wait_s is None else {"WaitTimeSeconds": wait_s}
+    if not refused:
+        assert answer("ReceiveMessage", result, **members) == {}
+        return
+    with pytest.raises(ClientError) as caught:
+        answer("ReceiveMessage", result, **members)
+    assert caught.value.response["Error"]["Code"] == "OverLimit"
 
 
 def test_an_attempt_id_means_nothing_on_a_standard_queue() -> None:

@@ -2,9 +2,11 @@
 
 import msgspec
 import pytest
+from botocore.exceptions import ClientError
 
-from tests.wire.sqs.asking import CONTEXT, VIEW, refusal
+from tests.wire.sqs.asking import CONTEXT, QUEUE, VIEW, answer, refusal
 from tests.wire.sqs.client import service_model
+from veilmq.core.errors import SettingsConflict
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.sqs import SqsError, errors
 from veilmq.wire.sqs.settings import (
@@ -25,7 +27,11 @@ RANGES = {
     "MessageRetentionPeriod": (60, 1_209_600),
     "DelaySeconds": (0, 900),
     "ReceiveMessageWaitTimeSeconds": (0, 20),
+    "KmsDataKeyReusePeriodSeconds": (60, 86_400),
 }
+NOT_ON_THE_WIRE = {"tags", "policy", "in_flight_max"}
+UNSET = {"RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId"}
+FIFO = "000000000000/orders.fifo"
 
 
 def test_the_names_are_those_of_the_service_model() -> None:
@@ -33,24 +39,102 @@ def test_the_names_are_those_of_the_service_model() -> None:
     assert set(service_model().shape_for("QueueAttributeName").enum) == NAMES
 
 
-def test_every_field_of_the_settings_is_one_attribute() -> None:
-    """And back."""
-    fields = {field.name for field in msgspec.structs.fields(QueueSettings)}
-    assert {setting.field for setting in SETTINGS.values()} == fields
-    assert {attribute_of(field) for field in fields} == set(SETTINGS) == set(RANGES)
+def test_every_field_of_the_settings_is_of_one_attribute() -> None:
+    """But for those that another action sets, or nobody."""
+    fields = [field for setting in SETTINGS.values() for field in setting.kind.fields]
+    assert sorted(fields) == sorted({field.name for field in msgspec.structs.fields(QueueSettings)} - NOT_ON_THE_WIRE)
+    assert {attribute_of(field) for field in fields} == set(SETTINGS)
 
 
 @pytest.mark.parametrize("name", list(RANGES))
-def test_the_borders_of_each_setting(name: str) -> None:
+def test_the_borders_of_each_number(name: str) -> None:
     """Both ends are allowed, their neighbours are refused with the range."""
     least, most = RANGES[name]
-    field = SETTINGS[name].field
-    assert read_settings({name: str(least)}) == {field: least}
-    assert read_settings({name: str(most)}) == {field: most}
+    (field,) = SETTINGS[name].kind.fields
+    assert read_settings({name: str(least)}, QUEUE, CONTEXT) == {field: least}
+    assert read_settings({name: str(most)}, QUEUE, CONTEXT) == {field: most}
     for value in (least - 1, most + 1):
         with pytest.raises(SqsError, match=f"between {least} and {most}") as caught:
-            read_settings({name: str(value)})
+            read_settings({name: str(value)}, QUEUE, CONTEXT)
         assert caught.value.code is errors.INVALID_ATTRIBUTE_VALUE
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "changes"),
+    [
+        ("FifoQueue", "true", {"fifo": True}),
+        ("ContentBasedDeduplication", "true", {"content_deduplication": True}),
+        ("ContentBasedDeduplication", "false", {"content_deduplication": False}),
+        ("DeduplicationScope", "messageGroup", {"deduplication_scope": "group"}),
+        ("DeduplicationScope", "queue", {"deduplication_scope": "queue"}),
+        ("FifoThroughputLimit", "perMessageGroupId", {"throughput_limit": "group"}),
+        ("FifoThroughputLimit", "perQueue", {"throughput_limit": "queue"}),
+        ("KmsMasterKeyId", "alias/aws/sqs", {"kms_key": "alias/aws/sqs"}),
+        ("KmsMasterKeyId", "", {"kms_key": ""}),
+        ("SqsManagedSseEnabled", "false", {"managed_encryption": False}),
+    ],
+)
+def test_a_word_is_read_and_written(name: str, text: str, changes: dict[str, object]) -> None:
+    """And what was written is what was read."""
+    assert read_settings({name: text}, FIFO, CONTEXT) == changes
+    settings = QueueSettings(fifo=True).changed(changes)  # type: ignore[arg-type]
+    view = msgspec.structs.replace(VIEW, queue=FIFO, settings=settings)
+    assert describe(view, [name], CONTEXT) == ({name: text} if text else {})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("ContentBasedDeduplication", "True"),
+        ("DeduplicationScope", "group"),
+        ("FifoThroughputLimit", ""),
+        ("SqsManagedSseEnabled", "yes"),
+        ("KmsMasterKeyId", "x" * 2_049),
+        ("KmsMasterKeyId", "a\nb"),
+    ],
+)
+def test_a_word_that_there_is_not(name: str, text: str) -> None:
+    """Is refused with those that there are."""
+    with pytest.raises(SqsError, match=f"^Invalid value for the parameter {name}. Reason: Must be ") as caught:
+        read_settings({name: text}, FIFO, CONTEXT)
+    assert caught.value.code is errors.INVALID_ATTRIBUTE_VALUE
+
+
+@pytest.mark.parametrize("name", [name for name, row in SETTINGS.items() if row.fifo])
+def test_what_only_fifo_queues_have_is_unknown_to_others(name: str) -> None:
+    """As on AWS; and nothing is told of it."""
+    error = refusal("SetQueueAttributes", Attributes={name: "true"})
+    assert (error.code, error.message) == (errors.INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")
+    assert describe(VIEW, [name], CONTEXT) == {}
+
+
+def test_the_attributes_of_a_fifo_queue_that_chose_nothing() -> None:
+    """Are told with their defaults."""
+    view = msgspec.structs.replace(VIEW, queue=FIFO, settings=QueueSettings(fifo=True))
+    assert describe(view, [name for name, row in SETTINGS.items() if row.fifo], CONTEXT) == {
+        "FifoQueue": "true",
+        "ContentBasedDeduplication": "false",
+        "DeduplicationScope": "queue",
+        "FifoThroughputLimit": "perQueue",
+    }
+
+
+def test_the_period_of_a_key_is_told_with_the_key() -> None:
+    """Without one it means nothing."""
+    name = "KmsDataKeyReusePeriodSeconds"
+    assert describe(VIEW, [name], CONTEXT) == {}
+    view = msgspec.structs.replace(VIEW, settings=QueueSettings(kms_key="k"))
+    assert describe(view, [name], CONTEXT) == {name: "300"}
+
+
+def test_a_setting_that_the_engine_refuses_is_named_as_the_wire_has_it() -> None:
+    """With the engine's reason."""
+    attributes = {"FifoThroughputLimit": "perMessageGroupId"}
+    with pytest.raises(ClientError, match=r"parameter DeduplicationScope\. Reason: Why") as caught:
+        answer(
+            "SetQueueAttributes", SettingsConflict("deduplication_scope", "Why."), QueueUrl=FIFO, Attributes=attributes
+        )
+    assert caught.value.response["Error"]["Code"] == "InvalidAttributeValue"
 
 
 @pytest.mark.parametrize("text", ["", " 5", "5 ", "+5", "-0", "5.0", "1e1", "x", "٣", "5\n", "0x5", "9" * 5_000])
@@ -86,7 +170,11 @@ def test_one_attribute_by_its_name() -> None:
 def test_counters_are_told_only_when_asked_for() -> None:
     """A view without counters is enough for the rest."""
     uncounted = msgspec.structs.replace(VIEW, counts=None)
-    assert set(describe(uncounted, NAMES - COUNTED - {"All"}, CONTEXT)) == {*SETTINGS, *READ_ONLY} - COUNTED
+    told = set(describe(uncounted, NAMES - COUNTED - {"All"}, CONTEXT))
+    assert (
+        told
+        == {name for name, row in SETTINGS.items() if row.shows(VIEW.settings)} - UNSET | READ_ONLY.keys() - COUNTED
+    )
 
 
 def test_unknown_names_are_refused() -> None:

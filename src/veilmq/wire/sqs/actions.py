@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from veilmq.wire.sqs import errors, queues, receipts, receives, requests, sends
+from veilmq.wire.sqs import dead_letter_sources, errors, moves, queues, receipts, receives, requests, sends, tags
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import Code, SqsError, not_supported, shown
 from veilmq.wire.sqs.plan import Plan
@@ -72,8 +72,8 @@ _MESSAGE = (
     errors.INVALID_MESSAGE_CONTENTS,
     errors.UNSUPPORTED_OPERATION,
 )
-_DELETE = (errors.RECEIPT_HANDLE_IS_INVALID,)
-_CHANGE = (errors.RECEIPT_HANDLE_IS_INVALID, errors.INVALID_PARAMETER_VALUE)
+_RECEIPT = (errors.RECEIPT_HANDLE_IS_INVALID, errors.INVALID_PARAMETER_VALUE)
+_MOVE = (errors.MISSING_PARAMETER, errors.INVALID_PARAMETER_VALUE, errors.RESOURCE_NOT_FOUND)
 _ENTRY_MEMBERS = (errors.MISSING_PARAMETER,)
 
 _ROWS = (
@@ -85,6 +85,7 @@ _ROWS = (
             errors.MISSING_PARAMETER,
             errors.INVALID_PARAMETER_VALUE,
             errors.QUEUE_NAME_EXISTS,
+            errors.QUEUE_DELETED_RECENTLY,
             *_SETTINGS,
         ),
     ),
@@ -96,7 +97,7 @@ _ROWS = (
     ),
     Action("ListQueues", requests.ListQueuesRequest, queues.list_queues, (errors.INVALID_PARAMETER_VALUE,)),
     Action("DeleteQueue", requests.QueueRequest, queues.delete_queue, _ON_QUEUE),
-    Action("PurgeQueue", requests.QueueRequest, queues.purge_queue, _ON_QUEUE),
+    Action("PurgeQueue", requests.QueueRequest, queues.purge_queue, (*_ON_QUEUE, errors.PURGE_IN_PROGRESS)),
     Action(
         "GetQueueAttributes",
         requests.GetQueueAttributesRequest,
@@ -109,6 +110,18 @@ _ROWS = (
         queues.set_queue_attributes,
         (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE, *_SETTINGS),
     ),
+    Action("TagQueue", requests.TagQueueRequest, tags.tag_queue, (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE)),
+    Action("UntagQueue", requests.UntagQueueRequest, tags.untag_queue, (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE)),
+    Action("ListQueueTags", requests.QueueRequest, tags.list_queue_tags, _ON_QUEUE),
+    Action(
+        "ListDeadLetterSourceQueues",
+        requests.ListDeadLetterSourceQueuesRequest,
+        dead_letter_sources.list_dead_letter_source_queues,
+        (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE),
+    ),
+    Action("StartMessageMoveTask", requests.StartMessageMoveTaskRequest, moves.start_message_move_task, _MOVE),
+    Action("CancelMessageMoveTask", requests.CancelMessageMoveTaskRequest, moves.cancel_message_move_task, _MOVE),
+    Action("ListMessageMoveTasks", requests.ListMessageMoveTasksRequest, moves.list_message_move_tasks, _MOVE),
     Action("SendMessage", requests.SendMessageRequest, sends.send_message, (*_ON_QUEUE, *_MESSAGE)),
     Action(
         "SendMessageBatch",
@@ -121,28 +134,28 @@ _ROWS = (
         "ReceiveMessage",
         requests.ReceiveMessageRequest,
         receives.receive_message,
-        (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE, errors.INVALID_ATTRIBUTE_NAME),
+        (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE, errors.INVALID_ATTRIBUTE_NAME, errors.OVER_LIMIT),
     ),
-    Action("DeleteMessage", requests.DeleteMessageRequest, receipts.delete_message, (*_ON_QUEUE, *_DELETE)),
+    Action("DeleteMessage", requests.DeleteMessageRequest, receipts.delete_message, (*_ON_QUEUE, *_RECEIPT)),
     Action(
         "DeleteMessageBatch",
         requests.DeleteMessageBatchRequest,
         receipts.delete_message_batch,
         _BATCH,
-        (*_ENTRY_MEMBERS, *_DELETE),
+        (*_ENTRY_MEMBERS, *_RECEIPT),
     ),
     Action(
         "ChangeMessageVisibility",
         requests.ChangeMessageVisibilityRequest,
         receipts.change_message_visibility,
-        (*_ON_QUEUE, *_CHANGE),
+        (*_ON_QUEUE, *_RECEIPT),
     ),
     Action(
         "ChangeMessageVisibilityBatch",
         requests.ChangeMessageVisibilityBatchRequest,
         receipts.change_message_visibility_batch,
         _BATCH,
-        (*_ENTRY_MEMBERS, *_CHANGE),
+        (*_ENTRY_MEMBERS, *_RECEIPT),
     ),
 )
 
@@ -153,13 +166,6 @@ NOT_SUPPORTED: frozenset[str] = frozenset(
     {
         "AddPermission",
         "RemovePermission",
-        "TagQueue",
-        "UntagQueue",
-        "ListQueueTags",
-        "ListDeadLetterSourceQueues",
-        "StartMessageMoveTask",
-        "CancelMessageMoveTask",
-        "ListMessageMoveTasks",
     }
 )
 """Actions of Amazon SQS that this version does not have."""

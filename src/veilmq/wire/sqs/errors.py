@@ -37,6 +37,10 @@ class Code:
 
 QUEUE_DOES_NOT_EXIST = Code(_MODELLED + "QueueDoesNotExist", _PREFIX + "NonExistentQueue")
 QUEUE_NAME_EXISTS = Code(_MODELLED + "QueueNameExists", "QueueAlreadyExists")
+QUEUE_DELETED_RECENTLY = Code(_MODELLED + "QueueDeletedRecently", _PREFIX + "QueueDeletedRecently")
+PURGE_IN_PROGRESS = Code(_MODELLED + "PurgeQueueInProgress", _PREFIX + "PurgeQueueInProgress", 403)
+OVER_LIMIT = Code(_MODELLED + "OverLimit", "OverLimit", 403)
+RESOURCE_NOT_FOUND = Code(_MODELLED + "ResourceNotFoundException", "ResourceNotFoundException", 404)
 INVALID_ADDRESS = Code(_MODELLED + "InvalidAddress", "InvalidAddress", 404)
 INVALID_ATTRIBUTE_NAME = Code(_MODELLED + "InvalidAttributeName", "InvalidAttributeName")
 INVALID_ATTRIBUTE_VALUE = Code(_MODELLED + "InvalidAttributeValue", "InvalidAttributeValue")
@@ -148,21 +152,74 @@ def _no_receipt(error: core.ReceiptInvalid) -> str:
     return "The input receipt handle is invalid. Use the one of the latest receive from this queue."
 
 
-# Errors of core whose text needs the request (QueueExists, LeaseTooLong) are answered by their own actions.
-_ANSWERS: dict[type[core.VeilmqError], tuple[Code, Callable[[Any], str]]] = {
+def _purged(error: core.PurgeInProgress) -> str:
+    name = error.queue.partition("/")[2]
+    return f"Only one PurgeQueue operation on {name} is allowed every {error.pause_s} seconds."
+
+
+def _deleted(error: core.QueueDeletedRecently) -> str:
+    return (
+        f"You must wait {error.pause_s} seconds after deleting a queue before you can create another "
+        "with the same name."
+    )
+
+
+def _too_many_tags(error: core.TooManyTags) -> str:
+    return f"Too many tags: a queue may have {error.tags_max}."
+
+
+def _no_group(error: core.GroupMissing) -> str:
+    return "The request must contain the parameter MessageGroupId."
+
+
+def _no_deduplication_id(error: core.DeduplicationIdMissing) -> str:
+    return (
+        "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
+    )
+
+
+def _no_dead_letters(error: core.NotADeadLetterQueue) -> str:
+    return "Source queue must be configured as a Dead Letter Queue."
+
+
+def _task_running(error: core.MoveTaskRunning) -> str:
+    return "There is already a task running. Only one active task is allowed for a source queue arn at a given time."
+
+
+def _no_task(error: core.MoveTaskNotFound) -> str:
+    return "Task does not exist."
+
+
+# Where the text needs the request or a name of the wire, the action answers and the row is for what is left.
+ANSWERS: dict[type[core.VeilmqError], tuple[Code, Callable[[Any], str]]] = {
     core.QueueNotFound: (QUEUE_DOES_NOT_EXIST, _no_queue),
+    core.QueueExists: (QUEUE_NAME_EXISTS, str),
+    core.QueueDeletedRecently: (QUEUE_DELETED_RECENTLY, _deleted),
+    core.PurgeInProgress: (PURGE_IN_PROGRESS, _purged),
+    core.SettingsConflict: (INVALID_ATTRIBUTE_VALUE, str),
+    core.EditRefused: (INVALID_PARAMETER_VALUE, str),
+    core.TooManyTags: (INVALID_PARAMETER_VALUE, _too_many_tags),
+    core.DeadLetterQueueRefused: (INVALID_PARAMETER_VALUE, str),
     core.MessageTooLong: (INVALID_PARAMETER_VALUE, _too_long),
+    core.GroupMissing: (MISSING_PARAMETER, _no_group),
+    core.DeduplicationIdMissing: (INVALID_PARAMETER_VALUE, _no_deduplication_id),
     core.ReceiptInvalid: (RECEIPT_HANDLE_IS_INVALID, _no_receipt),
+    core.LeaseTooLong: (INVALID_PARAMETER_VALUE, str),
+    core.NotADeadLetterQueue: (INVALID_PARAMETER_VALUE, _no_dead_letters),
+    core.MoveTaskRunning: (INVALID_PARAMETER_VALUE, _task_running),
+    core.MoveTaskNotFound: (RESOURCE_NOT_FOUND, _no_task),
+    core.DestinationRefused: (INVALID_PARAMETER_VALUE, str),
     core.StoreFull: (SERVICE_UNAVAILABLE, str),
     core.OutcomeUnknown: (SERVICE_UNAVAILABLE, str),
     core.ShuttingDown: (SERVICE_UNAVAILABLE, str),
     core.InternalError: (INTERNAL_FAILURE, str),
 }
+"""Error of core → its code, and its text."""
 
 
 def from_core(error: core.VeilmqError) -> SqsError:
     """Return the answer to ``error``; one that no row knows is a defect of ours and says no more than that."""
-    code, text = _ANSWERS.get(type(error), (INTERNAL_FAILURE, _unforeseen))
+    code, text = ANSWERS.get(type(error), (INTERNAL_FAILURE, _unforeseen))
     return SqsError(code, text(error))
 
 

@@ -15,13 +15,20 @@ from veilmq.wire.sqs.errors import (
     INVALID_PARAMETER_VALUE,
     SqsError,
     missing_parameter,
-    not_supported,
     shown,
 )
 
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{SQS_QUEUE_NAME_CHARACTERS_MAX}}}")
 _LOOSE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _FIFO_SUFFIX = ".fifo"
+_ARN = re.compile(r"arn:aws:sqs:([a-z0-9-]+):([0-9]{12}):([A-Za-z0-9_-]{1,80}(?:\.fifo)?)")
+_NAMES = (
+    f"Can only include alphanumeric characters, hyphens, or underscores. 1 to {SQS_QUEUE_NAME_CHARACTERS_MAX} in length"
+)
+_FIFO_NAMES = (
+    "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, must end with .fifo "
+    f"suffix and be 1 to {SQS_QUEUE_NAME_CHARACTERS_MAX} in length."
+)
 _REMEMBERED_MAX = 4_096
 _REMEMBERED_CHARACTERS_MAX = 512
 _remembered: dict[str, str] = {}
@@ -73,18 +80,29 @@ def queue_arn(queue: str, context: RequestContext) -> str:
     return f"arn:aws:sqs:{context.region}:{account}:{name}"
 
 
-def new_queue(name: str | None, context: RequestContext) -> str:
-    """Return the engine's name for a queue to be created; raises unless ``name`` keeps the rule of SQS."""
+def queue_of_arn(arn: str, context: RequestContext) -> str | None:
+    """Return the engine's name of the queue at ``arn``; ``None`` for what is no queue's ARN in this region."""
+    parts = _ARN.fullmatch(arn)
+    if parts is None or parts[1] != context.region or len(parts[3]) > SQS_QUEUE_NAME_CHARACTERS_MAX:
+        return None
+    return f"{parts[2]}/{parts[3]}"
+
+
+def is_fifo(queue: str) -> bool:
+    """Tell whether ``queue`` is a FIFO queue: on SQS, the name alone says so."""
+    return queue.endswith(_FIFO_SUFFIX)
+
+
+def new_queue(name: str | None, context: RequestContext, *, fifo: bool = False) -> str:
+    """Return the engine's name for a queue to be created; raises unless ``name`` keeps the rule of SQS.
+
+    ``fifo`` is whether the queue is asked to be one: then its name must end in .fifo, and only then it may.
+    """
     if not name:
         raise missing_parameter("QueueName")
-    if name.endswith(_FIFO_SUFFIX):
-        raise not_supported("FIFO queues", "choose a name that does not end in .fifo")
-    if not _NAME.fullmatch(name):
-        raise SqsError(
-            INVALID_PARAMETER_VALUE,
-            "Can only include alphanumeric characters, hyphens, or underscores. "
-            f"1 to {SQS_QUEUE_NAME_CHARACTERS_MAX} in length",
-        )
+    stem = name.removesuffix(_FIFO_SUFFIX) if fifo else name
+    if not _NAME.fullmatch(stem) or len(name) > SQS_QUEUE_NAME_CHARACTERS_MAX or is_fifo(name) is not fifo:
+        raise SqsError(INVALID_PARAMETER_VALUE, _FIFO_NAMES if fifo else _NAMES)
     return f"{context.account}/{name}"
 
 

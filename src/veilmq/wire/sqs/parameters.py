@@ -3,6 +3,8 @@
 from veilmq.core.limits import (
     SQS_DELAY_S,
     SQS_LIST_RESULTS,
+    SQS_MOVE_TASK_RESULTS,
+    SQS_MOVES_PER_S,
     SQS_RECEIVE_COUNT,
     SQS_RECEIVE_WAIT_S,
     VISIBILITY_TIMEOUT_S,
@@ -14,10 +16,13 @@ _BETWEEN = "Must be between {0.minimum} and {0.maximum}, if provided."
 _COMPARED = "Must be >= {0.minimum} and <= {0.maximum}, if provided."
 _DELAY = "DelaySeconds must be >= {0.minimum} and <= {0.maximum}."
 
-# Member → the numbers that it may have, and the reason that SQS gives for refusing others.
+# Member → the numbers that it may have, and the reason that SQS gives for refusing others. Where an action has numbers
+# of its own for a member that others have too, the action's name stands before it.
 NUMBERS: dict[str, tuple[Range, str]] = {
     "MaxNumberOfMessages": (SQS_RECEIVE_COUNT, _BETWEEN),
     "MaxResults": (SQS_LIST_RESULTS, _BETWEEN),
+    "ListMessageMoveTasks.MaxResults": (SQS_MOVE_TASK_RESULTS, _BETWEEN),
+    "MaxNumberOfMessagesPerSecond": (SQS_MOVES_PER_S, _BETWEEN),
     "VisibilityTimeout": (VISIBILITY_TIMEOUT_S, _BETWEEN),
     "WaitTimeSeconds": (SQS_RECEIVE_WAIT_S, _COMPARED),
     "DelaySeconds": (SQS_DELAY_S, _DELAY),
@@ -30,7 +35,7 @@ def check_number(name: str, value: int | None) -> None:
         return
     allowed, reason = NUMBERS[name]
     if not allowed.minimum <= value <= allowed.maximum:
-        raise invalid_parameter(name, value, reason.format(allowed))
+        raise invalid_parameter(name.rpartition(".")[2], value, reason.format(allowed))
 
 
 def required(name: str, value: str | None) -> str:

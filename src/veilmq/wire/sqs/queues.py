@@ -9,9 +9,9 @@ from veilmq.core.limits import SQS_LIST_RESULTS
 from veilmq.core.results import QueuePage, QueueView
 from veilmq.wire.sqs import settings
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.errors import QUEUE_NAME_EXISTS, SqsError, missing_parameter, not_supported
+from veilmq.wire.sqs.errors import QUEUE_NAME_EXISTS, SqsError, missing_parameter
 from veilmq.wire.sqs.names import new_queue, queue_of, queue_url
-from veilmq.wire.sqs.paging import name_before, token_after
+from veilmq.wire.sqs.paging import Listing
 from veilmq.wire.sqs.parameters import check_number, required
 from veilmq.wire.sqs.plan import Plan, answered, nothing
 from veilmq.wire.sqs.requests import (
@@ -23,22 +23,23 @@ from veilmq.wire.sqs.requests import (
     SetQueueAttributesRequest,
 )
 from veilmq.wire.sqs.responses import GetQueueAttributesResult, ListQueuesResult, QueueUrlResult
+from veilmq.wire.sqs.tags import read_tags
 
 
 def create_queue(request: CreateQueueRequest, context: RequestContext) -> Plan:
     """CreateQueue: makes the queue, or finds it when every attribute given has the value that it has."""
-    queue = new_queue(request.queue_name, context)
-    if request.tags:
-        raise not_supported("tags of queues", "leave them out")
-    changes = settings.read_settings(request.attributes or {})
+    attributes = request.attributes or {}
+    queue = new_queue(request.queue_name, context, fifo=attributes.get(settings.FIFO_QUEUE) == "true")
+    changes = settings.read_settings(attributes, queue, context)
+    tags = read_tags(request.tags or {})
     tell_url = _tell_url(context)
 
     def respond(result: Any) -> QueueUrlResult:
         if isinstance(result, QueueExists):
             raise _exists(result)
-        return tell_url(result)
+        return tell_url(settings.accepted(result, attributes))
 
-    return Plan(commands.CreateQueue(queue=queue, settings=changes), respond)
+    return Plan(commands.CreateQueue(queue=queue, settings=changes, tags=tags), respond)
 
 
 def get_queue_url(request: GetQueueUrlRequest, context: RequestContext) -> Plan:
@@ -51,17 +52,21 @@ def get_queue_url(request: GetQueueUrlRequest, context: RequestContext) -> Plan:
 def list_queues(request: ListQueuesRequest, context: RequestContext) -> Plan:
     """ListQueues: the caller's queues by name; pages only when asked for by MaxResults, as on AWS."""
     check_number("MaxResults", request.max_results)
+    prefix = request.queue_name_prefix or ""
+    listing = Listing("ListQueues", prefix, context)
 
     def respond(result: Any) -> ListQueuesResult:
         page: QueuePage = answered(result)
         urls = [queue_url(f"{context.account}/{name}", context) for name in page.names]
         more = page.more and request.max_results is not None
-        return ListQueuesResult(queue_urls=urls or None, next_token=token_after(page.names[-1]) if more else None)
+        return ListQueuesResult(
+            queue_urls=urls or None, next_token=listing.token_after(page.names[-1]) if more else None
+        )
 
     command = commands.ListQueues(
         account=context.account,
-        prefix=request.queue_name_prefix or "",
-        after=name_before(request.next_token),
+        prefix=prefix,
+        after=listing.name_before(request.next_token),
         count=request.max_results or SQS_LIST_RESULTS.default,
     )
     return Plan(command, respond)
@@ -94,9 +99,15 @@ def get_queue_attributes(request: GetQueueAttributesRequest, context: RequestCon
 def set_queue_attributes(request: SetQueueAttributesRequest, context: RequestContext) -> Plan:
     """SetQueueAttributes: those given; the others, and leases in flight, stay as they are."""
     queue = queue_of(request.queue_url, context)
-    if not request.attributes:
+    attributes = request.attributes
+    if not attributes:
         raise missing_parameter("Attributes")
-    return Plan(commands.SetQueue(queue=queue, settings=settings.read_settings(request.attributes)), nothing)
+
+    def respond(result: Any) -> None:
+        settings.accepted(result, attributes)
+
+    changes = settings.read_settings(attributes, queue, context)
+    return Plan(commands.SetQueue(queue=queue, settings=changes), respond)
 
 
 def _tell_url(context: RequestContext) -> Callable[[Any], QueueUrlResult]:

@@ -1,9 +1,11 @@
 """DeleteMessage, ChangeMessageVisibility and their batches: what each state of a receipt is answered with.
 
 On standard queues a delete succeeds whatever state its receipt is in, and a change fails only for a message that is
-gone (``docs/lifecycle.md``, the receipt table); a receipt that was never issued is invalid for both.
+gone; on FIFO queues an expired or superseded receipt is refused by both (``docs/lifecycle.md``, the receipt table). A
+receipt that was never issued is invalid everywhere.
 """
 
+from functools import partial
 from typing import Any
 
 from veilmq.core.commands import ChangeVisibility, Delete, VisibilityChange
@@ -12,7 +14,7 @@ from veilmq.core.results import LeaseChange, ReceiptState
 from veilmq.wire.sqs.batches import Batch
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import SqsError, invalid_parameter
-from veilmq.wire.sqs.names import queue_of
+from veilmq.wire.sqs.names import is_fifo, queue_of
 from veilmq.wire.sqs.parameters import required, required_number
 from veilmq.wire.sqs.plan import Plan, answered, only
 from veilmq.wire.sqs.requests import (
@@ -25,20 +27,30 @@ from veilmq.wire.sqs.requests import (
 )
 from veilmq.wire.sqs.responses import BatchResult, BatchResultEntry
 
+_OUT_OF_ORDER = (ReceiptState.EXPIRED, ReceiptState.SUPERSEDED)
+"""What a receipt of a FIFO queue may not be: somebody else may be at work on its group."""
+
 
 def delete_message(request: DeleteMessageRequest, context: RequestContext) -> Plan:
-    """DeleteMessage: succeeds for every receipt that this queue once issued."""
+    """DeleteMessage: succeeds for every receipt that this queue once issued; on FIFO queues not for an expired one."""
     queue = queue_of(request.queue_url, context)
-    return Plan(Delete(queue=queue, receipts=(_receipt(request),)), _acknowledge)
+    receipt = _receipt(request)
+    respond = partial(_delete_in_order, receipt) if is_fifo(queue) else _acknowledge
+    return Plan(Delete(queue=queue, receipts=(receipt,)), respond)
 
 
 def delete_message_batch(request: DeleteMessageBatchRequest, context: RequestContext) -> Plan:
     """DeleteMessageBatch: up to ten receipts, each deleted or refused alone."""
     queue = queue_of(request.queue_url, context)
     batch = Batch(request.entries, "DeleteMessageBatchRequestEntry", _receipt)
+    check = _check_in_order if is_fifo(queue) else _check
+
+    def deleted(identifier: str, receipt: str, outcome: Any) -> BatchResultEntry:
+        check(receipt, outcome)
+        return BatchResultEntry(id=identifier)
 
     def respond(results: Any) -> BatchResult:
-        return batch.respond(results, _deleted)
+        return batch.respond(results, deleted)
 
     return Plan(Delete(queue=queue, receipts=tuple(receipt for _, receipt in batch.prepared)), respond)
 
@@ -49,7 +61,7 @@ def change_message_visibility(request: ChangeMessageVisibilityRequest, context: 
     change = _change(request)
 
     def respond(results: Any) -> None:
-        _check_change(change, answered(results)[0])
+        _check_change(queue, change, answered(results)[0])
 
     return Plan(ChangeVisibility(queue=queue, changes=(change,)), respond)
 
@@ -59,8 +71,12 @@ def change_message_visibility_batch(request: ChangeMessageVisibilityBatchRequest
     queue = queue_of(request.queue_url, context)
     batch = Batch(request.entries, "ChangeMessageVisibilityBatchRequestEntry", _change)
 
+    def changed(identifier: str, change: VisibilityChange, outcome: Any) -> BatchResultEntry:
+        _check_change(queue, change, outcome)
+        return BatchResultEntry(id=identifier)
+
     def respond(results: Any) -> BatchResult:
-        return batch.respond(results, _changed)
+        return batch.respond(results, changed)
 
     return Plan(ChangeVisibility(queue=queue, changes=tuple(change for _, change in batch.prepared)), respond)
 
@@ -69,7 +85,20 @@ def _acknowledge(results: Any) -> None:
     only(results)
 
 
-def _check_change(change: VisibilityChange, outcome: Any) -> None:
+def _delete_in_order(receipt: str, results: Any) -> None:
+    _check_in_order(receipt, answered(results)[0])
+
+
+def _check(receipt: str, outcome: Any) -> None:
+    answered(outcome)
+
+
+def _check_in_order(receipt: str, outcome: Any) -> None:
+    if answered(outcome) in _OUT_OF_ORDER:
+        raise _expired(receipt)
+
+
+def _check_change(queue: str, change: VisibilityChange, outcome: Any) -> None:
     if isinstance(outcome, LeaseTooLong):
         raise _too_long(change, outcome)
     changed: LeaseChange = answered(outcome)
@@ -79,16 +108,8 @@ def _check_change(change: VisibilityChange, outcome: Any) -> None:
             change.receipt,
             "Message does not exist or is not available for visibility timeout change.",
         )
-
-
-def _deleted(identifier: str, receipt: str, outcome: Any) -> BatchResultEntry:
-    answered(outcome)
-    return BatchResultEntry(id=identifier)
-
-
-def _changed(identifier: str, change: VisibilityChange, outcome: Any) -> BatchResultEntry:
-    _check_change(change, outcome)
-    return BatchResultEntry(id=identifier)
+    if changed.state in _OUT_OF_ORDER and is_fifo(queue):
+        raise _expired(change.receipt)
 
 
 def _receipt(request: DeleteMessageRequest | DeleteMessageBatchEntry) -> str:
@@ -99,6 +120,10 @@ def _change(request: ChangeMessageVisibilityRequest | ChangeMessageVisibilityBat
     receipt = required("ReceiptHandle", request.receipt_handle)
     timeout_s = required_number("VisibilityTimeout", request.visibility_timeout)
     return VisibilityChange(receipt=receipt, timeout_s=timeout_s)
+
+
+def _expired(receipt: str) -> SqsError:
+    return invalid_parameter("ReceiptHandle", receipt, "The receipt handle has expired.")
 
 
 def _too_long(change: VisibilityChange, error: LeaseTooLong) -> SqsError:

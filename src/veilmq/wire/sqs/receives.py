@@ -4,6 +4,7 @@ System attributes are told by one function each; attributes of a message are rea
 """
 
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any
 
 from veilmq.core import properties
@@ -15,42 +16,45 @@ from veilmq.wire.sqs import settings
 from veilmq.wire.sqs.attributes import TRACE_HEADER, choose, write_attributes
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.digests import attributes_md5, body_md5
-from veilmq.wire.sqs.errors import unknown_attribute
-from veilmq.wire.sqs.names import id_text, queue_of
+from veilmq.wire.sqs.errors import OVER_LIMIT, SqsError, unknown_attribute
+from veilmq.wire.sqs.identifiers import ATTEMPT, DEDUPLICATION, GROUP, checked_id, sequence_text
+from veilmq.wire.sqs.names import id_text, is_fifo, queue_arn, queue_of
 from veilmq.wire.sqs.parameters import check_number
 from veilmq.wire.sqs.plan import Plan, answered
 from veilmq.wire.sqs.requests import ReceiveMessageRequest
 from veilmq.wire.sqs.responses import Message, ReceiveMessageResult
 
-Tell = Callable[[ReceivedMessage, RequestContext], str | None]
+Tell = Callable[[ReceivedMessage, Properties, RequestContext], str | None]
 
 
-def _trace_header(message: ReceivedMessage, context: RequestContext) -> str | None:
-    header = properties.decode(message.properties).system.get(TRACE_HEADER)
+def _trace_header(message: ReceivedMessage, carried: Properties, context: RequestContext) -> str | None:
+    header = carried.system.get(TRACE_HEADER)
     return header.text if header is not None else None
 
 
-def _absent(message: ReceivedMessage, context: RequestContext) -> None:
-    """Tell nothing: an attribute of FIFO queues or of dead letters, which no message here has."""
+def _deduplication_id(message: ReceivedMessage, carried: Properties, context: RequestContext) -> str | None:
+    """Tell what its sender gave, or what content-based deduplication made of the body (the SHA-256)."""
+    if message.sequence is None or carried.dedup_id is not None:
+        return carried.dedup_id
+    return sha256(message.body.encode()).hexdigest()
+
+
+def _source(message: ReceivedMessage, carried: Properties, context: RequestContext) -> str | None:
+    return queue_arn(message.source, context) if message.source is not None else None
 
 
 SYSTEM_ATTRIBUTES: dict[str, Tell] = {
-    "SenderId": lambda message, context: context.account,
-    "SentTimestamp": lambda message, context: str(message.sent_at_ms),
-    "ApproximateReceiveCount": lambda message, context: str(message.receive_count),
-    "ApproximateFirstReceiveTimestamp": lambda message, context: str(message.first_received_at_ms),
+    "SenderId": lambda message, carried, context: context.account,
+    "SentTimestamp": lambda message, carried, context: str(message.sent_at_ms),
+    "ApproximateReceiveCount": lambda message, carried, context: str(message.receive_count),
+    "ApproximateFirstReceiveTimestamp": lambda message, carried, context: str(message.first_received_at_ms),
     TRACE_HEADER: _trace_header,
-    "SequenceNumber": _absent,
-    "MessageDeduplicationId": _absent,
-    "MessageGroupId": _absent,
-    "DeadLetterQueueSourceArn": _absent,
+    "SequenceNumber": lambda message, carried, context: sequence_text(message.sequence),
+    DEDUPLICATION: _deduplication_id,
+    GROUP: lambda message, carried, context: carried.group,
+    "DeadLetterQueueSourceArn": _source,
 }
 """Attribute → what it is of a received message; ``None`` where the message has none."""
-
-
-def is_absent(tell: Tell) -> bool:
-    """Tell whether ``tell`` is of an attribute that no message here has."""
-    return tell is _absent
 
 
 def receive_message(request: ReceiveMessageRequest, context: RequestContext) -> Plan:
@@ -61,18 +65,34 @@ def receive_message(request: ReceiveMessageRequest, context: RequestContext) -> 
     check_number("WaitTimeSeconds", request.wait_time_seconds)
     system = _system_names(request)
     names = request.message_attribute_names or []
+    attempt_id = request.receive_request_attempt_id
+    if attempt_id is not None:
+        attempt_id = checked_id(ATTEMPT, attempt_id) if is_fifo(queue) else None
+    wait_s = request.wait_time_seconds
 
     def respond(result: Any) -> ReceiveMessageResult:
         received: Received = answered(result)
         messages = [_message(message, system, names, context) for message in received.messages]
+        if not messages and received.over_limit:
+            _check_waited(received, wait_s)
         return ReceiveMessageResult(messages=messages or None)
 
     command = Receive(
         queue=queue,
         count=request.max_number_of_messages or SQS_RECEIVE_COUNT.default,
         timeout_s=request.visibility_timeout,
+        attempt_id=attempt_id,
     )
-    return Plan(command, respond, request.wait_time_seconds)
+    return Plan(command, respond, wait_s)
+
+
+def _check_waited(received: Received, wait_s: int | None) -> None:
+    """Raise OverLimit for a receive that did not wait; a long poll is answered with nothing, as on AWS."""
+    if not (received.receive_wait_s if wait_s is None else wait_s):
+        raise SqsError(
+            OVER_LIMIT,
+            "The maximum number of messages of this queue is in flight; delete some, or wait until they are visible.",
+        )
 
 
 def _system_names(request: ReceiveMessageRequest) -> list[str]:
@@ -94,32 +114,29 @@ def _system_names(request: ReceiveMessageRequest) -> list[str]:
 
 def _message(message: ReceivedMessage, system: list[str], names: list[str], context: RequestContext) -> Message:
     body = message.body
-    told = _told(message, system, context) if system else None
-    if not names or not message.properties:
+    if not system and (not names or not message.properties):
         return Message(
-            message_id=id_text(message.id),
-            receipt_handle=message.receipt,
-            md5_of_body=body_md5(body),
-            body=body,
-            attributes=told,
+            message_id=id_text(message.id), receipt_handle=message.receipt, md5_of_body=body_md5(body), body=body
         )
-    carried: Properties = properties.decode(message.properties)
-    chosen = choose(carried.attributes, names)
+    carried = properties.decode(message.properties)
+    chosen = choose(carried.attributes, names) if names else {}
     return Message(
         message_id=id_text(message.id),
         receipt_handle=message.receipt,
         md5_of_body=body_md5(body),
         body=body,
-        attributes=told,
+        attributes=_told(message, carried, system, context),
         md5_of_message_attributes=attributes_md5(chosen),
         message_attributes=write_attributes(chosen) or None,
     )
 
 
-def _told(message: ReceivedMessage, names: list[str], context: RequestContext) -> dict[str, str] | None:
+def _told(
+    message: ReceivedMessage, carried: Properties, names: list[str], context: RequestContext
+) -> dict[str, str] | None:
     told = {}
     for name in names:
-        text = SYSTEM_ATTRIBUTES[name](message, context)
+        text = SYSTEM_ATTRIBUTES[name](message, carried, context)
         if text is not None:
             told[name] = text
     return told or None

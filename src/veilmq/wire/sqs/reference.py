@@ -69,7 +69,7 @@ _DIFFERENCES = """\
 
 Actions: {actions}.
 
-Queue attributes: {attributes}. `tags` of CreateQueue and `MessageGroupId` of sends too.
+Queue attributes: {attributes}.
 
 Each of these is refused with `UnsupportedOperation`; nothing is accepted and then ignored. Asked for by
 GetQueueAttributes, the attributes are absent, as on a queue that never set them. `ReceiveRequestAttemptId` means
@@ -99,9 +99,6 @@ _FLATTENED: dict[object, str] = {
 }
 
 NEVER_RAISED = {
-    "PurgeQueueInProgress": "A purge is done with its reply; the next may follow at once.",
-    "QueueDeletedRecently": "A queue is gone with the reply; its name is free at once.",
-    "OverLimit": "Any number of messages may be in flight.",
     "RequestThrottled": "Nothing is throttled.",
     "InvalidSecurity": "Requests need no TLS; a wrong signature is `InvalidSignatureException`.",
     "MessageNotInflight": "A lease that has run out can still be changed; of a message that is gone the answer is "
@@ -116,6 +113,22 @@ NEVER_RAISED = {
     "KmsThrottled": "The same.",
 }
 """Error of the service model, for actions that are here → why it has no cause here."""
+
+
+_WHO = {False: "yes", True: "of FIFO queues"}
+
+_ATTRIBUTES = """
+`FifoQueue` is chosen at creation, together with a name that ends in `.fifo`. Attributes of FIFO queues are unknown to
+others, and not shown by them. `RedrivePolicy`, `RedriveAllowPolicy` and the two of KMS are shown once they are set.
+"""
+
+_MESSAGES = """\
+## Message system attributes
+
+Told by ReceiveMessage, where the message has them: {told}. `AWSTraceHeader` is the one that a sender may give. The
+`MessageDeduplicationId` of a message without one in a queue with content-based deduplication is the SHA-256 of its body
+in hexadecimal. A `SequenceNumber` has 20 digits.
+"""
 
 
 def render() -> str:
@@ -160,20 +173,14 @@ def _numbers() -> str:
 
 def _queue_attributes() -> str:
     rows = [
-        (f"`{name}`", "yes", f"{row.allowed.minimum} to {row.allowed.maximum}", str(row.allowed.default))
-        for name, row in settings.SETTINGS.items()
+        (f"`{name}`", _WHO[row.fifo], row.kind.allowed, row.kind.default) for name, row in settings.SETTINGS.items()
     ]
     rows += [(f"`{name}`", "no", "", "") for name in settings.READ_ONLY]
-    return "## Queue attributes\n\n" + _table(("attribute", "can be set", "values", "default"), rows)
+    return "## Queue attributes\n\n" + _table(("attribute", "can be set", "values", "default"), rows) + _ATTRIBUTES
 
 
 def _message_attributes() -> str:
-    told = [name for name, tell in receives.SYSTEM_ATTRIBUTES.items() if not receives.is_absent(tell)]
-    return (
-        "## Message system attributes\n\n"
-        f"Told by ReceiveMessage: {_code(told)}. The others of the service model are known and never present. "
-        "`AWSTraceHeader` is the one that a sender may give.\n"
-    )
+    return _MESSAGES.format(told=_code(receives.SYSTEM_ATTRIBUTES))
 
 
 def _query() -> str:

@@ -1,5 +1,6 @@
 """SendMessage and SendMessageBatch: checks what a message may be, and answers with the digests of what arrived."""
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,13 +14,16 @@ from veilmq.wire.sqs.attributes import attributes_bytes, read_attributes, read_s
 from veilmq.wire.sqs.batches import Batch
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.digests import attributes_md5, body_md5
-from veilmq.wire.sqs.errors import batch_too_long, invalid_parameter, missing_parameter, not_supported
-from veilmq.wire.sqs.names import id_text, queue_of
+from veilmq.wire.sqs.errors import batch_too_long, invalid_parameter, missing_parameter
+from veilmq.wire.sqs.identifiers import DEDUPLICATION, GROUP, checked_id, sequence_text
+from veilmq.wire.sqs.names import id_text, is_fifo, queue_of
 from veilmq.wire.sqs.parameters import check_number
 from veilmq.wire.sqs.plan import Plan, answered, only
 from veilmq.wire.sqs.requests import MessageToSend, SendMessageBatchRequest, SendMessageRequest
 from veilmq.wire.sqs.responses import BatchResult, SendMessageBatchResultEntry, SendMessageResult
 from veilmq.wire.sqs.text import check_text
+
+_WRONG_KIND = "The request include parameter that is not valid for this queue type."
 
 
 class _Outgoing(msgspec.Struct, frozen=True, gc=False):
@@ -32,7 +36,7 @@ class _Outgoing(msgspec.Struct, frozen=True, gc=False):
 def send_message(request: SendMessageRequest, context: RequestContext) -> Plan:
     """SendMessage: one message, stored before it is answered."""
     queue = queue_of(request.queue_url, context)
-    outgoing = _outgoing(request)
+    outgoing = _outgoing(request, queue)
 
     def respond(results: Any) -> SendMessageResult:
         sent: SentMessage = only(results)
@@ -41,6 +45,7 @@ def send_message(request: SendMessageRequest, context: RequestContext) -> Plan:
             md5_of_message_body=outgoing.body_md5,
             md5_of_message_attributes=outgoing.attributes_md5,
             md5_of_message_system_attributes=outgoing.system_md5,
+            sequence_number=None if sent.sequence is None else sequence_text(sent.sequence),
         )
 
     return Plan(Send(queue=queue, messages=(outgoing.message,)), respond)
@@ -49,7 +54,7 @@ def send_message(request: SendMessageRequest, context: RequestContext) -> Plan:
 def send_message_batch(request: SendMessageBatchRequest, context: RequestContext) -> Plan:
     """SendMessageBatch: up to ten messages, each stored or refused alone; too long together, none is."""
     queue = queue_of(request.queue_url, context)
-    batch = Batch(request.entries, "SendMessageBatchRequestEntry", _outgoing)
+    batch = Batch(request.entries, "SendMessageBatchRequestEntry", partial(_outgoing, queue=queue))
     messages = tuple(outgoing.message for _, outgoing in batch.prepared)
     total_bytes = sum(message.size_bytes for message in messages)
     if total_bytes > SQS_BATCH_BYTES_MAX:
@@ -69,42 +74,56 @@ def _sent(identifier: str, outgoing: _Outgoing, outcome: Any) -> SendMessageBatc
         md5_of_message_body=outgoing.body_md5,
         md5_of_message_attributes=outgoing.attributes_md5,
         md5_of_message_system_attributes=outgoing.system_md5,
+        sequence_number=sequence_text(sent.sequence),
     )
 
 
-def _outgoing(request: MessageToSend) -> _Outgoing:
+def _outgoing(request: MessageToSend, queue: str) -> _Outgoing:
     body = request.message_body
     if not body:
         raise missing_parameter("MessageBody")
     check_text(body, "the message body")
     delay_s = request.delay_seconds
     if delay_s is not None:
-        check_number("DelaySeconds", delay_s)
-    _refuse_fifo(request)
+        delay_s = _delay(delay_s, queue)
     size_bytes = len(body) if body.isascii() else len(body.encode())
-    if request.message_attributes or request.message_system_attributes:
-        return _with_properties(request, body, size_bytes)
+    if (
+        request.message_attributes
+        or request.message_system_attributes
+        or request.message_group_id is not None
+        or request.message_deduplication_id is not None
+    ):
+        return _with_properties(request, queue, body, size_bytes, delay_s)
     return _Outgoing(NewMessage(body=body, size_bytes=size_bytes, delay_s=delay_s), body_md5(body))
 
 
-def _with_properties(request: MessageToSend, body: str, size_bytes: int) -> _Outgoing:
+def _with_properties(request: MessageToSend, queue: str, body: str, size_bytes: int, delay_s: int | None) -> _Outgoing:
     attributes = read_attributes(request.message_attributes or {})
     system = read_system_attributes(request.message_system_attributes or {})
+    group = checked_id(GROUP, request.message_group_id)
+    dedup_id = _deduplication_id(request.message_deduplication_id, queue)
     message = NewMessage(
         body=body,
         size_bytes=size_bytes + attributes_bytes(attributes),
-        properties=properties.encode(Properties(attributes=attributes, system=system)),
-        delay_s=request.delay_seconds,
+        properties=properties.encode(Properties(attributes=attributes, system=system, group=group, dedup_id=dedup_id)),
+        delay_s=delay_s,
+        group=group,
+        dedup_id=dedup_id,
     )
     return _Outgoing(message, body_md5(body), attributes_md5(attributes), attributes_md5(system))
 
 
-def _refuse_fifo(request: MessageToSend) -> None:
-    if request.message_deduplication_id is not None:
-        raise invalid_parameter(
-            "MessageDeduplicationId",
-            request.message_deduplication_id,
-            "The request include parameter that is not valid for this queue type.",
-        )
-    if request.message_group_id is not None:
-        raise not_supported("MessageGroupId (FIFO queues and fair queues)", "leave it out")
+def _delay(delay_s: int, queue: str) -> int | None:
+    """Return the delay of a message; a FIFO queue has one for all of them, so that order is kept."""
+    check_number("DelaySeconds", delay_s)
+    if not is_fifo(queue):
+        return delay_s
+    if delay_s:
+        raise invalid_parameter("DelaySeconds", delay_s, _WRONG_KIND)
+    return None
+
+
+def _deduplication_id(value: str | None, queue: str) -> str | None:
+    if value is not None and not is_fifo(queue):
+        raise invalid_parameter(DEDUPLICATION, value, _WRONG_KIND)
+    return checked_id(DEDUPLICATION, value)

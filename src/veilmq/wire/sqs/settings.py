@@ -1,49 +1,81 @@
-"""Queue attributes: which exist, which may be set, and how each maps to a field of ``QueueSettings``.
+"""Queue attributes: which exist, which may be set, and how each maps to fields of ``QueueSettings``.
 
-One table per kind. A setting has a field and a range; a read-only attribute has a function that tells it; the rest
-are attributes of Amazon SQS that this version does not have: asked for, they are absent as on a queue that never set
-them; supplied, they are refused.
+One table per kind. A setting has a kind, which reads and writes it; a read-only attribute has a function that tells
+it; the rest are attributes of Amazon SQS that this version does not have: asked for, they are absent as on a queue
+that never set them; supplied, they are refused. Attributes of FIFO queues are unknown to the others.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from veilmq.core.errors import DeadLetterQueueRefused, SettingsConflict
 from veilmq.core.limits import (
     MESSAGE_BYTES,
     RETENTION_S,
     SECOND_MS,
     SQS_DELAY_S,
+    SQS_KMS_DATA_KEY_REUSE_S,
+    SQS_KMS_KEY_CHARACTERS_MAX,
     SQS_RECEIVE_WAIT_S,
     VISIBILITY_TIMEOUT_S,
-    Range,
 )
 from veilmq.core.results import QueueCounts, QueueView
+from veilmq.core.settings import QueueSettings
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.errors import INVALID_ATTRIBUTE_VALUE, SqsError, not_supported, unknown_attribute
-from veilmq.wire.sqs.names import queue_arn
+from veilmq.wire.sqs.errors import invalid_parameter, not_supported, unknown_attribute
+from veilmq.wire.sqs.names import is_fifo, queue_arn
+from veilmq.wire.sqs.plan import answered
+from veilmq.wire.sqs.redrive import RedriveAllowPolicy, RedrivePolicy
+from veilmq.wire.sqs.setting_kinds import Choice, Kind, Name, Number, Values, flag, invalid_attribute
 
 ALL = "All"
+FIFO_QUEUE = "FifoQueue"
+QUEUE_ARN = "QueueArn"
+REDRIVE_POLICY = "RedrivePolicy"
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """An attribute that may be set: the ``field`` of ``QueueSettings`` that keeps it, and what it may be."""
+    """An attribute that may be set.
 
-    field: str
-    allowed: Range
+    ``fifo`` tells that only FIFO queues have it; it is not shown while the field ``only_with`` is empty.
+    """
+
+    kind: Kind
+    fifo: bool = False
+    only_with: str = ""
+
+    def shows(self, queue: QueueSettings) -> bool:
+        """Tell whether a queue with these settings has the attribute."""
+        return self.fifo <= queue.fifo and (not self.only_with or bool(getattr(queue, self.only_with)))
 
 
 SETTINGS: dict[str, Setting] = {
-    "VisibilityTimeout": Setting("visibility_timeout_s", VISIBILITY_TIMEOUT_S),
-    "MaximumMessageSize": Setting("message_bytes_max", MESSAGE_BYTES),
-    "MessageRetentionPeriod": Setting("retention_s", RETENTION_S),
-    "DelaySeconds": Setting("delay_s", SQS_DELAY_S),
-    "ReceiveMessageWaitTimeSeconds": Setting("receive_wait_s", SQS_RECEIVE_WAIT_S),
+    "VisibilityTimeout": Setting(Number("visibility_timeout_s", VISIBILITY_TIMEOUT_S)),
+    "MaximumMessageSize": Setting(Number("message_bytes_max", MESSAGE_BYTES)),
+    "MessageRetentionPeriod": Setting(Number("retention_s", RETENTION_S)),
+    "DelaySeconds": Setting(Number("delay_s", SQS_DELAY_S)),
+    "ReceiveMessageWaitTimeSeconds": Setting(Number("receive_wait_s", SQS_RECEIVE_WAIT_S)),
+    REDRIVE_POLICY: Setting(RedrivePolicy()),
+    "RedriveAllowPolicy": Setting(RedriveAllowPolicy()),
+    FIFO_QUEUE: Setting(flag("fifo"), fifo=True),
+    "ContentBasedDeduplication": Setting(flag("content_deduplication"), fifo=True),
+    "DeduplicationScope": Setting(
+        Choice("deduplication_scope", {"queue": "queue", "messageGroup": "group"}), fifo=True
+    ),
+    "FifoThroughputLimit": Setting(
+        Choice("throughput_limit", {"perQueue": "queue", "perMessageGroupId": "group"}), fifo=True
+    ),
+    "KmsMasterKeyId": Setting(Name("kms_key", SQS_KMS_KEY_CHARACTERS_MAX)),
+    "KmsDataKeyReusePeriodSeconds": Setting(
+        Number("kms_data_key_reuse_s", SQS_KMS_DATA_KEY_REUSE_S), only_with="kms_key"
+    ),
+    "SqsManagedSseEnabled": Setting(flag("managed_encryption", default=True)),
 }
 
 READ_ONLY: dict[str, Callable[[QueueView, RequestContext], str]] = {
-    "QueueArn": lambda view, context: queue_arn(view.queue, context),
+    QUEUE_ARN: lambda view, context: queue_arn(view.queue, context),
     "ApproximateNumberOfMessages": lambda view, context: str(_counts(view).visible),
     "ApproximateNumberOfMessagesNotVisible": lambda view, context: str(_counts(view).in_flight),
     "ApproximateNumberOfMessagesDelayed": lambda view, context: str(_counts(view).delayed),
@@ -54,33 +86,36 @@ READ_ONLY: dict[str, Callable[[QueueView, RequestContext], str]] = {
 COUNTED = frozenset(name for name in READ_ONLY if name.startswith("Approximate"))
 """The attributes that need the queue's counters."""
 
-NOT_SUPPORTED: tuple[str, ...] = (
-    "Policy",
-    "RedrivePolicy",
-    "RedriveAllowPolicy",
-    "FifoQueue",
-    "ContentBasedDeduplication",
-    "DeduplicationScope",
-    "FifoThroughputLimit",
-    "KmsMasterKeyId",
-    "KmsDataKeyReusePeriodSeconds",
-    "SqsManagedSseEnabled",
-)
+NOT_SUPPORTED: tuple[str, ...] = ("Policy",)
 
 NAMES = frozenset({ALL, *SETTINGS, *READ_ONLY, *NOT_SUPPORTED})
 """Every name that GetQueueAttributes knows."""
 
-_WHOLE_NUMBER = re.compile("[0-9]{1,10}")
-_NAME_OF_FIELD = {setting.field: name for name, setting in SETTINGS.items()}
+_NAME_OF_FIELD: dict[str, str] = {field: name for name, setting in SETTINGS.items() for field in setting.kind.fields}
+
+SETTABLE = tuple(_NAME_OF_FIELD)
+"""The fields of ``QueueSettings`` that some attribute sets."""
 
 
-def read_settings(attributes: Mapping[str, str]) -> dict[str, int | str]:
-    """Return ``attributes`` as changes of ``QueueSettings``.
+def read_settings(attributes: Mapping[str, str], queue: str, context: RequestContext) -> Values:
+    """Return ``attributes`` of ``queue`` as changes of ``QueueSettings``.
 
     Raises InvalidAttributeName for one that does not exist or cannot be set, UnsupportedOperation for one that this
-    version does not have, InvalidAttributeValue for a value out of range.
+    version does not have, InvalidAttributeValue for a value out of range, InvalidParameterValue for a bad policy.
     """
-    return {_setting(name).field: _value(name, text) for name, text in attributes.items()}
+    values: Values = {}
+    for name, text in attributes.items():
+        values |= _setting(name, queue).kind.read(name, text, queue, context)
+    return values
+
+
+def accepted(result: Any, attributes: Mapping[str, str]) -> Any:
+    """Return the result of the command that was to set ``attributes``; raises the ``SqsError`` for an error."""
+    if isinstance(result, SettingsConflict):
+        raise invalid_attribute(attribute_of(result.setting), str(result))
+    if isinstance(result, DeadLetterQueueRefused):
+        raise invalid_parameter(REDRIVE_POLICY, attributes.get(REDRIVE_POLICY), str(result))
+    return answered(result)
 
 
 def attribute_of(field: str) -> str:
@@ -96,33 +131,25 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def describe(view: QueueView, names: Iterable[str], context: RequestContext) -> dict[str, str]:
-    """Return the attributes of a queue that ``names`` ask for (``All``: every one)."""
+    """Return the attributes of a queue that ``names`` ask for (``All``: every one that it has)."""
     wanted = frozenset(names)
-    told = {name: str(getattr(view.settings, setting.field)) for name, setting in SETTINGS.items()}
+    told: dict[str, str | None] = {}
+    for name, setting in SETTINGS.items():
+        if setting.shows(view.settings):
+            told[name] = setting.kind.write(view.settings, context)
     for name, tell in READ_ONLY.items():
         if ALL in wanted or name in wanted:
             told[name] = tell(view, context)
-    return {name: text for name, text in told.items() if ALL in wanted or name in wanted}
+    return {name: text for name, text in told.items() if text is not None and (ALL in wanted or name in wanted)}
 
 
-def _setting(name: str) -> Setting:
+def _setting(name: str, queue: str) -> Setting:
     setting = SETTINGS.get(name)
-    if setting is not None:
+    if setting is not None and setting.fifo <= is_fifo(queue):
         return setting
     if name in NOT_SUPPORTED:
         raise not_supported(f"the queue attribute {name}", "leave it out")
     raise unknown_attribute(name)
-
-
-def _value(name: str, text: str) -> int:
-    allowed = SETTINGS[name].allowed
-    if not _WHOLE_NUMBER.fullmatch(text) or not allowed.holds(int(text)):
-        raise SqsError(
-            INVALID_ATTRIBUTE_VALUE,
-            f"Invalid value for the parameter {name}. "
-            f"Reason: Must be a whole number between {allowed.minimum} and {allowed.maximum}.",
-        )
-    return int(text)
 
 
 def _counts(view: QueueView) -> QueueCounts:

@@ -1,0 +1,137 @@
+"""StartMessageMoveTask, CancelMessageMoveTask, ListMessageMoveTasks: dead letters on their way back.
+
+A task's handle is the base64 of a JSON object with its ``taskId`` (a UUID) and ``sourceArn``, as on AWS; clients may
+not look inside, but some do.
+"""
+
+from base64 import b64decode, b64encode
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from veilmq.core import commands
+from veilmq.core.errors import DestinationRefused, QueueNotFound
+from veilmq.core.limits import SQS_MOVE_TASK_RESULTS
+from veilmq.core.results import MoveStatus, MoveTask
+from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.errors import (
+    INVALID_PARAMETER_VALUE,
+    RESOURCE_NOT_FOUND,
+    SqsError,
+    invalid_parameter,
+)
+from veilmq.wire.sqs.names import id_text, queue_arn, queue_of_arn
+from veilmq.wire.sqs.parameters import check_number, required
+from veilmq.wire.sqs.plan import Plan, answered
+from veilmq.wire.sqs.requests import (
+    CancelMessageMoveTaskRequest,
+    ListMessageMoveTasksRequest,
+    StartMessageMoveTaskRequest,
+)
+from veilmq.wire.sqs.responses import (
+    CancelMessageMoveTaskResult,
+    ListMessageMoveTasksResult,
+    MoveTaskEntry,
+    StartMessageMoveTaskResult,
+)
+
+_SOURCE = "SourceArn"
+_DESTINATION = "DestinationArn"
+_RATE = "MaxNumberOfMessagesPerSecond"
+
+
+class _Handle(msgspec.Struct, rename="camel", frozen=True):
+    task_id: str
+    source_arn: str
+
+
+_handle = msgspec.json.Decoder(_Handle)
+
+
+def start_message_move_task(request: StartMessageMoveTaskRequest, context: RequestContext) -> Plan:
+    """StartMessageMoveTask: moves the messages of a dead-letter queue to where they came from, or to one queue."""
+    source = _queue(_SOURCE, required(_SOURCE, request.source_arn), context)
+    destination = _queue(_DESTINATION, request.destination_arn, context) if request.destination_arn else None
+    check_number(_RATE, request.max_number_of_messages_per_second)
+
+    def respond(result: Any) -> StartMessageMoveTaskResult:
+        if isinstance(result, QueueNotFound):
+            raise _missing(_SOURCE if result.queue == source else _DESTINATION)
+        if isinstance(result, DestinationRefused):
+            raise invalid_parameter(_DESTINATION, request.destination_arn, str(result))
+        return StartMessageMoveTaskResult(task_handle=task_handle(answered(result), context))
+
+    command = commands.StartMove(
+        source=source, destination=destination, moves_per_s_max=request.max_number_of_messages_per_second
+    )
+    return Plan(command, respond)
+
+
+def cancel_message_move_task(request: CancelMessageMoveTaskRequest, context: RequestContext) -> Plan:
+    """CancelMessageMoveTask: stops a running task; what is moved stays moved."""
+    task = task_of(required("TaskHandle", request.task_handle), context)
+    return Plan(commands.CancelMove(task=task), _cancelled)
+
+
+def list_message_move_tasks(request: ListMessageMoveTasksRequest, context: RequestContext) -> Plan:
+    """ListMessageMoveTasks: the latest tasks of a dead-letter queue, newest first; the one that runs has a handle."""
+    source = _queue(_SOURCE, required(_SOURCE, request.source_arn), context)
+    check_number("ListMessageMoveTasks.MaxResults", request.max_results)
+
+    def respond(result: Any) -> ListMessageMoveTasksResult:
+        if isinstance(result, QueueNotFound):
+            raise _missing(_SOURCE)
+        return ListMessageMoveTasksResult(results=[_entry(task, context) for task in answered(result)])
+
+    count = SQS_MOVE_TASK_RESULTS.default if request.max_results is None else request.max_results
+    return Plan(commands.ListMoves(source=source, count=count), respond)
+
+
+def task_handle(task: MoveTask, context: RequestContext) -> str:
+    """Return the handle with which ``task`` can be cancelled."""
+    handle = _Handle(task_id=id_text(task.id), source_arn=queue_arn(task.source, context))
+    return b64encode(msgspec.json.encode(handle)).decode()
+
+
+def task_of(handle: str, context: RequestContext) -> bytes:
+    """Return the id of the task that ``handle`` names; raises InvalidParameterValue, ResourceNotFoundException."""
+    try:
+        read = _handle.decode(b64decode(handle, validate=True))
+        task = UUID(read.task_id).bytes
+    except (ValueError, msgspec.MsgspecError, RecursionError):
+        raise SqsError(INVALID_PARAMETER_VALUE, "Value for parameter TaskHandle is invalid.") from None
+    if queue_of_arn(read.source_arn, context) is None:
+        raise _missing(_SOURCE)
+    return task
+
+
+def _cancelled(result: Any) -> CancelMessageMoveTaskResult:
+    task: MoveTask = answered(result)
+    return CancelMessageMoveTaskResult(approximate_number_of_messages_moved=task.messages_moved)
+
+
+def _entry(task: MoveTask, context: RequestContext) -> MoveTaskEntry:
+    running = task.status is MoveStatus.RUNNING
+    return MoveTaskEntry(
+        task_handle=task_handle(task, context) if running else None,
+        status=task.status.name,
+        source_arn=queue_arn(task.source, context),
+        destination_arn=queue_arn(task.destination, context) if task.destination is not None else None,
+        max_number_of_messages_per_second=task.moves_per_s_max,
+        approximate_number_of_messages_moved=task.messages_moved,
+        approximate_number_of_messages_to_move=task.messages_to_move,
+        failure_reason=task.failure,
+        started_timestamp=task.started_at_ms,
+    )
+
+
+def _queue(member: str, arn: str, context: RequestContext) -> str:
+    queue = queue_of_arn(arn, context)
+    if queue is None:
+        raise _missing(member)
+    return queue
+
+
+def _missing(member: str) -> SqsError:
+    return SqsError(RESOURCE_NOT_FOUND, f"The resource that you specified for the {member} parameter doesn't exist.")

@@ -1,0 +1,150 @@
+"""RedrivePolicy and RedriveAllowPolicy: where dead letters go, and who may name a queue as the place.
+
+Both are texts in JSON. A policy that breaks a rule is answered with InvalidParameterValue and AWS's reason, other than
+the plain attributes. Members that nobody knows are ignored, and an empty text removes a policy.
+"""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from veilmq.core.limits import SQS_RECEIVES_MAX, SQS_REDRIVE_SOURCES_MAX
+from veilmq.core.settings import QueueSettings
+from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.errors import SqsError, invalid_parameter, shown
+from veilmq.wire.sqs.names import queue_arn, queue_of_arn
+from veilmq.wire.sqs.setting_kinds import Values
+
+_DIGITS = re.compile("[0-9]{1,6}")
+_PERMISSIONS = {"allowAll": "all", "denyAll": "none", "byQueue": "listed"}
+_WORDS = {meant: word for word, meant in _PERMISSIONS.items()}
+_LISTED = "byQueue"
+
+_Refuse = Callable[[str], SqsError]
+
+
+class _Redrive(msgspec.Struct, rename="camel", omit_defaults=True):
+    dead_letter_target_arn: str | None = None
+    max_receive_count: int | str | None = None
+
+
+class _Allow(msgspec.Struct, rename="camel", omit_defaults=True):
+    redrive_permission: str | None = None
+    source_queue_arns: list[str] | None = None
+
+
+_P = TypeVar("_P", _Redrive, _Allow)
+
+
+class RedrivePolicy:
+    """After how many receives a message goes to which dead-letter queue."""
+
+    fields = ("dead_letter_queue", "receives_max")
+    allowed = (
+        f"JSON: `deadLetterTargetArn`, `maxReceiveCount` ({SQS_RECEIVES_MAX.minimum} to {SQS_RECEIVES_MAX.maximum}); "
+        "empty to remove"
+    )
+    default = ""
+
+    def read(self, name: str, text: str, queue: str, context: RequestContext) -> Values:
+        """Return the dead-letter queue by its full name, and the number; raises InvalidParameterValue."""
+        if not text:
+            return {"dead_letter_queue": "", "receives_max": 0}
+        refuse = partial(invalid_parameter, name, text)
+        policy = _decode(text, _Redrive, refuse)
+        for member in _Redrive.__struct_encode_fields__:
+            if member not in msgspec.to_builtins(policy):
+                raise refuse(f"Redrive policy does not contain mandatory attribute: {member}.")
+        return {
+            "dead_letter_queue": _target(policy.dead_letter_target_arn, queue, context, refuse),
+            "receives_max": _receives(policy.max_receive_count, refuse),
+        }
+
+    def write(self, settings: QueueSettings, context: RequestContext) -> str | None:
+        """Return the policy, the number as a number."""
+        if not settings.dead_letter_queue:
+            return None
+        return _encode(
+            _Redrive(
+                dead_letter_target_arn=queue_arn(settings.dead_letter_queue, context),
+                max_receive_count=settings.receives_max,
+            )
+        )
+
+
+class RedriveAllowPolicy:
+    """Which queues may name this one as their dead-letter queue."""
+
+    fields = ("redrive_permission", "redrive_sources")
+    allowed = (
+        f"JSON: `redrivePermission` ({', '.join(f'`{word}`' for word in _PERMISSIONS)}), `sourceQueueArns` "
+        f"(up to {SQS_REDRIVE_SOURCES_MAX}, with `{_LISTED}`); empty to remove"
+    )
+    default = ""
+
+    def read(self, name: str, text: str, queue: str, context: RequestContext) -> Values:
+        """Return the permission and the sources by their full names; raises InvalidParameterValue."""
+        if not text:
+            return {"redrive_permission": "", "redrive_sources": ()}
+        refuse = partial(invalid_parameter, name, text)
+        policy = _decode(text, _Allow, refuse)
+        permission = _PERMISSIONS.get(policy.redrive_permission or "")
+        if permission is None:
+            raise refuse(f"redrivePermission must be one of {', '.join(_PERMISSIONS)}.")
+        if policy.redrive_permission != _LISTED and policy.source_queue_arns is not None:
+            raise refuse(f"sourceQueueArns can only be given with the redrivePermission {_LISTED}.")
+        sources = _sources(policy.source_queue_arns or [], context, refuse) if permission == "listed" else ()
+        return {"redrive_permission": permission, "redrive_sources": sources}
+
+    def write(self, settings: QueueSettings, context: RequestContext) -> str | None:
+        """Return the policy; a queue for which nobody chose one shows none, and allows all."""
+        if not settings.redrive_permission:
+            return None
+        return _encode(
+            _Allow(
+                redrive_permission=_WORDS[settings.redrive_permission],
+                source_queue_arns=[queue_arn(source, context) for source in settings.redrive_sources] or None,
+            )
+        )
+
+
+def _decode(text: str, kind: type[_P], refuse: _Refuse) -> _P:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise refuse(f"The policy is not a valid JSON map: {error}.") from None
+
+
+def _encode(policy: _Redrive | _Allow) -> str:
+    return msgspec.json.encode(policy).decode()
+
+
+def _target(arn: str | None, queue: str, context: RequestContext, refuse: _Refuse) -> str:
+    target = queue_of_arn(arn or "", context)
+    if target is None:
+        raise refuse(f"deadLetterTargetArn must be the ARN of a queue in {context.region}.")
+    if target.partition("/")[0] != queue.partition("/")[0]:
+        raise refuse("Dead-letter target owner should be same as the source.")
+    return target
+
+
+def _receives(value: int | str | None, refuse: _Refuse) -> int:
+    digits = str(value)
+    if not _DIGITS.fullmatch(digits) or not SQS_RECEIVES_MAX.holds(int(digits)):
+        raise refuse(
+            f"Invalid value for maxReceiveCount: {shown(digits)}, valid values are from {SQS_RECEIVES_MAX.minimum} to "
+            f"{SQS_RECEIVES_MAX.maximum} both inclusive."
+        )
+    return int(digits)
+
+
+def _sources(arns: list[str], context: RequestContext, refuse: _Refuse) -> tuple[str, ...]:
+    if not 1 <= len(arns) <= SQS_REDRIVE_SOURCES_MAX:
+        raise refuse(f"The redrivePermission {_LISTED} needs 1 to {SQS_REDRIVE_SOURCES_MAX} sourceQueueArns.")
+    sources = tuple(queue for queue in (queue_of_arn(arn, context) for arn in arns) if queue is not None)
+    if len(sources) < len(arns):
+        raise refuse(f"Each of sourceQueueArns must be the ARN of a queue in {context.region}.")
+    return sources
