@@ -26,20 +26,28 @@ class Mover:
         self._busy = False
         self._stopped = False
         self._timer: Timer | None = None
+        self._at_ms = NEVER_MS  # the timer's instant
 
     def look(self, due_ms: int) -> None:
-        """Take note that a slice is due at ``due_ms``, unless one is arranged or under way."""
-        if self._timer is None and not self._busy and not self._stopped and due_ms != NEVER_MS:
+        """Take note that a slice is due at ``due_ms``, unless one is arranged for then or earlier, or under way."""
+        if due_ms < self._at_ms and not self._busy and not self._stopped:
+            self._disarm()
+            self._at_ms = due_ms
             self._timer = self._clock.call_at(due_ms, self._step)
 
     def stop(self) -> None:
         """Do no more."""
         self._stopped = True
+        self._disarm()
+
+    def _disarm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
 
     def _step(self) -> None:
         self._timer = None
+        self._at_ms = NEVER_MS
         self._busy = True
         self._submit(MoveStep(), self._stepped)
 
