@@ -16,7 +16,7 @@ from veilmq.server.dispatch import Dispatcher, Exchange
 from veilmq.server.http_request import Date, Pending, Request
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import LATENCY_BOUNDS_S, Metrics
-from veilmq.server.protocols import SQS_JSON
+from veilmq.server.protocols import SQS_JSON, SQS_QUERY, Protocol
 from veilmq.testing import RunningServer, VirtualClock
 from veilmq.wire.sqs.call import Call
 from veilmq.wire.sqs.context import RequestContext
@@ -301,14 +301,23 @@ def request(target: bytes) -> Request:
     return Request(Sink(), b"POST", b"/", {b"host": b"h", b"x-amz-target": target}, b"{}", True)
 
 
+def posted_to(target: bytes) -> Request:
+    """Return a request that has all in its target."""
+    return Request(Sink(), b"POST", target, {b"host": b"h"}, b"", True)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "asked"),
+    [(SQS_JSON, request(b"AmazonSQS.ListQueues")), (SQS_QUERY, posted_to(b"/?Action=ListQueues"))],
+    ids=[SQS_JSON.name, SQS_QUERY.name],
+)
 def test_a_defect_in_decoding_is_logged_and_answered(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    protocol: Protocol, asked: Request, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The client gets the protocol's internal error; the log has the traceback and no body."""
-    broken = SQS_JSON._replace(decode=Broken().decode)
+    broken = protocol._replace(decode=Broken().decode)
     monkeypatch.setattr("veilmq.server.dispatch.PROTOCOLS", (broken,))
     metrics = Metrics()
-    asked = request(b"AmazonSQS.ListQueues")
     with caplog.at_level(logging.ERROR):
         assert dispatcher(metrics).handle(asked) is None
     assert asked.reply is not None

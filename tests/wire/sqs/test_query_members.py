@@ -20,7 +20,7 @@ class Part(Shape, frozen=True, kw_only=True):
 class Asked(Shape, frozen=True, kw_only=True):
     """A request with one member of each kind."""
 
-    text: str | None = None
+    text: str = ""
     number: Integer | None = None
     flag: bool | None = None
     names: list[str] | None = None
