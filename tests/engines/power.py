@@ -149,6 +149,8 @@ class Disk:
         if torn is not None:
             for changes in self._pending.values():
                 for change in changes:
+                    if isinstance(change, Delete) and torn.random() < 0.5:
+                        break  # the folder still has the old file: what came after it was written to another one
                     _make_in_part(files, change, torn)
         folder.mkdir(parents=True)
         for name, content in files.items():
@@ -170,7 +172,7 @@ def _make(files: dict[str, bytearray], change: Change) -> None:
 
 def _make_in_part(files: dict[str, bytearray], change: Change, torn: random.Random) -> None:
     if not isinstance(change, Write):
-        if torn.random() < 0.5:
+        if isinstance(change, Delete) or torn.random() < 0.5:
             _make(files, change)
         return
     for start in range(0, len(change.data), SECTOR_BYTES):
