@@ -45,7 +45,8 @@ PAIRS = [
     Pair(
         "ListQueues",
         "QueueNamePrefix=o&MaxResults=1",
-        f"<ListQueuesResult><QueueUrl>{URL}</QueueUrl><NextToken>b3JkZXJz</NextToken></ListQueuesResult>",
+        f"<ListQueuesResult><QueueUrl>{URL}</QueueUrl><NextToken>TFgCOcDh8KgaDvlBekrqkm9yZGVycw==</NextToken>"
+        "</ListQueuesResult>",
     ),
     Pair(
         "DeleteQueue",
@@ -65,7 +66,8 @@ PAIRS = [
         "<Name>MessageRetentionPeriod</Name><Value>345600</Value></Attribute><Attribute>"
         "<Name>DelaySeconds</Name><Value>0</Value></Attribute><Attribute>"
         "<Name>ReceiveMessageWaitTimeSeconds</Name><Value>0</Value></Attribute><Attribute>"
-        "<Name>QueueArn</Name><Value>arn:aws:sqs:us-east-1:000000000000:orders</Value></Attribute><Attribute>"
+        "<Name>SqsManagedSseEnabled</Name><Value>true</Value></Attribute><Attribute><Name>QueueArn</Name>"
+        "<Value>arn:aws:sqs:us-east-1:000000000000:orders</Value></Attribute><Attribute>"
         "<Name>ApproximateNumberOfMessages</Name><Value>3</Value></Attribute><Attribute>"
         "<Name>ApproximateNumberOfMessagesNotVisible</Name><Value>2</Value></Attribute><Attribute>"
         "<Name>ApproximateNumberOfMessagesDelayed</Name><Value>1</Value></Attribute><Attribute>"
@@ -76,6 +78,53 @@ PAIRS = [
         "SetQueueAttributes",
         f"QueueUrl={QUOTED}&Attribute.1.Name=ReceiveMessageWaitTimeSeconds&Attribute.1.Value=20",
         "",
+    ),
+    Pair(
+        "TagQueue",
+        f"QueueUrl={QUOTED}&Tag.1.Key=team&Tag.1.Value=a",
+        "",
+    ),
+    Pair(
+        "UntagQueue",
+        f"QueueUrl={QUOTED}&TagKey.1=team&TagKey.2=stage",
+        "",
+    ),
+    Pair(
+        "ListQueueTags",
+        f"QueueUrl={QUOTED}",
+        "<ListQueueTagsResult><Tag><Key>team</Key><Value>a</Value></Tag></ListQueueTagsResult>",
+    ),
+    Pair(
+        "ListDeadLetterSourceQueues",
+        f"QueueUrl={QUOTED}&MaxResults=1",
+        "<ListDeadLetterSourceQueuesResult><QueueUrl>http://127.0.0.1:9324/000000000000/jobs</QueueUrl>"
+        "<NextToken>zH8ky-MYYg4nkoyLPZN_ITAwMDAwMDAwMDAwMC9qb2Jz</NextToken>"
+        "</ListDeadLetterSourceQueuesResult>",
+    ),
+    Pair(
+        "StartMessageMoveTask",
+        "SourceArn=arn%3Aaws%3Asqs%3Aus-east-1%3A000000000000%3Aorders&"
+        "DestinationArn=arn%3Aaws%3Asqs%3Aus-east-1%3A000000000000%3Ajobs&MaxNumberOfMessagesPerSecond=500",
+        f"<StartMessageMoveTaskResult><TaskHandle>{test_golden.HANDLE}</TaskHandle></StartMessageMoveTaskResult>",
+    ),
+    Pair(
+        "CancelMessageMoveTask",
+        f"TaskHandle={test_golden.HANDLE}",
+        "<CancelMessageMoveTaskResult><ApproximateNumberOfMessagesMoved>2</ApproximateNumberOfMessagesMoved>"
+        "</CancelMessageMoveTaskResult>",
+    ),
+    Pair(
+        "ListMessageMoveTasks",
+        "SourceArn=arn%3Aaws%3Asqs%3Aus-east-1%3A000000000000%3Aorders&MaxResults=10",
+        "<ListMessageMoveTasksResult><ListMessageMoveTasksResultEntry>"
+        f"<TaskHandle>{test_golden.HANDLE}</TaskHandle>"
+        "<Status>RUNNING</Status><SourceArn>arn:aws:sqs:us-east-1:000000000000:orders</SourceArn>"
+        "<DestinationArn>arn:aws:sqs:us-east-1:000000000000:jobs</DestinationArn>"
+        "<MaxNumberOfMessagesPerSecond>500</MaxNumberOfMessagesPerSecond>"
+        "<ApproximateNumberOfMessagesMoved>2</ApproximateNumberOfMessagesMoved>"
+        "<ApproximateNumberOfMessagesToMove>7</ApproximateNumberOfMessagesToMove>"
+        "<StartedTimestamp>1700000000123</StartedTimestamp></ListMessageMoveTasksResultEntry>"
+        "</ListMessageMoveTasksResult>",
     ),
     Pair(
         "SendMessage",
