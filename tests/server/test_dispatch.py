@@ -348,6 +348,8 @@ def dispatcher(metrics: Metrics) -> Dispatcher:
 class NoEngine:
     """An engine that must not be asked."""
 
+    token_key = bytes(32)
+
     def submit(self, command: Command, done: Done) -> None:
         """Fail."""
         raise AssertionError("nothing should reach the engine")

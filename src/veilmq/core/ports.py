@@ -38,6 +38,10 @@ class Clock(Protocol):
 class Engine(Protocol):
     """Commands made atomic and durable. All methods are called in the event loop's thread, and none blocks."""
 
+    @property
+    def token_key(self) -> bytes:
+        """Return a secret of 32 bytes, kept as long as the data: for what a protocol hands out and takes back."""
+
     def submit(self, command: Command, done: Done) -> None:
         """Take ``command``; call ``done`` with its result or error once that is durable."""
 

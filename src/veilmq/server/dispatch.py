@@ -195,7 +195,9 @@ class Dispatcher:
         if len(self._contexts) >= _CONTEXTS_MAX:
             self._contexts.clear()
         base_url = f"{self._scheme}://" + (host.decode() or self._address)
-        context = RequestContext(base_url=base_url, account=self._account, region=self._region)
+        context = RequestContext(
+            base_url=base_url, account=self._account, region=self._region, token_key=self._polls.engine.token_key
+        )
         self._contexts[host] = context
         return context
 

@@ -25,6 +25,7 @@ from veilmq.engines.embedded.committer import Committer, ThreadCommitter
 from veilmq.engines.embedded.folder import FolderLock, open_journal
 from veilmq.engines.embedded.janitor import Janitor
 from veilmq.engines.embedded.journal import Journal
+from veilmq.engines.embedded.keys import TOKEN_KEY, kept_key
 from veilmq.engines.embedded.machine import Machine
 from veilmq.engines.embedded.mover import Mover
 from veilmq.engines.embedded.options import EngineOptions
@@ -60,6 +61,7 @@ class EmbeddedEngine:
         self._closed = False
         self._rest = asyncio.Event()
         self.behind_ms = _catch_up(clock, journal)
+        self.token_key = kept_key(journal, TOKEN_KEY)
         self._space = Space(folder=folder, journal=journal, options=options)
         self._machine = Machine(journal=journal, options=options, space=self._space)
         self._batch = Batch(machine=self._machine, journal=journal)
