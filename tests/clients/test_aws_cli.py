@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from veilmq.testing import RunningServer
 
 AWS = Path(sys.executable).with_name("aws")
@@ -49,3 +51,47 @@ def test_the_life_of_a_message(verifying_server: RunningServer) -> None:
     assert (found["ApproximateNumberOfMessages"], found["VisibilityTimeout"]) == ("0", "60")
     assert _aws(server, "delete-queue", "--queue-url", url) is None
     assert "NonExistentQueue" in _aws(server, "get-queue-url", "--queue-name", "jobs")
+
+
+def _attribute(server: RunningServer, url: str, name: str) -> str:
+    found = _aws(server, "get-queue-attributes", "--queue-url", url, "--attribute-names", name)
+    return str(found["Attributes"][name])
+
+
+@pytest.mark.slow
+def test_batches_and_tags(server: RunningServer) -> None:
+    url = _aws(server, "create-queue", "--queue-name", "jobs", "--tags", "made=with,gone=soon")["QueueUrl"]
+    on_queue = ("--queue-url", url)
+    _aws(server, "tag-queue", *on_queue, "--tags", "team=a")
+    _aws(server, "untag-queue", *on_queue, "--tag-keys", "gone")
+    assert _aws(server, "list-queue-tags", *on_queue)["Tags"] == {"made": "with", "team": "a"}
+    _aws(server, "send-message-batch", *on_queue, "--entries", "Id=a,MessageBody=1", "Id=b,MessageBody=2")
+    first, second = _aws(server, "receive-message", *on_queue, "--max-number-of-messages", "10")["Messages"]
+    release = f"Id=a,ReceiptHandle={first['ReceiptHandle']},VisibilityTimeout=0"
+    done = _aws(server, "change-message-visibility-batch", *on_queue, "--entries", release)
+    assert [each["Id"] for each in done["Successful"]] == ["a"]
+    delete = f"Id=b,ReceiptHandle={second['ReceiptHandle']}"
+    done = _aws(server, "delete-message-batch", *on_queue, "--entries", delete)
+    assert [each["Id"] for each in done["Successful"]] == ["b"]
+    assert _attribute(server, url, "ApproximateNumberOfMessages") == "1"
+    assert _aws(server, "purge-queue", *on_queue) is None
+    assert _aws(server, "list-queues")["QueueUrls"] == [url]
+
+
+@pytest.mark.slow
+def test_dead_letters_go_there_and_back(server: RunningServer) -> None:
+    dead = _aws(server, "create-queue", "--queue-name", "dead")["QueueUrl"]
+    arn = _attribute(server, dead, "QueueArn")
+    policy = json.dumps({"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})})
+    url = _aws(server, "create-queue", "--queue-name", "jobs", "--attributes", policy)["QueueUrl"]
+    assert _aws(server, "list-dead-letter-source-queues", "--queue-url", dead)["queueUrls"] == [url]
+    _aws(server, "send-message", "--queue-url", url, "--message-body", "m")
+    _aws(server, "receive-message", "--queue-url", url, "--visibility-timeout", "0")
+    assert _aws(server, "receive-message", "--queue-url", url) is None
+    assert _attribute(server, dead, "ApproximateNumberOfMessages") == "1"
+    task = _aws(server, "start-message-move-task", "--source-arn", arn)
+    server.advance(1_000)
+    (found,) = _aws(server, "list-message-move-tasks", "--source-arn", arn)["Results"]
+    assert (found["Status"], found["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 1)
+    assert _attribute(server, url, "ApproximateNumberOfMessages") == "1"
+    assert "ResourceNotFound" in _aws(server, "cancel-message-move-task", "--task-handle", task["TaskHandle"])

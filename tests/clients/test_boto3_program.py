@@ -10,7 +10,20 @@ from veilmq.testing import RunningServer
 from veilmq.wire.sqs.actions import ACTIONS
 
 PROGRAM = "tests.clients.python.sdk"
-STEPS = ["queues", "message", "delay", "attributes", "batches", "long_poll", "errors", "resource", "end"]
+STEPS = [
+    "queues",
+    "message",
+    "delay",
+    "attributes",
+    "batches",
+    "long_poll",
+    "errors",
+    "resource",
+    "tags",
+    "dead_letters",
+    "move_tasks",
+    "end",
+]
 
 
 def _today(server: RunningServer) -> Program:

@@ -6,7 +6,19 @@ from tests.clients.program import JAVASCRIPT, Program, answers, node
 from veilmq.testing import RunningServer
 from veilmq.wire.sqs.actions import ACTIONS
 
-STEPS = ["queues", "message", "delay", "attributes", "batches", "longPoll", "errors", "end"]
+STEPS = [
+    "queues",
+    "message",
+    "delay",
+    "attributes",
+    "batches",
+    "longPoll",
+    "errors",
+    "tags",
+    "deadLetters",
+    "moveTasks",
+    "end",
+]
 
 
 @pytest.mark.parametrize("kind", ["server", "verifying_server"])

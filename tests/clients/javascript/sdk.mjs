@@ -38,6 +38,11 @@ async function counted(QueueUrl) {
   return names.map((name) => Number(Attributes[name]));
 }
 
+async function attribute(QueueUrl, name) {
+  const { Attributes } = await send("GetQueueAttributes", { QueueUrl, AttributeNames: [name] });
+  return Attributes[name];
+}
+
 const steps = {
   async queues() {
     const names = ["page-0", "page-1", "page-2"];
@@ -160,6 +165,50 @@ const steps = {
       assert.ok(error instanceof aws[name], `${name}: ${error}`);
       assert.ok(error instanceof aws.SQSServiceException && error.message, name);
     }
+  },
+
+  async tags() {
+    const { QueueUrl } = await send("CreateQueue", { QueueName: "tags", tags: { made: "with", gone: "soon" } });
+    await send("TagQueue", { QueueUrl, Tags: { team: "é", none: "" } });
+    await send("UntagQueue", { QueueUrl, TagKeys: ["gone"] });
+    const { Tags } = await send("ListQueueTags", { QueueUrl });
+    assert.deepEqual(Tags, { made: "with", team: "é", none: "" });
+  },
+
+  async deadLetters() {
+    const dead = await queue("dead");
+    const deadLetterTargetArn = await attribute(dead, "QueueArn");
+    const RedrivePolicy = JSON.stringify({ deadLetterTargetArn, maxReceiveCount: 1 });
+    const QueueUrl = await queue("alive", { RedrivePolicy });
+    await send("SendMessage", { QueueUrl, MessageBody: "m" });
+    assert.deepEqual(bodies(await receive(QueueUrl, { VisibilityTimeout: 0 })), ["m"]);
+    assert.deepEqual(await receive(QueueUrl), []);
+    const [message] = await receive(dead, { MessageSystemAttributeNames: ["DeadLetterQueueSourceArn"] });
+    assert.equal(message.Body, "m");
+    assert.equal(message.Attributes.DeadLetterQueueSourceArn, await attribute(QueueUrl, "QueueArn"));
+    for await (const page of aws.paginateListDeadLetterSourceQueues({ client: sqs }, { QueueUrl: dead })) {
+      assert.deepEqual(page.queueUrls, [QueueUrl]);
+    }
+  },
+
+  // Three messages go back at one a second; the task is cancelled on the way.
+  async moveTasks() {
+    const dead = await queue("dead-2");
+    const SourceArn = await attribute(dead, "QueueArn");
+    const RedrivePolicy = JSON.stringify({ deadLetterTargetArn: SourceArn, maxReceiveCount: 1 });
+    const QueueUrl = await queue("alive-2", { RedrivePolicy });
+    const Entries = ["0", "1", "2"].map((Id) => ({ Id, MessageBody: Id }));
+    await send("SendMessageBatch", { QueueUrl, Entries });
+    await receive(QueueUrl, { VisibilityTimeout: 0 });
+    assert.deepEqual(await receive(QueueUrl), []);
+    assert.deepEqual(await counted(dead), [3, 0, 0]);
+    const { TaskHandle } = await send("StartMessageMoveTask", { SourceArn, MaxNumberOfMessagesPerSecond: 1 });
+    await ask("advance", { ms: 1000 });
+    const [task] = (await send("ListMessageMoveTasks", { SourceArn, MaxResults: 10 })).Results;
+    assert.deepEqual([task.Status, task.ApproximateNumberOfMessagesToMove], ["RUNNING", 3]);
+    const moved = (await send("CancelMessageMoveTask", { TaskHandle })).ApproximateNumberOfMessagesMoved;
+    assert.ok(moved > 0 && moved < 3, `moved ${moved}`);
+    assert.deepEqual([(await counted(QueueUrl))[0], (await counted(dead))[0]], [moved, 3 - moved]);
   },
 
   async end() {

@@ -3,6 +3,7 @@
 A step that does not find what it should raises AssertionError.
 """
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -49,6 +50,11 @@ def counted(url: str) -> list[int]:
     names = [f"ApproximateNumberOfMessages{state}" for state in ("", "NotVisible", "Delayed")]
     found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
     return [int(found[name]) for name in names]
+
+
+def attribute(url: str, name: str) -> str:
+    """Return an attribute of the queue."""
+    return str(sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])["Attributes"][name])
 
 
 def queues() -> None:
@@ -205,6 +211,47 @@ def resource() -> None:
     jobs.delete()
 
 
+def tags() -> None:
+    """Given at creation, added, taken away."""
+    url = sqs.create_queue(QueueName="tags", tags={"made": "with", "gone": "soon"})["QueueUrl"]
+    sqs.tag_queue(QueueUrl=url, Tags={"team": "é", "none": ""})
+    sqs.untag_queue(QueueUrl=url, TagKeys=["gone"])
+    assert sqs.list_queue_tags(QueueUrl=url)["Tags"] == {"made": "with", "team": "é", "none": ""}
+
+
+def dead_letters() -> None:
+    """Moved by the receive that is one too many."""
+    dead = queue("dead")
+    policy = {"deadLetterTargetArn": attribute(dead, "QueueArn"), "maxReceiveCount": 1}
+    url = queue("alive", RedrivePolicy=json.dumps(policy))
+    sqs.send_message(QueueUrl=url, MessageBody="m")
+    assert bodies(receive(url, VisibilityTimeout=0)) == ["m"]
+    assert receive(url) == []
+    (message,) = receive(dead, AttributeNames=["All"])
+    assert message["Body"] == "m"
+    assert message["Attributes"]["DeadLetterQueueSourceArn"] == attribute(url, "QueueArn")
+    pages = sqs.get_paginator("list_dead_letter_source_queues").paginate(QueueUrl=dead)
+    assert [each for page in pages for each in page["queueUrls"]] == [url]
+
+
+def move_tasks() -> None:
+    """Started at one message a second, looked at, cancelled."""
+    dead = queue("dead-2")
+    arn = attribute(dead, "QueueArn")
+    url = queue("alive-2", RedrivePolicy=json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1}))
+    sqs.send_message_batch(QueueUrl=url, Entries=[{"Id": text, "MessageBody": text} for text in "abc"])
+    receive(url, VisibilityTimeout=0)
+    assert receive(url) == []
+    assert counted(dead) == [3, 0, 0]
+    task = sqs.start_message_move_task(SourceArn=arn, MaxNumberOfMessagesPerSecond=1)["TaskHandle"]
+    ask("advance", ms=1000)
+    (listed,) = sqs.list_message_move_tasks(SourceArn=arn, MaxResults=10)["Results"]
+    assert (listed["Status"], listed["ApproximateNumberOfMessagesToMove"]) == ("RUNNING", 3)
+    moved = sqs.cancel_message_move_task(TaskHandle=task)["ApproximateNumberOfMessagesMoved"]
+    assert 0 < moved < 3
+    assert (counted(url)[0], counted(dead)[0]) == (moved, 3 - moved)
+
+
 def end() -> None:
     """Purged, deleted, gone."""
     url = queue("end")
@@ -215,7 +262,7 @@ def end() -> None:
     assert isinstance(raised(lambda: sqs.get_queue_url(QueueName="end")), sqs.exceptions.QueueDoesNotExist)
 
 
-STEPS = (queues, message, delay, attributes, batches, long_poll, errors, resource, end)
+STEPS = (queues, message, delay, attributes, batches, long_poll, errors, resource, tags, dead_letters, move_tasks, end)
 
 if __name__ == "__main__":
     for step in STEPS:
