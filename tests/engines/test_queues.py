@@ -5,7 +5,7 @@ import pytest
 from tests.engines.host import QUEUE, Host, message
 from veilmq.core import commands
 from veilmq.core.commands import Command, VisibilityChange
-from veilmq.core.errors import EditRefused, QueueExists, QueueNotFound
+from veilmq.core.errors import EditRefused, QueueExists, QueueNotFound, SettingsConflict
 from veilmq.core.settings import QueueSettings
 
 ON_A_QUEUE: list[Command] = [
@@ -13,6 +13,7 @@ ON_A_QUEUE: list[Command] = [
     commands.PurgeQueue(queue=QUEUE),
     commands.SetQueue(queue=QUEUE, settings={}),
     commands.EditQueue(queue=QUEUE, setting="policy", edit=str.upper),
+    commands.TagQueue(queue=QUEUE, tags={"team": "red"}),
     commands.ShowQueue(queue=QUEUE),
     commands.Send(queue=QUEUE, messages=(message("a"),)),
     commands.Receive(queue=QUEUE),
@@ -91,6 +92,25 @@ def test_settings_are_changed_one_by_one(host: Host) -> None:
     assert (view.created_at_ms, view.modified_at_ms) == (created.created_at_ms, created.created_at_ms + 5)
     with pytest.raises(QueueExists):
         host.create(visibility_timeout_s=30)
+
+
+def test_settings_that_contradict_each_other_are_refused(host: Host) -> None:
+    """When a queue is created, set or edited; nothing is changed."""
+    with pytest.raises(SettingsConflict) as refusal:
+        host.create(receives_max=3)
+    assert refusal.value.setting == "receives_max"
+    with pytest.raises(QueueNotFound):
+        host.do(commands.ShowQueue(queue=QUEUE))
+    created = host.create()
+    host.advance(1)
+    for change in (
+        commands.SetQueue(queue=QUEUE, settings={"delay_s": 5, "fifo": True}),
+        commands.SetQueue(queue=QUEUE, settings={"delay_s": 5, "content_deduplication": True}),
+        commands.EditQueue(queue=QUEUE, setting="dead_letter_queue", edit=lambda _: "a/letters"),
+    ):
+        with pytest.raises(SettingsConflict):
+            host.do(change)
+    assert host.do(commands.ShowQueue(queue=QUEUE)) == created
 
 
 def test_queues_survive(kept: Host) -> None:
