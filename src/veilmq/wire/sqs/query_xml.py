@@ -7,6 +7,7 @@ carriage return is written as a reference, because a parser would read a line fe
 
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -46,8 +47,9 @@ def _members(shape: Any, action: str) -> str:
     return "".join(_member(name, value, action) for name, value in present if value is not None)
 
 
-def _names(shape: type[Shape]) -> Iterable[tuple[str, str]]:
-    return zip(shape.__struct_fields__, shape.__struct_encode_fields__, strict=True)
+@cache
+def _names(shape: type[Shape]) -> tuple[tuple[str, str], ...]:
+    return tuple(zip(shape.__struct_fields__, shape.__struct_encode_fields__, strict=True))
 
 
 def _member(name: str, value: Any, action: str) -> str:
@@ -75,6 +77,8 @@ def _content(value: Any, action: str) -> str:
 
 
 def _text(text: str) -> str:
+    if text.isascii() and text.isprintable():
+        return escape(text)
     return escape(ILLEGAL.sub("\ufffd", text), _CARRIAGE_RETURN)
 
 
