@@ -42,7 +42,7 @@ def _element(name: str, content: str) -> str:
     return f"<{name}>{content}</{name}>"
 
 
-def _members(shape: Any, action: str) -> str:
+def _members(shape: Shape, action: str) -> str:
     present = ((name, getattr(shape, field)) for field, name in _names(type(shape)))
     return "".join(_member(name, value, action) for name, value in present if value is not None)
 
