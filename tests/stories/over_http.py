@@ -44,6 +44,8 @@ CHANGE_CODES = {
 }
 FIFO_CODES = {"expired": "InvalidParameterValue", "superseded": "InvalidParameterValue"}
 NO_QUEUE = "QueueDoesNotExist"
+DELETED_LATELY = "QueueDeletedRecently"
+PURGED_LATELY = "PurgeQueueInProgress"
 PATIENCE_S = 10.0
 
 
@@ -93,6 +95,10 @@ class HttpTeller:
         if action.settings.get("fifo"):
             self._fifo.add(name)
             name += ".fifo"
+        if action.too_soon:
+            with expecting(DELETED_LATELY):
+                self._sqs.create_queue(QueueName=name)
+            return
         created = self._sqs.create_queue(QueueName=name, Attributes=self._attributes(action.settings))
         self._urls[action.queue] = created["QueueUrl"]
 
@@ -149,7 +155,8 @@ class HttpTeller:
 
     @tell.register
     def _(self, action: story.Purge) -> None:
-        self._sqs.purge_queue(QueueUrl=self._urls[action.queue])
+        with expecting(PURGED_LATELY if action.too_soon else None):
+            self._sqs.purge_queue(QueueUrl=self._urls[action.queue])
 
     @tell.register
     def _(self, action: story.Drop) -> None:
@@ -158,6 +165,8 @@ class HttpTeller:
     @tell.register
     def _(self, action: story.Poll) -> None:
         more = {} if action.wait_s is None else {"WaitTimeSeconds": action.wait_s}
+        if action.timeout_s is not None:
+            more["VisibilityTimeout"] = action.timeout_s
         request = {"QueueUrl": self._urls[action.queue], "MessageSystemAttributeNames": ["All"], **more}
         parked = self._server.parked
         connection = self._ask(request)

@@ -49,10 +49,11 @@ class Handle:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Create a queue."""
+    """Create a queue, or try `too_soon` after one of that name was deleted."""
 
     queue: str
     settings: Settings
+    too_soon: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +113,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """Delete all messages of a queue."""
+    """Delete all messages of a queue, or try `too_soon` after the last time."""
 
     queue: str
+    too_soon: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +128,12 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Start a receive that waits for `wait_s`, `None`: as long as the queue says."""
+    """Start a receive that waits for `wait_s`, `None`: as long as the queue says; it hides for `timeout_s`."""
 
     queue: str
     wait_s: int | None
     poll: str
+    timeout_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,16 +180,16 @@ _HANDLE = r"(?P<forged>forged )?(?P<receipt>\w+)(?: on (?P<queue>\w+))?"
 _FORMS = {
     form.partition(" ")[0]: re.compile(form)
     for form in [
-        rf"queue {_NAME}(?P<settings>(?: \w+=\w+)*)",
+        rf"queue {_NAME}(?P<settings>(?: \w+=\w+)*)(?P<too_soon> -> too soon)?",
         rf"set {_NAME}(?P<settings>(?: \w+=\w+)+)",
         rf"send {_NAME} (?P<body>\w+){_GROUP}(?: delay (?P<delay>{_DURATION}))?{_DUPLICATE}",
         rf"receive {_NAME}(?: up to (?P<count>\d+))?(?: timeout (?P<timeout>{_DURATION}))?{_ATTEMPT} -> (?P<items>.+)",
         rf"delete {_HANDLE} -> (?P<state>.+)",
         rf"change {_HANDLE} (?P<timeout>{_DURATION}) -> (?P<state>.+)",
         rf"wait (?P<time>{_DURATION})",
-        rf"purge {_NAME}",
+        rf"purge {_NAME}(?P<too_soon> -> too soon)?",
         rf"drop {_NAME}",
-        rf"poll {_NAME}(?: (?P<wait>{_DURATION}))? as (?P<poll>\w+)",
+        rf"poll {_NAME}(?: (?P<wait>{_DURATION}))?(?: timeout (?P<timeout>{_DURATION}))? as (?P<poll>\w+)",
         r"answer (?P<poll>\w+) -> (?P<outcome>.+)",
         r"hang up (?P<poll>\w+)",
     ]
@@ -331,16 +334,23 @@ def _answer(words: dict[str, str]) -> Answer:
 
 
 _MAKERS: dict[str, Callable[[dict[str, str]], Action]] = {
-    "queue": lambda words: Queue(queue=words["queue"], settings=_settings(words["settings"])),
+    "queue": lambda words: Queue(
+        queue=words["queue"], settings=_settings(words["settings"]), too_soon=bool(words["too_soon"])
+    ),
     "set": lambda words: Set(queue=words["queue"], settings=_settings(words["settings"])),
     "send": _send,
     "receive": _receive,
     "delete": lambda words: Delete(handle=_handle(words), state=_state(words["state"])),
     "change": _change,
     "wait": lambda words: Wait(time_ms=_duration_ms(words["time"])),
-    "purge": lambda words: Purge(queue=words["queue"]),
+    "purge": lambda words: Purge(queue=words["queue"], too_soon=bool(words["too_soon"])),
     "drop": lambda words: Drop(queue=words["queue"]),
-    "poll": lambda words: Poll(queue=words["queue"], wait_s=_seconds(words["wait"]), poll=words["poll"]),
+    "poll": lambda words: Poll(
+        queue=words["queue"],
+        wait_s=_seconds(words["wait"]),
+        poll=words["poll"],
+        timeout_s=_seconds(words["timeout"]),
+    ),
     "answer": _answer,
     "hang": lambda words: HangUp(poll=words["poll"]),
 }

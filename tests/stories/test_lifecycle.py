@@ -10,6 +10,7 @@ from tests.engines.host import hosting
 from tests.stories.over_http import HttpTeller
 from tests.stories.story import PAGE, Action, Counts, Drop, Queue, Story, stories
 from tests.stories.through_engine import EngineTeller
+from veilmq.engines.embedded import EngineOptions
 from veilmq.testing import RunningServer
 
 STORIES = stories(PAGE.read_text(encoding="utf-8"))
@@ -33,7 +34,7 @@ def teller(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Teller]:
     """Return each runner on each store, empty."""
     folder = tmp_path / "store" if request.param.endswith("folder") else None
     if request.param.startswith("engine"):
-        with hosting(folder) as host:
+        with hosting(folder, options=EngineOptions()) as host:
             yield EngineTeller(host)
     else:
         with RunningServer(data=folder) as server:
@@ -47,7 +48,7 @@ def test_story(told: Story, teller: Teller) -> None:
     for number, step in enumerate(told.steps, start=1):
         try:
             teller.tell(step.action)
-            if isinstance(step.action, Queue):
+            if isinstance(step.action, Queue) and not step.action.too_soon:
                 queues.append(step.action.queue)
             elif isinstance(step.action, Drop):
                 queues.remove(step.action.queue)

@@ -1,13 +1,16 @@
 """Tells a story to an engine, through its port. Receives that wait are made of `watch` and `next_due_ms`."""
 
+from contextlib import nullcontext
 from functools import singledispatchmethod
 from typing import Any
+
+import pytest
 
 from tests.engines.host import Host, message
 from tests.stories import story
 from tests.stories.book import Book, Got
 from veilmq.core import commands
-from veilmq.core.errors import LeaseTooLong, QueueNotFound, ReceiptInvalid
+from veilmq.core.errors import LeaseTooLong, PurgeInProgress, QueueDeletedRecently, QueueNotFound, ReceiptInvalid
 from veilmq.core.ports import Timer
 from veilmq.core.results import LeaseChange, ReceiptState, Received
 
@@ -18,19 +21,19 @@ DEAD_LETTERS = "dead_letter_queue"
 class Waiter:
     """One receive that waits, as a server would have it wait."""
 
-    def __init__(self, host: Host, queue: str, wait_s: int | None, line: "list[Waiter]") -> None:
+    def __init__(self, host: Host, queue: str, action: story.Poll, line: "list[Waiter]") -> None:
         """`line` holds those that wait on the queue, in the order of their coming."""
         self.answer: Any = None
         self._host = host
-        self._queue = queue
         self._line = line
-        self._wait_s = wait_s
+        self._wait_s = action.wait_s
+        self._command = commands.Receive(queue=queue, timeout_s=action.timeout_s, requested_at_ms=host.clock.now_ms())
         self._ends_at_ms: int | None = None
         self._timer: Timer | None = None
 
     def ask(self) -> None:
         """Receive now."""
-        self._host.engine.submit(commands.Receive(queue=self._queue), self._answered)
+        self._host.engine.submit(self._command, self._answered)
 
     def _answered(self, answer: Any) -> None:
         now_ms = self._host.clock.now_ms()
@@ -91,6 +94,10 @@ class EngineTeller:
 
     @tell.register
     def _(self, action: story.Queue) -> None:
+        if action.too_soon:
+            with pytest.raises(QueueDeletedRecently):
+                self._host.create(full(action.queue), **settings(action.settings))
+            return
         self._host.create(full(action.queue), **settings(action.settings))
         line = self._lines.setdefault(action.queue, [])
         self._host.engine.watch(full(action.queue), lambda due_ms: line[0].wake(due_ms) if line else None)
@@ -135,7 +142,8 @@ class EngineTeller:
 
     @tell.register
     def _(self, action: story.Purge) -> None:
-        self._host.do(commands.PurgeQueue(queue=full(action.queue)))
+        with pytest.raises(PurgeInProgress) if action.too_soon else nullcontext():
+            self._host.do(commands.PurgeQueue(queue=full(action.queue)))
 
     @tell.register
     def _(self, action: story.Drop) -> None:
@@ -144,7 +152,7 @@ class EngineTeller:
     @tell.register
     def _(self, action: story.Poll) -> None:
         line = self._lines[action.queue]
-        waiter = Waiter(self._host, full(action.queue), action.wait_s, line)
+        waiter = Waiter(self._host, full(action.queue), action, line)
         line.append(waiter)
         self._waiters[action.poll] = waiter
         self._polled[action.poll] = action.queue
