@@ -19,6 +19,7 @@ from veilmq.core.results import LeaseChange, ReceiptState, Received
 from veilmq.wire.sqs import ACTIONS, Reply, SqsError, decode, encode_error, errors
 from veilmq.wire.sqs.actions import BY_PROTOCOL, EVERYWHERE, WITH_CREDENTIALS
 from veilmq.wire.sqs.errors import ANSWERS, CODES, Code, from_core
+from veilmq.wire.sqs.policies import GRANTABLE
 
 
 class Case(NamedTuple):
@@ -48,6 +49,8 @@ ONE_MEMBER: dict[str, dict[str, Any]] = {
     "UntagQueue": {"TagKeys": ["a"]},
     "ListQueueTags": {},
     "ListDeadLetterSourceQueues": {},
+    "AddPermission": {"Label": "a", "AWSAccountIds": ["111111111111"], "Actions": ["SendMessage"]},
+    "RemovePermission": {"Label": "a"},
     "SendMessage": {"MessageBody": "x"},
     "SendMessageBatch": {"Entries": entries(1, MessageBody="x")},
     "ReceiveMessage": {},
@@ -56,6 +59,7 @@ ONE_MEMBER: dict[str, dict[str, Any]] = {
     "ChangeMessageVisibility": {"ReceiptHandle": "r", "VisibilityTimeout": 1},
     "ChangeMessageVisibilityBatch": {"Entries": entries(1, ReceiptHandle="r", VisibilityTimeout=1)},
 }
+GRANT = ONE_MEMBER["AddPermission"]
 ENTRY_KINDS = {name: f"{name}RequestEntry" for name in ONE_MEMBER if name.endswith("Batch")}
 
 ON_QUEUE = [
@@ -93,9 +97,9 @@ SETTINGS = [
         ),
         Case(
             action,
-            errors.UNSUPPORTED_OPERATION,
+            errors.INVALID_ATTRIBUTE_VALUE,
             name | {"Attributes": {"Policy": "{}"}},
-            "does not support the queue attribute Policy",
+            "Invalid value for the parameter Policy. Reason: Statement must be an object or a list of objects.",
         ),
         Case(
             action,
@@ -248,6 +252,37 @@ OTHERS = [
     Case("ListQueues", errors.INVALID_PARAMETER_VALUE, {"NextToken": "!"}, "Invalid or expired next token"),
     Case("GetQueueAttributes", errors.INVALID_ATTRIBUTE_NAME, {"AttributeNames": ["Foo"]}, "Unknown Attribute Foo."),
     Case("SetQueueAttributes", errors.MISSING_PARAMETER, {"Attributes": {}}, "parameter Attributes."),
+    Case("AddPermission", errors.MISSING_PARAMETER, GRANT | {"Label": ""}, "parameter Label."),
+    Case("AddPermission", errors.MISSING_PARAMETER, GRANT | {"AWSAccountIds": []}, "parameter AWSAccountIds."),
+    Case("AddPermission", errors.MISSING_PARAMETER, GRANT | {"Actions": None}, "parameter Actions."),
+    Case("AddPermission", errors.INVALID_PARAMETER_VALUE, GRANT | {"Label": "a b"}, "Label can only include alpha"),
+    Case(
+        "AddPermission",
+        errors.INVALID_PARAMETER_VALUE,
+        GRANT | {"AWSAccountIds": ["*"]},
+        "Value [*] for parameter PrincipalId is invalid. Reason: Unable to verify.",
+    ),
+    Case(
+        "AddPermission",
+        errors.INVALID_PARAMETER_VALUE,
+        GRANT | {"Actions": ["SendMessage", "DeleteQueue"]},
+        "Value SQS:DeleteQueue for parameter ActionName is invalid. "
+        "Reason: Only the queue owner is allowed to invoke this action.",
+    ),
+    Case(
+        "AddPermission",
+        errors.OVER_LIMIT,
+        GRANT | {"Actions": list(GRANTABLE)},
+        "8 Actions were found, maximum allowed is 7.",
+    ),
+    Case("RemovePermission", errors.MISSING_PARAMETER, {}, "parameter Label."),
+    Case(
+        "RemovePermission",
+        errors.INVALID_PARAMETER_VALUE,
+        {"Label": "a"},
+        "Value a for parameter Label is invalid. Reason: can't find label.",
+        core.EditRefused(errors.invalid_parameter("Label", "a", "can't find label.")),
+    ),
     Case("SendMessage", errors.MISSING_PARAMETER, {"MessageBody": ""}, "parameter MessageBody."),
     Case(
         "SendMessage",

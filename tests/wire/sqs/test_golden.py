@@ -13,6 +13,7 @@ from veilmq.core.errors import ReceiptInvalid
 from veilmq.core.results import LeaseChange, MoveStatus, MoveTask, QueuePage, ReceiptState
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.sqs import ACTIONS, decode
+from veilmq.wire.sqs.permissions import Grant, Revoke
 
 MD5_OF_HELLO = "5d41402abc4b2a76b9719d911017c592"
 ARN = "arn:aws:sqs:us-east-1:000000000000:orders"
@@ -31,6 +32,13 @@ TASK = MoveTask(
     messages_to_move=7,
     started_at_ms=1_700_000_000_123,
 )
+STATEMENT = {
+    "Sid": "send",
+    "Effect": "Allow",
+    "Principal": {"AWS": "arn:aws:iam::111111111111:root"},
+    "Action": "SQS:SendMessage",
+    "Resource": ARN,
+}
 LIVE = LeaseChange(state=ReceiptState.LIVE, visible_at_ms=1)
 
 
@@ -155,6 +163,20 @@ PAIRS = [
                 }
             ]
         },
+    ),
+    Pair(
+        "AddPermission",
+        {"QueueUrl": URL, "Label": "send", "AWSAccountIds": ["111111111111"], "Actions": ["SendMessage"]},
+        core.EditQueue(queue=QUEUE, setting="policy", edit=Grant(STATEMENT)),
+        None,
+        {},
+    ),
+    Pair(
+        "RemovePermission",
+        {"QueueUrl": URL, "Label": "send"},
+        core.EditQueue(queue=QUEUE, setting="policy", edit=Revoke("send")),
+        None,
+        {},
     ),
     Pair(
         "SendMessage",

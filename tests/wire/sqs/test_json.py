@@ -13,7 +13,6 @@ from tests.wire.sqs.client import header_fields
 from tests.wire.sqs.test_text import is_accepted
 from veilmq.core.commands import DeleteQueue, NewMessage, Send
 from veilmq.wire.sqs import ACTIONS, SqsError, decode, encode_error, errors
-from veilmq.wire.sqs.actions import NOT_SUPPORTED
 from veilmq.wire.sqs.json import JsonCall
 
 TOO_WIDE = "NUMBER_VALUE can not be converted to an Integer, it is out of range (at DelaySeconds)"
@@ -71,14 +70,6 @@ def test_an_unknown_action(action: str | bytes) -> None:
     assert error.code is errors.UNKNOWN_OPERATION
     assert error.message.startswith("The action ")
     assert header_fields(encode_error(error))["x-amzn-query-error"] == "InvalidAction;Sender"
-
-
-@pytest.mark.parametrize("action", sorted(NOT_SUPPORTED))
-def test_an_action_of_sqs_that_is_not_here(action: str) -> None:
-    """Says so, instead of being unknown."""
-    error = raw_refusal(action, b"{}")
-    assert error.code is errors.UNSUPPORTED_OPERATION
-    assert error.message == f"This version of veilmq does not support the action {action}."
 
 
 @pytest.mark.parametrize(

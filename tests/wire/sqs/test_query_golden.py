@@ -127,6 +127,12 @@ PAIRS = [
         "</ListMessageMoveTasksResult>",
     ),
     Pair(
+        "AddPermission",
+        f"QueueUrl={QUOTED}&Label=send&AWSAccountId.1=111111111111&ActionName.1=SendMessage",
+        "",
+    ),
+    Pair("RemovePermission", f"QueueUrl={QUOTED}&Label=send", ""),
+    Pair(
         "SendMessage",
         f"QueueUrl={QUOTED}&MessageBody=hello&DelaySeconds=5",
         "<SendMessageResult><MD5OfMessageBody>5d41402abc4b2a76b9719d911017c592</MD5OfMessageBody>"

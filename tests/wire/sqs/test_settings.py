@@ -12,7 +12,6 @@ from veilmq.wire.sqs import SqsError, errors
 from veilmq.wire.sqs.settings import (
     COUNTED,
     NAMES,
-    NOT_SUPPORTED,
     READ_ONLY,
     SETTINGS,
     attribute_of,
@@ -29,8 +28,8 @@ RANGES = {
     "ReceiveMessageWaitTimeSeconds": (0, 20),
     "KmsDataKeyReusePeriodSeconds": (60, 86_400),
 }
-NOT_ON_THE_WIRE = {"tags", "policy", "in_flight_max"}
-UNSET = {"RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId"}
+NOT_ON_THE_WIRE = {"tags", "in_flight_max"}
+UNSET = {"Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId"}
 FIFO = "000000000000/orders.fifo"
 
 
@@ -149,15 +148,6 @@ def test_what_cannot_be_set_is_an_unknown_attribute(name: str) -> None:
     """As on AWS."""
     error = refusal("SetQueueAttributes", Attributes={name: "1"})
     assert (error.code, error.message) == (errors.INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")
-
-
-@pytest.mark.parametrize("name", NOT_SUPPORTED)
-def test_what_this_version_has_not_is_refused_and_absent(name: str) -> None:
-    """Never accepted and ignored."""
-    error = refusal("CreateQueue", QueueName="q", Attributes={"DelaySeconds": "1", name: "x"})
-    assert error.code is errors.UNSUPPORTED_OPERATION
-    assert f"does not support the queue attribute {name}" in error.message
-    assert describe(VIEW, [name], CONTEXT) == {}
 
 
 def test_one_attribute_by_its_name() -> None:

@@ -8,7 +8,6 @@ from botocore.model import StructureShape
 
 from tests.wire.sqs.client import service_model
 from veilmq.wire.sqs import ACTIONS, requests, responses
-from veilmq.wire.sqs.actions import NOT_SUPPORTED
 from veilmq.wire.sqs.shapes import AttributeValue, wire_name
 
 
@@ -30,9 +29,9 @@ def test_a_request_has_the_members_of_the_model(action: str) -> None:
     assert members(ACTIONS[action].request) == set(operation.input_shape.members)
 
 
-def test_every_action_of_the_model_is_here_or_refused_by_name() -> None:
-    """None is merely unknown."""
-    assert set(service_model().operation_names) == set(ACTIONS) | NOT_SUPPORTED
+def test_every_action_of_the_model_is_here() -> None:
+    """And no other."""
+    assert set(service_model().operation_names) == set(ACTIONS)
 
 
 @pytest.mark.parametrize(

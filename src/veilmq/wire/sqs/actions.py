@@ -8,9 +8,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from veilmq.wire.sqs import dead_letter_sources, errors, moves, queues, receipts, receives, requests, sends, tags
+from veilmq.wire.sqs import (
+    dead_letter_sources,
+    errors,
+    moves,
+    permissions,
+    queues,
+    receipts,
+    receives,
+    requests,
+    sends,
+    settings,
+    tags,
+)
+from veilmq.wire.sqs.attributes import TRACE_HEADER
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.errors import Code, SqsError, not_supported, shown
+from veilmq.wire.sqs.errors import Code, SqsError, shown
 from veilmq.wire.sqs.plan import Plan
 from veilmq.wire.sqs.shapes import Shape
 
@@ -19,7 +32,8 @@ from veilmq.wire.sqs.shapes import Shape
 class Action:
     """One action; ``plan`` turns its ``request`` into a command or raises ``SqsError``.
 
-    ``entry_errors`` are reported for single entries of a batch, beside entries that succeed.
+    ``entry_errors`` are reported for single entries of a batch, beside entries that succeed. ``attributes`` are those of
+    queues or messages that the action takes or tells by name.
     """
 
     name: str
@@ -27,6 +41,7 @@ class Action:
     plan: Callable[[Any, RequestContext], Plan]
     errors: tuple[Code, ...]
     entry_errors: tuple[Code, ...] = ()
+    attributes: tuple[str, ...] = ()
 
 
 EVERYWHERE: tuple[Code, ...] = (
@@ -62,11 +77,7 @@ _BATCH = (
     errors.ENTRY_IDS_NOT_DISTINCT,
     errors.INVALID_PARAMETER_VALUE,
 )
-_SETTINGS = (
-    errors.INVALID_ATTRIBUTE_NAME,
-    errors.INVALID_ATTRIBUTE_VALUE,
-    errors.UNSUPPORTED_OPERATION,
-)
+_SETTINGS = (errors.INVALID_ATTRIBUTE_NAME, errors.INVALID_ATTRIBUTE_VALUE)
 _MESSAGE = (
     errors.INVALID_PARAMETER_VALUE,
     errors.INVALID_MESSAGE_CONTENTS,
@@ -88,6 +99,7 @@ _ROWS = (
             errors.QUEUE_DELETED_RECENTLY,
             *_SETTINGS,
         ),
+        attributes=tuple(settings.SETTINGS),
     ),
     Action(
         "GetQueueUrl",
@@ -103,12 +115,14 @@ _ROWS = (
         requests.GetQueueAttributesRequest,
         queues.get_queue_attributes,
         (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE, errors.INVALID_ATTRIBUTE_NAME),
+        attributes=(*settings.SETTINGS, *settings.READ_ONLY),
     ),
     Action(
         "SetQueueAttributes",
         requests.SetQueueAttributesRequest,
         queues.set_queue_attributes,
         (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE, *_SETTINGS),
+        attributes=tuple(settings.SETTINGS),
     ),
     Action("TagQueue", requests.TagQueueRequest, tags.tag_queue, (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE)),
     Action("UntagQueue", requests.UntagQueueRequest, tags.untag_queue, (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE)),
@@ -122,19 +136,39 @@ _ROWS = (
     Action("StartMessageMoveTask", requests.StartMessageMoveTaskRequest, moves.start_message_move_task, _MOVE),
     Action("CancelMessageMoveTask", requests.CancelMessageMoveTaskRequest, moves.cancel_message_move_task, _MOVE),
     Action("ListMessageMoveTasks", requests.ListMessageMoveTasksRequest, moves.list_message_move_tasks, _MOVE),
-    Action("SendMessage", requests.SendMessageRequest, sends.send_message, (*_ON_QUEUE, *_MESSAGE)),
+    Action(
+        "AddPermission",
+        requests.AddPermissionRequest,
+        permissions.add_permission,
+        (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE, errors.OVER_LIMIT),
+    ),
+    Action(
+        "RemovePermission",
+        requests.RemovePermissionRequest,
+        permissions.remove_permission,
+        (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE),
+    ),
+    Action(
+        "SendMessage",
+        requests.SendMessageRequest,
+        sends.send_message,
+        (*_ON_QUEUE, *_MESSAGE),
+        attributes=(TRACE_HEADER,),
+    ),
     Action(
         "SendMessageBatch",
         requests.SendMessageBatchRequest,
         sends.send_message_batch,
         (*_BATCH, errors.BATCH_TOO_LONG),
         (*_ENTRY_MEMBERS, *_MESSAGE),
+        attributes=(TRACE_HEADER,),
     ),
     Action(
         "ReceiveMessage",
         requests.ReceiveMessageRequest,
         receives.receive_message,
         (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE, errors.INVALID_ATTRIBUTE_NAME, errors.OVER_LIMIT),
+        attributes=tuple(receives.SYSTEM_ATTRIBUTES),
     ),
     Action("DeleteMessage", requests.DeleteMessageRequest, receipts.delete_message, (*_ON_QUEUE, *_RECEIPT)),
     Action(
@@ -162,18 +196,8 @@ _ROWS = (
 ACTIONS: dict[str, Action] = {row.name: row for row in _ROWS}
 """Every action by its name."""
 
-NOT_SUPPORTED: frozenset[str] = frozenset(
-    {
-        "AddPermission",
-        "RemovePermission",
-    }
-)
-"""Actions of Amazon SQS that this version does not have."""
-
 
 def unknown_action(action: str | bytes) -> SqsError:
-    """Return the error for an action that is no row: one of Amazon SQS says so, any other is not valid."""
+    """Return the error for an action that is no row."""
     name = action if isinstance(action, str) else action.decode("ascii", "replace")
-    if name in NOT_SUPPORTED:
-        return not_supported(f"the action {name}")
     return SqsError(errors.UNKNOWN_OPERATION, f"The action {shown(name)} is not valid for this endpoint.")

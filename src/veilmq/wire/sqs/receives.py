@@ -14,6 +14,7 @@ from veilmq.core.properties import Properties
 from veilmq.core.results import Received, ReceivedMessage
 from veilmq.wire.sqs import settings
 from veilmq.wire.sqs.attributes import TRACE_HEADER, choose, write_attributes
+from veilmq.wire.sqs.callers import SENDER_ID
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.digests import attributes_md5, body_md5
 from veilmq.wire.sqs.errors import OVER_LIMIT, SqsError, unknown_attribute
@@ -25,6 +26,12 @@ from veilmq.wire.sqs.requests import ReceiveMessageRequest
 from veilmq.wire.sqs.responses import Message, ReceiveMessageResult
 
 Tell = Callable[[ReceivedMessage, Properties, RequestContext], str | None]
+
+
+def _sender(message: ReceivedMessage, carried: Properties, context: RequestContext) -> str | None:
+    """Tell who signed the send; where nobody was asked who he is, everyone is the one account."""
+    sender = carried.system.get(SENDER_ID)
+    return sender.text if sender is not None else context.account
 
 
 def _trace_header(message: ReceivedMessage, carried: Properties, context: RequestContext) -> str | None:
@@ -44,7 +51,7 @@ def _source(message: ReceivedMessage, carried: Properties, context: RequestConte
 
 
 SYSTEM_ATTRIBUTES: dict[str, Tell] = {
-    "SenderId": lambda message, carried, context: context.account,
+    SENDER_ID: _sender,
     "SentTimestamp": lambda message, carried, context: str(message.sent_at_ms),
     "ApproximateReceiveCount": lambda message, carried, context: str(message.receive_count),
     "ApproximateFirstReceiveTimestamp": lambda message, carried, context: str(message.first_received_at_ms),

@@ -65,23 +65,14 @@ $ curl 'http://127.0.0.1:9324/000000000000/orders?Action=ReceiveMessage&Attribut
 {lists}"""
 
 _DIFFERENCES = """\
-## Not supported by this version
-
-Actions: {actions}.
-
-Queue attributes: {attributes}.
-
-Each of these is refused with `UnsupportedOperation`; nothing is accepted and then ignored. Asked for by
-GetQueueAttributes, the attributes are absent, as on a queue that never set them. `ReceiveRequestAttemptId` means
-nothing on a standard queue and is ignored there, as on AWS.
-
 ## Differences from Amazon SQS
 
-Beside what is not supported:
+All 23 actions and all attributes are there. `ReceiveRequestAttemptId` means nothing on a standard queue and is ignored
+there, as on AWS.
 
 - **Errors that are never raised** are in the table below.
-- **Signatures are not verified**, so nobody is refused for who they are. Every caller is the configured account, also
-  as the `SenderId`.
+- **Without a credentials file** nobody is asked who he is: every caller is the configured account, also as the
+  `SenderId`, and may do everything. With one, see [security.md](../security.md).
 - **Nothing takes 60 seconds:** a queue that is created, changed, purged or deleted is so with the reply.
 - **Counters are exact** where AWS approximates, but for a thousand and more messages that pass their retention at once:
   those count as visible until they are deleted, soon after.
@@ -218,8 +209,6 @@ def _errors() -> str:
 
 def _absent() -> str:
     return _DIFFERENCES.format(
-        actions=_code(sorted(actions.NOT_SUPPORTED)),
-        attributes=_code(settings.NOT_SUPPORTED),
         never_raised=_table(("error of AWS", "why it is not raised"), _never_raised()),
         large=JSON_LARGE_BODY_BYTES,
         wide=JSON_PUNCTUATION_MAX,

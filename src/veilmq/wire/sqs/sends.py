@@ -12,6 +12,7 @@ from veilmq.core.properties import Properties
 from veilmq.core.results import SentMessage
 from veilmq.wire.sqs.attributes import attributes_bytes, read_attributes, read_system_attributes
 from veilmq.wire.sqs.batches import Batch
+from veilmq.wire.sqs.callers import SENDER_ID, Caller
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.digests import attributes_md5, body_md5
 from veilmq.wire.sqs.errors import batch_too_long, invalid_parameter, missing_parameter
@@ -36,7 +37,7 @@ class _Outgoing(msgspec.Struct, frozen=True, gc=False):
 def send_message(request: SendMessageRequest, context: RequestContext) -> Plan:
     """SendMessage: one message, stored before it is answered."""
     queue = queue_of(request.queue_url, context)
-    outgoing = _outgoing(request, queue)
+    outgoing = _outgoing(request, queue, context.caller)
 
     def respond(results: Any) -> SendMessageResult:
         sent: SentMessage = only(results)
@@ -54,7 +55,9 @@ def send_message(request: SendMessageRequest, context: RequestContext) -> Plan:
 def send_message_batch(request: SendMessageBatchRequest, context: RequestContext) -> Plan:
     """SendMessageBatch: up to ten messages, each stored or refused alone; too long together, none is."""
     queue = queue_of(request.queue_url, context)
-    batch = Batch(request.entries, "SendMessageBatchRequestEntry", partial(_outgoing, queue=queue))
+    batch = Batch(
+        request.entries, "SendMessageBatchRequestEntry", partial(_outgoing, queue=queue, caller=context.caller)
+    )
     messages = tuple(outgoing.message for _, outgoing in batch.prepared)
     total_bytes = sum(message.size_bytes for message in messages)
     if total_bytes > SQS_BATCH_BYTES_MAX:
@@ -78,7 +81,7 @@ def _sent(identifier: str, outgoing: _Outgoing, outcome: Any) -> SendMessageBatc
     )
 
 
-def _outgoing(request: MessageToSend, queue: str) -> _Outgoing:
+def _outgoing(request: MessageToSend, queue: str, caller: Caller | None) -> _Outgoing:
     body = request.message_body
     if not body:
         raise missing_parameter("MessageBody")
@@ -93,19 +96,23 @@ def _outgoing(request: MessageToSend, queue: str) -> _Outgoing:
         or request.message_group_id is not None
         or request.message_deduplication_id is not None
     ):
-        return _with_properties(request, queue, body, size_bytes, delay_s)
-    return _Outgoing(NewMessage(body=body, size_bytes=size_bytes, delay_s=delay_s), body_md5(body))
+        return _with_properties(request, queue, body, size_bytes, delay_s, caller)
+    carried = b"" if caller is None else caller.sent
+    return _Outgoing(NewMessage(body=body, size_bytes=size_bytes, properties=carried, delay_s=delay_s), body_md5(body))
 
 
-def _with_properties(request: MessageToSend, queue: str, body: str, size_bytes: int, delay_s: int | None) -> _Outgoing:
+def _with_properties(
+    request: MessageToSend, queue: str, body: str, size_bytes: int, delay_s: int | None, caller: Caller | None
+) -> _Outgoing:
     attributes = read_attributes(request.message_attributes or {})
     system = read_system_attributes(request.message_system_attributes or {})
     group = checked_id(GROUP, request.message_group_id)
     dedup_id = _deduplication_id(request.message_deduplication_id, queue)
+    kept = system if caller is None else system | {SENDER_ID: caller.sender}
     message = NewMessage(
         body=body,
         size_bytes=size_bytes + attributes_bytes(attributes),
-        properties=properties.encode(Properties(attributes=attributes, system=system, group=group, dedup_id=dedup_id)),
+        properties=properties.encode(Properties(attributes=attributes, system=kept, group=group, dedup_id=dedup_id)),
         delay_s=delay_s,
         group=group,
         dedup_id=dedup_id,

@@ -1,8 +1,7 @@
 """Queue attributes: which exist, which may be set, and how each maps to fields of ``QueueSettings``.
 
 One table per kind. A setting has a kind, which reads and writes it; a read-only attribute has a function that tells
-it; the rest are attributes of Amazon SQS that this version does not have: asked for, they are absent as on a queue
-that never set them; supplied, they are refused. Attributes of FIFO queues are unknown to the others.
+it. Attributes of FIFO queues are unknown to the others.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,8 +22,9 @@ from veilmq.core.limits import (
 from veilmq.core.results import QueueCounts, QueueView
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.errors import invalid_parameter, not_supported, unknown_attribute
+from veilmq.wire.sqs.errors import invalid_parameter, unknown_attribute
 from veilmq.wire.sqs.names import is_fifo, queue_arn
+from veilmq.wire.sqs.permissions import PolicyDocument
 from veilmq.wire.sqs.plan import answered
 from veilmq.wire.sqs.redrive import RedriveAllowPolicy, RedrivePolicy
 from veilmq.wire.sqs.setting_kinds import Choice, Kind, Name, Number, Values, flag, invalid_attribute
@@ -57,6 +57,7 @@ SETTINGS: dict[str, Setting] = {
     "MessageRetentionPeriod": Setting(Number("retention_s", RETENTION_S)),
     "DelaySeconds": Setting(Number("delay_s", SQS_DELAY_S)),
     "ReceiveMessageWaitTimeSeconds": Setting(Number("receive_wait_s", SQS_RECEIVE_WAIT_S)),
+    "Policy": Setting(PolicyDocument()),
     REDRIVE_POLICY: Setting(RedrivePolicy()),
     "RedriveAllowPolicy": Setting(RedriveAllowPolicy()),
     FIFO_QUEUE: Setting(flag("fifo"), fifo=True),
@@ -86,9 +87,7 @@ READ_ONLY: dict[str, Callable[[QueueView, RequestContext], str]] = {
 COUNTED = frozenset(name for name in READ_ONLY if name.startswith("Approximate"))
 """The attributes that need the queue's counters."""
 
-NOT_SUPPORTED: tuple[str, ...] = ("Policy",)
-
-NAMES = frozenset({ALL, *SETTINGS, *READ_ONLY, *NOT_SUPPORTED})
+NAMES = frozenset({ALL, *SETTINGS, *READ_ONLY})
 """Every name that GetQueueAttributes knows."""
 
 _NAME_OF_FIELD: dict[str, str] = {field: name for name, setting in SETTINGS.items() for field in setting.kind.fields}
@@ -100,8 +99,8 @@ SETTABLE = tuple(_NAME_OF_FIELD)
 def read_settings(attributes: Mapping[str, str], queue: str, context: RequestContext) -> Values:
     """Return ``attributes`` of ``queue`` as changes of ``QueueSettings``.
 
-    Raises InvalidAttributeName for one that does not exist or cannot be set, UnsupportedOperation for one that this
-    version does not have, InvalidAttributeValue for a value out of range, InvalidParameterValue for a bad policy.
+    Raises InvalidAttributeName for one that does not exist or cannot be set, InvalidAttributeValue for a value out of
+    range, InvalidParameterValue for a bad redrive policy.
     """
     values: Values = {}
     for name, text in attributes.items():
@@ -147,8 +146,6 @@ def _setting(name: str, queue: str) -> Setting:
     setting = SETTINGS.get(name)
     if setting is not None and setting.fifo <= is_fifo(queue):
         return setting
-    if name in NOT_SUPPORTED:
-        raise not_supported(f"the queue attribute {name}", "leave it out")
     raise unknown_attribute(name)
 
 
