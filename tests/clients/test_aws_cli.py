@@ -59,12 +59,16 @@ def _attribute(server: RunningServer, url: str, name: str) -> str:
 
 
 @pytest.mark.slow
-def test_batches_and_tags(server: RunningServer) -> None:
+def test_batches_tags_and_permissions(server: RunningServer) -> None:
     url = _aws(server, "create-queue", "--queue-name", "jobs", "--tags", "made=with,gone=soon")["QueueUrl"]
     on_queue = ("--queue-url", url)
     _aws(server, "tag-queue", *on_queue, "--tags", "team=a")
     _aws(server, "untag-queue", *on_queue, "--tag-keys", "gone")
     assert _aws(server, "list-queue-tags", *on_queue)["Tags"] == {"made": "with", "team": "a"}
+    who = ("--aws-account-ids", "123456789012", "--actions", "SendMessage")
+    assert _aws(server, "add-permission", *on_queue, "--label", "share", *who) is None
+    assert json.loads(_attribute(server, url, "Policy"))["Statement"][0]["Sid"] == "share"
+    assert _aws(server, "remove-permission", *on_queue, "--label", "share") is None
     _aws(server, "send-message-batch", *on_queue, "--entries", "Id=a,MessageBody=1", "Id=b,MessageBody=2")
     first, second = _aws(server, "receive-message", *on_queue, "--max-number-of-messages", "10")["Messages"]
     release = f"Id=a,ReceiptHandle={first['ReceiptHandle']},VisibilityTimeout=0"

@@ -22,6 +22,7 @@ STEPS = [
     "tags",
     "dead_letters",
     "move_tasks",
+    "permissions",
     "end",
 ]
 

@@ -17,6 +17,7 @@ STEPS = [
     "tags",
     "deadLetters",
     "moveTasks",
+    "permissions",
     "end",
 ]
 

@@ -211,6 +211,16 @@ const steps = {
     assert.deepEqual([(await counted(QueueUrl))[0], (await counted(dead))[0]], [moved, 3 - moved]);
   },
 
+  async permissions() {
+    const QueueUrl = await queue("permissions");
+    const given = { AWSAccountIds: ["123456789012"], Actions: ["SendMessage", "ReceiveMessage"] };
+    await send("AddPermission", { QueueUrl, Label: "one", ...given });
+    await send("AddPermission", { QueueUrl, Label: "two", ...given });
+    await send("RemovePermission", { QueueUrl, Label: "one" });
+    const { Statement } = JSON.parse(await attribute(QueueUrl, "Policy"));
+    assert.deepEqual(Statement.map(({ Sid, Effect }) => [Sid, Effect]), [["two", "Allow"]]);
+  },
+
   async end() {
     const QueueUrl = await queue("end");
     await send("SendMessage", { QueueUrl, MessageBody: "m" });

@@ -252,6 +252,17 @@ def move_tasks() -> None:
     assert (counted(url)[0], counted(dead)[0]) == (moved, 3 - moved)
 
 
+def permissions() -> None:
+    """Statements of the policy, by their labels."""
+    url = queue("permissions")
+    given = {"AWSAccountIds": ["123456789012", "210987654321"], "Actions": ["SendMessage", "ReceiveMessage"]}
+    sqs.add_permission(QueueUrl=url, Label="one", **given)
+    sqs.add_permission(QueueUrl=url, Label="two", **given)
+    sqs.remove_permission(QueueUrl=url, Label="one")
+    (statement,) = json.loads(attribute(url, "Policy"))["Statement"]
+    assert (statement["Sid"], statement["Effect"], len(statement["Action"])) == ("two", "Allow", 2)
+
+
 def end() -> None:
     """Purged, deleted, gone."""
     url = queue("end")
@@ -262,7 +273,21 @@ def end() -> None:
     assert isinstance(raised(lambda: sqs.get_queue_url(QueueName="end")), sqs.exceptions.QueueDoesNotExist)
 
 
-STEPS = (queues, message, delay, attributes, batches, long_poll, errors, resource, tags, dead_letters, move_tasks, end)
+STEPS = (
+    queues,
+    message,
+    delay,
+    attributes,
+    batches,
+    long_poll,
+    errors,
+    resource,
+    tags,
+    dead_letters,
+    move_tasks,
+    permissions,
+    end,
+)
 
 if __name__ == "__main__":
     for step in STEPS:
