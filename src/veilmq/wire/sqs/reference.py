@@ -73,10 +73,14 @@ there, as on AWS.
 - **Errors that are never raised** are in the table below.
 - **Without a credentials file** nobody is asked who he is: every caller is the configured account, also as the
   `SenderId`, and may do everything. With one, see [security.md](../security.md).
-- **Nothing takes 60 seconds:** a queue that is created, changed, purged or deleted is so with the reply.
+- **Nothing takes 60 seconds:** a queue that is created, changed, purged or deleted is so with the reply. The pauses of
+  a minute are there all the same: for the next purge, and for the name of a deleted queue.
+- **Attributes of FIFO queues** asked of a standard queue are absent; AWS calls some of them unknown.
+- **SSE attributes** are kept and shown, no more: nothing is encrypted by them.
 - **Counters are exact** where AWS approximates, but for a thousand and more messages that pass their retention at once:
   those count as visible until they are deleted, soon after.
-- **A receipt of a message that was received again** does nothing; AWS may still act on it.
+- **A receipt of a message that was received again** does nothing on a standard queue; AWS may still act on it.
+- **A dead-letter queue** is of the same account, region and server as its sources.
 - **A valid queue URL may name any host:** only its path counts, and a bare queue name is taken for a URL.
 - **Lists and maps have an end:** in a body above {large:,} bytes, one with more than {wide:,} brackets, braces and
   commas is refused before it is read, as too many entries or with `InvalidParameterValueException`.
@@ -150,6 +154,8 @@ def _actions() -> Iterator[str]:
     for protocol, codes in actions.BY_PROTOCOL.items():
         yield f"Every action in {protocol}: {_names(codes)}.\n"
     yield f"Where signatures are verified ([security.md](../security.md)), also {_names(actions.WITH_CREDENTIALS)}.\n"
+    attributes = [(f"`{row.name}`", _code(row.attributes)) for row in actions.ACTIONS.values() if row.attributes]
+    yield _table(("action", "attributes that it takes or tells by name"), attributes)
 
 
 def _numbers() -> str:

@@ -1,0 +1,101 @@
+"""Each row of the reference page, over a real socket: it happens, and nothing else is promised.
+
+A row without a provocation fails, and so does a provocation whose row is gone.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.sqs_attributes import ATTRIBUTES
+from tests.clients.sqs_provocations import ANYWHERE, ENTRY_ERRORS, ERRORS
+from tests.clients.sqs_stage import Stage
+from veilmq.core.commands import ListQueues
+from veilmq.testing import RunningServer
+from veilmq.wire.sqs import ACTIONS
+from veilmq.wire.sqs.actions import EVERYWHERE
+from veilmq.wire.sqs.errors import CODES
+
+BY_NAME = {code.name: code for code in CODES}
+OURS = {"InternalFailure", "ServiceUnavailableException"}
+"""Errors of every action that no request can lead to by itself."""
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    """One server for all rows."""
+    with RunningServer() as server, Stage(server) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def narrow() -> Iterator[Stage]:
+    """A server on which one message in flight is all."""
+    with RunningServer(in_flight_max=1) as server, Stage(server) as made:
+        yield made
+
+
+def ids(row: tuple[str, ...]) -> str:
+    """Return the identifier of a row in pytest's output."""
+    return "-".join(row)
+
+
+@pytest.mark.parametrize("row", ERRORS, ids=ids)
+def test_each_error_of_each_action(row: tuple[str, str], stage: Stage, narrow: Stage) -> None:
+    """With the status of its code."""
+    reply = ERRORS[row](narrow if row == ("ReceiveMessage", "OverLimit") else stage)
+    assert (reply.error, reply.status) == (row[1], BY_NAME[row[1]].status), reply.body
+    assert reply.body["message"]
+
+
+@pytest.mark.parametrize("row", ENTRY_ERRORS, ids=ids)
+def test_each_error_of_the_entries_of_each_batch(row: tuple[str, str], stage: Stage) -> None:
+    """With the code of the Query protocol, in a reply that is none."""
+    reply = ENTRY_ERRORS[row](stage)
+    assert reply.status == 200
+    (failed,) = reply.body["Failed"]
+    assert (failed["Code"], failed["SenderFault"]) == (BY_NAME[row[1]].query, True)
+
+
+@pytest.mark.parametrize("name", ANYWHERE)
+def test_each_error_of_every_action(name: str, stage: Stage) -> None:
+    """Whatever the action."""
+    assert ANYWHERE[name](stage).error == name
+
+
+def test_a_store_that_is_full(tmp_path: Path) -> None:
+    """Is a service that is unavailable."""
+    with RunningServer(data=tmp_path / "data", free_space_reserve_bytes=1 << 50) as server, Stage(server) as stage:
+        reply = stage.ask("CreateQueue", QueueName="a")
+    assert (reply.error, reply.status) == ("ServiceUnavailableException", 503)
+
+
+def test_a_defect_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is a failure of ours, and no more is said of it."""
+
+    def fail(command: Any, now_ms: int) -> None:
+        raise ZeroDivisionError("secret")
+
+    with RunningServer() as server, Stage(server) as stage:
+        handlers: dict[Any, Any] = server.bound.engine._machine.handlers
+        monkeypatch.setitem(handlers, ListQueues, fail)
+        reply = stage.ask("ListQueues")
+    assert (reply.error, reply.status) == ("InternalFailure", 500)
+    assert "secret" not in str(reply.body)
+
+
+@pytest.mark.parametrize("row", ATTRIBUTES, ids=ids)
+def test_each_attribute_of_each_action(row: tuple[str, str], stage: Stage) -> None:
+    """It is taken and shown, with the value that it was given or must have."""
+    ATTRIBUTES[row](stage)
+
+
+def test_every_row_has_a_provocation_and_every_provocation_a_row() -> None:
+    """Of errors, of errors of entries, of errors of every action, of attributes."""
+    rows = ACTIONS.values()
+    assert set(ERRORS) == {(row.name, code.name) for row in rows for code in row.errors}
+    assert set(ENTRY_ERRORS) == {(row.name, code.name) for row in rows for code in row.entry_errors}
+    assert set(ANYWHERE) | OURS == {code.name for code in EVERYWHERE} | {"SerializationException"}
+    assert set(ATTRIBUTES) == {(row.name, name) for row in rows for name in row.attributes}
