@@ -1,6 +1,5 @@
 """Health and metrics, over HTTP."""
 
-import asyncio
 import json
 import socket
 import urllib.error
@@ -10,15 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from veilmq.core.commands import Command, CreateQueue, ShowQueue
-from veilmq.core.ports import Done
 from veilmq.engines.embedded import EmbeddedEngine
-from veilmq.engines.execute import execute
-from veilmq.server.admin import COUNTED_TOGETHER, DRAINING, FAILED, FULL, Admin
-from veilmq.server.connections import Connections
-from veilmq.server.longpoll import LongPolls
-from veilmq.server.metrics import Metrics
-from veilmq.testing import RunningServer, VirtualClock
+from veilmq.server.admin import DRAINING, FAILED, FULL
+from veilmq.testing import RunningServer
 
 
 @pytest.fixture
@@ -111,45 +104,6 @@ def test_a_server_that_others_reach_has_names_that_it_does_not_know() -> None:
         assert get(server, "/health/live", Origin="http://evil.example")[0] == 403
 
 
-class Counting(EmbeddedEngine):
-    """An engine in memory that knows how many questions for counts were asked at once."""
-
-    asked = 0
-    asked_max = 0
-
-    def submit(self, command: Command, done: Done) -> None:
-        """Count what is counted."""
-        if not isinstance(command, ShowQueue):
-            super().submit(command, done)
-            return
-        self.asked += 1
-        self.asked_max = max(self.asked, self.asked_max)
-
-        def answered(result: object) -> None:
-            self.asked -= 1
-            done(result)
-
-        super().submit(command, answered)
-
-
-def test_many_queues_are_counted_a_few_at_a_time() -> None:
-    """So that everybody else is served between them."""
-
-    async def story() -> None:
-        clock = VirtualClock()
-        engine = Counting.open(None, clock=clock)
-        for number in range(3 * COUNTED_TOGETHER):
-            await execute(engine, CreateQueue(queue=f"000000000000/q{number}"))
-        polls = LongPolls(engine=engine, clock=clock)
-        connections = Connections(handler=lambda _: None)
-        admin = Admin(engine=engine, clock=clock, polls=polls, connections=connections, metrics=Metrics())
-        assert len(await admin._counts()) == 3 * COUNTED_TOGETHER
-        assert engine.asked_max == COUNTED_TOGETHER
-        await engine.close()
-
-    asyncio.run(story())
-
-
 def test_what_the_parser_refuses_is_counted(server: RunningServer) -> None:
     """Under the name of requests that name no action."""
     host, port = server.endpoint.removeprefix("http://").split(":")
@@ -179,6 +133,7 @@ def test_metrics_count_requests_and_show_queues(server: RunningServer) -> None:
     assert f"veilmq_queue_messages_in_flight{queue} 1.0" in lines
     assert f"veilmq_queue_messages_delayed{queue} 1.0" in lines
     assert f"veilmq_queue_oldest_message_age_seconds{queue} 1.5" in lines
+    assert "veilmq_queues 1.0" in lines
     assert "veilmq_long_polls_parked 0.0" in lines
     assert any(line.startswith("process_resident_memory_bytes ") for line in lines)
 

@@ -10,7 +10,9 @@ def test_the_sum_of_a_histogram_is_that_of_the_durations() -> None:
     metrics.count("SendMessage", "OK", 1.5)
     metrics.count("SendMessage", "OK", 0.25)
     metrics.count("SendMessage", "InternalFailure", 3.0)
-    snapshot = Snapshot(metrics=metrics.copy(), queues=[], now_ms=0, parked_polls=0, open_connections=0)
+    snapshot = Snapshot(
+        metrics=metrics.copy(), queues=[], queues_in_all=0, now_ms=0, parked_polls=0, open_connections=0
+    )
     metrics.count("SendMessage", "OK", 9.0)  # not in the copy
     lines = exposition(snapshot).decode().splitlines()
     name = "veilmq_request_duration_seconds"

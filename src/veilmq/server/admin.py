@@ -18,10 +18,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from veilmq.core.commands import ShowQueue
 from veilmq.core.ports import Clock, Engine
-from veilmq.core.results import QueueCounts, QueueView
-from veilmq.engines.execute import execute
 from veilmq.server.admin_guard import AdminGuard
 from veilmq.server.admin_server import serving
 from veilmq.server.connections import Connections
@@ -29,10 +26,8 @@ from veilmq.server.listener import is_loopback
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.prometheus import Snapshot, exposition
+from veilmq.server.queue_counts import QueueCountBook
 from veilmq.server.shutdown import Shutdown
-
-COUNTED_TOGETHER = 32
-"""The queues that are counted between two other things."""
 
 DRAINING = "The server is draining: it is about to stop."
 FAILED = "The store has failed; the process is about to end, and recovers when it is started again."
@@ -66,6 +61,7 @@ class Admin:
         self._polls = polls
         self._connections = connections
         self._metrics = metrics
+        self._counts = QueueCountBook(engine)
         self._showing = asyncio.Lock()
         self.app = Starlette(
             routes=[
@@ -107,24 +103,15 @@ class Admin:
 
     async def _show_metrics(self, request: Request) -> Response:
         async with self._showing:
-            queues = await self._counts()
+            names = self._engine.queues()
+            queues = await self._counts.look(names)
             snapshot = Snapshot(
                 metrics=self._metrics.copy(),
                 queues=queues,
+                queues_in_all=len(names),
                 now_ms=self._clock.now_ms(),
                 parked_polls=self._polls.parked,
                 open_connections=len(self._connections),
             )
             text = await asyncio.to_thread(exposition, snapshot)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
-
-    async def _counts(self) -> Sequence[tuple[str, QueueCounts]]:
-        """Count all queues; one that was deleted meanwhile is left out."""
-        names = self._engine.queues()
-        counted: list[tuple[str, QueueCounts]] = []
-        for first in range(0, len(names), COUNTED_TOGETHER):
-            some = names[first : first + COUNTED_TOGETHER]
-            asked = (execute(self._engine, ShowQueue(queue=name, counts=True)) for name in some)
-            views = await asyncio.gather(*asked, return_exceptions=True)
-            counted += [(view.queue, view.counts) for view in views if isinstance(view, QueueView) and view.counts]
-        return counted

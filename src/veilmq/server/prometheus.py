@@ -19,10 +19,11 @@ _NAMESPACE = "veilmq"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """One instant of a server; ``queues`` has the full name and the counts of each."""
+    """One instant of a server; ``queues`` has the full name and the counts of each that is told of."""
 
     metrics: Metrics
     queues: Sequence[tuple[str, QueueCounts]]
+    queues_in_all: int
     now_ms: int
     parked_polls: int
     open_connections: int
@@ -43,6 +44,7 @@ class _SnapshotCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from _requests(self._snapshot.metrics)
         yield from _queues(self._snapshot)
+        yield _gauge("queues", "Queues that there are.", self._snapshot.queues_in_all)
         yield _gauge("long_polls_parked", "Receives that wait for a message.", self._snapshot.parked_polls)
         yield _gauge("connections_open", "Connections of clients.", self._snapshot.open_connections)
 

@@ -1,0 +1,116 @@
+"""The counts of many queues: a few at a time, a bounded number a look, the longest uncounted first."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from veilmq.core.commands import Command, CreateQueue, DeleteQueue, NewMessage, Send, ShowQueue
+from veilmq.core.ports import Done
+from veilmq.engines.embedded import EmbeddedEngine
+from veilmq.engines.execute import execute
+from veilmq.server import queue_counts
+from veilmq.server.queue_counts import COUNTED_TOGETHER, QueueCountBook
+from veilmq.testing import VirtualClock
+
+QUEUES = 3 * COUNTED_TOGETHER
+
+
+class Counting(EmbeddedEngine):
+    """An engine in memory that knows how many questions for counts were asked, and at once."""
+
+    asked = 0
+    asked_now = 0
+    asked_at_once_max = 0
+
+    def submit(self, command: Command, done: Done) -> None:
+        """Count what is counted."""
+        if not isinstance(command, ShowQueue):
+            super().submit(command, done)
+            return
+        self.asked += 1
+        self.asked_now += 1
+        self.asked_at_once_max = max(self.asked_now, self.asked_at_once_max)
+
+        def answered(result: object) -> None:
+            self.asked_now -= 1
+            done(result)
+
+        super().submit(command, answered)
+
+    async def put(self, *names: str) -> None:
+        """Send one message to each queue."""
+        for name in names:
+            await execute(self, Send(queue=name, messages=(NewMessage(body="a", size_bytes=1),)))
+
+
+def run(story: Callable[[Counting, QueueCountBook], Awaitable[None]]) -> None:
+    """Tell ``story`` with many queues."""
+
+    async def tell() -> None:
+        engine = Counting.open(None, clock=VirtualClock())
+        for number in range(QUEUES):
+            await execute(engine, CreateQueue(queue=f"a/q{number:03}"))
+        await story(engine, QueueCountBook(engine))
+        await engine.close()
+
+    asyncio.run(tell())
+
+
+async def visible(book: QueueCountBook, engine: Counting) -> dict[str, int]:
+    """Look, and return what is told of each queue."""
+    return {name: counts.visible for name, counts in await book.look(engine.queues())}
+
+
+def test_queues_are_counted_a_few_at_a_time() -> None:
+    """So that everybody else is served between them."""
+
+    async def story(engine: Counting, book: QueueCountBook) -> None:
+        assert await visible(book, engine) == dict.fromkeys(engine.queues(), 0)
+        assert (engine.asked, engine.asked_at_once_max) == (QUEUES, COUNTED_TOGETHER)
+
+    run(story)
+
+
+def test_a_look_counts_so_many_and_goes_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New queues first, then the one counted longest ago; the others are told as they were."""
+    monkeypatch.setattr(queue_counts, "COUNTED_MAX", 40)
+
+    async def story(engine: Counting, book: QueueCountBook) -> None:
+        for known in (40, 80, QUEUES):
+            assert len(await visible(book, engine)) == known
+        assert engine.asked == 3 * 40
+        first, late = engine.queues()[30], engine.queues()[90]  # counted again in the fourth look, and in the fifth
+        await engine.put(first, late)
+        assert await visible(book, engine) == {**dict.fromkeys(engine.queues(), 0), first: 1}
+        await execute(engine, CreateQueue(queue="a/new"))
+        await engine.put("a/new")
+        told = {**dict.fromkeys(engine.queues(), 0), first: 1, late: 1, "a/new": 1}
+        assert await visible(book, engine) == told
+        assert engine.asked == 5 * 40
+
+    run(story)
+
+
+def test_a_deleted_queue_is_not_told_of() -> None:
+    """Not even by what was counted of it before."""
+
+    async def story(engine: Counting, book: QueueCountBook) -> None:
+        names = engine.queues()
+        await book.look(names)
+        await execute(engine, DeleteQueue(queue=names[0]))
+        assert len(await book.look(names)) == QUEUES - 1, "it was deleted after the names were asked for"
+        assert len(await book.look(engine.queues())) == QUEUES - 1
+
+    run(story)
+
+
+def test_no_more_queues_are_told_of_than_a_page_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first by name."""
+    monkeypatch.setattr(queue_counts, "SHOWN_MAX", 5)
+
+    async def story(engine: Counting, book: QueueCountBook) -> None:
+        assert list(await visible(book, engine)) == engine.queues()[:5]
+        assert engine.asked == 5
+
+    run(story)
