@@ -35,6 +35,7 @@ class Store:
         self.machine = Machine(journal=self.journal, options=self.options, space=self.space)
         self.batch = Batch(machine=self.machine, journal=self.journal)
         self.now_ms = 1_700_000_000_000
+        self.sent = 0
 
     def run(self, *commands: Command) -> list[Any]:
         """Run the commands as one batch; return their answers in the order of the commands."""
@@ -57,6 +58,16 @@ class Store:
             NewMessage(body=body, size_bytes=len(body), delay_s=delay_s, priority=priority) for body in bodies
         )
         (answer,) = self.run(Send(queue=queue, messages=messages))
+        return answer if isinstance(answer, list) else [answer]
+
+    def send_to(self, groups: str, *, delay_s: int | None = None, queue: str = QUEUE) -> list[Any]:
+        """Send a message to each of the groups, named by a letter: bodies are the letter and a number that rises."""
+        messages = []
+        for group in groups:
+            self.sent += 1
+            body = f"{group}{self.sent}"
+            messages.append(NewMessage(body=body, size_bytes=len(body), group=group, dedup_id=body, delay_s=delay_s))
+        (answer,) = self.run(Send(queue=queue, messages=tuple(messages)))
         return answer if isinstance(answer, list) else [answer]
 
     def receive(self, count: int = 1, timeout_s: int | None = None, queue: str = QUEUE) -> Any:

@@ -30,7 +30,7 @@ def _broken(report: Report) -> list[str]:
 def test_a_sound_folder_has_no_findings_and_its_facts(folder: Path) -> None:
     report = examine(folder)
     assert report.ok, _broken(report)
-    assert len(report.findings) == 10
+    assert len(report.findings) == 16
     assert (report.facts["queues"], report.facts["messages"], report.facts["leases"]) == (1, 7, 4)
 
 
@@ -47,7 +47,7 @@ def test_a_sound_folder_has_no_findings_and_its_facts(folder: Path) -> None:
         ("DELETE FROM queue", "every lane belongs to a queue or was purged"),
         (
             "DELETE FROM lease WHERE position IN (SELECT min(position) FROM lease)",
-            "messages are received in order: none without a lease before one with a lease",
+            "messages without a group are received in order: none without a lease before one with a lease",
         ),
         ("DELETE FROM lease WHERE receive_count = 0", "every delayed message has a lease"),
         (
@@ -65,6 +65,45 @@ def test_each_damage_is_found(folder: Path, damage: str, check: str) -> None:
     connection.execute(damage)
     connection.close()
     assert check in _broken(examine(folder))
+
+
+@pytest.fixture
+def ordered(tmp_path: Path) -> Path:
+    store = Store(tmp_path)
+    store.create(fifo=True)
+    store.send_to("aaabbc")
+    store.receive(4)
+    store.close()
+    assert examine(tmp_path).ok
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("damage", "check"),
+    [
+        ("UPDATE lease SET group_key = group_key + 1", "every lease names the group of its message"),
+        ("UPDATE turn SET lane = lane + 1", "every turn lies in a lane"),
+        ("DELETE FROM turn WHERE visible_at_ms > 0", "every ordered group that has messages has a turn"),
+        ("DELETE FROM message", "every turn of an ordered group has a message"),
+        (
+            "UPDATE turn SET next_position = next_position - 1",
+            "a group's messages before its turn have leases, those behind were never received",
+        ),
+        (
+            "UPDATE turn SET next_position = next_position + 9",
+            "a group's messages before its turn have leases, those behind were never received",
+        ),
+        (
+            "UPDATE turn SET visible_at_ms = visible_at_ms - 1",
+            "no ordered group has its turn before the end of its leases",
+        ),
+    ],
+)
+def test_each_damage_to_groups_is_found(ordered: Path, damage: str, check: str) -> None:
+    connection = apsw.Connection(str(ordered / DATABASE_NAME))
+    connection.execute(damage)
+    connection.close()
+    assert check in _broken(examine(ordered))
 
 
 def test_a_damaged_file_is_said_to_be_one(folder: Path) -> None:

@@ -13,14 +13,18 @@ from veilmq.core.errors import QueueNotFound, StoreFull
 from veilmq.core.ports import Wake
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.embedded import positions
+from veilmq.engines.embedded.fifo_lane import FifoLane
 from veilmq.engines.embedded.fresh import BodyCache
 from veilmq.engines.embedded.journal import Journal
-from veilmq.engines.embedded.lane import Lane
+from veilmq.engines.embedded.lane import FAIR, FIFO, PLAIN, Lane
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.queue import Queue
 from veilmq.engines.embedded.rows import LaneRow, QueueRow
 
 _LAST_LANE = "last_lane"
+_NEXT_SEQUENCE = "next_sequence"
+
+_KINDS = {PLAIN: Lane, FAIR: Lane, FIFO: FifoLane}
 
 
 class Catalog:
@@ -37,6 +41,7 @@ class Catalog:
         self._sources: dict[str, list[str]] = {}  # who names a queue as its dead-letter queue, sorted
         self._lane_numbers: set[int] = set()
         self._last_lane: int = journal.meta().get(_LAST_LANE, 0)
+        self._next_sequence: int = journal.meta().get(_NEXT_SEQUENCE, 1)
         self.retired: dict[int, Lane] = {}
         self.unsettled = True
         """Whether the janitor may find work that it does not know of."""
@@ -142,6 +147,7 @@ class Catalog:
 
     def empty(self, queue: Queue) -> None:
         """Delete all messages of ``queue``, at once whatever their number."""
+        self._pass_sequences(queue.lanes)
         self.retired.update((lane.number, lane) for lane in queue.part_with_lanes())
         self.unsettled = True
 
@@ -152,7 +158,7 @@ class Catalog:
 
     # Lanes.
 
-    def _open_lane(self, queue: int, priority: int, kind: int) -> Lane:
+    def _open_lane(self, queue: Queue, priority: int, kind: int) -> Lane:
         if len(self._lane_numbers) >= positions.LANES_MAX:
             raise StoreFull  # more queues, or purges not swept yet, than there are numbers
         number = self._last_lane
@@ -164,11 +170,23 @@ class Catalog:
         self._lane_numbers.add(number)
         self._journal.put_meta(_LAST_LANE, number)
         direct, delayed = positions.direct_start(number), positions.delayed_start(number)
-        row = LaneRow(number, queue, priority, direct, direct, delayed, delayed, 0, 0, 0, 0, kind)
+        self._pass_sequences(queue.lanes)
+        base = self._next_sequence
+        row = LaneRow(number, queue.number, priority, direct, direct, delayed, delayed, 0, 0, 0, 0, kind, base)
         return self._lane(row, stored=False)
 
     def _lane(self, row: LaneRow, *, stored: bool) -> Lane:
-        return Lane(row, journal=self._journal, cache=self._cache, options=self._options, stored=stored)
+        return _KINDS[row.kind](row, journal=self._journal, cache=self._cache, options=self._options, stored=stored)
+
+    def _pass_sequences(self, lanes: list[Lane]) -> None:
+        """Have every lane opened from now on count from behind the sequence numbers of ``lanes``.
+
+        So they rise in a queue across purges, and even across its deletion, without a look at what was there.
+        """
+        next_sequence = max((lane.next_sequence for lane in lanes if lane.kind == FIFO), default=0)
+        if next_sequence > self._next_sequence:
+            self._next_sequence = next_sequence
+            self._journal.put_meta(_NEXT_SEQUENCE, next_sequence)
 
     def forget(self, lane: Lane) -> None:
         """Remove a retired lane that was swept."""

@@ -14,7 +14,7 @@ from veilmq.core.errors import DeadLetterQueueRefused, StoreFull
 from veilmq.core.limits import DEAD_LETTER_BYTES_PER_RECEIVE, DEAD_LETTERS_PER_RECEIVE
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.embedded.catalog import Catalog
-from veilmq.engines.embedded.lane import Lane, Taken
+from veilmq.engines.embedded.lane import FIFO, Lane, Taken
 from veilmq.engines.embedded.queue import Queue
 from veilmq.engines.embedded.rows import Lease, MessageRow
 from veilmq.engines.embedded.space import Space
@@ -84,6 +84,7 @@ def told(row: MessageRow, lease: Lease, lane: Lane, receipt: str) -> results.Rec
         visible_at_ms=lease.visible_at_ms,
         priority=lane.priority,
         source=row.source,
+        sequence=lane.sequence_of(row.position) if lane.kind == FIFO else None,
     )
 
 

@@ -14,12 +14,13 @@ WHERE position >= CASE (position >> 40) & 1 WHEN 1 THEN coalesce(delayed_next, 0
 -- name: every lane belongs to a queue or was purged
 SELECT count(*), min(number) FROM lane WHERE queue IS NOT NULL AND queue NOT IN (SELECT number FROM queue);
 
--- name: messages are received in order: none without a lease before one with a lease
+-- name: messages without a group are received in order: none without a lease before one with a lease
 SELECT count(*), min(message.position)
 FROM lane JOIN message ON message.position >= lane.direct_floor AND message.position < (
     SELECT max(position) FROM lease WHERE position >= lane.direct_floor AND position < lane.direct_next
 )
-WHERE lane.queue IS NOT NULL AND NOT EXISTS (SELECT 1 FROM lease WHERE lease.position = message.position);
+WHERE lane.queue IS NOT NULL AND lane.kind = 0
+AND NOT EXISTS (SELECT 1 FROM lease WHERE lease.position = message.position);
 
 -- name: every delayed message has a lease
 SELECT count(*), min(message.position)
@@ -29,6 +30,41 @@ WHERE NOT EXISTS (SELECT 1 FROM lease WHERE lease.position = message.position);
 -- name: every received message has its count, its epoch and its times
 SELECT count(*), min(position) FROM lease
 WHERE receive_count > 0 AND (epoch < receive_count OR first_received_at_ms = 0 OR received_at_ms = 0);
+
+-- name: every lease names the group of its message
+SELECT count(*), min(position) FROM lease JOIN message USING (position) WHERE lease.group_key IS NOT message.group_key;
+
+-- name: every turn lies in a lane
+SELECT count(*), min(group_key) FROM turn WHERE lane NOT IN (SELECT number FROM lane);
+
+-- name: every ordered group that has messages has a turn
+SELECT count(*), min(position) FROM lane JOIN message ON position >= direct_floor AND position < direct_next
+WHERE kind = 2 AND queue IS NOT NULL
+AND NOT EXISTS (SELECT 1 FROM turn WHERE turn.lane = number AND turn.group_key = message.group_key);
+
+-- name: every turn of an ordered group has a message
+SELECT count(*), min(turn.group_key) FROM turn JOIN lane ON number = turn.lane
+WHERE kind = 2 AND queue IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM message
+    WHERE message.group_key = turn.group_key AND position >= number << 41 AND position < direct_next
+);
+
+-- name: a group's messages before its turn have leases, those behind were never received
+SELECT count(*), min(message.position)
+FROM turn JOIN lane ON number = turn.lane
+JOIN message ON message.group_key = turn.group_key AND message.position >= direct_floor AND message.position < direct_next
+LEFT JOIN lease ON lease.position = message.position
+WHERE kind = 2 AND queue IS NOT NULL AND CASE
+    WHEN message.position < next_position THEN lease.position IS NULL ELSE coalesce(receive_count, 0) > 0
+END;
+
+-- name: no ordered group has its turn before the end of its leases
+SELECT count(*), min(turn.group_key) FROM turn JOIN lane ON number = turn.lane
+WHERE kind = 2 AND queue IS NOT NULL AND visible_at_ms < (
+    SELECT max(lease.visible_at_ms) FROM message JOIN lease USING (position)
+    WHERE message.group_key = turn.group_key AND position >= direct_floor AND position < direct_next
+    AND receive_count > 0
+);
 
 -- name: the counters agree with the rows
 SELECT count(*), min(number) FROM lane

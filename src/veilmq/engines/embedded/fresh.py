@@ -11,7 +11,7 @@ from veilmq.core.limits import READY_WINDOW_BYTES
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.rows import MessageRow
 
-_ROW_BYTES = 250  # what a message takes in memory beside its content
+ROW_BYTES = 250  # what a message takes in memory beside its content
 
 
 class BodyCache:
@@ -54,7 +54,7 @@ class FreshRun:
     def take(self) -> MessageRow:
         """Remove and return the head, which must be there."""
         row = self._window.popleft()
-        size = _ROW_BYTES + len(row.body) + len(row.properties)
+        size = ROW_BYTES + len(row.body) + len(row.properties)
         self._bytes -= size
         self._cache.bytes_left += size
         return row
@@ -74,7 +74,7 @@ class FreshRun:
                 self._count(row)
 
     def _count(self, row: MessageRow) -> None:
-        size = _ROW_BYTES + len(row.body) + len(row.properties)
+        size = ROW_BYTES + len(row.body) + len(row.properties)
         self._bytes += size
         self._cache.bytes_left -= size
 
@@ -91,7 +91,7 @@ class FreshRun:
 
     def _keep(self, row: MessageRow) -> bool:
         """Take the message into the window if there is room; there is for the first one: receives must go on."""
-        size = _ROW_BYTES + len(row.body) + len(row.properties)
+        size = ROW_BYTES + len(row.body) + len(row.properties)
         if self._window and (size > self._cache.bytes_left or self._bytes + size > READY_WINDOW_BYTES):
             return False
         self._window.append(row)

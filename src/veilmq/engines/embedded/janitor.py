@@ -21,6 +21,7 @@ from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.lane import Lane
 from veilmq.engines.embedded.pauses import QueuePauses
 from veilmq.engines.embedded.queue import Queue
+from veilmq.engines.embedded.remembered import Remembered
 from veilmq.engines.embedded.space import Space
 
 _ROWS_PER_SLICE = 1_000
@@ -53,21 +54,24 @@ class Sweeper:
         self._journal = journal
         self._space = space
         self._pauses = pauses
+        self._remembered = Remembered(journal=journal)
 
     def sweep(self, command: Sweep, now_ms: int) -> Swept:
         """Do one slice."""
         self._catalog.unsettled = False
         self._space.look_again(now_ms)
         self._pauses.forget(now_ms)
-        effort_left = _ROWS_PER_SLICE
+        effort_left = _ROWS_PER_SLICE - self._remembered.sweep(_ROWS_PER_SLICE, now_ms)
+        left = effort_left <= 0
         for queue, lane in self._unswept(now_ms):
             rows = self._sweep(lane, max(1, effort_left))
+            left = left or not lane.swept
             effort_left -= _LOOK_ROWS + rows
             if rows and queue is not None:
                 queue.give_place(now_ms)
             if effort_left <= 0:
                 return Swept(more=True, look_at_ms=now_ms)
-        more = self._give_back() or self._pauses.next_end_ms() <= now_ms
+        more = self._give_back() or left or self._pauses.next_end_ms() <= now_ms
         return Swept(more=more, look_at_ms=now_ms if more else self._look_at_ms(now_ms))
 
     def _unswept(self, now_ms: int) -> Iterator[tuple[Queue | None, Lane]]:
@@ -94,7 +98,7 @@ class Sweeper:
     def _look_at_ms(self, now_ms: int) -> int:
         lanes = (lane for queue in self._catalog.queues() for lane in queue.lanes)
         at_ms = min((lane.expires_at_ms for lane in lanes), default=NEVER_MS)
-        at_ms = min(at_ms, self._pauses.next_end_ms())
+        at_ms = min(at_ms, self._pauses.next_end_ms(), self._remembered.due_ms())
         if at_ms == NEVER_MS:
             return NEVER_MS
         return min(max(at_ms, now_ms + _LOOK_MS_MIN), now_ms + _LOOK_MS_MAX)

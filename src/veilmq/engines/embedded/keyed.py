@@ -51,9 +51,8 @@ class KeyedTable:
         try:
             return self._staged[key]
         except KeyError:
-            for row in self._connection.execute(self._select, key):
-                return row
-            return None
+            found: Row | None = self._connection.execute(self._select, key).fetchone()
+            return found
 
     def write(self) -> None:
         """Write what is staged into the open transaction."""

@@ -26,7 +26,8 @@ PLAIN, FAIR, FIFO = range(3)
 
 _GENERATION_BITS = 32
 _MOVED_PER_COMMAND = 500  # a few milliseconds
-_NO_ROW = 0  # the visible-at of a lease that ``take`` has just made: the store has no row of it
+NO_ROW = 0
+"""The visible-at of a lease that ``take`` has just made: the store has no row of it."""
 
 _row = tuple.__new__  # of a NamedTuple, without the Python frame that its constructor costs
 
@@ -116,6 +117,15 @@ class Lane:
             self.sequence_base,
         )
 
+    def sequence_of(self, position: int) -> int:
+        """Return the sequence number of the message at ``position``; it means something in FIFO queues alone."""
+        return self.sequence_base + position - positions.direct_start(self.number)
+
+    @property
+    def next_sequence(self) -> int:
+        """Return the sequence number that the next message gets."""
+        return self.sequence_of(self._direct.next)
+
     @property
     def is_full(self) -> bool:
         """Whether one of the lane's series has used up its positions."""
@@ -142,12 +152,20 @@ class Lane:
             self.has_moved = True
             self.expires_at_ms = 0
 
-    def add_delayed(self, message_id: bytes, body: str, properties: bytes, now_ms: int, visible_at_ms: int) -> None:
+    def add_delayed(
+        self,
+        message_id: bytes,
+        body: str,
+        properties: bytes,
+        now_ms: int,
+        visible_at_ms: int,
+        group_key: int | None = None,
+    ) -> None:
         """Store a message that is hidden until ``visible_at_ms``."""
         series = self._delayed
-        row = MessageRow(series.next, message_id, now_ms, body, properties)
+        row = MessageRow(series.next, message_id, now_ms, body, properties, group_key)
         series.next += 1
-        self._hide(Lease(row.position, self.number, visible_at_ms), self._journal.add_lease)
+        self._hide(Lease(row.position, self.number, visible_at_ms, group_key=group_key), self._journal.add_lease)
         self._added(row)
 
     def _added(self, row: MessageRow) -> None:
@@ -179,7 +197,7 @@ class Lane:
             return None
         else:
             self._fresh.take()
-            lease = Lease(row.position, self.number, _NO_ROW, group_key=row.group_key)
+            lease = Lease(row.position, self.number, NO_ROW, group_key=row.group_key)
         self._journal.batch_bytes += len(row.body)
         if row.first_sent_at_ms is not None and row.first_sent_at_ms <= self._moved_until_ms:
             return self._take_behind(lease, now_ms)
@@ -200,7 +218,7 @@ class Lane:
     def give_back(self, taken: Taken) -> None:
         """Undo the ``take`` that was the last thing to happen to the lane."""
         row, lease, _ = taken
-        if lease.visible_at_ms == _NO_ROW:
+        if lease.visible_at_ms == NO_ROW:
             self._fresh.put_back(row)
         else:
             self.counters.hide(lease)
@@ -215,7 +233,7 @@ class Lane:
 
     def lease(self, lease: Lease, now_ms: int, visible_at_ms: int, requested_at_ms: int) -> None:
         """Hide a message that was taken, for one more receive, which was asked for at ``requested_at_ms``."""
-        stage = self._journal.add_lease if lease.visible_at_ms == _NO_ROW else self._journal.put_lease
+        stage = self._journal.add_lease if lease.visible_at_ms == NO_ROW else self._journal.put_lease
         if lease.receive_count == 0:
             lease.first_received_at_ms = now_ms
         lease.receive_count += 1
@@ -344,7 +362,9 @@ class Lane:
         return rows + self._sweep_moved(rows_max) if self._moved_left else rows
 
     def _sweep(self, series: Series, rows_max: int) -> int:
-        start, end = series.sweep(self._journal, rows_max)
+        return self._delete_between(*series.sweep(self._journal, rows_max))
+
+    def _delete_between(self, start: int, end: int) -> int:
         messages, delayed, in_flight = self._journal.delete_between(start, end, self.counters.counted_at_ms)
         self.counters.messages -= messages
         self.counters.delayed -= delayed

@@ -46,6 +46,7 @@ class Machine:
         self.moves = Moves(catalog=self.catalog, journal=self._journal, space=self.space)
         messages = MessageCommands(
             catalog=self.catalog,
+            journal=self._journal,
             dead_letters=letters,
             book=ReceiptBook(keys=[_receipt_key(self._journal)]),
             space=self.space,

@@ -5,9 +5,12 @@ from veilmq.core.errors import MessageTooLong, ReceiptInvalid, StoreFull, Veilmq
 from veilmq.core.ids import IdSource
 from veilmq.core.receipts import ReceiptBook
 from veilmq.core.results import ReceiptState
+from veilmq.engines.embedded.attempts import Attempts
 from veilmq.engines.embedded.catalog import Catalog
 from veilmq.engines.embedded.dead_letters import DeadLetters, told
-from veilmq.engines.embedded.lane import Lane
+from veilmq.engines.embedded.fifo_sends import FifoSends
+from veilmq.engines.embedded.journal import Journal
+from veilmq.engines.embedded.lane import Lane, Taken
 from veilmq.engines.embedded.queue import Queue
 from veilmq.engines.embedded.rows import Lease
 from veilmq.engines.embedded.space import Space
@@ -16,19 +19,25 @@ from veilmq.engines.embedded.space import Space
 class MessageCommands:
     """Send, receive, delete and change visibility."""
 
-    def __init__(self, *, catalog: Catalog, dead_letters: DeadLetters, book: ReceiptBook, space: Space) -> None:
+    def __init__(
+        self, *, catalog: Catalog, journal: Journal, dead_letters: DeadLetters, book: ReceiptBook, space: Space
+    ) -> None:
         """``catalog`` has the queues, ``book`` the receipts' keys; ``space`` tells when the disk is nearly full."""
         self._catalog = catalog
         self._dead_letters = dead_letters
         self._book = book
         self._space = space
         self._ids = IdSource()
+        self._fifo_sends = FifoSends(journal=journal, ids=self._ids)
+        self._attempts = Attempts(journal=journal)
 
     def send(self, command: commands.Send, now_ms: int) -> list[results.SentMessage | VeilmqError]:
         """Store each message that the queue takes."""
         queue = self._catalog.queue(command.queue)
         if self._space.is_short and self._space.look_again(now_ms):
             raise StoreFull
+        if queue.settings.fifo:
+            return self._fifo_sends.send(queue, command.messages, now_ms)
         sent: list[results.SentMessage | VeilmqError] = []
         due_ms: int | None = None
         for new in command.messages:
@@ -64,7 +73,13 @@ class MessageCommands:
             requested_at_ms = now_ms
         else:
             visible_at_ms = min(visible_at_ms, visibility.lease_end_ms_max(requested_at_ms))
+        is_fifo = settings.fifo
+        if is_fifo and command.attempt_id is not None:
+            repeated = self._attempts.repeat(queue, command.attempt_id, timeout_s, now_ms)
+            if repeated is not None:
+                return self._repeated(queue, *repeated, now_ms)
         redrive = self._dead_letters.redrive(queue, now_ms) if settings.receives_max else None
+        taken = queue.receive(command.count, now_ms, visible_at_ms, requested_at_ms, redrive)
         issue = self._book.issue
         messages = [
             results.ReceivedMessage(
@@ -77,29 +92,47 @@ class MessageCommands:
                 receive_count=lease.receive_count,
                 visible_at_ms=visible_at_ms,
                 priority=lane.priority,
+                sequence=lane.sequence_of(row.position) if is_fifo else None,
             )
             if row.source is None
             else told(row, lease, lane, issue(queue.number, row.position, lease.generation, lease.epoch, visible_at_ms))
-            for row, lease, lane in queue.receive(command.count, now_ms, visible_at_ms, requested_at_ms, redrive)
+            for row, lease, lane in taken
         ]
         if redrive is not None:
             redrive.tell()
+        if is_fifo and command.attempt_id is not None:
+            self._attempts.note(queue, command.attempt_id, taken, now_ms)
         due_ms = now_ms if messages and queue.wake is None else queue.next_due_ms(now_ms)
         return results.Received(
             messages=messages,
             next_due_ms=due_ms,
             receive_wait_s=settings.receive_wait_s,
-            over_limit=not messages and queue.at_limit and not settings.fifo,
+            over_limit=not messages and queue.at_limit and not is_fifo,
         )
+
+    def _repeated(self, queue: Queue, taken: list[Taken], receipts_say_ms: int, now_ms: int) -> results.Received:
+        """Answer a receive that repeats an earlier one, with the receipts of that one."""
+        messages = [
+            told(
+                row,
+                lease,
+                lane,
+                self._book.issue(queue.number, row.position, lease.generation, lease.epoch, receipts_say_ms),
+            )
+            for row, lease, lane in taken
+        ]
+        due_ms = queue.next_due_ms(now_ms)
+        return results.Received(messages=messages, next_due_ms=due_ms, receive_wait_s=queue.settings.receive_wait_s)
 
     def delete(self, command: commands.Delete, now_ms: int) -> list[ReceiptState | VeilmqError]:
         """Delete the message of each receipt that acts."""
         queue = self._catalog.queue(command.queue)
+        only_live = command.only_live or queue.settings.fifo
         answers: list[ReceiptState | VeilmqError] = []
         for text in command.receipts:
             try:
                 state, lane, lease = self._look_up(queue, text, now_ms)
-                if visibility.receipt_acts(state, only_live=command.only_live):
+                if visibility.receipt_acts(state, only_live=only_live):
                     lane.remove(lease)
                     if queue.at_limit:
                         queue.give_place(now_ms)
@@ -108,6 +141,8 @@ class MessageCommands:
                 answers.append(ReceiptState.GONE)
             except VeilmqError as error:
                 answers.append(error)
+        if queue.settings.fifo:
+            queue.rouse_groups(now_ms)
         return answers
 
     def change_visibility(
@@ -129,11 +164,14 @@ class MessageCommands:
         self, queue: Queue, change: commands.VisibilityChange, now_ms: int, command: commands.ChangeVisibility
     ) -> results.LeaseChange:
         state, lane, lease = self._look_up(queue, change.receipt, now_ms)
-        if not visibility.receipt_acts(state, only_live=command.only_live):
+        if not visibility.receipt_acts(state, only_live=command.only_live or queue.settings.fifo):
             return results.LeaseChange(state=state)
         visible_at_ms = visibility.changed_deadline_ms(now_ms, change.timeout_s, lease.received_at_ms)
         lane.move(lease, visible_at_ms, supersede=command.renew_receipt)
-        queue.rouse(visible_at_ms)
+        if queue.settings.fifo:
+            queue.rouse_groups(now_ms)
+        else:
+            queue.rouse(visible_at_ms)
         if not command.renew_receipt:
             return results.LeaseChange(state=state, visible_at_ms=visible_at_ms)
         renewed = self._book.issue(queue.number, lease.position, lease.generation, lease.epoch, visible_at_ms)

@@ -42,7 +42,7 @@ SELECT group_key, visible_at_ms, next_position
 FROM turn WHERE lane = ? AND visible_at_ms > ? ORDER BY visible_at_ms, group_key LIMIT ?;
 
 -- name: delete_turns_of
-DELETE FROM turn WHERE lane = ?1 AND group_key IN (SELECT group_key FROM turn WHERE lane = ?1 LIMIT ?2);
+DELETE FROM turn WHERE lane = ?1 AND group_key IN (SELECT group_key FROM turn WHERE lane = ?1 LIMIT ?2) RETURNING 1;
 
 -- name: group_messages
 -- The messages of a group in order, with the instant at which the delay of those sent with one ends.
@@ -71,6 +71,13 @@ DELETE FROM deduplication WHERE key = ?;
 -- name: deduplication_at
 SELECT id, sequence, accepted_at_ms FROM deduplication WHERE key = ?;
 
+-- name: delete_old_deduplications
+DELETE FROM deduplication
+WHERE key IN (SELECT key FROM deduplication WHERE accepted_at_ms <= ? ORDER BY accepted_at_ms LIMIT ?) RETURNING 1;
+
+-- name: oldest_of_deduplications
+SELECT min(accepted_at_ms) FROM deduplication;
+
 -- name: put_attempt
 INSERT OR REPLACE INTO attempt (key, taken, attempted_at_ms) VALUES (?, ?, ?);
 
@@ -79,6 +86,13 @@ DELETE FROM attempt WHERE key = ?;
 
 -- name: attempt_at
 SELECT taken, attempted_at_ms FROM attempt WHERE key = ?;
+
+-- name: delete_old_attempts
+DELETE FROM attempt
+WHERE key IN (SELECT key FROM attempt WHERE attempted_at_ms <= ? ORDER BY attempted_at_ms LIMIT ?) RETURNING 1;
+
+-- name: oldest_of_attempts
+SELECT min(attempted_at_ms) FROM attempt;
 
 -- name: delete_message
 DELETE FROM message WHERE position = ?;

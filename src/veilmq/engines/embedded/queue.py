@@ -55,10 +55,10 @@ class Queue:
         created_at_ms: int,
         modified_at_ms: int,
         in_flight_max: int,
-        open_lane: Callable[[int, int, int], Lane],
+        open_lane: Callable[["Queue", int, int], Lane],
         wake: Wake | None,
     ) -> None:
-        """``open_lane(queue number, priority, kind)`` makes a new lane; ``in_flight_max`` is the quota in force."""
+        """``open_lane(queue, priority, kind)`` makes a new lane; ``in_flight_max`` is the quota in force."""
         self.number = number
         self.name = name
         self.settings = settings
@@ -78,7 +78,7 @@ class Queue:
                 if not lane.is_full:
                     return lane
                 break
-        return self.adopt(self._open_lane(self.number, priority, kind))
+        return self.adopt(self._open_lane(self, priority, kind))
 
     def adopt(self, lane: Lane) -> Lane:
         """Put ``lane`` behind the others of its priority."""
@@ -206,6 +206,13 @@ class Queue:
                 lease = lane.find(position)
                 return None if lease is None else (lane, lease)
         return None
+
+    def rouse_groups(self, now_ms: int) -> None:
+        """Tell the watch when the next group of a FIFO queue may give a message."""
+        if self.wake is not None:
+            due_ms = self.next_due_ms(now_ms)
+            if due_ms is not None:
+                self.wake(due_ms)
 
     def rouse(self, due_ms: int) -> None:
         """Tell the watch that there may be a message at ``due_ms``."""

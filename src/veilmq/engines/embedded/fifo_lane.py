@@ -1,0 +1,305 @@
+"""A lane of ordered groups: the messages of a FIFO queue.
+
+Each group gives its messages in the order of their sending. While one that was received is hidden, its group gives
+nothing; so of the groups, not of the messages, is there a run by the instant at which they may be had (``turns``): the
+latest deadline of what the group has in flight, else the instant at which its first message was sent or its delay ends.
+Whatever was given and came back stands before what was never given, so the order is restored by itself.
+
+All messages take direct positions, and the order of positions is the order of a group. A delayed message has a lease
+from the start, and is passed over while its delay runs: it does not block its group. No more than so many of a group
+are passed over; whoever mixes more long delays with short ones waits for the first of them.
+
+Taking and hiding are two steps, and only when all that a receive has taken of a group are hidden (or ended, or given
+back) is its turn filed again.
+"""
+
+from veilmq.engines.embedded.fresh import BodyCache
+from veilmq.engines.embedded.journal import Journal
+from veilmq.engines.embedded.lane import NO_ROW, Lane, Taken
+from veilmq.engines.embedded.options import EngineOptions
+from veilmq.engines.embedded.rows import LaneRow, Lease, MessageRow
+from veilmq.engines.embedded.run import NEVER_MS, ON_DISK
+from veilmq.engines.embedded.turns import Turn, Turns
+
+PASSED_OVER_MAX = 100
+_TURNS_PER_TAKE = 1_000
+_SWEPT_MAX = 250  # a few milliseconds: a group may have to be looked at for each message
+
+_row = tuple.__new__
+
+
+class FifoLane(Lane):
+    """The messages of one incarnation of a FIFO queue."""
+
+    __slots__ = ("_taking", "_turns", "_turns_swept")
+
+    def __init__(
+        self, row: LaneRow, *, journal: Journal, cache: BodyCache, options: EngineOptions, stored: bool
+    ) -> None:
+        """All as for ``Lane``."""
+        super().__init__(row, journal=journal, cache=cache, options=options, stored=stored)
+        self._taking: dict[int, Turn] = {}
+        self._turns_swept = False
+        self._turns = Turns(
+            journal=journal,
+            cache=cache,
+            lane=row.number,
+            window_max=options.hidden_window_leases,
+            rows_max=options.ready_window_messages,
+            horizon=ON_DISK if stored else None,
+        )
+
+    # Sending.
+
+    def add(self, message_id: bytes, body: str, properties: bytes, now_ms: int, group_key: int | None = None) -> None:
+        """Store a message that is visible as soon as its group's order lets it."""
+        row: MessageRow = _row(
+            MessageRow, (self._direct.next, message_id, now_ms, body, properties, group_key, None, None, None, None)
+        )
+        self._admit(row, now_ms, is_delayed=False)
+
+    def add_moved(self, row: MessageRow, now_ms: int) -> None:
+        """Store a message of another lane behind all others of its group."""
+        self._admit(row._replace(position=self._direct.next, sent_at_ms=now_ms), now_ms, is_delayed=False)
+
+    def add_delayed(
+        self,
+        message_id: bytes,
+        body: str,
+        properties: bytes,
+        now_ms: int,
+        visible_at_ms: int,
+        group_key: int | None = None,
+    ) -> None:
+        """Store a message that is hidden until ``visible_at_ms``, and does not block its group."""
+        row = MessageRow(self._direct.next, message_id, now_ms, body, properties, group_key)
+        self._admit(row, visible_at_ms, is_delayed=True)
+        self._hide(Lease(row.position, self.number, visible_at_ms, group_key=group_key), self._journal.add_lease)
+
+    def _admit(self, row: MessageRow, visible_at_ms: int, *, is_delayed: bool) -> None:
+        assert row.group_key is not None
+        self._direct.next += 1
+        turn = self._turns.get(row.group_key)
+        if turn is None:
+            turn = Turn(row.group_key, visible_at_ms, row.position, whole=True, held={})
+            self._turns.file(turn)
+        elif visible_at_ms < turn.visible_at_ms and self.counters.delayed:
+            self._hasten(turn, visible_at_ms)
+        if self._turns.append(turn, row) and is_delayed:
+            turn.delayed[row.position] = visible_at_ms
+        self._added(row)
+
+    def _hasten(self, turn: Turn, visible_at_ms: int) -> None:
+        """Let a group that waits for the end of a delay, and of no lease, give the message that is visible sooner."""
+        if not any(lease.receive_count for lease in self._held(turn).values()):
+            turn.visible_at_ms = visible_at_ms
+            self._turns.file(turn)
+
+    # Receiving.
+
+    def visible_since_ms(self, now_ms: int) -> int:
+        """Return when the message that would be taken first could be had; ``NEVER_MS`` when there is none."""
+        turn = self._turns.head(now_ms)
+        return NEVER_MS if turn is None else turn.visible_at_ms
+
+    def next_due_ms(self, now_ms: int) -> int:
+        """Return the instant from which a group may give a message: ``now_ms``, later, or ``NEVER_MS``."""
+        turn = self._turns.head()
+        return NEVER_MS if turn is None else max(now_ms, turn.visible_at_ms)
+
+    def take(self, now_ms: int) -> Taken | None:
+        """Take the next message of the group whose turn it is: all that it has, before the next group's."""
+        self._hidden.head(now_ms)  # nothing else has the window of leases read on
+        for _ in range(_TURNS_PER_TAKE):
+            turn = self._turns.head(now_ms)
+            if turn is None:
+                return None
+            turn = self._taking.get(turn.group_key, turn)
+            taken = self._give(turn, now_ms)
+            if taken is not None:
+                self._taking[turn.group_key] = turn
+                turn.taken += 1
+                self._journal.batch_bytes += len(taken[0].body)
+                return taken
+            if turn.taken:
+                self._turns.drop(turn.group_key)  # filed again when what was taken of it is hidden
+            else:
+                self._file(turn)
+        return None
+
+    def _give(self, turn: Turn, now_ms: int) -> Taken | None:
+        self._cut(turn)
+        row = self._pass_over(turn)
+        held = self._held(turn)
+        if held:
+            position = min((at for at, lease in held.items() if lease.visible_at_ms <= now_ms), default=None)
+            if position is not None:
+                lease = held.pop(position)
+                self.counters.unhide(lease)
+                return self._journal.message_at(position), lease, self
+        if row is None:
+            return None
+        self._turns.pop(turn)
+        return row, Lease(row.position, self.number, NO_ROW, group_key=row.group_key), self
+
+    def lease(self, lease: Lease, now_ms: int, visible_at_ms: int, requested_at_ms: int) -> None:
+        """Hide a message that was taken, and with it its group."""
+        super().lease(lease, now_ms, visible_at_ms, requested_at_ms)
+        turn = self._taking_turn(lease)
+        self._held(turn)[lease.position] = lease
+        self._settle(turn)
+
+    def let_go(self, lease: Lease) -> None:
+        """Delete a message that was taken."""
+        super().let_go(lease)
+        self._hidden.drop(lease.position)
+        self._settle(self._taking_turn(lease))
+
+    def give_back(self, taken: Taken) -> None:
+        """Undo the ``take`` that was the last thing to happen to the lane."""
+        row, lease, _ = taken
+        turn = self._taking_turn(lease)
+        if lease.visible_at_ms == NO_ROW:
+            self._turns.put_back(turn, row)
+        else:
+            self.counters.hide(lease)
+            self._held(turn)[lease.position] = lease
+        self._settle(turn)
+
+    def _taking_turn(self, lease: Lease) -> Turn:
+        assert lease.group_key is not None
+        return self._taking[lease.group_key]
+
+    def _settle(self, turn: Turn) -> None:
+        turn.taken -= 1
+        if not turn.taken:
+            del self._taking[turn.group_key]
+            self._file(turn)
+
+    # Receipts.
+
+    def move(self, lease: Lease, visible_at_ms: int, *, supersede: bool) -> None:
+        """Make the message visible at ``visible_at_ms``, and its group when none of it is hidden any more."""
+        super().move(lease, visible_at_ms, supersede=supersede)
+        turn = self._turn_of(lease)
+        if lease.position < turn.next_position:
+            self._held(turn)[lease.position] = lease
+        else:
+            self._turns.empty(turn)  # the delay of a message that was not passed over yet
+        self._file(turn)
+
+    def remove(self, lease: Lease) -> None:
+        """Delete the message; the next one of its group follows when none of it is hidden any more."""
+        super().remove(lease)
+        turn = self._turn_of(lease)
+        if lease.position < turn.next_position:
+            self._held(turn).pop(lease.position, None)
+        else:
+            self._turns.empty(turn)
+        self._file(turn)
+
+    def _turn_of(self, lease: Lease) -> Turn:
+        assert lease.group_key is not None
+        turn = self._turns.get(lease.group_key)
+        assert turn is not None, "a group that has a message has a turn"
+        return turn
+
+    # One turn.
+
+    def _file(self, turn: Turn) -> None:
+        """Put the turn where it belongs by what its group has; end it when that is nothing."""
+        self._cut(turn)
+        visible_at_ms = self._visible_at_ms(turn)
+        if visible_at_ms is None:
+            self._turns.end(turn)
+            return
+        turn.visible_at_ms = visible_at_ms
+        self._turns.file(turn)
+        self._turns.trim(turn)
+
+    def _visible_at_ms(self, turn: Turn) -> int | None:
+        held = self._held(turn)
+        received = [lease.visible_at_ms for lease in held.values() if lease.receive_count]
+        if received:
+            return max(received)
+        row = self._pass_over(turn)
+        instants = [lease.visible_at_ms for lease in held.values()]
+        if row is not None:
+            instants.append(row.sent_at_ms)
+        return min(instants, default=None)
+
+    def _pass_over(self, turn: Turn) -> MessageRow | None:
+        """Return the first message never given that has no delay; those before it join the held ones."""
+        held = self._held(turn)
+        while True:
+            row = self._turns.first(turn, self._direct.next)
+            if row is None or row.position not in turn.delayed:
+                return row
+            if len(held) >= PASSED_OVER_MAX:
+                return None
+            self._turns.pop(turn)
+            visible_at_ms = turn.delayed.pop(row.position)
+            held[row.position] = Lease(row.position, self.number, visible_at_ms, group_key=turn.group_key)
+
+    def _held(self, turn: Turn) -> dict[int, Lease]:
+        if turn.held is None:
+            rows = self._journal.rows("group_leases", turn.group_key, self._direct.floor, turn.next_position)
+            turn.held = {row[0]: Lease(*row) for row in rows}
+        return turn.held
+
+    def _cut(self, turn: Turn) -> None:
+        """Take out of the turn what is past its retention."""
+        floor = self._direct.floor
+        if turn.floor == floor:
+            return
+        turn.floor = floor
+        if turn.held:
+            turn.held = {position: lease for position, lease in turn.held.items() if position >= floor}
+        while turn.rows and turn.rows[0].position < floor:
+            turn.delayed.pop(self._turns.pop(turn).position, None)
+        turn.next_position = max(turn.next_position, floor)
+
+    # Time, and the end.
+
+    def expire(self, now_ms: int, retention_s: int) -> None:
+        """Put everything past its retention out of reach, and free the groups that it blocked.
+
+        When more messages end at once than a command may delete, the janitor frees the groups of the others.
+        """
+        super().expire(now_ms, retention_s)
+        if not self.swept:
+            self.sweep(_SWEPT_MAX)
+
+    def retire(self) -> None:
+        """Part the lane from its queue: everything in it is deleted, and swept in time."""
+        super().retire()
+        self._turns.clear()
+
+    @property
+    def swept(self) -> bool:
+        """Whether no row is left that retention or a purge has put out of reach."""
+        return super().swept and (self.queue is not None or self._turns_swept)
+
+    def sweep(self, rows_max: int) -> int:
+        """Delete rows out of reach, at most ``rows_max`` messages, and as many turns of a lane that was retired."""
+        if self.queue is not None:
+            return super().sweep(min(rows_max, _SWEPT_MAX))
+        turns = len(self._journal.write("delete_turns_of", self.number, rows_max))
+        self._turns_swept = turns < rows_max
+        return turns + super().sweep(rows_max)
+
+    def _delete_between(self, start: int, end: int) -> int:
+        swept = self._journal.rows("groups_between", start, end) if self.queue is not None else []
+        messages = super()._delete_between(start, end)
+        for position, _ in swept:
+            self._hidden.drop(position)
+        for group_key in {key for _, key in swept}:
+            turn = self._turns.get(group_key)
+            if turn is not None:
+                self._file(turn)
+        return messages
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all positions are used up."""
+        return self._direct.next >= self._direct.end

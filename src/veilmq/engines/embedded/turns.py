@@ -1,0 +1,178 @@
+"""The turns of a lane: one for each group that has messages, in the order in which the groups are served.
+
+A turn says from when on its group's next message is visible, and where those of its messages begin that were never
+given. It is a row of the table ``turn``, and as the turns are a run, the number of groups shows neither in memory nor
+in the cost of a step.
+
+A turn in memory also has a window of its group's next messages. All windows of a lane share the bounds that the window
+of a lane without groups has (messages, bytes, and the bytes of all lanes). Where there is no room, the messages are
+read when their turn comes.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from veilmq.core.limits import READY_WINDOW_BYTES
+from veilmq.engines.embedded.fresh import ROW_BYTES, BodyCache
+from veilmq.engines.embedded.journal import Journal
+from veilmq.engines.embedded.rows import Lease, MessageRow
+from veilmq.engines.embedded.run import Key, Run
+
+_ROWS_PER_READ = 32
+
+
+class Turn(msgspec.Struct, eq=False):
+    """One group, from when on its next message is visible, and where those begin that were never given.
+
+    ``rows`` are the first messages from ``next_position`` on, ``whole`` tells that there are no others; ``delayed`` has
+    the instants at which the delays of those among them end that have one. The rest is for lanes that keep order:
+    ``held`` are the leases before ``next_position`` (``None``: not read yet), but for the ``taken`` ones that a receive
+    has chosen and not hidden yet; ``floor`` is where retention had come when the turn was last looked at.
+    """
+
+    group_key: int
+    visible_at_ms: int
+    next_position: int
+    rows: list[MessageRow] = []
+    whole: bool = False
+    delayed: dict[int, int] = {}
+    held: dict[int, Lease] | None = None
+    taken: int = 0
+    floor: int = 0
+
+
+class Turns(Run[Turn]):
+    """The turns of one lane by the instant from which on they may be had, numbered by their groups."""
+
+    __slots__ = ("_bytes", "_cache", "_journal", "_lane", "_rows", "_rows_max")
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        cache: BodyCache,
+        lane: int,
+        window_max: int,
+        rows_max: int,
+        horizon: Key | None,
+    ) -> None:
+        """``rows_max`` bounds the messages in memory; the others are as for ``Run`` and ``FreshRun``."""
+        super().__init__(window_max=window_max, horizon=horizon)
+        self._journal = journal
+        self._cache = cache
+        self._lane = lane
+        self._rows = 0
+        self._rows_max = rows_max
+        self._bytes = 0
+
+    def _read(self, number: int) -> Turn | None:
+        row = self._journal.turns.get((self._lane, number))
+        return None if row is None else Turn(number, *row)
+
+    def _read_after(self, key: Key, count: int) -> list[tuple[int, Turn]]:
+        visible_at_ms, group_key = key
+        rows = self._journal.rows("turns_at_instant", self._lane, visible_at_ms, group_key, count)
+        if len(rows) < count:
+            rows += self._journal.rows("turns_after_instant", self._lane, visible_at_ms, count - len(rows))
+        return [(row[0], Turn(*row)) for row in rows]
+
+    def _let_go(self, items: Iterable[Turn]) -> None:
+        for turn in items:
+            self.empty(turn)
+
+    # The order.
+
+    def file(self, turn: Turn) -> None:
+        """Put the turn where it now belongs, in memory and for the disk."""
+        self._journal.turns.put((self._lane, turn.group_key), (turn.visible_at_ms, turn.next_position))
+        self.put(turn.group_key, turn)
+
+    def end(self, turn: Turn) -> None:
+        """Remove the turn of a group that has no messages left."""
+        self.empty(turn)
+        self.drop(turn.group_key)
+        self._journal.turns.remove((self._lane, turn.group_key))
+
+    def clear(self) -> None:
+        """Let go of the memory; the turns are not used afterwards."""
+        self._let_go(self._items.values())
+        self._items = {}
+
+    # The window of a turn.
+
+    def append(self, turn: Turn, row: MessageRow) -> bool:
+        """Keep a message that was just sent if all before it are kept and there is room; tell whether it is."""
+        turn.whole = turn.whole and self._has_room(row)
+        if turn.whole:
+            self._keep(turn, row)
+        return turn.whole
+
+    def first(self, turn: Turn, end: int) -> MessageRow | None:
+        """Return the group's first message from ``next_position`` on, before the position ``end``."""
+        if not turn.rows and not turn.whole:
+            self._fill(turn, end)
+        return turn.rows[0] if turn.rows else None
+
+    def pop(self, turn: Turn) -> MessageRow:
+        """Remove and return the first message, which must be in memory; the turn goes on behind it."""
+        row = turn.rows.pop(0)
+        turn.next_position = row.position + 1
+        self._count(row, -1)
+        return row
+
+    def put_back(self, turn: Turn, row: MessageRow) -> None:
+        """Undo a ``pop``."""
+        turn.rows.insert(0, row)
+        turn.next_position = row.position
+        self._count(row, 1)
+
+    def trim(self, turn: Turn) -> None:
+        """Let go of the turn's window if there is less room than all windows take."""
+        if self._cache.bytes_left < 0 or self._bytes > READY_WINDOW_BYTES or self._rows > self._rows_max:
+            self.empty(turn)
+
+    def empty(self, turn: Turn) -> None:
+        """Let go of the turn's window; it is read again when it is needed."""
+        if turn.rows:
+            for row in turn.rows:
+                self._count(row, -1)
+            turn.rows = []
+            turn.whole = False
+        turn.delayed = {}
+
+    def _fill(self, turn: Turn, end: int) -> None:
+        """Read the next messages: as many as there is room for, and always one."""
+        count = min(_ROWS_PER_READ, self._rows_max)
+        read = 0
+        for delayed_until_ms, *columns in self._journal.stream(
+            "group_messages", turn.group_key, turn.next_position, end, count
+        ):
+            row = MessageRow(*columns)
+            if turn.rows and not self._has_room(row):
+                return
+            read += 1
+            self._keep(turn, row)
+            if delayed_until_ms is not None:
+                turn.delayed[row.position] = delayed_until_ms
+        turn.whole = read < count
+
+    def _has_room(self, row: MessageRow) -> bool:
+        size = _size(row)
+        return (
+            self._rows < self._rows_max and size <= self._cache.bytes_left and self._bytes + size <= READY_WINDOW_BYTES
+        )
+
+    def _keep(self, turn: Turn, row: MessageRow) -> None:
+        turn.rows.append(row)
+        self._count(row, 1)
+
+    def _count(self, row: MessageRow, sign: int) -> None:
+        size = sign * _size(row)
+        self._rows += sign
+        self._bytes += size
+        self._cache.bytes_left -= size
+
+
+def _size(row: MessageRow) -> int:
+    return ROW_BYTES + len(row.body) + len(row.properties)
