@@ -154,8 +154,11 @@ def _actions() -> Iterator[str]:
     for protocol, codes in actions.BY_PROTOCOL.items():
         yield f"Every action in {protocol}: {_names(codes)}.\n"
     yield f"Where signatures are verified ([security.md](../security.md)), also {_names(actions.WITH_CREDENTIALS)}.\n"
-    attributes = [(f"`{row.name}`", _code(row.attributes)) for row in actions.ACTIONS.values() if row.attributes]
-    yield _table(("action", "attributes that it takes or tells by name"), attributes)
+    of: dict[str, list[str]] = {}
+    for row in actions.ACTIONS.values():
+        for name in row.attributes:
+            of.setdefault(f"`{name}`", []).append(row.name)
+    yield _table(("attribute", "actions that take or tell it"), [(name, _code(names)) for name, names in of.items()])
 
 
 def _numbers() -> str:
