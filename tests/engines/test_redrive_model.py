@@ -25,7 +25,7 @@ from veilmq.engines.embedded.doctor import examine
 FIRST, SECOND, LAST = CHAIN = ("a/first", "a/second", "a/last")
 RECEIVES_MAX = {FIRST: 2, SECOND: 3}
 TARGETS = {FIRST: SECOND, SECOND: LAST}
-RETENTION_S = 90
+RETENTION_S = 60
 TIMES_MS = st.sampled_from((0, 1, 999, 1_000, 30_000))
 QUEUES = st.sampled_from(CHAIN)
 
@@ -108,9 +108,20 @@ class ChainAndModel(RuleBasedStateMachine):
             self.host.do(commands.Send(queue=queue, messages=(message(body),)))
             self.known[body] = Known(queue=queue, sent_at_ms=self.now_ms, visible_at_ms=self.now_ms)
 
+    @rule(queue=QUEUES, time_ms=TIMES_MS)
+    def wear_out(self, queue: str, time_ms: int) -> None:
+        """Let time pass, then receive a queue until its messages die."""
+        self.host.advance(time_ms)
+        for _ in range(RECEIVES_MAX.get(queue, 0) + 1):
+            self.receive_all(queue, 0, "keep")
+
     @rule(queue=QUEUES, timeout_s=st.sampled_from((0, 0, 1, 30)), fate=st.sampled_from(("keep", "keep", "delete")))
     def receive(self, queue: str, timeout_s: int, fate: str) -> None:
-        """Receive all that is visible; each message is either given out or moved."""
+        """Receive all that is visible."""
+        self.receive_all(queue, timeout_s, fate)
+
+    def receive_all(self, queue: str, timeout_s: int, fate: str) -> None:
+        """Receive; each message is either given out or moved."""
         visible = self.visible(queue)
         target = TARGETS.get(queue)
         dying = {
@@ -190,7 +201,7 @@ def test_the_chain_agrees_with_the_model() -> None:
     run_state_machine_as_test(
         ChainAndModel,
         settings=settings(
-            max_examples=100,
+            max_examples=60,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
