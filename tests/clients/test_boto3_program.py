@@ -23,6 +23,7 @@ STEPS = [
     "dead_letters",
     "move_tasks",
     "permissions",
+    "fifo",
     "end",
 ]
 

@@ -24,7 +24,8 @@ class Setting:
         self.environment = {"QUEUE": queue, **packages(*clients)}
         self.server = server
         self.sqs = client(server)
-        self.url = self.sqs.create_queue(QueueName=queue, Attributes={"VisibilityTimeout": "3600"})["QueueUrl"]
+        attributes = {"VisibilityTimeout": "3600", **({"FifoQueue": "true"} if queue.endswith(".fifo") else {})}
+        self.url = self.sqs.create_queue(QueueName=queue, Attributes=attributes)["QueueUrl"]
 
     def worker(self) -> Program:
         """Return a worker."""
@@ -58,12 +59,13 @@ _OLDER = ("boto3_query", "celery_sqs")  # kombu speaks as the boto3 that it find
 SETTINGS: dict[str, dict[str, Any]] = {
     "json": {"protocol": "json", "queue": "celery", "clients": _TODAY},
     "query": {"protocol": "query", "queue": "celery", "clients": _OLDER},
+    "fifo": {"protocol": "json", "queue": "celery.fifo", "clients": _TODAY},
 }
 
 
 @pytest.fixture(params=SETTINGS)
 def setting(request: pytest.FixtureRequest, verifying_server: RunningServer) -> Setting:
-    """A setting for each protocol; kombu signs the requests of a worker by itself."""
+    """A setting for each protocol and kind of queue; kombu signs the requests of a worker by itself."""
     return Setting(verifying_server, **SETTINGS[request.param])
 
 
@@ -91,9 +93,9 @@ def test_tasks_run_are_retried_and_wait_for_their_time(setting: Setting, produce
 
 
 def test_a_worker_gives_back_what_it_has_not_started(setting: Setting, producer: Program) -> None:
+    for number in range(3):
+        _order(producer, "add", args=[number, 0], countdown=3000)
     with setting.worker() as worker:
-        for number in range(3):
-            _order(producer, "add", args=[number, 0], countdown=3000)
         setting.await_counts(0, 3)
         assert worker.terminate() == 0, worker.complaints
     assert setting.counts() == (0, 3)

@@ -18,6 +18,7 @@ STEPS = [
     "deadLetters",
     "moveTasks",
     "permissions",
+    "fifo",
     "end",
 ]
 

@@ -89,6 +89,20 @@ def test_what_a_batch_handler_leaves_out_comes_again(server: RunningServer, sqs:
         program.expect("event", "message_processed")
 
 
+def test_a_failure_keeps_the_order_of_a_group(server: RunningServer, sqs: Any) -> None:
+    fifo = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+    url = sqs.create_queue(QueueName="jobs.fifo", Attributes=fifo)["QueueUrl"]
+    for body in ("a", "b", "c"):
+        sqs.send_message(QueueUrl=url, MessageBody=body, MessageGroupId="group")
+    with _consumer(server, url, terminateVisibilityTimeout=True, suppressFifoWarning=True) as (program, _):
+        for body, answer in (("a", ALL), ("b", {"error": "no luck"}), ("b", ALL), ("c", ALL)):
+            handling = program.expect("ask", "handle")
+            assert handling["bodies"] == [body]
+            program.answer(handling, answer)
+            program.expect("event", "message_processed" if answer is ALL else "processing_error")
+        assert _hidden(sqs, url) == (0, 0)
+
+
 def test_an_aborted_poll_takes_no_message(server: RunningServer, sqs: Any, url: str) -> None:
     with _consumer(server, url) as (program, running):
         await_parked(server, 1)

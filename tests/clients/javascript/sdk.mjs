@@ -221,6 +221,26 @@ const steps = {
     assert.deepEqual(Statement.map(({ Sid, Effect }) => [Sid, Effect]), [["two", "Allow"]]);
   },
 
+  async fifo() {
+    const QueueUrl = await queue("steps.fifo", { FifoQueue: "true" });
+    const given = ["a1", "a2", "b1", "a2"].map((text, index) => ({
+      Id: String(index),
+      MessageBody: text,
+      MessageGroupId: text[0],
+      MessageDeduplicationId: text,
+    }));
+    const { Successful } = await send("SendMessageBatch", { QueueUrl, Entries: given });
+    assert.equal(Successful[3].MessageId, Successful[1].MessageId);
+    assert.ok(Successful[0].SequenceNumber < Successful[1].SequenceNumber);
+    const attempt = { ReceiveRequestAttemptId: "try", MaxNumberOfMessages: 1, AttributeNames: ["All"] };
+    const [first] = await receive(QueueUrl, attempt);
+    assert.deepEqual([first.Body, first.Attributes.MessageGroupId], ["a1", "a"]);
+    assert.equal((await receive(QueueUrl, attempt))[0].ReceiptHandle, first.ReceiptHandle);
+    assert.deepEqual(bodies(await receive(QueueUrl)), ["b1"]);
+    await send("DeleteMessage", { QueueUrl, ReceiptHandle: first.ReceiptHandle });
+    assert.deepEqual(bodies(await receive(QueueUrl)), ["a2"]);
+  },
+
   async end() {
     const QueueUrl = await queue("end");
     await send("SendMessage", { QueueUrl, MessageBody: "m" });

@@ -263,6 +263,25 @@ def permissions() -> None:
     assert (statement["Sid"], statement["Effect"], len(statement["Action"])) == ("two", "Allow", 2)
 
 
+def fifo() -> None:
+    """In order within a group, once per deduplication id, the same again for the same attempt."""
+    url = queue("steps.fifo", FifoQueue="true")
+    given = [
+        {"Id": str(number), "MessageBody": text, "MessageGroupId": text[0], "MessageDeduplicationId": text}
+        for number, text in enumerate(["a1", "a2", "b1", "a2"])
+    ]
+    sent = sqs.send_message_batch(QueueUrl=url, Entries=given)["Successful"]
+    assert sent[3]["MessageId"] == sent[1]["MessageId"]
+    assert sent[0]["SequenceNumber"] < sent[1]["SequenceNumber"]
+    attempt = {"ReceiveRequestAttemptId": "try", "MaxNumberOfMessages": 1, "AttributeNames": ["All"]}
+    (first,) = receive(url, **attempt)
+    assert (first["Body"], first["Attributes"]["MessageGroupId"]) == ("a1", "a")
+    assert receive(url, **attempt)[0]["ReceiptHandle"] == first["ReceiptHandle"]
+    assert bodies(receive(url)) == ["b1"]
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=first["ReceiptHandle"])
+    assert bodies(receive(url)) == ["a2"]
+
+
 def end() -> None:
     """Purged, deleted, gone."""
     url = queue("end")
@@ -286,6 +305,7 @@ STEPS = (
     dead_letters,
     move_tasks,
     permissions,
+    fifo,
     end,
 )
 
