@@ -126,11 +126,11 @@ class Permissions:
             kept.asked_at_s = now_s
             self._engine.submit(commands.ShowQueue(queue=queue), partial(self._learn, queue, kept))
         policy, owner = kept.policy, kept.owner
-        if policy is None and caller.account == owner and _stays(command, owner):
+        if policy is None and caller.account == owner:
             return
         action = _actions.get(exchange.action) or _action(exchange.action)
         asked = Asked(caller, owner, action, self._secure, now_s, self._context.region, exchange.request)
-        if not (permits(policy, asked) and _stays(command, owner)):
+        if not permits(policy, asked):
             raise self._denied(queue, policy, asked)
 
     def wait(self, exchange: Exchange, command: Command, again: Again) -> Pending:
@@ -210,13 +210,6 @@ def _queue_of(command: Command) -> str | None:
         return None
     name: str = command.source if kind in _OF_SOURCE else command.queue  # type: ignore[attr-defined]
     return name
-
-
-def _stays(command: Command, owner: str) -> bool:
-    """Tell whether what ``command`` moves stays with the queue's owner."""
-    return (
-        type(command) is not commands.StartMove or command.destination is None or _owner(command.destination) == owner
-    )
 
 
 def _owner(queue: str) -> str:

@@ -1,0 +1,374 @@
+"""Permissions over real sockets: who may do what with whose queue, by boto3; and what the table of policies costs."""
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.server.keys import FRIEND, OWNER, REGION, client, written
+from veilmq.core import commands
+from veilmq.core.commands import Command
+from veilmq.core.ports import Done, Wake
+from veilmq.core.results import QueueView
+from veilmq.core.settings import QueueSettings
+from veilmq.engines.clock import wall_s
+from veilmq.server.permissions import FRESH_S, Permissions, Unknown
+from veilmq.testing import RunningServer
+from veilmq.wire.sqs.callers import caller
+
+ARN = f"arn:aws:sqs:{REGION}:{OWNER}:jobs"
+
+
+class Wall:
+    """The machine's clock, which a test can set forward."""
+
+    def __init__(self) -> None:
+        """Begin with the present."""
+        self.later_s = 0.0
+
+    def __call__(self) -> float:
+        """Return the instant in seconds."""
+        return wall_s() + self.later_s
+
+
+@pytest.fixture
+def wall() -> Wall:
+    """A clock."""
+    return Wall()
+
+
+@pytest.fixture
+def server(tmp_path: Path, wall: Wall) -> Iterator[RunningServer]:
+    """A server of two accounts."""
+    keys = written(tmp_path / "keys.toml")
+    with RunningServer(credentials=keys, region=REGION, wall_s=wall) as running:
+        yield running
+
+
+@pytest.fixture
+def owner(server: RunningServer) -> Any:
+    """The account that owns the queue."""
+    return client(server)
+
+
+@pytest.fixture
+def friend(server: RunningServer) -> Any:
+    """Another account."""
+    return client(server, "AKIDFRIEND")
+
+
+@pytest.fixture
+def url(owner: Any) -> str:
+    """The queue."""
+    return str(owner.create_queue(QueueName="jobs")["QueueUrl"])
+
+
+def statement(**elements: Any) -> dict[str, Any]:
+    """Return a statement that lets the friend send."""
+    return {
+        "Effect": "Allow",
+        "Principal": {"AWS": FRIEND},
+        "Action": "sqs:SendMessage",
+        "Resource": ARN,
+    } | elements
+
+
+def set_policy(sqs: Any, url: str, *statements: dict[str, Any]) -> None:
+    """Give the queue a policy of ``statements``."""
+    document = json.dumps({"Version": "2012-10-17", "Statement": list(statements)}) if statements else ""
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": document})
+
+
+def denied(call: Any, **members: Any) -> str:
+    """Return the text with which a call is denied."""
+    with pytest.raises(ClientError) as caught:
+        call(**members)
+    error = caught.value.response["Error"]
+    assert error["Code"] == "AccessDenied"
+    assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403
+    return str(error["Message"])
+
+
+def test_a_queue_is_its_owners_alone(owner: Any, friend: Any, url: str) -> None:
+    """Whoever is not allowed hears who he is, what he asked, of what, and why not."""
+    assert denied(friend.send_message, QueueUrl=url, MessageBody="x") == (
+        f"User: arn:aws:iam::{FRIEND}:root is not authorized to perform: sqs:sendmessage on resource: {ARN} "
+        "because no resource-based policy allows the sqs:sendmessage action"
+    )
+    denied(friend.get_queue_url, QueueName="jobs", QueueOwnerAWSAccountId=OWNER)
+    denied(friend.delete_queue, QueueUrl=url)
+    assert "Messages" not in owner.receive_message(QueueUrl=url)
+
+
+def test_a_policy_lets_another_account_in(owner: Any, friend: Any, url: str) -> None:
+    """By its full URL, for what it grants and no more, and a batch as its single action; at once, and no longer."""
+    set_policy(owner, url, statement(Action=["sqs:SendMessage", "sqs:GetQueueUrl"]))
+    assert friend.get_queue_url(QueueName="jobs", QueueOwnerAWSAccountId=OWNER)["QueueUrl"] == url
+    friend.send_message(QueueUrl=url, MessageBody="one")
+    friend.send_message_batch(QueueUrl=url, Entries=[{"Id": "a", "MessageBody": "two"}])
+    denied(friend.receive_message, QueueUrl=url)
+    assert len(owner.receive_message(QueueUrl=url, MaxNumberOfMessages=10)["Messages"]) == 2
+    set_policy(owner, url)
+    denied(friend.send_message, QueueUrl=url, MessageBody="three")
+
+
+def test_messages_tell_who_sent_them(server: RunningServer, owner: Any, friend: Any, url: str) -> None:
+    """The account, or the user's id; attributes or not, single or in a batch; whoever receives."""
+    set_policy(owner, url, statement(Action="sqs:*"))
+    carol, bob = client(server, "AKIDCAROL"), client(server, "ASIDBOB")
+    owner.send_message(QueueUrl=url, MessageBody="owner")
+    friend.send_message(QueueUrl=url, MessageBody="friend")
+    typed = {"a": {"DataType": "String", "StringValue": "b"}}
+    carol.send_message(QueueUrl=url, MessageBody="carol", MessageAttributes=typed)
+    bob.send_message_batch(QueueUrl=url, Entries=[{"Id": "a", "MessageBody": "bob"}])
+    asked = {"MessageSystemAttributeNames": ["SenderId"], "MessageAttributeNames": ["All"]}
+    messages = friend.receive_message(QueueUrl=url, MaxNumberOfMessages=10, **asked)["Messages"]
+    assert {message["Body"]: message["Attributes"]["SenderId"] for message in messages} == {
+        "owner": OWNER,
+        "friend": FRIEND,
+        "carol": caller(OWNER, "carol").sender_id,
+        "bob": caller(FRIEND, "bob").sender_id,
+    }
+    assert {message["Body"] for message in messages if "MessageAttributes" in message} == {"carol"}
+
+
+def test_a_deny_is_for_the_owner_too(server: RunningServer, owner: Any, url: str) -> None:
+    """Its users cannot pass it; the account itself can always take it back."""
+    carol = client(server, "AKIDCAROL")
+    set_policy(owner, url, statement(Effect="Deny", Principal="*", Action="sqs:*"))
+    assert "with an explicit deny in a resource-based policy" in denied(
+        owner.send_message, QueueUrl=url, MessageBody="x"
+    )
+    denied(carol.set_queue_attributes, QueueUrl=url, Attributes={"Policy": ""})
+    assert "Policy" in owner.get_queue_attributes(QueueUrl=url, AttributeNames=["Policy"])["Attributes"]
+    set_policy(owner, url)
+    carol.send_message(QueueUrl=url, MessageBody="x")
+
+
+def test_conditions_see_the_request(owner: Any, friend: Any, url: str) -> None:
+    """Its address, its program, its transport, its time."""
+    fitting = {
+        "IpAddress": {"aws:SourceIp": "127.0.0.0/8"},
+        "StringLike": {"aws:UserAgent": "Boto3/*"},
+        "Bool": {"aws:SecureTransport": "false"},
+        "DateGreaterThan": {"aws:CurrentTime": "2020-01-01T00:00:00Z"},
+    }
+    set_policy(owner, url, statement(Condition=fitting))
+    friend.send_message(QueueUrl=url, MessageBody="x")
+    for other in ({"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}, {"Bool": {"aws:SecureTransport": "true"}}):
+        set_policy(owner, url, statement(Condition=fitting | other))
+        denied(friend.send_message, QueueUrl=url, MessageBody="x")
+
+
+def test_permissions_come_and_go_by_their_labels(owner: Any, friend: Any, url: str) -> None:
+    """The attribute shows them as AWS would."""
+    owner.add_permission(QueueUrl=url, Label="send", AWSAccountIds=[FRIEND], Actions=["SendMessage"])
+    friend.send_message(QueueUrl=url, MessageBody="x")
+    shown = owner.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]["Policy"]
+    assert json.loads(shown)["Statement"] == [
+        {
+            "Sid": "send",
+            "Effect": "Allow",
+            "Principal": {"AWS": f"arn:aws:iam::{FRIEND}:root"},
+            "Action": "SQS:SendMessage",
+            "Resource": ARN,
+        }
+    ]
+    with pytest.raises(ClientError, match=r"\(InvalidParameterValue\).*Already exists"):
+        owner.add_permission(QueueUrl=url, Label="send", AWSAccountIds=[FRIEND], Actions=["*"])
+    denied(friend.add_permission, QueueUrl=url, Label="more", AWSAccountIds=[FRIEND], Actions=["*"])
+    owner.remove_permission(QueueUrl=url, Label="send")
+    denied(friend.send_message, QueueUrl=url, MessageBody="x")
+    assert "Policy" not in owner.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+
+
+def test_of_many_edits_at_once_none_is_lost(server: RunningServer, owner: Any, url: str) -> None:
+    """Twenty labels from as many clients are twenty statements; the next one is over the limit."""
+
+    def add(number: int) -> None:
+        client(server).add_permission(QueueUrl=url, Label=str(number), AWSAccountIds=[FRIEND], Actions=["*"])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(20)))
+    text = owner.get_queue_attributes(QueueUrl=url, AttributeNames=["Policy"])["Attributes"]["Policy"]
+    assert sorted(int(each["Sid"]) for each in json.loads(text)["Statement"]) == list(range(20))
+    with pytest.raises(owner.exceptions.OverLimit, match="maximum allowed is 20"):
+        add(20)
+
+
+def test_what_is_no_policy_is_refused(owner: Any, url: str) -> None:
+    with pytest.raises(owner.exceptions.InvalidAttributeValue, match="no action sqs:Sendmessages"):
+        set_policy(owner, url, statement(Action="sqs:Sendmessages"))
+
+
+def test_a_queue_that_is_not_there_is_not_there_for_anyone(owner: Any, friend: Any, url: str) -> None:
+    """Also when it has just been deleted, and made again by somebody else under another policy."""
+    for sqs in (owner, friend):
+        with pytest.raises(sqs.exceptions.QueueDoesNotExist):
+            sqs.send_message(QueueUrl=url + "x", MessageBody="x")
+    set_policy(owner, url, statement())
+    friend.send_message(QueueUrl=url, MessageBody="x")
+    owner.delete_queue(QueueUrl=url)
+    with pytest.raises(friend.exceptions.QueueDoesNotExist):
+        friend.send_message(QueueUrl=url, MessageBody="x")
+
+
+def test_a_policy_that_another_one_changed_is_noticed(
+    server: RunningServer, owner: Any, friend: Any, url: str, wall: Wall
+) -> None:
+    """Within some seconds; until then the one that is known holds, and nobody waits for the new one."""
+    members = {"QueueUrl": url, "MessageBody": "x"}
+    denied(friend.send_message, **members)
+    policy = json.dumps({"Statement": [statement()]})
+    _engine_does(server, commands.SetQueue(queue=f"{OWNER}/jobs", settings={"policy": policy}))
+    denied(friend.send_message, **members)
+    wall.later_s = FRESH_S + 1
+    denied(friend.send_message, **members)
+    server.settle()
+    friend.send_message(**members)
+
+
+def test_a_policy_of_another_version_shuts_everybody_out(
+    server: RunningServer, owner: Any, friend: Any, url: str
+) -> None:
+    """What cannot be read may deny anything; the account itself can replace it."""
+    _engine_does(server, commands.SetQueue(queue=f"{OWNER}/jobs", settings={"policy": '{"Version": "2050-01-01"}'}))
+    denied(owner.send_message, QueueUrl=url, MessageBody="x")
+    denied(friend.send_message, QueueUrl=url, MessageBody="x")
+    set_policy(owner, url)
+    owner.send_message(QueueUrl=url, MessageBody="x")
+
+
+def test_a_long_poll_may_wait_where_the_policy_was_not_known(server: RunningServer, owner: Any, url: str) -> None:
+    """The first request on a queue is a receive that waits, and gets its message."""
+    got: list[Any] = []
+    waiting = threading.Thread(target=lambda: got.append(owner.receive_message(QueueUrl=url, WaitTimeSeconds=20)))
+    waiting.start()
+    while server.parked == 0:
+        pass
+    client(server).send_message(QueueUrl=url, MessageBody="x")
+    waiting.join(10)
+    assert got[0]["Messages"][0]["Body"] == "x"
+
+
+def test_tasks_and_sources_are_the_owners(owner: Any, friend: Any, url: str) -> None:
+    """Whatever its policy grants."""
+    set_policy(owner, url, statement(Action="sqs:*"))
+    denied(friend.list_message_move_tasks, SourceArn=ARN)
+    denied(friend.start_message_move_task, SourceArn=ARN)
+    denied(friend.tag_queue, QueueUrl=url, Tags={"a": "b"})
+    assert friend.list_dead_letter_source_queues(QueueUrl=url)["queueUrls"] == []
+
+
+def _engine_does(server: RunningServer, command: Command) -> None:
+    """Have the engine carry out a command that does not pass the server."""
+    done = threading.Event()
+    server._loop.call_soon_threadsafe(server.bound.engine.submit, command, lambda result: done.set())
+    assert done.wait(10)
+
+
+class HeldEngine:
+    """An engine that answers when the test says so."""
+
+    token_key = b""
+
+    def __init__(self) -> None:
+        """Be asked nothing yet."""
+        self.asked: list[tuple[Command, Done]] = []
+
+    def submit(self, command: Command, done: Done) -> None:
+        """Hold the command."""
+        self.asked.append((command, done))
+
+    def withdraw(self, done: Done) -> None:
+        """Go on holding it."""
+
+    def watch(self, queue: str, wake: Wake) -> None:
+        """Watch nothing."""
+
+    def unwatch(self, queue: str) -> None:
+        """Watch nothing."""
+
+    def answer(self, result: object) -> None:
+        """Answer what was asked first."""
+        self.asked.pop(0)[1](result)
+
+
+class Step:
+    """An exchange, and a poll, that note what happens to them."""
+
+    request: Any = None
+    action = "SendMessage"
+
+    def __init__(self) -> None:
+        """Nothing has."""
+        self.happened: list[str] = []
+
+    def done(self, result: Any) -> None:
+        """Note an answer."""
+        self.happened.append(type(result).__name__)
+
+    def withdraw(self) -> None:
+        """Note it."""
+        self.happened.append("withdrawn")
+
+    def hurry(self) -> None:
+        """Note it."""
+        self.happened.append("hurried")
+
+    def again(self) -> "Step":
+        """Note it, and wait on."""
+        self.happened.append("again")
+        return self
+
+
+PURGE = commands.PurgeQueue(queue=f"{OWNER}/jobs")
+VIEW = QueueView(queue=PURGE.queue, settings=QueueSettings(), created_at_ms=0, modified_at_ms=0)
+
+
+def test_who_waits_for_a_policy_may_go_or_be_hurried() -> None:
+    """Before it is known and after; those who wait for one policy ask for it once, and go on in their order."""
+    engine = HeldEngine()
+    permissions = Permissions(engine, region=REGION, secure=False, wall_s=lambda: 0.0)
+    steps = [Step() for _ in range(4)]
+    with pytest.raises(Unknown):
+        permissions.check(steps[0], PURGE, caller(OWNER))
+    gone, hurried, patient, late = [permissions.wait(step, PURGE, step.again) for step in steps]
+    gone.withdraw()
+    hurried.hurry()
+    assert [command for command, _ in engine.asked] == [commands.ShowQueue(queue=PURGE.queue)]
+    engine.answer(VIEW)
+    assert [step.happened for step in steps] == [[], ["again", "hurried"], ["again"], ["again"]]
+    patient.hurry()
+    late.withdraw()
+    assert [step.happened for step in steps[2:]] == [["again", "hurried"], ["again", "withdrawn"]]
+    permissions.check(steps[0], PURGE, caller(OWNER))
+
+
+def test_a_policy_that_is_forgotten_while_it_is_asked_for_is_not_kept() -> None:
+    """It may be the one from before the change."""
+    engine = HeldEngine()
+    permissions = Permissions(engine, region=REGION, secure=False, wall_s=lambda: 0.0)
+    step, heard = Step(), Step()
+    permissions.wait(step, PURGE, step.again)
+    permissions.done(commands.DeleteQueue(queue=PURGE.queue), heard.done)(None)
+    engine.answer(VIEW)
+    assert (step.happened, heard.happened) == (["again"], ["NoneType"])
+    with pytest.raises(Unknown):
+        permissions.check(step, PURGE, caller(OWNER))
+
+
+def test_every_command_is_about_a_queue_or_known_to_be_about_none() -> None:
+    """A new one that names its queue in another way fails here, not in front of a stranger."""
+    about_none = {commands.CreateQueue, commands.ListQueues, commands.CancelMove}
+    found = [kind for kind in vars(commands).values() if isinstance(kind, type) and issubclass(kind, Command)]
+    assert len(found) > 12
+    for kind in found:
+        fields = {field.name for field in msgspec.structs.fields(kind)}
+        assert kind in {Command, *about_none} or len({"queue", "source"} & fields) == 1
