@@ -12,8 +12,12 @@ from hashlib import blake2b
 import msgspec
 
 from veilmq.core import fifo, visibility
+from veilmq.core.commands import Receive
+from veilmq.core.receipts import ReceiptBook
+from veilmq.core.results import Received, ReceivedMessage
+from veilmq.engines.embedded.dead_letters import told
 from veilmq.engines.embedded.journal import Journal
-from veilmq.engines.embedded.lane import Lane, Taken
+from veilmq.engines.embedded.lane import Lane
 from veilmq.engines.embedded.queue import Queue
 from veilmq.engines.embedded.rows import Lease
 
@@ -35,25 +39,25 @@ _decode = msgspec.msgpack.Decoder(_Attempt).decode
 class Attempts:
     """The attempts of all queues."""
 
-    __slots__ = ("_journal",)
+    __slots__ = ("_book", "_journal")
 
-    def __init__(self, *, journal: Journal) -> None:
-        """``journal`` keeps them."""
+    def __init__(self, *, journal: Journal, book: ReceiptBook) -> None:
+        """``journal`` keeps them; ``book`` issued the receipts, and can again."""
         self._journal = journal
+        self._book = book
 
-    def note(self, queue: Queue, attempt_id: str, taken: list[Taken], now_ms: int) -> None:
+    def note(self, queue: Queue, command: Receive, messages: list[ReceivedMessage], now_ms: int) -> None:
         """Remember what a receive gave; one that gave nothing is not worth it."""
-        if taken:
-            deadline_ms = taken[0][1].visible_at_ms
-            given = [(lease.position, lease.generation, lease.epoch) for _, lease, _ in taken]
-            self._put(queue, attempt_id, _Attempt(deadline_ms, deadline_ms, given), now_ms)
+        if messages:
+            receipts = [self._book.read(message.receipt) for message in messages]
+            given = [(receipt.position, receipt.generation, receipt.epoch) for receipt in receipts]
+            deadline_ms = receipts[0].visible_at_ms
+            self._put(_key(queue, command), _Attempt(deadline_ms, deadline_ms, given), now_ms)
 
-    def repeat(self, queue: Queue, attempt_id: str, timeout_s: int, now_ms: int) -> tuple[list[Taken], int] | None:
-        """Give the same messages again, hidden for ``timeout_s`` from now; ``None`` when there is nothing to repeat.
-
-        With the messages comes the deadline that their receipts say.
-        """
-        row = self._journal.attempts.get(_key(queue, attempt_id))
+    def repeat(self, queue: Queue, command: Receive, now_ms: int) -> Received | None:
+        """Give the same messages again, hidden from now on; ``None`` when there is nothing to repeat."""
+        key = _key(queue, command)
+        row = self._journal.attempts.get(key)
         if row is None or not fifo.is_repeatable(row[1], now_ms):
             return None
         attempt = _decode(row[0])
@@ -61,21 +65,28 @@ class Attempts:
         found = [each for each in left if each is not None]
         if len(found) < len(left):
             return None
-        visible_at_ms = min(
-            visibility.deadline_ms(now_ms, timeout_s), visibility.lease_end_ms_max(found[0][1].received_at_ms)
-        )
+        timeout_s = queue.settings.visibility_timeout_s if command.timeout_s is None else command.timeout_s
+        end_ms_max = visibility.lease_end_ms_max(found[0][1].received_at_ms)
+        visible_at_ms = min(visibility.deadline_ms(now_ms, timeout_s), end_ms_max)
         for lane, lease in found:
             lane.move(lease, visible_at_ms, supersede=False)
-        self._put(queue, attempt_id, msgspec.structs.replace(attempt, visible_at_ms=visible_at_ms), row[1])
-        taken = [(self._journal.message_at(lease.position), lease, lane) for lane, lease in found]
-        return taken, attempt.issued_visible_at_ms
+        self._put(key, msgspec.structs.replace(attempt, visible_at_ms=visible_at_ms), row[1])
+        return Received(
+            messages=[self._told(queue, *each, attempt.issued_visible_at_ms) for each in found],
+            next_due_ms=queue.next_due_ms(now_ms),
+            receive_wait_s=queue.settings.receive_wait_s,
+        )
 
-    def _put(self, queue: Queue, attempt_id: str, attempt: _Attempt, attempted_at_ms: int) -> None:
-        self._journal.attempts.put(_key(queue, attempt_id), (_encode(attempt), attempted_at_ms))
+    def _told(self, queue: Queue, lane: Lane, lease: Lease, issued_visible_at_ms: int) -> ReceivedMessage:
+        receipt = self._book.issue(queue.number, lease.position, lease.generation, lease.epoch, issued_visible_at_ms)
+        return told(self._journal.message_at(lease.position), lease, lane, receipt)
+
+    def _put(self, key: tuple[bytes], attempt: _Attempt, attempted_at_ms: int) -> None:
+        self._journal.attempts.put(key, (_encode(attempt), attempted_at_ms))
 
 
-def _key(queue: Queue, attempt_id: str) -> tuple[bytes]:
-    return (blake2b(f"{queue.number} {attempt_id}".encode(), digest_size=_KEY_BYTES).digest(),)
+def _key(queue: Queue, command: Receive) -> tuple[bytes]:
+    return (blake2b(f"{queue.number} {command.attempt_id}".encode(), digest_size=_KEY_BYTES).digest(),)
 
 
 def _as_left(queue: Queue, given: tuple[int, int, int], visible_at_ms: int, now_ms: int) -> tuple[Lane, Lease] | None:

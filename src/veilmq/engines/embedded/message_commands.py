@@ -1,5 +1,7 @@
 """The commands on messages: one handler each, found by command type in ``machine``. This is the hot path."""
 
+from msgspec.structs import replace
+
 from veilmq.core import commands, results, visibility
 from veilmq.core.errors import MessageTooLong, ReceiptInvalid, StoreFull, VeilmqError
 from veilmq.core.ids import IdSource
@@ -10,7 +12,7 @@ from veilmq.engines.embedded.catalog import Catalog
 from veilmq.engines.embedded.dead_letters import DeadLetters, told
 from veilmq.engines.embedded.fifo_sends import FifoSends
 from veilmq.engines.embedded.journal import Journal
-from veilmq.engines.embedded.lane import Lane, Taken
+from veilmq.engines.embedded.lane import Lane
 from veilmq.engines.embedded.queue import Queue
 from veilmq.engines.embedded.rows import Lease
 from veilmq.engines.embedded.space import Space
@@ -29,7 +31,7 @@ class MessageCommands:
         self._space = space
         self._ids = IdSource()
         self._fifo_sends = FifoSends(journal=journal, ids=self._ids)
-        self._attempts = Attempts(journal=journal)
+        self._attempts = Attempts(journal=journal, book=book)
 
     def send(self, command: commands.Send, now_ms: int) -> list[results.SentMessage | VeilmqError]:
         """Store each message that the queue takes."""
@@ -66,6 +68,9 @@ class MessageCommands:
         """Lease what is visible, up to the number asked for."""
         queue = self._catalog.queue(command.queue)
         settings = queue.settings
+        is_fifo = settings.fifo
+        if is_fifo and command.attempt_id is not None:
+            return self._attempt(queue, command, now_ms)
         timeout_s = settings.visibility_timeout_s if command.timeout_s is None else command.timeout_s
         visible_at_ms = visibility.deadline_ms(now_ms, timeout_s)
         requested_at_ms = command.requested_at_ms
@@ -73,13 +78,7 @@ class MessageCommands:
             requested_at_ms = now_ms
         else:
             visible_at_ms = min(visible_at_ms, visibility.lease_end_ms_max(requested_at_ms))
-        is_fifo = settings.fifo
-        if is_fifo and command.attempt_id is not None:
-            repeated = self._attempts.repeat(queue, command.attempt_id, timeout_s, now_ms)
-            if repeated is not None:
-                return self._repeated(queue, *repeated, now_ms)
         redrive = self._dead_letters.redrive(queue, now_ms) if settings.receives_max else None
-        taken = queue.receive(command.count, now_ms, visible_at_ms, requested_at_ms, redrive)
         issue = self._book.issue
         messages = [
             results.ReceivedMessage(
@@ -96,12 +95,10 @@ class MessageCommands:
             )
             if row.source is None
             else told(row, lease, lane, issue(queue.number, row.position, lease.generation, lease.epoch, visible_at_ms))
-            for row, lease, lane in taken
+            for row, lease, lane in queue.receive(command.count, now_ms, visible_at_ms, requested_at_ms, redrive)
         ]
         if redrive is not None:
             redrive.tell()
-        if is_fifo and command.attempt_id is not None:
-            self._attempts.note(queue, command.attempt_id, taken, now_ms)
         due_ms = now_ms if messages and queue.wake is None else queue.next_due_ms(now_ms)
         return results.Received(
             messages=messages,
@@ -110,19 +107,13 @@ class MessageCommands:
             over_limit=not messages and queue.at_limit and not is_fifo,
         )
 
-    def _repeated(self, queue: Queue, taken: list[Taken], receipts_say_ms: int, now_ms: int) -> results.Received:
-        """Answer a receive that repeats an earlier one, with the receipts of that one."""
-        messages = [
-            told(
-                row,
-                lease,
-                lane,
-                self._book.issue(queue.number, row.position, lease.generation, lease.epoch, receipts_say_ms),
-            )
-            for row, lease, lane in taken
-        ]
-        due_ms = queue.next_due_ms(now_ms)
-        return results.Received(messages=messages, next_due_ms=due_ms, receive_wait_s=queue.settings.receive_wait_s)
+    def _attempt(self, queue: Queue, command: commands.Receive, now_ms: int) -> results.Received:
+        """Repeat the receive of the same attempt id, or receive and remember what that gave."""
+        received = self._attempts.repeat(queue, command, now_ms)
+        if received is None:
+            received = self.receive(replace(command, attempt_id=None), now_ms)
+            self._attempts.note(queue, command, received.messages, now_ms)
+        return received
 
     def delete(self, command: commands.Delete, now_ms: int) -> list[ReceiptState | VeilmqError]:
         """Delete the message of each receipt that acts."""
