@@ -1,12 +1,15 @@
-"""The invariants of a queue, each under its own name. Order within groups and mortality come with FIFO and redrive."""
+"""The invariants of a queue, each under its own name. Order within groups is `test_fifo_model.py`."""
 
 import itertools
+from collections import Counter
 
 import pytest
 
 from tests.engines.host import QUEUE, Host
 from veilmq.core import commands
+from veilmq.core.commands import NewMessage
 from veilmq.core.results import ReceiptState
+from veilmq.core.settings import SettingValue
 
 
 def test_conservation(host: Host) -> None:
@@ -109,3 +112,26 @@ def test_durability(kept: Host, *, abruptly: bool) -> None:
     assert kept.receive_one().body == "delayed"
     assert kept.change(held.receipt, 1).state is ReceiptState.LIVE
     assert kept.delete(held.receipt) == [ReceiptState.LIVE]
+
+
+@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+@pytest.mark.parametrize("receives_max", [1, 3])
+def test_mortality(kept: Host, receives_max: int, *, fifo: bool) -> None:
+    """Each message is given out exactly as often as its queue allows, then dead-lettered, once, over crashes too."""
+    dead = "000000000000/dead"
+    redrive: dict[str, SettingValue] = {"dead_letter_queue": dead, "receives_max": receives_max}
+    kept.do(commands.CreateQueue(queue=dead, settings={"fifo": fifo}))
+    kept.do(commands.CreateQueue(queue=QUEUE, settings={"fifo": fifo, **redrive}))
+    bodies = [str(number) for number in range(8)]
+    messages = [NewMessage(body=body, size_bytes=1, group=body if fifo else None, dedup_id=body) for body in bodies]
+    kept.do(commands.Send(queue=QUEUE, messages=tuple(messages)))
+    given = Counter[str]()
+    while sum(kept.counts()):
+        given.update(each.body for each in kept.receive(3, timeout_s=1))
+        kept.crash()
+        assert sum(kept.counts()) + sum(kept.counts(dead)) == len(bodies)
+        kept.advance(500)
+    assert given == dict.fromkeys(bodies, receives_max)
+    arrived = kept.receive(10, queue=dead)
+    assert sorted(each.body for each in arrived) == bodies
+    assert {(each.receive_count, each.source) for each in arrived} == {(receives_max + 1, QUEUE)}
