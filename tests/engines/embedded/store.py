@@ -14,6 +14,7 @@ from veilmq.core.commands import (
     Send,
     VisibilityChange,
 )
+from veilmq.core.settings import SettingValue
 from veilmq.engines.embedded.batch import Batch, Entry
 from veilmq.engines.embedded.folder import open_journal
 from veilmq.engines.embedded.machine import Machine
@@ -50,7 +51,7 @@ class Store:
         self.batch.deliver()
         return [answers[index] for index in range(len(commands))]
 
-    def create(self, name: str = QUEUE, **settings: int) -> None:
+    def create(self, name: str = QUEUE, **settings: SettingValue) -> None:
         self.run(CreateQueue(queue=name, settings=settings))
 
     def send(self, *bodies: str, delay_s: int | None = None, priority: int = 8, queue: str = QUEUE) -> list[Any]:

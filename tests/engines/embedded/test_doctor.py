@@ -6,6 +6,7 @@ import apsw
 import pytest
 
 from tests.engines.embedded.store import Store
+from veilmq.core.commands import StartMove
 from veilmq.engines.embedded.doctor import Report, examine
 from veilmq.engines.embedded.folder import DATABASE_NAME, FolderError
 
@@ -30,7 +31,7 @@ def _broken(report: Report) -> list[str]:
 def test_a_sound_folder_has_no_findings_and_its_facts(folder: Path) -> None:
     report = examine(folder)
     assert report.ok, _broken(report)
-    assert len(report.findings) == 16
+    assert len(report.findings) == 18
     assert (report.facts["queues"], report.facts["messages"], report.facts["leases"]) == (1, 7, 4)
 
 
@@ -104,6 +105,42 @@ def test_each_damage_to_groups_is_found(ordered: Path, damage: str, check: str) 
     connection.execute(damage)
     connection.close()
     assert check in _broken(examine(ordered))
+
+
+@pytest.fixture
+def moving(tmp_path: Path) -> Path:
+    store = Store(tmp_path)
+    store.create("000000000000/dead")
+    store.create(dead_letter_queue="000000000000/dead", receives_max=1)
+    store.send(*"abc")
+    store.receive(3, timeout_s=0)
+    store.receive(3)
+    store.run(StartMove(source="000000000000/dead"))
+    store.close()
+    assert examine(tmp_path).ok
+    return tmp_path
+
+
+_DEAD_LETTERS = "every dead letter has its source, its receives and its times"
+_MOVES = "every move task is of a queue, and has moved no more than it was to move"
+
+
+@pytest.mark.parametrize(
+    ("damage", "check"),
+    [
+        ("UPDATE message SET source = NULL", _DEAD_LETTERS),
+        ("UPDATE message SET receives_before = NULL", _DEAD_LETTERS),
+        ("UPDATE message SET first_received_at_ms = NULL", _DEAD_LETTERS),
+        ("UPDATE message SET first_sent_at_ms = sent_at_ms + 1", _DEAD_LETTERS),
+        ("UPDATE move_task SET queue = queue + 9", _MOVES),
+        ("UPDATE move_task SET moved = to_move + 1", _MOVES),
+    ],
+)
+def test_each_damage_to_dead_letters_is_found(moving: Path, damage: str, check: str) -> None:
+    connection = apsw.Connection(str(moving / DATABASE_NAME))
+    connection.execute(damage)
+    connection.close()
+    assert check in _broken(examine(moving))
 
 
 def test_a_damaged_file_is_said_to_be_one(folder: Path) -> None:

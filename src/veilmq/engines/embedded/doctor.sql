@@ -66,6 +66,15 @@ WHERE kind = 2 AND queue IS NOT NULL AND visible_at_ms < (
     AND receive_count > 0
 );
 
+-- name: every dead letter has its source, its receives and its times
+SELECT count(*), min(position) FROM message
+WHERE (source IS NULL) <> (receives_before IS NULL) OR (source IS NULL) <> (first_received_at_ms IS NULL)
+OR (first_sent_at_ms IS NOT NULL AND (source IS NULL OR first_sent_at_ms > sent_at_ms));
+
+-- name: every move task is of a queue, and has moved no more than it was to move
+SELECT count(*), min(number) FROM move_task
+WHERE queue NOT IN (SELECT number FROM queue) OR moved > to_move OR moved < 0;
+
 -- name: the counters agree with the rows
 SELECT count(*), min(number) FROM lane
 WHERE messages <> (
