@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from veilmq.server.http_heads import KnownHeads
 from veilmq.server.http_limits import HttpLimits
 from veilmq.server.http_reader import RequestReader
 from veilmq.server.http_refusal import Refusal
@@ -35,13 +36,14 @@ class Reading:
 
     date: Date
 
-    def __init__(self) -> None:
-        """Use small limits."""
+    def __init__(self, heads: KnownHeads | None = None) -> None:
+        """Use small limits; `heads` are known already."""
         self.read: list[Request] = []
         self.refused: list[Refusal] = []
         self.reader = RequestReader(
             line=self,
-            limits=HttpLimits(head_bytes_max=300, headers_max=5, target_bytes_max=50, body_bytes_max=100),
+            limits=HttpLimits(head_bytes_max=300, headers_max=5, target_bytes_max=90, body_bytes_max=100),
+            heads=KnownHeads() if heads is None else heads,
             complete=self.read.append,
             refuse=self.refused.append,
         )

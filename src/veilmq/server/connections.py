@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from veilmq.server.http1 import Http1Connection
 from veilmq.server.http_date import DateLine
+from veilmq.server.http_heads import KnownHeads
 from veilmq.server.http_limits import HttpLimits
 from veilmq.server.http_request import Date, Handler
 
@@ -31,6 +32,7 @@ class Connections:
         self.handler = handler
         self.refused = refused
         self.limits = limits or HttpLimits()
+        self.heads = KnownHeads()
         self.draining = False
         self.date: Date = DateLine()
         self.time_s = self._loop.time

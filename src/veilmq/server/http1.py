@@ -15,6 +15,7 @@ from ipaddress import ip_address
 from typing import Protocol, cast
 
 from veilmq.server import http_refusal as refusal
+from veilmq.server.http_heads import KnownHeads
 from veilmq.server.http_limits import HttpLimits
 from veilmq.server.http_reader import RequestReader
 from veilmq.server.http_refusal import Refusal
@@ -28,6 +29,7 @@ class Keeper(Protocol):
 
     handler: Handler
     limits: HttpLimits
+    heads: KnownHeads
     draining: bool
     date: Date
     refused: Callable[[int], None]
@@ -74,7 +76,9 @@ class Http1Connection(asyncio.Protocol):
         self._handler = keeper.handler
         self._limits = keeper.limits
         self.date = keeper.date
-        self._reader = RequestReader(line=self, limits=keeper.limits, complete=self._begin, refuse=self._refuse)
+        self._reader = RequestReader(
+            line=self, limits=keeper.limits, heads=keeper.heads, complete=self._begin, refuse=self._refuse
+        )
         self._resting = self._reader.resting
         self._transport = cast(asyncio.Transport, None)  # until connection_made
         self._line: deque[Request] = deque()

@@ -1,7 +1,8 @@
 """Reading requests: ``httptools`` (llhttp, in its strict mode) takes the bytes apart, and this checks the rest.
 
 A request that arrives in one small segment costs a call per header and one per part of the message, and one glance;
-its parts are gathered by functions written in C where that is possible. Everything else gets a closer look once it is
+its parts are gathered by functions written in C where that is possible. One whose head was read before costs a look-up
+(``http_heads``). Everything else gets a closer look once it is
 whole (``_look_closer``), and before that whenever a segment ends inside it (``check_unfinished``): what llhttp lets
 pass and we do not is refused, and nobody can make the server keep more than one segment beyond a limit.
 """
@@ -11,6 +12,7 @@ from collections.abc import Callable
 import httptools
 
 from veilmq.server import http_refusal as refusal
+from veilmq.server.http_heads import END, LESSONS, Head, KnownHeads
 from veilmq.server.http_limits import HttpLimits
 from veilmq.server.http_refusal import Refusal
 from veilmq.server.http_request import KEEP, Line, Request
@@ -38,13 +40,16 @@ class RequestReader:
         "_head_bytes",
         "_headers",
         "_headers_max",
+        "_heads",
         "_large",
+        "_lessons",
         "_limits",
         "_line",
         "_parser",
         "_pieces",
         "_refuse",
         "_repeated",
+        "_segment",
         "_small_bytes_max",
         "_spooled",
         "_stopped",
@@ -62,12 +67,16 @@ class RequestReader:
         *,
         line: Line,
         limits: HttpLimits,
+        heads: KnownHeads,
         complete: Callable[[Request], object],
         refuse: Callable[[Refusal], object],
     ) -> None:
-        """Make requests for ``line``. Both functions may call ``stop``."""
+        """Make requests for ``line``. Both functions may call ``stop``; ``heads`` are shared with other connections."""
         self._line = line
         self._limits = limits
+        self._heads = heads
+        self._lessons = LESSONS
+        self._segment = b""
         self._complete = complete
         self._refuse = refuse
         self._stopped = False
@@ -89,7 +98,10 @@ class RequestReader:
 
     def feed(self, segment: bytes) -> None:
         """Read on."""
+        if self._lessons and self.resting and self._is_known(segment):
+            return
         self._large = len(segment) > self._small_bytes_max
+        self._segment = segment
         try:
             try:
                 self._parser.feed_data(segment)
@@ -100,9 +112,20 @@ class RequestReader:
         except httptools.HttpParserError as error:
             self._give_up(refusal.malformed(error))
 
+    def _is_known(self, segment: bytes) -> bool:
+        """Hand on a request that is the segment and has a known head."""
+        end = segment.find(END) + len(END)
+        head = self._heads.get(segment[:end])
+        if head is None or len(segment) - end != head.body_bytes:
+            return False
+        self._lessons = LESSONS
+        self._complete(Request(self._line, head.method, head.target, head.headers, segment[end:], True))
+        return True
+
     def stop(self) -> None:
         """Read no more; what was read of a request is forgotten."""
         self._stopped = True
+        self._lessons = 0
         self._forget_message()
         self.resting.append(True)
 
@@ -156,8 +179,12 @@ class RequestReader:
             or len(headers) > self._headers_max
             or not RARE.isdisjoint(headers)
         )
-        if unusual and not self._look_closer(request):
-            return
+        if unusual:
+            if not self._look_closer(request):
+                return
+        elif self._lessons:
+            self._lessons -= 1
+            self._heads.learn(self._segment, Head(request.method, target, headers, len(body)))
         self._headers = None
         self.resting.append(True)
         self._complete(request)
