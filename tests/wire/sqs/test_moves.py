@@ -6,6 +6,7 @@ from base64 import b64decode, b64encode
 import pytest
 
 from tests.wire.sqs.asking import CONTEXT, ID, ID_TEXT, QUEUE, answer, ask
+from veilmq.core import redrive
 from veilmq.core.commands import CancelMove, ListMoves, StartMove
 from veilmq.core.results import MoveStatus, MoveTask
 from veilmq.wire.sqs import SqsError, errors
@@ -93,14 +94,26 @@ def test_a_task_that_runs_has_a_handle() -> None:
     }
 
 
-@pytest.mark.parametrize("status", [MoveStatus.COMPLETED, MoveStatus.CANCELLED, MoveStatus.FAILED])
+@pytest.mark.parametrize("status", [MoveStatus.COMPLETED, MoveStatus.CANCELLED])
 def test_a_task_that_ended_has_none(status: MoveStatus) -> None:
-    """But a reason if it failed."""
-    failure = "AWS.SimpleQueueService.NonExistentQueue" if status is MoveStatus.FAILED else None
-    (told,) = answer("ListMessageMoveTasks", [task(status, failure)], SourceArn=ARN)["Results"]
+    """And no reason for a failure."""
+    (told,) = answer("ListMessageMoveTasks", [task(status)], SourceArn=ARN)["Results"]
     assert told["Status"] == status.name
+    assert not {"TaskHandle", "FailureReason"} & set(told)
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (redrive.SOURCE_UNKNOWN, "CouldNotDetermineMessageSource"),
+        (redrive.QUEUE_MISSING, "AWS.SimpleQueueService.NonExistentQueue"),
+    ],
+)
+def test_a_task_that_failed_says_why_as_aws_does(failure: str, reason: str) -> None:
+    """A closed set of reasons."""
+    (told,) = answer("ListMessageMoveTasks", [task(MoveStatus.FAILED, failure)], SourceArn=ARN)["Results"]
+    assert (told["Status"], told["FailureReason"]) == ("FAILED", reason)
     assert "TaskHandle" not in told
-    assert told.get("FailureReason") == failure
 
 
 def test_a_queue_without_tasks_has_an_empty_list() -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from veilmq.core import commands
+from veilmq.core import commands, redrive
 from veilmq.core.errors import DestinationRefused, QueueNotFound
 from veilmq.core.limits import SQS_MOVE_TASK_RESULTS
 from veilmq.core.results import MoveStatus, MoveTask
@@ -39,6 +39,12 @@ from veilmq.wire.sqs.responses import (
 _SOURCE = "SourceArn"
 _DESTINATION = "DestinationArn"
 _RATE = "MaxNumberOfMessagesPerSecond"
+
+_FAILURES = {
+    redrive.SOURCE_UNKNOWN: "CouldNotDetermineMessageSource",
+    redrive.QUEUE_MISSING: "AWS.SimpleQueueService.NonExistentQueue",
+}
+"""Why a task failed, as AWS names it (SQS Developer Guide, "Troubleshoot DLQ redrive")."""
 
 
 class _Handle(msgspec.Struct, rename="camel", frozen=True):
@@ -122,7 +128,7 @@ def _entry(task: MoveTask, context: RequestContext) -> MoveTaskEntry:
         max_number_of_messages_per_second=task.moves_per_s_max,
         approximate_number_of_messages_moved=task.messages_moved,
         approximate_number_of_messages_to_move=task.messages_to_move,
-        failure_reason=task.failure,
+        failure_reason=None if task.failure is None else _FAILURES[task.failure],
         started_timestamp=task.started_at_ms,
     )
 
