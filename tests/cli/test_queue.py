@@ -6,9 +6,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
 from tests.cli.conftest import Veilmq
+from veilmq.cli.queue_options import FIELDS
 from veilmq.client import HttpQueueClient
 from veilmq.core.settings import QueueSettings
 from veilmq.testing import RunningServer
@@ -48,7 +50,95 @@ def test_create_and_set_take_every_setting(option: str, client: HttpQueueClient,
 
 def test_there_is_an_option_for_every_setting() -> None:
     """A new setting of queues needs an option, or nobody can set it here."""
-    assert {field for _, field in ALL_SETTINGS.values()} == set(QueueSettings.__struct_fields__)
+    here = {*FIELDS.values(), "receives_max", "redrive_sources", "fifo", "tags"}
+    assert here == set(QueueSettings.__struct_fields__) - {"in_flight_max"}  # which is the server's to set
+
+
+def test_a_fifo_queue(client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """With what only such queues have, and with tags."""
+    answer = veilmq("queue", "create", "a.fifo", "--fifo", "--content-deduplication", "--tag", "team=a", "--tag", "x=")
+    assert answer.code == 0
+    assert client.show("a.fifo").settings == QueueSettings(fifo=True, content_deduplication=True)
+    assert client.tags("a.fifo") == {"team": "a", "x": ""}
+    veilmq("queue", "set", "a.fifo", "--deduplication-scope", "group", "--throughput-limit", "group")
+    veilmq("queue", "set", "a.fifo", "--no-content-deduplication")
+    changed = QueueSettings(fifo=True, deduplication_scope="group", throughput_limit="group")
+    assert client.show("a.fifo").settings == changed
+    shown = veilmq("queue", "show", "a.fifo").out
+    for line in ("fifo                 yes", "deduplication        by id", "deduplication scope  group"):
+        assert line in shown.splitlines()
+
+
+def test_a_dead_letter_queue(client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """Is named plainly; the others' permission too; an empty name removes it."""
+    client.create_queue("dead")
+    assert veilmq("queue", "create", "jobs", "--dead-letter-queue", "dead").code == 0
+    assert client.show("jobs").settings == QueueSettings(dead_letter_queue="000000000000/dead", receives_max=10)
+    assert client.dead_letter_sources("dead") == ["jobs"]
+    veilmq("queue", "set", "jobs", "--dead-letter-queue", "dead", "--receives-max", "3")
+    assert "dead-letter queue   dead after 3 receives" in veilmq("queue", "show", "jobs").out
+    veilmq("queue", "set", "dead", "--redrive-permission", "listed", "--redrive-source", "jobs")
+    assert "takes dead letters of  jobs" in veilmq("queue", "show", "dead").out
+    veilmq("queue", "set", "jobs", "--dead-letter-queue", "")
+    assert client.show("jobs").settings == QueueSettings()
+
+
+def test_the_rest_of_the_settings(client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """Encryption is told, and no more; a policy is a text."""
+    veilmq("queue", "create", "a", "--no-managed-encryption", "--kms-key", "k", "--kms-data-key-reuse", "60")
+    assert client.show("a").settings == QueueSettings(managed_encryption=False, kms_key="k", kms_data_key_reuse_s=60)
+    assert "kms key             k" in veilmq("queue", "show", "a").out
+    answer = veilmq("queue", "set", "a", "--policy", "no policy")
+    assert (answer.code, answer.out) == (1, "")
+    assert "(InvalidAttributeValue)" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("options", "missing"),
+    [
+        (("--receives-max", "3"), "--dead-letter-queue"),
+        (("--redrive-source", "a"), "--redrive-permission listed"),
+        (("--tag", "a"), "KEY=VALUE"),
+    ],
+)
+def test_an_option_that_misses_another(options: tuple[str, str], missing: str, veilmq: Veilmq) -> None:
+    """Says which."""
+    answer = veilmq("queue", "create", "jobs", *options)
+    assert (answer.code, answer.out) == (2, "")
+    assert missing in answer.err
+
+
+def test_tags_are_put_removed_and_printed(client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """In one go; without any they are only printed."""
+    client.create_queue("orders", tags={"owner": "x"})
+    assert veilmq("queue", "tag", "orders", "b=2", "a=1", "--remove", "owner").out == "a=1\nb=2\n"
+    assert json.loads(veilmq("queue", "tag", "orders", "--json").out) == {"a": "1", "b": "2"}
+    answer = veilmq("queue", "tag", "orders", "=1")
+    assert (answer.code, answer.out) == (2, "")
+
+
+def test_dead_letters_are_moved_back(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """All at once or slowly; a move that runs can be cancelled."""
+    client.create_queue("dead")
+    client.create_queue("jobs", {"dead_letter_queue": "dead", "receives_max": 1})
+    for _ in range(3):
+        client.send("jobs", "m")
+    for _ in range(2):
+        client.receive("jobs", count=10, timeout_s=0)
+    assert veilmq("queue", "redrives", "dead").out == ""
+    answer = veilmq("queue", "redrive", "dead", "--rate", "1")
+    assert answer.out == "Moving the messages of dead to where they came from.\n"
+    (move,) = json.loads(veilmq("queue", "redrives", "dead", "--json").out)
+    assert (move["status"], move["moves_per_s_max"], move["messages_to_move"]) == ("running", 1, 3)
+    assert "Only one active task" in veilmq("queue", "redrive", "dead").err
+    assert veilmq("queue", "cancel-redrive", "dead").out.startswith("Cancelled; ")
+    answer = veilmq("queue", "cancel-redrive", "dead")
+    assert (answer.code, answer.err[:9]) == (1, "veilmq: N")
+    assert veilmq("queue", "redrive", "dead", "--to", "jobs").out == "Moving the messages of dead to jobs.\n"
+    server.advance(1_000)
+    assert veilmq("queue", "redrives", "dead").out.splitlines()[0] == "status   completed"
+    assert client.show("dead").visible == 0
+    assert client.show("jobs").visible == 3
 
 
 def test_create_with_other_settings_says_what_to_do(client: HttpQueueClient, veilmq: Veilmq) -> None:
@@ -105,7 +195,7 @@ def test_show_as_json_has_our_names(server: RunningServer, client: HttpQueueClie
     assert shown == {
         "queue": "orders",
         "url": f"{server.endpoint}/000000000000/orders",
-        "settings": {name: getattr(QueueSettings(), name) for name in QueueSettings.__struct_fields__},
+        "settings": msgspec.to_builtins(QueueSettings(), builtin_types=()) | {"redrive_sources": []},
         "visible": 0,
         "in_flight": 0,
         "delayed": 0,

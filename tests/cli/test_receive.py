@@ -57,7 +57,21 @@ def test_json_is_an_array(server: RunningServer, client: HttpQueueClient, veilmq
         "sent_at_ms": server.clock.now_ms(),
         "first_received_at_ms": server.clock.now_ms(),
         "receive_count": 1,
+        "group": None,
+        "dedup_id": None,
+        "sequence": None,
+        "source": None,
     }
+
+
+def test_a_message_of_a_fifo_queue_tells_its_place(client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """Its group, its id and its number, as it was sent."""
+    client.create_queue("a.fifo", {"fifo": True})
+    sent = json.loads(veilmq("send", "a.fifo", "hello", "--group", "g", "--dedup-id", "d", "--json").out)
+    lines = veilmq("receive", "a.fifo").out.splitlines()
+    assert "group           g" in lines
+    assert "dedup id        d" in lines
+    assert f"sequence        {sent['sequence']}" in lines
     empty = veilmq("receive", "orders", "--json")
     assert (empty.code, empty.out, empty.err) == (0, "[]\n", "")
 

@@ -53,7 +53,7 @@ def test_standard_input_must_be_text(client: HttpQueueClient, veilmq: Veilmq, mo
 def test_json_has_the_id(client: HttpQueueClient, veilmq: Veilmq) -> None:
     """An object, for what may be added."""
     sent = json.loads(veilmq("send", "orders", "hello", "--json").out)
-    assert sent == {"id": client.receive("orders")[0].id}
+    assert sent == {"id": client.receive("orders")[0].id, "sequence": None}
 
 
 def test_a_delay_hides_the_message(client: HttpQueueClient, veilmq: Veilmq) -> None:

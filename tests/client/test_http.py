@@ -146,3 +146,70 @@ def test_the_servers_refusals_have_its_codes(client: QueueClient) -> None:
     with pytest.raises(ClientError) as caught:
         client.receive("nowhere")
     assert caught.value.code == "QueueDoesNotExist"
+
+
+def test_tags_are_put_and_removed(client: QueueClient) -> None:
+    """Beside those that are there."""
+    client.create_queue("tagged", tags={"a": "1"})
+    client.tag("tagged", {"b": "2", "c": ""})
+    client.untag("tagged", ["a", "nowhere"])
+    assert client.tags("tagged") == {"b": "2", "c": ""}
+    assert client.tags("orders") == {}
+
+
+def test_a_fifo_queue_keeps_order_and_drops_duplicates(client: QueueClient) -> None:
+    """Groups, ids and numbers go through, alone and in batches; a lost receive is repeated by its attempt id."""
+    client.create_queue("a.fifo", {"fifo": True})
+    first = client.send("a.fifo", "1", group="g", dedup_id="d1")
+    assert client.send("a.fifo", "again", group="g", dedup_id="d1") == first
+    (second,) = client.send_batch("a.fifo", [NewMessage(body="2", group="g", dedup_id="d2")])
+    assert isinstance(second, SentMessage)
+    assert second.sequence is not None
+    assert first.sequence is not None
+    assert first.sequence < second.sequence
+    messages = client.receive("a.fifo", count=10, attempt_id="x")
+    assert [(message.body, message.group, message.dedup_id) for message in messages] == [
+        ("1", "g", "d1"),
+        ("2", "g", "d2"),
+    ]
+    assert [message.sequence for message in messages] == [first.sequence, second.sequence]
+    assert client.receive("a.fifo", count=10, attempt_id="x") == messages
+    assert client.receive("a.fifo", count=10) == []
+
+
+def test_dead_letters_go_where_they_are_sent_and_come_back(server: RunningServer, client: QueueClient) -> None:
+    """Other queues are named plainly; a dead letter tells its source."""
+    client.create_queue("dead")
+    client.set("orders", {"dead_letter_queue": "dead", "receives_max": 1})
+    settings = client.show("orders").settings
+    assert (settings.dead_letter_queue, settings.receives_max) == ("000000000000/dead", 1)
+    client.set("dead", {"redrive_permission": "listed", "redrive_sources": ("orders",)})
+    assert client.show("dead").settings.redrive_sources == ("000000000000/orders",)
+    assert client.dead_letter_sources("dead") == ["orders"]
+    client.send("orders", "m")
+    for _ in range(2):
+        client.receive("orders", timeout_s=0)
+    (letter,) = client.receive("dead", timeout_s=0)
+    assert letter.source == "orders"
+    handle = client.start_move("dead", destination="orders", moves_per_s_max=500)
+    server.advance(1_000)
+    (move,) = client.moves("dead")
+    assert (move.status, move.handle, move.destination, move.moves_per_s_max) == ("completed", None, "orders", 500)
+    assert (move.messages_moved, move.messages_to_move, move.failure) == (1, 1, None)
+    with pytest.raises(ClientError) as caught:
+        client.cancel_move(handle)
+    assert caught.value.code == "ResourceNotFoundException"
+    assert client.show("orders").visible == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"receives_max": 3}, "receives_max can only be changed together with dead_letter_queue"),
+        ({"tags": "x"}, "'tags' is no setting of a queue"),
+    ],
+)
+def test_settings_that_cannot_be_written(settings: dict[str, int | str], text: str, client: QueueClient) -> None:
+    """Are refused before anything is sent."""
+    with pytest.raises(ValueError, match=text):
+        client.set("orders", settings)

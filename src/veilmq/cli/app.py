@@ -14,12 +14,16 @@ from cyclopts import App, CycloptsError, UnknownOptionError
 from veilmq import __version__
 from veilmq.cli.doctor import doctor
 from veilmq.cli.failures import CommandFailed, UsageError
+from veilmq.cli.queue_cancel_redrive import cancel_redrive
 from veilmq.cli.queue_create import create
 from veilmq.cli.queue_delete import delete
 from veilmq.cli.queue_list import list_queues
 from veilmq.cli.queue_purge import purge
+from veilmq.cli.queue_redrive import redrive
+from veilmq.cli.queue_redrives import redrives
 from veilmq.cli.queue_set import set_queue
 from veilmq.cli.queue_show import show
+from veilmq.cli.queue_tag import tag_queue
 from veilmq.cli.receive import receive
 from veilmq.cli.send import send
 from veilmq.cli.serve import serve
@@ -63,11 +67,15 @@ def build() -> App:
 
 
 def _queue() -> App:
-    queue = App(name="queue", help="Create, list, show, set, purge or delete queues.")
+    queue = App(name="queue", help="Create, list, show, set, tag, redrive, purge or delete queues.")
     queue.command(create)
     queue.command(list_queues, name="list")
     queue.command(show)
     queue.command(set_queue, name="set")
+    queue.command(tag_queue, name="tag")
+    queue.command(redrive)
+    queue.command(redrives)
+    queue.command(cancel_redrive)
     queue.command(purge)
     queue.command(delete)
     return queue

@@ -1,10 +1,16 @@
 """``veilmq queue create``."""
 
+from typing import Annotated
+
+from cyclopts import Parameter
+
 from veilmq.cli.connection import connect
 from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, Json, Queue
 from veilmq.cli.printing import print_json
 from veilmq.cli.queue_options import QueueOptions
+from veilmq.cli.tag_options import read_tag
 from veilmq.client import ClientError, QueueClient
+from veilmq.core.settings import SettingValue
 
 
 def create(
@@ -12,6 +18,13 @@ def create(
     /,
     *,
     options: QueueOptions = QueueOptions(),  # noqa: B008 (frozen)
+    fifo: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Keep order in each group; the name ends in .fifo.")
+    ] = False,
+    tag: Annotated[
+        tuple[str, ...],
+        Parameter(negative=(), show_default=False, metavar="KEY=VALUE", help="A tag; may be repeated."),
+    ] = (),
     json: Json = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
@@ -19,19 +32,21 @@ def create(
 
     A queue that exists already with the same settings is found; with other settings it is an error.
     """
+    settings = options.settings() | ({"fifo": True} if fifo else {})
+    tags = dict(read_tag(text) for text in tag)
     with connect(endpoint) as client:
-        url = _create(client, queue, options)
+        url = _create(client, queue, settings, tags)
     if json:
         print_json({"queue": queue, "url": url})
     else:
         print(url)
 
 
-def _create(client: QueueClient, queue: str, options: QueueOptions) -> str:
+def _create(client: QueueClient, queue: str, settings: dict[str, SettingValue], tags: dict[str, str]) -> str:
     try:
-        return client.create_queue(queue, options.settings())
+        return client.create_queue(queue, settings, tags=tags)
     except ClientError as error:
-        if error.code != "InvalidParameterValueException":
+        if error.code != "InvalidParameterValueException" or str(error).startswith("Value "):
             raise
         # The sentence of SQS about a name has no subject.
         raise ClientError(error.code, f"The queue name {queue!r} is invalid: {error.message}.", error.status) from error

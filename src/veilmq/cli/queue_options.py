@@ -1,18 +1,24 @@
 """The options that are settings of a queue: what ``queue create`` and ``queue set`` can change."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from veilmq.cli.failures import UsageError
 from veilmq.cli.options import whole_number
 from veilmq.core.limits import (
     MESSAGE_BYTES,
     RETENTION_S,
     SQS_DELAY_S,
+    SQS_KMS_DATA_KEY_REUSE_S,
     SQS_RECEIVE_WAIT_S,
+    SQS_RECEIVES_MAX,
     VISIBILITY_TIMEOUT_S,
 )
+from veilmq.core.settings import SettingValue
+
+_SOURCE = "A queue that may, with --redrive-permission listed; may be repeated."
 
 
 @Parameter(name="*")
@@ -30,17 +36,74 @@ class QueueOptions:
     receive_wait: Annotated[
         int | None, whole_number(SQS_RECEIVE_WAIT_S, "Seconds that a receive waits for a message.")
     ] = None
+
     message_bytes_max: Annotated[
         int | None, whole_number(MESSAGE_BYTES, "Bytes of body and attributes that a message may have.")
     ] = None
+    content_deduplication: Annotated[
+        bool | None, Parameter(help="Take equal bodies for the same message (FIFO queues).")
+    ] = None
+    deduplication_scope: Annotated[
+        Literal["queue", "group"] | None, Parameter(help="Where an id is looked for: in the queue, or in its group.")
+    ] = None
+    throughput_limit: Annotated[
+        Literal["queue", "group"] | None, Parameter(help="What a limit of throughput would count by (FIFO queues).")
+    ] = None
+    dead_letter_queue: Annotated[
+        str | None, Parameter(metavar="QUEUE", help="Queue that takes what was received too often; '' for none.")
+    ] = None
+    receives_max: Annotated[
+        int | None,
+        whole_number(SQS_RECEIVES_MAX, f"Receives before that, {SQS_RECEIVES_MAX.default} if left out."),
+    ] = None
+    redrive_permission: Annotated[
+        Literal["all", "none", "listed"] | None, Parameter(help="Which queues may send their dead letters here.")
+    ] = None
+    redrive_source: Annotated[
+        tuple[str, ...],
+        Parameter(name="--redrive-source", negative=(), show_default=False, metavar="QUEUE", help=_SOURCE),
+    ] = ()
+    policy: Annotated[
+        str | None, Parameter(metavar="JSON", help="Who else may do what with the queue; '' for nobody.")
+    ] = None
+    managed_encryption: Annotated[bool | None, Parameter(help="Whether the queue is told to be encrypted.")] = None
+    kms_key: Annotated[str | None, Parameter(metavar="ID", help="Key that the queue is told to have; '' for none.")] = (
+        None
+    )
+    kms_data_key_reuse: Annotated[
+        int | None, whole_number(SQS_KMS_DATA_KEY_REUSE_S, "Seconds that a data key of it is used.")
+    ] = None
 
-    def settings(self) -> dict[str, int]:
-        """Return the given ones by their names in ``QueueSettings``."""
-        fields = {
-            "visibility_timeout_s": self.visibility_timeout,
-            "delay_s": self.delay,
-            "retention_s": self.retention,
-            "receive_wait_s": self.receive_wait,
-            "message_bytes_max": self.message_bytes_max,
+    def settings(self) -> dict[str, SettingValue]:
+        """Return the given ones by their names in ``QueueSettings``; raises ``UsageError`` where one misses another."""
+        if self.receives_max is not None and not self.dead_letter_queue:
+            raise UsageError("--receives-max needs --dead-letter-queue.")
+        if self.redrive_source and self.redrive_permission != "listed":
+            raise UsageError("--redrive-source needs --redrive-permission listed.")
+        fields: dict[str, SettingValue] = {
+            field: getattr(self, option) for option, field in FIELDS.items() if getattr(self, option) is not None
         }
-        return {name: value for name, value in fields.items() if value is not None}
+        if self.dead_letter_queue is not None:
+            fields["receives_max"] = self.receives_max or SQS_RECEIVES_MAX.default if self.dead_letter_queue else 0
+        if self.redrive_permission is not None:
+            fields["redrive_sources"] = self.redrive_source
+        return fields
+
+
+FIELDS = {
+    "visibility_timeout": "visibility_timeout_s",
+    "delay": "delay_s",
+    "retention": "retention_s",
+    "receive_wait": "receive_wait_s",
+    "message_bytes_max": "message_bytes_max",
+    "content_deduplication": "content_deduplication",
+    "deduplication_scope": "deduplication_scope",
+    "throughput_limit": "throughput_limit",
+    "dead_letter_queue": "dead_letter_queue",
+    "redrive_permission": "redrive_permission",
+    "policy": "policy",
+    "managed_encryption": "managed_encryption",
+    "kms_key": "kms_key",
+    "kms_data_key_reuse": "kms_data_key_reuse_s",
+}
+"""Option → the field of ``QueueSettings``; ``receives_max`` and ``redrive_source`` belong to one of them."""

@@ -4,6 +4,7 @@ from veilmq.cli.connection import connect
 from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, Json, Queue
 from veilmq.cli.printing import instant, print_aligned, print_json
 from veilmq.client import QueueStatus
+from veilmq.core.settings import QueueSettings
 
 
 def show(queue: Queue, /, *, json: Json = False, endpoint: Endpoint = DEFAULT_ENDPOINT) -> None:
@@ -14,6 +15,27 @@ def show(queue: Queue, /, *, json: Json = False, endpoint: Endpoint = DEFAULT_EN
         print_json(status)
     else:
         print_aligned(_rows(status))
+
+
+def _chosen(settings: QueueSettings) -> list[tuple[str, object]]:
+    """Return what only some queues have."""
+    rows: list[tuple[str, object]] = []
+    if settings.fifo:
+        rows += [
+            ("fifo", "yes"),
+            ("deduplication", "by content" if settings.content_deduplication else "by id"),
+            ("deduplication scope", settings.deduplication_scope),
+            ("throughput limit", settings.throughput_limit),
+        ]
+    if settings.dead_letter_queue:
+        name = settings.dead_letter_queue.rpartition("/")[2]
+        rows.append(("dead-letter queue", f"{name} after {settings.receives_max} receives"))
+    if settings.redrive_permission:
+        names = (source.rpartition("/")[2] for source in settings.redrive_sources)
+        rows.append(("takes dead letters of", ", ".join(names) or settings.redrive_permission))
+    if settings.kms_key:
+        rows.append(("kms key", settings.kms_key))
+    return rows
 
 
 def _rows(status: QueueStatus) -> list[tuple[str, object]]:
@@ -29,6 +51,7 @@ def _rows(status: QueueStatus) -> list[tuple[str, object]]:
         ("retention", f"{settings.retention_s} s"),
         ("receive wait", f"{settings.receive_wait_s} s"),
         ("message bytes max", settings.message_bytes_max),
+        *_chosen(settings),
         ("created", instant(status.created_at_ms)),
         ("modified", instant(status.modified_at_ms)),
     ]

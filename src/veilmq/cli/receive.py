@@ -63,6 +63,7 @@ def _rows(message: ReceivedMessage) -> list[tuple[str, object]]:
         ("sent", instant(message.sent_at_ms)),
         ("first received", instant(message.first_received_at_ms)),
         ("receive count", message.receive_count),
+        *[(name.replace("_", " "), value) for name, value in _order(message).items() if value is not None],
         *[(f"attribute {name}", f"{_text(value)} ({value.type})") for name, value in message.attributes.items()],
         ("body", message.body),
     ]
@@ -77,6 +78,17 @@ def _document(message: ReceivedMessage) -> dict[str, Any]:
         "sent_at_ms": message.sent_at_ms,
         "first_received_at_ms": message.first_received_at_ms,
         "receive_count": message.receive_count,
+        **_order(message),
+    }
+
+
+def _order(message: ReceivedMessage) -> dict[str, str | None]:
+    """Return what only some messages have: a place in a group, a queue that they came from."""
+    return {
+        "group": message.group,
+        "dedup_id": message.dedup_id,
+        "sequence": message.sequence,
+        "source": message.source,
     }
 
 

@@ -34,13 +34,19 @@ def send(
             help="An attribute of the message, of type String; may be repeated.",
         ),
     ] = (),
+    group: Annotated[
+        str | None, Parameter(metavar="ID", help="Group of the message: the unit of order in a FIFO queue.")
+    ] = None,
+    dedup_id: Annotated[
+        str | None, Parameter(metavar="ID", help="Deduplication id: the same one within five minutes is not stored.")
+    ] = None,
     json: Json = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """Send a message, and print its id."""
     attributes = dict(_attribute(text) for text in attribute)
     with connect(endpoint) as client:
-        sent = client.send(queue, _body(body), attributes=attributes, delay_s=delay)
+        sent = client.send(queue, _body(body), attributes=attributes, delay_s=delay, group=group, dedup_id=dedup_id)
     if json:
         print_json(sent)
     else:

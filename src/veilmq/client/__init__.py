@@ -6,12 +6,14 @@
 from veilmq.client.errors import ClientError, Unreachable
 from veilmq.client.http import HttpQueueClient
 from veilmq.client.messages import NewMessage, ReceivedMessage, SentMessage
+from veilmq.client.moves import Move
 from veilmq.client.port import QueueClient
 from veilmq.client.status import QueueStatus
 
 __all__ = [
     "ClientError",
     "HttpQueueClient",
+    "Move",
     "NewMessage",
     "QueueClient",
     "QueueStatus",

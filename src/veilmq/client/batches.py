@@ -37,6 +37,8 @@ def sends(messages: Sequence[NewMessage]) -> list[requests.SendMessageBatchEntry
             message_body=message.body,
             delay_seconds=message.delay_s,
             message_attributes=write_attributes(message.attributes),
+            message_group_id=message.group,
+            message_deduplication_id=message.dedup_id,
         )
         for place, message in enumerate(messages)
     ]
@@ -62,7 +64,9 @@ def changes(wanted: Sequence[VisibilityChange]) -> list[requests.ChangeMessageVi
 
 def sent(reply: SentEntriesReply, count: int) -> list[SentMessage | ClientError]:
     """Return what became of each of ``count`` messages, in order."""
-    stored = {entry.id: SentMessage(id=entry.message_id) for entry in reply.successful or []}
+    stored = {
+        entry.id: SentMessage(id=entry.message_id, sequence=entry.sequence_number) for entry in reply.successful or []
+    }
     failed = _failures(reply.failed or [])
     return [stored.get(place) or failed.get(place) or _unanswered() for place in map(str, range(count))]
 

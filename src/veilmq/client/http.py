@@ -4,7 +4,8 @@ A queue's URL is asked for once and then remembered. Requests are not signed: a 
 refuse them. ``transport`` says what is tried again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -12,15 +13,18 @@ from veilmq.client import batches, translation
 from veilmq.client.batches import EntriesReply, SentEntriesReply
 from veilmq.client.errors import ClientError
 from veilmq.client.messages import NewMessage, ReceivedMessage, SentMessage
+from veilmq.client.moves import Move
 from veilmq.client.status import QueueStatus
 from veilmq.client.transport import Transport
 from veilmq.core.commands import VisibilityChange
-from veilmq.core.limits import SQS_LIST_RESULTS, SQS_RECEIVE_WAIT_S
+from veilmq.core.limits import SQS_LIST_RESULTS, SQS_MOVE_TASK_RESULTS, SQS_RECEIVE_WAIT_S
 from veilmq.core.properties import Attribute
 from veilmq.core.settings import SettingValue
 from veilmq.wire.sqs import RequestContext, requests, responses
 from veilmq.wire.sqs.settings import ALL, QUEUE_ARN
 from veilmq.wire.sqs.shapes import Shape
+
+_Page = responses.ListQueuesResult | responses.ListDeadLetterSourceQueuesResult
 
 
 class Nothing(Shape, frozen=True):
@@ -73,17 +77,10 @@ class HttpQueueClient:
 
     def list_queues(self, prefix: str = "") -> list[str]:
         """Return the names of all queues that begin with ``prefix``, in order, page by page."""
-        names: list[str] = []
-        token: str | None = None
-        while True:
-            page = self._page(prefix, token)
-            names += [url.rpartition("/")[2] for url in page.queue_urls or []]
-            token = page.next_token
-            if not token:
-                return names
+        return self._names(partial(self._page, prefix))
 
     def show(self, queue: str) -> QueueStatus:
-        """Return the settings and the counters of ``queue``."""
+        """Return the settings and the counters of ``queue``; its tags are told by ``tags``."""
         url = self._url(queue)
         request = requests.GetQueueAttributesRequest(queue_url=url, attribute_names=[ALL])
         reply = self._transport.call("GetQueueAttributes", request, responses.GetQueueAttributesResult)
@@ -103,17 +100,72 @@ class HttpQueueClient:
         """Delete ``queue`` and all its messages."""
         self._transport.call("DeleteQueue", requests.QueueRequest(queue_url=self._url(queue)), Nothing)
 
+    def tags(self, queue: str) -> dict[str, str]:
+        """Return the tags of ``queue``."""
+        request = requests.QueueRequest(queue_url=self._url(queue))
+        return self._transport.call("ListQueueTags", request, responses.ListQueueTagsResult).tags or {}
+
+    def tag(self, queue: str, tags: Mapping[str, str]) -> None:
+        """Put ``tags`` on ``queue``, beside those that are there."""
+        request = requests.TagQueueRequest(queue_url=self._url(queue), tags=dict(tags))
+        self._transport.call("TagQueue", request, Nothing)
+
+    def untag(self, queue: str, keys: Sequence[str]) -> None:
+        """Remove the tags with these ``keys`` from ``queue``."""
+        request = requests.UntagQueueRequest(queue_url=self._url(queue), tag_keys=list(keys))
+        self._transport.call("UntagQueue", request, Nothing)
+
+    def dead_letter_sources(self, queue: str) -> list[str]:
+        """Return the names of the queues whose dead letters go to ``queue``, in order, page by page."""
+        return self._names(partial(self._sources_page, self._url(queue)))
+
+    def start_move(self, queue: str, *, destination: str | None = None, moves_per_s_max: int | None = None) -> str:
+        """Begin to move the dead letters of ``queue`` to ``destination`` (``None``: to where each one came from).
+
+        Answers the handle that cancels it.
+        """
+        request = requests.StartMessageMoveTaskRequest(
+            source_arn=self._arn(queue),
+            destination_arn=self._arn(destination) if destination is not None else None,
+            max_number_of_messages_per_second=moves_per_s_max,
+        )
+        return self._transport.call("StartMessageMoveTask", request, responses.StartMessageMoveTaskResult).task_handle
+
+    def cancel_move(self, handle: str) -> int:
+        """Stop a move, and return how many messages it has moved."""
+        request = requests.CancelMessageMoveTaskRequest(task_handle=handle)
+        reply = self._transport.call("CancelMessageMoveTask", request, responses.CancelMessageMoveTaskResult)
+        return reply.approximate_number_of_messages_moved
+
+    def moves(self, queue: str) -> list[Move]:
+        """Return the latest moves of the dead letters of ``queue``, newest first."""
+        request = requests.ListMessageMoveTasksRequest(
+            source_arn=self._arn(queue), max_results=SQS_MOVE_TASK_RESULTS.maximum
+        )
+        reply = self._transport.call("ListMessageMoveTasks", request, responses.ListMessageMoveTasksResult)
+        return [translation.read_move(entry) for entry in reply.results]
+
     def send(
-        self, queue: str, body: str, *, attributes: Mapping[str, Attribute] | None = None, delay_s: int | None = None
+        self,
+        queue: str,
+        body: str,
+        *,
+        attributes: Mapping[str, Attribute] | None = None,
+        delay_s: int | None = None,
+        group: str | None = None,
+        dedup_id: str | None = None,
     ) -> SentMessage:
-        """Store one message; if a reply was lost, it may be stored twice."""
+        """Store one message; if a reply was lost, it may be stored twice, but not in a FIFO queue."""
         request = requests.SendMessageRequest(
             queue_url=self._url(queue),
             message_body=body,
             delay_seconds=delay_s,
             message_attributes=translation.write_attributes(attributes or {}),
+            message_group_id=group,
+            message_deduplication_id=dedup_id,
         )
-        return SentMessage(id=self._transport.call("SendMessage", request, responses.SendMessageResult).message_id)
+        sent = self._transport.call("SendMessage", request, responses.SendMessageResult)
+        return SentMessage(id=sent.message_id, sequence=sent.sequence_number)
 
     def send_batch(self, queue: str, messages: Sequence[NewMessage]) -> list[SentMessage | ClientError]:
         """Store up to ten messages; if a reply was lost, they may be stored twice."""
@@ -122,11 +174,18 @@ class HttpQueueClient:
         return batches.sent(reply, len(messages))
 
     def receive(
-        self, queue: str, *, count: int = 1, timeout_s: int | None = None, wait_s: int | None = None
+        self,
+        queue: str,
+        *,
+        count: int = 1,
+        timeout_s: int | None = None,
+        wait_s: int | None = None,
+        attempt_id: str | None = None,
     ) -> list[ReceivedMessage]:
         """Take up to ``count`` messages and hide them for ``timeout_s``, waiting up to ``wait_s`` for the first.
 
-        ``None`` stands for the queue's own setting.
+        ``None`` stands for the queue's own setting. On a FIFO queue a receive whose answer was lost can be repeated
+        with the same ``attempt_id``.
         """
         request = requests.ReceiveMessageRequest(
             queue_url=self._url(queue),
@@ -135,6 +194,7 @@ class HttpQueueClient:
             max_number_of_messages=count,
             visibility_timeout=timeout_s,
             wait_time_seconds=wait_s,
+            receive_request_attempt_id=attempt_id,
         )
         patience_s = SQS_RECEIVE_WAIT_S.maximum if wait_s is None else wait_s
         reply = self._transport.call("ReceiveMessage", request, responses.ReceiveMessageResult, wait_s=patience_s)
@@ -164,6 +224,22 @@ class HttpQueueClient:
         request = requests.ChangeMessageVisibilityBatchRequest(queue_url=self._url(queue), entries=entries)
         reply = self._transport.call("ChangeMessageVisibilityBatch", request, EntriesReply)
         return batches.done(reply, len(changes))
+
+    def _names(self, page_of: Callable[[str | None], _Page]) -> list[str]:
+        names: list[str] = []
+        token: str | None = None
+        while True:
+            page = page_of(token)
+            names += [url.rpartition("/")[2] for url in page.queue_urls or []]
+            token = page.next_token
+            if not token:
+                return names
+
+    def _sources_page(self, url: str, token: str | None) -> responses.ListDeadLetterSourceQueuesResult:
+        request = requests.ListDeadLetterSourceQueuesRequest(
+            queue_url=url, next_token=token, max_results=SQS_LIST_RESULTS.maximum
+        )
+        return self._transport.call("ListDeadLetterSourceQueues", request, responses.ListDeadLetterSourceQueuesResult)
 
     def _page(self, prefix: str, token: str | None) -> responses.ListQueuesResult:
         request = requests.ListQueuesRequest(

@@ -12,23 +12,32 @@ from veilmq.core.properties import Attribute
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMessage:
-    """A message to be sent; ``delay_s`` is ``None`` for the queue's own delay."""
+    """A message to be sent; ``delay_s`` is ``None`` for the queue's own delay.
+
+    ``group`` is the unit of order in a FIFO queue, of fairness in others; only FIFO queues take a ``dedup_id``.
+    """
 
     body: str
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     delay_s: int | None = None
+    group: str | None = None
+    dedup_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentMessage:
-    """A message that the server keeps."""
+    """A message that the server keeps; one of a FIFO queue has a ``sequence`` number, of 20 digits."""
 
     id: str
+    sequence: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedMessage:
-    """A message that is hidden from everyone else until its timeout ends; ``receipt`` deletes or hides it further."""
+    """A message that is hidden from everyone else until its timeout ends; ``receipt`` deletes or hides it further.
+
+    A dead letter names the queue that it came from as ``source``.
+    """
 
     id: str
     receipt: str
@@ -37,3 +46,7 @@ class ReceivedMessage:
     sent_at_ms: int
     first_received_at_ms: int
     receive_count: int
+    group: str | None = None
+    dedup_id: str | None = None
+    sequence: str | None = None
+    source: str | None = None

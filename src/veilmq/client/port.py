@@ -10,6 +10,7 @@ from typing import Protocol
 
 from veilmq.client.errors import ClientError
 from veilmq.client.messages import NewMessage, ReceivedMessage, SentMessage
+from veilmq.client.moves import Move
 from veilmq.client.status import QueueStatus
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.properties import Attribute
@@ -38,7 +39,7 @@ class QueueClient(Protocol):
         """Return the names of all queues that begin with ``prefix``, in order."""
 
     def show(self, queue: str) -> QueueStatus:
-        """Return the settings and the counters of ``queue``."""
+        """Return the settings and the counters of ``queue``; its tags are told by ``tags``."""
 
     def set(self, queue: str, settings: Mapping[str, SettingValue]) -> None:
         """Change the supplied settings of ``queue``; messages in flight keep their deadlines."""
@@ -49,8 +50,39 @@ class QueueClient(Protocol):
     def delete_queue(self, queue: str) -> None:
         """Delete ``queue`` and all its messages."""
 
+    def tags(self, queue: str) -> dict[str, str]:
+        """Return the tags of ``queue``."""
+
+    def tag(self, queue: str, tags: Mapping[str, str]) -> None:
+        """Put ``tags`` on ``queue``, beside those that are there."""
+
+    def untag(self, queue: str, keys: Sequence[str]) -> None:
+        """Remove the tags with these ``keys`` from ``queue``."""
+
+    def dead_letter_sources(self, queue: str) -> list[str]:
+        """Return the names of the queues whose dead letters go to ``queue``, in order."""
+
+    def start_move(self, queue: str, *, destination: str | None = None, moves_per_s_max: int | None = None) -> str:
+        """Begin to move the dead letters of ``queue`` to ``destination`` (``None``: to where each one came from).
+
+        Answers the handle that cancels it.
+        """
+
+    def cancel_move(self, handle: str) -> int:
+        """Stop a move, and return how many messages it has moved."""
+
+    def moves(self, queue: str) -> list[Move]:
+        """Return the latest moves of the dead letters of ``queue``, newest first."""
+
     def send(
-        self, queue: str, body: str, *, attributes: Mapping[str, Attribute] | None = None, delay_s: int | None = None
+        self,
+        queue: str,
+        body: str,
+        *,
+        attributes: Mapping[str, Attribute] | None = None,
+        delay_s: int | None = None,
+        group: str | None = None,
+        dedup_id: str | None = None,
     ) -> SentMessage:
         """Store one message."""
 
@@ -58,11 +90,18 @@ class QueueClient(Protocol):
         """Store up to ten messages."""
 
     def receive(
-        self, queue: str, *, count: int = 1, timeout_s: int | None = None, wait_s: int | None = None
+        self,
+        queue: str,
+        *,
+        count: int = 1,
+        timeout_s: int | None = None,
+        wait_s: int | None = None,
+        attempt_id: str | None = None,
     ) -> list[ReceivedMessage]:
         """Take up to ``count`` messages and hide them for ``timeout_s``, waiting up to ``wait_s`` for the first.
 
-        ``None`` stands for the queue's own setting.
+        ``None`` stands for the queue's own setting. On a FIFO queue a receive whose answer was lost can be repeated
+        with the same ``attempt_id``.
         """
 
     def delete(self, queue: str, receipt: str) -> None:

@@ -4,12 +4,14 @@ from collections.abc import Mapping
 
 from veilmq.client.errors import ClientError
 from veilmq.client.messages import ReceivedMessage
+from veilmq.client.moves import Move
 from veilmq.client.status import QueueStatus
 from veilmq.client.transport import UNEXPECTED_REPLY
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.properties import Attribute
 from veilmq.core.settings import QueueSettings, SettingValue
 from veilmq.wire.sqs import RequestContext, SqsError, responses
+from veilmq.wire.sqs.identifiers import DEDUPLICATION, GROUP
 from veilmq.wire.sqs.names import queue_of_arn
 from veilmq.wire.sqs.settings import QUEUE_ARN, SETTABLE, SETTINGS, attribute_of, read_settings
 from veilmq.wire.sqs.shapes import AttributeValue
@@ -25,6 +27,10 @@ def write_settings(settings: Mapping[str, SettingValue], context: RequestContext
             raise ValueError(f"{field!r} is no setting of a queue; there are {', '.join(SETTABLE)}")
     wanted = QueueSettings().changed(settings)
     names = dict.fromkeys(map(attribute_of, settings))
+    for name in names:
+        first, *others = SETTINGS[name].kind.fields
+        if first not in settings:
+            raise ValueError(f"{' and '.join(others)} can only be changed together with {first}")
     return {name: SETTINGS[name].kind.write(wanted, context) or "" for name in names}
 
 
@@ -65,9 +71,29 @@ def read_message(message: responses.Message) -> ReceivedMessage:
             sent_at_ms=int(system["SentTimestamp"]),
             first_received_at_ms=int(system["ApproximateFirstReceiveTimestamp"]),
             receive_count=int(system["ApproximateReceiveCount"]),
+            group=system.get(GROUP),
+            dedup_id=system.get(DEDUPLICATION),
+            sequence=system.get("SequenceNumber"),
+            source=system["DeadLetterQueueSourceArn"].rpartition(":")[2]
+            if "DeadLetterQueueSourceArn" in system
+            else None,
         )
     except (KeyError, ValueError) as error:
         raise ClientError(UNEXPECTED_REPLY, f"The message's attributes lack a usable {error}.", 200) from error
+
+
+def read_move(entry: responses.MoveTaskEntry) -> Move:
+    """Return one move of dead letters."""
+    return Move(
+        handle=entry.task_handle,
+        status=entry.status.lower(),
+        destination=entry.destination_arn.rpartition(":")[2] if entry.destination_arn else None,
+        moves_per_s_max=entry.max_number_of_messages_per_second,
+        messages_moved=entry.approximate_number_of_messages_moved,
+        messages_to_move=entry.approximate_number_of_messages_to_move,
+        started_at_ms=entry.started_timestamp,
+        failure=entry.failure_reason,
+    )
 
 
 def _read_attributes(attributes: Mapping[str, AttributeValue]) -> dict[str, Attribute]:

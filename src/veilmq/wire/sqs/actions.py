@@ -32,8 +32,8 @@ from veilmq.wire.sqs.shapes import Shape
 class Action:
     """One action; ``plan`` turns its ``request`` into a command or raises ``SqsError``.
 
-    ``entry_errors`` are reported for single entries of a batch, beside entries that succeed. ``attributes`` are those of
-    queues or messages that the action takes or tells by name.
+    ``entry_errors`` are reported for single entries of a batch, beside entries that succeed. ``attributes`` are those
+    of queues or messages that the action takes or tells by name.
     """
 
     name: str
