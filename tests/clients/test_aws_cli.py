@@ -4,27 +4,36 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.clients.program import Program
 from veilmq.testing import RunningServer
 
 AWS = Path(sys.executable).with_name("aws")
 
 
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "any",
+    "AWS_SECRET_ACCESS_KEY": "any",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+Run = Callable[..., Any]
+
+
+def _words(server: RunningServer, words: tuple[str, ...]) -> list[str]:
+    return ["--endpoint-url", server.endpoint, "--output", "json", "sqs", *words]
+
+
 def _aws(server: RunningServer, *words: str) -> Any:
-    environment = {
-        **os.environ,
-        "AWS_ACCESS_KEY_ID": "any",
-        "AWS_SECRET_ACCESS_KEY": "any",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
     done = subprocess.run(
-        [sys.executable, str(AWS), "--endpoint-url", server.endpoint, "--output", "json", "sqs", *words],
-        env=environment,
+        [sys.executable, str(AWS), *_words(server, words)],
+        env={**os.environ, **ENVIRONMENT},
         capture_output=True,
         text=True,
         timeout=60,
@@ -53,49 +62,63 @@ def test_the_life_of_a_message(verifying_server: RunningServer) -> None:
     assert "NonExistentQueue" in _aws(server, "get-queue-url", "--queue-name", "jobs")
 
 
-def _attribute(server: RunningServer, url: str, name: str) -> str:
-    found = _aws(server, "get-queue-attributes", "--queue-url", url, "--attribute-names", name)
+@pytest.fixture
+def run(server: RunningServer) -> Iterator[Run]:
+    """Runs a command; returns what it prints, or what it complains of."""
+    words = [sys.executable, "-m", "tests.clients.python.cli"]
+    with Program(words, endpoint=server.endpoint, **ENVIRONMENT) as program:
+
+        def run(*words: str) -> Any:
+            program.answer(program.expect("ask", "command"), _words(server, words))
+            done = program.expect("event", "done")
+            if done["status"]:
+                return done["complaint"]
+            return json.loads(done["output"]) if done["output"].strip() else None
+
+        yield run
+
+
+def _attribute(run: Run, url: str, name: str) -> str:
+    found = run("get-queue-attributes", "--queue-url", url, "--attribute-names", name)
     return str(found["Attributes"][name])
 
 
-@pytest.mark.slow
-def test_batches_tags_and_permissions(server: RunningServer) -> None:
-    url = _aws(server, "create-queue", "--queue-name", "jobs", "--tags", "made=with,gone=soon")["QueueUrl"]
+def test_batches_tags_and_permissions(run: Run) -> None:
+    url = run("create-queue", "--queue-name", "jobs", "--tags", "made=with,gone=soon")["QueueUrl"]
     on_queue = ("--queue-url", url)
-    _aws(server, "tag-queue", *on_queue, "--tags", "team=a")
-    _aws(server, "untag-queue", *on_queue, "--tag-keys", "gone")
-    assert _aws(server, "list-queue-tags", *on_queue)["Tags"] == {"made": "with", "team": "a"}
+    run("tag-queue", *on_queue, "--tags", "team=a")
+    run("untag-queue", *on_queue, "--tag-keys", "gone")
+    assert run("list-queue-tags", *on_queue)["Tags"] == {"made": "with", "team": "a"}
     who = ("--aws-account-ids", "123456789012", "--actions", "SendMessage")
-    assert _aws(server, "add-permission", *on_queue, "--label", "share", *who) is None
-    assert json.loads(_attribute(server, url, "Policy"))["Statement"][0]["Sid"] == "share"
-    assert _aws(server, "remove-permission", *on_queue, "--label", "share") is None
-    _aws(server, "send-message-batch", *on_queue, "--entries", "Id=a,MessageBody=1", "Id=b,MessageBody=2")
-    first, second = _aws(server, "receive-message", *on_queue, "--max-number-of-messages", "10")["Messages"]
+    assert run("add-permission", *on_queue, "--label", "share", *who) is None
+    assert json.loads(_attribute(run, url, "Policy"))["Statement"][0]["Sid"] == "share"
+    assert run("remove-permission", *on_queue, "--label", "share") is None
+    run("send-message-batch", *on_queue, "--entries", "Id=a,MessageBody=1", "Id=b,MessageBody=2")
+    first, second = run("receive-message", *on_queue, "--max-number-of-messages", "10")["Messages"]
     release = f"Id=a,ReceiptHandle={first['ReceiptHandle']},VisibilityTimeout=0"
-    done = _aws(server, "change-message-visibility-batch", *on_queue, "--entries", release)
+    done = run("change-message-visibility-batch", *on_queue, "--entries", release)
     assert [each["Id"] for each in done["Successful"]] == ["a"]
     delete = f"Id=b,ReceiptHandle={second['ReceiptHandle']}"
-    done = _aws(server, "delete-message-batch", *on_queue, "--entries", delete)
+    done = run("delete-message-batch", *on_queue, "--entries", delete)
     assert [each["Id"] for each in done["Successful"]] == ["b"]
-    assert _attribute(server, url, "ApproximateNumberOfMessages") == "1"
-    assert _aws(server, "purge-queue", *on_queue) is None
-    assert _aws(server, "list-queues")["QueueUrls"] == [url]
+    assert _attribute(run, url, "ApproximateNumberOfMessages") == "1"
+    assert run("purge-queue", *on_queue) is None
+    assert run("list-queues")["QueueUrls"] == [url]
 
 
-@pytest.mark.slow
-def test_dead_letters_go_there_and_back(server: RunningServer) -> None:
-    dead = _aws(server, "create-queue", "--queue-name", "dead")["QueueUrl"]
-    arn = _attribute(server, dead, "QueueArn")
+def test_dead_letters_go_there_and_back(run: Run, server: RunningServer) -> None:
+    dead = run("create-queue", "--queue-name", "dead")["QueueUrl"]
+    arn = _attribute(run, dead, "QueueArn")
     policy = json.dumps({"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})})
-    url = _aws(server, "create-queue", "--queue-name", "jobs", "--attributes", policy)["QueueUrl"]
-    assert _aws(server, "list-dead-letter-source-queues", "--queue-url", dead)["queueUrls"] == [url]
-    _aws(server, "send-message", "--queue-url", url, "--message-body", "m")
-    _aws(server, "receive-message", "--queue-url", url, "--visibility-timeout", "0")
-    assert _aws(server, "receive-message", "--queue-url", url) is None
-    assert _attribute(server, dead, "ApproximateNumberOfMessages") == "1"
-    task = _aws(server, "start-message-move-task", "--source-arn", arn)
+    url = run("create-queue", "--queue-name", "jobs", "--attributes", policy)["QueueUrl"]
+    assert run("list-dead-letter-source-queues", "--queue-url", dead)["queueUrls"] == [url]
+    run("send-message", "--queue-url", url, "--message-body", "m")
+    run("receive-message", "--queue-url", url, "--visibility-timeout", "0")
+    assert run("receive-message", "--queue-url", url) is None
+    assert _attribute(run, dead, "ApproximateNumberOfMessages") == "1"
+    task = run("start-message-move-task", "--source-arn", arn)
     server.advance(1_000)
-    (found,) = _aws(server, "list-message-move-tasks", "--source-arn", arn)["Results"]
+    (found,) = run("list-message-move-tasks", "--source-arn", arn)["Results"]
     assert (found["Status"], found["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 1)
-    assert _attribute(server, url, "ApproximateNumberOfMessages") == "1"
-    assert "ResourceNotFound" in _aws(server, "cancel-message-move-task", "--task-handle", task["TaskHandle"])
+    assert _attribute(run, url, "ApproximateNumberOfMessages") == "1"
+    assert "ResourceNotFound" in run("cancel-message-move-task", "--task-handle", task["TaskHandle"])

@@ -92,6 +92,7 @@ def test_tasks_run_are_retried_and_wait_for_their_time(setting: Setting, produce
         setting.await_counts(0, 0)
 
 
+@pytest.mark.parametrize("setting", ["json", "fifo"], indirect=True)
 def test_a_worker_gives_back_what_it_has_not_started(setting: Setting, producer: Program) -> None:
     for number in range(3):
         _order(producer, "add", args=[number, 0], countdown=3000)
@@ -103,6 +104,7 @@ def test_a_worker_gives_back_what_it_has_not_started(setting: Setting, producer:
     assert setting.counts() == (3, 0)
 
 
+@pytest.mark.parametrize("setting", ["json"], indirect=True)
 def test_the_task_of_a_killed_worker_runs_again(setting: Setting, producer: Program) -> None:
     with setting.worker() as worker:
         _order(producer, "hang")
