@@ -16,6 +16,7 @@ from email.utils import parsedate_to_datetime
 from hashlib import sha256
 from hmac import compare_digest
 from hmac import digest as hmac_digest
+from operator import itemgetter
 from typing import NamedTuple
 
 from veilmq.core.limits import SIGNATURE_SKEW_S, SQS_PRESIGNED_S
@@ -90,13 +91,16 @@ class Verifier:
         date = headers.get(b"x-amz-date") or _from_http_date(headers.get(b"date"))
         if date != scope.date:
             scope.set_date(date)
-        _check_window(scope.date, scope.date_s, now_s)
-        _check_key(scope.key, headers.get(b"x-amz-security-token"), now_s)
-        path, _, query = target.partition(b"?")
-        encoded = canonical.query(canonical.pairs(query)) if query else b""
-        request = _canonical_request(method, path, encoded, scope, headers, self._digest(headers, body))
-        if not compare_digest(scope.sign(request), signature.rstrip()):
-            raise _does_not_match()
+        if not -SIGNATURE_SKEW_S <= now_s - scope.date_s <= SIGNATURE_SKEW_S:
+            raise _out_of_window(date, scope.date_s, now_s)
+        if not scope.lasting or b"x-amz-security-token" in headers:
+            _check_key(scope.key, headers.get(b"x-amz-security-token"), now_s)
+        path, query = target, b""
+        if b"?" in target:
+            path, _, query = target.partition(b"?")
+            query = canonical.query(canonical.pairs(query))
+        payload = self._unsigned(headers) or sha256(body).hexdigest().encode()
+        scope.check(signature.rstrip(), method, path, query, headers, payload)
         if is_new:
             self._remember(repeated, scope)
         return scope.key.caller
@@ -116,16 +120,13 @@ class Verifier:
         _check_expiry(scope, expires, now_s)
         _check_key(scope.key, parameters.get(_QUERY_TOKEN), now_s)
         encoded = canonical.query(pair for pair in given if pair[0] != _QUERY_SIGNATURE)
-        payload = self._digest(request.headers, request.body)
-        text = _canonical_request(request.method, path, encoded, scope, request.headers, payload)
-        if not compare_digest(scope.sign(text), signature):
-            raise _does_not_match()
+        payload = self._unsigned(request.headers) or sha256(request.body).hexdigest().encode()
+        scope.check(signature, request.method, path, encoded, request.headers, payload)
         return scope.key.caller
 
-    def _digest(self, headers: Headers, body: bytes) -> bytes:
-        if self._secure and headers.get(b"x-amz-content-sha256") == UNSIGNED:
-            return UNSIGNED
-        return sha256(body).hexdigest().encode()
+    def _unsigned(self, headers: Headers) -> bytes | None:
+        """Return what stands for the digest of a body that its sender did not sign, ``None`` where it is signed."""
+        return UNSIGNED if self._secure and headers.get(b"x-amz-content-sha256") == UNSIGNED else None
 
     def _read_header(self, authorization: bytes, headers: Headers) -> "tuple[_Scope, bytes]":
         algorithm, _, rest = authorization.strip().partition(b" ")
@@ -176,20 +177,36 @@ class Verifier:
 class _Scope:
     """What a client's requests of one day have in common, and the last instant that one of them bore."""
 
-    __slots__ = ("_day_s", "_inner", "_outer", "_text", "date", "date_s", "day", "headers", "key", "names")
+    __slots__ = (
+        "_dated",
+        "_day_s",
+        "_inner",
+        "_outer",
+        "_shape",
+        "_text",
+        "_values",
+        "date",
+        "date_s",
+        "day",
+        "key",
+        "lasting",
+    )
 
     def __init__(self, key: AccessKey, day: bytes, text: bytes, names: list[bytes]) -> None:
         self.key = key
+        self.lasting = key.session_token is None and key.expires_at_s is None
         self.day = day
-        self.headers = [(name, name + b":") for name in names]
-        self.names = b";".join(names)
         self.date = b""
         self.date_s = 0
         self._day_s = _day_s(day)
         self._text = text
+        self._values = itemgetter(*names, names[0])  # the last one is dropped; it makes a tuple of a single one
+        lines = b"".join(name.replace(b"%", b"%%") + b":%b\n" for name in names)
+        self._shape = b"%b\n%b\n%b\n" + lines + b"\n" + b";".join(names).replace(b"%", b"%%") + b"\n%b"
         block = signing_key(key.secret, text).ljust(_BLOCK, b"\0")
         self._inner = sha256(block.translate(_INNER))
         self._outer = sha256(block.translate(_OUTER))
+        self._dated = self._inner
 
     def set_date(self, date: bytes) -> None:
         """Take the date of a request: ``20260131T235959Z``; raises ``SqsError`` for another form or day."""
@@ -199,11 +216,33 @@ class _Scope:
             raise _does_not_match(f"Date in Credential scope does not match YYYYMMDD from {_text(date)}.")
         self.date_s = self._day_s + int(date[9:11]) * 3_600 + int(date[11:13]) * 60 + int(date[13:15])
         self.date = date
+        self._dated = self._inner.copy()
+        self._dated.update(b"%b\n%b\n%b\n" % (ALGORITHM, date, self._text))
 
-    def sign(self, request: bytes) -> bytes:
-        """Return the signature of a canonical request, in hexadecimal: HMAC-SHA-256 whose pads are prepared."""
-        inner, outer = self._inner.copy(), self._outer.copy()
-        inner.update(b"%b\n%b\n%b\n%b" % (ALGORITHM, self.date, self._text, sha256(request).hexdigest().encode()))
+    def check(
+        self, signature: bytes, method: bytes, path: bytes, query: bytes, headers: Headers, payload: bytes
+    ) -> None:
+        """Raise SignatureDoesNotMatch unless ``signature`` is that of a request of this date.
+
+        Few headers have white space that does not count, so it is looked for only where the signature is not right.
+        """
+        try:
+            values = self._values(headers)[:-1]
+        except KeyError as error:
+            raise _does_not_match(f"The signed header '{_text(error.args[0])}' is not in the request.") from None
+        path = canonical.path(path)
+        if compare_digest(self._sign(self._shape % (method, path, query, *values, payload)), signature):
+            return
+        trimmed = tuple(map(canonical.trimmed, values))
+        if trimmed == values or not compare_digest(
+            self._sign(self._shape % (method, path, query, *trimmed, payload)), signature
+        ):
+            raise _does_not_match()
+
+    def _sign(self, request: bytes) -> bytes:
+        """Return the signature of a canonical request, in hexadecimal: HMAC-SHA-256 whose beginning is prepared."""
+        inner, outer = self._dated.copy(), self._outer.copy()
+        inner.update(sha256(request).hexdigest().encode())
         outer.update(inner.digest())
         return outer.hexdigest().encode()
 
@@ -214,19 +253,6 @@ def signing_key(secret: bytes, scope: bytes) -> bytes:
     for part in scope.split(b"/"):
         key = hmac_digest(key, part, "sha256")
     return key
-
-
-def _canonical_request(
-    method: bytes, path: bytes, query: bytes, scope: _Scope, headers: Headers, payload: bytes
-) -> bytes:
-    try:
-        lines = [name + headers[key] for key, name in scope.headers]
-    except KeyError as error:
-        raise _does_not_match(f"The signed header '{_text(error.args[0])}' is not in the request.") from None
-    block = b"\n".join(lines)
-    if b"  " in block or b": " in block or b" \n" in block or b"\t" in block or block[-1:] == b" ":
-        block = b"\n".join([name + canonical.trimmed(headers[key]) for key, name in scope.headers])
-    return b"\n".join((method, canonical.path(path), query, block, b"", scope.names, payload))
 
 
 def _part(item: bytes) -> Pair:
@@ -253,28 +279,24 @@ def _check_key(key: AccessKey, token: bytes | None, now_s: float) -> None:
         raise SqsError(EXPIRED_TOKEN, "The security token included in the request is expired.")
 
 
-def _check_window(date: bytes, date_s: int, now_s: float) -> None:
-    if now_s - date_s > SIGNATURE_SKEW_S:
-        raise _does_not_match(
-            f"Signature expired: {_text(date)} is now earlier than {_basic(now_s - SIGNATURE_SKEW_S)} "
-            f"({_basic(now_s)} - 15 min.)"
-        )
-    _check_not_early(date, date_s, now_s)
-
-
-def _check_not_early(date: bytes, date_s: int, now_s: float) -> None:
-    if date_s - now_s > SIGNATURE_SKEW_S:
-        raise _does_not_match(
+def _out_of_window(date: bytes, date_s: int, now_s: float) -> SqsError:
+    if date_s > now_s:
+        return _does_not_match(
             f"Signature not yet current: {_text(date)} is still later than {_basic(now_s + SIGNATURE_SKEW_S)} "
             f"({_basic(now_s)} + 15 min.)"
         )
+    return _does_not_match(
+        f"Signature expired: {_text(date)} is now earlier than {_basic(now_s - SIGNATURE_SKEW_S)} "
+        f"({_basic(now_s)} - 15 min.)"
+    )
 
 
 def _check_expiry(scope: _Scope, expires: bytes, now_s: float) -> None:
     seconds = int(expires) if expires.isdigit() and len(expires) <= 6 else 0
     if not SQS_PRESIGNED_S.holds(seconds):
         raise _incomplete(f"X-Amz-Expires must be a whole number from 1 to {SQS_PRESIGNED_S.maximum}.")
-    _check_not_early(scope.date, scope.date_s, now_s)
+    if scope.date_s - now_s > SIGNATURE_SKEW_S:
+        raise _out_of_window(scope.date, scope.date_s, now_s)
     if now_s > scope.date_s + seconds:
         raise SqsError(REQUEST_EXPIRED, f"The presigned request expired at {_basic(scope.date_s + seconds)}.")
 
