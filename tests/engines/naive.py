@@ -14,8 +14,9 @@ Row = dict[str, Any]
 class NaiveQueue:
     """One queue; all instants are given by the caller."""
 
-    def __init__(self, *, timeout_s: int, delay_s: int, retention_s: int) -> None:
+    def __init__(self, *, timeout_s: int, delay_s: int, retention_s: int, in_flight_max: int) -> None:
         """Begin empty."""
+        self.in_flight_max = in_flight_max
         self.timeout_s = timeout_s
         self.delay_s = delay_s
         self.retention_s = retention_s
@@ -47,9 +48,15 @@ class NaiveQueue:
         self.age(now_ms)
         return min((row["sent_at_ms"] for row in self.rows), default=None)
 
+    def is_full(self, now_ms: int) -> bool:
+        """Return whether no more messages may be in flight."""
+        return self.counts(now_ms)[1] >= self.in_flight_max
+
     def next_due_ms(self, now_ms: int) -> int | None:
-        """Return when the next message is, or becomes, visible."""
-        self.age(now_ms)
+        """Return when there is a next message to receive: one is visible and, at the quota, a lease has ended."""
+        if self.is_full(now_ms):
+            in_flight: list[int] = [row["visible_at_ms"] for row in self.rows if row["count"] > 0]
+            return min(ends_at_ms for ends_at_ms in in_flight if ends_at_ms > now_ms)
         return min((max(row["visible_at_ms"], now_ms) for row in self.rows), default=None)
 
     # What commands do.
@@ -75,7 +82,9 @@ class NaiveQueue:
         """Assert that `answer` is one that is allowed, and take it over."""
         self.age(now_ms)
         offered = self.visible(now_ms)
-        assert len(answer) == min(count, len(offered)), "a message that is visible was not delivered, or one too many"
+        places = max(0, self.in_flight_max - self.counts(now_ms)[1])
+        due = min(count, len(offered), places)
+        assert len(answer) == due, "a message that is visible was not delivered, or one too many"
         until_ms = now_ms + (self.timeout_s if timeout_s is None else timeout_s) * 1_000
         taken = [self._take(offered, got) for got in answer]  # all are chosen before the first is hidden
         for row, got in zip(taken, answer, strict=True):

@@ -36,6 +36,7 @@ SETTINGS = st.fixed_dictionaries(
         "visibility_timeout_s": TIMEOUTS_S,
         "delay_s": st.sampled_from((0, 0, 1)),
         "retention_s": st.sampled_from((60, 61, 345_600)),
+        "in_flight_max": st.sampled_from((2, 5, 1_000)),
     }
 )
 
@@ -89,7 +90,10 @@ class EngineAndModel(RuleBasedStateMachine):
         self.live.create(name, **given)
         self.incarnations[name] += 1
         self.models[name] = NaiveQueue(
-            timeout_s=given["visibility_timeout_s"], delay_s=given["delay_s"], retention_s=given["retention_s"]
+            timeout_s=given["visibility_timeout_s"],
+            delay_s=given["delay_s"],
+            retention_s=given["retention_s"],
+            in_flight_max=given["in_flight_max"],
         )
 
     def some(self, data: st.DataObject) -> tuple[str, NaiveQueue]:
@@ -123,7 +127,7 @@ class EngineAndModel(RuleBasedStateMachine):
         model.age(self.now_ms)
         self.live.do(commands.SetQueue(queue=name, settings=given))
         model.timeout_s, model.delay_s = given["visibility_timeout_s"], given["delay_s"]
-        model.retention_s = given["retention_s"]
+        model.retention_s, model.in_flight_max = given["retention_s"], given["in_flight_max"]
 
     # Messages.
 
@@ -161,11 +165,21 @@ class EngineAndModel(RuleBasedStateMachine):
     def take(self, name: str, model: NaiveQueue, count: int, timeout_s: int | None) -> None:
         """Receive, and have the model judge the answer."""
         now_ms = self.now_ms
+        full = model.is_full(now_ms)
         answer = self.live.do(commands.Receive(queue=name, count=count, timeout_s=timeout_s))
+        assert answer.over_limit is full
         model.check_receive(now_ms, count, timeout_s, [naive_terms(each) for each in answer.messages])
-        self.check_due(self.live.due_ms(queue=name), model)
+        self.check_due(self.due_ms(name, model), model)
         for each in answer.messages:
             self.issued.append((name, self.incarnations[name], each.receipt))
+
+    def due_ms(self, name: str, model: NaiveQueue) -> int | None:
+        """Return what a receive that takes nothing says about the next message."""
+        if not model.is_full(self.now_ms):
+            return self.live.due_ms(queue=name)
+        refused: results.Received = self.live.do(commands.Receive(queue=name))
+        assert refused.over_limit
+        return refused.next_due_ms
 
     def check_due(self, due_ms: int | None, model: NaiveQueue) -> None:
         """Assert that whoever waits until `due_ms` misses nothing, and is not sent away and back at once.

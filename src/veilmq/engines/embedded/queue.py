@@ -17,6 +17,7 @@ from veilmq.engines.embedded.lane import PLAIN, Lane, Taken
 from veilmq.engines.embedded.rows import Lease
 
 _SWEEP_ROWS_MAX = 1_000
+_SWEEP_ROWS_AT_LIMIT_MAX = 100
 
 
 class Diversion(Protocol):
@@ -139,8 +140,15 @@ class Queue:
         return None if lane is None else lane.take(now_ms)
 
     def _places(self, now_ms: int) -> int:
-        """Return how many more messages may be in flight, exactly; note when it is none."""
-        in_flight = sum(lane.catch_up(now_ms).in_flight for lane in self.lanes)
+        """Return how many more messages may be in flight; note when it is none.
+
+        Exact, but for many messages that passed their retention at once and that the janitor has not come to yet.
+        """
+        in_flight = 0
+        for lane in self.lanes:
+            if lane.sweep(_SWEEP_ROWS_AT_LIMIT_MAX):
+                self.rouse(now_ms)  # there may be places for others too
+            in_flight += lane.catch_up(now_ms).in_flight
         self.at_limit = in_flight >= self.in_flight_max
         return max(0, self.in_flight_max - in_flight)
 
