@@ -16,6 +16,7 @@ from veilmq.engines.embedded import groups
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.lane import FIFO
 from veilmq.engines.embedded.queue import Queue
+from veilmq.engines.embedded.sieve import Sieve
 
 _KEY_BYTES = 16
 _PER_GROUP = "group"
@@ -24,12 +25,18 @@ _PER_GROUP = "group"
 class FifoSends:
     """Stores messages of FIFO queues."""
 
-    __slots__ = ("_accepted", "_ids")
+    __slots__ = ("_accepted", "_ids", "_journal", "_sieve")
 
     def __init__(self, *, journal: Journal, ids: IdSource) -> None:
         """``ids`` are for new messages."""
+        self._journal = journal
         self._accepted = journal.deduplications
+        self._sieve: Sieve | None = None  # not before there is a FIFO queue
         self._ids = ids
+
+    def _new_sieve(self, now_ms: int) -> Sieve:
+        self._sieve = Sieve(journal=self._journal, now_ms=now_ms)
+        return self._sieve
 
     def send(self, queue: Queue, messages: tuple[NewMessage, ...], now_ms: int) -> list[SentMessage | VeilmqError]:
         """Store each message that the queue takes and has not had lately; one of a command may be another's copy."""
@@ -49,14 +56,15 @@ class FifoSends:
         if new.group is None:
             raise GroupMissing
         key = _key(queue.number, new.group if settings.deduplication_scope == _PER_GROUP else None, _id(new, settings))
-        before = self._accepted.get(key)
-        if before is not None:
+        sieve = self._sieve or self._new_sieve(now_ms)
+        if sieve.may_have(*key, now_ms) and (before := self._accepted.get(key)) is not None:
             message_id, sequence, accepted_at_ms = before
             if fifo.is_duplicate(accepted_at_ms, now_ms):
                 return SentMessage(id=message_id, sequence=sequence)
         message_id = self._ids.next()
         sequence = _store(queue, new, groups.key_of(new.group), message_id, now_ms)
         self._accepted.put(key, (message_id, sequence, now_ms))
+        sieve.add(*key, now_ms)
         return SentMessage(id=message_id, sequence=sequence)
 
 

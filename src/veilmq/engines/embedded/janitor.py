@@ -61,8 +61,8 @@ class Sweeper:
         self._catalog.unsettled = False
         self._space.look_again(now_ms)
         self._pauses.forget(now_ms)
-        effort_left = _ROWS_PER_SLICE - self._remembered.sweep(_ROWS_PER_SLICE, now_ms)
-        left = effort_left <= 0
+        remembered = self._remembered.sweep(_ROWS_PER_SLICE // 2, now_ms)
+        effort_left, left = _ROWS_PER_SLICE - remembered, remembered > 0
         for queue, lane in self._unswept(now_ms):
             rows = self._sweep(lane, max(1, effort_left))
             left = left or not lane.swept

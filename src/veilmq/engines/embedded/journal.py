@@ -164,7 +164,7 @@ class Journal(Database):
 
     # Reading: always behind what is staged.
 
-    def rows(self, query: str, *values: int | str) -> list[Any]:
+    def rows(self, query: str, *values: int | str | bytes) -> list[Any]:
         """Return the rows of one of the named queries that only read."""
         self.flush()
         return list(self._connection.execute(SQL[query], values))

@@ -71,12 +71,15 @@ DELETE FROM deduplication WHERE key = ?;
 -- name: deduplication_at
 SELECT id, sequence, accepted_at_ms FROM deduplication WHERE key = ?;
 
--- name: delete_old_deduplications
-DELETE FROM deduplication
-WHERE key IN (SELECT key FROM deduplication WHERE accepted_at_ms <= ? ORDER BY accepted_at_ms LIMIT ?) RETURNING 1;
+-- name: deduplication_keys
+SELECT key FROM deduplication LIMIT ?;
 
--- name: oldest_of_deduplications
-SELECT min(accepted_at_ms) FROM deduplication;
+-- name: deduplications_after
+-- The end of a slice: so many keys behind one.
+SELECT key FROM deduplication WHERE key > ? ORDER BY key LIMIT 1 OFFSET ?;
+
+-- name: delete_old_deduplications
+DELETE FROM deduplication WHERE key > ? AND key <= ? AND accepted_at_ms <= ?;
 
 -- name: put_attempt
 INSERT OR REPLACE INTO attempt (key, taken, attempted_at_ms) VALUES (?, ?, ?);
@@ -87,12 +90,11 @@ DELETE FROM attempt WHERE key = ?;
 -- name: attempt_at
 SELECT taken, attempted_at_ms FROM attempt WHERE key = ?;
 
--- name: delete_old_attempts
-DELETE FROM attempt
-WHERE key IN (SELECT key FROM attempt WHERE attempted_at_ms <= ? ORDER BY attempted_at_ms LIMIT ?) RETURNING 1;
+-- name: attempts_after
+SELECT key FROM attempt WHERE key > ? ORDER BY key LIMIT 1 OFFSET ?;
 
--- name: oldest_of_attempts
-SELECT min(attempted_at_ms) FROM attempt;
+-- name: delete_old_attempts
+DELETE FROM attempt WHERE key > ? AND key <= ? AND attempted_at_ms <= ?;
 
 -- name: delete_message
 DELETE FROM message WHERE position = ?;

@@ -25,13 +25,9 @@ CREATE TABLE deduplication (
     accepted_at_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
 
-CREATE INDEX deduplication_accepted ON deduplication (accepted_at_ms);
-
 -- What a receive that may be repeated gave.
 CREATE TABLE attempt (
     key BLOB PRIMARY KEY NOT NULL,
     taken BLOB NOT NULL,
     attempted_at_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
-
-CREATE INDEX attempt_attempted ON attempt (attempted_at_ms);
