@@ -227,8 +227,9 @@ class HttpTeller:
         arn: str = answer["Attributes"]["QueueArn"]
         return arn
 
-    def _source(self, arn: str | None) -> str | None:
-        return arn and next(queue for queue in self._urls if self._arn(queue) == arn)
+    @staticmethod
+    def _source(arn: str | None) -> str | None:
+        return arn and arn.rpartition(":")[2].removesuffix(".fifo")
 
     def _got(self, answer: Any) -> list[Got]:
         return [
