@@ -14,12 +14,13 @@ back) is its turn filed again.
 """
 
 from veilmq.engines.embedded.fresh import BodyCache
+from veilmq.engines.embedded.grouped_lane import GroupedLane
 from veilmq.engines.embedded.journal import Journal
-from veilmq.engines.embedded.lane import NO_ROW, Lane, Taken
+from veilmq.engines.embedded.lane import NO_ROW, Taken
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.rows import LaneRow, Lease, MessageRow
-from veilmq.engines.embedded.run import NEVER_MS, ON_DISK
-from veilmq.engines.embedded.turns import Turn, Turns
+from veilmq.engines.embedded.run import NEVER_MS
+from veilmq.engines.embedded.turns import Turn
 
 PASSED_OVER_MAX = 100
 _TURNS_PER_TAKE = 1_000
@@ -28,10 +29,10 @@ _SWEPT_MAX = 250  # a few milliseconds: a group may have to be looked at for eac
 _row = tuple.__new__
 
 
-class FifoLane(Lane):
+class FifoLane(GroupedLane):
     """The messages of one incarnation of a FIFO queue."""
 
-    __slots__ = ("_taking", "_turns", "_turns_swept")
+    __slots__ = ("_taking",)
 
     def __init__(
         self, row: LaneRow, *, journal: Journal, cache: BodyCache, options: EngineOptions, stored: bool
@@ -39,15 +40,6 @@ class FifoLane(Lane):
         """All as for ``Lane``."""
         super().__init__(row, journal=journal, cache=cache, options=options, stored=stored)
         self._taking: dict[int, Turn] = {}
-        self._turns_swept = False
-        self._turns = Turns(
-            journal=journal,
-            cache=cache,
-            lane=row.number,
-            window_max=options.hidden_window_leases,
-            rows_max=options.ready_window_messages,
-            horizon=ON_DISK if stored else None,
-        )
 
     # Sending.
 
@@ -270,23 +262,9 @@ class FifoLane(Lane):
         if not self.swept:
             self.sweep(_SWEPT_MAX)
 
-    def retire(self) -> None:
-        """Part the lane from its queue: everything in it is deleted, and swept in time."""
-        super().retire()
-        self._turns.clear()
-
-    @property
-    def swept(self) -> bool:
-        """Whether no row is left that retention or a purge has put out of reach."""
-        return super().swept and (self.queue is not None or self._turns_swept)
-
     def sweep(self, rows_max: int) -> int:
-        """Delete rows out of reach, at most ``rows_max`` messages, and as many turns of a lane that was retired."""
-        if self.queue is not None:
-            return super().sweep(min(rows_max, _SWEPT_MAX))
-        turns = len(self._journal.write("delete_turns_of", self.number, rows_max))
-        self._turns_swept = turns < rows_max
-        return turns + super().sweep(rows_max)
+        """Delete rows out of reach, fewer at once where groups have to be freed."""
+        return super().sweep(rows_max if self.queue is None else min(rows_max, _SWEPT_MAX))
 
     def _delete_between(self, start: int, end: int) -> int:
         swept = self._journal.rows("groups_between", start, end) if self.queue is not None else []
