@@ -102,7 +102,10 @@ class Program:
 
     def hear(self) -> Report | None:
         """Return what it says next, `None` when it has ended well; fails with its own words when it has not."""
-        line = self._said.get(timeout=_PATIENCE_S)
+        try:
+            line = self._said.get(timeout=_PATIENCE_S)
+        except queue.Empty:
+            raise AssertionError(f"it says nothing any more: {self.complaints}") from None
         if line is not None:
             report: Report = json.loads(line)
             return report

@@ -88,7 +88,7 @@ def test_tasks_run_are_retried_and_wait_for_their_time(setting: Setting, produce
         setting.await_counts(0, 1)  # the worker holds the message until then
         held = worker.expect("event", "add")
         assert held["sum"] == 7
-        assert held["at"] - at >= 1
+        assert held["at"] - at >= 0.9  # Celery counts on another clock than it says the time by
         setting.await_counts(0, 0)
 
 
