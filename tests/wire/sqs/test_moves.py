@@ -5,7 +5,7 @@ from base64 import b64decode, b64encode
 
 import pytest
 
-from tests.wire.sqs.asking import CONTEXT, ID, ID_TEXT, QUEUE, answer, ask
+from tests.wire.sqs.asking import CONTEXT, ID, ID_TEXT, QUEUE, answer, ask, refusal
 from veilmq.core import redrive
 from veilmq.core.commands import CancelMove, ListMoves, StartMove
 from veilmq.core.results import MoveStatus, MoveTask
@@ -73,11 +73,27 @@ def test_what_is_no_handle(text: str) -> None:
     assert caught.value.code is errors.INVALID_PARAMETER_VALUE
 
 
-def test_a_handle_of_elsewhere() -> None:
-    """Its source is not there."""
+@pytest.mark.parametrize("arn", ["arn:aws:sqs:invalid:x:y", ARN.replace("000000000000", "111111111111")])
+def test_a_handle_of_elsewhere(arn: str) -> None:
+    """Its source is not there; another account's is not there for us."""
     with pytest.raises(SqsError, match="specified for the SourceArn parameter doesn't exist") as caught:
-        task_of(handle(taskId=ID_TEXT, sourceArn="arn:aws:sqs:invalid:x:y"), CONTEXT)
+        task_of(handle(taskId=ID_TEXT, sourceArn=arn), CONTEXT)
     assert caught.value.code is errors.RESOURCE_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("action", "member", "others"),
+    [
+        ("StartMessageMoveTask", "SourceArn", {}),
+        ("StartMessageMoveTask", "DestinationArn", {"SourceArn": ARN}),
+        ("ListMessageMoveTasks", "SourceArn", {}),
+    ],
+)
+def test_a_queue_of_another_account(action: str, member: str, others: dict[str, str]) -> None:
+    """Is not there: moves stay within an account."""
+    error = refusal(action, **others | {member: ARN.replace("000000000000", "111111111111")})
+    assert error.code is errors.RESOURCE_NOT_FOUND
+    assert f"specified for the {member} parameter doesn't exist" in error.message
 
 
 def test_a_task_that_runs_has_a_handle() -> None:
