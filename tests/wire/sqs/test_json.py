@@ -2,19 +2,24 @@
 
 import json
 import uuid
+from base64 import b64encode
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.wire.sqs.asking import CONTEXT, QUEUE, SENT, UNHURRIED, URL, ask, received, refusal
+from tests.wire.sqs.asking import CONTEXT, ID_TEXT, QUEUE, SENT, UNHURRIED, URL, ask, received, refusal
 from tests.wire.sqs.client import header_fields
 from tests.wire.sqs.test_text import is_accepted
 from veilmq.core.commands import DeleteQueue, NewMessage, Send
 from veilmq.wire.sqs import ACTIONS, SqsError, decode, encode_error, errors
 from veilmq.wire.sqs.json import JsonCall
 
+ARN = f"arn:aws:sqs:us-east-1:000000000000:{QUEUE.rpartition('/')[2]}"
+POLICY = json.dumps({"deadLetterTargetArn": ARN, "maxReceiveCount": 1})
+HANDLE = b64encode(json.dumps({"taskId": ID_TEXT, "sourceArn": ARN}).encode()).decode()
 TOO_WIDE = "NUMBER_VALUE can not be converted to an Integer, it is out of range (at DelaySeconds)"
 
 
@@ -164,16 +169,13 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 )
 KNOWN = st.sampled_from(
     sorted(
-        {
-            "QueueUrl", "QueueName", "Attributes", "AttributeNames", "MessageBody", "Entries", "Id", "DelaySeconds",
-            "MessageAttributes", "DataType", "StringValue", "BinaryValue", "ReceiptHandle", "VisibilityTimeout",
-            "MaxNumberOfMessages", "WaitTimeSeconds", "NextToken", "MaxResults", "MessageSystemAttributes",
-            "MessageSystemAttributeNames", "MessageAttributeNames", "AWSTraceHeader", "StringListValues",
-        }
+        {field.encode_name for row in ACTIONS.values() for field in msgspec.structs.fields(row.request)}
+        | {name for row in ACTIONS.values() for name in row.attributes}
+        | {"Id", "DataType", "StringValue", "BinaryValue", "StringListValues", "Tags"}
     )
-)  # fmt: skip
+)
 VALUES = st.recursive(
-    JSON | st.sampled_from([URL, "String", "Number", "Binary", "a", 1]),
+    JSON | st.sampled_from([URL, ARN, POLICY, HANDLE, "String", "Number", "Binary", "true", "a", "1", 1]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KNOWN | st.text(max_size=3), inner, max_size=4),
     max_leaves=12,
 )

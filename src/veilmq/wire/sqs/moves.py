@@ -107,9 +107,7 @@ def task_of(handle: str, context: RequestContext) -> bytes:
         task = UUID(read.task_id).bytes
     except (ValueError, msgspec.MsgspecError, RecursionError):
         raise SqsError(INVALID_PARAMETER_VALUE, "Value for parameter TaskHandle is invalid.") from None
-    source = queue_of_arn(read.source_arn, context)
-    if source is None or (context.caller is not None and not source.startswith(f"{context.account}/")):
-        raise _missing(_SOURCE)
+    _queue(_SOURCE, read.source_arn, context)
     return task
 
 
