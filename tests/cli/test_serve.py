@@ -7,15 +7,27 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from tests.cli.conftest import COMMAND, Veilmq, command, environment
+from tests.server.keys import REGION, SECRETS, TEXT, client, written
 from veilmq.client import HttpQueueClient
 from veilmq.server.settings import SETTINGS
 
 SERVER_EXTRA = ["apsw", "filelock", "httptools", "prometheus_client", "starlette", "uvicorn", "uvloop"]
 PLAIN = "import sys; sys.modules.update(dict.fromkeys({blocked})); from veilmq.cli import main; sys.exit(main({args}))"
+
+
+def is_served(sqs: Any) -> bool:
+    """Return whether a client is let in."""
+    try:
+        sqs.list_queues()
+    except ClientError:
+        return False
+    return True
 
 
 @contextmanager
@@ -92,6 +104,7 @@ def test_a_folder_in_use_is_an_error(tmp_path: Path) -> None:
         ),
         pytest.param(["--data", "a", "--memory"], "give either data or memory", id="data-and-memory"),
         pytest.param(["--host", "0.0.0.0"], "--insecure", id="reach"),
+        pytest.param(["--tls-key", "key.pem"], "tls_certificate (default): must be given with tls_key", id="tls"),
         pytest.param(["--config", "absent.toml"], "config = 'absent.toml': cannot be read", id="file"),
         pytest.param(["--prot", "1"], "Unknown option: --prot. Did you mean --port?", id="unknown"),
     ],
@@ -103,6 +116,44 @@ def test_a_wrong_setting_is_a_usage_error(arguments: list[str], words: str, veil
     assert words in answer.err
     assert answer.err.count("\n") == 1
     assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["--credentials", "absent.toml"],
+            "The credentials file absent.toml cannot be read: No such file or directory.",
+        ),
+        (
+            ["--tls-certificate", "a.pem", "--tls-key", "b.pem"],
+            "The TLS certificate a.pem cannot be read: No such file or directory.",
+        ),
+    ],
+    ids=["credentials", "tls"],
+)
+def test_files_that_cannot_be_used_stop_the_start(arguments: list[str], words: str, veilmq: Veilmq) -> None:
+    """With one line, before anything is opened."""
+    answer = veilmq("serve", "--port", "0", "--admin-port", "0", *arguments)
+    assert (answer.code, answer.out, answer.err) == (1, "", f"veilmq: {words}\n")
+    assert list(Path().iterdir()) == []
+
+
+def test_the_hangup_signal_has_the_keys_read_again(tmp_path: Path) -> None:
+    """And the first words say that requests must be signed."""
+    keys = written(tmp_path / "keys.toml")
+    more = ["--credentials", str(keys), "--region", REGION]
+    with serving("--port", "0", "--admin-port", "0", "--memory", *more, cwd=tmp_path) as (process, endpoint):
+        assert process.stdout is not None
+        assert "Requests must be signed" in [process.stdout.readline() for _ in range(3)][-1]
+        secret = SECRETS["AKIDFRIEND"]
+        known, new = client(endpoint, "AKIDFRIEND"), client(endpoint, "AKIDNEW", aws_secret_access_key=secret)
+        known.list_queues()
+        written(keys, TEXT.replace("AKIDFRIEND", "AKIDNEW"))
+        process.send_signal(signal.SIGHUP)
+        assert any(is_served(new) for _ in range(10_000))
+        with pytest.raises(ClientError, match="InvalidClientTokenId"):
+            known.list_queues()
 
 
 def test_help_is_made_from_the_schema() -> None:

@@ -51,10 +51,10 @@ def written(path: Path, text: str = TEXT) -> Path:
     return path
 
 
-def client(server: RunningServer, key: str = "AKIDOWNER", **other: Any) -> Any:
-    """Return a boto3 client that signs with ``key``, or as ``other`` arguments say."""
+def client(server: RunningServer | str, key: str = "AKIDOWNER", **other: Any) -> Any:
+    """Return a boto3 client of a server (or its endpoint) that signs with ``key``, or as ``other`` arguments say."""
     arguments: dict[str, Any] = {
-        "endpoint_url": server.endpoint,
+        "endpoint_url": server if isinstance(server, str) else server.endpoint,
         "region_name": REGION,
         "aws_access_key_id": key,
         "aws_secret_access_key": SECRETS.get(key, "none"),

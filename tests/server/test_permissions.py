@@ -260,8 +260,9 @@ def test_a_long_poll_may_wait_where_the_policy_was_not_known(server: RunningServ
 def test_tasks_and_sources_are_the_owners(owner: Any, friend: Any, url: str) -> None:
     """Whatever its policy grants."""
     set_policy(owner, url, statement(Action="sqs:*"))
-    denied(friend.list_message_move_tasks, SourceArn=ARN)
-    denied(friend.start_message_move_task, SourceArn=ARN)
+    for ask in (friend.list_message_move_tasks, friend.start_message_move_task):
+        with pytest.raises(ClientError, match="ResourceNotFoundException"):
+            ask(SourceArn=ARN)
     denied(friend.tag_queue, QueueUrl=url, Tags={"a": "b"})
     assert friend.list_dead_letter_source_queues(QueueUrl=url)["queueUrls"] == []
 

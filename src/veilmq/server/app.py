@@ -54,6 +54,8 @@ class Bound:
     stop: Callable[[], None]
     fail: Callable[[BaseException], None]
     reload: Callable[[], None]
+    signed: bool
+    """Whether requests must be signed."""
 
 
 async def serve(
@@ -98,6 +100,7 @@ async def serve(
             stop=shutdown.request,
             fail=shutdown.fail,
             reload=guard.reload,
+            signed=guard.authentication is not None,
         )
         await _until_the_end(bound, shutdown, ready=ready)
         for acceptor in acceptors:
@@ -139,17 +142,24 @@ def _collect_seldom() -> None:
 def announce(bound: Bound, stream: TextIO) -> None:
     """Tell a person where the server is and how to send a first message."""
     kept = "in memory only, gone when the server stops" if bound.data is None else f"in {bound.data.resolve()}"
-    program = program_as_started(sys.argv[0])
     stream.write(
         f"""veilmq serves Amazon SQS at {bound.endpoint}
   messages are kept {kept}
   health and metrics are at {bound.admin_endpoint}
-Send a first message from another terminal:
-  {program} queue create hello --endpoint {bound.endpoint}
-  {program} send hello 'Hello, world' --endpoint {bound.endpoint}
 """
     )
+    stream.write(_SIGN if bound.signed else _begin(program_as_started(sys.argv[0]), bound.endpoint))
     stream.flush()
+
+
+_SIGN = "Requests must be signed: point an AWS SDK or the AWS CLI here, with a key of the credentials file.\n"
+
+
+def _begin(program: str, endpoint: str) -> str:
+    return f"""Send a first message from another terminal:
+  {program} queue create hello --endpoint {endpoint}
+  {program} send hello 'Hello, world' --endpoint {endpoint}
+"""
 
 
 def program_as_started(started: str, *, python: str = sys.executable) -> str:

@@ -34,7 +34,7 @@ FRESH_S = 5.0
 """How long a policy is taken for granted; AWS allows itself 60 s."""
 
 _KEPT_MAX = 65_536
-_CHANGING = (commands.CreateQueue, commands.DeleteQueue, commands.SetQueue, commands.EditQueue)
+_CHANGING = frozenset({commands.CreateQueue, commands.DeleteQueue, commands.SetQueue, commands.EditQueue})
 _OF_SOURCE = frozenset({commands.StartMove, commands.ListMoves})
 _OF_NO_QUEUE = frozenset({commands.CreateQueue, commands.ListQueues, commands.CancelMove})
 
@@ -150,9 +150,9 @@ class Permissions:
 
     def done(self, command: Command, done: Done) -> Done:
         """Return ``done``; where ``command`` may change a policy, what is known of it is forgotten first."""
-        if not isinstance(command, _CHANGING):
+        if type(command) not in _CHANGING:
             return done
-        queue = command.queue
+        queue: str = command.queue  # type: ignore[attr-defined]
 
         def forget_first(result: Any) -> None:
             self._kept.pop(queue, None)

@@ -99,7 +99,7 @@ class Verifier:
         if b"?" in target:
             path, _, query = target.partition(b"?")
             query = canonical.query(canonical.pairs(query))
-        payload = self._unsigned(headers) or sha256(body).hexdigest().encode()
+        payload = self._digest(headers, body) if self._secure else sha256(body).hexdigest().encode()
         scope.check(signature.rstrip(), method, path, query, headers, payload)
         if is_new:
             self._remember(repeated, scope)
@@ -120,13 +120,15 @@ class Verifier:
         _check_expiry(scope, expires, now_s)
         _check_key(scope.key, parameters.get(_QUERY_TOKEN), now_s)
         encoded = canonical.query(pair for pair in given if pair[0] != _QUERY_SIGNATURE)
-        payload = self._unsigned(request.headers) or sha256(request.body).hexdigest().encode()
+        payload = self._digest(request.headers, request.body)
         scope.check(signature, request.method, path, encoded, request.headers, payload)
         return scope.key.caller
 
-    def _unsigned(self, headers: Headers) -> bytes | None:
-        """Return what stands for the digest of a body that its sender did not sign, ``None`` where it is signed."""
-        return UNSIGNED if self._secure and headers.get(b"x-amz-content-sha256") == UNSIGNED else None
+    def _digest(self, headers: Headers, body: bytes) -> bytes:
+        """Return what is signed of the body: its digest, or the word for nothing."""
+        if self._secure and headers.get(b"x-amz-content-sha256") == UNSIGNED:
+            return UNSIGNED
+        return sha256(body).hexdigest().encode()
 
     def _read_header(self, authorization: bytes, headers: Headers) -> "tuple[_Scope, bytes]":
         algorithm, _, rest = authorization.strip().partition(b" ")
