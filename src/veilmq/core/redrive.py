@@ -27,9 +27,7 @@ def refusal(source: str, ours: QueueSettings, target: str, theirs: QueueSettings
     if theirs is None:
         return f"The dead-letter queue {target} does not exist; create it first."
     if theirs.fifo != ours.fifo:
-        return (
-            f"The dead-letter queue {target} is of another type; a FIFO queue needs a FIFO one, a standard queue none."
-        )
+        return f"The dead-letter queue {target} is of another type than {source}; both are FIFO queues, or neither is."
     if not allows(theirs, source):
         return f"The queue {target} does not allow {source} to use it as a dead-letter queue; change its permission."
     return None

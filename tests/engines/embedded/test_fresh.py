@@ -52,3 +52,20 @@ def test_a_receive_in_the_batch_of_its_send_sees_it_whatever_the_window() -> Non
     _, received = store.run(Send(queue=QUEUE, messages=messages), Receive(queue=QUEUE, count=10))
     assert [message.body for message in received.messages] == ["a", "b", "c"]
     store.close()
+
+
+def test_a_message_that_was_taken_can_be_put_back_and_others_be_dropped() -> None:
+    store, cache = Store(), BodyCache(bytes_max=10_000)
+    run = _run(store, cache=cache, window_max=100)
+    rows = [MessageRow(position, bytes(16), 0, "x" * 100, b"") for position in range(5)]
+    for row in rows:
+        store.journal.add_message(row)
+        run.append(row)
+    left = cache.bytes_left
+    assert run.take() == rows[0]
+    run.put_back(rows[0])
+    assert (run.head(), cache.bytes_left) == (rows[0], left)
+    run.drop({0, 3, 99})
+    assert [run.take() for _ in range(3)] == [rows[1], rows[2], rows[4]]
+    assert (run.head(), cache.bytes_left) == (None, 10_000)
+    store.close()
