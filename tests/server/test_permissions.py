@@ -14,6 +14,7 @@ from botocore.exceptions import ClientError
 from tests.server.keys import FRIEND, OWNER, REGION, client, written
 from veilmq.core import commands
 from veilmq.core.commands import Command
+from veilmq.core.errors import QueueNotFound
 from veilmq.core.ports import Done, Wake
 from veilmq.core.results import QueueView
 from veilmq.core.settings import QueueSettings
@@ -363,6 +364,33 @@ def test_a_policy_that_is_forgotten_while_it_is_asked_for_is_not_kept() -> None:
     assert (step.happened, heard.happened) == (["again"], ["NoneType"])
     with pytest.raises(Unknown):
         permissions.check(step, PURGE, caller(OWNER))
+
+
+def test_a_queue_that_is_gone_when_it_is_asked_for_again_is_forgotten() -> None:
+    """The next request waits for what there is then."""
+    engine, now_s = HeldEngine(), [0.0]
+    permissions = Permissions(engine, region=REGION, secure=False, wall_s=lambda: now_s[0])
+    step = Step()
+    permissions.wait(step, PURGE, step.again)
+    engine.answer(VIEW)
+    now_s[0] = FRESH_S
+    permissions.check(step, PURGE, caller(OWNER))
+    engine.answer(QueueNotFound(PURGE.queue))
+    with pytest.raises(Unknown):
+        permissions.check(step, PURGE, caller(OWNER))
+
+
+def test_what_is_kept_of_queues_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("veilmq.server.permissions._KEPT_MAX", 3)
+    engine = HeldEngine()
+    permissions = Permissions(engine, region=REGION, secure=False, wall_s=lambda: 0.0)
+    for number in range(10):
+        step = Step()
+        queue = f"{OWNER}/jobs{number}"
+        permissions.wait(step, commands.PurgeQueue(queue=queue), step.again)
+        engine.answer(QueueView(queue=queue, settings=QueueSettings(), created_at_ms=0, modified_at_ms=0))
+        assert step.happened == ["again"]
+    assert len(permissions._kept) <= 3
 
 
 def test_every_command_is_about_a_queue_or_known_to_be_about_none() -> None:
