@@ -184,6 +184,34 @@ def test_the_destination_is_roused(dying: Host) -> None:
     assert len(woken) == 1
 
 
+def test_messages_of_groups_of_a_standard_queue_die_return_and_end(kept: Host) -> None:
+    """As those without a group do: groups share fairly in both queues, and that is all."""
+    pair(kept, receives_max=1, retention_s=100)
+    names = [f"{group}{number}" for number in range(4) for group in "abc"]
+    new = [commands.NewMessage(body=name, size_bytes=2, group=name[0]) for name in names]
+    kept.do(commands.Send(queue=QUEUE, messages=tuple(new)))
+    wear_out(kept, 2)
+    kept.crash()
+    assert (kept.counts(), kept.counts(DEAD)) == ((0, 0, 0), (12, 0, 0))
+    assert {each.source for each in kept.receive(12, queue=DEAD, timeout_s=0)} == {QUEUE}
+    start(kept)
+    assert finish(kept).messages_moved == 12
+    kept.crash()
+    assert (kept.counts(), kept.counts(DEAD)) == ((12, 0, 0), (0, 0, 0))
+    sent_at_ms = kept.clock.now_ms()
+    wear_out(kept, 2)
+    assert len(kept.receive(5, queue=DEAD, timeout_s=200)) == 5
+    assert kept.counts(DEAD) == (7, 5, 0)
+    kept.advance(sent_at_ms + 99_000 - kept.clock.now_ms())
+    assert kept.counts(DEAD) == (7, 5, 0)
+    kept.advance(1_000)
+    assert kept.counts(DEAD) == (0, 0, 0)
+    assert kept.receive(10, queue=DEAD) == []
+    kept.reopen()
+    assert kept.folder is not None
+    assert [finding for finding in examine(kept.folder).findings if not finding.ok] == []
+
+
 # How fast.
 
 
