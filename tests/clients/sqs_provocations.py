@@ -246,9 +246,3 @@ ENTRY_ERRORS: dict[tuple[str, str], Provocation] = {
     ),
 }
 """(action, name of the error) → what leads to it in an entry, which is the only one."""
-
-ANYWHERE: dict[str, Provocation] = {
-    "UnknownOperationException": asking("Foo"),
-    "SerializationException": asking("ListQueues", MaxResults="1"),
-}
-"""Name of an error of every action → what leads to it."""

@@ -3,6 +3,7 @@
 A row without a provocation fails, and so does a provocation whose row is gone.
 """
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ from typing import Any
 import pytest
 
 from tests.clients.sqs_attributes import ATTRIBUTES
-from tests.clients.sqs_provocations import ANYWHERE, ENTRY_ERRORS, ERRORS
+from tests.clients.sqs_everywhere import ANYWHERE, CLOCK_AHEAD_S, ENDED, QUERY, SIGNED, posted
+from tests.clients.sqs_provocations import ENTRY_ERRORS, ERRORS
 from tests.clients.sqs_stage import Stage
+from tests.server.keys import REGION, TEXT, written
 from veilmq.core.commands import ListQueues
 from veilmq.testing import RunningServer
 from veilmq.wire.sqs import ACTIONS
-from veilmq.wire.sqs.actions import EVERYWHERE
+from veilmq.wire.sqs.actions import BY_PROTOCOL, EVERYWHERE, WITH_CREDENTIALS
 from veilmq.wire.sqs.errors import CODES
 
 BY_NAME = {code.name: code for code in CODES}
@@ -35,6 +38,14 @@ def narrow() -> Iterator[Stage]:
     """A server on which one message in flight is all."""
     with RunningServer(in_flight_max=1) as server, Stage(server) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The endpoint of a server that knows its callers' keys, one of which has ended."""
+    keys = written(tmp_path_factory.mktemp("keys") / "keys.toml", TEXT.replace("2100-01-01T00:00:00Z", ENDED))
+    with RunningServer(credentials=keys, region=REGION, wall_s=lambda: time.time() + CLOCK_AHEAD_S) as server:
+        yield server.endpoint
 
 
 def ids(row: tuple[str, ...]) -> str:
@@ -63,6 +74,20 @@ def test_each_error_of_the_entries_of_each_batch(row: tuple[str, str], stage: St
 def test_each_error_of_every_action(name: str, stage: Stage) -> None:
     """Whatever the action."""
     assert ANYWHERE[name](stage).error == name
+
+
+@pytest.mark.parametrize("name", QUERY)
+def test_each_error_of_every_action_in_query(name: str, stage: Stage) -> None:
+    """In a document with its code."""
+    status, document = posted(stage, QUERY[name])
+    assert status == BY_NAME[name].status
+    assert f"<Code>{BY_NAME[name].query}</Code>" in document
+
+
+@pytest.mark.parametrize("name", SIGNED)
+def test_each_error_of_signatures(name: str, signed: str) -> None:
+    """With the code that AWS SDKs show."""
+    assert SIGNED[name](signed) == (BY_NAME[name].status, BY_NAME[name].query)
 
 
 def test_a_store_that_is_full(tmp_path: Path) -> None:
@@ -97,5 +122,7 @@ def test_every_row_has_a_provocation_and_every_provocation_a_row() -> None:
     rows = ACTIONS.values()
     assert set(ERRORS) == {(row.name, code.name) for row in rows for code in row.errors}
     assert set(ENTRY_ERRORS) == {(row.name, code.name) for row in rows for code in row.entry_errors}
-    assert set(ANYWHERE) | OURS == {code.name for code in EVERYWHERE} | {"SerializationException"}
+    assert set(ANYWHERE) | OURS == {code.name for code in (*EVERYWHERE, *BY_PROTOCOL["AWS JSON"])}
+    assert set(QUERY) == {code.name for code in BY_PROTOCOL["Query"]}
+    assert set(SIGNED) == {code.name for code in WITH_CREDENTIALS}
     assert set(ATTRIBUTES) == {(row.name, name) for row in rows for name in row.attributes}
