@@ -96,8 +96,8 @@ _FLATTENED: dict[object, str] = {
 NEVER_RAISED = {
     "RequestThrottled": "Nothing is throttled.",
     "InvalidSecurity": "Requests need no TLS; a wrong signature is `InvalidSignatureException`.",
-    "MessageNotInflight": "A lease that has run out can still be changed; of a message that is gone, and on a FIFO queue, "
-    "the answer is `InvalidParameterValueException`.",
+    "MessageNotInflight": "A lease that has run out can still be changed; of a message that is gone, and on a FIFO "
+    "queue, the answer is `InvalidParameterValueException`.",
     "InvalidIdFormat": "A receipt of another queue, or of none, is `ReceiptHandleIsInvalid`.",
     "KmsAccessDenied": "There is no encryption by AWS KMS.",
     "KmsDisabled": "The same.",
