@@ -3,6 +3,7 @@
 import logging
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -35,8 +36,8 @@ def test_a_command_that_raises_in_the_middle_is_undone_and_the_rest_is_applied_a
     store.create()
     add = Lane.add
 
-    def add_or_fail(lane: Lane, message_id: bytes, body: str, properties: bytes, now_ms: int) -> None:
-        add(lane, message_id, body, properties, now_ms)
+    def add_or_fail(lane: Lane, message_id: bytes, body: str, *more: Any) -> None:
+        add(lane, message_id, body, *more)
         if body == "poison":
             raise RuntimeError("a defect, after it changed memory and the journal")
 

@@ -13,6 +13,7 @@ from veilmq.core.errors import QueueNotFound, StoreFull
 from veilmq.core.ports import Wake
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.embedded import positions
+from veilmq.engines.embedded.fair_lane import FairLane
 from veilmq.engines.embedded.fifo_lane import FifoLane
 from veilmq.engines.embedded.fresh import BodyCache
 from veilmq.engines.embedded.journal import Journal
@@ -24,7 +25,7 @@ from veilmq.engines.embedded.rows import LaneRow, QueueRow
 _LAST_LANE = "last_lane"
 _NEXT_SEQUENCE = "next_sequence"
 
-_KINDS = {PLAIN: Lane, FAIR: Lane, FIFO: FifoLane}
+_KINDS = {PLAIN: Lane, FAIR: FairLane, FIFO: FifoLane}
 
 
 class Catalog:

@@ -71,28 +71,22 @@ class FifoLane(GroupedLane):
     def _admit(self, row: MessageRow, visible_at_ms: int, *, is_delayed: bool) -> None:
         assert row.group_key is not None
         self._direct.next += 1
-        turn = self._turns.get(row.group_key)
+        turn = self._turns.of(row.group_key)
         if turn is None:
-            turn = Turn(row.group_key, visible_at_ms, row.position, whole=True, held={})
-            self._turns.file(turn)
+            turn = Turn(row.group_key, visible_at_ms, row.position, row.position, whole=True, held={})
+            self._turns.file(turn, visible_at_ms, row.position)
         elif visible_at_ms < turn.visible_at_ms and self.counters.delayed:
-            self._hasten(turn, visible_at_ms)
+            self._hasten(turn, visible_at_ms, row.position)
         if self._turns.append(turn, row) and is_delayed:
             turn.delayed[row.position] = visible_at_ms
         self._added(row)
 
-    def _hasten(self, turn: Turn, visible_at_ms: int) -> None:
+    def _hasten(self, turn: Turn, visible_at_ms: int, position: int) -> None:
         """Let a group that waits for the end of a delay, and of no lease, give the message that is visible sooner."""
         if not any(lease.receive_count for lease in self._held(turn).values()):
-            turn.visible_at_ms = visible_at_ms
-            self._turns.file(turn)
+            self._place(turn, visible_at_ms, position)
 
     # Receiving.
-
-    def visible_since_ms(self, now_ms: int) -> int:
-        """Return when the message that would be taken first could be had; ``NEVER_MS`` when there is none."""
-        turn = self._turns.head(now_ms)
-        return NEVER_MS if turn is None else turn.visible_at_ms
 
     def next_due_ms(self, now_ms: int) -> int:
         """Return the instant from which a group may give a message: ``now_ms``, later, or ``NEVER_MS``."""
@@ -114,7 +108,7 @@ class FifoLane(GroupedLane):
                 self._journal.batch_bytes += len(taken[0].body)
                 return taken
             if turn.taken:
-                self._turns.drop(turn.group_key)  # filed again when what was taken of it is hidden
+                self._turns.set_aside(turn)  # filed again when what was taken of it is hidden
             else:
                 self._file(turn)
         return None
@@ -180,9 +174,9 @@ class FifoLane(GroupedLane):
             self._turns.empty(turn)  # the delay of a message that was not passed over yet
         self._file(turn)
 
-    def remove(self, lease: Lease) -> None:
+    def remove(self, lease: Lease, now_ms: int) -> None:
         """Delete the message; the next one of its group follows when none of it is hidden any more."""
-        super().remove(lease)
+        super().remove(lease, now_ms)
         turn = self._turn_of(lease)
         if lease.position < turn.next_position:
             self._held(turn).pop(lease.position, None)
@@ -192,7 +186,7 @@ class FifoLane(GroupedLane):
 
     def _turn_of(self, lease: Lease) -> Turn:
         assert lease.group_key is not None
-        turn = self._turns.get(lease.group_key)
+        turn = self._turns.of(lease.group_key)
         assert turn is not None, "a group that has a message has a turn"
         return turn
 
@@ -201,24 +195,23 @@ class FifoLane(GroupedLane):
     def _file(self, turn: Turn) -> None:
         """Put the turn where it belongs by what its group has; end it when that is nothing."""
         self._cut(turn)
-        visible_at_ms = self._visible_at_ms(turn)
-        if visible_at_ms is None:
-            self._turns.end(turn)
-            return
-        turn.visible_at_ms = visible_at_ms
-        self._turns.file(turn)
-        self._turns.trim(turn)
-
-    def _visible_at_ms(self, turn: Turn) -> int | None:
         held = self._held(turn)
         received = [lease.visible_at_ms for lease in held.values() if lease.receive_count]
         if received:
-            return max(received)
+            self._place(turn, max(received), min(held))
+            return
         row = self._pass_over(turn)
-        instants = [lease.visible_at_ms for lease in held.values()]
+        instants = [(lease.visible_at_ms, lease.position) for lease in held.values()]
         if row is not None:
-            instants.append(row.sent_at_ms)
-        return min(instants, default=None)
+            instants.append((row.sent_at_ms, row.position))
+        if instants:
+            self._place(turn, *min(instants))
+        else:
+            self._turns.end(turn)
+
+    def _place(self, turn: Turn, visible_at_ms: int, head_position: int) -> None:
+        self._turns.file(turn, visible_at_ms, head_position)
+        self._turns.trim(turn)
 
     def _pass_over(self, turn: Turn) -> MessageRow | None:
         """Return the first message never given that has no delay; those before it join the held ones."""
@@ -272,7 +265,7 @@ class FifoLane(GroupedLane):
         for position, _ in swept:
             self._hidden.drop(position)
         for group_key in {key for _, key in swept}:
-            turn = self._turns.get(group_key)
+            turn = self._turns.of(group_key)
             if turn is not None:
                 self._file(turn)
         return messages

@@ -6,6 +6,7 @@ bytes, and in bytes together with all other lanes'); the rest is on disk and is 
 """
 
 from collections import deque
+from typing import Protocol
 
 from veilmq.core.limits import READY_WINDOW_BYTES
 from veilmq.engines.embedded.journal import Journal
@@ -22,6 +23,31 @@ class BodyCache:
     def __init__(self, *, bytes_max: int) -> None:
         """Start empty."""
         self.bytes_left = bytes_max
+
+
+class Fresh(Protocol):
+    """What a lane needs of the messages that nobody has received yet, in whatever order they come."""
+
+    def append(self, row: MessageRow) -> None:
+        """Add a message behind all others."""
+
+    def head(self) -> MessageRow | None:
+        """Return the message that comes first, ``None`` when there is none to give."""
+
+    def take(self) -> MessageRow:
+        """Remove and return the head, which must be there."""
+
+    def put_back(self, row: MessageRow) -> None:
+        """Undo a ``take``, before anything else happens to the run."""
+
+    def drop(self, positions: set[int]) -> None:
+        """Forget the messages at ``positions``, which are deleted."""
+
+    def skip_to(self, position: int) -> None:
+        """Drop everything before ``position``."""
+
+    def clear(self) -> None:
+        """Let go of the memory."""
 
 
 class FreshRun:

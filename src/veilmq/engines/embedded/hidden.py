@@ -9,7 +9,11 @@ from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.rows import Lease
 from veilmq.engines.embedded.run import NEVER_MS, ON_DISK, Key, Run
 
-__all__ = ["NEVER_MS", "ON_DISK", "HiddenRun", "Key"]
+__all__ = ["NEVER_MS", "ON_DISK", "Alive", "HiddenRun", "Key"]
+
+
+Alive = Callable[[], tuple[int, int, int]]
+"""Which positions are within their retention, as ``Journal.leases_after`` takes them."""
 
 
 class HiddenRun(Run[Lease]):
@@ -24,19 +28,20 @@ class HiddenRun(Run[Lease]):
         lane: int,
         window_max: int,
         horizon: Key | None,
-        alive: Callable[[], tuple[int, int, int]],
+        alive: Alive,
     ) -> None:
-        """``horizon`` is as for ``Run``.
-
-        ``alive`` tells which positions are within their retention, as ``Journal.leases_after`` takes them.
-        """
+        """``horizon`` is as for ``Run``."""
         super().__init__(window_max=window_max, horizon=horizon)
         self._journal = journal
         self._alive = alive
         self._lane = lane
 
-    def _read(self, number: int) -> Lease | None:
-        return self._journal.lease_at(number)
+    def get(self, number: int) -> Lease | None:
+        """Return the lease of the message at that position, ``None`` when it has none."""
+        lease = self._items.get(number)
+        if lease is None and self._horizon is not None:
+            return self._journal.lease_at(number)
+        return lease
 
     def _read_after(self, key: Key, count: int) -> list[tuple[int, Lease]]:
         leases = self._journal.leases_after(self._lane, *key, self._alive(), count)

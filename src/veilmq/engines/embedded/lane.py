@@ -14,7 +14,7 @@ from random import getrandbits
 from veilmq.core.limits import SECOND_MS
 from veilmq.engines.embedded import positions
 from veilmq.engines.embedded.counters import Counters
-from veilmq.engines.embedded.fresh import BodyCache, FreshRun
+from veilmq.engines.embedded.fresh import BodyCache, Fresh, FreshRun
 from veilmq.engines.embedded.hidden import NEVER_MS, ON_DISK, HiddenRun
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.options import EngineOptions
@@ -51,6 +51,7 @@ class Lane:
         "expires_at_ms",
         "has_moved",
         "kind",
+        "neighbours",
         "number",
         "priority",
         "queue",
@@ -67,6 +68,7 @@ class Lane:
         self.queue = row.queue
         self.priority = row.priority
         self.kind = row.kind
+        self.neighbours: list[Lane] = []  # all lanes of the queue
         self.sequence_base = row.sequence_base
         self.touched = False
         self.counters = Counters(row)
@@ -83,14 +85,14 @@ class Lane:
         )
         # Fresh messages are received in order: all behind the last one that has a lease were never received.
         fresh_start = journal.after_last_lease(row.direct_floor, row.direct_next) if stored else row.direct_next
-        self._fresh = FreshRun(
+        self._fresh: Fresh = FreshRun(
             journal=journal,
             cache=cache,
             window_max=options.ready_window_messages,
             start=fresh_start,
             end=row.direct_next,
         )
-        self._hidden = HiddenRun(
+        self._hidden: HiddenRun = HiddenRun(
             journal=journal,
             lane=number,
             window_max=options.hidden_window_leases,
@@ -280,7 +282,7 @@ class Lane:
         self._hide(lease, self._journal.put_lease)
         self._journal.touch(self)
 
-    def remove(self, lease: Lease) -> None:
+    def remove(self, lease: Lease, now_ms: int) -> None:
         """Delete the message."""
         self.counters.unhide(lease)
         self.counters.messages -= 1

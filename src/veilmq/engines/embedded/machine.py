@@ -5,24 +5,22 @@ with several entries each entry has a result or an error of its own.
 """
 
 from collections.abc import Callable
-from os import urandom
 from typing import Any
 
 from veilmq.core import commands
 from veilmq.core.ports import Wake
-from veilmq.core.receipts import KEY_BYTES, ReceiptBook
+from veilmq.core.receipts import ReceiptBook
 from veilmq.engines.embedded.catalog import Catalog
 from veilmq.engines.embedded.dead_letters import DeadLetters
 from veilmq.engines.embedded.janitor import Sweep, Sweeper
 from veilmq.engines.embedded.journal import Journal
+from veilmq.engines.embedded.keys import RECEIPT_KEY, kept_key
 from veilmq.engines.embedded.message_commands import MessageCommands
 from veilmq.engines.embedded.moves import Moves, MoveStep
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.pauses import QueuePauses
 from veilmq.engines.embedded.queue_commands import QueueCommands
 from veilmq.engines.embedded.space import Space
-
-_RECEIPT_KEY = "receipt_key"
 
 
 class Machine:
@@ -48,7 +46,7 @@ class Machine:
             catalog=self.catalog,
             journal=self._journal,
             dead_letters=letters,
-            book=ReceiptBook(keys=[_receipt_key(self._journal)]),
+            book=ReceiptBook(keys=[kept_key(self._journal, RECEIPT_KEY)]),
             space=self.space,
         )
         pauses = QueuePauses(journal=self._journal, options=self._options)
@@ -87,11 +85,3 @@ class Machine:
         queue = self.catalog.find(name)
         if queue is not None:
             queue.wake = None
-
-
-def _receipt_key(journal: Journal) -> bytes:
-    key: bytes | None = journal.meta().get(_RECEIPT_KEY)
-    if key is None:
-        key = urandom(KEY_BYTES)
-        journal.put_meta(_RECEIPT_KEY, key)
-    return key

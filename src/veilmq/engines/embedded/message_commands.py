@@ -7,12 +7,13 @@ from veilmq.core.errors import MessageTooLong, ReceiptInvalid, StoreFull, Veilmq
 from veilmq.core.ids import IdSource
 from veilmq.core.receipts import ReceiptBook
 from veilmq.core.results import ReceiptState
+from veilmq.engines.embedded import groups
 from veilmq.engines.embedded.attempts import Attempts
 from veilmq.engines.embedded.catalog import Catalog
 from veilmq.engines.embedded.dead_letters import DeadLetters, told
 from veilmq.engines.embedded.fifo_sends import FifoSends
 from veilmq.engines.embedded.journal import Journal
-from veilmq.engines.embedded.lane import Lane
+from veilmq.engines.embedded.lane import FAIR, Lane
 from veilmq.engines.embedded.queue import Queue
 from veilmq.engines.embedded.rows import Lease
 from veilmq.engines.embedded.space import Space
@@ -55,13 +56,16 @@ class MessageCommands:
         return sent
 
     def _store(self, queue: Queue, new: commands.NewMessage, message_id: bytes, now_ms: int) -> int:
-        lane = queue.lane(new.priority)
+        if new.group is None:
+            lane, group_key = queue.lane(new.priority), None
+        else:
+            lane, group_key = queue.lane(new.priority, FAIR), groups.key_of(new.group)
         delay_s = queue.settings.delay_s if new.delay_s is None else new.delay_s
         if delay_s == 0:
-            lane.add(message_id, new.body, new.properties, now_ms)
+            lane.add(message_id, new.body, new.properties, now_ms, group_key)
             return now_ms
         visible_at_ms = visibility.deadline_ms(now_ms, delay_s)
-        lane.add_delayed(message_id, new.body, new.properties, now_ms, visible_at_ms)
+        lane.add_delayed(message_id, new.body, new.properties, now_ms, visible_at_ms, group_key)
         return visible_at_ms
 
     def receive(self, command: commands.Receive, now_ms: int) -> results.Received:
@@ -124,7 +128,7 @@ class MessageCommands:
             try:
                 state, lane, lease = self._look_up(queue, text, now_ms)
                 if visibility.receipt_acts(state, only_live=only_live):
-                    lane.remove(lease)
+                    lane.remove(lease, now_ms)
                     if queue.at_limit:
                         queue.give_place(now_ms)
                 answers.append(state)

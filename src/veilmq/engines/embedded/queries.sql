@@ -22,24 +22,25 @@ ON CONFLICT (position) DO UPDATE SET
     first_received_at_ms = excluded.first_received_at_ms;
 
 -- name: put_turn
-INSERT INTO turn (lane, group_key, visible_at_ms, next_position) VALUES (?, ?, ?, ?)
+INSERT INTO turn (lane, group_key, visible_at_ms, next_position, head_position) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (lane, group_key) DO UPDATE SET
     visible_at_ms = excluded.visible_at_ms,
-    next_position = excluded.next_position;
+    next_position = excluded.next_position,
+    head_position = excluded.head_position;
 
 -- name: delete_turn
 DELETE FROM turn WHERE lane = ? AND group_key = ?;
 
 -- name: turn_at
-SELECT visible_at_ms, next_position FROM turn WHERE lane = ? AND group_key = ?;
+SELECT visible_at_ms, next_position, head_position FROM turn WHERE lane = ? AND group_key = ?;
 
 -- name: turns_at_instant
-SELECT group_key, visible_at_ms, next_position
-FROM turn WHERE lane = ? AND visible_at_ms = ? AND group_key > ? ORDER BY group_key LIMIT ?;
+SELECT group_key, visible_at_ms, next_position, head_position
+FROM turn WHERE lane = ? AND visible_at_ms = ? AND head_position > ? ORDER BY head_position LIMIT ?;
 
 -- name: turns_after_instant
-SELECT group_key, visible_at_ms, next_position
-FROM turn WHERE lane = ? AND visible_at_ms > ? ORDER BY visible_at_ms, group_key LIMIT ?;
+SELECT group_key, visible_at_ms, next_position, head_position
+FROM turn WHERE lane = ? AND visible_at_ms > ? ORDER BY visible_at_ms, head_position LIMIT ?;
 
 -- name: delete_turns_of
 DELETE FROM turn WHERE lane = ?1 AND group_key IN (SELECT group_key FROM turn WHERE lane = ?1 LIMIT ?2) RETURNING 1;
@@ -244,3 +245,8 @@ DELETE FROM move_task WHERE queue = ?1 AND number <= (
 
 -- name: delete_moves_of
 DELETE FROM move_task WHERE queue = ?;
+
+-- name: flights
+-- What of a lane's groups is in flight.
+SELECT position, visible_at_ms, group_key, received_at_ms
+FROM lease WHERE lane = ? AND visible_at_ms > ? AND receive_count > 0;

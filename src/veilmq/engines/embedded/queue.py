@@ -84,6 +84,7 @@ class Queue:
     def adopt(self, lane: Lane) -> Lane:
         """Put ``lane`` behind the others of its priority."""
         self.lanes.append(lane)
+        lane.neighbours = self.lanes
         self.lanes.sort(key=lambda each: each.priority)
         return lane
 

@@ -46,10 +46,6 @@ class Run(ABC, Generic[T]):
         self._items: dict[int, T] = {}
 
     @abstractmethod
-    def _read(self, number: int) -> T | None:
-        """Return what the disk, the open batch included, has under ``number``."""
-
-    @abstractmethod
     def _read_after(self, key: Key, count: int) -> list[tuple[int, T]]:
         """Return up to ``count`` things behind ``key`` with their numbers, in order."""
 
@@ -57,11 +53,8 @@ class Run(ABC, Generic[T]):
         """Do what is to be done when things leave memory for the disk."""
 
     def get(self, number: int) -> T | None:
-        """Return the thing of that number, ``None`` when there is none."""
-        item = self._items.get(number)
-        if item is None and self._horizon is not None:
-            return self._read(number)
-        return item
+        """Return the thing of that number if it is in memory."""
+        return self._items.get(number)
 
     def put(self, number: int, item: T) -> None:
         """Add a thing, or file it anew after its instant moved."""

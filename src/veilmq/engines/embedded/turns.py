@@ -2,7 +2,7 @@
 
 A turn says from when on its group's next message is visible, and where those of its messages begin that were never
 given. It is a row of the table ``turn``, and as the turns are a run, the number of groups shows neither in memory nor
-in the cost of a step.
+in the cost of a step. Turns of the same instant come in the order of their groups' first messages.
 
 A turn in memory also has a window of its group's next messages. All windows of a lane share the bounds that the window
 of a lane without groups has (messages, bytes, and the bytes of all lanes). Where there is no room, the messages are
@@ -25,6 +25,8 @@ _ROWS_PER_READ = 32
 class Turn(msgspec.Struct, eq=False):
     """One group, from when on its next message is visible, and where those begin that were never given.
 
+    ``head_position`` is the group's first message, and the number of the turn in the run.
+
     ``rows`` are the first messages from ``next_position`` on, ``whole`` tells that there are no others; ``delayed`` has
     the instants at which the delays of those among them end that have one. The rest is for lanes that keep order:
     ``held`` are the leases before ``next_position`` (``None``: not read yet), but for the ``taken`` ones that a receive
@@ -34,6 +36,7 @@ class Turn(msgspec.Struct, eq=False):
     group_key: int
     visible_at_ms: int
     next_position: int
+    head_position: int
     rows: list[MessageRow] = []
     whole: bool = False
     delayed: dict[int, int] = {}
@@ -43,9 +46,9 @@ class Turn(msgspec.Struct, eq=False):
 
 
 class Turns(Run[Turn]):
-    """The turns of one lane by the instant from which on they may be had, numbered by their groups."""
+    """The turns of one lane by the instant from which on they may be had, found by their groups."""
 
-    __slots__ = ("_bytes", "_cache", "_journal", "_lane", "_rows", "_rows_max")
+    __slots__ = ("_bytes", "_cache", "_groups", "_journal", "_lane", "_rows", "_rows_max")
 
     def __init__(
         self,
@@ -62,36 +65,53 @@ class Turns(Run[Turn]):
         self._journal = journal
         self._cache = cache
         self._lane = lane
+        self._groups: dict[int, Turn] = {}  # those in memory
         self._rows = 0
         self._rows_max = rows_max
         self._bytes = 0
 
-    def _read(self, number: int) -> Turn | None:
-        row = self._journal.turns.get((self._lane, number))
-        return None if row is None else Turn(number, *row)
-
     def _read_after(self, key: Key, count: int) -> list[tuple[int, Turn]]:
-        visible_at_ms, group_key = key
-        rows = self._journal.rows("turns_at_instant", self._lane, visible_at_ms, group_key, count)
+        visible_at_ms, head_position = key
+        rows = self._journal.rows("turns_at_instant", self._lane, visible_at_ms, head_position, count)
         if len(rows) < count:
             rows += self._journal.rows("turns_after_instant", self._lane, visible_at_ms, count - len(rows))
-        return [(row[0], Turn(*row)) for row in rows]
+        turns = [Turn(*row) for row in rows]
+        self._groups = {turn.group_key: turn for turn in turns}
+        return [(turn.head_position, turn) for turn in turns]
 
     def _let_go(self, items: Iterable[Turn]) -> None:
         for turn in items:
+            self._groups.pop(turn.group_key, None)
             self.empty(turn)
 
     # The order.
 
-    def file(self, turn: Turn) -> None:
+    def of(self, group_key: int) -> Turn | None:
+        """Return the turn of a group, ``None`` when it has none."""
+        turn = self._groups.get(group_key)
+        if turn is None and self._horizon is not None:
+            row = self._journal.turns.get((self._lane, group_key))
+            return None if row is None else Turn(group_key, *row)
+        return turn
+
+    def file(self, turn: Turn, visible_at_ms: int, head_position: int) -> None:
         """Put the turn where it now belongs, in memory and for the disk."""
-        self._journal.turns.put((self._lane, turn.group_key), (turn.visible_at_ms, turn.next_position))
-        self.put(turn.group_key, turn)
+        self._items.pop(turn.head_position, None)
+        turn.visible_at_ms = visible_at_ms
+        turn.head_position = head_position
+        self._journal.turns.put((self._lane, turn.group_key), (visible_at_ms, turn.next_position, head_position))
+        self._groups[turn.group_key] = turn
+        self.put(head_position, turn)
+
+    def set_aside(self, turn: Turn) -> None:
+        """Take the turn out of the order in memory until it is filed again."""
+        self.drop(turn.head_position)
+        self._groups.pop(turn.group_key, None)
 
     def end(self, turn: Turn) -> None:
         """Remove the turn of a group that has no messages left."""
         self.empty(turn)
-        self.drop(turn.group_key)
+        self.set_aside(turn)
         self._journal.turns.remove((self._lane, turn.group_key))
 
     def clear(self) -> None:
@@ -103,7 +123,7 @@ class Turns(Run[Turn]):
 
     def append(self, turn: Turn, row: MessageRow) -> bool:
         """Keep a message that was just sent if all before it are kept and there is room; tell whether it is."""
-        turn.whole = turn.whole and self._has_room(row)
+        turn.whole = turn.whole and turn.group_key in self._groups and self._has_room(row)
         if turn.whole:
             self._keep(turn, row)
         return turn.whole
@@ -140,6 +160,11 @@ class Turns(Run[Turn]):
             turn.rows = []
             turn.whole = False
         turn.delayed = {}
+
+    def empty_all(self) -> None:
+        """Let go of all windows: some of what they hold was deleted."""
+        for turn in self._groups.values():
+            self.empty(turn)
 
     def _fill(self, turn: Turn, end: int) -> None:
         """Read the next messages: as many as there is room for, and always one."""

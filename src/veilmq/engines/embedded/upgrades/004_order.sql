@@ -6,16 +6,18 @@ ALTER TABLE lease ADD COLUMN group_key INTEGER;
 -- What the sequence number of the lane's first message is.
 ALTER TABLE lane ADD COLUMN sequence_base INTEGER NOT NULL DEFAULT 0;
 
--- One row for each group that has messages: when its next one is visible, and where those begin that were never given.
+-- One row for each group that has messages: when its next one is visible, where those begin that were never given, and
+-- the first of all.
 CREATE TABLE turn (
     lane INTEGER NOT NULL,
     group_key INTEGER NOT NULL,
     visible_at_ms INTEGER NOT NULL,
     next_position INTEGER NOT NULL,
+    head_position INTEGER NOT NULL,
     PRIMARY KEY (lane, group_key)
 ) WITHOUT ROWID;
 
-CREATE INDEX turn_due ON turn (lane, visible_at_ms, group_key);
+CREATE INDEX turn_due ON turn (lane, visible_at_ms, head_position);
 
 -- What was sent lately: a message with the same key is a duplicate.
 CREATE TABLE deduplication (

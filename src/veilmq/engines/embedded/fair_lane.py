@@ -1,0 +1,197 @@
+"""A lane of groups that share fairly: the messages of a standard queue that name their message group.
+
+Quiet groups come first, whatever the backlog of noisy ones (``core.fairness`` says who is noisy); among noisy ones the
+group with the fewest messages in flight. Otherwise it is a lane like any other: messages come in the order in which
+they became visible, a group blocks nobody, and messages of one group may be in flight together.
+
+Never received messages are found by the turns of their groups, so a quiet group's new message is found at once behind
+any number of others. What in memory tells who is noisy is lost with the process: after a restart the messages in flight
+are counted again, processing times are learned anew.
+"""
+
+import msgspec
+
+from veilmq.core.fairness import Fairness
+from veilmq.core.limits import SECOND_MS
+from veilmq.engines.embedded.aside import Aside
+from veilmq.engines.embedded.fair_runs import FairRun, ReturnedRun
+from veilmq.engines.embedded.fresh import BodyCache
+from veilmq.engines.embedded.grouped_lane import GroupedLane
+from veilmq.engines.embedded.journal import Journal
+from veilmq.engines.embedded.lane import PLAIN, Taken
+from veilmq.engines.embedded.options import EngineOptions
+from veilmq.engines.embedded.rows import LaneRow, Lease
+from veilmq.engines.embedded.run import NEVER_MS, ON_DISK, Run
+
+NOISY_MS = NEVER_MS - 1
+"""The standing of a lane in which only noisy groups have messages: behind all others of its priority."""
+
+_REVIEW_MS = SECOND_MS
+_NOBODY = -1
+
+
+class Flight(msgspec.Struct, eq=False):
+    """A message of a group in flight since an instant; it lands when it is visible."""
+
+    visible_at_ms: int
+    group_key: int
+    since_ms: int
+
+
+class Flights(Run[Flight]):
+    """All of a lane's, in memory alone: the in-flight quota bounds them."""
+
+    __slots__ = ()
+
+    def get(self, position: int) -> Flight | None:
+        """Return the flight of the message at ``position``, ``None`` when it is not in flight."""
+        return self._items.get(position)
+
+    def _read_after(self, key: tuple[int, int], count: int) -> list[tuple[int, Flight]]:
+        return []
+
+
+class FairLane(GroupedLane):
+    """The grouped messages of one incarnation of a standard queue at one priority."""
+
+    __slots__ = ("_aside", "_fairness", "_favoured", "_flights", "_now_ms", "_review_at_ms", "_unread")
+
+    def __init__(
+        self, row: LaneRow, *, journal: Journal, cache: BodyCache, options: EngineOptions, stored: bool
+    ) -> None:
+        """All as for ``Lane``."""
+        super().__init__(row, journal=journal, cache=cache, options=options, stored=stored)
+        self._fairness = Fairness()
+        self._aside = Aside()
+        self._favoured = _NOBODY
+        self._flights = Flights(window_max=NEVER_MS, horizon=None)
+        self._unread = stored
+        self._now_ms = 0
+        self._review_at_ms = 0
+        self._fresh = FairRun(
+            turns=self._turns,
+            series=self._direct,
+            aside=self._aside,
+            steps_aside=self._steps_aside,
+            drained=self._drained,
+        )
+        self._hidden = ReturnedRun(
+            journal=journal,
+            lane=row.number,
+            window_max=options.hidden_window_leases,
+            horizon=ON_DISK if stored else None,
+            alive=self._alive,
+            aside=self._aside,
+            steps_aside=self._steps_aside,
+        )
+
+    # Sending.
+
+    def add(self, message_id: bytes, body: str, properties: bytes, now_ms: int, group_key: int | None = None) -> None:
+        """Store a message that is visible at once."""
+        super().add(message_id, body, properties, now_ms, group_key)
+        assert group_key is not None, "a message of a fair lane has a group"
+        self._fairness.sent(group_key, now_ms)
+
+    # Receiving.
+
+    def visible_since_ms(self, now_ms: int) -> int:
+        """Return when the message that would be taken first became visible, ``NOISY_MS`` if its group is noisy."""
+        self._look(now_ms)
+        since_ms = super().visible_since_ms(now_ms)
+        return NOISY_MS if since_ms == NEVER_MS and self._aside else since_ms
+
+    def next_due_ms(self, now_ms: int) -> int:
+        """Return the instant from which the lane has a visible message: ``now_ms``, later, or ``NEVER_MS``."""
+        return now_ms if self._aside else super().next_due_ms(now_ms)
+
+    def take(self, now_ms: int) -> Taken | None:
+        """Take the quiet groups' message that became visible first; where there is none, a noisy group's."""
+        self._look(now_ms)
+        taken = super().take(now_ms)
+        while taken is None and self._aside:
+            self._favoured = min(self._aside.groups(), key=self._fairness.in_flight)
+            self._bring_back(self._favoured)
+            taken = super().take(now_ms)
+            self._favoured = _NOBODY
+        return taken
+
+    def lease(self, lease: Lease, now_ms: int, visible_at_ms: int, requested_at_ms: int) -> None:
+        """Hide a message that was taken, for one more receive."""
+        super().lease(lease, now_ms, visible_at_ms, requested_at_ms)
+        self._take_off(lease, now_ms)
+
+    def move(self, lease: Lease, visible_at_ms: int, *, supersede: bool) -> None:
+        """Make the message visible at ``visible_at_ms``."""
+        super().move(lease, visible_at_ms, supersede=supersede)
+        flight = self._flights.get(lease.position)
+        if flight is None:
+            self._take_off(lease, self._now_ms)
+        else:
+            flight.visible_at_ms = visible_at_ms
+            self._flights.put(lease.position, flight)
+
+    def remove(self, lease: Lease, now_ms: int) -> None:
+        """Delete the message."""
+        super().remove(lease, now_ms)
+        self._land(lease.position, now_ms)
+
+    # Who is noisy.
+
+    def _steps_aside(self, group: int) -> bool:
+        return group != self._favoured and self._fairness.is_noisy(group, self._others_in_flight(), self._now_ms)
+
+    def _others_in_flight(self) -> int:
+        return sum(lane.counters.in_flight for lane in self.neighbours if lane.kind == PLAIN)
+
+    def _drained(self, group: int) -> None:
+        if not self._aside.has(group):
+            self._fairness.drained(group)
+
+    def _bring_back(self, group: int) -> None:
+        """Put the group's turn and its first returned message where they would be if it were quiet."""
+        turn = self._aside.turns.pop(group, None)
+        if turn is not None:
+            self._turns.file(turn, turn.visible_at_ms, turn.head_position)
+        lease = self._aside.first_lease(group)
+        if lease is not None:
+            self._hidden.put(lease.position, lease)
+
+    # The passing of time.
+
+    def _look(self, now_ms: int) -> None:
+        """Count out what landed since; now and then, look who is quiet again."""
+        self._now_ms = now_ms
+        if self._unread:
+            self._read_flights()
+        while (flight := self._flights.head(now_ms)) is not None:
+            self._flights.take()
+            self._fairness.ended(flight.group_key, flight.visible_at_ms - flight.since_ms, now_ms)
+        if self._aside and now_ms >= self._review_at_ms:
+            self._review_at_ms = now_ms + _REVIEW_MS
+            self._review()
+
+    def _review(self) -> None:
+        for group in self._aside.groups():
+            if not self._steps_aside(group):
+                while self._aside.has(group):
+                    self._bring_back(group)
+
+    def _take_off(self, lease: Lease, now_ms: int) -> None:
+        assert lease.group_key is not None
+        self._fairness.received(lease.group_key, now_ms)
+        self._flights.put(lease.position, Flight(lease.visible_at_ms, lease.group_key, now_ms))
+
+    def _land(self, position: int, now_ms: int) -> None:
+        flight = self._flights.get(position)
+        if flight is not None:
+            self._flights.drop(position)
+            self._fairness.ended(flight.group_key, min(now_ms, flight.visible_at_ms) - flight.since_ms, now_ms)
+
+    def _read_flights(self) -> None:
+        self._unread = False
+        for position, visible_at_ms, group_key, received_at_ms in self._journal.rows(
+            "flights", self.number, self._now_ms
+        ):
+            self._fairness.received(group_key, self._now_ms)
+            self._flights.put(position, Flight(visible_at_ms, group_key, received_at_ms))

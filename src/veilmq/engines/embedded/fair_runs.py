@@ -1,0 +1,175 @@
+"""The two runs of a fair lane: as those of any lane, but that noisy groups step aside.
+
+Who is noisy is asked when a group's turn or message comes up: nothing is reckoned for groups that nobody came to.
+"""
+
+from collections.abc import Callable
+
+from veilmq.engines.embedded.aside import Aside
+from veilmq.engines.embedded.hidden import Alive, HiddenRun
+from veilmq.engines.embedded.journal import Journal
+from veilmq.engines.embedded.rows import Lease, MessageRow
+from veilmq.engines.embedded.run import NEVER_MS, Key
+from veilmq.engines.embedded.series import Series
+from veilmq.engines.embedded.turns import Turn, Turns
+
+StepsAside = Callable[[int], bool]
+"""Whether a group, by its key, has to let others go first."""
+
+
+class FairRun:
+    """The messages that nobody has received yet, by the turns of their groups: who sent first has the first turn.
+
+    It stands in for ``FreshRun``.
+    """
+
+    __slots__ = ("_aside", "_drained", "_series", "_steps_aside", "_turns")
+
+    def __init__(
+        self,
+        *,
+        turns: Turns,
+        series: Series,
+        aside: Aside,
+        steps_aside: StepsAside,
+        drained: Callable[[int], None],
+    ) -> None:
+        """``series`` are the positions of the messages; ``drained`` is told of each group that has none left."""
+        self._turns = turns
+        self._series = series
+        self._aside = aside
+        self._steps_aside = steps_aside
+        self._drained = drained
+
+    def append(self, row: MessageRow) -> None:
+        """Add a message that was just sent."""
+        turn = self._turn(row)
+        if turn is None:
+            turn = _new_turn(row)
+            self._file(turn, row)
+        self._turns.append(turn, row)
+
+    def head(self) -> MessageRow | None:
+        """Return the first message of the group whose turn it is, ``None`` when no group has one to give."""
+        while (turn := self._turns.head()) is not None:
+            group = turn.group_key
+            if group in self._aside.turns:
+                self._turns.set_aside(turn)  # the store was read on and has it still
+            elif self._steps_aside(group):
+                self._turns.set_aside(turn)
+                self._turns.empty(turn)
+                self._aside.turns[group] = turn
+            elif (row := self._first(turn)) is not None:
+                return row
+            else:
+                self._end(turn)
+        return None
+
+    def take(self) -> MessageRow:
+        """Remove and return the head, which ``head`` must just have returned."""
+        turn = self._turns.head()
+        assert turn is not None, "there is a head"
+        row = self._turns.pop(turn)
+        following = self._first(turn)
+        if following is None:
+            self._end(turn)
+        else:
+            self._file(turn, following)
+            self._turns.trim(turn)
+        return row
+
+    def put_back(self, row: MessageRow) -> None:
+        """Undo a ``take``."""
+        turn = self._turn(row) or _new_turn(row)
+        self._turns.put_back(turn, row)
+        self._file(turn, row)
+
+    def drop(self, positions: set[int]) -> None:
+        """Forget the messages at ``positions``, which are deleted."""
+        self._turns.empty_all()
+
+    def skip_to(self, position: int) -> None:
+        """Pass over everything before ``position``: each turn does when it comes up."""
+
+    def clear(self) -> None:
+        """Let go of the memory; the run is not used afterwards."""
+        self._turns.clear()
+        self._aside.clear()
+
+    def _turn(self, row: MessageRow) -> Turn | None:
+        group = _group(row)
+        return self._aside.turns.get(group) or self._turns.of(group)
+
+    def _first(self, turn: Turn) -> MessageRow | None:
+        floor = self._series.floor
+        while turn.rows and turn.rows[0].position < floor:
+            self._turns.pop(turn)
+        turn.next_position = max(turn.next_position, floor)
+        return self._turns.first(turn, self._series.next)
+
+    def _file(self, turn: Turn, first: MessageRow) -> None:
+        self._aside.turns.pop(turn.group_key, None)
+        self._turns.file(turn, first.sent_at_ms, first.position)
+
+    def _end(self, turn: Turn) -> None:
+        self._turns.end(turn)
+        self._drained(turn.group_key)
+
+
+class ReturnedRun(HiddenRun):
+    """The leases of a fair lane."""
+
+    __slots__ = ("_aside", "_steps_aside")
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        lane: int,
+        window_max: int,
+        horizon: Key | None,
+        alive: Alive,
+        aside: Aside,
+        steps_aside: StepsAside,
+    ) -> None:
+        """As for ``HiddenRun``; messages that returned stand ``aside`` while their groups are noisy."""
+        super().__init__(journal=journal, lane=lane, window_max=window_max, horizon=horizon, alive=alive)
+        self._aside = aside
+        self._steps_aside = steps_aside
+
+    def get(self, number: int) -> Lease | None:
+        """Return the lease at that position, ``None`` when there is none."""
+        return self._aside.leases.get(number) or super().get(number)
+
+    def put(self, number: int, item: Lease) -> None:
+        """Add a lease, or file it anew after its instant moved."""
+        self._aside.leases.pop(number, None)
+        super().put(number, item)
+
+    def drop(self, number: int) -> None:
+        """Remove the lease at that position."""
+        self._aside.leases.pop(number, None)
+        super().drop(number)
+
+    def head(self, until_ms: int = NEVER_MS) -> Lease | None:
+        """Return the lease that is visible first; with ``until_ms``, the first one whose group need not wait."""
+        while (lease := super().head(until_ms)) is not None:
+            if lease.position in self._aside.leases:
+                self.take()  # the store was read on and has it still
+            elif until_ms < NEVER_MS and lease.group_key is not None and self._stands_back(lease.group_key):
+                self._aside.add_lease(self.take())
+            else:
+                return lease
+        return None
+
+    def _stands_back(self, group: int) -> bool:
+        return self._aside.has_room and self._steps_aside(group)
+
+
+def _new_turn(row: MessageRow) -> Turn:
+    return Turn(_group(row), row.sent_at_ms, row.position, row.position, whole=True)
+
+
+def _group(row: MessageRow) -> int:
+    assert row.group_key is not None, "a message of a fair lane has a group"
+    return row.group_key
