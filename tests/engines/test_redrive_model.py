@@ -99,13 +99,13 @@ class ChainAndModel(RuleBasedStateMachine):
             body: each for body, each in self.known.items() if each.sent_at_ms + RETENTION_S * 1_000 > self.now_ms
         }
 
-    @rule(queue=QUEUES, several=st.integers(1, 4))
-    def send(self, queue: str, several: int) -> None:
-        """Send to any queue of the chain."""
+    @rule(queue=QUEUES, several=st.integers(1, 4), group=st.sampled_from((None, "a", "b")))
+    def send(self, queue: str, several: int, group: str | None) -> None:
+        """Send to any queue of the chain, with a group or without."""
         for _ in range(several):
             self.bodies += 1
             body = f"m{self.bodies}"
-            self.host.do(commands.Send(queue=queue, messages=(message(body),)))
+            self.host.do(commands.Send(queue=queue, messages=(message(body, group=group),)))
             self.known[body] = Known(queue=queue, sent_at_ms=self.now_ms, visible_at_ms=self.now_ms)
 
     @rule(queue=QUEUES, time_ms=TIMES_MS)
