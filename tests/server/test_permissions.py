@@ -18,7 +18,6 @@ from veilmq.core.errors import QueueNotFound
 from veilmq.core.ports import Done, Wake
 from veilmq.core.results import QueueView
 from veilmq.core.settings import QueueSettings
-from veilmq.engines.clock import wall_s
 from veilmq.server.permissions import FRESH_S, Permissions, Unknown
 from veilmq.testing import RunningServer
 from veilmq.wire.sqs.callers import caller
@@ -26,29 +25,10 @@ from veilmq.wire.sqs.callers import caller
 ARN = f"arn:aws:sqs:{REGION}:{OWNER}:jobs"
 
 
-class Wall:
-    """The machine's clock, which a test can set forward."""
-
-    def __init__(self) -> None:
-        """Begin with the present."""
-        self.later_s = 0.0
-
-    def __call__(self) -> float:
-        """Return the instant in seconds."""
-        return wall_s() + self.later_s
-
-
 @pytest.fixture
-def wall() -> Wall:
-    """A clock."""
-    return Wall()
-
-
-@pytest.fixture
-def server(tmp_path: Path, wall: Wall) -> Iterator[RunningServer]:
+def server(tmp_path: Path) -> Iterator[RunningServer]:
     """A server of two accounts."""
-    keys = written(tmp_path / "keys.toml")
-    with RunningServer(credentials=keys, region=REGION, wall_s=wall) as running:
+    with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as running:
         yield running
 
 
@@ -221,15 +201,14 @@ def test_a_queue_that_is_not_there_is_not_there_for_anyone(owner: Any, friend: A
 
 
 def test_a_policy_that_another_one_changed_is_noticed(
-    server: RunningServer, owner: Any, friend: Any, url: str, wall: Wall
+    server: RunningServer, owner: Any, friend: Any, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within some seconds; until then the one that is known holds, and nobody waits for the new one."""
+    monkeypatch.setattr("veilmq.server.permissions.FRESH_S", 0.0)
     members = {"QueueUrl": url, "MessageBody": "x"}
     denied(friend.send_message, **members)
     policy = json.dumps({"Statement": [statement()]})
     _engine_does(server, commands.SetQueue(queue=f"{OWNER}/jobs", settings={"policy": policy}))
-    denied(friend.send_message, **members)
-    wall.later_s = FRESH_S + 1
     denied(friend.send_message, **members)
     server.settle()
     friend.send_message(**members)
@@ -307,6 +286,7 @@ class Step:
 
     request: Any = None
     action = "SendMessage"
+    started_s = 0.0
 
     def __init__(self) -> None:
         """Nothing has."""
@@ -359,7 +339,7 @@ def test_a_policy_that_is_forgotten_while_it_is_asked_for_is_not_kept() -> None:
     permissions = Permissions(engine, region=REGION, secure=False, wall_s=lambda: 0.0)
     step, heard = Step(), Step()
     permissions.wait(step, PURGE, step.again)
-    permissions.done(commands.DeleteQueue(queue=PURGE.queue), heard.done)(None)
+    permissions.forgetting(commands.DeleteQueue(queue=PURGE.queue), heard.done)(None)
     engine.answer(VIEW)
     assert (step.happened, heard.happened) == (["again"], ["NoneType"])
     with pytest.raises(Unknown):
@@ -368,12 +348,12 @@ def test_a_policy_that_is_forgotten_while_it_is_asked_for_is_not_kept() -> None:
 
 def test_a_queue_that_is_gone_when_it_is_asked_for_again_is_forgotten() -> None:
     """The next request waits for what there is then."""
-    engine, now_s = HeldEngine(), [0.0]
-    permissions = Permissions(engine, region=REGION, secure=False, wall_s=lambda: now_s[0])
+    engine = HeldEngine()
+    permissions = Permissions(engine, region=REGION, secure=False, wall_s=lambda: 0.0)
     step = Step()
     permissions.wait(step, PURGE, step.again)
     engine.answer(VIEW)
-    now_s[0] = FRESH_S
+    step.started_s = FRESH_S
     permissions.check(step, PURGE, caller(OWNER))
     engine.answer(QueueNotFound(PURGE.queue))
     with pytest.raises(Unknown):

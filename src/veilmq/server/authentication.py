@@ -1,6 +1,6 @@
 """Who asks: the signature of each request against the keys of the credentials file, which can be read again.
 
-Requests of one caller under one address share a context, as they do where nobody is asked who he is.
+Requests of one caller share a context as long as they come under one address, as nearly all do.
 """
 
 import logging
@@ -17,8 +17,6 @@ from veilmq.wire.sqs.sigv4 import Verifier
 
 log = logging.getLogger(__name__)
 
-_CONTEXTS_MAX = 1_024
-
 
 class Authentication:
     """The keys in force. ``wall_s`` is the raw wall clock in seconds: signatures are compared with what others see."""
@@ -31,7 +29,7 @@ class Authentication:
         self._region = region
         self._secure = secure
         self._wall_s = wall_s
-        self._contexts: dict[tuple[str, str], RequestContext] = {}
+        self._contexts: dict[str, tuple[RequestContext, RequestContext]] = {}
         self._read()
 
     def reload(self) -> None:
@@ -44,13 +42,11 @@ class Authentication:
     def context(self, request: Request, unsigned: RequestContext) -> RequestContext:
         """Return the context of who signed ``request``; raises ``SqsError``. ``unsigned`` is what it is of anybody."""
         caller = self._verifier.verify(request.method, request.target, request.headers, request.body, self._wall_s())
-        contexts, about = self._contexts, (unsigned.base_url, caller.arn)
-        known = contexts.get(about)
-        if known is not None:
-            return known
-        if len(contexts) >= _CONTEXTS_MAX:
-            contexts.clear()
-        made = contexts[about] = msgspec.structs.replace(unsigned, account=caller.account, caller=caller)
+        known = self._contexts.get(caller.arn)
+        if known is not None and known[0] is unsigned:
+            return known[1]
+        made = msgspec.structs.replace(unsigned, account=caller.account, caller=caller)
+        self._contexts[caller.arn] = unsigned, made
         return made
 
     def _read(self) -> None:

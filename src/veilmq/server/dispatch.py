@@ -21,7 +21,7 @@ from veilmq.server.http_refusal import Refusal
 from veilmq.server.http_request import Pending, Request
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
-from veilmq.server.permissions import Permissions, Unknown
+from veilmq.server.permissions import CHANGING, Permissions, Unknown
 from veilmq.server.protocols import PROTOCOLS, Protocol
 from veilmq.wire.sqs.call import Call
 from veilmq.wire.sqs.context import RequestContext
@@ -174,7 +174,8 @@ class Dispatcher:
                 return None
             except Unknown:
                 return self._permissions.wait(exchange, command, partial(self._ask, request, route, context, started_s))
-            done = self._permissions.done(command, done)
+            if type(command) in CHANGING:
+                done = self._permissions.forgetting(command, done)
         if type(command) is Receive:
             return self._polls.receive(command, wait_s=call.wait_s, answer=done)
         self._submit(command, done)

@@ -34,7 +34,10 @@ FRESH_S = 5.0
 """How long a policy is taken for granted; AWS allows itself 60 s."""
 
 _KEPT_MAX = 65_536
-_CHANGING = frozenset({commands.CreateQueue, commands.DeleteQueue, commands.SetQueue, commands.EditQueue})
+_PASSED_MAX = 256
+CHANGING = frozenset({commands.CreateQueue, commands.DeleteQueue, commands.SetQueue, commands.EditQueue})
+"""The commands after which what is known of their queue may be wrong."""
+
 _OF_SOURCE = frozenset({commands.StartMove, commands.ListMoves})
 _OF_NO_QUEUE = frozenset({commands.CreateQueue, commands.ListQueues, commands.CancelMove})
 
@@ -44,6 +47,7 @@ class Exchange(Protocol):
 
     request: Request
     action: str
+    started_s: float
 
     def done(self, result: Any) -> None:
         """Answer with the result or the ``VeilmqError`` of the command."""
@@ -58,10 +62,14 @@ class Unknown(Exception):
 
 
 class _Kept(msgspec.Struct, eq=False):
-    """What is known of one queue; ``waiting`` while nothing is. ``policy`` was read of ``text``."""
+    """What is known of one queue; ``waiting`` while nothing is. ``policy`` was read of ``text``.
+
+    ``passed`` has the callers and actions that always pass.
+    """
 
     owner: str
-    asked_at_s: float
+    stale_at_s: float
+    passed: set[tuple[str, str]] = msgspec.field(default_factory=set)
     text: str = ""
     policy: Policy | None = None
     waiting: "list[_Waiting] | None" = None
@@ -121,17 +129,11 @@ class Permissions:
         kept = self._kept.get(queue)
         if kept is None or kept.waiting is not None:
             raise Unknown
-        now_s = self._wall_s()
-        if not kept.asked_at_s <= now_s < kept.asked_at_s + FRESH_S:
-            kept.asked_at_s = now_s
+        if exchange.started_s >= kept.stale_at_s:
+            kept.stale_at_s = exchange.started_s + FRESH_S
             self._engine.submit(commands.ShowQueue(queue=queue), partial(self._learn, queue, kept))
-        policy, owner = kept.policy, kept.owner
-        if policy is None and caller.account == owner:
-            return
-        action = _actions.get(exchange.action) or _action(exchange.action)
-        asked = Asked(caller, owner, action, self._secure, now_s, self._context.region, exchange.request)
-        if not permits(policy, asked):
-            raise self._denied(queue, policy, asked)
+        if (caller.arn, exchange.action) not in kept.passed:
+            self._judge(queue, kept, exchange, caller)
 
     def wait(self, exchange: Exchange, command: Command, again: Again) -> Pending:
         """Call ``again`` once what decides about ``command`` is known; or answer with the engine's error."""
@@ -144,14 +146,12 @@ class Permissions:
             return waiting
         if len(self._kept) >= _KEPT_MAX:
             self._kept.clear()
-        made = self._kept[queue] = _Kept(_owner(queue), self._wall_s(), waiting=[waiting])
+        made = self._kept[queue] = _Kept(_owner(queue), exchange.started_s + FRESH_S, waiting=[waiting])
         self._engine.submit(commands.ShowQueue(queue=queue), partial(self._learn, queue, made))
         return waiting
 
-    def done(self, command: Command, done: Done) -> Done:
-        """Return ``done``; where ``command`` may change a policy, what is known of it is forgotten first."""
-        if type(command) not in _CHANGING:
-            return done
+    def forgetting(self, command: Command, done: Done) -> Done:
+        """Return ``done`` for one of ``CHANGING``, with what is known of its queue forgotten first."""
         queue: str = command.queue  # type: ignore[attr-defined]
 
         def forget_first(result: Any) -> None:
@@ -159,6 +159,25 @@ class Permissions:
             done(result)
 
         return forget_first
+
+    def _judge(self, queue: str, kept: _Kept, exchange: Exchange, caller: Caller) -> None:
+        """Judge a request; remember one that passes if all of its kind do."""
+        policy = kept.policy
+        asked = Asked(
+            caller=caller,
+            owner=kept.owner,
+            action=action_of(exchange.action),
+            secure=self._secure,
+            now_s=self._wall_s(),
+            region=self._context.region,
+            source=exchange.request,
+        )
+        if not permits(policy, asked):
+            raise self._denied(queue, policy, asked)
+        if policy is None or not policy.varies(asked.action):
+            if len(kept.passed) >= _PASSED_MAX:
+                kept.passed.clear()
+            kept.passed.add((caller.arn, exchange.action))
 
     def _learn(self, queue: str, kept: _Kept, result: Any) -> None:
         """Take the engine's answer about a queue, and let those go on that waited for it."""
@@ -175,6 +194,7 @@ class Permissions:
         if text == kept.text:
             return
         kept.text, kept.policy = text, None
+        kept.passed.clear()
         if not text:
             return
         try:
@@ -193,14 +213,6 @@ class Permissions:
         arn = queue_arn(queue, self._context)
         who = f"User: {asked.caller.arn} is not authorized"
         return SqsError(ACCESS_DENIED, f"{who} to perform: sqs:{asked.action} on resource: {arn} {reason}")
-
-
-_actions: dict[str, str] = {}
-
-
-def _action(name: str) -> str:
-    found = _actions[name] = action_of(name)
-    return found
 
 
 def _queue_of(command: Command) -> str | None:

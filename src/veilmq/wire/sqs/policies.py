@@ -6,8 +6,7 @@ statement speaks of a request when principal, action, resource and every conditi
 without one a statement that allows is needed by callers of other accounts alone.
 
 Reading does what does not depend on the request: statements on other queues are dropped, actions with wildcards become
-the set of those that they cover, and statements are filed under their actions. A verdict that depends on the caller
-alone is remembered.
+the set of those that they cover, and statements are filed under their actions.
 """
 
 import enum
@@ -70,7 +69,6 @@ _ELEMENTS = frozenset(
 _KINDS = frozenset({"AWS", "Service", "Federated", "CanonicalUser"})
 _ACCOUNT = re.compile(r"[0-9]{12}")
 _PRINCIPAL = re.compile(r"arn:aws[a-z-]*:(iam|sts)::([0-9]{12}):(root|[a-z-]+/.+)")
-_REMEMBERED_MAX = 256
 
 
 class Verdict(enum.Enum):
@@ -105,7 +103,7 @@ class _Statement(NamedTuple):
 class Policy:
     """One document, read for one queue."""
 
-    __slots__ = ("_by_action", "_known", "_varying")
+    __slots__ = ("_by_action", "_varying")
 
     def __init__(self, statements: Iterable[_Statement]) -> None:
         """``statements`` are those on the queue."""
@@ -118,26 +116,17 @@ class Policy:
             for action, found in self._by_action.items()
             if any(condition.key not in OF_CALLER for statement in found for condition in statement.conditions)
         )
-        self._known: dict[tuple[str, str], Verdict] = {}
 
     def verdict(self, asked: Asked) -> Verdict:
         """Return what the policy says of a request."""
-        about = (asked.caller.arn, asked.action)
-        known = self._known.get(about)
-        if known is not None:
-            return known
-        found = self._judge(asked)
-        if asked.action not in self._varying:
-            if len(self._known) >= _REMEMBERED_MAX:
-                self._known.clear()
-            self._known[about] = found
-        return found
-
-    def _judge(self, asked: Asked) -> Verdict:
         for statement in self._by_action[asked.action]:
             if statement.fits(asked):
                 return Verdict.DENY if statement.denies else Verdict.ALLOW
         return Verdict.NOTHING
+
+    def varies(self, action: str) -> bool:
+        """Tell whether the verdict on ``action`` may differ from one request of a caller to the next."""
+        return action in self._varying
 
 
 NOBODY = Policy([_Statement(True, _Principals(True, frozenset(), frozenset(), False), _ACTIONS, ())])

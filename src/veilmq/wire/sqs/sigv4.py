@@ -95,19 +95,15 @@ class Verifier:
             raise _out_of_window(date, scope.date_s, now_s)
         if not scope.lasting or b"x-amz-security-token" in headers:
             _check_key(scope.key, headers.get(b"x-amz-security-token"), now_s)
-        path, query = target, b""
-        if b"?" in target:
-            path, _, query = target.partition(b"?")
-            query = canonical.query(canonical.pairs(query))
         payload = self._digest(headers, body) if self._secure else sha256(body).hexdigest().encode()
-        scope.check(signature.rstrip(), method, path, query, headers, payload)
+        start = method + b"\n/\n\n" if target == b"/" else _start(method, *_split(target))
+        scope.check(signature, start, headers, payload)
         if is_new:
             self._remember(repeated, scope)
         return scope.key.caller
 
     def _verify_presigned(self, request: SignedRequest, now_s: float) -> Caller:
-        path, _, query = request.target.partition(b"?")
-        given = canonical.pairs(query)
+        path, given = _split(request.target)
         parameters = dict(given)
         if b"X-Amz-Algorithm" not in parameters:
             raise SqsError(MISSING_AUTHENTICATION_TOKEN, "Request is missing Authentication Token; sign it.")
@@ -119,9 +115,9 @@ class Verifier:
         scope.set_date(date)
         _check_expiry(scope, expires, now_s)
         _check_key(scope.key, parameters.get(_QUERY_TOKEN), now_s)
-        encoded = canonical.query(pair for pair in given if pair[0] != _QUERY_SIGNATURE)
+        rest = [pair for pair in given if pair[0] != _QUERY_SIGNATURE]
         payload = self._digest(request.headers, request.body)
-        scope.check(signature, request.method, path, encoded, request.headers, payload)
+        scope.check(signature, _start(request.method, path, rest), request.headers, payload)
         return scope.key.caller
 
     def _digest(self, headers: Headers, body: bytes) -> bytes:
@@ -202,9 +198,9 @@ class _Scope:
         self.date_s = 0
         self._day_s = _day_s(day)
         self._text = text
-        self._values = itemgetter(*names, names[0])  # the last one is dropped; it makes a tuple of a single one
+        self._values = itemgetter(*names, names[0]) if len(names) == 1 else itemgetter(*names)
         lines = b"".join(name.replace(b"%", b"%%") + b":%b\n" for name in names)
-        self._shape = b"%b\n%b\n%b\n" + lines + b"\n" + b";".join(names).replace(b"%", b"%%") + b"\n%b"
+        self._shape = lines + b"%.0b" * (len(names) == 1) + b"\n" + b";".join(names).replace(b"%", b"%%") + b"\n"
         block = signing_key(key.secret, text).ljust(_BLOCK, b"\0")
         self._inner = sha256(block.translate(_INNER))
         self._outer = sha256(block.translate(_OUTER))
@@ -221,24 +217,20 @@ class _Scope:
         self._dated = self._inner.copy()
         self._dated.update(b"%b\n%b\n%b\n" % (ALGORITHM, date, self._text))
 
-    def check(
-        self, signature: bytes, method: bytes, path: bytes, query: bytes, headers: Headers, payload: bytes
-    ) -> None:
+    def check(self, signature: bytes, start: bytes, headers: Headers, payload: bytes) -> None:
         """Raise SignatureDoesNotMatch unless ``signature`` is that of a request of this date.
 
-        Few headers have white space that does not count, so it is looked for only where the signature is not right.
+        ``start`` is the canonical request up to its headers. Few headers have white space that does not count, so it is
+        looked for only where the signature is not right.
         """
         try:
-            values = self._values(headers)[:-1]
+            values = self._values(headers)
         except KeyError as error:
             raise _does_not_match(f"The signed header '{_text(error.args[0])}' is not in the request.") from None
-        path = canonical.path(path)
-        if compare_digest(self._sign(self._shape % (method, path, query, *values, payload)), signature):
+        if compare_digest(self._sign(start + self._shape % values + payload), signature):
             return
         trimmed = tuple(map(canonical.trimmed, values))
-        if trimmed == values or not compare_digest(
-            self._sign(self._shape % (method, path, query, *trimmed, payload)), signature
-        ):
+        if not compare_digest(self._sign(start + self._shape % trimmed + payload), signature.rstrip()):
             raise _does_not_match()
 
     def _sign(self, request: bytes) -> bytes:
@@ -247,6 +239,15 @@ class _Scope:
         inner.update(sha256(request).hexdigest().encode())
         outer.update(inner.digest())
         return outer.hexdigest().encode()
+
+
+def _split(target: bytes) -> tuple[bytes, list[Pair]]:
+    path, _, query = target.partition(b"?")
+    return path, canonical.pairs(query)
+
+
+def _start(method: bytes, path: bytes, query: list[Pair]) -> bytes:
+    return b"%b\n%b\n%b\n" % (method, canonical.path(path), canonical.query(query))
 
 
 def signing_key(secret: bytes, scope: bytes) -> bytes:
