@@ -57,8 +57,9 @@ class NaiveFifo:
 
     def since_ms(self, rows: list[Row]) -> int:
         """Return from when on a group gives a message: behind all that it gave before, else the first visible one."""
-        given = [row["visible_at_ms"] for row in rows if row["count"]]
-        return max(given) if given else min(row["visible_at_ms"] for row in rows)
+        given: list[int] = [row["visible_at_ms"] for row in rows if row["count"]]
+        waiting: list[int] = [row["visible_at_ms"] for row in rows]
+        return max(given) if given else min(waiting)
 
     def next_due_ms(self, now_ms: int) -> int | None:
         """Return when the next message may be had."""

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ class EngineAndModel(RuleBasedStateMachine):
         )
         self.deliver(entries)
 
-    def deliver(self, entries: list[tuple[str, str | None, int | None]]) -> None:
+    def deliver(self, entries: Sequence[tuple[str, str | None, int | None]]) -> None:
         """Send, and have the model judge the answers."""
         messages = []
         for group, dedup_id, delay_s in entries:

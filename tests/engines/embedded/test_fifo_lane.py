@@ -1,0 +1,231 @@
+"""Lanes of ordered groups: what they read, what they keep, and how they go on after anything."""
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engines.embedded.store import QUEUE, Store
+from veilmq.core.commands import Delete, NewMessage, Receive, Send, ShowQueue
+from veilmq.core.errors import InternalError
+from veilmq.core.results import ReceiptState
+from veilmq.engines.embedded.fifo_lane import PASSED_OVER_MAX, FifoLane
+from veilmq.engines.embedded.groups import key_of
+from veilmq.engines.embedded.janitor import Sweep
+from veilmq.engines.embedded.lane import Taken
+
+
+@contextmanager
+def _reads(store: Store) -> Iterator[list[str]]:
+    """Collect the SELECT statements that run meanwhile."""
+    seen: list[str] = []
+
+    def trace(_cursor: Any, sql: str, _bindings: Any) -> bool:
+        if "SELECT" in sql:
+            seen.append(sql)
+        return True
+
+    connection = store.journal.begin()
+    store.journal.roll_back()
+    connection.exec_trace = trace
+    try:
+        yield seen
+    finally:
+        connection.exec_trace = None
+
+
+@pytest.mark.parametrize("groups", ["aaaa", "abcd"])
+def test_the_common_cycle_reads_nothing(tmp_path: Path, groups: str) -> None:
+    store = Store(tmp_path)
+    store.create(fifo=True)
+    store.send_to(groups)
+    store.delete(*(message.receipt for message in store.receive(10).messages))
+    with _reads(store) as reads:
+        for _ in range(3):
+            store.send_to(groups)
+            first = store.receive(2).messages
+            store.delete(*(message.receipt for message in first))
+            last = store.receive(10).messages
+            store.delete(*(message.receipt for message in last))
+            assert len(first) + len(last) == 4
+    assert reads == []
+    assert [store.count(table) for table in ("message", "lease", "turn")] == [0, 0, 0]
+    store.close()
+
+
+def _fill(store: Store, groups: int, per_group: int) -> None:
+    """Send so many messages to each of many groups, a hundred a command."""
+    names = deque(f"{name}-{turn}" for turn in range(per_group) for name in range(groups))
+    while names:
+        some = [names.popleft() for _ in range(min(100, len(names)))]
+        messages = tuple(
+            NewMessage(body=name, size_bytes=len(name), group=name.split("-")[0], dedup_id=name) for name in some
+        )
+        store.run(Send(queue=QUEUE, messages=messages))
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_groups_of_which_nearly_all_are_blocked(tmp_path: Path) -> None:
+    """A receive takes as many steps, and as few reads, as beside a hundred."""
+    costs: list[int] = []
+    for groups in (100, 100_000):
+        store = Store(tmp_path / str(groups), fifo_in_flight_max=1_000_000)
+        store.create(fifo=True, visibility_timeout_s=3_600)
+        _fill(store, groups, 1)
+        for taken in range(0, groups - 10, 1_000):
+            store.receive(min(1_000, groups - 10 - taken))
+        _fill(store, groups, 2)  # the second message of each group; the first is a duplicate
+        with _reads(store) as reads:
+            given = [store.receive(2).messages for _ in range(10)]
+            store.delete(*(message.receipt for both in given for message in both))
+            assert store.bodies() == []
+        assert [len(both) for both in given] == [2] * 10
+        costs.append(len(reads))
+        lane = store.machine.catalog.queue(QUEUE).lanes[0]
+        assert isinstance(lane, FifoLane)
+        assert len(lane._turns._items) <= store.options.hidden_window_leases
+        store.close()
+    assert costs[1] <= costs[0] + 10 * 6  # what is not in the windows is found by its key
+
+
+@pytest.mark.parametrize("window", [1, 2, 7, 1_000])
+def test_a_restart_goes_on_where_each_group_was(tmp_path: Path, window: int) -> None:
+    options = {"ready_window_messages": window, "hidden_window_leases": window}
+    store = Store(tmp_path, **options)
+    store.create(fifo=True)
+    store.send_to("aaabbbc")  # a1 a2 a3 b4 b5 b6 c7
+    first, second, third = store.receive(3).messages
+    fourth = store.receive().messages[0]
+    store.delete(first.receipt, fourth.receipt)
+    store.change(second.receipt, 0)
+    store.close()
+    again = Store(tmp_path, **options)
+    assert again.bodies(10) == ["b5", "b6", "c7"]
+    assert again.delete(third.receipt) == [ReceiptState.LIVE]
+    assert again.bodies(10) == ["a2"]
+    again.close()
+
+
+def test_a_batch_that_fails_leaves_the_groups_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    store.create(fifo=True)
+    store.send_to("aab")
+    (held,) = store.receive().messages
+    let_down = FifoLane.take
+
+    def take_and_fail(lane: FifoLane, now_ms: int) -> Taken | None:
+        let_down(lane, now_ms)
+        raise RuntimeError("a defect, after it changed memory")
+
+    monkeypatch.setattr(FifoLane, "take", take_and_fail)
+    (answer,) = store.run(Receive(queue=QUEUE, count=10))
+    assert isinstance(answer, InternalError)
+    monkeypatch.undo()
+    assert store.bodies(10) == ["b3"]
+    store.delete(held.receipt)
+    assert store.bodies(10) == ["a2"]
+    store.close()
+
+
+def test_a_lane_whose_positions_are_used_up_is_emptied_before_the_next_one_gives(tmp_path: Path) -> None:
+    store = Store(tmp_path, lane_sequences_max=3)
+    store.create(fifo=True)
+    sequences = [sent.sequence for sent in store.send_to("aaaaab")]
+    assert sequences == sorted(set(sequences))
+    first = store.receive(10).messages
+    assert [message.body for message in first] == ["a1", "a2", "a3"]
+    assert store.bodies(10) == []
+    store.delete(*(message.receipt for message in first))
+    second = store.receive(10).messages
+    assert [(message.body, message.sequence) for message in second] == [
+        ("a4", sequences[3]),
+        ("a5", sequences[4]),
+        ("b6", sequences[5]),
+    ]
+    store.close()
+
+
+def test_no_more_than_so_many_delayed_messages_of_a_group_are_passed_over() -> None:
+    """Then the group waits for the first of them, and all come in order."""
+    store = Store()
+    store.create(fifo=True)
+    store.send_to("a" * PASSED_OVER_MAX, delay_s=10)
+    store.send_to("a", delay_s=20)
+    store.send_to("a")
+    assert store.bodies(10) == []
+    store.now_ms += 10_000
+    got = store.receive(200).messages
+    assert len(got) == PASSED_OVER_MAX + 1
+    assert got[-1].body == f"a{PASSED_OVER_MAX + 2}"
+    store.close()
+
+
+def test_a_delayed_message_that_is_deleted_or_moved_before_it_was_seen() -> None:
+    """By its lane: no receipt of it exists in Amazon SQS."""
+    store = Store()
+    store.create(fifo=True)
+    store.send_to("aa", delay_s=10)
+    store.send_to("b")
+    lane = store.machine.catalog.queue(QUEUE).lanes[0]
+    first, second = (lane.find(lane._direct.next - back) for back in (3, 2))
+    assert first is not None
+    assert second is not None
+    lane.remove(first, store.now_ms)
+    lane.move(second, store.now_ms + 5_000, supersede=False)
+    assert store.receive().next_due_ms == store.now_ms
+    assert store.receive().next_due_ms == store.now_ms + 5_000
+    store.now_ms += 5_000
+    assert store.bodies(10) == ["a2"]
+    store.close()
+
+
+def test_what_was_taken_can_be_given_back_or_let_go() -> None:
+    store = Store()
+    store.create(fifo=True)
+    store.send_to("aab")
+    store.receive(1, timeout_s=0)
+    lane = store.machine.catalog.queue(QUEUE).lanes[0]
+    for count in (1, 0):  # first the message that came back, then the one never received
+        taken = lane.take(store.now_ms)
+        assert taken is not None
+        assert taken[1].receive_count == count
+        lane.give_back(taken)
+        taken = lane.take(store.now_ms)
+        assert taken is not None
+        lane.let_go(taken[1])
+    assert store.bodies(10) == ["b3"]
+    store.close()
+
+
+def test_many_messages_that_end_at_once_are_swept_in_slices_and_never_given() -> None:
+    store = Store()
+    store.create(fifo=True, retention_s=60)
+    _fill(store, 700, 1)
+    store.receive(10, timeout_s=600)
+    store.now_ms += 30_000
+    store.send_to("za")
+    store.now_ms += 30_000
+    assert store.bodies(10) == ["z1", "a2"]
+    slices = 0
+    while store.run(Sweep())[0].more:
+        slices += 1
+    assert slices >= 1
+    assert [store.count(table) for table in ("message", "turn")] == [2, 2]
+    (view,) = store.run(ShowQueue(queue=QUEUE, counts=True))
+    assert (view.counts.visible, view.counts.in_flight) == (0, 2)
+    store.close()
+
+
+def test_groups_whose_names_have_one_number_share_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("veilmq.engines.embedded.groups.key_of", lambda _: key_of("same"))
+    store = Store()
+    store.create(fifo=True)
+    store.send_to("ab")
+    (first,) = store.receive().messages
+    assert store.bodies() == []
+    store.run(Delete(queue=QUEUE, receipts=(first.receipt,)))
+    assert store.bodies() == ["b2"]
+    store.close()
