@@ -81,6 +81,7 @@ PRINCIPALS = [
     Row({"Principal": {"AWS": "*"}}, FROM_BOB),
     Row({"Principal": {"AWS": FRIEND}}, FROM_BOB),
     Row({"Principal": {"AWS": f"arn:aws:iam::{FRIEND}:root"}}, FROM_BOB),
+    Row({"Principal": {"AWS": f"arn:aws-cn:iam::{FRIEND}:root"}}, FROM_BOB),
     Row({"Principal": {"AWS": [STRANGER, FRIEND]}}, FROM_BOB),
     Row({"Principal": {"AWS": f"arn:aws:iam::{FRIEND}:user/bob"}}, FROM_BOB),
     Row({"Principal": {"AWS": f"arn:aws:iam::{FRIEND}:user/bobby"}}, FROM_BOB, NOTHING),
@@ -299,6 +300,7 @@ def test_what_is_no_policy_is_refused(text: str, words: str) -> None:
         ({"Principal": {"AWS": []}}, "Principal AWS"),
         ({"Principal": {"AWS": "12345"}}, "12345 is no principal"),
         ({"Principal": {"AWS": f"arn:aws:iam::{OWNER}:user/"}}, "is no principal"),
+        ({"Principal": {"AWS": f"arn:aws:iam::{OWNER}:user/*"}}, "is no principal"),
         ({"Principal": {"AWS": [OWNER] * 51}}, "50 principals"),
         ({"Action": []}, "Action must be"),
         ({"Action": 5}, "Action must be"),
@@ -320,7 +322,7 @@ def test_what_is_no_policy_is_refused(text: str, words: str) -> None:
         (when("Bool", "a", "b"), "neither true nor false"),
         ({"Condition": {"StringEquals": {str(n): "x" for n in range(11)}}}, "10 conditions"),
     ],
-    ids=range(33),
+    ids=range(34),
 )
 def test_a_wrong_statement_is_refused(elements: dict[str, Any], words: str) -> None:
     """Also where it speaks of another queue."""

@@ -264,6 +264,27 @@ def test_a_wrong_header_is_refused(index: int) -> None:
     assert words in error.message
 
 
+def test_a_target_that_is_not_signed_is_refused_from_a_known_client_too() -> None:
+    """It names the action, and anyone on the way could add it."""
+    by, form = verifier(), signed(body=b"Action=ListQueues")
+    for _ in range(2):
+        assert verify(by, form) is ALICE
+    added = {**form.headers, b"x-amz-target": b"AmazonSQS.ListQueues"}
+    error = refusal(form._replace(headers=added), by=by)
+    assert (error.code, "'X-Amz-Target' must be" in error.message) == (errors.SIGNATURE_DOES_NOT_MATCH, True)
+
+
+def test_the_parts_of_the_header_may_have_any_order() -> None:
+    """The second time too."""
+    by, good = verifier(), signed()
+    scheme, _, rest = good.headers[b"authorization"].partition(b" ")
+    parts = rest.split(b", ")
+    for order in ((0, 1, 2), (2, 0, 1), (0, 2, 1)):
+        authorization = scheme + b" " + b",".join(parts[index] for index in order)
+        for _ in range(2):
+            assert verify(by, good._replace(headers={**good.headers, b"authorization": authorization})) is ALICE
+
+
 def test_wrong_dates_are_refused() -> None:
     good = signed()
     for date in (b"2015-08-30", b"20150830T1236ZZZ", b"20150830 123600Z", b"2015083xT123600Z"):

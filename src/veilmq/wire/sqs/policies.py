@@ -23,7 +23,7 @@ from veilmq.core.limits import (
     SQS_POLICY_PRINCIPALS_MAX,
     SQS_POLICY_STATEMENTS_MAX,
 )
-from veilmq.wire.sqs.callers import Caller, root_arn
+from veilmq.wire.sqs.callers import Caller
 from veilmq.wire.sqs.errors import shown
 from veilmq.wire.sqs.policy_conditions import OF_CALLER, Asked, Condition, PolicyError, glob, read_conditions
 
@@ -68,7 +68,7 @@ _ELEMENTS = frozenset(
 )
 _KINDS = frozenset({"AWS", "Service", "Federated", "CanonicalUser"})
 _ACCOUNT = re.compile(r"[0-9]{12}")
-_PRINCIPAL = re.compile(r"arn:aws[a-z-]*:(iam|sts)::([0-9]{12}):(root|[a-z-]+/.+)")
+_PRINCIPAL = re.compile(r"arn:aws[a-z-]*:(iam|sts)::([0-9]{12}):(root|[a-z-]+/[^*?]+)")
 
 
 class Verdict(enum.Enum):
@@ -241,7 +241,7 @@ def _read_principals(element: Mapping[str, Any]) -> _Principals:
         match = _PRINCIPAL.fullmatch(arn)
         if match is None:
             raise PolicyError(f"{shown(arn)} is no principal; name an account or the ARN of a user")
-        if arn == root_arn(match[2]):
+        if match[3] == "root":
             accounts.add(match[2])
     return _Principals("*" in texts, frozenset(accounts), frozenset(arns), negated)
 
