@@ -69,3 +69,13 @@ def test_memory_holds_no_more_than_the_window() -> None:
         run.put(lease.position, lease)
         assert len(run._items) <= 100
     store.close()
+
+
+def test_what_was_put_behind_the_horizon_lately_is_found_in_memory() -> None:
+    """Who is received behind many others in flight is deleted soon, and costs no look at the disk."""
+    store = Store()
+    run = HiddenRun(journal=store.journal, lane=0, window_max=8, horizon=None, alive=_all_alive)
+    for position in range(20):
+        run.put(position, Lease(position, 0, 1_000 + position))  # the journal knows of none of them
+    assert [position for position in range(20) if run.get(position) is not None] == [0, 1, 2, 3, 18, 19]
+    store.close()

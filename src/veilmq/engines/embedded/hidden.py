@@ -40,7 +40,7 @@ class HiddenRun(Run[Lease]):
         """Return the lease of the message at that position, ``None`` when it has none."""
         lease = self._items.get(number)
         if lease is None and self._horizon is not None:
-            return self._journal.lease_at(number)
+            return self._behind.get(number) or self._journal.lease_at(number)
         return lease
 
     def _read_after(self, key: Key, count: int) -> list[tuple[int, Lease]]:

@@ -2,7 +2,8 @@
 
 The earliest part is in memory (the window): everything whose key ``(visible_at_ms, number)`` is not behind ``horizon``.
 The rest is on disk only, in an index by the same key. What moves across the horizon enters or leaves memory, and when
-the memory part is empty the next part is read. So neither memory nor any step grows with the length of the run.
+the memory part is empty the next part is read. So neither memory nor any step grows with the length of the run. Of what
+was put behind the horizon some is kept for a while: who is received now is deleted soon.
 
 The order in memory is a heap of keys. A key whose thing has moved or gone is skipped when it comes up, and the heap is
 rebuilt when most of it is such, so long timeouts with quick deletes do not fill memory.
@@ -36,7 +37,7 @@ T = TypeVar("T", bound=Dated)
 class Run(ABC, Generic[T]):
     """The things of one lane by the instant of their visibility. Where they are on disk is a subclass's to say."""
 
-    __slots__ = ("_heap", "_horizon", "_items", "_window_max")
+    __slots__ = ("_behind", "_behind_max", "_heap", "_horizon", "_items", "_window_max")
 
     def __init__(self, *, window_max: int, horizon: Key | None) -> None:
         """``horizon`` is ``ON_DISK`` for a lane that was stored before, ``None`` (no limit) for a new one."""
@@ -44,6 +45,8 @@ class Run(ABC, Generic[T]):
         self._horizon = horizon
         self._heap: list[Key] = []
         self._items: dict[int, T] = {}
+        self._behind: dict[int, T] = {}  # put behind the horizon lately, the oldest first
+        self._behind_max = max(1, window_max // 4)
 
     @abstractmethod
     def _read_after(self, key: Key, count: int) -> list[tuple[int, T]]:
@@ -54,15 +57,17 @@ class Run(ABC, Generic[T]):
 
     def get(self, number: int) -> T | None:
         """Return the thing of that number if it is in memory."""
-        return self._items.get(number)
+        return self._items.get(number) or self._behind.get(number)
 
     def put(self, number: int, item: T) -> None:
         """Add a thing, or file it anew after its instant moved."""
         key = (item.visible_at_ms, number)
         if self._horizon is not None and key > self._horizon:
             self._items.pop(number, None)
-            self._let_go((item,))
+            self._put_behind(number, item)
             return
+        if self._behind:
+            self._behind.pop(number, None)
         self._items[number] = item
         heappush(self._heap, key)
         if len(self._items) > self._window_max:
@@ -70,9 +75,17 @@ class Run(ABC, Generic[T]):
         elif len(self._heap) > 2 * len(self._items) + _STALE_KEYS_FREE:
             self._set_heap([(item.visible_at_ms, number) for number, item in self._items.items()])
 
+    def _put_behind(self, number: int, item: T) -> None:
+        self._behind.pop(number, None)
+        self._behind[number] = item
+        if len(self._behind) > self._behind_max:
+            self._let_go((self._behind.pop(next(iter(self._behind))),))
+
     def drop(self, number: int) -> None:
         """Remove the thing of that number."""
         self._items.pop(number, None)
+        if self._behind:
+            self._behind.pop(number, None)
 
     def head(self, until_ms: int = NEVER_MS) -> T | None:
         """Return the thing that is visible first, ``None`` when none is until ``until_ms``."""
@@ -97,7 +110,7 @@ class Run(ABC, Generic[T]):
     def _refill(self, horizon: Key) -> None:
         count = min(self._window_max, _REFILL_MAX)
         found = self._read_after(horizon, count)
-        self._items = dict(found)
+        self._items = {number: self._behind.pop(number, item) for number, item in found}
         keys = [(item.visible_at_ms, number) for number, item in found]
         self._horizon = keys[-1] if len(keys) == count else None
         self._set_heap(keys)

@@ -75,9 +75,11 @@ class Turns(Run[Turn]):
         rows = self._journal.rows("turns_at_instant", self._lane, visible_at_ms, head_position, count)
         if len(rows) < count:
             rows += self._journal.rows("turns_after_instant", self._lane, visible_at_ms, count - len(rows))
-        turns = [Turn(*row) for row in rows]
-        self._groups = {turn.group_key: turn for turn in turns}
-        return [(turn.head_position, turn) for turn in turns]
+        return [(turn.head_position, turn) for turn in (Turn(*row) for row in rows)]
+
+    def _refill(self, horizon: Key) -> None:
+        super()._refill(horizon)
+        self._groups = {turn.group_key: turn for turn in (*self._items.values(), *self._behind.values())}
 
     def _let_go(self, items: Iterable[Turn]) -> None:
         for turn in items:
@@ -96,7 +98,7 @@ class Turns(Run[Turn]):
 
     def file(self, turn: Turn, visible_at_ms: int, head_position: int) -> None:
         """Put the turn where it now belongs, in memory and for the disk."""
-        self._items.pop(turn.head_position, None)
+        self.drop(turn.head_position)
         turn.visible_at_ms = visible_at_ms
         turn.head_position = head_position
         self._journal.turns.put((self._lane, turn.group_key), (visible_at_ms, turn.next_position, head_position))
@@ -116,8 +118,8 @@ class Turns(Run[Turn]):
 
     def clear(self) -> None:
         """Let go of the memory; the turns are not used afterwards."""
-        self._let_go(self._items.values())
-        self._items = {}
+        self._let_go((*self._items.values(), *self._behind.values()))
+        self._items, self._behind = {}, {}
 
     # The window of a turn.
 
