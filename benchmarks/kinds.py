@@ -36,14 +36,16 @@ class Kind:
     groups: int = 0
     connections: int | None = None
 
-    @property
-    def queue(self) -> str:
-        return "kind-" + "".join(c if c.isalnum() else "-" for c in self.figure) + (".fifo" if self.attributes else "")
+    def queue(self, turn: int) -> str:
+        """A name of its own for each turn: what the end of a load leaves in flight would block groups of the next."""
+        words = "".join(c if c.isalnum() else "-" for c in self.figure)
+        return f"kind-{turn}-{words}" + (".fifo" if self.attributes else "")
 
-    def environment(self, run: str) -> Mapping[str, str]:
+    @property
+    def environment(self) -> Mapping[str, str]:
         if not self.groups:
             return {}
-        return {"BENCH_GROUPS": str(self.groups), "BENCH_FIFO": "1" if self.attributes else "0", "BENCH_RUN": run}
+        return {"BENCH_GROUPS": str(self.groups), "BENCH_FIFO": "1" if self.attributes else "0"}
 
 
 STANDARD = Kind(figure="standard")
@@ -85,10 +87,8 @@ def _cycles(bench: Bench) -> Iterator[Row]:
 
 def _cycle_per_s(bench: Bench, opened: Opened, kind: Kind, turn: int) -> float:
     with Sqs(port=opened.port) as sqs:
-        url = sqs.create_queue(kind.queue, attributes=kind.attributes)
-    return per_s(
-        opened, CYCLE, url, bench.seconds / 2, kind.connections or bench.connections, kind.environment(str(turn))
-    )
+        url = sqs.create_queue(kind.queue(turn), attributes=kind.attributes)
+    return per_s(opened, CYCLE, url, bench.seconds / 2, kind.connections or bench.connections, kind.environment)
 
 
 def per_s(

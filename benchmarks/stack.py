@@ -64,6 +64,10 @@ class SteppedEngine:
     def unwatch(self, queue: str) -> None:
         """Not asked here."""
 
+    def token_key(self) -> bytes:
+        """Return any key: nothing is listed here."""
+        return bytes(32)
+
 
 class Sink:
     """A transport that keeps what is written."""

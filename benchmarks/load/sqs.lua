@@ -58,11 +58,10 @@ function sqs.sender()
     return function() return constant end
   end
   local build, turn = sqs.builder("SendMessage"), 0
-  local run = os.getenv("BENCH_RUN") or ""
   return function()
     turn = turn + 1
     local members = message .. ',"MessageGroupId":"g' .. turn % groups .. '"'
-    if fifo then members = members .. ',"MessageDeduplicationId":"' .. run .. turn .. '"' end
+    if fifo then members = members .. ',"MessageDeduplicationId":"' .. turn .. '"' end
     return build(members)
   end
 end
