@@ -8,6 +8,7 @@ from veilmq.client.http import HttpQueueClient
 from veilmq.client.messages import NewMessage, ReceivedMessage, SentMessage
 from veilmq.client.moves import Move
 from veilmq.client.port import QueueClient
+from veilmq.client.signing import SigningKey
 from veilmq.client.status import QueueStatus
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "QueueStatus",
     "ReceivedMessage",
     "SentMessage",
+    "SigningKey",
     "Unreachable",
 ]

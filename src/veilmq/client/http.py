@@ -1,7 +1,7 @@
 """A ``QueueClient`` over HTTP: SQS, AWS JSON 1.0, through the shapes that the server's own codec reads and writes.
 
-A queue's URL is asked for once and then remembered. Requests are not signed: a server that verifies signatures will
-refuse them. ``transport`` says what is tried again.
+A queue's URL is asked for once and then remembered. Requests are signed with a key where one is given. ``transport``
+says what is tried again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +14,7 @@ from veilmq.client.batches import EntriesReply, SentEntriesReply
 from veilmq.client.errors import ClientError
 from veilmq.client.messages import NewMessage, ReceivedMessage, SentMessage
 from veilmq.client.moves import Move
+from veilmq.client.signing import SigningKey
 from veilmq.client.status import QueueStatus
 from veilmq.client.transport import Transport
 from veilmq.core.commands import VisibilityChange
@@ -34,9 +35,12 @@ class Nothing(Shape, frozen=True):
 class HttpQueueClient:
     """A client of one endpoint; close it, or use it as a context manager. Threads may share it."""
 
-    def __init__(self, endpoint: str) -> None:
-        """``endpoint`` is like ``http://127.0.0.1:9324``; raises ``ValueError`` for anything else."""
-        self._transport = Transport(endpoint)
+    def __init__(self, endpoint: str, *, key: SigningKey | None = None) -> None:
+        """``endpoint`` is like ``http://127.0.0.1:9324``; raises ``ValueError`` for anything else.
+
+        A server with a credentials file wants a ``key``, and its region.
+        """
+        self._transport = Transport(endpoint, key=key)
         self._urls: dict[str, str] = {}
 
     def __enter__(self) -> Self:

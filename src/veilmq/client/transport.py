@@ -7,6 +7,7 @@ queues do: delivery is at least once anyway. A receive whose reply was lost leav
 timeout ends.
 """
 
+from datetime import UTC, datetime
 from typing import TypeVar
 
 import msgspec
@@ -15,6 +16,7 @@ from urllib3.exceptions import HTTPError, LocationParseError, MaxRetryError, Nam
 from urllib3.util import Retry, Timeout, Url, parse_url
 
 from veilmq.client.errors import ClientError, Unreachable
+from veilmq.client.signing import SigningKey
 
 CONNECT_S_MAX = 5.0
 ANSWER_S_MAX = 10.0
@@ -43,10 +45,15 @@ class _ErrorReply(msgspec.Struct, frozen=True):
 class Transport:
     """A pool of connections to one endpoint, shared by threads."""
 
-    def __init__(self, endpoint: str) -> None:
-        """``endpoint`` is like ``http://127.0.0.1:9324``; raises ``ValueError`` for anything else."""
+    def __init__(self, endpoint: str, *, key: SigningKey | None = None) -> None:
+        """``endpoint`` is like ``http://127.0.0.1:9324``; raises ``ValueError`` for anything else.
+
+        With a ``key`` requests are signed.
+        """
         self.endpoint = endpoint
+        self._key = key
         self._path = _path_of(endpoint)
+        self._host = parse_url(endpoint).netloc or ""
         self._pool = urllib3.connection_from_url(endpoint, maxsize=CONNECTIONS_KEPT, retries=_retries())
 
     def call(self, action: str, request: msgspec.Struct, reply_type: type[Reply], *, wait_s: int = 0) -> Reply:
@@ -65,6 +72,8 @@ class Transport:
 
     def _post(self, action: str, body: bytes, wait_s: int) -> urllib3.BaseHTTPResponse:
         headers = {"Content-Type": _CONTENT_TYPE, "X-Amz-Target": _TARGET + action}
+        if self._key is not None:
+            headers = self._key.sign(self._path, {**headers, "Host": self._host}, body, now=datetime.now(UTC))
         timeout = Timeout(connect=CONNECT_S_MAX, read=wait_s + ANSWER_S_MAX)
         try:
             return self._pool.urlopen(

@@ -148,11 +148,12 @@ def announce(bound: Bound, stream: TextIO) -> None:
   health and metrics are at {bound.admin_endpoint}
 """
     )
-    stream.write(_SIGN if bound.signed else _begin(program_as_started(sys.argv[0]), bound.endpoint))
+    stream.write((_SIGN if bound.signed else "") + _begin(program_as_started(sys.argv[0]), bound.endpoint))
     stream.flush()
 
 
-_SIGN = "Requests must be signed: point an AWS SDK or the AWS CLI here, with a key of the credentials file.\n"
+_SIGN = """Requests must be signed: put a key of the credentials file into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
+"""
 
 
 def _begin(program: str, endpoint: str) -> str:
