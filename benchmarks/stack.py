@@ -64,6 +64,7 @@ class SteppedEngine:
     def unwatch(self, queue: str) -> None:
         """Not asked here."""
 
+    @property
     def token_key(self) -> bytes:
         """Return any key: nothing is listed here."""
         return bytes(32)

@@ -84,7 +84,7 @@ class FifoLane(GroupedLane):
     def _hasten(self, turn: Turn, visible_at_ms: int, position: int) -> None:
         """Let a group that waits for the end of a delay, and of no lease, give the message that is visible sooner."""
         if not any(lease.receive_count for lease in self._held(turn).values()):
-            self._place(turn, visible_at_ms, position)
+            self._place(turn, visible_at_ms, position, rests=False)
 
     # Receiving.
 
@@ -198,19 +198,19 @@ class FifoLane(GroupedLane):
         held = self._held(turn)
         received = [lease.visible_at_ms for lease in held.values() if lease.receive_count]
         if received:
-            self._place(turn, max(received), min(held))
+            self._place(turn, max(received), min(held), rests=True)
             return
         row = self._pass_over(turn)
         instants = [(lease.visible_at_ms, lease.position) for lease in held.values()]
         if row is not None:
             instants.append((row.sent_at_ms, row.position))
         if instants:
-            self._place(turn, *min(instants))
+            self._place(turn, *min(instants), rests=False)
         else:
             self._turns.end(turn)
 
-    def _place(self, turn: Turn, visible_at_ms: int, head_position: int) -> None:
-        self._turns.file(turn, visible_at_ms, head_position)
+    def _place(self, turn: Turn, visible_at_ms: int, head_position: int, *, rests: bool) -> None:
+        self._turns.file(turn, visible_at_ms, head_position, rests=rests)
         self._turns.trim(turn)
 
     def _pass_over(self, turn: Turn) -> MessageRow | None:

@@ -30,7 +30,8 @@ class Turn(msgspec.Struct, eq=False):
     ``rows`` are the first messages from ``next_position`` on, ``whole`` tells that there are no others; ``delayed`` has
     the instants at which the delays of those among them end that have one. The rest is for lanes that keep order:
     ``held`` are the leases before ``next_position`` (``None``: not read yet), but for the ``taken`` ones that a receive
-    has chosen and not hidden yet; ``floor`` is where retention had come when the turn was last looked at.
+    has chosen and not hidden yet; ``floor`` is where retention had come when the turn was last looked at; and a turn
+    ``rests`` while something of its group is in flight.
     """
 
     group_key: int
@@ -43,12 +44,13 @@ class Turn(msgspec.Struct, eq=False):
     held: dict[int, Lease] | None = None
     taken: int = 0
     floor: int = 0
+    rests: bool = False
 
 
 class Turns(Run[Turn]):
     """The turns of one lane by the instant from which on they may be had, found by their groups."""
 
-    __slots__ = ("_bytes", "_cache", "_groups", "_journal", "_lane", "_rows", "_rows_max")
+    __slots__ = ("_bytes", "_cache", "_groups", "_journal", "_lane", "_resting", "_rows", "_rows_max")
 
     def __init__(
         self,
@@ -66,6 +68,7 @@ class Turns(Run[Turn]):
         self._cache = cache
         self._lane = lane
         self._groups: dict[int, Turn] = {}  # those in memory
+        self._resting: dict[int, Turn] = {}  # with windows, the one that rests longest first
         self._rows = 0
         self._rows_max = rows_max
         self._bytes = 0
@@ -96,13 +99,21 @@ class Turns(Run[Turn]):
             return None if row is None else Turn(group_key, *row)
         return turn
 
-    def file(self, turn: Turn, visible_at_ms: int, head_position: int) -> None:
-        """Put the turn where it now belongs, in memory and for the disk."""
+    def file(self, turn: Turn, visible_at_ms: int, head_position: int, *, rests: bool = False) -> None:
+        """Put the turn where it now belongs, in memory and for the disk.
+
+        One that ``rests`` lends the room of its window to others.
+        """
         self.drop(turn.head_position)
         turn.visible_at_ms = visible_at_ms
         turn.head_position = head_position
         self._journal.turns.put((self._lane, turn.group_key), (visible_at_ms, turn.next_position, head_position))
         self._groups[turn.group_key] = turn
+        turn.rests = rests
+        if rests and turn.rows:
+            self._resting[turn.group_key] = turn
+        elif self._resting:
+            self._resting.pop(turn.group_key, None)
         self.put(head_position, turn)
 
     def set_aside(self, turn: Turn) -> None:
@@ -125,9 +136,12 @@ class Turns(Run[Turn]):
 
     def append(self, turn: Turn, row: MessageRow) -> bool:
         """Keep a message that was just sent if all before it are kept and there is room; tell whether it is."""
-        turn.whole = turn.whole and turn.group_key in self._groups and self._has_room(row)
+        has_room = turn.whole and turn.group_key in self._groups and self._has_room(row)
+        turn.whole = has_room and turn.whole  # the room may have been its own
         if turn.whole:
             self._keep(turn, row)
+            if turn.rests:
+                self._resting[turn.group_key] = turn
         return turn.whole
 
     def first(self, turn: Turn, end: int) -> MessageRow | None:
@@ -156,6 +170,7 @@ class Turns(Run[Turn]):
 
     def empty(self, turn: Turn) -> None:
         """Let go of the turn's window; it is read again when it is needed."""
+        self._resting.pop(turn.group_key, None)
         if turn.rows:
             for row in turn.rows:
                 self._count(row, -1)
@@ -170,6 +185,7 @@ class Turns(Run[Turn]):
 
     def _fill(self, turn: Turn, end: int) -> None:
         """Read the next messages: as many as there is room for, and always one."""
+        self._resting.pop(turn.group_key, None)
         count = min(_ROWS_PER_READ, self._rows_max)
         read = 0
         for delayed_until_ms, *columns in self._journal.stream(
@@ -186,6 +202,13 @@ class Turns(Run[Turn]):
 
     def _has_room(self, row: MessageRow) -> bool:
         size = _size(row)
+        while not self._fits(size):
+            if not self._resting:
+                return False
+            self.empty(next(iter(self._resting.values())))
+        return True
+
+    def _fits(self, size: int) -> bool:
         return (
             self._rows < self._rows_max and size <= self._cache.bytes_left and self._bytes + size <= READY_WINDOW_BYTES
         )
