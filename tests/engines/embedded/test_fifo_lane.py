@@ -167,18 +167,31 @@ def test_a_delayed_message_that_is_deleted_or_moved_before_it_was_seen() -> None
     """By its lane: no receipt of it exists in Amazon SQS."""
     store = Store()
     store.create(fifo=True)
-    store.send_to("aa", delay_s=10)
-    store.send_to("b")
+    store.send_to("abc", delay_s=10)
     lane = store.machine.catalog.queue(QUEUE).lanes[0]
-    first, second = (lane.find(lane._direct.next - back) for back in (3, 2))
+    first, second, _ = (lane.find(lane._direct.next - back) for back in (3, 2, 1))
     assert first is not None
     assert second is not None
     lane.remove(first, store.now_ms)
     lane.move(second, store.now_ms + 5_000, supersede=False)
-    assert store.receive().next_due_ms == store.now_ms
     assert store.receive().next_due_ms == store.now_ms + 5_000
-    store.now_ms += 5_000
-    assert store.bodies(10) == ["a2"]
+    store.now_ms += 10_000
+    assert store.bodies(10) == ["b2", "c3"]
+    store.close()
+
+
+def test_a_receive_looks_at_so_many_groups_that_have_nothing_and_the_next_one_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("veilmq.engines.embedded.fifo_lane._TURNS_PER_TAKE", 1)
+    store = Store()
+    store.create(fifo=True)
+    store.send_to("a" * PASSED_OVER_MAX, delay_s=10)
+    store.send_to("a", delay_s=20)
+    store.send_to("ab")  # the first one is out of reach, and that is found out when its turn comes
+    received = store.receive()
+    assert (received.messages, received.next_due_ms) == ([], store.now_ms)
+    assert store.bodies() == [f"b{PASSED_OVER_MAX + 3}"]
     store.close()
 
 
