@@ -62,6 +62,7 @@ class Http1Connection(asyncio.Protocol):
         "_lingering_since_s",
         "_lingers",
         "_paused",
+        "_peer",
         "_reader",
         "_reading_since_s",
         "_resting",
@@ -87,6 +88,7 @@ class Http1Connection(asyncio.Protocol):
         self._half_closed = False
         self._lingers = False
         self._paused = False
+        self._peer: str | None = None  # not asked yet; empty where the client has no address
         self._idle_since_s = 0.0
         self._reading_since_s = 0.0
         self._stalled_since_s = 0.0
@@ -170,11 +172,9 @@ class Http1Connection(asyncio.Protocol):
 
     def peer(self) -> str | None:
         """Return the address of the client; one of IPv4 as such, also where it came to a socket of both kinds."""
-        name = self._transport.get_extra_info("peername")
-        if not isinstance(name, tuple):
-            return None
-        address = ip_address(name[0])
-        return str(getattr(address, "ipv4_mapped", None) or address)
+        if self._peer is None:
+            self._peer = _address(self._transport.get_extra_info("peername"))
+        return self._peer or None
 
     def drain(self) -> None:
         """Answer what is there, then close; at once if nothing is."""
@@ -286,3 +286,10 @@ class Http1Connection(asyncio.Protocol):
         if self._reading_since_s:
             self._reading_since_s = self._keeper.time_s()
             self._keeper.expect(self._reading_since_s + self._limits.request_s_max)
+
+
+def _address(name: object) -> str:
+    if not isinstance(name, tuple):
+        return ""
+    address = ip_address(name[0])
+    return str(getattr(address, "ipv4_mapped", None) or address)

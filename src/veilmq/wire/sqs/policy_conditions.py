@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from fnmatch import translate
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from typing import Any, NamedTuple, Protocol
 
@@ -146,6 +147,7 @@ def _read_bool(text: str) -> str:
     return text.lower()
 
 
+@lru_cache(maxsize=4_096)  # clients ask again and again, and reading an address takes longer than comparing it
 def _ip_test(value: str, wanted: Any) -> bool:
     return ip_address(value) in wanted
 
