@@ -325,14 +325,27 @@ def test_a_task_can_be_cancelled(dying: Host) -> None:
     kill(dying, *"abcdef")
     task = start(dying, rate=1)
     run(dying, 1_000)
-    cancelled = dying.do(commands.CancelMove(task=task.id))
+    cancelled = dying.do(commands.CancelMove(source=DEAD, task=task.id))
     assert (cancelled.status, cancelled.messages_moved, cancelled.messages_to_move) == (MoveStatus.CANCELLED, 2, 6)
     dying.advance(60_000)
     assert latest(dying) == cancelled
     assert (dying.counts(), dying.counts(DEAD)) == ((2, 0, 0), (4, 0, 0))
     for unknown in (task.id, b"0" * 16):
         with pytest.raises(MoveTaskNotFound):
-            dying.do(commands.CancelMove(task=unknown))
+            dying.do(commands.CancelMove(source=DEAD, task=unknown))
+
+
+def test_a_task_is_cancelled_under_its_own_queue_alone(dying: Host) -> None:
+    """Its id beside the name of another queue, which may be somebody else's, stops nothing."""
+    kill(dying, *"abcdef")
+    create(dying, OTHER)
+    task = start(dying, rate=1)
+    for elsewhere in (OTHER, QUEUE):
+        with pytest.raises(MoveTaskNotFound):
+            dying.do(commands.CancelMove(source=elsewhere, task=task.id))
+    with pytest.raises(QueueNotFound):
+        dying.do(commands.CancelMove(source=f"{QUEUE}-nowhere", task=task.id))
+    assert latest(dying).status is MoveStatus.RUNNING
 
 
 def test_a_message_of_unknown_source_fails_a_task_without_a_destination(dying: Host) -> None:
@@ -382,10 +395,9 @@ def test_a_task_ends_with_its_queue(dying: Host) -> None:
         kill(host, "a", "b")
         task = start(host, rate=1)
         host.do(commands.DeleteQueue(queue=DEAD))
-        with pytest.raises(MoveTaskNotFound):
-            host.do(commands.CancelMove(task=task.id))
-        with pytest.raises(QueueNotFound):
-            host.do(commands.ListMoves(source=DEAD))
+        for about in (commands.CancelMove(source=DEAD, task=task.id), commands.ListMoves(source=DEAD)):
+            with pytest.raises(QueueNotFound):
+                host.do(about)
         create(host, DEAD)
         host.advance(5_000)
         assert host.do(commands.ListMoves(source=DEAD)) == []

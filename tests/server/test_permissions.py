@@ -247,6 +247,17 @@ def test_tasks_and_sources_are_the_owners(owner: Any, friend: Any, url: str) -> 
     assert friend.list_dead_letter_source_queues(QueueUrl=url)["queueUrls"] == []
 
 
+def test_a_task_is_cancelled_by_whom_the_policy_lets(owner: Any, friend: Any, url: str) -> None:
+    """By nobody of another account; and the owner's own may be forbidden to."""
+    dying = json.dumps({"deadLetterTargetArn": ARN, "maxReceiveCount": 1})
+    owner.create_queue(QueueName="dying", Attributes={"RedrivePolicy": dying})
+    set_policy(owner, url, statement(Effect="Deny", Principal="*", Action="sqs:CancelMessageMoveTask"))
+    handle = owner.start_message_move_task(SourceArn=ARN)["TaskHandle"]
+    denied(owner.cancel_message_move_task, TaskHandle=handle)
+    with pytest.raises(ClientError, match="ResourceNotFoundException"):
+        friend.cancel_message_move_task(TaskHandle=handle)
+
+
 def _engine_does(server: RunningServer, command: Command) -> None:
     """Have the engine carry out a command that does not pass the server."""
     done = threading.Event()
@@ -375,7 +386,7 @@ def test_what_is_kept_of_queues_has_an_end(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_every_command_is_about_a_queue_or_known_to_be_about_none() -> None:
     """A new one that names its queue in another way fails here, not in front of a stranger."""
-    about_none = {commands.CreateQueue, commands.ListQueues, commands.CancelMove}
+    about_none = {commands.CreateQueue, commands.ListQueues}
     found = [kind for kind in vars(commands).values() if isinstance(kind, type) and issubclass(kind, Command)]
     assert len(found) > 12
     for kind in found:

@@ -198,11 +198,12 @@ class StartMove(Command, frozen=True, kw_only=True):
 
 
 class CancelMove(Command, frozen=True, kw_only=True):
-    """Stop the running move task ``task``; what is moved stays moved. Answers the ``MoveTask``.
+    """Stop the move task ``task`` of ``source``; what is moved stays moved. Answers the ``MoveTask``.
 
-    Error ``MoveTaskNotFound`` for one that does not exist or does not run any more.
+    Errors: ``QueueNotFound``, ``MoveTaskNotFound`` for a task that is not of this queue or does not run any more.
     """
 
+    source: str
     task: bytes
 
 

@@ -38,8 +38,8 @@ _PASSED_MAX = 256
 CHANGING = frozenset({commands.CreateQueue, commands.DeleteQueue, commands.SetQueue, commands.EditQueue})
 """The commands after which what is known of their queue may be wrong."""
 
-_OF_SOURCE = frozenset({commands.StartMove, commands.ListMoves})
-_OF_NO_QUEUE = frozenset({commands.CreateQueue, commands.ListQueues, commands.CancelMove})
+_OF_SOURCE = frozenset({commands.StartMove, commands.CancelMove, commands.ListMoves})
+_OF_NO_QUEUE = frozenset({commands.CreateQueue, commands.ListQueues})
 
 
 class Exchange(Protocol):

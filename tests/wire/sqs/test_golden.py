@@ -140,7 +140,7 @@ PAIRS = [
     Pair(
         "CancelMessageMoveTask",
         {"TaskHandle": HANDLE},
-        core.CancelMove(task=ID),
+        core.CancelMove(source=QUEUE, task=ID),
         TASK,
         {"ApproximateNumberOfMessagesMoved": 2},
     ),

@@ -8,6 +8,7 @@ import pytest
 from tests.wire.sqs.asking import CONTEXT, ID, ID_TEXT, QUEUE, answer, ask, refusal
 from veilmq.core import redrive
 from veilmq.core.commands import CancelMove, ListMoves, StartMove
+from veilmq.core.errors import QueueNotFound
 from veilmq.core.results import MoveStatus, MoveTask
 from veilmq.wire.sqs import SqsError, errors
 from veilmq.wire.sqs.moves import task_handle, task_of
@@ -42,7 +43,7 @@ def test_a_start_that_says_only_where_from() -> None:
 def test_a_handle_is_what_that_of_aws_is() -> None:
     """Base64 of JSON with the task's id and the source."""
     assert json.loads(b64decode(HANDLE, validate=True)) == {"taskId": ID_TEXT, "sourceArn": ARN}
-    assert ask("CancelMessageMoveTask", TaskHandle=HANDLE).command == CancelMove(task=ID)
+    assert ask("CancelMessageMoveTask", TaskHandle=HANDLE).command == CancelMove(source=QUEUE, task=ID)
     assert answer("CancelMessageMoveTask", task(), TaskHandle=HANDLE) == {"ApproximateNumberOfMessagesMoved": 3}
 
 
@@ -130,6 +131,13 @@ def test_a_task_that_failed_says_why_as_aws_does(failure: str, reason: str) -> N
     (told,) = answer("ListMessageMoveTasks", [task(MoveStatus.FAILED, failure)], SourceArn=ARN)["Results"]
     assert (told["Status"], told["FailureReason"]) == ("FAILED", reason)
     assert "TaskHandle" not in told
+
+
+def test_a_task_whose_queue_is_gone_cannot_be_cancelled() -> None:
+    """It is the source that does not exist."""
+    reply = ask("CancelMessageMoveTask", TaskHandle=HANDLE).encode(QueueNotFound(QUEUE))
+    assert reply.code == errors.RESOURCE_NOT_FOUND.name
+    assert b"specified for the SourceArn parameter doesn't exist" in reply.body
 
 
 def test_a_queue_without_tasks_has_an_empty_list() -> None:

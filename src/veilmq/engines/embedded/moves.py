@@ -100,10 +100,10 @@ class Moves:
 
     def cancel(self, command: commands.CancelMove, now_ms: int) -> MoveTask:
         """End a task that is running."""
-        for task in self._running.values():
-            if task.id == command.task and self._source(task) is not None:
-                return _told(self._put(task._replace(status=MoveStatus.CANCELLED.value)))
-        raise MoveTaskNotFound
+        task = self._running.get(self._catalog.queue(command.source).number)
+        if task is None or task.id != command.task:
+            raise MoveTaskNotFound
+        return _told(self._put(task._replace(status=MoveStatus.CANCELLED.value)))
 
     def list(self, command: commands.ListMoves, now_ms: int) -> list[MoveTask]:
         """Tell the latest tasks of a queue, newest first."""

@@ -76,8 +76,8 @@ def start_message_move_task(request: StartMessageMoveTaskRequest, context: Reque
 
 def cancel_message_move_task(request: CancelMessageMoveTaskRequest, context: RequestContext) -> Plan:
     """CancelMessageMoveTask: stops a running task; what is moved stays moved."""
-    task = task_of(required("TaskHandle", request.task_handle), context)
-    return Plan(commands.CancelMove(task=task), _cancelled)
+    source, task = task_of(required("TaskHandle", request.task_handle), context)
+    return Plan(commands.CancelMove(source=source, task=task), _cancelled)
 
 
 def list_message_move_tasks(request: ListMessageMoveTasksRequest, context: RequestContext) -> Plan:
@@ -100,18 +100,22 @@ def task_handle(task: MoveTask, context: RequestContext) -> str:
     return b64encode(msgspec.json.encode(handle)).decode()
 
 
-def task_of(handle: str, context: RequestContext) -> bytes:
-    """Return the id of the task that ``handle`` names; raises InvalidParameterValue, ResourceNotFoundException."""
+def task_of(handle: str, context: RequestContext) -> tuple[str, bytes]:
+    """Return the queue and the id of the task that ``handle`` names.
+
+    Raises InvalidParameterValue, and ResourceNotFoundException where the queue is not the caller's.
+    """
     try:
         read = _handle.decode(b64decode(handle, validate=True))
         task = UUID(read.task_id).bytes
     except (ValueError, msgspec.MsgspecError, RecursionError):
         raise SqsError(INVALID_PARAMETER_VALUE, "Value for parameter TaskHandle is invalid.") from None
-    _queue(_SOURCE, read.source_arn, context)
-    return task
+    return _queue(_SOURCE, read.source_arn, context), task
 
 
 def _cancelled(result: Any) -> CancelMessageMoveTaskResult:
+    if isinstance(result, QueueNotFound):
+        raise _missing(_SOURCE)
     task: MoveTask = answered(result)
     return CancelMessageMoveTaskResult(approximate_number_of_messages_moved=task.messages_moved)
 
