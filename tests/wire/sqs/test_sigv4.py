@@ -274,6 +274,16 @@ def test_a_target_that_is_not_signed_is_refused_from_a_known_client_too() -> Non
     assert (error.code, "'X-Amz-Target' must be" in error.message) == (errors.SIGNATURE_DOES_NOT_MATCH, True)
 
 
+def test_a_fragment_does_not_hide_a_path_that_was_not_signed() -> None:
+    """The canonical form of the changed target is that of the one that was signed."""
+    request = signed(path="/111122223333/jobs", body=b"Action=PurgeQueue")
+    assert verify(verifier(), request) is ALICE
+    changed = request._replace(target=b"/111122223333/other#/../jobs")
+    assert canonical.path(changed.target) == request.target
+    error = refusal(changed)
+    assert (error.code, "fragment" in error.message) == (errors.SIGNATURE_DOES_NOT_MATCH, True)
+
+
 def test_the_parts_of_the_header_may_have_any_order() -> None:
     """The second time too."""
     by, good = verifier(), signed()
@@ -287,7 +297,7 @@ def test_the_parts_of_the_header_may_have_any_order() -> None:
 
 def test_wrong_dates_are_refused() -> None:
     good = signed()
-    for date in (b"2015-08-30", b"20150830T1236ZZZ", b"20150830 123600Z", b"2015083xT123600Z"):
+    for date in (b"2015-08-30", b"20150830T1236ZZZ", b"20150830 123600Z", b"2015083xT123600Z", b"20150830T240000Z"):
         error = refusal(good._replace(headers={**good.headers, b"x-amz-date": date}))
         assert error.code is errors.INCOMPLETE_SIGNATURE
     error = refusal(

@@ -10,6 +10,7 @@ that kind was genuine, so that nobody but a holder of a key can make it be remem
 signed headers and four runs of SHA-256, all in C.
 """
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -45,7 +46,7 @@ _INNER = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER = bytes(byte ^ 0x5C for byte in range(256))
 _REMEMBERED_MAX = 1_024
 _TARGET = b"x-amz-target"  # names the action
-_DATE_CHARACTERS = 16
+_DATE = re.compile(rb"[0-9]{8}T(?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9]Z")  # a day's key must not outlive its day
 _DAY_CHARACTERS = 8
 _QUERY = (b"X-Amz-Algorithm", b"X-Amz-Credential", b"X-Amz-Date", b"X-Amz-Expires", b"X-Amz-SignedHeaders")
 _QUERY_SIGNATURE = b"X-Amz-Signature"
@@ -210,7 +211,7 @@ class _Scope:
 
     def set_date(self, date: bytes) -> None:
         """Take the date of a request: ``20260131T235959Z``; raises ``SqsError`` for another form or day."""
-        if len(date) != _DATE_CHARACTERS or not (date[:8] + date[9:15]).isdigit() or date[8:9] + date[15:] != b"TZ":
+        if not _DATE.fullmatch(date):
             raise _incomplete("Date must be in ISO-8601 'basic format', like 20260131T235959Z.")
         if date[:_DAY_CHARACTERS] != self.day:
             raise _does_not_match(f"Date in Credential scope does not match YYYYMMDD from {_text(date)}.")
@@ -246,6 +247,12 @@ class _Scope:
 
 
 def _split(target: bytes) -> tuple[bytes, list[Pair]]:
+    """Return path and parameters; refuses a fragment, which no target has (RFC 9112, 3.2).
+
+    The dots behind one would free the signed path of what stands before it, and that is what the queue is read from.
+    """
+    if b"#" in target:
+        raise _does_not_match("The target of a signed request must not have a fragment (#...).")
     path, _, query = target.partition(b"?")
     return path, canonical.pairs(query)
 
