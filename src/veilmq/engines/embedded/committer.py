@@ -3,8 +3,10 @@
 COMMIT blocks for the length of a sync and needs no Python, so in a thread it costs one release of the GIL and the loop
 goes on parsing. But handing over costs too (two switches of threads, and the loop has the GIL first): where syncs are
 quick, a batch in place was measured at 10 % more requests a second. So the usual length of a sync decides, batch by
-batch, and a commit that moves the log always has the thread: a slow disk keeps the loop once, then no more. One batch
-is under way at a time. A store in memory has nothing to wait for and always commits in place.
+batch, and a commit that moves the log always has the thread. Only commits in place tell that length: in the thread the
+wait for the GIL would count too. So while the thread has the commits, a few are made in place to look again: a slow
+disk keeps the loop for one sync in many. One batch is under way at a time. A store in memory has nothing to wait for
+and always commits in place.
 """
 
 import asyncio
@@ -18,6 +20,8 @@ from veilmq.engines.embedded.space import Space
 
 _QUICK_S = 0.001
 _SYNCS_REMEMBERED = 8
+_COMMITS_PER_LOOK = 64
+_COMMITS_PER_QUICK = 16  # so many more for each time that a look took as long as a quick sync may
 
 Committed = Callable[[BaseException | None], object]
 """Called in the event loop's thread with what went wrong, ``None`` when the batch is durable."""
@@ -51,20 +55,27 @@ class Committer:
 class ThreadCommitter(Committer):
     """Commits in a thread of its own, but for syncs that are usually quicker than the hand-over is worth."""
 
-    def __init__(self, *, journal: Journal, space: Space, committed: Committed) -> None:
-        """Start the thread; called in the event loop."""
+    def __init__(
+        self, *, journal: Journal, space: Space, committed: Committed, stopwatch: Callable[[], float] = stopwatch_s
+    ) -> None:
+        """Start the thread; called in the event loop. ``stopwatch`` gives seconds."""
         super().__init__(journal=journal, space=space, committed=committed)
         self._loop = asyncio.get_running_loop()
-        self._usual_s = _QUICK_S
+        self._stopwatch = stopwatch
+        self._usual_s = 0.0
+        self._commits_to_look = 0
         self._work: SimpleQueue[bool] = SimpleQueue()
         self._thread = Thread(target=self._run, name="veilmq-committer", daemon=True)
         self._thread.start()
 
     def commit(self) -> None:
         """Have the batch made durable; ``committed`` follows, before or after this returns."""
-        if self._usual_s < _QUICK_S and not self._journal.moves_log:
+        if self._journal.moves_log:
+            self._work.put(True)
+        elif self._usual_s < _QUICK_S or self._commits_to_look <= 0:
             self._committed(self._timed_try())
         else:
+            self._commits_to_look -= 1
             self._work.put(True)
 
     def close(self) -> None:
@@ -74,12 +85,12 @@ class ThreadCommitter(Committer):
 
     def _run(self) -> None:
         while self._work.get():
-            self._loop.call_soon_threadsafe(self._committed, self._timed_try())
+            self._loop.call_soon_threadsafe(self._committed, self._try())
 
     def _timed_try(self) -> BaseException | None:
-        is_usual = not self._journal.moves_log
-        started_s = stopwatch_s()
+        started_s = self._stopwatch()
         error = self._try()
-        if is_usual:
-            self._usual_s += (stopwatch_s() - started_s - self._usual_s) / _SYNCS_REMEMBERED
+        took_s = self._stopwatch() - started_s
+        self._usual_s += (took_s - self._usual_s) / _SYNCS_REMEMBERED
+        self._commits_to_look = _COMMITS_PER_LOOK + int(_COMMITS_PER_QUICK * took_s / _QUICK_S)
         return error
