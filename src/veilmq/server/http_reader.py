@@ -41,6 +41,7 @@ class RequestReader:
         "_headers",
         "_headers_max",
         "_heads",
+        "_known",
         "_large",
         "_lessons",
         "_limits",
@@ -75,6 +76,7 @@ class RequestReader:
         self._line = line
         self._limits = limits
         self._heads = heads
+        self._known = heads.by_bytes
         self._lessons = LESSONS
         self._segment = b""
         self._complete = complete
@@ -115,7 +117,7 @@ class RequestReader:
     def _is_known(self, segment: bytes) -> bool:
         """Hand on a request that is the segment and has a known head."""
         end = segment.find(END) + len(END)
-        head = self._heads.get(segment[:end])
+        head = self._known.get(segment[:end])
         if head is None or len(segment) - end != head.body_bytes:
             return False
         self._lessons = LESSONS
