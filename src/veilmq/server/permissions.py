@@ -64,14 +64,15 @@ class Unknown(Exception):
 class _Kept(msgspec.Struct, eq=False):
     """What is known of one queue; ``waiting`` while nothing is. ``policy`` was read of ``text``.
 
-    ``passed`` has the callers and actions that always pass.
+    ``passed`` has the callers, actions and (where the policy asks for them) addresses that always pass.
     """
 
     owner: str
     stale_at_s: float
-    passed: set[tuple[str, str]] = msgspec.field(default_factory=set)
+    passed: set[tuple[str, str, str | None]] = msgspec.field(default_factory=set)
     text: str = ""
     policy: Policy | None = None
+    asks_address: bool = False
     waiting: "list[_Waiting] | None" = None
 
 
@@ -132,7 +133,8 @@ class Permissions:
         if exchange.started_s >= kept.stale_at_s:
             kept.stale_at_s = exchange.started_s + FRESH_S
             self._engine.submit(commands.ShowQueue(queue=queue), partial(self._learn, queue, kept))
-        if (caller.arn, exchange.action) not in kept.passed:
+        address = exchange.request.source_ip() if kept.asks_address else None
+        if (caller.arn, exchange.action, address) not in kept.passed:
             self._judge(queue, kept, exchange, caller)
 
     def wait(self, exchange: Exchange, command: Command, again: Again) -> Pending:
@@ -177,7 +179,8 @@ class Permissions:
         if policy is None or not policy.varies(asked.action):
             if len(kept.passed) >= _PASSED_MAX:
                 kept.passed.clear()
-            kept.passed.add((caller.arn, exchange.action))
+            address = exchange.request.source_ip() if kept.asks_address else None
+            kept.passed.add((caller.arn, exchange.action, address))
 
     def _learn(self, queue: str, kept: _Kept, result: Any) -> None:
         """Take the engine's answer about a queue, and let those go on that waited for it."""
@@ -193,7 +196,7 @@ class Permissions:
         text = view.settings.policy
         if text == kept.text:
             return
-        kept.text, kept.policy = text, None
+        kept.text, kept.policy, kept.asks_address = text, None, False
         kept.passed.clear()
         if not text:
             return
@@ -202,6 +205,7 @@ class Permissions:
         except PolicyError as error:  # it was fit when it was set, by another version
             log.error("the policy of %s cannot be read, so nobody may do anything: %s", view.queue, error)
             kept.policy = NOBODY
+        kept.asks_address = kept.policy.asks_address
 
     def _denied(self, queue: str, policy: Policy | None, asked: Asked) -> SqsError:
         forbidden = policy is not None and policy.verdict(asked) is Verdict.DENY

@@ -223,13 +223,17 @@ def test_a_deny_wins_wherever_it_stands(effects: list[str], verdict: Verdict) ->
 
 
 def test_a_policy_knows_on_which_actions_its_verdict_may_change() -> None:
-    """Time and address are looked at each time; the caller's name need not be."""
+    """Time is looked at each time; who asks, and from where, need not be."""
     changing = policy(statement(**when("DateLessThan", "aws:CurrentTime", NOW)))
     assert changing.varies("sendmessage")
     assert not changing.varies("receivemessage")
     assert changing.verdict(asked(BOB, now_s=1_699_999_999)) is ALLOW
     assert changing.verdict(asked(BOB)) is NOTHING
-    assert not policy(statement(**when("StringEquals", "aws:username", "bob"))).varies("sendmessage")
+    by_name = policy(statement(**when("StringEquals", "aws:username", "bob")))
+    by_address = policy(statement(**when("IpAddress", "aws:SourceIp", "10.0.0.0/8")))
+    assert not by_name.varies("sendmessage")
+    assert not by_address.varies("sendmessage")
+    assert (by_name.asks_address, by_address.asks_address) == (False, True)
 
 
 def test_the_owner_needs_no_policy_and_others_do() -> None:

@@ -25,7 +25,7 @@ from veilmq.core.limits import (
 )
 from veilmq.wire.sqs.callers import Caller
 from veilmq.wire.sqs.errors import shown
-from veilmq.wire.sqs.policy_conditions import OF_CALLER, Asked, Condition, PolicyError, glob, read_conditions
+from veilmq.wire.sqs.policy_conditions import SOURCE_IP, VARYING, Asked, Condition, PolicyError, glob, read_conditions
 
 GRANTABLE = (
     "SendMessage",
@@ -103,7 +103,7 @@ class _Statement(NamedTuple):
 class Policy:
     """One document, read for one queue."""
 
-    __slots__ = ("_by_action", "_varying")
+    __slots__ = ("_by_action", "_varying", "asks_address")
 
     def __init__(self, statements: Iterable[_Statement]) -> None:
         """``statements`` are those on the queue."""
@@ -111,11 +111,13 @@ class Policy:
         self._by_action = {
             action: tuple(statement for statement in ordered if action in statement.actions) for action in _ACTIONS
         }
-        self._varying = frozenset(
-            action
+        keys = {
+            action: {condition.key for statement in found for condition in statement.conditions}
             for action, found in self._by_action.items()
-            if any(condition.key not in OF_CALLER for statement in found for condition in statement.conditions)
-        )
+        }
+        self._varying = frozenset(action for action, found in keys.items() if not VARYING.isdisjoint(found))
+        self.asks_address = any(SOURCE_IP in found for found in keys.values())
+        """Whether the verdict may depend on where a request comes from."""
 
     def verdict(self, asked: Asked) -> Verdict:
         """Return what the policy says of a request."""
@@ -125,7 +127,7 @@ class Policy:
         return Verdict.NOTHING
 
     def varies(self, action: str) -> bool:
-        """Tell whether the verdict on ``action`` may differ from one request of a caller to the next."""
+        """Tell whether the verdict on ``action`` may differ between requests of a caller from one address."""
         return action in self._varying
 
 

@@ -72,8 +72,9 @@ KEYS: dict[str, Tell] = {
 }
 """Key, in lower case → what it is of a request."""
 
-OF_CALLER = frozenset({key for key in KEYS if "principal" in key} | {"aws:userid", "aws:username"})
-"""The keys that tell the same of each request of a caller."""
+SOURCE_IP = "aws:sourceip"
+VARYING = frozenset({"aws:useragent", "aws:currenttime", "aws:epochtime"})
+"""The keys that may tell something else of each request of a caller from one address."""
 
 
 class Condition(NamedTuple):
