@@ -292,6 +292,24 @@ def test_whoever_waits_is_told_when_retention_frees_a_group(fifo: Host) -> None:
     assert any(wake <= fifo.clock.now_ms() for wake in wakes)
 
 
+def test_whoever_waits_is_told_by_the_command_that_comes_before_the_janitor(fifo: Host) -> None:
+    """Which looks once a second: who asks for the counters between two looks deletes what has ended."""
+    fifo.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    send(fifo, "c1")
+    fifo.advance(500)
+    send(fifo, "a1")
+    receive(fifo, timeout_s=600)
+    fifo.advance(30_000)
+    send(fifo, "a2")
+    fifo.advance(29_500)
+    wakes: list[int] = []
+    fifo.engine.watch(QUEUE, wakes.append)
+    fifo.advance(600)
+    assert wakes == []
+    assert fifo.counts() == (1, 0, 0)
+    assert wakes == [fifo.clock.now_ms()]
+
+
 # Deduplication and sequence numbers.
 
 

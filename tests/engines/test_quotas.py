@@ -229,6 +229,48 @@ def test_a_fifo_queue_at_its_quota_is_silent(host: Host) -> None:
     assert len(host.receive(10, queue=queue)) == 3
 
 
+@pytest.mark.parametrize("way", ["delete", "release", "retention"])
+def test_whoever_waits_for_a_place_of_a_fifo_queue_is_told(host: Host, way: str) -> None:
+    """When a message in flight is deleted, released, or ends: all of these free a place."""
+    queue = "a/orders"
+    host.do(commands.CreateQueue(queue=queue, settings={"fifo": True, "retention_s": 60}))
+    host.do(commands.Send(queue=queue, messages=tuple(grouped(f"m{number}", f"g{number}") for number in range(3))))
+    taken = host.receive(10, queue=queue, timeout_s=3_600)
+    host.advance(30_000)
+    host.do(commands.Send(queue=queue, messages=(grouped("young", "young"),)))
+    assert host.receive(10, queue=queue) == []
+    wakes: list[int] = []
+    host.engine.watch(queue, wakes.append)
+    match way:
+        case "delete":
+            host.delete(taken[0].receipt, queue=queue)
+        case "release":
+            host.change(taken[0].receipt, 0, queue=queue)
+        case "retention":
+            host.advance(31_000)
+    assert any(wake <= host.clock.now_ms() for wake in wakes)
+    assert len(host.receive(1, queue=queue)) == 1
+
+
+def test_a_place_freed_by_the_end_of_a_dead_letter_is_told(host: Host) -> None:
+    """Dead letters end by when they were first sent: no floor passes over them."""
+    dead = "000000000000/dead"
+    host.create(dead, retention_s=60, in_flight_max=1)
+    host.do(commands.SetQueue(queue=QUEUE, settings={"dead_letter_queue": dead, "receives_max": 1}))
+    host.send("old")
+    host.advance(30_000)
+    host.send("young")
+    host.receive(10, timeout_s=0)
+    assert host.receive(10) == []
+    assert host.receive_one(queue=dead, timeout_s=3_600).body == "old"
+    assert host.receive(queue=dead) == []
+    wakes: list[int] = []
+    host.engine.watch(dead, wakes.append)
+    host.advance(31_000)
+    assert any(wake <= host.clock.now_ms() for wake in wakes)
+    assert host.receive_one(queue=dead).body == "young"
+
+
 def grouped(body: str, group: str) -> commands.NewMessage:
     """Return a message of a group with a deduplication id of its own."""
     return commands.NewMessage(body=body, size_bytes=len(body), group=group, dedup_id=body)

@@ -68,9 +68,7 @@ class Sweeper:
             left = left or not lane.swept
             effort_left -= _LOOK_ROWS + rows
             if rows and queue is not None:
-                queue.give_place(now_ms)
-            if queue is not None and queue.settings.fifo:
-                queue.rouse_groups(now_ms)  # what retention ended in flight blocks its group no more
+                queue.ended(now_ms)
             if effort_left <= 0:
                 return Swept(more=True, look_at_ms=now_ms)
         more = self._give_back() or left or self._pauses.next_end_ms() <= now_ms

@@ -99,7 +99,19 @@ class Queue:
         """Put everything past its retention out of reach."""
         for lane in self.lanes:
             if now_ms >= lane.expires_at_ms:
-                lane.expire(now_ms, self.settings.retention_s)
+                self._expire(lane, now_ms)
+
+    def _expire(self, lane: Lane, now_ms: int) -> None:
+        messages = lane.counters.messages
+        lane.expire(now_ms, self.settings.retention_s)
+        if lane.counters.messages < messages:
+            self.ended(now_ms)
+
+    def ended(self, now_ms: int) -> None:
+        """Tell the watch that messages were deleted for their age: they may have taken places, or blocked groups."""
+        self.give_place(now_ms)
+        if self.settings.fifo:
+            self.rouse_groups(now_ms)
 
     def receive(
         self,
@@ -175,17 +187,20 @@ class Queue:
         """
         if self.at_limit:
             due_ms = min((lane.next_place_ms(now_ms) for lane in self.lanes), default=NEVER_MS)
-            return None if due_ms == NEVER_MS else due_ms
-        due_ms = NEVER_MS
-        if self.settings.fifo:
-            lane = self._first_lane(now_ms)
-            due_ms = NEVER_MS if lane is None else lane.next_due_ms(now_ms)
         else:
-            for lane in self.lanes:
-                due_ms = min(due_ms, lane.next_due_ms(now_ms))
-                if due_ms == now_ms:
-                    break
+            due_ms = self._next_message_ms(now_ms)
         return None if due_ms == NEVER_MS else due_ms
+
+    def _next_message_ms(self, now_ms: int) -> int:
+        if self.settings.fifo:
+            first = self._first_lane(now_ms)
+            return NEVER_MS if first is None else first.next_due_ms(now_ms)
+        due_ms = NEVER_MS
+        for lane in self.lanes:
+            due_ms = min(due_ms, lane.next_due_ms(now_ms))
+            if due_ms == now_ms:
+                break
+        return due_ms
 
     def counts(self, now_ms: int) -> QueueCounts:
         """Tell how many messages are in which state."""
@@ -194,7 +209,7 @@ class Queue:
         oldest_ms = []
         for lane in self.lanes:
             if lane.sweep(_SWEEP_ROWS_MAX):  # rows that the janitor has not come to yet would be counted
-                self.give_place(now_ms)
+                self.ended(now_ms)
             counters = lane.catch_up(now_ms)
             in_flight += counters.in_flight
             delayed += counters.delayed
@@ -211,16 +226,16 @@ class Queue:
         for lane in self.lanes:
             if lane.number == number:
                 if now_ms >= lane.expires_at_ms:
-                    lane.expire(now_ms, self.settings.retention_s)
+                    self._expire(lane, now_ms)
                 lease = lane.find(position)
                 return None if lease is None else (lane, lease)
         return None
 
     def rouse_groups(self, now_ms: int) -> None:
-        """Tell the watch when the next group of a FIFO queue may give a message."""
+        """Tell the watch when the next group of a FIFO queue may give a message; of places, the next receive knows."""
         if self.wake is not None:
-            due_ms = self.next_due_ms(now_ms)
-            if due_ms is not None:
+            due_ms = self._next_message_ms(now_ms)
+            if due_ms != NEVER_MS:
                 self.wake(due_ms)
 
     def rouse(self, due_ms: int) -> None:
