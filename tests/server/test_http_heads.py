@@ -68,6 +68,17 @@ def test_only_a_request_that_fills_its_segment_is_remembered() -> None:
     assert heads.by_bytes == {HEAD: head}
 
 
+def test_a_head_behind_the_rest_of_a_body_is_not_remembered_with_it() -> None:
+    """Else a client could teach the server to take one request for another, on every connection."""
+    rest, other = b"GET /one HTTP/1.1\r\nX: ", b"GET /other HTTP/1.1\r\nHost: h\r\n\r\n"
+    before = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(rest)
+    heads = KnownHeads()
+    for _ in range(2):
+        assert [each[1] for each in read([before, rest + other], heads)] == [b"/", b"/other"]
+    assert heads.by_bytes == {}
+    assert [each[1] for each in read([rest + other], heads)] == [b"/one"]
+
+
 def test_memory_is_bounded() -> None:
     heads = KnownHeads()
     for n in range(10_000):

@@ -103,7 +103,7 @@ class RequestReader:
         if self._lessons and self.resting and self._is_known(segment):
             return
         self._large = len(segment) > self._small_bytes_max
-        self._segment = segment
+        self._segment = segment if self.resting else b""  # else a head in it may not begin where it begins
         try:
             try:
                 self._parser.feed_data(segment)
