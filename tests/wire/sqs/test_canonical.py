@@ -29,6 +29,12 @@ def test_a_path_is_freed_of_dots_and_encoded_once_more(raw: bytes, form: bytes) 
     assert (canonical.path(raw), canonical.path(raw)) == (form, form)
 
 
+def test_long_paths_are_not_remembered() -> None:
+    """A thousand of the longest would take some thirty MiB."""
+    assert canonical.path(b"/" + b"a" * 600) == b"/" + b"a" * 600
+    assert max(map(len, canonical._paths)) <= 512
+
+
 @pytest.mark.parametrize(
     ("raw", "form"),
     [

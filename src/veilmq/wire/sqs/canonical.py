@@ -12,19 +12,22 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 _KEPT_IN_PATH = "/~"
 _KEPT_IN_QUERY = "~"
 _REMEMBERED_MAX = 1_024
+_REMEMBERED_BYTES_MAX = 512
 _paths: dict[bytes, bytes] = {b"": b"/", b"/": b"/"}
 
 Pair = tuple[bytes, bytes]
 
 
 def path(raw: bytes) -> bytes:
-    """Return the canonical form of the path of a target; the last ones are remembered."""
+    """Return the canonical form of the path of a target; the last ones are remembered, unless they are long."""
     known = _paths.get(raw)
     if known is not None:
         return known
-    if len(_paths) >= _REMEMBERED_MAX:
-        _paths.clear()
-    found = _paths[raw] = quote_from_bytes(_without_dots(raw), _KEPT_IN_PATH).encode()
+    found = quote_from_bytes(_without_dots(raw), _KEPT_IN_PATH).encode()
+    if len(raw) <= _REMEMBERED_BYTES_MAX:
+        if len(_paths) >= _REMEMBERED_MAX:
+            _paths.clear()
+        _paths[raw] = found
     return found
 
 
