@@ -424,6 +424,23 @@ def test_many_dead_letters_that_end_at_once_are_never_delivered(host: Host) -> N
     assert host.counts(DEAD) == (1, 0, 0)
 
 
+def test_a_longer_retention_counts_for_all_dead_letters_that_come_from_then_on(host: Host) -> None:
+    """However far the shorter one had come: what it ended is gone, and nothing else."""
+    create(host, DEAD, retention_s=60)
+    create(host, QUEUE, dead_letter_queue=DEAD, receives_max=1, retention_s=LONG_S)
+    host.send("ends", "waits")
+    host.receive(1, timeout_s=0)
+    host.receive(1, timeout_s=600)
+    assert host.receive(1) == []
+    assert host.counts(DEAD) == (1, 0, 0)
+    host.advance(60_001)
+    assert host.counts(DEAD) == (0, 0, 0)
+    change(host, DEAD, retention_s=LONG_S)
+    host.advance(600_000)
+    assert host.receive(10) == []
+    assert bodies(host, DEAD) == ["waits"]
+
+
 def test_a_purge_of_the_dead_letter_queue_takes_all(kept: Host) -> None:
     """Moved messages are messages of that queue."""
     pair(kept, receives_max=1)

@@ -223,9 +223,9 @@ class Journal(Database):
         rows = self.rows("first_sent_between", start, end)
         return Sent(*rows[0]) if rows else None
 
-    def moved_until(self, lane: int, first_sent_until_ms: int, floor: int, count: int) -> list[int]:
-        """Return up to ``count`` positions, from ``floor`` on, of moved messages first sent up to that instant."""
-        return [position for (position,) in self.rows("moved_until", lane, first_sent_until_ms, floor, count)]
+    def moved_until(self, lane: int, first_sent_until_ms: int, start: int, end: int, count: int) -> list[int]:
+        """Return up to ``count`` positions in ``[start, end)`` of moved messages first sent up to that instant."""
+        return [position for (position,) in self.rows("moved_until", lane, first_sent_until_ms, start, end, count)]
 
     def first_moved_ms(self, lane: int) -> int | None:
         """Return when the first of the lane's moved messages was first sent; ``None`` when it has none."""

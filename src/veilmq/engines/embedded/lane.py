@@ -45,6 +45,7 @@ class Lane:
         "_fresh",
         "_hidden",
         "_journal",
+        "_moved_end",
         "_moved_left",
         "_moved_until_ms",
         "counters",
@@ -75,6 +76,7 @@ class Lane:
         self.expires_at_ms = 0 if row.messages else NEVER_MS  # not later than the first message's end of retention
         self.has_moved = stored  # whether it may hold messages whose retention counts from before they came here
         self._moved_until_ms = 0  # those of them first sent up to then are past it
+        self._moved_end = 0  # and stand before this position: what came later is judged by the retention in force then
         self._moved_left = False  # whether any such are not deleted yet
         self._journal = journal
         self._direct = _new_series(
@@ -201,7 +203,7 @@ class Lane:
             self._fresh.take()
             lease = Lease(row.position, self.number, NO_ROW, group_key=row.group_key)
         self._journal.batch_bytes += len(row.body)
-        if row.first_sent_at_ms is not None and row.first_sent_at_ms <= self._moved_until_ms:
+        if row.first_sent_at_ms is not None and self._is_past(row):
             return self._take_behind(lease, now_ms)
         return row, lease, self
 
@@ -269,7 +271,7 @@ class Lane:
     def find(self, position: int) -> Lease | None:
         """Return the lease of the message at ``position``, ``None`` when the message is gone."""
         lease = None if self._is_expired(position) else self._hidden.get(position)
-        if lease is not None and self._moved_left and self._has_ended(position):
+        if lease is not None and self._moved_left and self._is_past(self._journal.message_at(position)):
             return None
         return lease
 
@@ -317,18 +319,24 @@ class Lane:
         They stand anywhere in the lane, so no floor passes over them. Those that are left are not delivered either.
         (How far an earlier, shorter retention had come is not stored: a process that ends just then forgets it.)
         """
-        self._moved_until_ms = max(self._moved_until_ms, now_ms - retention_ms)
+        until_ms = now_ms - retention_ms
+        if until_ms > self._moved_until_ms or not self._moved_left:
+            self._moved_until_ms, self._moved_end = until_ms, self._direct.next
         self._sweep_moved(_MOVED_PER_COMMAND)
         first_ms = self._journal.first_moved_ms(self.number)
         self.has_moved = first_ms is not None
         return NEVER_MS if first_ms is None else max(now_ms, first_ms + retention_ms)
 
-    def _has_ended(self, position: int) -> bool:
-        first_sent_at_ms = self._journal.message_at(position).first_sent_at_ms
-        return first_sent_at_ms is not None and first_sent_at_ms <= self._moved_until_ms
+    def _is_past(self, row: MessageRow) -> bool:
+        first_sent_at_ms = row.first_sent_at_ms
+        return (
+            first_sent_at_ms is not None and first_sent_at_ms <= self._moved_until_ms and row.position < self._moved_end
+        )
 
     def _sweep_moved(self, rows_max: int) -> int:
-        gone = self._journal.moved_until(self.number, self._moved_until_ms, self._direct.floor, rows_max)
+        gone = self._journal.moved_until(
+            self.number, self._moved_until_ms, self._direct.floor, self._moved_end, rows_max
+        )
         leases = [self._hidden.get(position) for position in gone]
         for lease in leases:
             if lease is not None:

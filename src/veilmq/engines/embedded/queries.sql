@@ -212,9 +212,9 @@ DELETE FROM message WHERE position >= ? AND position < ?;
 DELETE FROM lease WHERE position >= ? AND position < ?;
 
 -- name: moved_until
--- Messages of a lane that were moved to it, first sent up to an instant: those behind the lane's floor.
+-- Messages of a lane that were moved to it, first sent up to an instant, from a position (inclusive) to another one.
 SELECT position FROM message
-WHERE position >> 41 = ? AND first_sent_at_ms <= ? AND position >= ? ORDER BY first_sent_at_ms LIMIT ?;
+WHERE position >> 41 = ? AND first_sent_at_ms <= ? AND position >= ? AND position < ? ORDER BY first_sent_at_ms LIMIT ?;
 
 -- name: first_moved
 SELECT min(first_sent_at_ms) FROM message WHERE position >> 41 = ? AND first_sent_at_ms IS NOT NULL;
