@@ -106,6 +106,11 @@ def test_numbers(text: str, good: bool) -> None:
         assert "'a'" in refused(attributes)
 
 
+def test_a_long_number_is_read_at_once() -> None:
+    """A million digits and a letter once took hours, and the whole server with them."""
+    assert "'a'" in refused({"a": {"DataType": "Number", "StringValue": "1" * 1_000_000 + "x"}})
+
+
 def test_ten_attributes_are_allowed_and_eleven_are_not() -> None:
     """The limit of SQS."""
     assert len(properties.decode(send({f"a{i}": TEXT for i in range(10)}).properties).attributes) == 10

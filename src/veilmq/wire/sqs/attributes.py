@@ -23,7 +23,7 @@ TRACE_HEADER = "AWSTraceHeader"
 
 _NAME = re.compile(r"(?!(?i:aws|amazon)\.)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _TYPE = re.compile(r"(String|Number|Binary)(\..+)?", re.DOTALL)
-_NUMBER = re.compile(r"[+-]?(?=\.?[0-9])([0-9]*)\.?([0-9]*)(?:[eE]([+-]?[0-9]{1,6}))?")
+_NUMBER = re.compile(r"[+-]?(?=\.?[0-9])([0-9]*+)\.?([0-9]*+)(?:[eE]([+-]?[0-9]{1,6}))?")  # never backtracks
 _NUMBER_DIGITS_MAX = 38
 _NUMBER_EXPONENT_MIN = -128
 _NUMBER_EXPONENT_MAX = 126
