@@ -4,12 +4,15 @@ import json
 import tracemalloc
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.wire.sqs.asking import CONTEXT, QUEUE, URL, ask
 from veilmq.core.commands import Delete, Send
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX, JSON_LARGE_BODY_BYTES, JSON_PUNCTUATION_MAX
 from veilmq.wire.sqs import SqsError, decode, errors
+from veilmq.wire.sqs.actions import ACTIONS
+from veilmq.wire.sqs.widths import narrowing
 
 PEAK_BYTES_MAX = 8 * HTTP_BODY_BYTES_MAX
 """Copies of the body, but nothing that grows with the number of its values."""
@@ -116,6 +119,15 @@ def test_the_widest_valid_batch_passes() -> None:
     call = ask("SendMessageBatch", Entries=entries)
     assert isinstance(call.command, Send)
     assert len(call.command.messages) == 10
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_every_member_of_a_large_request_is_read(action: str) -> None:
+    """By the name that its action has for it, as in a small one."""
+    request = ACTIONS[action].request
+    small = json.dumps({field.encode_name: field.name for field in msgspec.structs.fields(request)}).encode()
+    large = small[:-1] + b',"Foo":"' + b"x" * JSON_LARGE_BODY_BYTES + b'"}'
+    assert json.loads(narrowing(request)(large)) == json.loads(small)
 
 
 @pytest.mark.parametrize(("count", "told"), [(1_023, "1023"), (1_024, "more than 1023")])

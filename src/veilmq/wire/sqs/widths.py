@@ -16,7 +16,7 @@ import msgspec
 
 from veilmq.core.limits import JSON_PUNCTUATION_MAX, SQS_BATCH_ENTRIES_MAX, SQS_MESSAGE_ATTRIBUTES_MAX
 from veilmq.wire.sqs.errors import INVALID_PARAMETER_VALUE, SqsError, too_many_attributes, too_many_entries
-from veilmq.wire.sqs.shapes import Shape, wire_name
+from veilmq.wire.sqs.shapes import Shape
 
 Narrow = Callable[[bytes], bytes]
 """Body → the members that the action knows, none of them too wide; raises ``SqsError``, ``MsgspecError``."""
@@ -34,7 +34,10 @@ def narrowing(request: type[Shape]) -> Narrow:
     """Return the check of large bodies for the action that ``request`` is asked with."""
     fields = msgspec.structs.fields(request)
     members = msgspec.defstruct(
-        "Members", [(field.name, msgspec.Raw, _ABSENT) for field in fields], rename=wire_name, omit_defaults=True
+        "Members",
+        [(field.name, msgspec.Raw, _ABSENT) for field in fields],
+        rename={field.name: field.encode_name for field in fields},
+        omit_defaults=True,
     )
     collections = [(field.name, field.encode_name) for field in fields if _is_collection(field.type)]
     split = msgspec.json.Decoder(members).decode
