@@ -3,7 +3,8 @@
 Operators and keys are those of the IAM User Guide ("IAM JSON policy elements: Condition operators", "AWS global
 condition context keys"). Every key here has one value or none. What a key tells of no request here (``aws:SourceArn``,
 which only AWS's own services bring) is absent, and so is a key that nobody knows: a condition on it does not hold,
-unless its operator is a negated one, ends in ``IfExists`` or is ``Null``.
+unless its operator is a negated one, ends in ``IfExists``, begins with ``ForAllValues:`` or is ``Null``. With
+``ForAnyValue:`` before it none of them but ``Null`` holds, as there is no value that could.
 """
 
 import re
@@ -214,7 +215,7 @@ def _read_lines(operator: str, lines: object) -> Iterator[Condition]:
 
 def _read_line(name: str, key: str, values: list[str]) -> Condition:
     operator = name.lower()
-    for_all = operator.startswith(_ALL_VALUES)
+    for_all, for_any = operator.startswith(_ALL_VALUES), operator.startswith(_ANY_VALUE)
     operator = operator.removeprefix(_ALL_VALUES).removeprefix(_ANY_VALUE)
     tell = KEYS.get(key, _absent)
     if operator == "null":
@@ -227,7 +228,7 @@ def _read_line(name: str, key: str, values: list[str]) -> Condition:
     if found is None:
         raise PolicyError(f"there is no condition operator {name}")
     wanted = tuple(found.read(value) for value in values)
-    return Condition(key, tell, found.test, wanted, negated, negated or if_exists or for_all)
+    return Condition(key, tell, found.test, wanted, negated, (negated or if_exists or for_all) and not for_any)
 
 
 def _absent(asked: Asked) -> None:
