@@ -31,7 +31,7 @@ def _broken(report: Report) -> list[str]:
 def test_a_sound_folder_has_no_findings_and_its_facts(folder: Path) -> None:
     report = examine(folder)
     assert report.ok, _broken(report)
-    assert len(report.findings) == 18
+    assert len(report.findings) == 20
     assert (report.facts["queues"], report.facts["messages"], report.facts["leases"]) == (1, 7, 4)
 
 
@@ -98,6 +98,10 @@ def ordered(tmp_path: Path) -> Path:
             "UPDATE turn SET visible_at_ms = visible_at_ms - 1",
             "no ordered group has its turn before the end of its leases",
         ),
+        (
+            "UPDATE turn SET visible_at_ms = visible_at_ms + 1",
+            "every ordered group has its turn at an instant of one of its messages",
+        ),
     ],
 )
 def test_each_damage_to_groups_is_found(ordered: Path, damage: str, check: str) -> None:
@@ -105,6 +109,34 @@ def test_each_damage_to_groups_is_found(ordered: Path, damage: str, check: str) 
     connection.execute(damage)
     connection.close()
     assert check in _broken(examine(ordered))
+
+
+@pytest.fixture
+def fair(tmp_path: Path) -> Path:
+    store = Store(tmp_path)
+    store.create()
+    store.send_to("aaabbc")
+    store.receive(2)
+    store.close()
+    assert examine(tmp_path).ok
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DELETE FROM turn",
+        "UPDATE turn SET next_position = next_position + 1",
+        "UPDATE turn SET visible_at_ms = visible_at_ms + 1",
+    ],
+)
+def test_each_damage_to_fair_groups_is_found(fair: Path, damage: str) -> None:
+    connection = apsw.Connection(str(fair / DATABASE_NAME))
+    connection.execute(damage)
+    connection.close()
+    assert _broken(examine(fair)) == [
+        "every fair group that has messages never received has a turn, not behind the first of them"
+    ]
 
 
 @pytest.fixture

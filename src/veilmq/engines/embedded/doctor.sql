@@ -42,6 +42,14 @@ SELECT count(*), min(position) FROM lane JOIN message ON position >= direct_floo
 WHERE kind = 2 AND queue IS NOT NULL
 AND NOT EXISTS (SELECT 1 FROM turn WHERE turn.lane = number AND turn.group_key = message.group_key);
 
+-- name: every fair group that has messages never received has a turn, not behind the first of them
+SELECT count(*), min(message.position) FROM lane JOIN message ON position >= direct_floor AND position < direct_next
+WHERE kind = 1 AND queue IS NOT NULL AND NOT EXISTS (SELECT 1 FROM lease WHERE lease.position = message.position)
+AND NOT EXISTS (
+    SELECT 1 FROM turn WHERE turn.lane = number AND turn.group_key = message.group_key
+    AND next_position <= message.position AND visible_at_ms <= sent_at_ms
+);
+
 -- name: every turn of an ordered group has a message
 SELECT count(*), min(turn.group_key) FROM turn JOIN lane ON number = turn.lane
 WHERE kind = 2 AND queue IS NOT NULL AND NOT EXISTS (
@@ -64,6 +72,14 @@ WHERE kind = 2 AND queue IS NOT NULL AND visible_at_ms < (
     SELECT max(lease.visible_at_ms) FROM message JOIN lease USING (position)
     WHERE message.group_key = turn.group_key AND position >= direct_floor AND position < direct_next
     AND receive_count > 0
+);
+
+-- name: every ordered group has its turn at an instant of one of its messages
+SELECT count(*), min(turn.group_key) FROM turn JOIN lane ON number = turn.lane
+WHERE kind = 2 AND queue IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM message LEFT JOIN lease USING (position)
+    WHERE message.group_key = turn.group_key AND position >= number << 41 AND position < direct_next
+    AND turn.visible_at_ms = coalesce(lease.visible_at_ms, sent_at_ms)
 );
 
 -- name: every dead letter has its source, its receives and its times
