@@ -72,6 +72,15 @@ def test_a_group_that_sent_nothing_for_five_minutes_is_quiet() -> None:
     assert fairness.is_noisy(A, 0, NOW_MS + 5 * MINUTE_MS)
 
 
+def test_five_minutes_of_silence_count_also_when_nobody_looked() -> None:
+    fairness = in_flight(a=30)
+    assert fairness.is_noisy(A, 0, NOW_MS)
+    for _ in range(30):
+        fairness.ended(A, 0, NOW_MS)
+    fairness.sent(A, NOW_MS + 5 * MINUTE_MS)
+    assert not fairness.is_noisy(A, 0, NOW_MS + 5 * MINUTE_MS)
+
+
 def test_groups_that_ended_are_forgotten() -> None:
     fairness = Fairness()
     for group in range(10_000):

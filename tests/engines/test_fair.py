@@ -146,6 +146,84 @@ def test_delays_purge_and_retention_are_as_ever(host: Host) -> None:
     assert host.counts() == (0, 0, 0)
 
 
+def test_who_waits_is_told_of_messages_whose_group_has_just_become_noisy(host: Host) -> None:
+    """They step aside, but they can be had."""
+    send(host, NOISY, *(f"n{n}" for n in range(40)))
+    for _ in range(3):
+        host.receive(10, timeout_s=3_600)
+    assert host.due_ms() == host.clock.now_ms()
+
+
+def test_messages_that_are_changed_after_a_restart_are_in_flight_once(tmp_path: Path) -> None:
+    with hosting(tmp_path / "store") as host:
+        host.create()
+        send(host, NOISY, *(f"n{n}" for n in range(29)))
+        held = host.receive(29, timeout_s=3_600)
+        host.reopen()
+        for each in held[:5]:
+            host.change(each.receipt, 7_200)
+        send(host, NOISY, "n29")
+        host.advance(1)
+        send(host, QUIET, "q")
+        assert bodies(host, 2) == ["n29", "q"], "29 in flight are not noisy"
+
+
+def test_processing_is_recent_by_when_it_ended_not_by_when_that_was_seen(host: Host) -> None:
+    send(host, NOISY, "n")
+    send(host, QUIET, "a")
+    (long,) = host.receive(1, timeout_s=3_600)
+    host.advance(55_000)
+    host.receive(1, timeout_s=6)
+    host.advance(5_000)
+    host.delete(long.receipt)
+    host.advance(20 * MINUTE_MS)
+    send(host, QUIET, "b")
+    host.advance(1)
+    send(host, "other", "o")
+    assert bodies(host, 3) == ["a", "b", "o"], "6 of 66 s are less than a tenth, however long ago"
+
+
+def test_a_group_that_sends_with_delays_is_not_silent(host: Host) -> None:
+    crowd(host, 10)
+    host.advance(4 * MINUTE_MS)
+    host.do(commands.Send(queue=QUEUE, messages=(message("late", group=NOISY, delay_s=900),)))
+    host.advance(MINUTE_MS)
+    send(host, QUIET, "q")
+    assert bodies(host) == ["q"]
+
+
+def test_what_retention_ends_is_not_in_flight_any_more(host: Host) -> None:
+    host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    crowd(host, 0)
+    host.advance(MINUTE_MS)
+    assert host.counts() == (0, 0, 0)
+    host.advance(30 * MINUTE_MS)  # processing time is forgotten
+    send(host, NOISY, "n")
+    host.advance(1)
+    send(host, QUIET, "q")
+    assert bodies(host, 2) == ["n", "q"]
+
+
+def test_a_group_whose_first_message_is_past_its_retention_has_the_turn_of_its_next_one(host: Host) -> None:
+    host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    for group, body in (("a", "a1"), ("b", "b1"), ("a", "a2")):
+        send(host, group, body)
+        host.advance(1_000)
+    host.advance(57_000)
+    assert bodies(host, 10) == ["b1", "a2"]
+
+
+def test_no_message_that_stood_aside_is_given_twice_in_one_answer(host: Host) -> None:
+    in_flight = crowd(host, 0)
+    for each in in_flight[:20]:
+        host.change(each.receipt, 0)
+        host.advance(1)
+    send(host, QUIET, "q")
+    assert bodies(host) == ["q"], "the others step aside"
+    again = bodies(host, 10) + bodies(host, 10)
+    assert again == [each.body for each in in_flight[:20]]
+
+
 def test_a_quiet_group_is_found_at_once_behind_a_backlog(host: Host) -> None:
     """A receive reads no more of the backlog when it is ten times as long."""
     crowd(host, 200)

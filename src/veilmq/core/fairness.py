@@ -75,6 +75,8 @@ class Fairness:
         """Note that the group sent a message; only that of a noisy one matters."""
         tenant = self._tenants.get(group)
         if tenant is not None:
+            if now_ms - tenant.sent_at_ms >= _SILENCE_MS:
+                tenant.is_noisy = False
             tenant.sent_at_ms = now_ms
 
     def received(self, group: int, now_ms: int) -> None:
@@ -85,19 +87,24 @@ class Fairness:
         tenant.in_flight += 1
         self._in_flight += 1
 
-    def ended(self, group: int, held_ms: int, now_ms: int) -> None:
+    def ended(self, group: int, held_ms: int, ended_at_ms: int) -> None:
         """Count a message of the group out, deleted or returned after ``held_ms`` in flight."""
         tenant = self._tenants[group]
         tenant.in_flight -= 1
         self._in_flight -= 1
-        tenant.processed.add(held_ms, now_ms)
-        self._processed.add(held_ms, now_ms)
+        tenant.processed.add(held_ms, ended_at_ms)
+        self._processed.add(held_ms, ended_at_ms)
 
     def drained(self, group: int) -> None:
         """Note that nothing of the group is waiting any more: it is quiet."""
         tenant = self._tenants.get(group)
         if tenant is not None:
             tenant.is_noisy = False
+
+    def was_noisy(self, group: int) -> bool:
+        """Tell whether the group was noisy when that was last asked."""
+        tenant = self._tenants.get(group)
+        return tenant is not None and tenant.is_noisy
 
     def is_noisy(self, group: int, others_in_flight: int, now_ms: int) -> bool:
         """Tell whether the group is noisy now; ``others_in_flight`` are those of the queue without a group."""

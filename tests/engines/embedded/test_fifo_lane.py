@@ -173,7 +173,7 @@ def test_a_delayed_message_that_is_deleted_or_moved_before_it_was_seen() -> None
     assert first is not None
     assert second is not None
     lane.remove(first, store.now_ms)
-    lane.move(second, store.now_ms + 5_000, supersede=False)
+    lane.move(second, store.now_ms, store.now_ms + 5_000, supersede=False)
     assert store.receive().next_due_ms == store.now_ms + 5_000
     store.now_ms += 10_000
     assert store.bodies(10) == ["b2", "c3"]

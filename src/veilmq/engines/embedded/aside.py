@@ -10,17 +10,20 @@ from veilmq.engines.embedded.rows import Lease
 from veilmq.engines.embedded.turns import Turn
 
 LEASES_MAX = 16_384
+NOBODY = -1
 
 
 class Aside:
     """The turns by group, and the leases by position and, in order, by group; what leaves ``leases`` is gone."""
 
-    __slots__ = ("_order", "leases", "turns")
+    __slots__ = ("_order", "favoured", "leases", "turns")
 
     def __init__(self) -> None:
         """Begin empty."""
         self.turns: dict[int, Turn] = {}
         self.leases: dict[int, Lease] = {}
+        self.favoured = NOBODY
+        """The group of which a message may be given all the same."""
         self._order: dict[int, list[tuple[int, int]]] = {}  # also of leases that are gone
 
     def __bool__(self) -> bool:
@@ -38,7 +41,7 @@ class Aside:
 
     def has(self, group: int) -> bool:
         """Tell whether the group is among them."""
-        return group in self.turns or group in self._order
+        return group in self.turns or self.first_lease(group) is not None
 
     def add_lease(self, lease: Lease) -> None:
         """Have a returned message stand aside."""
@@ -47,13 +50,14 @@ class Aside:
         heappush(self._order.setdefault(lease.group_key, []), (lease.visible_at_ms, lease.position))
 
     def first_lease(self, group: int) -> Lease | None:
-        """Remove and return the group's message that returned first."""
+        """Return the group's message that returned first; ``None`` when none stands aside."""
         order = self._order.get(group, [])
         while order:
-            visible_at_ms, position = heappop(order)
+            visible_at_ms, position = order[0]
             lease = self.leases.get(position)
             if lease is not None and lease.visible_at_ms == visible_at_ms:
-                return self.leases.pop(position)
+                return lease
+            heappop(order)
         self._order.pop(group, None)
         return None
 

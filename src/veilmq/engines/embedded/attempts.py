@@ -69,7 +69,7 @@ class Attempts:
         end_ms_max = visibility.lease_end_ms_max(found[0][1].received_at_ms)
         visible_at_ms = min(visibility.deadline_ms(now_ms, timeout_s), end_ms_max)
         for lane, lease in found:
-            lane.move(lease, visible_at_ms, supersede=False)
+            lane.move(lease, now_ms, visible_at_ms, supersede=False)
         self._put(key, msgspec.structs.replace(attempt, visible_at_ms=visible_at_ms), row[1])
         return Received(
             messages=[self._told(queue, *each, attempt.issued_visible_at_ms) for each in found],

@@ -13,21 +13,20 @@ import msgspec
 
 from veilmq.core.fairness import Fairness
 from veilmq.core.limits import SECOND_MS
-from veilmq.engines.embedded.aside import Aside
+from veilmq.engines.embedded.aside import NOBODY, Aside
 from veilmq.engines.embedded.fair_runs import FairRun, ReturnedRun
 from veilmq.engines.embedded.fresh import BodyCache
 from veilmq.engines.embedded.grouped_lane import GroupedLane
 from veilmq.engines.embedded.journal import Journal
-from veilmq.engines.embedded.lane import PLAIN, Taken
+from veilmq.engines.embedded.lane import NO_ROW, PLAIN, Taken
 from veilmq.engines.embedded.options import EngineOptions
-from veilmq.engines.embedded.rows import LaneRow, Lease
+from veilmq.engines.embedded.rows import LaneRow, Lease, MessageRow
 from veilmq.engines.embedded.run import NEVER_MS, ON_DISK, Run
 
 NOISY_MS = NEVER_MS - 1
 """The standing of a lane in which only noisy groups have messages: behind all others of its priority."""
 
 _REVIEW_MS = SECOND_MS
-_NOBODY = -1
 
 
 class Flight(msgspec.Struct, eq=False):
@@ -54,7 +53,7 @@ class Flights(Run[Flight]):
 class FairLane(GroupedLane):
     """The grouped messages of one incarnation of a standard queue at one priority."""
 
-    __slots__ = ("_aside", "_fairness", "_favoured", "_flights", "_now_ms", "_review_at_ms", "_unread")
+    __slots__ = ("_aside", "_fairness", "_flights", "_now_ms", "_review_at_ms", "_unread")
 
     def __init__(
         self, row: LaneRow, *, journal: Journal, cache: BodyCache, options: EngineOptions, stored: bool
@@ -63,7 +62,6 @@ class FairLane(GroupedLane):
         super().__init__(row, journal=journal, cache=cache, options=options, stored=stored)
         self._fairness = Fairness()
         self._aside = Aside()
-        self._favoured = _NOBODY
         self._flights = Flights(window_max=NEVER_MS, horizon=None)
         self._unread = stored
         self._now_ms = 0
@@ -87,11 +85,10 @@ class FairLane(GroupedLane):
 
     # Sending.
 
-    def add(self, message_id: bytes, body: str, properties: bytes, now_ms: int, group_key: int | None = None) -> None:
-        """Store a message that is visible at once."""
-        super().add(message_id, body, properties, now_ms, group_key)
-        assert group_key is not None, "a message of a fair lane has a group"
-        self._fairness.sent(group_key, now_ms)
+    def _added(self, row: MessageRow) -> None:
+        super()._added(row)
+        assert row.group_key is not None, "a message of a fair lane has a group"
+        self._fairness.sent(row.group_key, row.sent_at_ms)
 
     # Receiving.
 
@@ -103,43 +100,71 @@ class FairLane(GroupedLane):
 
     def next_due_ms(self, now_ms: int) -> int:
         """Return the instant from which the lane has a visible message: ``now_ms``, later, or ``NEVER_MS``."""
-        return now_ms if self._aside else super().next_due_ms(now_ms)
+        self._look(now_ms)
+        due_ms = super().next_due_ms(now_ms)
+        return now_ms if self._aside else due_ms  # the groups that had the first turns may just have stepped aside
 
     def take(self, now_ms: int) -> Taken | None:
         """Take the quiet groups' message that became visible first; where there is none, a noisy group's."""
         self._look(now_ms)
         taken = super().take(now_ms)
-        while taken is None and self._aside:
-            self._favoured = min(self._aside.groups(), key=self._fairness.in_flight)
-            self._bring_back(self._favoured)
-            taken = super().take(now_ms)
-            self._favoured = _NOBODY
+        if taken is None and self._aside:
+            taken = self._take_noisy(now_ms)
+        if taken is not None:
+            self._given(taken[1])
         return taken
+
+    def _take_noisy(self, now_ms: int) -> Taken | None:
+        """Take a message of the noisy group with the fewest in flight that has one."""
+        messages = self.counters.messages
+        while self._aside and self.counters.messages == messages:  # else too many are past their retention: enough
+            self._aside.favoured = min(self._aside.groups(), key=self._fairness.in_flight)
+            self._bring_back_turn(self._aside.favoured)
+            taken = super().take(now_ms)
+            self._aside.favoured = NOBODY
+            if taken is not None:
+                return taken
+        return None
 
     def lease(self, lease: Lease, now_ms: int, visible_at_ms: int, requested_at_ms: int) -> None:
         """Hide a message that was taken, for one more receive."""
         super().lease(lease, now_ms, visible_at_ms, requested_at_ms)
         self._take_off(lease, now_ms)
 
-    def move(self, lease: Lease, visible_at_ms: int, *, supersede: bool) -> None:
+    def move(self, lease: Lease, now_ms: int, visible_at_ms: int, *, supersede: bool) -> None:
         """Make the message visible at ``visible_at_ms``."""
-        super().move(lease, visible_at_ms, supersede=supersede)
+        self._look(now_ms)
+        super().move(lease, now_ms, visible_at_ms, supersede=supersede)
         flight = self._flights.get(lease.position)
         if flight is None:
-            self._take_off(lease, self._now_ms)
+            self._take_off(lease, now_ms)
         else:
             flight.visible_at_ms = visible_at_ms
             self._flights.put(lease.position, flight)
 
     def remove(self, lease: Lease, now_ms: int) -> None:
         """Delete the message."""
+        self._look(now_ms)
         super().remove(lease, now_ms)
         self._land(lease.position, now_ms)
+
+    def _delete_between(self, start: int, end: int) -> int:
+        swept = self._journal.rows("groups_between", start, end) if self.queue is not None else []
+        messages = super()._delete_between(start, end)
+        for position, _ in swept:
+            self._hidden.drop(position)
+            self._land(position, self._now_ms)
+        return messages
+
+    def let_go(self, lease: Lease) -> None:
+        """Delete a message that was taken."""
+        super().let_go(lease)
+        self._hidden.drop(lease.position)
 
     # Who is noisy.
 
     def _steps_aside(self, group: int) -> bool:
-        return group != self._favoured and self._fairness.is_noisy(group, self._others_in_flight(), self._now_ms)
+        return group != self._aside.favoured and self._fairness.is_noisy(group, self._others_in_flight(), self._now_ms)
 
     def _others_in_flight(self) -> int:
         return sum(lane.counters.in_flight for lane in self.neighbours if lane.kind == PLAIN)
@@ -148,34 +173,51 @@ class FairLane(GroupedLane):
         if not self._aside.has(group):
             self._fairness.drained(group)
 
+    def _given(self, lease: Lease) -> None:
+        """See whether a message that had returned was the last one of a noisy group to give."""
+        group = lease.group_key
+        if lease.visible_at_ms == NO_ROW or group is None or not self._fairness.was_noisy(group):
+            return
+        if self._turns.of(group) is None:
+            self._drained(group)
+
     def _bring_back(self, group: int) -> None:
-        """Put the group's turn and its first returned message where they would be if it were quiet."""
+        """Put the group's turn and its returned messages where those of quiet groups are.
+
+        Not while a receive chooses: where the window of leases had to shrink, chosen ones would be read once more.
+        """
+        self._bring_back_turn(group)
+        while (lease := self._aside.first_lease(group)) is not None:
+            self._hidden.put(lease.position, lease)
+
+    def _bring_back_turn(self, group: int) -> None:
         turn = self._aside.turns.pop(group, None)
         if turn is not None:
             self._turns.file(turn, turn.visible_at_ms, turn.head_position)
-        lease = self._aside.first_lease(group)
-        if lease is not None:
-            self._hidden.put(lease.position, lease)
 
     # The passing of time.
 
     def _look(self, now_ms: int) -> None:
         """Count out what landed since; now and then, look who is quiet again."""
-        self._now_ms = now_ms
         if self._unread:
-            self._read_flights()
+            self._read_flights(now_ms)
         while (flight := self._flights.head(now_ms)) is not None:
             self._flights.take()
-            self._fairness.ended(flight.group_key, flight.visible_at_ms - flight.since_ms, now_ms)
-        if self._aside and now_ms >= self._review_at_ms:
-            self._review_at_ms = now_ms + _REVIEW_MS
-            self._review()
+            ended_at_ms = flight.visible_at_ms
+            self._fairness.ended(flight.group_key, ended_at_ms - flight.since_ms, ended_at_ms)
+        if now_ms > self._now_ms:  # nothing is taken yet at this instant: counters and runs may be touched
+            self._now_ms = now_ms
+            for lane in self.neighbours:
+                if lane.kind == PLAIN:
+                    lane.catch_up(now_ms)
+            if self._aside and now_ms >= self._review_at_ms:
+                self._review_at_ms = now_ms + _REVIEW_MS
+                self._review()
 
     def _review(self) -> None:
         for group in self._aside.groups():
             if not self._steps_aside(group):
-                while self._aside.has(group):
-                    self._bring_back(group)
+                self._bring_back(group)
 
     def _take_off(self, lease: Lease, now_ms: int) -> None:
         assert lease.group_key is not None
@@ -186,12 +228,10 @@ class FairLane(GroupedLane):
         flight = self._flights.get(position)
         if flight is not None:
             self._flights.drop(position)
-            self._fairness.ended(flight.group_key, min(now_ms, flight.visible_at_ms) - flight.since_ms, now_ms)
+            self._fairness.ended(flight.group_key, now_ms - flight.since_ms, now_ms)
 
-    def _read_flights(self) -> None:
+    def _read_flights(self, now_ms: int) -> None:
         self._unread = False
-        for position, visible_at_ms, group_key, received_at_ms in self._journal.rows(
-            "flights", self.number, self._now_ms
-        ):
-            self._fairness.received(group_key, self._now_ms)
+        for position, visible_at_ms, group_key, received_at_ms in self._journal.rows("flights", self.number, now_ms):
+            self._fairness.received(group_key, now_ms)
             self._flights.put(position, Flight(visible_at_ms, group_key, received_at_ms))

@@ -59,10 +59,12 @@ class FairRun:
                 self._turns.set_aside(turn)
                 self._turns.empty(turn)
                 self._aside.turns[group] = turn
-            elif (row := self._first(turn)) is not None:
-                return row
-            else:
+            elif (row := self._first(turn)) is None:
                 self._end(turn)
+            elif row.position != turn.head_position:
+                self._file(turn, row)  # what it had before is deleted: it has a later turn
+            else:
+                return row
         return None
 
     def take(self) -> MessageRow:
@@ -119,7 +121,7 @@ class FairRun:
 class ReturnedRun(HiddenRun):
     """The leases of a fair lane."""
 
-    __slots__ = ("_aside", "_steps_aside")
+    __slots__ = ("_aside", "_chosen", "_given", "_steps_aside")
 
     def __init__(
         self,
@@ -135,6 +137,8 @@ class ReturnedRun(HiddenRun):
         """As for ``HiddenRun``; messages that returned stand ``aside`` while their groups are noisy."""
         super().__init__(journal=journal, lane=lane, window_max=window_max, horizon=horizon, alive=alive)
         self._aside = aside
+        self._chosen: int | None = None  # the head, where it stands aside
+        self._given: set[int] = set()  # taken from there, and as before in the store until they are hidden or deleted
         self._steps_aside = steps_aside
 
     def get(self, number: int) -> Lease | None:
@@ -143,21 +147,41 @@ class ReturnedRun(HiddenRun):
 
     def put(self, number: int, item: Lease) -> None:
         """Add a lease, or file it anew after its instant moved."""
-        self._aside.leases.pop(number, None)
+        self._forget(number)
         super().put(number, item)
 
     def drop(self, number: int) -> None:
         """Remove the lease at that position."""
-        self._aside.leases.pop(number, None)
+        self._forget(number)
         super().drop(number)
+
+    def _forget(self, number: int) -> None:
+        self._aside.leases.pop(number, None)
+        self._given.discard(number)
 
     def head(self, until_ms: int = NEVER_MS) -> Lease | None:
         """Return the lease that is visible first; with ``until_ms``, the first one whose group need not wait."""
+        lease = self._front(until_ms)
+        waiting = self._aside.first_lease(self._aside.favoured)
+        self._chosen = None
+        if waiting is not None and (lease is None or waiting.visible_at_ms <= lease.visible_at_ms):
+            self._chosen = waiting.position
+            return waiting
+        return lease
+
+    def take(self) -> Lease:
+        """Remove and return the head, which ``head`` must just have returned."""
+        if self._chosen is None:
+            return super().take()
+        self._given.add(self._chosen)
+        return self._aside.leases.pop(self._chosen)
+
+    def _front(self, until_ms: int) -> Lease | None:
         while (lease := super().head(until_ms)) is not None:
-            if lease.position in self._aside.leases:
-                self.take()  # the store was read on and has it still
+            if lease.position in self._aside.leases or lease.position in self._given:
+                super().take()  # the store was read on and has it still
             elif until_ms < NEVER_MS and lease.group_key is not None and self._stands_back(lease.group_key):
-                self._aside.add_lease(self.take())
+                self._aside.add_lease(super().take())
             else:
                 return lease
         return None

@@ -164,9 +164,9 @@ class FifoLane(GroupedLane):
 
     # Receipts.
 
-    def move(self, lease: Lease, visible_at_ms: int, *, supersede: bool) -> None:
+    def move(self, lease: Lease, now_ms: int, visible_at_ms: int, *, supersede: bool) -> None:
         """Make the message visible at ``visible_at_ms``, and its group when none of it is hidden any more."""
-        super().move(lease, visible_at_ms, supersede=supersede)
+        super().move(lease, now_ms, visible_at_ms, supersede=supersede)
         turn = self._turn_of(lease)
         if lease.position < turn.next_position:
             self._held(turn)[lease.position] = lease

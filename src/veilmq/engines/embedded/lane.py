@@ -275,7 +275,7 @@ class Lane:
             return None
         return lease
 
-    def move(self, lease: Lease, visible_at_ms: int, *, supersede: bool) -> None:
+    def move(self, lease: Lease, now_ms: int, visible_at_ms: int, *, supersede: bool) -> None:
         """Make the message visible at ``visible_at_ms``; ``supersede`` puts all receipts issued so far out of force."""
         self.counters.unhide(lease)
         lease.visible_at_ms = visible_at_ms

@@ -162,7 +162,7 @@ class MessageCommands:
         if not visibility.receipt_acts(state, only_live=command.only_live or queue.settings.fifo):
             return results.LeaseChange(state=state)
         visible_at_ms = visibility.changed_deadline_ms(now_ms, change.timeout_s, lease.received_at_ms)
-        lane.move(lease, visible_at_ms, supersede=command.renew_receipt)
+        lane.move(lease, now_ms, visible_at_ms, supersede=command.renew_receipt)
         if queue.settings.fifo:
             queue.rouse_groups(now_ms)
         else:
