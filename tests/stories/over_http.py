@@ -118,6 +118,11 @@ class HttpTeller:
         self._book.sent(action.body, sent["MessageId"], action.duplicate_of)
 
     @tell.register
+    def _(self, action: story.SendMany) -> None:
+        for each in action.sends:
+            self.tell(each)
+
+    @tell.register
     def _(self, action: story.Receive) -> None:
         more: dict[str, Any] = {} if action.timeout_s is None else {"VisibilityTimeout": action.timeout_s}
         if action.attempt is not None:

@@ -77,6 +77,13 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class SendMany:
+    """Send several messages, one after the other."""
+
+    sends: tuple[Send, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Receive:
     """Receive; `items` is the whole answer, `None` when it is lost on its way."""
 
@@ -151,7 +158,7 @@ class HangUp:
     poll: str
 
 
-Action = Queue | Set | Send | Receive | Delete | Change | Wait | Purge | Drop | Poll | Answer | HangUp
+Action = Queue | Set | Send | SendMany | Receive | Delete | Change | Wait | Purge | Drop | Poll | Answer | HangUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +189,7 @@ _FORMS = {
     for form in [
         rf"queue {_NAME}(?P<settings>(?: \w+=\w+)*)(?P<too_soon> -> too soon)?",
         rf"set {_NAME}(?P<settings>(?: \w+=\w+)+)",
-        rf"send {_NAME} (?P<body>\w+){_GROUP}(?: delay (?P<delay>{_DURATION}))?{_DUPLICATE}",
+        rf"send {_NAME} (?P<body>\w+)(?: to (?P<last>\w+))?{_GROUP}(?: delay (?P<delay>{_DURATION}))?{_DUPLICATE}",
         rf"receive {_NAME}(?: up to (?P<count>\d+))?(?: timeout (?P<timeout>{_DURATION}))?{_ATTEMPT} -> (?P<items>.+)",
         rf"delete {_HANDLE} -> (?P<state>.+)",
         rf"change {_HANDLE} (?P<timeout>{_DURATION}) -> (?P<state>.+)",
@@ -198,6 +205,7 @@ _ITEM = re.compile(
     rf"(?P<body>\w+)(?: as (?P<receipt>\w+)| again (?P<again>\w+))?(?: count (?P<count>\d+))?"
     rf"(?: first (?P<first>{_DURATION}))?(?: from (?P<source>\w+))?"
 )
+_RANGE = re.compile(r"(?P<stem>[a-z]+)(?P<first>\d+) to (?P=stem)(?P<last>\d+)")
 _WORDS: dict[str, bool] = {"true": True, "false": False}
 
 
@@ -272,7 +280,17 @@ def _setting(text: str) -> int | bool | str:
 
 
 def _items(text: str) -> tuple[Item, ...]:
-    return () if text == "nothing" else tuple(_item(part) for part in text.split(", "))
+    if text == "nothing":
+        return ()
+    return tuple(_item(body) for part in text.split(", ") for body in _bodies(part))
+
+
+def _bodies(text: str) -> list[str]:
+    """Return `a1`, `a2`, `a3` for `a1 to a3`, and anything else as it is."""
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        return [text]
+    return [f"{match['stem']}{number}" for number in range(int(match["first"]), int(match["last"]) + 1)]
 
 
 def _item(text: str) -> Item:
@@ -317,10 +335,19 @@ def _receive(words: dict[str, str]) -> Receive:
     )
 
 
-def _send(words: dict[str, str]) -> Send:
+def _send(words: dict[str, str]) -> Send | SendMany:
+    if words["last"] is None:
+        return _send_one(words, words["body"])
+    bodies = _bodies(f"{words['body']} to {words['last']}")
+    if len(bodies) < 2:
+        raise StoryError(f"not bodies in a row: {words['body']} to {words['last']}")
+    return SendMany(tuple(_send_one(words, body) for body in bodies))
+
+
+def _send_one(words: dict[str, str], body: str) -> Send:
     return Send(
         queue=words["queue"],
-        body=words["body"],
+        body=body,
         delay_s=_seconds(words["delay"]),
         group=words["group"],
         dedup_id=words["dedup"],

@@ -16,6 +16,7 @@ from tests.stories.story import (
     Queue,
     Receive,
     Send,
+    SendMany,
     Set,
     Story,
     StoryError,
@@ -44,6 +45,16 @@ from tests.stories.story import (
             "send jobs a group g dedup d delay 5 s -> duplicate of b",
             Send("jobs", "a", 5, "g", "d", "b"),
             id="duplicate",
+        ),
+        pytest.param(
+            "send jobs a9 to a11 group g",
+            SendMany((Send("jobs", "a9", None, "g"), Send("jobs", "a10", None, "g"), Send("jobs", "a11", None, "g"))),
+            id="send-many",
+        ),
+        pytest.param(
+            "receive jobs up to 10 -> a1 to a2, b",
+            Receive("jobs", 10, None, (Item("a1", None, 1, None), Item("a2", None, 1, None), Item("b", None, 1, None))),
+            id="receive-many",
         ),
         pytest.param(
             "receive jobs attempt t -> a again r1 count 2 from other",
@@ -93,6 +104,8 @@ def test_every_step_is_read(line: str, action: object) -> None:
         pytest.param("# remark | 0 0 0", id="remark"),
         pytest.param("publish jobs a | 1 0 0", id="unknown-verb"),
         pytest.param("send jobs | 1 0 0", id="no-body"),
+        pytest.param("send jobs a2 to a2 | 1 0 0", id="no-range"),
+        pytest.param("send jobs a to b | 1 0 0", id="no-numbers"),
         pytest.param("send jobs a delay 1 ms | 1 0 0", id="not-whole-seconds"),
         pytest.param("wait 5 | 0 0 0", id="no-unit"),
         pytest.param("receive jobs | 0 0 0", id="no-answer"),

@@ -113,6 +113,11 @@ class EngineTeller:
         self._book.sent(action.body, sent.id, action.duplicate_of)
 
     @tell.register
+    def _(self, action: story.SendMany) -> None:
+        for each in action.sends:
+            self.tell(each)
+
+    @tell.register
     def _(self, action: story.Receive) -> None:
         received = self._host.do(
             commands.Receive(
