@@ -1,4 +1,4 @@
-"""The invariants of a queue, each under its own name. Order within groups is `test_fifo_model.py`."""
+"""The invariants of a queue, each under its own name."""
 
 import itertools
 from collections import Counter
@@ -85,6 +85,30 @@ def test_staleness(host: Host) -> None:
     assert host.counts() == (0, 1, 0)
     assert host.due_ms() == new.visible_at_ms
     assert host.delete(new.receipt) == [ReceiptState.LIVE]
+
+
+@pytest.mark.parametrize("delete_first", [False, True])
+def test_order(kept: Host, *, delete_first: bool) -> None:
+    """Each group gives its messages in the order of sending, and nothing while one is in flight, over crashes too."""
+    kept.do(commands.CreateQueue(queue=QUEUE, settings={"fifo": True}))
+    bodies = [f"{group}{number}" for number in range(6) for group in "abc"]
+    messages = [NewMessage(body=body, size_bytes=2, group=body[0], dedup_id=body) for body in bodies]
+    kept.do(commands.Send(queue=QUEUE, messages=tuple(messages)))
+    deleted: list[str] = []
+    while sum(kept.counts()):
+        got = kept.receive(2, timeout_s=1)
+        kept.crash()
+        blocked = {each.body[0] for each in got}
+        others = kept.receive(20, timeout_s=1)
+        assert blocked.isdisjoint(each.body[0] for each in others), "a group gave more while it was in flight"
+        first = {each.body[0]: each for each in reversed([*got, *others])}
+        for group, each in first.items():
+            assert each.body == f"{group}{sum(body[0] == group for body in deleted)}", "not the next one of its group"
+        done = got if delete_first else got[:1]
+        kept.delete(*(each.receipt for each in done))
+        deleted += [each.body for each in done]
+        kept.advance(1_000)
+    assert sorted(deleted) == sorted(bodies)
 
 
 @pytest.mark.parametrize("abruptly", [False, True], ids=["closed", "crashed"])
