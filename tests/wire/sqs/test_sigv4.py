@@ -248,16 +248,17 @@ def wrong_headers() -> list[tuple[str, SignedRequest, Code, str]]:
         ("term", edited(good, b"aws4_request", b"aws4"), errors.SIGNATURE_DOES_NOT_MATCH, "terminator"),
         ("host", edited(good, b"=host;", b"=x;"), errors.SIGNATURE_DOES_NOT_MATCH, "'Host' must be"),
         ("target", edited(good, b";x-amz-target", b""), errors.SIGNATURE_DOES_NOT_MATCH, "'X-Amz-Target' must be"),
+        ("twice", edited(good, b"=host;", b"=host;host;"), errors.INCOMPLETE_SIGNATURE, "each header once"),
         ("absent", edited(good, b"=host;", b"=a;host;"), errors.SIGNATURE_DOES_NOT_MATCH, "header 'a' is not in"),
         ("secret", edited(good, b"Signature=", b"Signature=0"), errors.SIGNATURE_DOES_NOT_MATCH, "calculated does not"),
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("index", range(19))
+@pytest.mark.parametrize("index", range(20))
 def test_a_wrong_header_is_refused(index: int) -> None:
     """Each with the code of AWS and words that say what to do."""
     cases = wrong_headers()
-    assert len(cases) == 19
+    assert len(cases) == 20
     _, request, code, words = cases[index]
     error = refusal(request)
     assert error.code is code

@@ -152,6 +152,8 @@ class Verifier:
             raise _unknown_key()
         self._check_place(region, service, end)
         signed = names.split(b";")
+        if len(set(signed)) < len(signed):  # else a long value could be signed thousands of times over
+            raise _incomplete("'SignedHeaders' must name each header once.")
         if b"host" not in signed:
             raise _does_not_match("'Host' must be a 'SignedHeader' in the AWS Authorization.")
         return _Scope(key, day, b"/".join((day, region, service, end)), signed)
