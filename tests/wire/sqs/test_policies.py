@@ -230,6 +230,7 @@ def test_a_policy_knows_on_which_actions_its_verdict_may_change() -> None:
     changing = policy(statement(**when("DateLessThan", "aws:CurrentTime", NOW)))
     assert changing.varies("sendmessage")
     assert not changing.varies("receivemessage")
+    assert policy(statement(**when("StringLike", "aws:UserAgent", "*"))).varies("sendmessage")
     assert changing.verdict(asked(BOB, now_s=1_699_999_999)) is ALLOW
     assert changing.verdict(asked(BOB)) is NOTHING
     by_name = policy(statement(**when("StringEquals", "aws:username", "bob")))

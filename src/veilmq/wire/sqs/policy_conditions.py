@@ -74,8 +74,13 @@ KEYS: dict[str, Tell] = {
 """Key, in lower case → what it is of a request."""
 
 SOURCE_IP = "aws:sourceip"
-VARYING = frozenset({"aws:useragent", "aws:currenttime", "aws:epochtime"})
-"""The keys that may tell something else of each request of a caller from one address."""
+_STEADY = frozenset(
+    {key for key in KEYS if "principal" in key}
+    | {"aws:userid", "aws:username", "aws:securetransport", "aws:requestedregion", "aws:resourceaccount"}
+    | {"aws:viaawsservice"}
+)
+VARYING = frozenset(KEYS) - _STEADY - {SOURCE_IP}
+"""The keys that may tell something else of each request of a caller from one address; a new one is among them."""
 
 
 class Condition(NamedTuple):
