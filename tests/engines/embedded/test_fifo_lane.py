@@ -221,7 +221,7 @@ def test_many_messages_that_end_at_once_are_swept_in_slices_and_never_given() ->
     store.now_ms += 30_000
     store.send_to("za")
     store.now_ms += 30_000
-    assert store.bodies(10) == ["z1", "a2"]
+    assert [body for _ in range(4) for body in store.bodies(10)] == ["z1", "a2"]
     slices = 0
     while store.run(Sweep())[0].more:
         slices += 1

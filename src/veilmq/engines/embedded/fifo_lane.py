@@ -23,8 +23,8 @@ from veilmq.engines.embedded.run import NEVER_MS
 from veilmq.engines.embedded.turns import Turn
 
 PASSED_OVER_MAX = 100
-_TURNS_PER_TAKE = 1_000
-_SWEPT_MAX = 250  # a few milliseconds: a group may have to be looked at for each message
+_TURNS_PER_TAKE = 200  # some 15 ms, where none of them is in memory
+_SWEPT_MAX = 200  # some 15 ms: a group may have to be looked at for each message
 
 _row = tuple.__new__
 
