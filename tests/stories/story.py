@@ -336,7 +336,7 @@ def _receive(words: dict[str, str]) -> Receive:
 
 
 def _send(words: dict[str, str]) -> Send | SendMany:
-    if words["last"] is None:
+    if not words["last"]:
         return _send_one(words, words["body"])
     bodies = _bodies(f"{words['body']} to {words['last']}")
     if len(bodies) < 2:
