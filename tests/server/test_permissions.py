@@ -258,6 +258,19 @@ def test_a_task_is_cancelled_by_whom_the_policy_lets(owner: Any, friend: Any, ur
         friend.cancel_message_move_task(TaskHandle=handle)
 
 
+@pytest.mark.parametrize("action", ["sqs:StartMessageMoveTask", "sqs:ReceiveMessage", "sqs:DeleteMessage"])
+def test_who_may_not_take_messages_may_not_have_them_moved(server: RunningServer, owner: Any, action: str) -> None:
+    """Else he could move them to where he may read them."""
+    dead = owner.create_queue(QueueName="dead")["QueueUrl"]
+    arn = ARN.replace("jobs", "dead")
+    dying = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
+    owner.create_queue(QueueName="dying", Attributes={"RedrivePolicy": dying})
+    carol = {"AWS": caller(OWNER, "carol").arn}
+    set_policy(owner, dead, statement(Effect="Deny", Principal=carol, Action=action, Resource=arn))
+    denied(client(server, "AKIDCAROL").start_message_move_task, SourceArn=arn)
+    owner.start_message_move_task(SourceArn=arn)
+
+
 def _engine_does(server: RunningServer, command: Command) -> None:
     """Have the engine carry out a command that does not pass the server."""
     done = threading.Event()

@@ -25,7 +25,7 @@ from veilmq.wire.sqs.callers import Caller
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import ACCESS_DENIED, SqsError
 from veilmq.wire.sqs.names import queue_arn
-from veilmq.wire.sqs.policies import NOBODY, Policy, Verdict, action_of, permits, read_policy
+from veilmq.wire.sqs.policies import NOBODY, Policy, Verdict, actions_of, permits, read_policy
 from veilmq.wire.sqs.policy_conditions import Asked, PolicyError
 
 log = logging.getLogger(__name__)
@@ -164,19 +164,20 @@ class Permissions:
 
     def _judge(self, queue: str, kept: _Kept, exchange: Exchange, caller: Caller) -> None:
         """Judge a request; remember one that passes if all of its kind do."""
-        policy = kept.policy
+        policy, actions = kept.policy, actions_of(exchange.action)
         asked = Asked(
             caller=caller,
             owner=kept.owner,
-            action=action_of(exchange.action),
+            action=actions[0],
             secure=self._secure,
             now_s=self._wall_s(),
             region=self._context.region,
             source=exchange.request,
         )
-        if not permits(policy, asked):
-            raise self._denied(queue, policy, asked)
-        if policy is None or not policy.varies(asked.action):
+        for asked.action in actions:
+            if not permits(policy, asked):
+                raise self._denied(queue, policy, asked)
+        if policy is None or not any(map(policy.varies, actions)):
             if len(kept.passed) >= _PASSED_MAX:
                 kept.passed.clear()
             address = exchange.request.source_ip() if kept.asks_address else None

@@ -7,7 +7,7 @@ import pytest
 
 from tests.wire.sqs.client import service_model
 from veilmq.wire.sqs.callers import Caller, caller
-from veilmq.wire.sqs.policies import GRANTABLE, OWNERS, Policy, Verdict, action_of, permits, read_policy
+from veilmq.wire.sqs.policies import GRANTABLE, OWNERS, Policy, Verdict, actions_of, permits, read_policy
 from veilmq.wire.sqs.policy_conditions import Asked, PolicyError
 
 OWNER, FRIEND, STRANGER = "111111111111", "222222222222", "333333333333"
@@ -43,7 +43,7 @@ def asked(
     return Asked(
         caller=who,
         owner=OWNER,
-        action=action_of(action),
+        action=actions_of(action)[0],
         secure=secure,
         now_s=now_s,
         region="us-east-1",

@@ -58,6 +58,7 @@ OWNERS = (
 BATCH = "Batch"
 _ACTIONS = frozenset(name.lower() for name in (*GRANTABLE, *OWNERS))
 _GRANTABLE = frozenset(name.lower() for name in GRANTABLE)
+_NEEDS = {"startmessagemovetask": ("receivemessage", "deletemessage")}  # which it does for its caller
 _ROOTS_OWN = frozenset({"setqueueattributes", "getqueueattributes", "addpermission", "removepermission"})
 
 _VERSIONS = ("2008-10-17", "2012-10-17")
@@ -135,9 +136,13 @@ NOBODY = Policy([_Statement(True, _Principals(True, frozenset(), frozenset(), Fa
 """The policy that denies everything."""
 
 
-def action_of(name: str) -> str:
-    """Return the action of policies that covers the action ``name``: in lower case, and without ``Batch``."""
-    return name.removesuffix(BATCH).lower()
+def actions_of(name: str) -> tuple[str, ...]:
+    """Return the actions of policies that all must be permitted for the action ``name``.
+
+    In lower case and without ``Batch``; the first is the action itself.
+    """
+    action = name.removesuffix(BATCH).lower()
+    return (action, *_NEEDS.get(action, ()))
 
 
 def permits(policy: Policy | None, asked: Asked) -> bool:
