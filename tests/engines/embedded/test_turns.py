@@ -142,3 +142,33 @@ def test_the_lane_bounds_all_windows_together() -> None:
         _send(store, turns, group=position % 10, position=position)
     assert turns._rows == 7
     store.close()
+
+
+def test_a_window_that_is_lent_is_kept_until_others_need_its_room() -> None:
+    store = Store()
+    turns = _turns(store, rows_max=3)
+    turn, _ = [_send(store, turns, 1, position) for position in (0, 1)]
+    turns.set_aside(turn)
+    turns.lend(turn)
+    assert len(turn.rows) == 2
+    *_, other = [_send(store, turns, 2, position) for position in (2, 3, 4)]
+    assert (len(turn.rows), len(other.rows)) == (0, 3)
+    turns.file(turn, 0, 0)
+    first = turns.first(turn, _LAST)
+    assert first is not None
+    assert first.body == "m0"
+    store.close()
+
+
+def test_windows_that_are_lent_are_emptied_and_cleared_with_all_others() -> None:
+    store = Store()
+    turns = _turns(store)
+    for let_go in (turns.empty_all, turns.clear):
+        turn = Turn(1, 0, 0, 0, whole=True)
+        turns.file(turn, 0, 0)
+        turns.append(turn, MessageRow(0, bytes(16), 0, "m0", b"", 1))
+        turns.set_aside(turn)
+        turns.lend(turn)
+        let_go()
+        assert turn.rows == []
+    store.close()

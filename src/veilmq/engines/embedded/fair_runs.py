@@ -57,7 +57,7 @@ class FairRun:
                 self._turns.set_aside(turn)  # the store was read on and has it still
             elif self._steps_aside(group):
                 self._turns.set_aside(turn)
-                self._turns.empty(turn)
+                self._turns.lend(turn)
                 self._aside.turns[group] = turn
             elif (row := self._first(turn)) is None:
                 self._end(turn)

@@ -68,7 +68,7 @@ class Turns(Run[Turn]):
         self._cache = cache
         self._lane = lane
         self._groups: dict[int, Turn] = {}  # those in memory
-        self._resting: dict[int, Turn] = {}  # with windows, the one that rests longest first
+        self._resting: dict[int, Turn] = {}  # with windows that are lent, the one that rests longest first
         self._rows = 0
         self._rows_max = rows_max
         self._bytes = 0
@@ -129,7 +129,7 @@ class Turns(Run[Turn]):
 
     def clear(self) -> None:
         """Let go of the memory; the turns are not used afterwards."""
-        self._let_go((*self._items.values(), *self._behind.values()))
+        self._let_go((*self._items.values(), *self._behind.values(), *self._resting.values()))
         self._items, self._behind = {}, {}
 
     # The window of a turn.
@@ -170,7 +170,8 @@ class Turns(Run[Turn]):
 
     def empty(self, turn: Turn) -> None:
         """Let go of the turn's window; it is read again when it is needed."""
-        self._resting.pop(turn.group_key, None)
+        if self._resting.get(turn.group_key) is turn:
+            del self._resting[turn.group_key]
         if turn.rows:
             for row in turn.rows:
                 self._count(row, -1)
@@ -178,9 +179,14 @@ class Turns(Run[Turn]):
             turn.whole = False
         turn.delayed = {}
 
+    def lend(self, turn: Turn) -> None:
+        """Let others have the room of the turn's window when they need it; the turn may be aside."""
+        if turn.rows:
+            self._resting[turn.group_key] = turn
+
     def empty_all(self) -> None:
         """Let go of all windows: some of what they hold was deleted."""
-        for turn in self._groups.values():
+        for turn in (*self._groups.values(), *self._resting.values()):
             self.empty(turn)
 
     def _fill(self, turn: Turn, end: int) -> None:
