@@ -101,7 +101,7 @@ def test_what_no_protocol_recognises_is_told_what_to_send(server: RunningServer)
 def test_only_post_is_allowed(server: RunningServer, method: str) -> None:
     """Other methods hear which one to use."""
     status, headers, _ = ask(server, method=method, X_Amz_Target="AmazonSQS.ListQueues")
-    assert (status, headers["allow"]) == (405, "POST")
+    assert (status, headers["allow"]) == (405, "GET, POST")
 
 
 # The Query protocol.

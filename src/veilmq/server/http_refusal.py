@@ -14,7 +14,7 @@ class Refusal(NamedTuple):
     @property
     def headers(self) -> bytes:
         """Return the header lines of the reply."""
-        return _HEADERS + b"Allow: POST\r\n" if self.status == 405 else _HEADERS
+        return _HEADERS + b"Allow: GET, POST\r\n" if self.status == 405 else _HEADERS
 
     @property
     def body(self) -> bytes:
