@@ -61,6 +61,9 @@ prove-crash: setup ## the crash proof at full size: thirty kills under load
 prove-flat: setup-bench ## flatness at full size: memory, cost and restart with three million messages
 	@$(BIN)/python -m benchmarks --whole --no-peers --only backlog --only idle $(ARGS)
 
+prove-quota: setup ## in-flight quotas at full size, two million messages beside them
+	@PROVE=whole $(PYTEST) tests/engines/test_quotas.py -k full_size $(ARGS)
+
 build: setup ## the wheel and the source archive, in dist/
 	@$(BIN)/python -m build $(ARGS)
 
