@@ -8,7 +8,7 @@ import msgspec
 from veilmq.core import properties
 from veilmq.core.commands import NewMessage, Send
 from veilmq.core.limits import SQS_BATCH_BYTES_MAX
-from veilmq.core.properties import Properties
+from veilmq.core.properties import Attribute, Properties
 from veilmq.core.results import SentMessage
 from veilmq.wire.sqs.attributes import attributes_bytes, read_attributes, read_system_attributes
 from veilmq.wire.sqs.batches import Batch
@@ -24,6 +24,7 @@ from veilmq.wire.sqs.requests import MessageToSend, SendMessageBatchRequest, Sen
 from veilmq.wire.sqs.responses import BatchResult, SendMessageBatchResultEntry, SendMessageResult
 from veilmq.wire.sqs.text import check_text
 
+_NONE: dict[str, Attribute] = {}
 _WRONG_KIND = "The request include parameter that is not valid for this queue type."
 
 
@@ -104,19 +105,21 @@ def _outgoing(request: MessageToSend, queue: str, caller: Caller | None) -> _Out
 def _with_properties(
     request: MessageToSend, queue: str, body: str, size_bytes: int, delay_s: int | None, caller: Caller | None
 ) -> _Outgoing:
-    attributes = read_attributes(request.message_attributes or {})
-    system = read_system_attributes(request.message_system_attributes or {})
+    attributes = read_attributes(request.message_attributes) if request.message_attributes else _NONE
+    system = read_system_attributes(request.message_system_attributes) if request.message_system_attributes else _NONE
     group = checked_id(GROUP, request.message_group_id)
     dedup_id = _deduplication_id(request.message_deduplication_id, queue)
     kept = system if caller is None else system | {SENDER_ID: caller.sender}
     message = NewMessage(
         body=body,
-        size_bytes=size_bytes + attributes_bytes(attributes),
+        size_bytes=size_bytes + attributes_bytes(attributes) if attributes else size_bytes,
         properties=properties.encode(Properties(attributes=attributes, system=kept, group=group, dedup_id=dedup_id)),
         delay_s=delay_s,
         group=group,
         dedup_id=dedup_id,
     )
+    if not attributes and not system:
+        return _Outgoing(message, body_md5(body))
     return _Outgoing(message, body_md5(body), attributes_md5(attributes), attributes_md5(system))
 
 
