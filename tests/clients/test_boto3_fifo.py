@@ -1,6 +1,7 @@
 """A stock boto3 client with a FIFO queue, and with what only such queues answer."""
 
 import hashlib
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -111,6 +112,28 @@ def test_each_entry_of_a_batch_fails_alone(sqs: Any) -> None:
         "id": "InvalidParameterValue",
         "delay": "InvalidParameterValue",
     }
+
+
+def test_the_id_of_a_dead_letter_is_its_deduplication_id(sqs: Any, fifo: str) -> None:
+    """Also where its sender gave none; its group and its id stay."""
+    dead = sqs.create_queue(QueueName="dead.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
+    sqs.set_queue_attributes(QueueUrl=fifo, Attributes={"RedrivePolicy": policy})
+    sent = [
+        sqs.send_message(QueueUrl=fifo, MessageBody="a", MessageGroupId="g", MessageDeduplicationId="d"),
+        sqs.send_message(QueueUrl=fifo, MessageBody="b", MessageGroupId="g"),
+    ]
+    asked = {"MaxNumberOfMessages": 10, "VisibilityTimeout": 0, "MessageSystemAttributeNames": ["All"]}
+    alive = sqs.receive_message(QueueUrl=fifo, **asked)["Messages"]
+    given = [message["Attributes"]["MessageDeduplicationId"] for message in alive]
+    assert given == ["d", hashlib.sha256(b"b").hexdigest()]
+    assert bodies(sqs.receive_message(QueueUrl=fifo, **asked)) == []
+    letters = sqs.receive_message(QueueUrl=dead, **asked)["Messages"]
+    assert [message["MessageId"] for message in letters] == [each["MessageId"] for each in sent]
+    for message in letters:
+        assert message["Attributes"]["MessageDeduplicationId"] == message["MessageId"]
+        assert message["Attributes"]["MessageGroupId"] == "g"
 
 
 def test_a_message_of_a_group_in_a_standard_queue(sqs: Any, url: str) -> None:

@@ -1,12 +1,15 @@
 """Dead letters and move tasks of FIFO queues: the order of each group is kept, and retention begins anew."""
 
+from uuid import UUID
+
 import pytest
 
 from tests.engines.host import QUEUE, Host
 from tests.engines.test_dead_letters import DEAD, create, pair
 from tests.engines.test_moves import finish, latest, run, start
-from veilmq.core import commands
+from veilmq.core import commands, properties
 from veilmq.core.commands import NewMessage
+from veilmq.core.properties import Attribute, Properties
 from veilmq.core.results import MoveStatus, ReceiptState, SentMessage
 from veilmq.engines.embedded.doctor import examine
 
@@ -84,6 +87,26 @@ def test_deduplication_of_the_dead_letter_queue_drops_no_dead_letter(ordered: Ho
     kill(ordered, "a2")
     send(ordered, "a2", queue=DEAD)
     assert take(ordered, DEAD) == ["a1", "a1", "a2", "a2"]
+
+
+@pytest.mark.parametrize("given", ["mine", None])
+def test_the_id_of_a_fifo_dead_letter_is_its_deduplication_id(ordered: Host, given: str | None) -> None:
+    """As Amazon SQS documents; all else that it carries stays, and a task moves it back as it is."""
+    ordered.do(commands.SetQueue(queue=QUEUE, settings={"content_deduplication": True}))
+    carried = Properties(attributes={"n": Attribute("Number", "1")}, group="a", dedup_id=given)
+    new = NewMessage(body="a1", size_bytes=2, group="a", dedup_id=given, properties=properties.encode(carried))
+    (sent,) = ordered.do(commands.Send(queue=QUEUE, messages=(new,)))
+    (before,) = ordered.receive(10, timeout_s=0)
+    assert properties.decode(before.properties) == carried
+    assert take(ordered) == []
+    id_text = str(UUID(bytes=sent.id))
+    (dead,) = ordered.receive(10, queue=DEAD, timeout_s=0)
+    expected = Properties(attributes=carried.attributes, group="a", dedup_id=id_text)
+    assert properties.decode(dead.properties) == expected
+    start(ordered)
+    finish(ordered)
+    (back,) = ordered.receive(10)
+    assert properties.decode(back.properties) == expected
 
 
 def test_retention_of_a_fifo_dead_letter_begins_with_its_move(host: Host) -> None:

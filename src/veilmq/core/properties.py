@@ -1,7 +1,7 @@
 """What a message carries beside its body: the user's attributes and the protocol's.
 
 The engine keeps them as opaque bytes (MessagePack), empty when there are none, so that a message without any costs
-nothing. Only the wire reads them.
+nothing. Only the wire reads them, and the engine where a message becomes a dead letter of a FIFO queue.
 """
 
 import msgspec
@@ -21,7 +21,8 @@ class Attribute(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Properties(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """The user's ``attributes`` by name, and the protocol's own (``system``), for example a trace header.
 
-    ``group`` and ``dedup_id`` are the message's as they were sent.
+    ``group`` and ``dedup_id`` are the message's as they were sent; of a dead letter of a FIFO queue ``dedup_id`` is the
+    text of its message id.
     """
 
     attributes: dict[str, Attribute] = {}

@@ -1,15 +1,20 @@
 """Dead letters: what a receive does with a message that was received as often as its queue allows.
 
 It is not given out. In the transaction of the receive its row leaves the lane that it was in, and a new row joins the
-dead-letter queue, with the same id, body and properties, and with what it carries from its former life. So a message is
-in exactly one of the two, whenever the process ends.
+dead-letter queue, with the same id, body and properties, and with what it carries from its former life. (In a FIFO
+queue its id becomes its deduplication id, as with Amazon SQS.) So a message is in exactly one of the two, whenever the
+process ends.
 
 A receive moves no more than so many messages and bytes, so that it stays short; more are moved by the next one. Where
 the dead-letter queue cannot take a message (gone, its permission withdrawn, the disk nearly full), the message stays
 and is delivered once more: nothing is ever lost for want of a place to put it.
 """
 
-from veilmq.core import commands, redrive, results
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from veilmq.core import commands, properties, redrive, results
 from veilmq.core.errors import DeadLetterQueueRefused, StoreFull
 from veilmq.core.limits import DEAD_LETTER_BYTES_PER_RECEIVE, DEAD_LETTERS_PER_RECEIVE
 from veilmq.core.settings import QueueSettings
@@ -61,14 +66,24 @@ class Redrive:
 
 
 def _carried(row: MessageRow, lease: Lease, queue: Queue) -> MessageRow:
-    """Return the row with what the message takes along; in FIFO queues its retention begins anew."""
-    sent_at_ms = row.sent_at_ms if row.first_sent_at_ms is None else row.first_sent_at_ms
-    return row._replace(
+    """Return the row with what the message takes along; in FIFO queues it is told apart, and kept, from now on."""
+    carried = row._replace(
         source=queue.name,
-        first_sent_at_ms=None if queue.settings.fifo else sent_at_ms,
+        first_sent_at_ms=None,
         receives_before=_receives(row, lease),
         first_received_at_ms=_first_received_at_ms(row, lease),
     )
+    if queue.settings.fifo:
+        return carried._replace(properties=_with_id_for_deduplication(row))
+    return carried._replace(first_sent_at_ms=row.sent_at_ms if row.first_sent_at_ms is None else row.first_sent_at_ms)
+
+
+def _with_id_for_deduplication(row: MessageRow) -> bytes:
+    """Return the properties with the message's id in place of the id that its sender gave, or none.
+
+    SQS Developer Guide, "Using dead-letter queues": two messages that shared a deduplication id are told apart.
+    """
+    return properties.encode(replace(properties.decode(row.properties), dedup_id=str(UUID(bytes=row.id))))
 
 
 def told(row: MessageRow, lease: Lease, lane: Lane, receipt: str) -> results.ReceivedMessage:

@@ -40,7 +40,7 @@ def _trace_header(message: ReceivedMessage, carried: Properties, context: Reques
 
 
 def _deduplication_id(message: ReceivedMessage, carried: Properties, context: RequestContext) -> str | None:
-    """Tell what its sender gave, or what content-based deduplication made of the body (the SHA-256)."""
+    """Tell the message's own (its sender's, a dead letter's), or what deduplication made of the body (its SHA-256)."""
     if message.sequence is None or carried.dedup_id is not None:
         return carried.dedup_id
     return sha256(message.body.encode()).hexdigest()
