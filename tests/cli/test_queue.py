@@ -23,6 +23,7 @@ ALL_SETTINGS = {
     "--retention": ("3600", "retention_s"),
     "--receive-wait": ("20", "receive_wait_s"),
     "--message-bytes-max": ("2048", "message_bytes_max"),
+    "--in-flight-max": ("7", "in_flight_max"),
 }
 
 
@@ -50,8 +51,21 @@ def test_create_and_set_take_every_setting(option: str, client: HttpQueueClient,
 
 def test_there_is_an_option_for_every_setting() -> None:
     """A new setting of queues needs an option, or nobody can set it here."""
-    here = {*FIELDS.values(), "receives_max", "redrive_sources", "fifo", "tags"}
-    assert here == set(QueueSettings.__struct_fields__) - {"in_flight_max"}  # which is the server's to set
+    here = {*FIELDS.values(), "in_flight_max", "receives_max", "redrive_sources", "fifo", "tags"}
+    assert here == set(QueueSettings.__struct_fields__)
+
+
+def test_a_quota_of_the_queues_own(client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """Is shown while there is one; an empty one takes the queue back to the server's."""
+    client.create_queue("orders", {"in_flight_max": 1_000_000})
+    assert "in flight max       1000000" in veilmq("queue", "show", "orders").out.splitlines()
+    for wrong in ("0", "1000001", "-1", "x"):
+        answer = veilmq("queue", "set", "orders", f"--in-flight-max={wrong}")
+        assert (answer.code, answer.out) == (2, "")
+        assert "Must be a whole number from 1 to 1000000, or ''." in answer.err
+    assert veilmq("queue", "set", "orders", "--in-flight-max", "").out == "Changed orders.\n"
+    assert client.show("orders").settings == QueueSettings()
+    assert "in flight max" not in veilmq("queue", "show", "orders").out
 
 
 def test_a_fifo_queue(client: HttpQueueClient, veilmq: Veilmq) -> None:

@@ -32,6 +32,7 @@ STANDARD: dict[str, dict[str, str]] = {
         "SqsManagedSseEnabled": "false",
     },
     "SqsManagedSseEnabled": {"SqsManagedSseEnabled": "false"},
+    "VeilmqInFlightMax": {"VeilmqInFlightMax": "8"},
 }
 """Attribute of all queues → what sets it."""
 

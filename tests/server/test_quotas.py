@@ -16,6 +16,7 @@ from veilmq.testing import RunningServer
 
 QUOTA = 3
 FIFO_QUOTA = 2
+OWN = "VeilmqInFlightMax"
 PATIENCE_S = 10.0
 
 
@@ -32,7 +33,7 @@ class Client:
             aws_access_key_id="quota",
             aws_secret_access_key="quota",
         )
-        self.fifo = bool(attributes)
+        self.fifo = "FifoQueue" in attributes
         name = "q.fifo" if self.fifo else "q"
         self.url = self.sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
 
@@ -50,6 +51,13 @@ class Client:
     def delete(self, receipt: str) -> None:
         """Delete a message."""
         self.sqs.delete_message(QueueUrl=self.url, ReceiptHandle=receipt)
+
+    def quota(self) -> str | None:
+        """Return the queue's own quota, as it is shown; ``None`` where it is not."""
+        told: dict[str, str] = self.sqs.get_queue_attributes(QueueUrl=self.url, AttributeNames=["All"])["Attributes"]
+        by_name = self.sqs.get_queue_attributes(QueueUrl=self.url, AttributeNames=[OWN]).get("Attributes", {})
+        assert by_name == {name: text for name, text in told.items() if name == OWN}
+        return told.get(OWN)
 
     def poll(self, wait_s: int = 20, **more: int) -> HTTPConnection:
         """Start a receive that waits; return when the server has parked it."""
@@ -170,6 +178,35 @@ def test_a_release_and_a_purge_free_places_for_polls(full: tuple[Client, list[st
     assert answer(second) == ["new"]
     client.server.advance(20_000)
     assert answer(third) == []
+
+
+def test_a_queue_may_have_a_quota_of_its_own(server: RunningServer) -> None:
+    """Given by an attribute that boto3 does not know; empty text takes the queue back to the server's."""
+    client = Client(server, **{OWN: "2"})
+    client.send("a", "b", "c", "d")
+    assert [body for _ in range(2) for body, _ in client.receive(count=1)] == ["a", "b"]
+    over_limit(client)
+    assert client.quota() == "2"
+    poll = client.poll()
+    client.sqs.set_queue_attributes(QueueUrl=client.url, Attributes={OWN: ""})
+    server.settle()
+    assert answer(poll) == ["c"]
+    over_limit(client)
+    assert client.quota() is None
+    client.sqs.set_queue_attributes(QueueUrl=client.url, Attributes={OWN: str(QUOTA + 1)})
+    assert [body for body, _ in client.receive()] == ["d"]
+    client.sqs.close()
+
+
+def test_another_quota_is_another_queue(server: RunningServer) -> None:
+    """To who would create one of its name: the attribute is named, unless he left it out."""
+    client = Client(server, **{OWN: "2"})
+    for other in ("3", ""):
+        with pytest.raises(client.sqs.exceptions.QueueNameExists, match=f"different value for attribute {OWN}"):
+            client.sqs.create_queue(QueueName="q", Attributes={OWN: other})
+    for same in ({OWN: "2"}, {}):
+        assert client.sqs.create_queue(QueueName="q", Attributes=same)["QueueUrl"] == client.url
+    client.sqs.close()
 
 
 def test_a_fifo_queue_at_its_quota_is_silent(server: RunningServer) -> None:

@@ -26,3 +26,14 @@ def whole_number(allowed: Range, text: str) -> Parameter:
 
     help_text = f"{text} From {allowed.minimum} to {allowed.maximum}."
     return Parameter(validator=check, metavar="N", negative=(), help=help_text)
+
+
+def own_number(allowed: Range, text: str) -> Parameter:
+    """Return an option for a number in a range, as text, or ``''`` for the server's setting."""
+
+    def check(_: Any, value: str | None) -> None:
+        if value and not (value.isdecimal() and allowed.holds(int(value))):
+            raise ValueError(f"Must be a whole number from {allowed.minimum} to {allowed.maximum}, or ''.")
+
+    help_text = f"{text} From {allowed.minimum} to {allowed.maximum}; '' for the server's setting."
+    return Parameter(validator=check, metavar="N", negative=(), help=help_text)

@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from veilmq.cli.failures import UsageError
-from veilmq.cli.options import whole_number
+from veilmq.cli.options import own_number, whole_number
 from veilmq.core.limits import (
+    IN_FLIGHT,
     MESSAGE_BYTES,
     RETENTION_S,
     SQS_DELAY_S,
@@ -40,6 +41,7 @@ class QueueOptions:
     message_bytes_max: Annotated[
         int | None, whole_number(MESSAGE_BYTES, "Bytes of body and attributes that a message may have.")
     ] = None
+    in_flight_max: Annotated[str | None, own_number(IN_FLIGHT, "Messages that may be in flight at once.")] = None
     content_deduplication: Annotated[
         bool | None, Parameter(help="Take equal bodies for the same message (FIFO queues).")
     ] = None
@@ -83,6 +85,8 @@ class QueueOptions:
         fields: dict[str, SettingValue] = {
             field: getattr(self, option) for option, field in FIELDS.items() if getattr(self, option) is not None
         }
+        if self.in_flight_max is not None:
+            fields["in_flight_max"] = int(self.in_flight_max) if self.in_flight_max else None
         if self.dead_letter_queue is not None:
             fields["receives_max"] = self.receives_max or SQS_RECEIVES_MAX.default if self.dead_letter_queue else 0
         if self.redrive_permission is not None:
@@ -106,4 +110,5 @@ FIELDS = {
     "kms_key": "kms_key",
     "kms_data_key_reuse": "kms_data_key_reuse_s",
 }
-"""Option → the field of ``QueueSettings``; ``receives_max`` and ``redrive_source`` belong to one of them."""
+"""Option → the field of ``QueueSettings``; ``receives_max`` and ``redrive_source`` belong to one of them,
+``in_flight_max`` is read from its text."""

@@ -20,6 +20,8 @@ def show(queue: Queue, /, *, json: Json = False, endpoint: Endpoint = DEFAULT_EN
 def _chosen(settings: QueueSettings) -> list[tuple[str, object]]:
     """Return what only some queues have."""
     rows: list[tuple[str, object]] = []
+    if settings.in_flight_max is not None:
+        rows.append(("in flight max", settings.in_flight_max))
     if settings.fifo:
         rows += [
             ("fifo", "yes"),

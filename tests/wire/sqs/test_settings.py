@@ -27,15 +27,18 @@ RANGES = {
     "DelaySeconds": (0, 900),
     "ReceiveMessageWaitTimeSeconds": (0, 20),
     "KmsDataKeyReusePeriodSeconds": (60, 86_400),
+    "VeilmqInFlightMax": (1, 1_000_000),
 }
-NOT_ON_THE_WIRE = {"tags", "in_flight_max"}
-UNSET = {"Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId"}
+NOT_ON_THE_WIRE = {"tags"}
+OURS = {"VeilmqInFlightMax"}
+UNSET = {"Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId", "VeilmqInFlightMax"}
 FIFO = "000000000000/orders.fifo"
 
 
 def test_the_names_are_those_of_the_service_model() -> None:
-    """All of them, whether this version has them or not."""
-    assert set(service_model().shape_for("QueueAttributeName").enum) == NAMES
+    """All of them, and those of our own."""
+    assert set(service_model().shape_for("QueueAttributeName").enum) | OURS == NAMES
+    assert all(name.startswith("Veilmq") for name in OURS)
 
 
 def test_every_field_of_the_settings_is_of_one_attribute() -> None:
@@ -43,6 +46,16 @@ def test_every_field_of_the_settings_is_of_one_attribute() -> None:
     fields = [field for setting in SETTINGS.values() for field in setting.kind.fields]
     assert sorted(fields) == sorted({field.name for field in msgspec.structs.fields(QueueSettings)} - NOT_ON_THE_WIRE)
     assert {attribute_of(field) for field in fields} == set(SETTINGS)
+
+
+def test_a_quota_of_the_queues_own_is_given_up_with_empty_text() -> None:
+    """It is told while there is one; without one the server's is in force, of which the queue tells nothing."""
+    name = "VeilmqInFlightMax"
+    own = msgspec.structs.replace(VIEW, settings=QueueSettings(in_flight_max=7))
+    assert describe(own, [name], CONTEXT) == {name: "7"}
+    assert describe(own, ["All"], CONTEXT) == describe(VIEW, ["All"], CONTEXT) | {name: "7"}
+    assert read_settings({name: ""}, QUEUE, CONTEXT) == {"in_flight_max": None}
+    assert describe(VIEW, [name], CONTEXT) == {}
 
 
 @pytest.mark.parametrize("name", list(RANGES))

@@ -80,6 +80,36 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
+class Override:
+    """A number of the queue's own in place of the server's setting; empty for the server's, which shows nothing."""
+
+    number: Number
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Return the number's field."""
+        return self.number.fields
+
+    @property
+    def allowed(self) -> str:
+        """Return the number's range."""
+        return f"{self.number.allowed}; empty for the server's setting"
+
+    @property
+    def default(self) -> str:
+        """Return nothing: the server's is in force."""
+        return ""
+
+    def read(self, name: str, text: str, queue: str, context: RequestContext) -> Values:
+        """Return the number, ``None`` for empty text; raises InvalidAttributeValue as the number does."""
+        return self.number.read(name, text, queue, context) if text else dict.fromkeys(self.fields)
+
+    def write(self, settings: QueueSettings, context: RequestContext) -> str | None:
+        """Return the number in digits."""
+        return None if getattr(settings, self.number.field) is None else self.number.write(settings, context)
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """One of several words, each with the value that it stands for inside; the first one is the default."""
 

@@ -1,7 +1,7 @@
 """Queue attributes: which exist, which may be set, and how each maps to fields of ``QueueSettings``.
 
 One table per kind. A setting has a kind, which reads and writes it; a read-only attribute has a function that tells
-it. Attributes of FIFO queues are unknown to the others.
+it. Attributes of FIFO queues are unknown to the others. Those that Amazon does not have begin with ``Veilmq``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -10,6 +10,7 @@ from typing import Any
 
 from veilmq.core.errors import DeadLetterQueueRefused, SettingsConflict
 from veilmq.core.limits import (
+    IN_FLIGHT,
     MESSAGE_BYTES,
     RETENTION_S,
     SECOND_MS,
@@ -27,7 +28,7 @@ from veilmq.wire.sqs.names import is_fifo, queue_arn
 from veilmq.wire.sqs.permissions import PolicyDocument
 from veilmq.wire.sqs.plan import answered
 from veilmq.wire.sqs.redrive import RedriveAllowPolicy, RedrivePolicy
-from veilmq.wire.sqs.setting_kinds import Choice, Kind, Name, Number, Values, flag, invalid_attribute
+from veilmq.wire.sqs.setting_kinds import Choice, Kind, Name, Number, Override, Values, flag, invalid_attribute
 
 ALL = "All"
 FIFO_QUEUE = "FifoQueue"
@@ -73,6 +74,7 @@ SETTINGS: dict[str, Setting] = {
         Number("kms_data_key_reuse_s", SQS_KMS_DATA_KEY_REUSE_S), only_with="kms_key"
     ),
     "SqsManagedSseEnabled": Setting(flag("managed_encryption", default=True)),
+    "VeilmqInFlightMax": Setting(Override(Number("in_flight_max", IN_FLIGHT))),
 }
 
 READ_ONLY: dict[str, Callable[[QueueView, RequestContext], str]] = {
