@@ -4,6 +4,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from veilmq.core.commands import (
     ChangeVisibility,
     Command,
@@ -96,3 +98,18 @@ class Store:
 
     def close(self) -> None:
         self.journal.close()
+
+
+def rows_read(monkeypatch: pytest.MonkeyPatch, store: Store, query: str) -> list[int]:
+    """Collect how many rows each run of the named query gives from now on."""
+    counts: list[int] = []
+    read = store.journal.rows
+
+    def counting(name: str, *values: Any) -> list[Any]:
+        rows = read(name, *values)
+        if name == query:
+            counts.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(store.journal, "rows", counting)
+    return counts

@@ -1,10 +1,14 @@
 """Lanes of groups that share fairly: what they read, and what they keep of groups that stand aside."""
 
+from pathlib import Path
 from typing import Any
 
-from tests.engines.embedded.store import Store
+import pytest
+
+from tests.engines.embedded.store import Store, rows_read
 from veilmq.core.commands import ShowQueue
 from veilmq.core.limits import FAIR_IN_FLIGHT_MIN
+from veilmq.engines.embedded import fair_lane
 
 DEAD = "000000000000/dead"
 MANY = 3 * FAIR_IN_FLIGHT_MIN
@@ -52,4 +56,57 @@ def test_dead_letters_that_end_while_their_group_stands_aside_are_not_given() ->
     (view,) = store.run(ShowQueue(queue=DEAD, counts=True))
     assert (view.counts.visible, view.counts.in_flight) == (0, 0)
     assert store.count("message") == 0
+    store.close()
+
+
+def test_after_a_start_no_more_flights_are_read_than_a_command_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    store.create()
+    store.send_to("n" * 5_000)
+    assert len(store.bodies(5_000)) == 5_000
+    store.close()
+    store = Store(tmp_path)
+    read = rows_read(monkeypatch, store, "flights")
+    store.send_to("nq")
+    assert store.bodies() == ["q2"]
+    assert read == [3_000]
+    store.close()
+
+
+@pytest.mark.parametrize(("read_max", "first"), [(MANY, "q"), (2 * MANY, "e")])
+def test_after_a_start_those_in_flight_that_land_last_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_max: int, first: str
+) -> None:
+    """Half are in flight of a group whose leases end early, and half of one whose leases end late."""
+    monkeypatch.setattr(fair_lane, "_FLIGHTS_READ_MAX", read_max)
+    store = Store(tmp_path)
+    store.create()
+    store.send_to("q" * MANY)
+    store.receive(MANY, timeout_s=60)
+    store.send_to("n" * MANY)
+    store.receive(MANY, timeout_s=120)
+    store.close()
+    store = Store(tmp_path)
+    store.send_to("nqe")
+    assert store.bodies()[0][0] == first
+    store.close()
+
+
+@pytest.mark.parametrize(("read_max", "first"), [(MANY, "n"), (2 * MANY, "q")])
+def test_after_a_start_flights_are_looked_for_among_so_many_hidden_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_max: int, first: str
+) -> None:
+    """Delayed ones, which become visible later, stand before them."""
+    monkeypatch.setattr(fair_lane, "_HIDDEN_READ_MAX", read_max)
+    store = Store(tmp_path)
+    store.create()
+    store.send_to("n" * MANY)
+    store.receive(MANY, timeout_s=60)
+    store.send_to("d" * MANY, delay_s=900)
+    store.close()
+    store = Store(tmp_path)
+    store.send_to("nq")
+    assert store.bodies()[0][0] == first
     store.close()

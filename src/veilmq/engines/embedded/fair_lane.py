@@ -6,7 +6,8 @@ they became visible, a group blocks nobody, and messages of one group may be in 
 
 Never received messages are found by the turns of their groups, so a quiet group's new message is found at once behind
 any number of others. What in memory tells who is noisy is lost with the process: after a restart the messages in flight
-are counted again, processing times are learned anew.
+are counted again, processing times are learned anew. Of very many in flight not all are read then, so that no command
+takes long: those that land last are counted, which say for the longest time who is noisy, and the others not any more.
 """
 
 import msgspec
@@ -27,6 +28,8 @@ NOISY_MS = NEVER_MS - 1
 """The standing of a lane in which only noisy groups have messages: behind all others of its priority."""
 
 _REVIEW_MS = SECOND_MS
+_FLIGHTS_READ_MAX = 3_000  # some ten milliseconds
+_HIDDEN_READ_MAX = 50_000  # to find them among delayed messages, in the index alone: a few milliseconds
 
 
 class Flight(msgspec.Struct, eq=False):
@@ -38,7 +41,7 @@ class Flight(msgspec.Struct, eq=False):
 
 
 class Flights(Run[Flight]):
-    """All of a lane's, in memory alone: the in-flight quota bounds them."""
+    """All of a lane's that this process knows of, in memory alone: the in-flight quota bounds them."""
 
     __slots__ = ()
 
@@ -232,6 +235,7 @@ class FairLane(GroupedLane):
 
     def _read_flights(self, now_ms: int) -> None:
         self._unread = False
-        for position, visible_at_ms, group_key, received_at_ms in self._journal.rows("flights", self.number, now_ms):
+        rows = self._journal.rows("flights", self.number, now_ms, _HIDDEN_READ_MAX, _FLIGHTS_READ_MAX)
+        for position, visible_at_ms, group_key, received_at_ms in rows:
             self._fairness.received(group_key, now_ms)
             self._flights.put(position, Flight(visible_at_ms, group_key, received_at_ms))

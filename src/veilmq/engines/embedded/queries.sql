@@ -247,6 +247,11 @@ DELETE FROM move_task WHERE queue = ?1 AND number <= (
 DELETE FROM move_task WHERE queue = ?;
 
 -- name: flights
--- What of a lane's groups is in flight.
-SELECT position, visible_at_ms, group_key, received_at_ms
-FROM lease WHERE lane = ? AND visible_at_ms > ? AND receive_count > 0;
+-- What of a lane's groups is in flight: so many, those that land last, among so many hidden messages (delayed ones are
+-- stepped over in the index).
+SELECT lease.position, lease.visible_at_ms, lease.group_key, lease.received_at_ms
+FROM (
+    SELECT position AS at, receive_count AS receives
+    FROM lease WHERE lane = ? AND visible_at_ms > ? ORDER BY visible_at_ms DESC LIMIT ?
+) CROSS JOIN lease ON lease.position = at
+WHERE receives > 0 LIMIT ?;

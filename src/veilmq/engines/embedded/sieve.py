@@ -2,8 +2,8 @@
 
 Nearly all messages of FIFO queues are no duplicates, and finding that out in the table costs more than all else about
 deduplication. Two Bloom filters of fixed size, each for five minutes, let through what may be there: everything that
-is, and little else. A sieve begins with what the table has. Where that is too much to read, it holds nothing back until
-it has seen five minutes by itself.
+is, and little else. A sieve begins with what the table has. Where that is too much to read within one command, it holds
+nothing back until it has seen five minutes by itself.
 """
 
 from struct import Struct
@@ -14,7 +14,7 @@ from veilmq.engines.embedded.journal import Journal
 _SPAN_MS = DEDUPLICATION_S * SECOND_MS
 _BYTES = 4 * 1_048_576  # of 1,500,000 new keys in five minutes it lets some 10,000 through
 _BITS_MASK = _BYTES * 8 - 1
-_READ_MAX = 50_000
+_READ_MAX = 4_000  # some five milliseconds
 _two = Struct("<QQ").unpack
 
 
