@@ -17,6 +17,7 @@ from veilmq.engines.embedded.counters import Counters
 from veilmq.engines.embedded.fresh import BodyCache, Fresh, FreshRun
 from veilmq.engines.embedded.hidden import NEVER_MS, ON_DISK, HiddenRun
 from veilmq.engines.embedded.journal import Journal
+from veilmq.engines.embedded.moved import ENDED_PER_COMMAND, Moved
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.rows import LaneRow, Lease, MessageRow
 from veilmq.engines.embedded.series import Series
@@ -25,7 +26,6 @@ PLAIN, FAIR, FIFO = range(3)
 """The kinds of lanes: messages without a group, those of groups that share fairly, and those of ordered groups."""
 
 _GENERATION_BITS = 32
-_MOVED_PER_COMMAND = 500  # a few milliseconds
 NO_ROW = 0
 """The visible-at of a lease that ``take`` has just made: the store has no row of it."""
 
@@ -45,12 +45,9 @@ class Lane:
         "_fresh",
         "_hidden",
         "_journal",
-        "_moved_end",
-        "_moved_left",
-        "_moved_until_ms",
+        "_moved",
         "counters",
         "expires_at_ms",
-        "has_moved",
         "kind",
         "neighbours",
         "number",
@@ -74,10 +71,6 @@ class Lane:
         self.touched = False
         self.counters = Counters(row)
         self.expires_at_ms = 0 if row.messages else NEVER_MS  # not later than the first message's end of retention
-        self.has_moved = stored  # whether it may hold messages whose retention counts from before they came here
-        self._moved_until_ms = 0  # those of them first sent up to then are past it
-        self._moved_end = 0  # and stand before this position: what came later is judged by the retention in force then
-        self._moved_left = False  # whether any such are not deleted yet
         self._journal = journal
         self._direct = _new_series(
             positions.direct_start(number), row.direct_floor, row.direct_next, options.lane_sequences_max
@@ -85,6 +78,7 @@ class Lane:
         self._delayed = _new_series(
             positions.delayed_start(number), row.delayed_floor, row.delayed_next, options.lane_sequences_max
         )
+        self._moved = self._new_moved() if stored else None  # whether it has any is seen when retention is looked at
         # Fresh messages are received in order: all behind the last one that has a lease were never received.
         fresh_start = journal.after_last_lease(row.direct_floor, row.direct_next) if stored else row.direct_next
         self._fresh: Fresh = FreshRun(
@@ -153,8 +147,11 @@ class Lane:
         self._fresh.append(row)
         self._added(row)
         if row.first_sent_at_ms is not None:
-            self.has_moved = True
+            self._moved = self._moved or self._new_moved()
             self.expires_at_ms = 0
+
+    def _new_moved(self) -> Moved:
+        return Moved(journal=self._journal, lane=self.number, series=self._direct)
 
     def add_delayed(
         self,
@@ -203,15 +200,15 @@ class Lane:
             self._fresh.take()
             lease = Lease(row.position, self.number, NO_ROW, group_key=row.group_key)
         self._journal.batch_bytes += len(row.body)
-        if row.first_sent_at_ms is not None and self._is_past(row):
-            return self._take_behind(lease, now_ms)
+        if row.first_sent_at_ms is not None and self._moved is not None and self._moved.has_ended(row):
+            return self._take_behind(lease, self._moved, now_ms)
         return row, lease, self
 
-    def _take_behind(self, ended: Lease, now_ms: int) -> Taken | None:
+    def _take_behind(self, ended: Lease, moved: Moved, now_ms: int) -> Taken | None:
         """Take the next message instead of one past its retention; none while there are too many such."""
         self.let_go(ended)
-        self._sweep_moved(_MOVED_PER_COMMAND)
-        return None if self._moved_left else self.take(now_ms)
+        self._sweep_moved(moved, ENDED_PER_COMMAND)
+        return None if moved.left else self.take(now_ms)
 
     def let_go(self, lease: Lease) -> None:
         """Delete a message that was taken."""
@@ -271,7 +268,7 @@ class Lane:
     def find(self, position: int) -> Lease | None:
         """Return the lease of the message at ``position``, ``None`` when the message is gone."""
         lease = None if self._is_expired(position) else self._hidden.get(position)
-        if lease is not None and self._moved_left and self._is_past(self._journal.message_at(position)):
+        if lease is not None and self._moved is not None and self._moved.hides(position):
             return None
         return lease
 
@@ -307,38 +304,25 @@ class Lane:
         retention_ms = retention_s * SECOND_MS
         sent = [series.expire(self._journal, now_ms - retention_ms) for series in (self._direct, self._delayed)]
         self.expires_at_ms = min((at + retention_ms for at in sent if at is not None), default=NEVER_MS)
-        if self.has_moved:
-            self.expires_at_ms = min(self.expires_at_ms, self._expire_moved(now_ms, retention_ms))
+        if self._moved is not None:
+            self.expires_at_ms = min(self.expires_at_ms, self._expire_moved(self._moved, now_ms, retention_ms))
         if floors != (self._direct.floor, self._delayed.floor):
             self._fresh.skip_to(self._direct.floor)
             self._journal.touch(self)
 
-    def _expire_moved(self, now_ms: int, retention_ms: int) -> int:
-        """Delete moved messages past their retention, so many as a command may; return when to do so again.
+    def _expire_moved(self, moved: Moved, now_ms: int, retention_ms: int) -> int:
+        """Delete moved messages past their retention, so many as a command may; return when to do so again."""
+        moved.expire(now_ms - retention_ms)
+        self._sweep_moved(moved, ENDED_PER_COMMAND)
+        first_ms = moved.first_sent_ms()
+        if first_ms is None:
+            self._moved = None
+            return NEVER_MS
+        return max(now_ms, first_ms + retention_ms)
 
-        They stand anywhere in the lane, so no floor passes over them. Those that are left are not delivered either.
-        (How far an earlier, shorter retention had come is not stored: a process that ends just then forgets it.)
-        """
-        until_ms = now_ms - retention_ms
-        if until_ms > self._moved_until_ms or not self._moved_left:
-            self._moved_until_ms, self._moved_end = until_ms, self._direct.next
-        self._sweep_moved(_MOVED_PER_COMMAND)
-        first_ms = self._journal.first_moved_ms(self.number)
-        self.has_moved = first_ms is not None
-        return NEVER_MS if first_ms is None else max(now_ms, first_ms + retention_ms)
-
-    def _is_past(self, row: MessageRow) -> bool:
-        first_sent_at_ms = row.first_sent_at_ms
-        return (
-            first_sent_at_ms is not None and first_sent_at_ms <= self._moved_until_ms and row.position < self._moved_end
-        )
-
-    def _sweep_moved(self, rows_max: int) -> int:
-        gone = self._journal.moved_until(
-            self.number, self._moved_until_ms, self._direct.floor, self._moved_end, rows_max
-        )
-        leases = [self._hidden.get(position) for position in gone]
-        for lease in leases:
+    def _sweep_moved(self, moved: Moved, rows_max: int) -> int:
+        gone = moved.sweep(rows_max)
+        for lease in [self._hidden.get(position) for position in gone]:
             if lease is not None:
                 self.counters.unhide(lease)
                 self._hidden.drop(lease.position)
@@ -348,7 +332,6 @@ class Lane:
             self.counters.messages -= len(gone)
             self._fresh.drop(set(gone))
             self._journal.touch(self)
-        self._moved_left = len(gone) == rows_max
         return len(gone)
 
     def retire(self) -> None:
@@ -358,18 +341,19 @@ class Lane:
         self._delayed.retire()
         self._fresh.clear()
         self.expires_at_ms = NEVER_MS
-        self.has_moved = self._moved_left = False
+        self._moved = None
         self._journal.touch(self)
 
     @property
     def swept(self) -> bool:
         """Whether no row is left that retention or a purge has put out of reach."""
-        return self._direct.swept and self._delayed.swept and not self._moved_left
+        return self._direct.swept and self._delayed.swept and (self._moved is None or not self._moved.left)
 
     def sweep(self, rows_max: int) -> int:
         """Delete rows out of reach, at most ``rows_max`` messages of each half; return how many."""
         rows = sum(self._sweep(each, rows_max) for each in (self._direct, self._delayed) if not each.swept)
-        return rows + self._sweep_moved(rows_max) if self._moved_left else rows
+        moved = self._moved
+        return rows if moved is None or not moved.left else rows + self._sweep_moved(moved, rows_max)
 
     def _sweep(self, series: Series, rows_max: int) -> int:
         return self._delete_between(*series.sweep(self._journal, rows_max))
