@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engines.embedded.store import Store
-from veilmq.engines.embedded.hidden import ON_DISK, HiddenRun, Key
+from veilmq.engines.embedded.hidden import HiddenRun
 from veilmq.engines.embedded.rows import Lease
+from veilmq.engines.embedded.run import ON_DISK, Key
 
 
 def _all_alive() -> tuple[int, int, int]:

@@ -5,8 +5,8 @@ from pathlib import Path
 from tests.engines.embedded.store import QUEUE, Store
 from veilmq.core.commands import DeleteQueue, PurgeQueue, SetQueue, ShowQueue
 from veilmq.core.results import QueueCounts
-from veilmq.engines.embedded.hidden import NEVER_MS
 from veilmq.engines.embedded.janitor import Sweep
+from veilmq.engines.embedded.run import NEVER_MS
 
 
 def _counts(store: Store) -> QueueCounts:

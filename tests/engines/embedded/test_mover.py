@@ -4,9 +4,9 @@ from typing import Any
 
 from veilmq.core.commands import Command
 from veilmq.core.errors import InternalError
-from veilmq.engines.embedded.hidden import NEVER_MS
 from veilmq.engines.embedded.mover import Mover
 from veilmq.engines.embedded.moves import Stepped
+from veilmq.engines.embedded.run import NEVER_MS
 from veilmq.testing import VirtualClock
 
 

@@ -7,10 +7,7 @@ from collections.abc import Callable
 
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.rows import Lease
-from veilmq.engines.embedded.run import NEVER_MS, ON_DISK, Key, Run
-
-__all__ = ["NEVER_MS", "ON_DISK", "Alive", "HiddenRun", "Key"]
-
+from veilmq.engines.embedded.run import Key, Run
 
 Alive = Callable[[], tuple[int, int, int]]
 """Which positions are within their retention, as ``Journal.leases_after`` takes them."""

@@ -16,12 +16,12 @@ from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import RETENTION_S, SECOND_MS
 from veilmq.core.ports import Clock, Done, Timer
 from veilmq.engines.embedded.catalog import Catalog
-from veilmq.engines.embedded.hidden import NEVER_MS
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.lane import Lane
 from veilmq.engines.embedded.pauses import QueuePauses
 from veilmq.engines.embedded.queue import Queue
 from veilmq.engines.embedded.remembered import Remembered
+from veilmq.engines.embedded.run import NEVER_MS
 from veilmq.engines.embedded.space import Space
 
 _ROWS_PER_SLICE = 1_000
@@ -39,7 +39,7 @@ class Sweep(Command, frozen=True, kw_only=True):
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether more is to be done now, and else when to look again (``lane.NEVER_MS``: there is nothing to look at)."""
+    """Whether more is to be done now, and else when to look again (``run.NEVER_MS``: there is nothing to look at)."""
 
     more: bool
     look_at_ms: int

@@ -15,11 +15,12 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.engines.embedded import positions
 from veilmq.engines.embedded.counters import Counters
 from veilmq.engines.embedded.fresh import BodyCache, Fresh, FreshRun
-from veilmq.engines.embedded.hidden import NEVER_MS, ON_DISK, HiddenRun
+from veilmq.engines.embedded.hidden import HiddenRun
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.moved import ENDED_PER_COMMAND, Moved
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.rows import LaneRow, Lease, MessageRow
+from veilmq.engines.embedded.run import NEVER_MS, ON_DISK
 from veilmq.engines.embedded.series import Series
 
 PLAIN, FAIR, FIFO = range(3)

@@ -10,8 +10,8 @@ from veilmq.core.commands import Command
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock, Done, Timer
-from veilmq.engines.embedded.hidden import NEVER_MS
 from veilmq.engines.embedded.moves import MoveStep, Stepped
+from veilmq.engines.embedded.run import NEVER_MS
 
 _PAUSE_MS_AFTER_ERROR = SECOND_MS
 

@@ -20,11 +20,11 @@ from veilmq.core.ids import IdSource
 from veilmq.core.limits import MOVE_TASKS_KEPT, SECOND_MS
 from veilmq.core.results import MoveStatus, MoveTask
 from veilmq.engines.embedded.catalog import Catalog
-from veilmq.engines.embedded.hidden import NEVER_MS
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.lane import Taken
 from veilmq.engines.embedded.queue import Queue
 from veilmq.engines.embedded.rows import MessageRow, MoveRow
+from veilmq.engines.embedded.run import NEVER_MS
 from veilmq.engines.embedded.space import Space
 
 _SLICE_MESSAGES = 200  # some 10 ms
@@ -39,7 +39,7 @@ class MoveStep(Command, frozen=True, kw_only=True):
 
 
 class Stepped(msgspec.Struct, frozen=True, kw_only=True):
-    """When the next slice is due (``hidden.NEVER_MS``: no task is running)."""
+    """When the next slice is due (``run.NEVER_MS``: no task is running)."""
 
     due_ms: int
 

@@ -7,9 +7,9 @@ entries of a kind stand in the order of their instants, since the engine's clock
 from itertools import islice
 
 from veilmq.core.limits import SECOND_MS
-from veilmq.engines.embedded.hidden import NEVER_MS
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.options import EngineOptions
+from veilmq.engines.embedded.run import NEVER_MS
 
 _ENTRIES_PER_SLICE = 500
 
@@ -71,5 +71,5 @@ class QueuePauses:
         self.deleted.forget(now_ms)
 
     def next_end_ms(self) -> int:
-        """Return when the next pause is over; ``hidden.NEVER_MS`` when there is none."""
+        """Return when the next pause is over; ``run.NEVER_MS`` when there is none."""
         return min(self.purged.next_end_ms(), self.deleted.next_end_ms())

@@ -12,9 +12,9 @@ from veilmq.core.ports import Wake
 from veilmq.core.results import QueueCounts
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.embedded import positions
-from veilmq.engines.embedded.hidden import NEVER_MS
 from veilmq.engines.embedded.lane import PLAIN, Lane, Taken
 from veilmq.engines.embedded.rows import Lease
+from veilmq.engines.embedded.run import NEVER_MS
 
 _SWEEP_ROWS_MAX = 1_000
 _SWEEP_ROWS_AT_LIMIT_MAX = 100
