@@ -12,6 +12,7 @@ from tests.engines.embedded.store import QUEUE, Store
 from veilmq.core.commands import Delete, NewMessage, Receive, Send, ShowQueue
 from veilmq.core.errors import InternalError
 from veilmq.core.results import ReceiptState
+from veilmq.engines.embedded import positions
 from veilmq.engines.embedded.fifo_lane import PASSED_OVER_MAX, FifoLane
 from veilmq.engines.embedded.groups import key_of
 from veilmq.engines.embedded.janitor import Sweep
@@ -241,4 +242,42 @@ def test_groups_whose_names_have_one_number_share_their_order(monkeypatch: pytes
     assert store.bodies() == []
     store.run(Delete(queue=QUEUE, receipts=(first.receipt,)))
     assert store.bodies() == ["b2"]
+    store.close()
+
+
+def test_lanes_keep_their_order_over_a_restart_when_their_numbers_have_gone_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(positions, "LANES_MAX", 3)
+    store = Store(tmp_path, lane_sequences_max=2)
+    store.create(fifo=True)
+    sent = store.send_to("aaaaa")
+    assert [lane.number for lane in store.machine.catalog.queue(QUEUE).lanes] == [1, 2, 0]
+    store.close()
+    store = Store(tmp_path, lane_sequences_max=2)
+    (last,) = store.send_to("b")
+    assert last.sequence == sent[-1].sequence + 1, "there was room in the lane that was opened last"
+    bodies = []
+    while messages := store.receive(10).messages:
+        bodies += [message.body for message in messages]
+        store.delete(*(message.receipt for message in messages))
+    assert bodies == ["a1", "a2", "a3", "a4", "a5", "b1"]
+    store.close()
+
+
+def test_standard_lanes_keep_the_order_in_which_they_were_opened() -> None:
+    """Whatever FIFO queues use up meanwhile."""
+    store = Store(lane_sequences_max=2)
+    store.create()
+    store.create("000000000000/ordered", fifo=True)
+    opened: list[int] = []
+    for _ in range(3):
+        store.send("a", "b", priority=8)
+        store.send("c", "d", priority=1)
+        opened.append(store.machine.catalog.queue(QUEUE).lanes[-1].number)
+        store.send_to("aaaaaa", queue="000000000000/ordered")
+    lanes = store.machine.catalog.queue(QUEUE).lanes
+    assert [lane.priority for lane in lanes] == [1] * 3 + [8] * 3
+    assert [lane.number for lane in lanes[3:]] == opened
+    assert store.bodies(10) == ["c", "d"] * 3 + ["a", "b"] * 2
     store.close()

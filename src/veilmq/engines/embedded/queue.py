@@ -82,10 +82,14 @@ class Queue:
         return self.adopt(self._open_lane(self, priority, kind))
 
     def adopt(self, lane: Lane) -> Lane:
-        """Put ``lane`` behind the others of its priority."""
+        """Put ``lane`` behind those of its priority that were opened before.
+
+        The sequence numbers of lanes tell, which only rise from one to the next; the numbers of lanes go round. Where
+        they are equal, which they never are in a FIFO queue, the lane comes last.
+        """
         self.lanes.append(lane)
         lane.neighbours = self.lanes
-        self.lanes.sort(key=lambda each: each.priority)
+        self.lanes.sort(key=lambda each: (each.priority, each.sequence_base))
         return lane
 
     def part_with_lanes(self) -> list[Lane]:
