@@ -16,8 +16,9 @@ from veilmq.core.fairness import Fairness
 from veilmq.core.limits import SECOND_MS
 from veilmq.engines.embedded.aside import NOBODY, Aside
 from veilmq.engines.embedded.fair_runs import FairRun, ReturnedRun
-from veilmq.engines.embedded.fresh import BodyCache
+from veilmq.engines.embedded.fresh import BodyCache, Fresh
 from veilmq.engines.embedded.grouped_lane import GroupedLane
+from veilmq.engines.embedded.hidden import HiddenRun
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.lane import NO_ROW, PLAIN, Taken
 from veilmq.engines.embedded.options import EngineOptions
@@ -62,23 +63,27 @@ class FairLane(GroupedLane):
         self, row: LaneRow, *, journal: Journal, cache: BodyCache, options: EngineOptions, stored: bool
     ) -> None:
         """All as for ``Lane``."""
-        super().__init__(row, journal=journal, cache=cache, options=options, stored=stored)
         self._fairness = Fairness()
         self._aside = Aside()
         self._flights = Flights(window_max=NEVER_MS, horizon=None)
         self._unread = stored
         self._now_ms = 0
         self._review_at_ms = 0
-        self._fresh = FairRun(
+        super().__init__(row, journal=journal, cache=cache, options=options, stored=stored)
+
+    def _make_fresh(self, cache: BodyCache, options: EngineOptions, *, stored: bool) -> Fresh:
+        return FairRun(
             turns=self._turns,
             series=self._direct,
             aside=self._aside,
             steps_aside=self._steps_aside,
             drained=self._drained,
         )
-        self._hidden = ReturnedRun(
-            journal=journal,
-            lane=row.number,
+
+    def _make_hidden(self, options: EngineOptions, *, stored: bool) -> HiddenRun:
+        return ReturnedRun(
+            journal=self._journal,
+            lane=self.number,
             window_max=options.hidden_window_leases,
             horizon=ON_DISK if stored else None,
             alive=self._alive,

@@ -13,7 +13,7 @@ Taking and hiding are two steps, and only when all that a receive has taken of a
 back) is its turn filed again.
 """
 
-from veilmq.engines.embedded.fresh import BodyCache
+from veilmq.engines.embedded.fresh import BodyCache, Fresh, FreshRun
 from veilmq.engines.embedded.grouped_lane import GroupedLane
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.lane import NO_ROW, Taken
@@ -40,6 +40,11 @@ class FifoLane(GroupedLane):
         """All as for ``Lane``."""
         super().__init__(row, journal=journal, cache=cache, options=options, stored=stored)
         self._taking: dict[int, Turn] = {}
+
+    def _make_fresh(self, cache: BodyCache, options: EngineOptions, *, stored: bool) -> Fresh:
+        """Return a run that stays empty: the turns find the messages."""
+        end = self._direct.next
+        return FreshRun(journal=self._journal, cache=cache, window_max=0, start=end, end=end)
 
     # Sending.
 

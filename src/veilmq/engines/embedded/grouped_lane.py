@@ -18,7 +18,6 @@ class GroupedLane(Lane):
         self, row: LaneRow, *, journal: Journal, cache: BodyCache, options: EngineOptions, stored: bool
     ) -> None:
         """All as for ``Lane``."""
-        super().__init__(row, journal=journal, cache=cache, options=options, stored=stored)
         self._turns_swept = False
         self._turns = Turns(
             journal=journal,
@@ -28,6 +27,8 @@ class GroupedLane(Lane):
             rows_max=options.ready_window_messages,
             horizon=ON_DISK if stored else None,
         )
+        # Only now, since the runs of a lane may be made of its turns.
+        super().__init__(row, journal=journal, cache=cache, options=options, stored=stored)
 
     def retire(self) -> None:
         """Part the lane from its queue: everything in it is deleted, and swept in time."""

@@ -80,18 +80,21 @@ class Lane:
             positions.delayed_start(number), row.delayed_floor, row.delayed_next, options.lane_sequences_max
         )
         self._moved = self._new_moved() if stored else None  # whether it has any is seen when retention is looked at
-        # Fresh messages are received in order: all behind the last one that has a lease were never received.
-        fresh_start = journal.after_last_lease(row.direct_floor, row.direct_next) if stored else row.direct_next
-        self._fresh: Fresh = FreshRun(
-            journal=journal,
-            cache=cache,
-            window_max=options.ready_window_messages,
-            start=fresh_start,
-            end=row.direct_next,
+        self._fresh = self._make_fresh(cache, options, stored=stored)
+        self._hidden = self._make_hidden(options, stored=stored)
+
+    def _make_fresh(self, cache: BodyCache, options: EngineOptions, *, stored: bool) -> Fresh:
+        start = end = self._direct.next
+        if stored:  # messages are received in order: all behind the last one that has a lease were never received
+            start = self._journal.after_last_lease(self._direct.floor, end)
+        return FreshRun(
+            journal=self._journal, cache=cache, window_max=options.ready_window_messages, start=start, end=end
         )
-        self._hidden: HiddenRun = HiddenRun(
-            journal=journal,
-            lane=number,
+
+    def _make_hidden(self, options: EngineOptions, *, stored: bool) -> HiddenRun:
+        return HiddenRun(
+            journal=self._journal,
+            lane=self.number,
             window_max=options.hidden_window_leases,
             horizon=ON_DISK if stored else None,
             alive=self._alive,
