@@ -1,10 +1,10 @@
-"""The naive model of a queue: one list, linear scans, plain dictionaries. It shares nothing with the product.
+"""What the naive models of queues share: one list, linear scans, plain dictionaries. Nothing is the product's.
 
-It cannot know which of several messages that became visible in the same millisecond an engine takes, nor what a
-receipt looks like; so a receive is *checked*: the model says what is wrong with an answer, and otherwise takes it over.
+They cannot know which of several messages that became visible in the same millisecond an engine takes, nor what a
+receipt looks like; so a receive is *checked*: a model says what is wrong with an answer, and otherwise takes it over.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 TWELVE_HOURS_MS = 43_200_000
 
@@ -12,14 +12,14 @@ Row = dict[str, Any]
 
 
 class NaiveQueue:
-    """One queue; all instants are given by the caller."""
+    """One queue of any kind; all instants are given by the caller."""
 
-    def __init__(self, *, timeout_s: int, delay_s: int, retention_s: int, in_flight_max: int) -> None:
-        """Begin empty."""
-        self.in_flight_max = in_flight_max
-        self.timeout_s = timeout_s
-        self.delay_s = delay_s
-        self.retention_s = retention_s
+    terms: ClassVar[tuple[str, ...]] = ("body", "sent_at_ms", "count", "first_ms", "visible_at_ms")
+    """What a received message must have as the model has it."""
+
+    def __init__(self, settings: Row) -> None:
+        """Begin empty; `settings` are named as the queue's own."""
+        self.settings = settings
         self.rows: list[Row] = []
         self.receipts: dict[str, Row] = {}  # every receipt ever issued → its row and which issue it was
         self.tally = {"sent": 0, "deleted": 0, "expired": 0, "purged": 0}
@@ -28,16 +28,16 @@ class NaiveQueue:
 
     def age(self, now_ms: int) -> None:
         """Delete what is past its retention."""
-        kept = [row for row in self.rows if row["sent_at_ms"] + self.retention_s * 1_000 > now_ms]
+        kept = [row for row in self.rows if row["sent_at_ms"] + self.settings["retention_s"] * 1_000 > now_ms]
         self.tally["expired"] += len(self.rows) - len(kept)
         self.rows = kept
 
     def visible(self, now_ms: int) -> list[Row]:
-        """Return what may be received."""
+        """Return what may be received, were there no groups."""
         return [row for row in self.rows if row["visible_at_ms"] <= now_ms]
 
     def counts(self, now_ms: int) -> tuple[int, int, int]:
-        """Return how many are visible, in flight, delayed."""
+        """Return how many are visible (in blocked groups too), in flight, delayed."""
         self.age(now_ms)
         hidden = [row for row in self.rows if row["visible_at_ms"] > now_ms]
         in_flight = len([row for row in hidden if row["count"] > 0])
@@ -48,66 +48,44 @@ class NaiveQueue:
         self.age(now_ms)
         return min((row["sent_at_ms"] for row in self.rows), default=None)
 
-    def is_full(self, now_ms: int) -> bool:
-        """Return whether no more messages may be in flight."""
-        return self.counts(now_ms)[1] >= self.in_flight_max
-
     def next_due_ms(self, now_ms: int) -> int | None:
-        """Return when there is a next message to receive: one is visible and, at the quota, a lease has ended."""
-        if self.is_full(now_ms):
-            in_flight: list[int] = [row["visible_at_ms"] for row in self.rows if row["count"] > 0]
-            return min(ends_at_ms for ends_at_ms in in_flight if ends_at_ms > now_ms)
+        """Return when there is a next message to receive."""
+        self.age(now_ms)
         return min((max(row["visible_at_ms"], now_ms) for row in self.rows), default=None)
 
     # What commands do.
 
-    def send(self, now_ms: int, message_id: bytes, body: str, delay_s: int | None, priority: int) -> None:
-        """Store a message."""
-        wait_s = self.delay_s if delay_s is None else delay_s
-        row = {
-            "id": message_id,
-            "body": body,
-            "priority": priority,
-            "sent_at_ms": now_ms,
-            "visible_at_ms": now_ms + wait_s * 1_000,
-            "count": 0,
-            "issue": 0,
-            "first_ms": None,
-            "received_at_ms": None,
-        }
-        self.rows.append(row)
+    def set(self, now_ms: int, settings: Row) -> None:
+        """Change all settings; what ended before ended by the old ones."""
+        self.age(now_ms)
+        self.settings = settings
+
+    def store(self, now_ms: int, delay_s: int | None, terms: Row) -> None:
+        """Store a message that was sent; `terms` are what it has beside its times and counts."""
+        wait_s = self.settings["delay_s"] if delay_s is None else delay_s
+        times = {"sent_at_ms": now_ms, "visible_at_ms": now_ms + wait_s * 1_000}
+        self.rows.append({**terms, **times, "count": 0, "issue": 0, "first_ms": None, "received_at_ms": None})
         self.tally["sent"] += 1
 
-    def check_receive(self, now_ms: int, count: int, timeout_s: int | None, answer: list[Row]) -> None:
-        """Assert that `answer` is one that is allowed, and take it over."""
-        self.age(now_ms)
-        offered = self.visible(now_ms)
-        places = max(0, self.in_flight_max - self.counts(now_ms)[1])
-        due = min(count, len(offered), places)
-        assert len(answer) == due, "a message that is visible was not delivered, or one too many"
-        until_ms = now_ms + (self.timeout_s if timeout_s is None else timeout_s) * 1_000
-        taken = [self._take(offered, got) for got in answer]  # all are chosen before the first is hidden
-        for row, got in zip(taken, answer, strict=True):
-            self._lease(row, got, now_ms, until_ms)
+    def wait_ms(self, timeout_s: int | None) -> int:
+        """Return for how long a receive hides what it takes."""
+        wait_s: int = self.settings["visibility_timeout_s"] if timeout_s is None else timeout_s
+        return wait_s * 1_000
 
-    def _take(self, offered: list[Row], got: Row) -> Row:
-        rows = [row for row in offered if row["id"] == got["id"]]
-        assert rows, f"{got['body']} was delivered while it was hidden, deleted, or twice in one answer"
-        row = rows[0]
-        first = min((other["priority"], other["visible_at_ms"]) for other in offered)
-        assert (row["priority"], row["visible_at_ms"]) == first, f"{row['body']} came before one visible earlier"
-        offered.remove(row)
-        return row
-
-    def _lease(self, row: Row, got: Row, now_ms: int, until_ms: int) -> None:
+    def lease(self, row: Row, got: Row, now_ms: int, until_ms: int) -> None:
+        """Hide a message that was received, and check what came."""
         row["count"] += 1
         row["received_at_ms"] = now_ms
         row["visible_at_ms"] = until_ms
         if row["first_ms"] is None:
             row["first_ms"] = now_ms
-        for name in ("body", "priority", "sent_at_ms", "count", "first_ms", "visible_at_ms"):
-            assert got[name] == row[name], f"{name} of {row['body']}"
+        self.check_terms(row, got)
         self._issue(row, got["receipt"])
+
+    def check_terms(self, row: Row, got: Row) -> None:
+        """Assert that what came is what is here."""
+        for name in self.terms:
+            assert got[name] == row[name], f"{name} of {row['body']}"
 
     def _issue(self, row: Row, receipt: str) -> None:
         assert receipt not in self.receipts, "a receipt was issued twice"
@@ -125,19 +103,23 @@ class NaiveQueue:
             return "superseded"
         return "live" if now_ms < row["visible_at_ms"] else "expired"
 
-    def delete(self, now_ms: int, receipt: str, *, only_live: bool) -> str:
+    def acts(self, state: str, *, only_live: bool) -> bool:
+        """Tell whether a receipt in that state has an effect."""
+        return state == "live" or (state == "expired" and not only_live)
+
+    def delete(self, now_ms: int, receipt: str, *, only_live: bool = False) -> str:
         """Delete with a receipt; return what it was."""
         state = self.state(now_ms, receipt)
-        if state == "live" or (state == "expired" and not only_live):
+        if self.acts(state, only_live=only_live):
             row = self.receipts[receipt]["row"]
             self.rows = [other for other in self.rows if other is not row]
             self.tally["deleted"] += 1
         return state
 
-    def change(self, now_ms: int, receipt: str, timeout_s: int, *, only_live: bool) -> tuple[str, int | None]:
+    def change(self, now_ms: int, receipt: str, timeout_s: int, *, only_live: bool = False) -> tuple[str, int | None]:
         """Move a deadline; return what the receipt was and the deadline now in force, where it acted."""
         state = self.state(now_ms, receipt)
-        if state != "live" and (state != "expired" or only_live):
+        if not self.acts(state, only_live=only_live):
             return state, None
         row = self.receipts[receipt]["row"]
         until_ms = now_ms + timeout_s * 1_000
@@ -158,5 +140,5 @@ class NaiveQueue:
 
     def check_conservation(self) -> None:
         """Assert that what was sent is still here or ended in one known way."""
-        tally = self.tally
-        assert tally["sent"] == len(self.rows) + tally["deleted"] + tally["expired"] + tally["purged"]
+        ended = sum(number for name, number in self.tally.items() if name != "sent")
+        assert self.tally["sent"] == len(self.rows) + ended

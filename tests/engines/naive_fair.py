@@ -7,28 +7,24 @@ not give a loud group's message while a quiet one's is visible, and what is visi
 """
 
 from collections import Counter
-from typing import Any
+
+from tests.engines.naive import NaiveQueue, Row
 
 SILENCE_MS = 300_000
 LATE_MS = 1_000  # whoever stood aside is looked at once a second
 HALF_LIFE_MS = 60_000
 SLACK = 1e-6
 
-Row = dict[str, Any]
 
-
-class NaiveFair:
+class NaiveFair(NaiveQueue):
     """One standard queue whose messages may have groups; all instants are given by the caller."""
 
-    def __init__(self, *, timeout_s: int, retention_s: int, in_flight_min: int, share_percent: int) -> None:
+    def __init__(self, settings: Row, *, in_flight_min: int, share_percent: int) -> None:
         """Begin empty; a group is loud from `in_flight_min` in flight on, and above `share_percent`."""
-        self.timeout_s = timeout_s
-        self.retention_s = retention_s
+        super().__init__(settings)
         self.in_flight_min = in_flight_min
         self.share = share_percent / 100
-        self.rows: list[Row] = []
-        self.receipts: dict[str, Row] = {}
-        self.tally = {"sent": 0, "deleted": 0, "expired": 0, "purged": 0, "dead": 0}
+        self.tally["dead"] = 0
         self.last_sent_ms: dict[str, int] = {}
         self.forget()
 
@@ -87,32 +83,12 @@ class NaiveFair:
         """Tell whether the group is surely not; a message without one is a tenant of its own."""
         return group is None or not (self.blurred or group in self.suspects)
 
-    # What time does.
-
     def age(self, now_ms: int) -> None:
-        """Delete what is past its retention."""
-        kept = [row for row in self.rows if row["sent_at_ms"] + self.retention_s * 1_000 > now_ms]
-        ended = len(self.rows) - len(kept)
-        self.tally["expired"] += ended
-        if ended and any(row["since_ms"] is not None for row in self.rows):
-            self.blurred = True  # how long what ended in flight was processed, nobody can say
-        self.rows = kept
-
-    def visible(self, now_ms: int) -> list[Row]:
-        """Return what may be received."""
-        return [row for row in self.rows if row["visible_at_ms"] <= now_ms]
-
-    def counts(self, now_ms: int) -> tuple[int, int, int]:
-        """Return how many are visible, in flight, delayed."""
-        self.age(now_ms)
-        hidden = [row for row in self.rows if row["visible_at_ms"] > now_ms]
-        in_flight = len([row for row in hidden if row["count"] > 0])
-        return len(self.rows) - len(hidden), in_flight, len(hidden) - in_flight
-
-    def next_due_ms(self, now_ms: int) -> int | None:
-        """Return when there is a next message to receive."""
-        self.age(now_ms)
-        return min((max(row["visible_at_ms"], now_ms) for row in self.rows), default=None)
+        """Delete what is past its retention; how long what ended in flight was processed, nobody can say."""
+        before = self.rows
+        super().age(now_ms)
+        if len(self.rows) < len(before) and any(row["since_ms"] is not None for row in before):
+            self.blurred = True
 
     # What commands do.
 
@@ -123,10 +99,7 @@ class NaiveFair:
             if group in self.last_sent_ms and self.is_silent(group, now_ms):
                 self.suspects.discard(group)
             self.last_sent_ms[group] = now_ms
-        row = {"id": message_id, "body": body, "group": group, "sent_at_ms": now_ms}
-        row |= {"visible_at_ms": now_ms + delay_s * 1_000, "count": 0, "received_at_ms": None, "since_ms": None}
-        self.rows.append(row)
-        self.tally["sent"] += 1
+        self.store(now_ms, delay_s, {"id": message_id, "body": body, "group": group, "since_ms": None})
 
     def check_receive(
         self, now_ms: int, count: int, timeout_s: int | None, answer: list[Row], dead: list[bytes], receives_max: int
@@ -146,9 +119,9 @@ class NaiveFair:
         taken = [self._take(offered, got, loud, now_ms) for got in answer]  # all are chosen before the first is hidden
         assert not receives_max or all(row["count"] < receives_max for row in taken), "a message lived too long"
         self.suspects -= {row["group"] for row in taken} - {row["group"] for row in offered}  # drained
-        until_ms = now_ms + (self.timeout_s if timeout_s is None else timeout_s) * 1_000
+        until_ms = now_ms + self.wait_ms(timeout_s)
         for row, got in zip(taken, answer, strict=True):
-            self._lease(row, got, now_ms, until_ms)
+            self.lease(row, got, now_ms, until_ms)
         self.look(now_ms)
 
     def _find(self, rows: list[Row], message_id: bytes, otherwise: str) -> Row:
@@ -174,60 +147,33 @@ class NaiveFair:
         offered.remove(row)
         return row
 
-    def _lease(self, row: Row, got: Row, now_ms: int, until_ms: int) -> None:
-        row["count"] += 1
-        row["received_at_ms"] = now_ms
-        row["visible_at_ms"] = until_ms
+    def lease(self, row: Row, got: Row, now_ms: int, until_ms: int) -> None:
+        """Hide a message that was received, and count its group in."""
+        super().lease(row, got, now_ms, until_ms)
         if row["group"] is not None:
             row["since_ms"] = now_ms
             self.known_since_ms.setdefault(row["group"], now_ms)
-        for name in ("body", "sent_at_ms", "count", "visible_at_ms"):
-            assert got[name] == row[name], f"{name} of {row['body']}"
-        assert got["receipt"] not in self.receipts, "a receipt was issued twice"
-        self.receipts[got["receipt"]] = {"row": row, "issue": row["count"]}
 
-    def state(self, now_ms: int, receipt: str) -> str:
-        """Return what a receipt of this queue is."""
-        self.age(now_ms)
-        row = self.receipts[receipt]["row"]
-        if not any(row is other for other in self.rows):
-            return "gone"
-        if self.receipts[receipt]["issue"] != row["count"]:
-            return "superseded"
-        return "live" if now_ms < row["visible_at_ms"] else "expired"
-
-    def delete(self, now_ms: int, receipt: str) -> str:
-        """Delete with a receipt; return what it was."""
-        state = self.state(now_ms, receipt)
-        if state in ("live", "expired"):
+    def delete(self, now_ms: int, receipt: str, *, only_live: bool = False) -> str:
+        """Delete with a receipt, and count its group out; return what it was."""
+        if self.acts(self.state(now_ms, receipt), only_live=only_live):
             row = self.receipts[receipt]["row"]
             if row["group"] is not None:
                 self.look(now_ms)
             self.land(row, now_ms)
-            self.rows = [other for other in self.rows if other is not row]
-            self.tally["deleted"] += 1
-        return state
+        return super().delete(now_ms, receipt, only_live=only_live)
 
-    def change(self, now_ms: int, receipt: str, timeout_s: int) -> str:
-        """Move a deadline; return what the receipt was."""
-        state = self.state(now_ms, receipt)
-        if state in ("live", "expired"):
+    def change(self, now_ms: int, receipt: str, timeout_s: int, *, only_live: bool = False) -> tuple[str, int | None]:
+        """Move a deadline; a message that was visible again is processed from now on."""
+        if self.acts(self.state(now_ms, receipt), only_live=only_live):
             row = self.receipts[receipt]["row"]
             if row["group"] is not None:
                 self.look(now_ms)
                 row["since_ms"] = now_ms if row["since_ms"] is None else row["since_ms"]
                 self.known_since_ms.setdefault(row["group"], now_ms)
-            row["visible_at_ms"] = now_ms + timeout_s * 1_000
-        return state
+        return super().change(now_ms, receipt, timeout_s, only_live=only_live)
 
     def purge(self, now_ms: int) -> None:
         """Delete everything."""
-        self.age(now_ms)
-        self.tally["purged"] += len(self.rows)
-        self.rows = []
+        super().purge(now_ms)
         self.forget()
-
-    def check_conservation(self) -> None:
-        """Assert that what was sent is still here or ended in one known way."""
-        ended = sum(number for name, number in self.tally.items() if name != "sent")
-        assert self.tally["sent"] == len(self.rows) + ended

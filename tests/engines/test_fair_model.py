@@ -4,97 +4,54 @@ The thresholds are set low (three in flight, 30 %), so that groups become noisy 
 ones are in force is for `tests/core/test_fairness.py` to say.
 """
 
-import shutil
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import initialize, precondition, rule
 
-from tests.engines.host import Host, message
+from tests.engines.host import message
+from tests.engines.model_frame import CACHES, SHORT_TIMES_MS, WINDOWS, ModelFrame, naive_terms, one_of, run_model
 from tests.engines.naive_fair import NaiveFair
-from veilmq.core import commands, fairness, results
-from veilmq.engines.embedded import EngineOptions
-from veilmq.engines.embedded.doctor import examine
+from veilmq.core import commands, fairness
 
 QUEUE, DEAD = "a/jobs", "a/dead"
 GROUPS = st.sampled_from(("a", "b", "c", "d", None))
 IN_FLIGHT_MIN, SHARE_PERCENT = 3, 30
 TIMES_MS = st.sampled_from((0, 1, 999, 1_000, 30_000, 60_000, 300_000, 301_000))
-SHORT_TIMES_MS = st.sampled_from((0, 1, 999, 1_000, 30_000))
 TIMEOUTS_S = st.sampled_from((0, 1, 30, 600))
-WINDOWS = st.sampled_from((1, 2, 7))
 
 
-class EngineAndModel(RuleBasedStateMachine):
+class EngineAndModel(ModelFrame):
     """Each rule does the same to both; the model judges the answers."""
 
+    times_ms = TIMES_MS
+    restarts = ("close", "crash", "crash", "purge")
+
     def __init__(self) -> None:
-        """Keep the store in a folder of this run's own."""
+        """Begin with nothing received and nothing dead."""
         super().__init__()
-        self.base = Path(tempfile.mkdtemp(prefix="veilmq-fair-model-"))
-        self.bodies = 0
         self.issued: list[str] = []
         self.buried: set[str] = set()
         self.model: NaiveFair
-        self.host: Host | None = None
 
     @initialize(
         ready=WINDOWS,
         hidden=WINDOWS,
-        cache=st.sampled_from((0, 1_000_000)),
+        cache=CACHES,
         timeout_s=TIMEOUTS_S,
         retention_s=st.sampled_from((60, 345_600, 345_600)),
         receives_max=st.sampled_from((0, 0, 2, 4)),
     )
     def open(self, ready: int, hidden: int, cache: int, timeout_s: int, retention_s: int, receives_max: int) -> None:
         """Open with tiny windows, with and without room for bodies, with and without a dead-letter queue."""
-        options = EngineOptions(
-            ready_window_messages=ready,
-            hidden_window_leases=hidden,
-            body_cache_bytes=cache,
-            free_space_reserve_bytes=0,
-            purge_pause_s=0,
-        )
-        self.host = Host(self.base / "store", options=options)
+        self.open_host(ready=ready, hidden=hidden, cache=cache)
         self.receives_max = receives_max
-        self.host.create(DEAD, retention_s=1_209_600)
-        given: dict[str, Any] = {"dead_letter_queue": DEAD, "receives_max": receives_max} if receives_max else {}
-        self.host.create(QUEUE, visibility_timeout_s=timeout_s, retention_s=retention_s, **given)
-        self.model = NaiveFair(
-            timeout_s=timeout_s,
-            retention_s=retention_s,
-            in_flight_min=IN_FLIGHT_MIN,
-            share_percent=SHARE_PERCENT,
-        )
-
-    def teardown(self) -> None:
-        """End this run's store."""
-        if self.host is not None:
-            assert self.host.failures == []
-            self.host.close()
-        shutil.rmtree(self.base)
-
-    @property
-    def live(self) -> Host:
-        """The host, which is open between the first step and the last."""
-        assert self.host is not None
-        return self.host
-
-    @property
-    def now_ms(self) -> int:
-        """The present instant."""
-        return self.live.clock.now_ms()
+        self.live.create(DEAD, retention_s=1_209_600)
+        given = {"visibility_timeout_s": timeout_s, "retention_s": retention_s, "delay_s": 0}
+        mortal: dict[str, Any] = {"dead_letter_queue": DEAD, "receives_max": receives_max} if receives_max else {}
+        self.live.create(QUEUE, **given, **mortal)
+        self.model = NaiveFair(given, in_flight_min=IN_FLIGHT_MIN, share_percent=SHARE_PERCENT)
 
     # Messages.
 
@@ -138,7 +95,7 @@ class EngineAndModel(RuleBasedStateMachine):
         terms = [naive_terms(each) for each in answer]
         self.model.check_receive(now_ms, count, timeout_s, terms, self.bury(), self.receives_max)
         self.issued += [each.receipt for each in answer]
-        self.check_due(self.live.due_ms(queue=QUEUE))
+        self.check_due(self.live.due_ms(queue=QUEUE), self.model)
 
     def bury(self) -> list[bytes]:
         """Return what died lately; the dead-letter queue has that and all that died before."""
@@ -151,21 +108,12 @@ class EngineAndModel(RuleBasedStateMachine):
         assert len(self.buried) == len(everything), "a message died twice"
         return lately
 
-    def check_due(self, due_ms: int | None) -> None:
-        """Assert that whoever waits until `due_ms` misses nothing, and is not sent away and back at once."""
-        truth_ms = self.model.next_due_ms(self.now_ms)
-        if truth_ms is not None:
-            assert due_ms is not None
-            assert due_ms <= truth_ms
-        if due_ms is not None and due_ms <= self.now_ms:
-            assert truth_ms == self.now_ms
-
     @precondition(lambda self: self.issued)
     @rule(data=st.data(), several=st.integers(1, 9))
     def delete(self, data: st.DataObject, several: int) -> None:
         """Delete with receipts of now and of long ago."""
         for _ in range(several):
-            text = self.receipt(data)
+            text = one_of(data, self.issued)
             (answer,) = self.live.delete(text, queue=QUEUE)
             assert answer.value == self.model.delete(self.now_ms, text)
 
@@ -174,73 +122,31 @@ class EngineAndModel(RuleBasedStateMachine):
     def change(self, data: st.DataObject, timeout_s: int, several: int) -> None:
         """Change with receipts of now or of long ago."""
         for _ in range(several):
-            text = self.receipt(data)
+            text = one_of(data, self.issued)
             answer = self.live.change(text, timeout_s, queue=QUEUE)
-            assert answer.state.value == self.model.change(self.now_ms, text, timeout_s)
+            assert (answer.state.value, answer.visible_at_ms) == self.model.change(self.now_ms, text, timeout_s)
 
-    def receipt(self, data: st.DataObject) -> str:
-        """Return a receipt: mostly one of the last ten, sometimes any."""
-        last = len(self.issued) - 1
-        recent = st.integers(max(0, last - 9), last)
-        return self.issued[data.draw(recent | recent | st.integers(0, last))]
+    # Accidents.
 
-    # Time and accidents.
-
-    @rule(time_ms=TIMES_MS)
-    def wait(self, time_ms: int) -> None:
-        """Let time pass."""
-        self.live.advance(time_ms)
-
-    @rule(kind=st.sampled_from(("close", "crash", "crash", "purge")))
-    def restart(self, kind: str) -> None:
-        """Start again, in good order or from what is on disk, or with nothing; the store is sound."""
+    def suffer(self, kind: str) -> None:
+        """Purge the queue, or start again: then what was known of the groups is forgotten."""
         if kind == "purge":
             self.live.do(commands.PurgeQueue(queue=QUEUE))
             self.model.purge(self.now_ms)
             return
-        if kind == "crash":
-            self.live.crash()
-        else:
-            self.live.reopen()
+        super().suffer(kind)
         self.model.age(self.now_ms)
         self.model.forget()
-        assert self.live.folder is not None
-        assert [finding for finding in examine(self.live.folder).findings if not finding.ok] == []
 
-    # After every step.
-
-    @invariant()
-    def they_agree(self) -> None:
-        """The same counters, and nothing lost."""
-        if self.host is not None:
-            assert self.live.counts(QUEUE) == self.model.counts(self.now_ms)
-            self.model.check_conservation()
-
-
-def naive_terms(received: results.ReceivedMessage) -> dict[str, Any]:
-    """Return a received message as the model speaks of it."""
-    return {
-        "id": received.id,
-        "body": received.body,
-        "sent_at_ms": received.sent_at_ms,
-        "count": received.receive_count,
-        "visible_at_ms": received.visible_at_ms,
-        "receipt": received.receipt,
-    }
+    def compare(self) -> None:
+        """Assert that the queue is the same."""
+        self.check_queue(QUEUE, self.model)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_engine_agrees_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At random, and reproducibly: a failure prints the steps that lead to it."""
+    """At random, and reproducibly."""
     monkeypatch.setattr(fairness, "FAIR_IN_FLIGHT_MIN", IN_FLIGHT_MIN)
     monkeypatch.setattr(fairness, "FAIR_SHARE_PERCENT", SHARE_PERCENT)
-    run_state_machine_as_test(
-        EngineAndModel,
-        settings=settings(
-            max_examples=40,
-            stateful_step_count=30,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-        ),
-    )
+    run_model(EngineAndModel, examples=40, steps=30)

@@ -3,34 +3,18 @@
 Times are drawn from a tiny set, so that deadlines, delays and ends of retention collide.
 """
 
-import shutil
-import tempfile
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import initialize, precondition, rule
 
-from tests.engines.host import RESTLESS, Host, message
-from tests.engines.naive import NaiveQueue
+from tests.engines.host import message
+from tests.engines.model_frame import SHORT_TIMES_MS, WINDOWS, ModelFrame, naive_terms, one_of, run_model
+from tests.engines.naive_standard import NaiveStandard
 from veilmq.core import commands, results
 from veilmq.core.errors import LeaseTooLong, ReceiptInvalid
-from veilmq.engines.embedded.doctor import examine
 
 NAMES = ("a/first", "a/second", "b/first")
-TIMES_MS = st.sampled_from((0, 1, 999, 1_000, 30_000))
 TIMEOUTS_S = st.sampled_from((0, 1, 30))
-WINDOWS = st.sampled_from((1, 2, 7))
 SETTINGS = st.fixed_dictionaries(
     {
         "visibility_timeout_s": TIMEOUTS_S,
@@ -41,62 +25,29 @@ SETTINGS = st.fixed_dictionaries(
 )
 
 
-class EngineAndModel(RuleBasedStateMachine):
+class EngineAndModel(ModelFrame):
     """Each rule does the same to both and compares the answers."""
 
     def __init__(self) -> None:
-        """Keep the store in a folder of this run's own."""
+        """Begin without queues."""
         super().__init__()
-        self.base = Path(tempfile.mkdtemp(prefix="veilmq-model-"))
-        self.bodies = 0
         self.issued: list[tuple[str, int, str]] = []  # queue, its incarnation, receipt
-        self.models: dict[str, NaiveQueue] = {}
+        self.models: dict[str, NaiveStandard] = {}
         self.incarnations = dict.fromkeys(NAMES, 0)
-        self.host: Host | None = None
 
     @initialize(ready=WINDOWS, hidden=WINDOWS, given=SETTINGS)
     def open(self, ready: int, hidden: int, given: dict[str, int]) -> None:
         """Open with tiny windows and no room for bodies; one queue is there from the start."""
-        options = replace(
-            RESTLESS,
-            ready_window_messages=ready,
-            hidden_window_leases=hidden,
-            body_cache_bytes=0,
-            free_space_reserve_bytes=0,
-        )
-        self.host = Host(self.base / "store", options=options)
+        self.open_host(ready=ready, hidden=hidden, cache=0)
         self.create(NAMES[0], given)
-
-    def teardown(self) -> None:
-        """End this run's store."""
-        if self.host is not None:
-            assert self.host.failures == []
-            self.host.close()
-        shutil.rmtree(self.base)
-
-    @property
-    def now_ms(self) -> int:
-        """The present instant."""
-        return self.live.clock.now_ms()
-
-    @property
-    def live(self) -> Host:
-        """The host, which is open between the first step and the last."""
-        assert self.host is not None
-        return self.host
 
     def create(self, name: str, given: dict[str, int]) -> None:
         """Create a queue in both."""
         self.live.create(name, **given)
         self.incarnations[name] += 1
-        self.models[name] = NaiveQueue(
-            timeout_s=given["visibility_timeout_s"],
-            delay_s=given["delay_s"],
-            retention_s=given["retention_s"],
-            in_flight_max=given["in_flight_max"],
-        )
+        self.models[name] = NaiveStandard(given)
 
-    def some(self, data: st.DataObject) -> tuple[str, NaiveQueue]:
+    def some(self, data: st.DataObject) -> tuple[str, NaiveStandard]:
         """Return one of the queues that there are."""
         name = data.draw(st.sampled_from(sorted(self.models)))
         return name, self.models[name]
@@ -120,14 +71,9 @@ class EngineAndModel(RuleBasedStateMachine):
                 self.live.do(commands.PurgeQueue(queue=name))
                 model.purge(self.now_ms)
             case "set":
-                self.set(*self.some(data), given)
-
-    def set(self, name: str, model: NaiveQueue, given: dict[str, int]) -> None:
-        """Change all settings of a queue in both."""
-        model.age(self.now_ms)
-        self.live.do(commands.SetQueue(queue=name, settings=given))
-        model.timeout_s, model.delay_s = given["visibility_timeout_s"], given["delay_s"]
-        model.retention_s, model.in_flight_max = given["retention_s"], given["in_flight_max"]
+                name, model = self.some(data)
+                self.live.do(commands.SetQueue(queue=name, settings=given))
+                model.set(self.now_ms, given)
 
     # Messages.
 
@@ -153,7 +99,7 @@ class EngineAndModel(RuleBasedStateMachine):
         name, model = self.some(data)
         self.take(name, model, count, timeout_s)
 
-    @rule(time_ms=TIMES_MS, timeout_s=TIMEOUTS_S)
+    @rule(time_ms=SHORT_TIMES_MS, timeout_s=TIMEOUTS_S)
     def come_back(self, time_ms: int, timeout_s: int) -> None:
         """Let time pass, then receive all that is visible anywhere, a few at a time."""
         self.live.advance(time_ms)
@@ -162,7 +108,7 @@ class EngineAndModel(RuleBasedStateMachine):
             for _ in range(0, visible + 3, 3):
                 self.take(name, model, 3, timeout_s)
 
-    def take(self, name: str, model: NaiveQueue, count: int, timeout_s: int | None) -> None:
+    def take(self, name: str, model: NaiveStandard, count: int, timeout_s: int | None) -> None:
         """Receive, and have the model judge the answer."""
         now_ms = self.now_ms
         full = model.is_full(now_ms)
@@ -173,25 +119,13 @@ class EngineAndModel(RuleBasedStateMachine):
         for each in answer.messages:
             self.issued.append((name, self.incarnations[name], each.receipt))
 
-    def due_ms(self, name: str, model: NaiveQueue) -> int | None:
+    def due_ms(self, name: str, model: NaiveStandard) -> int | None:
         """Return what a receive that takes nothing says about the next message."""
         if not model.is_full(self.now_ms):
             return self.live.due_ms(queue=name)
         refused: results.Received = self.live.do(commands.Receive(queue=name))
         assert refused.over_limit
         return refused.next_due_ms
-
-    def check_due(self, due_ms: int | None, model: NaiveQueue) -> None:
-        """Assert that whoever waits until `due_ms` misses nothing, and is not sent away and back at once.
-
-        It may come in vain at a later instant: for a message that retention ends before it would be visible.
-        """
-        truth_ms = model.next_due_ms(self.now_ms)
-        if truth_ms is not None:
-            assert due_ms is not None
-            assert due_ms <= truth_ms
-        if due_ms is not None and due_ms <= self.now_ms:
-            assert truth_ms == self.now_ms
 
     @precondition(lambda self: self.issued)
     @rule(data=st.data(), only_live=st.booleans(), several=st.integers(1, 5))
@@ -235,65 +169,17 @@ class EngineAndModel(RuleBasedStateMachine):
         usable = [issue for issue in self.issued if issue[0] in self.models]
         if not usable:
             return data.draw(st.just((next(iter(self.models)), -1, "never issued")))
-        recent = st.integers(max(0, len(usable) - 10), len(usable) - 1)
-        return usable[data.draw(recent | recent | st.integers(0, len(usable) - 1))]
+        return one_of(data, usable)
 
-    # Time and accidents.
-
-    @rule(time_ms=TIMES_MS)
-    def wait(self, time_ms: int) -> None:
-        """Let time pass."""
-        self.live.advance(time_ms)
-
-    @rule(abruptly=st.booleans())
-    def restart(self, *, abruptly: bool) -> None:
-        """Stop and start in good order, or start from what is on disk at this moment; the store is sound."""
-        if abruptly:
-            self.live.crash()
-        else:
-            self.live.reopen()
-        assert self.live.folder is not None
-        assert [finding for finding in examine(self.live.folder).findings if not finding.ok] == []
-
-    # After every step.
-
-    @invariant()
-    def they_agree(self) -> None:
-        """The same queues, the same counters, the same oldest message, and nothing lost."""
-        if self.host is None:
-            return
+    def compare(self) -> None:
+        """Assert the same queues, and that each is the same."""
         assert self.live.engine.queues() == sorted(self.models)
         for name, model in self.models.items():
-            counts = self.live.do(commands.ShowQueue(queue=name, counts=True)).counts
-            assert (counts.visible, counts.in_flight, counts.delayed) == model.counts(self.now_ms), name
-            assert counts.oldest_sent_at_ms == model.oldest_ms(self.now_ms), name
-            model.check_conservation()
-
-
-def naive_terms(received: results.ReceivedMessage) -> dict[str, Any]:
-    """Return a received message as the model speaks of it."""
-    return {
-        "id": received.id,
-        "body": received.body,
-        "priority": received.priority,
-        "sent_at_ms": received.sent_at_ms,
-        "count": received.receive_count,
-        "first_ms": received.first_received_at_ms,
-        "visible_at_ms": received.visible_at_ms,
-        "receipt": received.receipt,
-    }
+            self.check_queue(name, model)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_engine_agrees_with_the_model() -> None:
-    """At random, and reproducibly: a failure prints the steps that lead to it."""
-    run_state_machine_as_test(
-        EngineAndModel,
-        settings=settings(
-            max_examples=200,
-            stateful_step_count=50,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-        ),
-    )
+    """At random, and reproducibly."""
+    run_model(EngineAndModel, examples=200, steps=50)

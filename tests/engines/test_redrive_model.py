@@ -5,28 +5,22 @@ it must move are known: a message whose queue gave it out as often as it may is 
 message is received. Whatever happens, each message is in one queue.
 """
 
-import shutil
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, rule
 
-from tests.engines.host import Host, message
+from tests.engines.host import message
+from tests.engines.model_frame import SHORT_TIMES_MS, ModelFrame, run_model
 from veilmq.core import commands
 from veilmq.core.results import MoveStatus
 from veilmq.core.settings import SettingValue
-from veilmq.engines.embedded import EngineOptions
-from veilmq.engines.embedded.doctor import examine
 
 FIRST, SECOND, LAST = CHAIN = ("a/first", "a/second", "a/last")
 RECEIVES_MAX = {FIRST: 2, SECOND: 3}
 TARGETS = {FIRST: SECOND, SECOND: LAST}
 RETENTION_S = 60
-TIMES_MS = st.sampled_from((0, 1, 999, 1_000, 30_000))
 QUEUES = st.sampled_from(CHAIN)
 
 
@@ -43,48 +37,24 @@ class Known:
     source: str | None = None
 
 
-class ChainAndModel(RuleBasedStateMachine):
+class ChainAndModel(ModelFrame):
     """Each rule does the same to both and compares."""
 
     def __init__(self) -> None:
-        """Keep the store in a folder of this run's own."""
+        """Begin with nothing sent, and every move allowed."""
         super().__init__()
-        self.base = Path(tempfile.mkdtemp(prefix="veilmq-redrive-"))
         self.known: dict[str, Known] = {}
         self.allowed = dict.fromkeys(TARGETS.values(), True)
-        self.bodies = 0
-        self.opened: Host | None = None
-
-    @property
-    def host(self) -> Host:
-        """The host, which is open from the first step to the last."""
-        assert self.opened is not None
-        return self.opened
-
-    @property
-    def now_ms(self) -> int:
-        """The present instant."""
-        return self.host.clock.now_ms()
 
     @initialize(window=st.sampled_from((1, 3)))
     def open(self, window: int) -> None:
         """Open with tiny windows; the chain is there from the start."""
-        options = EngineOptions(
-            ready_window_messages=window, hidden_window_leases=window, body_cache_bytes=0, free_space_reserve_bytes=0
-        )
-        self.opened = Host(self.base / "store", options=options)
+        self.open_host(ready=window, hidden=window, cache=0)
         for name in reversed(CHAIN):
             given: dict[str, SettingValue] = {"retention_s": RETENTION_S}
             if name in TARGETS:
                 given |= {"dead_letter_queue": TARGETS[name], "receives_max": RECEIVES_MAX[name]}
-            self.host.do(commands.CreateQueue(queue=name, settings=given))
-
-    def teardown(self) -> None:
-        """End this run's store."""
-        if self.opened is not None:
-            assert self.host.failures == []
-            self.host.close()
-        shutil.rmtree(self.base)
+            self.live.do(commands.CreateQueue(queue=name, settings=given))
 
     def visible(self, queue: str) -> dict[str, Known]:
         """Return what the queue may give out or move."""
@@ -105,13 +75,13 @@ class ChainAndModel(RuleBasedStateMachine):
         for _ in range(several):
             self.bodies += 1
             body = f"m{self.bodies}"
-            self.host.do(commands.Send(queue=queue, messages=(message(body, group=group),)))
+            self.live.do(commands.Send(queue=queue, messages=(message(body, group=group),)))
             self.known[body] = Known(queue=queue, sent_at_ms=self.now_ms, visible_at_ms=self.now_ms)
 
-    @rule(queue=QUEUES, time_ms=TIMES_MS)
+    @rule(queue=QUEUES, time_ms=SHORT_TIMES_MS)
     def wear_out(self, queue: str, time_ms: int) -> None:
         """Let time pass, then receive a queue until its messages die."""
-        self.host.advance(time_ms)
+        self.live.advance(time_ms)
         for _ in range(RECEIVES_MAX.get(queue, 0) + 1):
             self.receive_all(queue, 0, "keep")
 
@@ -129,7 +99,7 @@ class ChainAndModel(RuleBasedStateMachine):
             for body, each in visible.items()
             if target is not None and self.allowed[target] and each.here >= RECEIVES_MAX[queue]
         }
-        got = {each.body: each for each in self.host.receive(200, queue=queue, timeout_s=timeout_s)}
+        got = {each.body: each for each in self.live.receive(200, queue=queue, timeout_s=timeout_s)}
         assert set(got) == set(visible) - dying
         for body in dying:
             each = self.known[body]
@@ -145,7 +115,7 @@ class ChainAndModel(RuleBasedStateMachine):
             assert (answer.sent_at_ms, answer.source) == (each.sent_at_ms, each.source)
         if fate == "delete" and got:
             body, answer = next(iter(got.items()))
-            self.host.delete(answer.receipt, queue=queue)
+            self.live.delete(answer.receipt, queue=queue)
             del self.known[body]
 
     @rule(queue=st.sampled_from((SECOND, LAST)), destination=st.sampled_from(CHAIN))
@@ -154,9 +124,9 @@ class ChainAndModel(RuleBasedStateMachine):
         if destination == queue:
             return
         moved = self.visible(queue)
-        task = self.host.do(commands.StartMove(source=queue, destination=destination))
-        self.host.advance(0)  # the first slice takes them all
-        (task,) = self.host.do(commands.ListMoves(source=queue))
+        task = self.live.do(commands.StartMove(source=queue, destination=destination))
+        self.live.advance(0)  # the first slice takes them all
+        (task,) = self.live.do(commands.ListMoves(source=queue))
         assert (task.status, task.messages_moved) == (MoveStatus.COMPLETED, len(moved))
         for body in moved:
             self.known[body] = Known(queue=destination, sent_at_ms=self.now_ms, visible_at_ms=self.now_ms)
@@ -166,44 +136,18 @@ class ChainAndModel(RuleBasedStateMachine):
         """Give or withdraw the permission."""
         self.allowed[queue] = allowed
         permission = "all" if allowed else "none"
-        self.host.do(commands.SetQueue(queue=queue, settings={"redrive_permission": permission}))
+        self.live.do(commands.SetQueue(queue=queue, settings={"redrive_permission": permission}))
 
-    @rule(time_ms=TIMES_MS)
-    def wait(self, time_ms: int) -> None:
-        """Let time pass."""
-        self.host.advance(time_ms)
-
-    @rule(abruptly=st.booleans())
-    def restart(self, *, abruptly: bool) -> None:
-        """Start again, in good order or from what is on disk; the store is sound."""
-        if abruptly:
-            self.host.crash()
-        else:
-            self.host.reopen()
-        assert self.host.folder is not None
-        assert [finding for finding in examine(self.host.folder).findings if not finding.ok] == []
-
-    @invariant()
-    def each_message_is_in_one_queue(self) -> None:
-        """The counters of each queue are those of the model."""
-        if self.opened is None:
-            return
+    def compare(self) -> None:
+        """Assert that each message is in one queue: the counters of each are those of the model."""
         for queue in CHAIN:
             visible = self.visible(queue)
             hidden = [each for each in self.known.values() if each.queue == queue and each.visible_at_ms > self.now_ms]
-            assert self.host.counts(queue) == (len(visible), len(hidden), 0), queue
+            assert self.live.counts(queue) == (len(visible), len(hidden), 0), queue
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_chain_agrees_with_the_model() -> None:
-    """At random, and reproducibly: a failure prints the steps that lead to it."""
-    run_state_machine_as_test(
-        ChainAndModel,
-        settings=settings(
-            max_examples=60,
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-        ),
-    )
+    """At random, and reproducibly."""
+    run_model(ChainAndModel, examples=60, steps=40)

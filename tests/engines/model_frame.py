@@ -1,0 +1,153 @@
+"""What the state machines share that run an engine beside a naive model: the store, time, accidents, the comparison."""
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from tests.engines.host import RESTLESS, Host
+from tests.engines.naive import NaiveQueue
+from veilmq.core import commands, results
+from veilmq.engines.embedded.doctor import examine
+
+SHORT_TIMES_MS = st.sampled_from((0, 1, 999, 1_000, 30_000))
+WINDOWS = st.sampled_from((1, 2, 7))
+CACHES = st.sampled_from((0, 1_000_000))
+
+T = TypeVar("T")
+
+
+class ModelFrame(RuleBasedStateMachine):
+    """An engine with a store in a folder of this run's own; whoever inherits opens it, and says how to compare."""
+
+    times_ms: ClassVar[st.SearchStrategy[int]] = SHORT_TIMES_MS
+    restarts: ClassVar[tuple[str, ...]] = ("close", "crash")
+
+    def __init__(self) -> None:
+        """Make the folder; nothing is open yet."""
+        super().__init__()
+        self.base = Path(tempfile.mkdtemp(prefix="veilmq-model-"))
+        self.bodies = 0
+        self.host: Host | None = None
+
+    def open_host(self, *, ready: int, hidden: int, cache: int) -> None:
+        """Open with windows of so many messages and leases, and room for `cache` bytes of bodies."""
+        options = replace(
+            RESTLESS,
+            ready_window_messages=ready,
+            hidden_window_leases=hidden,
+            body_cache_bytes=cache,
+            free_space_reserve_bytes=0,
+        )
+        self.host = Host(self.base / "store", options=options)
+
+    def teardown(self) -> None:
+        """End this run's store."""
+        if self.host is not None:
+            assert self.host.failures == []
+            self.host.close()
+        shutil.rmtree(self.base)
+
+    @property
+    def live(self) -> Host:
+        """The host, which is open between the first step and the last."""
+        assert self.host is not None
+        return self.host
+
+    @property
+    def now_ms(self) -> int:
+        """The present instant."""
+        return self.live.clock.now_ms()
+
+    # Time and accidents.
+
+    @rule(data=st.data())
+    def wait(self, data: st.DataObject) -> None:
+        """Let time pass."""
+        self.live.advance(data.draw(self.times_ms))
+
+    @rule(data=st.data())
+    def restart(self, data: st.DataObject) -> None:
+        """Have one of the accidents."""
+        self.suffer(data.draw(st.sampled_from(self.restarts)))
+
+    def suffer(self, kind: str) -> None:
+        """Stop and start in good order, or start from what is on disk at this moment; the store is sound."""
+        if kind == "crash":
+            self.live.crash()
+        else:
+            self.live.reopen()
+        assert self.live.folder is not None
+        assert [finding for finding in examine(self.live.folder).findings if not finding.ok] == []
+
+    # Comparison.
+
+    @invariant()
+    def they_agree(self) -> None:
+        """Compare after every step."""
+        if self.host is not None:
+            self.compare()
+
+    def compare(self) -> None:
+        """Assert that engine and model agree."""
+        raise NotImplementedError
+
+    def check_queue(self, name: str, model: NaiveQueue) -> None:
+        """Assert the same counters, the same oldest message, and nothing lost."""
+        counts = self.live.do(commands.ShowQueue(queue=name, counts=True)).counts
+        assert (counts.visible, counts.in_flight, counts.delayed) == model.counts(self.now_ms), name
+        assert counts.oldest_sent_at_ms == model.oldest_ms(self.now_ms), name
+        model.check_conservation()
+
+    def check_due(self, due_ms: int | None, model: NaiveQueue) -> None:
+        """Assert that whoever waits until `due_ms` misses nothing, and is not sent away and back at once.
+
+        It may come in vain at a later instant: for a message that retention ends before it would be visible.
+        """
+        truth_ms = model.next_due_ms(self.now_ms)
+        if truth_ms is not None:
+            assert due_ms is not None
+            assert due_ms <= truth_ms
+        if due_ms is not None and due_ms <= self.now_ms:
+            assert truth_ms == self.now_ms
+
+
+def one_of(data: st.DataObject, issued: Sequence[T]) -> T:
+    """Return one of what was issued: mostly of the last ten, sometimes any."""
+    last = len(issued) - 1
+    recent = st.integers(max(0, last - 9), last)
+    return issued[data.draw(recent | recent | st.integers(0, last))]
+
+
+def naive_terms(received: results.ReceivedMessage) -> dict[str, Any]:
+    """Return a received message as the models speak of it."""
+    return {
+        "id": received.id,
+        "body": received.body,
+        "priority": received.priority,
+        "sent_at_ms": received.sent_at_ms,
+        "count": received.receive_count,
+        "first_ms": received.first_received_at_ms,
+        "visible_at_ms": received.visible_at_ms,
+        "sequence": received.sequence,
+        "receipt": received.receipt,
+    }
+
+
+def run_model(machine: type[ModelFrame], *, examples: int, steps: int) -> None:
+    """Run `machine` at random, and reproducibly: a failure prints the steps that lead to it."""
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        ),
+    )
