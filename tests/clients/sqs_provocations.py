@@ -7,33 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.clients.sqs_stage import Reply, Stage
+from tests.wire.sqs.members import LISTED, MEMBERS
 
 Provocation = Callable[[Stage], Reply]
 
 NO_QUEUE = "/000000000000/none"
 NO_ARN = "arn:aws:sqs:us-east-1:000000000000:none"
-LISTED = {"a": {"DataType": "String", "StringListValues": ["a"]}}
-
-MEMBERS: dict[str, dict[str, Any]] = {
-    "DeleteQueue": {},
-    "PurgeQueue": {},
-    "GetQueueAttributes": {},
-    "SetQueueAttributes": {"Attributes": {"DelaySeconds": "1"}},
-    "TagQueue": {"Tags": {"a": "b"}},
-    "UntagQueue": {"TagKeys": ["a"]},
-    "ListQueueTags": {},
-    "ListDeadLetterSourceQueues": {},
-    "AddPermission": {"Label": "l", "AWSAccountIds": ["111111111111"], "Actions": ["SendMessage"]},
-    "RemovePermission": {"Label": "l"},
-    "SendMessage": {"MessageBody": "x"},
-    "SendMessageBatch": {"Entries": [{"Id": "a", "MessageBody": "x"}]},
-    "ReceiveMessage": {},
-    "DeleteMessage": {"ReceiptHandle": "r"},
-    "DeleteMessageBatch": {"Entries": [{"Id": "a", "ReceiptHandle": "r"}]},
-    "ChangeMessageVisibility": {"ReceiptHandle": "r", "VisibilityTimeout": 1},
-    "ChangeMessageVisibilityBatch": {"Entries": [{"Id": "a", "ReceiptHandle": "r", "VisibilityTimeout": 1}]},
-}
-"""Actions on one queue → the least that they need beside it."""
 
 
 def asking(action: str, **members: Any) -> Provocation:

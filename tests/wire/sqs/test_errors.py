@@ -14,6 +14,7 @@ from botocore.exceptions import ClientError
 
 from tests.wire.sqs.asking import CONTEXT, ID_TEXT, QUEUE, SENT, ask, entries, refusal
 from tests.wire.sqs.client import exceptions, header_fields, understood
+from tests.wire.sqs.members import LISTED, MEMBERS
 from veilmq.core import errors as core
 from veilmq.core.results import LeaseChange, ReceiptState, Received
 from veilmq.wire.sqs import ACTIONS, Reply, SqsError, decode, encode_error, errors
@@ -36,35 +37,15 @@ NO_QUEUE = core.QueueNotFound(QUEUE)
 NO_RECEIPT = core.ReceiptInvalid()
 ARN = "arn:aws:sqs:us-east-1:000000000000:orders"
 HANDLE = b64encode(json.dumps({"taskId": ID_TEXT, "sourceArn": ARN}).encode()).decode()
-LISTED = {"a": {"DataType": "String", "StringListValues": ["a"]}}
 GONE = LeaseChange(state=ReceiptState.GONE)
 LIVE = LeaseChange(state=ReceiptState.LIVE)
 
-ONE_MEMBER: dict[str, dict[str, Any]] = {
-    "DeleteQueue": {},
-    "PurgeQueue": {},
-    "GetQueueAttributes": {},
-    "SetQueueAttributes": {"Attributes": {"DelaySeconds": "1"}},
-    "TagQueue": {"Tags": {"a": "b"}},
-    "UntagQueue": {"TagKeys": ["a"]},
-    "ListQueueTags": {},
-    "ListDeadLetterSourceQueues": {},
-    "AddPermission": {"Label": "a", "AWSAccountIds": ["111111111111"], "Actions": ["SendMessage"]},
-    "RemovePermission": {"Label": "a"},
-    "SendMessage": {"MessageBody": "x"},
-    "SendMessageBatch": {"Entries": entries(1, MessageBody="x")},
-    "ReceiveMessage": {},
-    "DeleteMessage": {"ReceiptHandle": "r"},
-    "DeleteMessageBatch": {"Entries": entries(1, ReceiptHandle="r")},
-    "ChangeMessageVisibility": {"ReceiptHandle": "r", "VisibilityTimeout": 1},
-    "ChangeMessageVisibilityBatch": {"Entries": entries(1, ReceiptHandle="r", VisibilityTimeout=1)},
-}
-GRANT = ONE_MEMBER["AddPermission"]
-ENTRY_KINDS = {name: f"{name}RequestEntry" for name in ONE_MEMBER if name.endswith("Batch")}
+GRANT = MEMBERS["AddPermission"]
+ENTRY_KINDS = {name: f"{name}RequestEntry" for name in MEMBERS if name.endswith("Batch")}
 
 ON_QUEUE = [
     case
-    for action, members in ONE_MEMBER.items()
+    for action, members in MEMBERS.items()
     for case in (
         Case(action, errors.MISSING_PARAMETER, members | {"QueueUrl": None}, "parameter QueueUrl."),
         Case(action, errors.MISSING_PARAMETER, members | {"QueueUrl": ""}, "parameter QueueUrl."),
@@ -529,7 +510,7 @@ def test_a_client_understands_each_error(case: Case) -> None:
 def test_an_entry_fails_alone(case: Case) -> None:
     """The entry is listed under Failed; its neighbour's outcome is untouched."""
     action = case.action
-    good = ONE_MEMBER[action]["Entries"][0] | {"Id": "good"}
+    good = MEMBERS[action]["Entries"][0] | {"Id": "good"}
     queue = f"{QUEUE}.fifo" if isinstance(case.result, ReceiptState) else QUEUE
     call = ask(action, QueueUrl=queue, Entries=[case.members | {"Id": "bad"}, good])
     fine: Any = {"SendMessageBatch": SENT, "DeleteMessageBatch": ReceiptState.LIVE}.get(action, LIVE)
@@ -557,7 +538,7 @@ def test_every_code_is_promised_by_some_action() -> None:
     assert used | anywhere == {code.name for code in CODES}
 
 
-@pytest.mark.parametrize("action", sorted(ONE_MEMBER))
+@pytest.mark.parametrize("action", sorted(MEMBERS))
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -569,7 +550,7 @@ def test_every_code_is_promised_by_some_action() -> None:
 )
 def test_our_own_failures_are_the_servers_fault(action: str, error: core.VeilmqError, code: Code) -> None:
     """They have a status that clients retry, the fault Receiver, and the text of core."""
-    reply = ask(action, **ONE_MEMBER[action]).encode(error)
+    reply = ask(action, **MEMBERS[action]).encode(error)
     assert reply.status == code.status >= 500
     assert header_fields(reply)["x-amzn-query-error"] == f"{code.query};Receiver"
     with pytest.raises(ClientError, match=str(error)[:20]):
@@ -578,7 +559,7 @@ def test_our_own_failures_are_the_servers_fault(action: str, error: core.VeilmqE
 
 def test_our_failure_in_a_batch_entry_is_not_the_senders_fault() -> None:
     """An entry that failed on our side says so."""
-    call = ask("DeleteMessageBatch", **ONE_MEMBER["DeleteMessageBatch"])
+    call = ask("DeleteMessageBatch", **MEMBERS["DeleteMessageBatch"])
     (failed,) = understood("DeleteMessageBatch", call.encode([core.InternalError()]))["Failed"]
     assert (failed["Code"], failed["SenderFault"]) == ("InternalFailure", False)
 
