@@ -15,7 +15,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from veilmq.core import commands, properties, redrive, results
-from veilmq.core.errors import DeadLetterQueueRefused, StoreFull
+from veilmq.core.errors import DeadLetterQueueRefused
 from veilmq.core.limits import DEAD_LETTER_BYTES_PER_RECEIVE, DEAD_LETTERS_PER_RECEIVE
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.embedded.catalog import Catalog
@@ -46,15 +46,11 @@ class Redrive:
 
     def takes(self, taken: Taken) -> bool:
         """Move the message to the dead-letter queue if it is due; tell whether it was."""
-        row, lease, lane = taken
+        row, lease, _ = taken
         if lease.receive_count < self._receives_max:
             return False
-        try:
-            home = self._target.lane(lane.priority, lane.kind)
-        except StoreFull:  # no lane is left that could be opened
+        if not self._target.take_over(taken, _carried(row, lease, self._queue), self._now_ms):
             return False
-        lane.let_go(lease)
-        home.add_moved(_carried(row, lease, self._queue), self._now_ms)
         self._left -= 1
         self._bytes_left -= len(row.body) + len(row.properties)
         return True

@@ -46,10 +46,6 @@ class Flights(Run[Flight]):
 
     __slots__ = ()
 
-    def get(self, position: int) -> Flight | None:
-        """Return the flight of the message at ``position``, ``None`` when it is not in flight."""
-        return self._items.get(position)
-
     def _read_after(self, key: tuple[int, int], count: int) -> list[tuple[int, Flight]]:
         return []
 
@@ -156,18 +152,9 @@ class FairLane(GroupedLane):
         super().remove(lease, now_ms)
         self._land(lease.position, now_ms)
 
-    def _delete_between(self, start: int, end: int) -> int:
-        swept = self._journal.rows("groups_between", start, end) if self.queue is not None else []
-        messages = super()._delete_between(start, end)
+    def _swept_off(self, swept: list[tuple[int, int]]) -> None:
         for position, _ in swept:
-            self._hidden.drop(position)
             self._land(position, self._now_ms)
-        return messages
-
-    def let_go(self, lease: Lease) -> None:
-        """Delete a message that was taken."""
-        super().let_go(lease)
-        self._hidden.drop(lease.position)
 
     # Who is noisy.
 

@@ -143,7 +143,6 @@ class FifoLane(GroupedLane):
     def let_go(self, lease: Lease) -> None:
         """Delete a message that was taken."""
         super().let_go(lease)
-        self._hidden.drop(lease.position)
         self._settle(self._taking_turn(lease))
 
     def give_back(self, taken: Taken) -> None:
@@ -264,16 +263,11 @@ class FifoLane(GroupedLane):
         """Delete rows out of reach, fewer at once where groups have to be freed."""
         return super().sweep(rows_max if self.queue is None else min(rows_max, _SWEPT_MAX))
 
-    def _delete_between(self, start: int, end: int) -> int:
-        swept = self._journal.rows("groups_between", start, end) if self.queue is not None else []
-        messages = super()._delete_between(start, end)
-        for position, _ in swept:
-            self._hidden.drop(position)
+    def _swept_off(self, swept: list[tuple[int, int]]) -> None:
         for group_key in {key for _, key in swept}:
             turn = self._turns.of(group_key)
             if turn is not None:
                 self._file(turn)
-        return messages
 
     @property
     def is_full(self) -> bool:

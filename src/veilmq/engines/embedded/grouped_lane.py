@@ -4,7 +4,7 @@ from veilmq.engines.embedded.fresh import BodyCache
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.lane import Lane
 from veilmq.engines.embedded.options import EngineOptions
-from veilmq.engines.embedded.rows import LaneRow
+from veilmq.engines.embedded.rows import LaneRow, Lease
 from veilmq.engines.embedded.run import ON_DISK
 from veilmq.engines.embedded.turns import Turns
 
@@ -29,6 +29,23 @@ class GroupedLane(Lane):
         )
         # Only now, since the runs of a lane may be made of its turns.
         super().__init__(row, journal=journal, cache=cache, options=options, stored=stored)
+
+    def let_go(self, lease: Lease) -> None:
+        """Delete a message that was taken."""
+        super().let_go(lease)
+        self._hidden.drop(lease.position)
+
+    def _delete_between(self, start: int, end: int) -> int:
+        swept = self._journal.rows("groups_between", start, end) if self.queue is not None else []
+        messages = super()._delete_between(start, end)
+        for position, _ in swept:
+            self._hidden.drop(position)
+        self._swept_off(swept)
+        return messages
+
+    def _swept_off(self, swept: list[tuple[int, int]]) -> None:
+        """Take note of leases, by position and group, that ended with their messages' retention."""
+        raise NotImplementedError
 
     def retire(self) -> None:
         """Part the lane from its queue: everything in it is deleted, and swept in time."""

@@ -15,13 +15,12 @@ import msgspec
 
 from veilmq.core import commands, redrive
 from veilmq.core.commands import Command
-from veilmq.core.errors import DestinationRefused, MoveTaskNotFound, MoveTaskRunning, NotADeadLetterQueue, StoreFull
+from veilmq.core.errors import DestinationRefused, MoveTaskNotFound, MoveTaskRunning, NotADeadLetterQueue
 from veilmq.core.ids import IdSource
 from veilmq.core.limits import MOVE_TASKS_KEPT, SECOND_MS
 from veilmq.core.results import MoveStatus, MoveTask
 from veilmq.engines.embedded.catalog import Catalog
 from veilmq.engines.embedded.journal import Journal
-from veilmq.engines.embedded.lane import Taken
 from veilmq.engines.embedded.queue import Queue
 from veilmq.engines.embedded.rows import MessageRow, MoveRow
 from veilmq.engines.embedded.run import NEVER_MS
@@ -155,7 +154,8 @@ class Moves:
             if target is None:
                 taken[2].give_back(taken)
                 return _End(MoveStatus.FAILED, failure)
-            if not self._move(taken, target, now_ms):
+            if not target.take_over(taken, _as_new(taken[0], self._ids.next()), now_ms):
+                taken[2].give_back(taken)
                 break
             part.count(taken[0], target)
         return _UNDER_WAY
@@ -169,18 +169,6 @@ class Moves:
         if target is None or target is source or target.settings.fifo != source.settings.fifo:
             return None, redrive.QUEUE_MISSING
         return target, None
-
-    def _move(self, taken: Taken, target: Queue, now_ms: int) -> bool:
-        """Move the message; tell whether a lane could be found for it, or else all is as it was."""
-        row, lease, lane = taken
-        try:
-            home = target.lane(lane.priority, lane.kind)
-        except StoreFull:
-            lane.give_back(taken)
-            return False
-        lane.let_go(lease)
-        home.add_moved(_as_new(row, self._ids.next()), now_ms)
-        return True
 
     def _put(self, task: MoveRow) -> MoveRow:
         self._journal.write("update_move", task.status, task.moved, task.next_at_ms, task.failure, task.number)

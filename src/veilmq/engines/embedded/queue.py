@@ -8,12 +8,13 @@ them), so a receive looks at them as they are, and asks the index only when they
 from collections.abc import Callable
 from typing import Protocol
 
+from veilmq.core.errors import StoreFull
 from veilmq.core.ports import Wake
 from veilmq.core.results import QueueCounts
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.embedded import positions
 from veilmq.engines.embedded.lane import PLAIN, Lane, Taken
-from veilmq.engines.embedded.rows import Lease
+from veilmq.engines.embedded.rows import Lease, MessageRow
 from veilmq.engines.embedded.run import NEVER_MS
 
 _SWEEP_ROWS_MAX = 1_000
@@ -91,6 +92,20 @@ class Queue:
         lane.neighbours = self.lanes
         self.lanes.sort(key=lambda each: (each.priority, each.sequence_base))
         return lane
+
+    def take_over(self, taken: Taken, row: MessageRow, now_ms: int) -> bool:
+        """Store ``row``, what has become of a message taken in another queue, which loses it.
+
+        False, with nothing done, when no lane is left that could be opened for it.
+        """
+        _, lease, lane = taken
+        try:
+            home = self.lane(lane.priority, lane.kind)
+        except StoreFull:
+            return False
+        lane.let_go(lease)
+        home.add_moved(row, now_ms)
+        return True
 
     def part_with_lanes(self) -> list[Lane]:
         """Retire all lanes and return them: every message is deleted."""
