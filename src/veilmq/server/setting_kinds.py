@@ -121,16 +121,8 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
-class File:
-    """The path of a file that must be there when the server starts; relative ones count from the working directory."""
+class File(Folder):
+    """The path of a file that must be there when the server starts; read as a folder's is."""
 
     placeholder: str = "FILE"
     allowed: str = "the path of a file"
-
-    def read(self, raw: object) -> Path | None:
-        """Take a path, its text, or ``None`` (no file)."""
-        if raw is None or isinstance(raw, Path):
-            return raw
-        if not isinstance(raw, str) or not raw or "\0" in raw:
-            raise ValueError(self.allowed)
-        return Path(raw)
