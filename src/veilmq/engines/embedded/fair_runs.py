@@ -103,10 +103,7 @@ class FairRun:
         return self._aside.turns.get(group) or self._turns.of(group)
 
     def _first(self, turn: Turn) -> MessageRow | None:
-        floor = self._series.floor
-        while turn.rows and turn.rows[0].position < floor:
-            self._turns.pop(turn)
-        turn.next_position = max(turn.next_position, floor)
+        self._turns.cut(turn, self._series.floor)
         return self._turns.first(turn, self._series.next)
 
     def _file(self, turn: Turn, first: MessageRow) -> None:

@@ -244,9 +244,7 @@ class FifoLane(GroupedLane):
         turn.floor = floor
         if turn.held:
             turn.held = {position: lease for position, lease in turn.held.items() if position >= floor}
-        while turn.rows and turn.rows[0].position < floor:
-            turn.delayed.pop(self._turns.pop(turn).position, None)
-        turn.next_position = max(turn.next_position, floor)
+        self._turns.cut(turn, floor)
 
     # Time, and the end.
 

@@ -157,6 +157,12 @@ class Turns(Run[Turn]):
         self._count(row, -1)
         return row
 
+    def cut(self, turn: Turn, floor: int) -> None:
+        """Take what stands before the position ``floor`` out of the turn: it is past its retention."""
+        while turn.rows and turn.rows[0].position < floor:
+            turn.delayed.pop(self.pop(turn).position, None)
+        turn.next_position = max(turn.next_position, floor)
+
     def put_back(self, turn: Turn, row: MessageRow) -> None:
         """Undo a ``pop``."""
         turn.rows.insert(0, row)
