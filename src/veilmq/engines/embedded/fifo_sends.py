@@ -6,7 +6,7 @@ the group where ids count by group. So it outlives the message, a purge, and a r
 
 from hashlib import blake2b
 
-from veilmq.core import fifo, limits, visibility
+from veilmq.core import fifo, limits
 from veilmq.core.commands import NewMessage
 from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, MessageTooLong, VeilmqError
 from veilmq.core.ids import IdSource
@@ -85,10 +85,5 @@ def _store(queue: Queue, new: NewMessage, group_key: int, message_id: bytes, now
     """Store the message; return its sequence number. All priorities share a lane: a group has one order."""
     lane = queue.lane(limits.PRIORITY.default, FIFO)
     sequence = lane.next_sequence
-    delay_s = queue.settings.delay_s if new.delay_s is None else new.delay_s
-    if delay_s == 0:
-        lane.add(message_id, new.body, new.properties, now_ms, group_key)
-    else:
-        visible_at_ms = visibility.deadline_ms(now_ms, delay_s)
-        lane.add_delayed(message_id, new.body, new.properties, now_ms, visible_at_ms, group_key)
+    queue.store(lane, new, message_id, now_ms, group_key)
     return sequence

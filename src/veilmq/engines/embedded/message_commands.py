@@ -48,25 +48,16 @@ class MessageCommands:
                 sent.append(MessageTooLong(queue.settings.message_bytes_max))
                 continue
             message_id = self._ids.next()
-            visible_at_ms = self._store(queue, new, message_id, now_ms)
+            if new.group is None:
+                visible_at_ms = queue.store(queue.lane(new.priority), new, message_id, now_ms, None)
+            else:
+                lane = queue.lane(new.priority, FAIR)
+                visible_at_ms = queue.store(lane, new, message_id, now_ms, groups.key_of(new.group))
             sent.append(results.SentMessage(id=message_id))
             due_ms = visible_at_ms if due_ms is None else min(due_ms, visible_at_ms)
         if due_ms is not None:
             queue.rouse(due_ms)
         return sent
-
-    def _store(self, queue: Queue, new: commands.NewMessage, message_id: bytes, now_ms: int) -> int:
-        if new.group is None:
-            lane, group_key = queue.lane(new.priority), None
-        else:
-            lane, group_key = queue.lane(new.priority, FAIR), groups.key_of(new.group)
-        delay_s = queue.settings.delay_s if new.delay_s is None else new.delay_s
-        if delay_s == 0:
-            lane.add(message_id, new.body, new.properties, now_ms, group_key)
-            return now_ms
-        visible_at_ms = visibility.deadline_ms(now_ms, delay_s)
-        lane.add_delayed(message_id, new.body, new.properties, now_ms, visible_at_ms, group_key)
-        return visible_at_ms
 
     def receive(self, command: commands.Receive, now_ms: int) -> results.Received:
         """Lease what is visible, up to the number asked for."""

@@ -8,10 +8,12 @@ them), so a receive looks at them as they are, and asks the index only when they
 from collections.abc import Callable
 from typing import Protocol
 
+from veilmq.core.commands import NewMessage
 from veilmq.core.errors import StoreFull
 from veilmq.core.ports import Wake
 from veilmq.core.results import QueueCounts
 from veilmq.core.settings import QueueSettings
+from veilmq.core.visibility import deadline_ms
 from veilmq.engines.embedded import positions
 from veilmq.engines.embedded.lane import PLAIN, Lane, Taken
 from veilmq.engines.embedded.rows import Lease, MessageRow
@@ -92,6 +94,16 @@ class Queue:
         lane.neighbours = self.lanes
         self.lanes.sort(key=lambda each: (each.priority, each.sequence_base))
         return lane
+
+    def store(self, lane: Lane, new: NewMessage, message_id: bytes, now_ms: int, group_key: int | None) -> int:
+        """Store a message in a lane of the queue, delayed where either says so; return when it is visible."""
+        delay_s = self.settings.delay_s if new.delay_s is None else new.delay_s
+        if delay_s == 0:
+            lane.add(message_id, new.body, new.properties, now_ms, group_key)
+            return now_ms
+        visible_at_ms = deadline_ms(now_ms, delay_s)
+        lane.add_delayed(message_id, new.body, new.properties, now_ms, visible_at_ms, group_key)
+        return visible_at_ms
 
     def take_over(self, taken: Taken, row: MessageRow, now_ms: int) -> bool:
         """Store ``row``, what has become of a message taken in another queue, which loses it.
