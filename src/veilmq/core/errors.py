@@ -163,6 +163,119 @@ class DestinationRefused(VeilmqError):
         self.queue = queue
 
 
+class SourceNotFound(VeilmqError):
+    """The queue has no such source: it was never opened, or an operator closed it."""
+
+    def __init__(self, source: str) -> None:
+        """``source`` is the reader's name for itself."""
+        super().__init__(f"The queue has no source {source}; open it first.")
+        self.source = source
+
+
+class ConsumerTaken(VeilmqError):
+    """Another source of the same consumer has open claims."""
+
+    def __init__(self, consumer: str, source: str) -> None:
+        """``source`` is the other one."""
+        super().__init__(
+            f"The source {source} of the consumer {consumer} has open claims. Let it end, or take its place over: its "
+            "claims are then released and their messages delivered again."
+        )
+        self.consumer = consumer
+        self.source = source
+
+
+class EpochFenced(VeilmqError):
+    """The source was opened again since: whoever uses the older epoch must stop."""
+
+    def __init__(self, epoch: int, current: int) -> None:
+        """``current`` is the epoch in force."""
+        super().__init__(f"The epoch {epoch} is over, {current} is in force: another reader opened the source; stop.")
+        self.epoch = epoch
+        self.current = current
+
+
+class ClaimGap(VeilmqError):
+    """The number is behind the next claim of the source."""
+
+    def __init__(self, number: int, last: int) -> None:
+        """``last`` is the last number bound."""
+        super().__init__(f"Claim {number} cannot be: the last one is {last}. The checkpoint is not of this source.")
+        self.number = number
+        self.last = last
+
+
+class ClaimAcknowledged(VeilmqError):
+    """The claim was acknowledged: its messages are deleted."""
+
+    def __init__(self, number: int, acknowledged: int) -> None:
+        """``acknowledged`` is up to where the source is."""
+        super().__init__(f"Claim {number} was acknowledged (all up to {acknowledged} are); its messages are deleted.")
+        self.number = number
+        self.acknowledged = acknowledged
+
+
+class ClaimLost(VeilmqError):
+    """The claim's messages went back to the queue, or were purged: its hold ended, or nobody knows of it."""
+
+    def __init__(self, number: int) -> None:
+        """``number`` is the claim's."""
+        super().__init__(
+            f"Claim {number} is lost: its hold ended without a heartbeat, or the queue was purged. Messages that went "
+            "back to the queue are delivered again."
+        )
+        self.number = number
+
+
+class ClaimReleased(VeilmqError):
+    """The claim's messages were given back by an operator or by a takeover."""
+
+    def __init__(self, number: int) -> None:
+        """``number`` is the claim's."""
+        super().__init__(f"Claim {number} was released: its messages are delivered again.")
+        self.number = number
+
+
+class ShardNotFound(VeilmqError):
+    """The claim has fewer shards."""
+
+    def __init__(self, shard: int, shards: int) -> None:
+        """``shards`` is how many the claim has."""
+        super().__init__(f"The claim has no shard {shard}; they are 0 to {shards - 1}.")
+        self.shard = shard
+        self.shards = shards
+
+
+class MessageNotClaimed(VeilmqError):
+    """The message is not in that claim."""
+
+    def __init__(self, number: int) -> None:
+        """``number`` is the claim's."""
+        super().__init__(f"Claim {number} has no such message; read it to see the ids of its messages.")
+        self.number = number
+
+
+class StageRefused(VeilmqError):
+    """One of the messages cannot be sent, so none of them was staged."""
+
+    def __init__(self, index: int, reason: VeilmqError) -> None:
+        """``index`` counts the messages of the call from 0."""
+        super().__init__(f"Message {index} was refused, and nothing staged: {reason}")
+        self.index = index
+        self.reason = reason
+
+
+class StageMissing(VeilmqError):
+    """An attempt that is to be published has not staged all that it should have."""
+
+    def __init__(self, attempt: str, messages: int, wanted: int) -> None:
+        """``messages`` is what is there."""
+        super().__init__(f"The attempt {attempt} has staged {messages} of {wanted} messages; stage the others first.")
+        self.attempt = attempt
+        self.messages = messages
+        self.wanted = wanted
+
+
 class StoreFull(VeilmqError):
     """The disk is full, or nearly: nothing of the command was kept. Receives, changes and deletes go on."""
 

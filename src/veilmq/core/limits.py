@@ -38,6 +38,14 @@ FAIR_SHARE_PERCENT = 10
 FAIR_IN_FLIGHT_MIN = 30
 FAIR_SILENCE_S = 300
 FAIR_RECENT_S = 60  # the half-life of what counts as recent processing time
+CLAIM_HOLD_S = Range(minimum=60, maximum=1_209_600, default=3_600)
+CLAIM_LEASE_S = Range(minimum=5, maximum=3_600, default=60)
+CLAIMED = Range(minimum=1, maximum=1_000_000_000, default=10_000_000)  # messages claimed of one queue
+CLAIM_MESSAGES = Range(minimum=1, maximum=1_000_000, default=100_000)  # of one claim
+CLAIM_SHARD_MESSAGES = 25_000
+CLAIM_PAGE_MESSAGES = 2_000
+CLAIM_SHARDS_MAX = 1_024
+STAGE_MESSAGES_MAX = 5_000  # of one call
 PURGE_PAUSE_S = 60
 QUEUE_NAME_PAUSE_S = 60
 

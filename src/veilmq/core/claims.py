@@ -1,0 +1,212 @@
+"""Claims: what a reader that repeats itself takes from a queue, a numbered set of messages at a time.
+
+A *source* is one reader (one Spark checkpoint). It binds claims 1, 2, 3, … in their order. What a claim has is fixed
+for ever when it is bound: it may be read as often as one likes, by several at once, and always gives the same messages.
+Acknowledging a number deletes the messages of all claims up to it; an acknowledged number is never bound again.
+
+Binding counts as one receive, reading as none. Claimed messages are in flight, but not within the quota of receives.
+A source lives by its heartbeats: without them its messages come back when its *hold* ends, and its claims are *lost*.
+The *lease*, much shorter, only tells whether the reader seems to be alive. Each ``open`` begins a new epoch; the ones
+before it are refused. See ``docs/protocols/claims.md``.
+"""
+
+import enum
+
+import msgspec
+
+from veilmq.core import limits
+from veilmq.core.commands import Command
+
+
+class ClaimState(enum.Enum):
+    """How a claim stands. What was acknowledged is kept as one number, not as claims."""
+
+    BINDING = "binding"
+    OPEN = "open"
+    LOST = "lost"
+    RELEASED = "released"
+
+
+class OpenSource(Command, frozen=True, kw_only=True):
+    """Begin a new epoch of ``source`` on ``queue``; makes the source where there is none. Answers ``SourceView``.
+
+    ``source`` is the reader's own name for itself, 1 to 128 letters, digits, ``-`` and ``_`` (a UUID, as a rule).
+    ``consumer`` names what the reader works for; of one consumer there is one source. With ``takeover`` the others of
+    that consumer are fenced and their claims released; without, ``ConsumerTaken`` while one of them is open. ``hold_s``
+    is how long messages stay bound after the last heartbeat, ``lease_s`` how long the source counts as alive.
+    """
+
+    queue: str
+    source: str
+    consumer: str = ""
+    takeover: bool = False
+    hold_s: int = limits.CLAIM_HOLD_S.default
+    lease_s: int = limits.CLAIM_LEASE_S.default
+
+
+class Claim(Command, frozen=True, kw_only=True):
+    """Bind claim ``number`` to up to ``messages_max`` visible messages, or tell what it was bound to. Answers ``Bound``.
+
+    A claim bound before is answered as it was, and the source's lease renewed. ``number`` must be the last one or the
+    next. Where no message is visible nothing is recorded. A claim has so many shards that none is meant to have more
+    than ``shard_messages``; all messages of a group are in one shard. Errors: ``EpochFenced``, ``ClaimAcknowledged``,
+    ``ClaimLost``, ``ClaimGap``, ``SourceNotFound``.
+    """
+
+    queue: str
+    source: str
+    epoch: int
+    number: int
+    messages_max: int
+    shard_messages: int = limits.CLAIM_SHARD_MESSAGES
+
+
+class Heartbeat(Command, frozen=True, kw_only=True):
+    """Renew the lease and the hold of ``source``. Answers ``SourceView``. Errors: ``EpochFenced``, ``SourceNotFound``.
+
+    ``lease_s`` and ``hold_s`` change what ``OpenSource`` said; ``None`` leaves it.
+    """
+
+    queue: str
+    source: str
+    epoch: int
+    lease_s: int | None = None
+    hold_s: int | None = None
+
+
+class AcknowledgeClaims(Command, frozen=True, kw_only=True):
+    """Delete the messages of all open claims of ``source`` up to ``number``. Answers ``Acknowledged``.
+
+    Errors: ``EpochFenced``, ``ClaimGap`` for a number that was never bound, ``SourceNotFound``.
+    """
+
+    queue: str
+    source: str
+    epoch: int
+    number: int
+
+
+class ReadClaim(Command, frozen=True, kw_only=True):
+    """Read messages of one shard of a claim, from ``cursor`` on. Answers ``ClaimPage``; needs no epoch.
+
+    Errors: ``ClaimAcknowledged``, ``ClaimLost`` (also for a claim of which nobody knows), ``ClaimReleased``,
+    ``ShardNotFound``.
+    """
+
+    queue: str
+    source: str
+    number: int
+    shard: int = 0
+    cursor: str = ""
+    messages_max: int = limits.CLAIM_PAGE_MESSAGES
+
+
+class ReleaseClaim(Command, frozen=True, kw_only=True):
+    """Give the messages of an open claim back, by an operator's decision. Answers ``SourceView``.
+
+    The claim is ``released``: reading and claiming it again fail. Errors: ``SourceNotFound``, ``ClaimLost``,
+    ``ClaimAcknowledged``.
+    """
+
+    queue: str
+    source: str
+    number: int
+
+
+class EvictMessage(Command, frozen=True, kw_only=True):
+    """Take one message out of an open claim and move it to the queue's dead-letter queue. Answers ``SourceView``.
+
+    The way out for a message that its reader cannot digest. ``message`` is its id (16 bytes). Errors:
+    ``SourceNotFound``, ``MessageNotClaimed``, ``DeadLetterQueueRefused`` where the queue has no dead-letter queue.
+    """
+
+    queue: str
+    source: str
+    number: int
+    message: bytes
+
+
+class ListSources(Command, frozen=True, kw_only=True):
+    """Tell the sources of ``queue``, those with open claims first. Answers a list of ``SourceView``."""
+
+    queue: str
+
+
+class CloseSource(Command, frozen=True, kw_only=True):
+    """Release all open claims of ``source`` and forget it, by an operator's decision. Answers ``None``.
+
+    A reader that goes on with it finds its claims lost. Error: ``SourceNotFound``.
+    """
+
+    queue: str
+    source: str
+
+
+class ClaimView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One claim: its number, how it stands, how many messages and shards it has, and since when."""
+
+    number: int
+    state: ClaimState
+    messages: int
+    shards: int
+    bound_at_ms: int
+
+
+class SourceView(msgspec.Struct, frozen=True, kw_only=True):
+    """One source: ``acknowledged`` and ``last`` are numbers of claims, ``claims`` those behind ``acknowledged``.
+
+    ``alive`` tells whether its lease runs; ``hold_until_ms`` is when its messages come back. ``ready`` is how many
+    messages of the queue are visible now.
+    """
+
+    source: str
+    consumer: str
+    epoch: int
+    acknowledged: int
+    last: int
+    alive: bool
+    lease_until_ms: int
+    hold_until_ms: int
+    claims: list[ClaimView]
+    ready: int = 0
+
+
+class Bound(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a claim was bound to. ``messages`` 0: nothing was, and nothing is recorded.
+
+    ``more``: the claim is not whole yet (a large one is bound in slices); claim the same number again. ``again``: it
+    had been bound before. ``next_due_ms`` is as for ``results.Received``, where nothing was bound.
+    """
+
+    number: int
+    messages: int
+    shards: int
+    more: bool = False
+    again: bool = False
+    next_due_ms: int | None = None
+
+
+class Acknowledged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How far the source is acknowledged; ``lost`` are numbers among those whose messages were not deleted by it."""
+
+    acknowledged: int
+    lost: list[int]
+
+
+class ClaimedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One message of a claim; ``received_at_ms`` is when the claim was bound, ``properties`` are encoded."""
+
+    id: bytes
+    body: str
+    properties: bytes
+    sent_at_ms: int
+    received_at_ms: int
+    receive_count: int
+    sequence: int | None
+
+
+class ClaimPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages of a shard in their order; ``cursor`` is where the next page begins, empty after the last."""
+
+    messages: list[ClaimedMessage]
+    cursor: str

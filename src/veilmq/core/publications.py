@@ -1,0 +1,68 @@
+"""Publications: messages staged by a writer that repeats itself, and sent together once.
+
+A *writer* (one Spark query) publishes numbered batches in rising order. For a batch its tasks stage messages, each
+under the name of its *attempt*; nobody sees them. Publishing names the attempts that count, in the order in which their
+messages are to follow each other. That is decided in one transaction, once for each batch; what was staged for it and
+not named is dropped. See ``docs/protocols/publications.md``.
+"""
+
+import msgspec
+
+from veilmq.core.commands import Command, NewMessage
+
+
+class Stage(Command, frozen=True, kw_only=True):
+    """Keep ``messages`` for a later ``Publish``. Answers ``Staged``.
+
+    ``part`` counts the calls of one attempt from 0; a part that is there already is not kept twice. Errors are those of
+    ``Send`` for one message, but fail the whole call: ``StageRefused`` tells which message and why. Of a batch that was
+    published nothing is kept any more.
+    """
+
+    queue: str
+    writer: str
+    batch: int
+    attempt: str
+    part: int
+    messages: tuple[NewMessage, ...]
+
+
+class Publish(Command, frozen=True, kw_only=True):
+    """Send what was staged under ``attempts`` for ``batch``, in this order, once. Answers ``Published``.
+
+    A batch not behind the last published one is answered with ``again`` and changes nothing. Error ``StageMissing``
+    when an attempt has fewer messages than it says.
+
+    ``attempts`` are names with the number of messages that each has staged.
+    """
+
+    queue: str
+    writer: str
+    batch: int
+    attempts: tuple[tuple[str, int], ...]
+
+
+class Abandon(Command, frozen=True, kw_only=True):
+    """Drop what was staged for ``batch`` of ``writer`` and is not published. Answers ``None``."""
+
+    queue: str
+    writer: str
+    batch: int
+
+
+class Staged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How many messages the attempt has now. ``again``: the part, or the whole batch, was there before."""
+
+    messages: int
+    again: bool = False
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The batch is sent: ``messages`` were named. ``again``: it had been published before.
+
+    ``more``: it is decided, but not all messages are in the queue yet; they come by themselves. Ask again to wait.
+    """
+
+    messages: int
+    again: bool = False
+    more: bool = False

@@ -1,0 +1,1 @@
+-- Claims (core/claims.py).

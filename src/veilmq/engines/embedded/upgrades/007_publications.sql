@@ -1,0 +1,1 @@
+-- Publications (core/publications.py).
