@@ -45,7 +45,7 @@ class OpenSource(Command, frozen=True, kw_only=True):
 
 
 class Claim(Command, frozen=True, kw_only=True):
-    """Bind claim ``number`` to up to ``messages_max`` visible messages, or tell what it was bound to. Answers ``Bound``.
+    """Bind claim ``number`` to up to ``messages_max`` visible messages, or tell what it has. Answers ``Bound``.
 
     A claim bound before is answered as it was, and the source's lease renewed. ``number`` must be the last one or the
     next. Where no message is visible nothing is recorded. A claim has so many shards that none is meant to have more
