@@ -309,7 +309,7 @@ class Step:
     """An exchange, and a poll, that note what happens to them."""
 
     request: Any = None
-    action = "SendMessage"
+    action = permission = "SendMessage"
     started_s = 0.0
 
     def __init__(self) -> None:

@@ -213,6 +213,11 @@ class Exchange(msgspec.Struct, eq=False):
     started_s: float
     call: Call | None = None
 
+    @property
+    def permission(self) -> str:
+        """Return the action on which a queue's policy decides."""
+        return self.protocol.permissions.get(self.action, self.action)
+
     def done(self, result: Any) -> None:
         """Answer with the result or the ``VeilmqError`` of the command."""
         assert self.call is not None, "only what was decoded is asked of the engine"

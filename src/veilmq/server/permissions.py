@@ -49,6 +49,10 @@ class Exchange(Protocol):
     action: str
     started_s: float
 
+    @property
+    def permission(self) -> str:
+        """Return the action on which a queue's policy decides."""
+
     def done(self, result: Any) -> None:
         """Answer with the result or the ``VeilmqError`` of the command."""
 
@@ -164,7 +168,7 @@ class Permissions:
 
     def _judge(self, queue: str, kept: _Kept, exchange: Exchange, caller: Caller) -> None:
         """Judge a request; remember one that passes if all of its kind do."""
-        policy, actions = kept.policy, actions_of(exchange.action)
+        policy, actions = kept.policy, actions_of(exchange.permission)
         asked = Asked(
             caller=caller,
             owner=kept.owner,

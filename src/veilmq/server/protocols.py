@@ -3,7 +3,7 @@
 The first row that recognises a request serves it. A new protocol is a new row.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from veilmq.core.errors import VeilmqError
@@ -16,6 +16,9 @@ from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import SqsError, from_core
 from veilmq.wire.sqs.query_form import Form, action_of, form_of
 from veilmq.wire.sqs.reply import Reply
+from veilmq.wire.v1 import codec as api
+from veilmq.wire.v1.request import PREFIX, ApiRequest, read_request
+from veilmq.wire.v1.routes import ROUTES, route_key
 
 _SQS_TARGET = b"AmazonSQS."
 _FORM = b"application/x-www-form-urlencoded"
@@ -27,7 +30,8 @@ class Protocol(NamedTuple):
     ``recognise`` returns the name of the action, or ``None`` where the request is of another protocol; ``decode`` may
     raise ``Refused``'s type, which ``refuse`` answers; ``fail`` answers an error of ours before there is a call.
     ``labels`` has the names under which actions are counted. ``methods`` are those of HTTP that it uses; ``read``
-    returns what ``decode`` gets of a request, and is ``None`` where that is the body alone.
+    returns what ``decode`` gets of a request, and is ``None`` where that is the body alone. ``permissions`` has, by
+    label, the action on which policies decide, where that has another name.
     """
 
     name: str
@@ -39,6 +43,7 @@ class Protocol(NamedTuple):
     labels: dict[bytes, str]
     methods: frozenset[bytes] = frozenset({b"POST"})
     read: Callable[[Request], Any] | None = None
+    permissions: Mapping[str, str] = {}
 
 
 def _sqs_json_action(request: Request) -> bytes | None:
@@ -88,5 +93,27 @@ SQS_QUERY = Protocol(
     read=_sqs_query_form,
 )
 
-PROTOCOLS = (SQS_JSON, SQS_QUERY)
+
+def _api_request(request: Request) -> ApiRequest:
+    return read_request(request.method, request.target, request.headers, request.body)
+
+
+def _api_route(request: Request) -> bytes | None:
+    return route_key(_api_request(request)) if request.target.startswith(PREFIX) else None
+
+
+API = Protocol(
+    name="v1",
+    recognise=_api_route,
+    decode=api.decode,
+    refused=SqsError,
+    refuse=api.encode_error,
+    fail=api.encode_failure,
+    labels={key: route.label for key, route in ROUTES.items()},
+    methods=frozenset({b"GET", b"POST"}),
+    read=_api_request,
+    permissions={route.label: route.permission for route in ROUTES.values()},
+)
+
+PROTOCOLS = (SQS_JSON, API, SQS_QUERY)
 """All rows, in the order in which they are tried."""

@@ -1,0 +1,159 @@
+"""The routes of claims: the fields of each request, and the command that they make.
+
+Fields are those of the commands of ``core.claims``, without the queue, which is in the path. What is out of range or
+unknown is refused here, so that an engine may rely on it.
+"""
+
+from typing import Annotated, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import asdict
+
+from veilmq.core import claims, limits
+from veilmq.core.limits import Range
+from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.sqs.reply import Reply
+from veilmq.wire.v1.call import ApiCall
+from veilmq.wire.v1.errors import INVALID_REQUEST, json_reply
+from veilmq.wire.v1.request import ApiRequest, from_json, from_query
+
+
+def _within(allowed: Range) -> Meta:
+    return Meta(ge=allowed.minimum, le=allowed.maximum)
+
+
+Source = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,128}\Z")]
+Consumer = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f\x7f]{0,256}\Z")]
+Count = Annotated[int, Meta(ge=0, le=2**62)]
+Number = Annotated[int, Meta(ge=1, le=2**62)]
+Hold = Annotated[int, _within(limits.CLAIM_HOLD_S)]
+Lease = Annotated[int, _within(limits.CLAIM_LEASE_S)]
+Messages = Annotated[int, _within(limits.CLAIM_MESSAGES)]
+Wait = Annotated[int, _within(limits.SQS_RECEIVE_WAIT_S)]
+Cursor = Annotated[str, Meta(max_length=256)]
+
+
+class Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The root of what requests have."""
+
+    source: Source
+
+
+class OpenFields(Fields, frozen=True, kw_only=True):
+    """The fields of ``open``."""
+
+    consumer: Consumer = ""
+    takeover: bool = False
+    hold_s: Hold = limits.CLAIM_HOLD_S.default
+    lease_s: Lease = limits.CLAIM_LEASE_S.default
+
+
+class ClaimFields(Fields, frozen=True, kw_only=True):
+    """The fields of ``claim``; ``wait_s`` is how long to wait for a first message."""
+
+    epoch: Count
+    number: Number
+    messages_max: Messages = limits.CLAIM_MESSAGES.default
+    shard_messages: Messages = limits.CLAIM_SHARD_MESSAGES
+    wait_s: Wait = 0
+
+
+class HeartbeatFields(Fields, frozen=True, kw_only=True):
+    """The fields of ``heartbeat``."""
+
+    epoch: Count
+    lease_s: Lease | None = None
+    hold_s: Hold | None = None
+
+
+class AcknowledgeFields(Fields, frozen=True, kw_only=True):
+    """The fields of ``acknowledge``; 0 acknowledges nothing."""
+
+    epoch: Count
+    number: Count
+
+
+class ReadFields(Fields, frozen=True, kw_only=True):
+    """The parameters of ``read``."""
+
+    number: Number
+    shard: Count = 0
+    cursor: Cursor = ""
+    format: Literal["arrow", "json"] = "json"
+
+
+class ReleaseFields(Fields, frozen=True, kw_only=True):
+    """The fields of ``release``."""
+
+    number: Number
+
+
+class EvictFields(Fields, frozen=True, kw_only=True):
+    """The fields of ``evict``; ``message`` is an id as a UUID is written."""
+
+    number: Number
+    message: UUID
+
+
+class NoFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The parameters of the list: none."""
+
+
+def open_source(request: ApiRequest, context: RequestContext) -> ApiCall:
+    """Begin a new epoch of a source."""
+    return ApiCall(claims.OpenSource(queue=request.queue, **asdict(from_json(request.body, OpenFields))))
+
+
+def claim(request: ApiRequest, context: RequestContext) -> ApiCall:
+    """Bind a claim, or tell what it has; waits for a message if asked to."""
+    fields = asdict(from_json(request.body, ClaimFields))
+    wait_s = fields.pop("wait_s")
+    return ApiCall(claims.Claim(queue=request.queue, **fields), wait_s=wait_s)
+
+
+def heartbeat(request: ApiRequest, context: RequestContext) -> ApiCall:
+    """Renew lease and hold of a source."""
+    return ApiCall(claims.Heartbeat(queue=request.queue, **asdict(from_json(request.body, HeartbeatFields))))
+
+
+def acknowledge(request: ApiRequest, context: RequestContext) -> ApiCall:
+    """Delete the messages of all open claims up to a number."""
+    return ApiCall(claims.AcknowledgeClaims(queue=request.queue, **asdict(from_json(request.body, AcknowledgeFields))))
+
+
+def read(request: ApiRequest, context: RequestContext) -> ApiCall:
+    """Read messages of one shard of a claim."""
+    from_query(request.query, ReadFields)
+    raise SqsError(INVALID_REQUEST, "Reading is not served yet.")
+
+
+def release(request: ApiRequest, context: RequestContext) -> ApiCall:
+    """Give the messages of a claim back."""
+    return ApiCall(claims.ReleaseClaim(queue=request.queue, **asdict(from_json(request.body, ReleaseFields))))
+
+
+def evict(request: ApiRequest, context: RequestContext) -> ApiCall:
+    """Move one message of a claim to the dead-letter queue."""
+    fields = from_json(request.body, EvictFields)
+    command = claims.EvictMessage(
+        queue=request.queue, source=fields.source, number=fields.number, message=fields.message.bytes
+    )
+    return ApiCall(command)
+
+
+def close(request: ApiRequest, context: RequestContext) -> ApiCall:
+    """Release all claims of a source and forget it."""
+    return ApiCall(claims.CloseSource(queue=request.queue, **asdict(from_json(request.body, Fields))))
+
+
+def _sources(views: list[claims.SourceView]) -> Reply:
+    return json_reply(200, {"sources": views})
+
+
+def list_sources(request: ApiRequest, context: RequestContext) -> ApiCall:
+    """Tell the sources of a queue, as ``{"sources": [...]}``."""
+    from_query(request.query, NoFields)
+    return ApiCall(claims.ListSources(queue=request.queue), _sources)

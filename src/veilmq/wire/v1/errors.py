@@ -1,0 +1,67 @@
+"""What an error is answered with: a status, the name of its class, its sentence, and what of it programs may want.
+
+Errors of core are rows here; a row names the attributes that the answer tells. What is refused before it is a command
+(bad input, an unknown key, a policy) is a ``SqsError``, as everywhere on the wire, and answers with its older code.
+"""
+
+from typing import Any
+
+import msgspec
+
+from veilmq.core import errors as core
+from veilmq.core.errors import VeilmqError
+from veilmq.wire.sqs.errors import Code, SqsError
+from veilmq.wire.sqs.reply import Reply
+
+INVALID_REQUEST = Code("veilmq#InvalidRequest", "InvalidRequest")
+UNKNOWN_ROUTE = Code("veilmq#UnknownRoute", "UnknownRoute", 404)
+ARROW_MISSING = Code("veilmq#ArrowMissing", "ArrowMissing", 501, "Receiver")
+
+CODES = (INVALID_REQUEST, UNKNOWN_ROUTE, ARROW_MISSING)
+"""What any request may be answered with, beside the errors of authentication and permissions."""
+
+ANSWERS: dict[type[VeilmqError], tuple[int, tuple[str, ...]]] = {
+    core.QueueNotFound: (404, ("queue",)),
+    core.SourceNotFound: (404, ("source",)),
+    core.ShardNotFound: (404, ("shard", "shards")),
+    core.MessageNotClaimed: (404, ("number",)),
+    core.EpochFenced: (409, ("epoch", "current")),
+    core.ClaimGap: (409, ("number", "last")),
+    core.ConsumerTaken: (409, ("consumer", "source")),
+    core.StageMissing: (409, ("attempt", "messages", "wanted")),
+    core.ClaimAcknowledged: (410, ("number", "acknowledged")),
+    core.ClaimLost: (410, ("number",)),
+    core.ClaimReleased: (410, ("number",)),
+    core.StageRefused: (400, ("index",)),
+    core.DeadLetterQueueRefused: (400, ("queue",)),
+    core.StoreFull: (503, ()),
+    core.OutcomeUnknown: (503, ()),
+    core.ShuttingDown: (503, ()),
+    core.InternalError: (500, ()),
+}
+"""Error of core → the status of its answer, and the attributes that are fields of it."""
+
+_JSON = b"Content-Type: application/json\r\n"
+_encode = msgspec.json.Encoder().encode
+
+
+def json_reply(status: int, value: Any, *, headers: bytes = b"", code: str = "OK") -> Reply:
+    """Return ``value`` as a reply; ``headers`` are whole lines, ``code`` the name under which it is counted."""
+    return Reply(status, _JSON + headers, _encode(value), code)
+
+
+def encode_failure(error: VeilmqError) -> Reply:
+    """Return the reply for an error of core; one that no row knows is a defect of ours, and says no more than that."""
+    known = ANSWERS.get(type(error))
+    if known is None:
+        error, known = core.InternalError(), ANSWERS[core.InternalError]
+    status, fields = known
+    code = type(error).__name__
+    told = {"code": code, "message": str(error)} | {field: getattr(error, field) for field in fields}
+    return json_reply(status, told, code=code)
+
+
+def encode_error(error: SqsError) -> Reply:
+    """Return the reply for a request that was refused."""
+    code = error.code.query
+    return json_reply(error.code.status, {"code": code, "message": error.message}, code=code)

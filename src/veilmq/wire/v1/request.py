@@ -1,0 +1,82 @@
+"""A request to the API, taken apart: which route, on which queue, with what.
+
+A path is ``/v1/{noun}/{account}/{queue}/{verb}``, or without a verb what is done to the noun as a whole. Nothing in it
+is escaped: neither accounts nor names of queues have characters that would be. So what a signature covers and what is
+read here are the same.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from veilmq.core.limits import SQS_QUEUE_NAME_CHARACTERS_MAX
+from veilmq.wire.sqs import canonical
+from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.v1.errors import INVALID_REQUEST
+
+PREFIX = b"/v1/"
+
+_PATH = re.compile(
+    rb"(?P<noun>[a-z]+)/(?P<queue>[0-9]{12}/[A-Za-z0-9_-]{1,%d}(?:\.fifo)?)(?:/(?P<verb>[a-z]+))?"
+    % SQS_QUEUE_NAME_CHARACTERS_MAX
+)
+_PLACE = re.compile(r"(.*) - at `\$\.?(.*)`")
+
+Fields = TypeVar("Fields", bound=msgspec.Struct)
+
+
+class ApiRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """``queue`` is its full name; ``query`` is as it was sent; ``verb`` is empty where the path has none.
+
+    Of a path that no route can have, all three parts are empty. ``headers`` are by lower-case name.
+    """
+
+    method: bytes
+    noun: bytes
+    queue: str
+    verb: bytes
+    query: bytes
+    headers: Mapping[bytes, bytes]
+    body: bytes
+
+
+def read_request(method: bytes, target: bytes, headers: Mapping[bytes, bytes], body: bytes) -> ApiRequest:
+    """Return the request for ``target``, which begins with ``PREFIX``."""
+    path, _, query = target.partition(b"?")
+    parts = _PATH.fullmatch(path.removeprefix(PREFIX))
+    noun, queue, verb = parts.group("noun", "queue", "verb") if parts is not None else (b"", b"", b"")
+    return ApiRequest(
+        method=method, noun=noun, queue=queue.decode(), verb=verb or b"", query=query, headers=headers, body=body
+    )
+
+
+def from_json(body: bytes, kind: type[Fields]) -> Fields:
+    """Return the fields of ``kind`` that the JSON object ``body`` has; raises ``SqsError`` (InvalidRequest)."""
+    try:
+        return msgspec.json.decode(body or b"{}", type=kind)
+    except msgspec.ValidationError as error:
+        raise _misfit(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SqsError(INVALID_REQUEST, f"The body must be a JSON object in UTF-8: {error}.") from None
+
+
+def from_query(query: bytes, kind: type[Fields]) -> Fields:
+    """Return the fields of ``kind`` that a query string has; raises ``SqsError`` (InvalidRequest)."""
+    given: dict[str, str] = {}
+    try:
+        for name, value in canonical.pairs(query):
+            if given.setdefault(name.decode(), value.decode()) != value.decode():
+                raise SqsError(INVALID_REQUEST, f"The parameter {name.decode()[:64]!r} has two values; give it once.")
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise _misfit(error) from None
+    except UnicodeDecodeError:
+        raise SqsError(INVALID_REQUEST, "The query string must be UTF-8.") from None
+
+
+def _misfit(error: msgspec.ValidationError) -> SqsError:
+    match = _PLACE.fullmatch(str(error))
+    what, place = match.groups() if match is not None else (str(error), "")
+    return SqsError(INVALID_REQUEST, f"{place or 'The request'}: {what[:1].lower()}{what[1:]}.")
