@@ -12,7 +12,7 @@ PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-bench setup-clients run test test-fast check format bench \
+.PHONY: help setup setup-run setup-bench setup-clients setup-java run test test-fast check format bench \
 	prove-crash prove-flat build clean
 # A target is one story with one end: the last line of `make test` is pytest's.
 .NOTPARALLEL:
@@ -33,10 +33,13 @@ setup-bench:
 setup-clients: setup
 	@scripts/install-clients.sh
 
+setup-java:
+	@scripts/install-java.sh
+
 run: setup-run ## start the server on 127.0.0.1:9324, its data under ./veilmq-data
 	@exec $(BIN)/veilmq serve --host 127.0.0.1 --port 9324 --data ./veilmq-data $(ARGS)
 
-test: setup setup-clients check ## check, then every test, with branch coverage
+test: setup setup-clients setup-java check ## check, then every test, with branch coverage
 	@$(PYTEST) $(PARALLEL) --cov=veilmq --cov-report=term $(ARGS)
 
 test-fast: setup setup-clients ## the tests that answer within two minutes (not slow, no proofs)

@@ -1,4 +1,4 @@
-"""What every test may rely on: services that are needed, and tests that run alone.
+"""What every test may rely on: services that are needed, a Spark session, and tests that run alone.
 
 A test marked `serial` measures time, memory or processor use, so nothing may run beside it. All tests share
 one pytest run with several workers; each test holds the floor together with the others, a serial one holds
@@ -11,11 +11,17 @@ import fcntl
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import pytest
 
+from veilmq.spark.java import has_java
+
+if TYPE_CHECKING:  # half a second that other tests need not wait
+    from pyspark.sql import SparkSession
+
 PROOFS = Path(__file__).parent / "proofs"
+ON_SPARK = (pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300))
 
 
 def in_ci() -> bool:
@@ -35,12 +41,28 @@ def need(condition: object, what: str) -> None:
     pytest.skip(f"needs {what}")
 
 
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    """Give the one Spark session of this process; it takes some seconds to start."""
+    need(has_java(), "Java 17 or newer (scripts/install-java.sh)")
+    from tests.spark.session import session  # noqa: PLC0415
+
+    with session(tmp_path_factory.mktemp("spark")) as running:
+        yield running
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as `proof` whatever lies under tests/proofs, so that nobody can forget to."""
+    """Mark by folder and by fixture, so that nobody can forget to: `proof`, and what runs on Spark.
+
+    All tests on Spark are slow, and run in one of the workers, so that there is one session.
+    """
     for item in items:
         if item.path.is_relative_to(PROOFS):
             item.add_marker(pytest.mark.proof)
+        if "spark" in getattr(item, "fixturenames", ()):
+            for mark in ON_SPARK:
+                item.add_marker(mark)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

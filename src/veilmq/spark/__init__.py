@@ -1,0 +1,1 @@
+"""Spark: queues as tables and streams, ``format("veilmq")``. See ``docs/spark.md``."""

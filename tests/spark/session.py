@@ -1,0 +1,32 @@
+"""The one Spark session of a test process, in local mode."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+CONFIGURATION = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+@contextmanager
+def session(folder: Path, *, master: str = "local[2]") -> Iterator[SparkSession]:
+    """Run Spark inside the context; what it writes for itself goes to `folder`."""
+    builder = SparkSession.builder.master(master).appName("veilmq tests")
+    folders = {"spark.local.dir": str(folder / "local"), "spark.sql.warehouse.dir": str(folder / "warehouse")}
+    for name, value in (CONFIGURATION | folders).items():
+        builder = builder.config(name, value)
+    running = builder.getOrCreate()
+    try:
+        yield running
+    finally:
+        running.stop()

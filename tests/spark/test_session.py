@@ -1,0 +1,9 @@
+"""The frame that the tests on Spark stand on."""
+
+from pyspark.sql import SparkSession
+
+
+def test_a_session_runs_python_on_its_workers(spark: SparkSession) -> None:
+    """A job that needs the JVM, its workers and Python in them answers."""
+    assert spark.range(4).rdd.map(lambda row: row.id * 2).collect() == [0, 2, 4, 6]
+    assert spark.version >= "4.2"
