@@ -6,20 +6,23 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_lease
 INSERT INTO lease
-    (position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms, group_key)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+    (position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms, group_key,
+     log)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: put_lease
 INSERT INTO lease
-    (position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms, group_key)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+    (position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms, group_key,
+     log)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (position) DO UPDATE SET
     visible_at_ms = excluded.visible_at_ms,
     receive_count = excluded.receive_count,
     generation = excluded.generation,
     epoch = excluded.epoch,
     received_at_ms = excluded.received_at_ms,
-    first_received_at_ms = excluded.first_received_at_ms;
+    first_received_at_ms = excluded.first_received_at_ms,
+    log = excluded.log;
 
 -- name: put_turn
 INSERT INTO turn (lane, group_key, visible_at_ms, next_position, head_position) VALUES (?, ?, ?, ?, ?)
@@ -56,7 +59,7 @@ ORDER BY message.position LIMIT ?;
 -- The leases of a group's messages.
 SELECT
     lease.position, lease.lane, visible_at_ms, receive_count, generation, epoch, received_at_ms,
-    lease.first_received_at_ms, lease.group_key
+    lease.first_received_at_ms, lease.group_key, lease.log
 FROM message INDEXED BY message_group JOIN lease ON lease.position = message.position
 WHERE message.group_key = ? AND message.position >= ? AND message.position < ?;
 
@@ -163,7 +166,8 @@ SELECT position, sent_at_ms FROM message WHERE position >= ? AND position < ? OR
 
 -- name: lease_at
 SELECT
-    position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms, group_key
+    position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms, group_key,
+    log
 FROM lease WHERE position = ?;
 
 -- name: leases_at_instant
@@ -171,14 +175,16 @@ FROM lease WHERE position = ?;
 -- next, because SQLite does not seek on both columns of a row-value comparison with the rowid. What is past its
 -- retention in either half of the lane is stepped over here, in the index.
 SELECT
-    position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms, group_key
+    position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms, group_key,
+    log
 FROM lease WHERE lane = ? AND visible_at_ms = ? AND position > ?
 AND ((position >= ? AND position < ?) OR position >= ?)
 ORDER BY position LIMIT ?;
 
 -- name: leases_after_instant
 SELECT
-    position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms, group_key
+    position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms, group_key,
+    log
 FROM lease WHERE lane = ? AND visible_at_ms > ?
 AND ((position >= ? AND position < ?) OR position >= ?)
 ORDER BY visible_at_ms, position LIMIT ?;
@@ -255,3 +261,97 @@ FROM (
     FROM lease WHERE lane = ? AND visible_at_ms > ? ORDER BY visible_at_ms DESC LIMIT ?
 ) CROSS JOIN lease ON lease.position = at
 WHERE receives > 0 LIMIT ?;
+
+-- name: insert_writer
+INSERT INTO writer (queue, name, seen_at_ms) VALUES (?, ?, ?) RETURNING number;
+
+-- name: writer_at
+SELECT number, name, batch, messages, duplicates, seen_at_ms FROM writer WHERE queue = ? AND name = ?;
+
+-- name: writers_of
+-- The writers of a queue, the latest first, with what each has staged and not published.
+SELECT
+    number, name, batch, messages, duplicates, seen_at_ms,
+    (SELECT coalesce(sum(stage.messages), 0) FROM stage WHERE stage.writer = writer.number AND publication IS NULL)
+FROM writer WHERE queue = ? ORDER BY seen_at_ms DESC, number DESC LIMIT ?;
+
+-- name: see_writer
+UPDATE writer SET seen_at_ms = ? WHERE number = ?;
+
+-- name: publish_batch
+UPDATE writer SET batch = ?, messages = ?, duplicates = 0, seen_at_ms = ? WHERE number = ?;
+
+-- name: count_duplicates
+UPDATE writer SET duplicates = duplicates + ? WHERE number = ? AND batch = ?;
+
+-- name: first_seen
+SELECT min(seen_at_ms) FROM writer;
+
+-- name: silent_writers
+SELECT number FROM writer WHERE seen_at_ms <= ? ORDER BY seen_at_ms LIMIT ?;
+
+-- name: delete_writer
+DELETE FROM writer WHERE number = ?;
+
+-- name: delete_writers_of
+DELETE FROM writer WHERE queue = ?;
+
+-- name: insert_stage
+INSERT INTO stage (writer, batch, attempt, messages) VALUES (?, ?, ?, 0) RETURNING number;
+
+-- name: stage_at
+SELECT number, messages FROM stage WHERE writer = ? AND batch = ? AND attempt = ? AND publication IS NULL;
+
+-- name: stages_of
+SELECT attempt, number, messages FROM stage WHERE writer = ? AND batch = ? AND publication IS NULL;
+
+-- name: add_to_stage
+UPDATE stage SET messages = messages + ? WHERE number = ?;
+
+-- name: decide_stages
+UPDATE stage SET publication = ?1
+WHERE writer = ?2 AND batch >= ?3 AND batch <= ?4 AND publication IS NULL RETURNING 1;
+
+-- name: decide_stages_of
+UPDATE stage SET publication = ?1
+WHERE writer IN (SELECT number FROM writer WHERE queue = ?2) AND publication IS NULL RETURNING 1;
+
+-- name: delete_stages
+DELETE FROM stage
+WHERE number IN (SELECT number FROM stage WHERE publication = ? LIMIT ?) RETURNING 1;
+
+-- name: insert_piece
+INSERT INTO piece (stage, part, place, messages, content) VALUES (?, ?, ?, ?, ?);
+
+-- name: part_of
+SELECT 1 FROM piece WHERE stage = ? AND part = ? LIMIT 1;
+
+-- name: first_piece
+-- The next piece of a stage, as narrow as the index.
+SELECT number, messages FROM piece WHERE stage = ? ORDER BY part, place LIMIT 1;
+
+-- name: piece_content
+SELECT content FROM piece WHERE number = ?;
+
+-- name: put_piece
+UPDATE piece SET messages = ?, content = ? WHERE number = ?;
+
+-- name: delete_piece
+DELETE FROM piece WHERE number = ?;
+
+-- name: delete_pieces
+DELETE FROM piece WHERE number IN (
+    SELECT piece.number FROM stage JOIN piece ON piece.stage = stage.number WHERE stage.publication = ? LIMIT ?
+) RETURNING 1;
+
+-- name: insert_publication
+INSERT INTO publication (writer, queue, batch, stages) VALUES (?, ?, ?, ?) RETURNING number;
+
+-- name: put_stages
+UPDATE publication SET stages = ? WHERE number = ?;
+
+-- name: delete_publication
+DELETE FROM publication WHERE number = ?;
+
+-- name: all_publications
+SELECT number, writer, queue, batch, stages FROM publication ORDER BY number;
