@@ -62,7 +62,7 @@ class Bench:
             told = [message.body for message in result.messages] if isinstance(result, Received) else type(result)
             self.heard.append((name, self.clock.now_ms() - self.start_ms, told))
 
-        return self.polls.receive(Receive(queue=QUEUE, count=count, timeout_s=timeout_s), wait_s=wait_s, answer=answer)
+        return self.polls.ask(Receive(queue=QUEUE, count=count, timeout_s=timeout_s), wait_s, answer)
 
     async def parked(self, *names: str) -> list[Poll]:
         """Park a poll for each name, in order."""

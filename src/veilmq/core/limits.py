@@ -45,7 +45,11 @@ CLAIM_MESSAGES = Range(minimum=1, maximum=1_000_000, default=100_000)  # of one 
 CLAIM_SHARD_MESSAGES = 25_000
 CLAIM_PAGE_MESSAGES = 2_000
 CLAIM_SHARDS_MAX = 1_024
+CLAIM_READ_BYTES = 4 * 1_048_576  # an answer with messages of a claim ends with the page that brings it there
 STAGE_MESSAGES_MAX = 5_000  # of one call
+PUBLISH_ATTEMPTS_MAX = 2_000  # of one call
+WRITER_SILENCE_S = 1_209_600  # after that a writer is forgotten, with what it has staged
+WRITERS_LISTED_MAX = 1_000
 PURGE_PAUSE_S = 60
 QUEUE_NAME_PAUSE_S = 60
 

@@ -6,17 +6,20 @@ as one; the connection and everyone else go on.
 
 import logging
 import re
+from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import msgspec
 
-from veilmq.core.commands import Receive
+from veilmq.core.claims import Claim
+from veilmq.core.commands import Command, Receive
 from veilmq.core.errors import InternalError
 from veilmq.core.ports import Done
 from veilmq.server import origin
 from veilmq.server.authentication import Authentication
+from veilmq.server.bulk_reads import BulkReads
 from veilmq.server.http_refusal import Refusal
 from veilmq.server.http_request import Pending, Request
 from veilmq.server.longpoll import LongPolls
@@ -27,6 +30,7 @@ from veilmq.wire.sqs.call import Call
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.reply import Reply
+from veilmq.wire.v1.reads import BulkRead
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +51,10 @@ _NOT_UNDERSTOOD = Refusal(
 )
 
 
+Ask = Callable[[Any, int | None, Done], Pending]
+"""Has a command carried out that may wait so many seconds, and its result answered."""
+
+
 class Route(NamedTuple):
     """What a request's target stands for; ``label`` is the name under which it is counted."""
 
@@ -61,6 +69,7 @@ class Dispatcher:
     __slots__ = (
         "_account",
         "_address",
+        "_asked",
         "_authentication",
         "_contexts",
         "_host",
@@ -93,6 +102,11 @@ class Dispatcher:
         """
         self._polls = polls
         self._submit = polls.engine.submit
+        self._asked: dict[type[Command], Ask] = {  # what takes more than one answer of the engine
+            Receive: polls.ask,
+            Claim: polls.ask,
+            BulkRead: BulkReads(polls.engine).ask,
+        }
         self._host = host
         self._address = address or host
         self._account = account
@@ -176,8 +190,9 @@ class Dispatcher:
                 return self._permissions.wait(exchange, command, partial(self._ask, request, route, context, started_s))
             if type(command) in CHANGING:
                 done = self._permissions.forgetting(command, done)
-        if type(command) is Receive:
-            return self._polls.receive(command, wait_s=call.wait_s, answer=done)
+        ask = self._asked.get(type(command))
+        if ask is not None:
+            return ask(command, call.wait_s, done)
         self._submit(command, done)
         return None
 

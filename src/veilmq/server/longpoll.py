@@ -1,38 +1,37 @@
-"""Long polls: receives that wait for a message, first come first served, at no cost while they wait.
+"""Long polls: receives and claims that wait for a message, first come first served, at no cost while they wait.
 
-A receive is asked of the engine at once. If it comes back empty and may wait, it parks at the end of its queue's line.
+A poll is asked of the engine at once. If it comes back empty and may wait, it parks at the end of its queue's line.
 While anybody is in the line the engine tells us, between two commands, when the queue has or will have a message; then
 the first in the line is asked again, as the very next command of the same batch, so no later receive overtakes it. Who
 was asked and got nothing goes back to its place; who got something has the next one asked if there is more. Whoever
 ends without an answer of its own (its client has gone) passes the question on, so no message waits beside a waiter.
 
 The first of a line is asked a second time before it parks: what was sent between its first answer and the beginning of
-the watch would be missed otherwise. Receives that do not wait pay one look into a table.
+the watch would be missed otherwise. Polls that do not wait pay one look into a table.
+
+Receives and claims stand in one line. A receive that got nothing because too many messages are in flight waits for
+another thing than claims do, which have no such quota: then the first claim behind it is asked.
 
 There is one timer for each line (the next instant at which the queue has something by itself) and one for each
 deadline, and nothing that runs periodically.
 """
 
 from bisect import insort
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec.structs import replace
 
-from veilmq.core.commands import Receive
+from veilmq.core.claims import Bound, Claim
+from veilmq.core.commands import Command, Receive
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock, Done, Engine, Timer
 from veilmq.core.results import Received
 
 
-def nothing() -> Received:
-    """Return the result of a receive that waited in vain."""
-    return Received(messages=[], next_due_ms=None, receive_wait_s=0)
-
-
 class LongPolls:
-    """All receives of a server, those that wait and those that do not."""
+    """All receives and claims of a server, those that wait and those that do not."""
 
     def __init__(self, *, engine: Engine, clock: Clock) -> None:
         """Use ``engine``, on its event loop and by its ``clock``."""
@@ -42,12 +41,12 @@ class LongPolls:
         self._lines: dict[str, _Line] = {}
         self._tickets = 0
 
-    def receive(self, command: Receive, *, wait_s: int | None, answer: Done) -> "Poll":
+    def ask(self, command: Receive | Claim, wait_s: int | None, answer: Done) -> "Poll":
         """Ask for messages; ``answer`` is called once, after ``wait_s`` at the latest (``None``: the queue's own)."""
         line = self._lines.get(command.queue)
         if line is not None:
             line.look()
-        poll = Poll(self, command, wait_s, answer)
+        poll = _KINDS[type(command)](self, command, wait_s, answer)
         self.engine.submit(command, poll.first_done)
         return poll
 
@@ -57,7 +56,7 @@ class LongPolls:
 
     @property
     def parked(self) -> int:
-        """Return how many receives wait."""
+        """Return how many polls wait."""
         return sum(len(line.parked) for line in self._lines.values())
 
     @property
@@ -85,10 +84,12 @@ class LongPolls:
 
 
 class Poll(msgspec.Struct, eq=False):
-    """One receive, from its first asking to its answer; ``answer`` is ``None`` once that was given or withdrawn."""
+    """One receive or claim, from its first asking to its answer; ``answer`` is ``None`` once given or withdrawn."""
+
+    result_type: ClassVar[type[Received | Bound]]
 
     polls: LongPolls
-    command: Receive
+    command: Any
     wait_s: int | None
     answer: Done | None
     line: "_Line | None" = None
@@ -111,7 +112,7 @@ class Poll(msgspec.Struct, eq=False):
         self.wait_s = 0
         self.deadline_ms = 0
         if self.line is not None and self.line.remove(self):
-            self.finish(nothing())
+            self.finish(self.nothing())
 
     def first_done(self, result: Any) -> None:
         """Take the first answer of the engine: pass it on, or begin to wait."""
@@ -125,7 +126,7 @@ class Poll(msgspec.Struct, eq=False):
             return
         clock = self.polls.clock
         now_ms = clock.now_ms()
-        self.command = replace(self.command, requested_at_ms=now_ms)
+        self.note_instant(now_ms)
         self.deadline_ms = now_ms + wait_s * SECOND_MS
         self.ticket = self.polls.ticket()
         self.line = self.polls.line(self.command.queue)
@@ -137,12 +138,25 @@ class Poll(msgspec.Struct, eq=False):
         line = self.line
         if line is None:
             return  # withdrawn after it was begun
-        in_vain = isinstance(result, Received) and not result.messages
+        in_vain = isinstance(result, self.result_type) and not result.messages
         if in_vain and self.polls.clock.now_ms() < self.deadline_ms:
             line.keep(self, result)
         else:
-            self.finish(nothing() if in_vain else result)  # who waited hears nothing of a quota
+            self.finish(self.nothing() if in_vain else result)  # who waited hears nothing of a quota
             line.let_go(result)
+
+    # What kinds of polls differ in.
+
+    def note_instant(self, now_ms: int) -> None:
+        """Take note of when the first answer came, from which on the poll waits."""
+
+    def own_wait_s(self, result: Any) -> int:
+        """Return how long to wait where the caller has not said it, by an empty result."""
+        return 0
+
+    def nothing(self) -> Any:
+        """Return the result of having waited in vain."""
+        raise NotImplementedError
 
     def finish(self, result: Any) -> None:
         """Answer; it is in no line any more."""
@@ -152,13 +166,13 @@ class Poll(msgspec.Struct, eq=False):
         answer(result)
 
     def _waits(self, result: Any) -> int:
-        if not isinstance(result, Received) or result.messages or self.polls.closing:
+        if not isinstance(result, self.result_type) or result.messages or self.polls.closing:
             return 0
-        return result.receive_wait_s if self.wait_s is None else self.wait_s
+        return self.own_wait_s(result) if self.wait_s is None else self.wait_s
 
     def _expire(self) -> None:
         if self.line is not None and self.line.remove(self):
-            self.finish(nothing())
+            self.finish(self.nothing())
 
     def _end_waiting(self) -> "_Line":
         line, self.line = self.line, None
@@ -166,6 +180,55 @@ class Poll(msgspec.Struct, eq=False):
         assert self.timer is not None, "who is in a line has a deadline"
         self.timer.cancel()
         return line
+
+
+class ReceivePoll(Poll, eq=False):
+    """A receive; its longest lease counts from when it was asked for."""
+
+    result_type = Received
+
+    def note_instant(self, now_ms: int) -> None:
+        """Tell the engine from now on when the receive was asked for."""
+        self.command = replace(self.command, requested_at_ms=now_ms)
+
+    def own_wait_s(self, result: Received) -> int:
+        """Return the wait that the queue is set to."""
+        return result.receive_wait_s
+
+    def nothing(self) -> Received:
+        """Return no messages."""
+        return Received(messages=[], next_due_ms=None, receive_wait_s=0)
+
+
+class ClaimPoll(Poll, eq=False):
+    """A claim; a large one is bound in slices, and asked for again until it is whole."""
+
+    result_type = Bound
+
+    def nothing(self) -> Bound:
+        """Return that nothing was bound."""
+        return Bound(number=self.command.number, messages=0, shards=0)
+
+    def first_done(self, result: Any) -> None:
+        """Take the first answer, or have the next slice bound."""
+        if self.answer is not None and _is_part(result):
+            self.polls.engine.submit(self.command, self.first_done)
+        else:
+            super().first_done(result)
+
+    def done(self, result: Any) -> None:
+        """Take another answer, or have the next slice bound."""
+        if self.line is not None and _is_part(result):
+            self.polls.engine.submit(self.command, self.done)
+        else:
+            super().done(result)
+
+
+_KINDS: dict[type[Command], type[Poll]] = {Receive: ReceivePoll, Claim: ClaimPoll}
+
+
+def _is_part(result: Any) -> bool:
+    return isinstance(result, Bound) and result.more
 
 
 def _place(poll: Poll) -> int:
@@ -201,22 +264,24 @@ class _Line:
         elif self._timer is None or due_ms < self._timer_at_ms:
             self._set_timer(due_ms)
 
-    def join(self, poll: Poll, result: Received) -> None:
+    def join(self, poll: Poll, result: Received | Bound) -> None:
         """Take a new poll in: at the end, or, where it is the only one, by asking again now that there is a watch."""
         if self.parked or self.asking:
             self._park(poll, result)
         else:
             self._ask(poll)
 
-    def keep(self, poll: Poll, result: Received) -> None:
+    def keep(self, poll: Poll, result: Received | Bound) -> None:
         """Park a poll that was asked and got nothing, at its old place."""
         self.asking -= 1
         self._park(poll, result)
+        if isinstance(result, Received) and result.over_limit:
+            self._ask_a_claim()
 
     def let_go(self, result: Any) -> None:
         """Hear the answer of a poll that was asked and is out of the line; it tells how it goes on."""
         self.asking -= 1
-        if isinstance(result, Received):
+        if isinstance(result, Received) or (isinstance(result, Bound) and not result.messages):
             self._note(result.next_due_ms)
             self.look()
         elif isinstance(result, QueueNotFound):
@@ -242,7 +307,7 @@ class _Line:
         self._pass_on()
         self._leave_if_empty()
 
-    def _park(self, poll: Poll, result: Received) -> None:
+    def _park(self, poll: Poll, result: Received | Bound) -> None:
         insort(self.parked, poll, key=_place)
         self._note(result.next_due_ms)
         self.look()
@@ -256,6 +321,13 @@ class _Line:
         """Ask the next one: the one asked before did not bring home what the queue had to say."""
         if self.parked:
             self._ask(self.parked.pop(0))
+
+    def _ask_a_claim(self) -> None:
+        for poll in self.parked:
+            if poll.result_type is Bound:
+                self.parked.remove(poll)
+                self._ask(poll)
+                return
 
     def _end_all(self) -> None:
         parked, self.parked = self.parked, []

@@ -4,6 +4,8 @@ Fields are those of the commands of ``core.claims``, without the queue, which is
 unknown is refused here, so that an engine may rely on it.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -16,8 +18,9 @@ from veilmq.core.limits import Range
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.reply import Reply
+from veilmq.wire.v1 import reads
 from veilmq.wire.v1.call import ApiCall
-from veilmq.wire.v1.errors import INVALID_REQUEST, json_reply
+from veilmq.wire.v1.errors import ARROW_MISSING, json_reply
 from veilmq.wire.v1.request import ApiRequest, from_json, from_query
 
 
@@ -125,9 +128,13 @@ def acknowledge(request: ApiRequest, context: RequestContext) -> ApiCall:
 
 
 def read(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Read messages of one shard of a claim."""
-    from_query(request.query, ReadFields)
-    raise SqsError(INVALID_REQUEST, "Reading is not served yet.")
+    """Read messages of one shard of a claim, as many as one answer holds."""
+    fields = asdict(from_query(request.query, ReadFields))
+    kind = _WRITERS[fields.pop("format")]
+    queue = request.queue.partition("/")[2]
+    return ApiCall(
+        reads.BulkRead(first=claims.ReadClaim(queue=request.queue, **fields), writer=kind(queue)), reads.answer
+    )
 
 
 def release(request: ApiRequest, context: RequestContext) -> ApiCall:
@@ -147,6 +154,28 @@ def evict(request: ApiRequest, context: RequestContext) -> ApiCall:
 def close(request: ApiRequest, context: RequestContext) -> ApiCall:
     """Release all claims of a source and forget it."""
     return ApiCall(claims.CloseSource(queue=request.queue, **asdict(from_json(request.body, Fields))))
+
+
+def _json(queue: str) -> Callable[[], reads.Writer]:
+    return partial(reads.JsonWriter, queue)
+
+
+def _arrow(queue: str) -> Callable[[], reads.Writer]:
+    """Return the maker of Arrow; pyarrow is imported by the first read that wants it."""
+    try:
+        from veilmq.wire.v1.arrow import ArrowWriter  # noqa: PLC0415 (pyarrow is an extra)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "pyarrow":
+            raise
+        raise SqsError(ARROW_MISSING, _NO_ARROW) from None
+    return partial(ArrowWriter, queue)
+
+
+_WRITERS: dict[str, Callable[[str], Callable[[], reads.Writer]]] = {"arrow": _arrow, "json": _json}
+_NO_ARROW = (
+    "This server has no pyarrow, which writes Arrow: ask for format=json, or have its operator "
+    "pip install 'veilmq[arrow]'."
+)
 
 
 def _sources(views: list[claims.SourceView]) -> Reply:
