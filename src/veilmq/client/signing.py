@@ -23,16 +23,24 @@ class SigningKey:
     session_token: str | None = field(default=None, repr=False)
     region: str = DEFAULT_REGION
 
-    def sign(self, path: str, headers: Mapping[str, str], body: bytes, *, now: datetime) -> dict[str, str]:
-        """Return ``headers`` of a POST to ``path`` with date and signature; ``Host`` is among them, ``now`` in UTC."""
+    def sign(
+        self, target: str, headers: Mapping[str, str], body: bytes, *, now: datetime, method: str = "POST"
+    ) -> dict[str, str]:
+        """Return ``headers`` of a request for ``target`` (a path, perhaps with a query) with date and signature.
+
+        ``Host`` is among them, ``now`` in UTC.
+        """
         date = now.strftime("%Y%m%dT%H%M%SZ")
         whole = {**headers, "X-Amz-Date": date}
         if self.session_token is not None:
             whole["X-Amz-Security-Token"] = self.session_token
         lines = sorted((name.lower(), value) for name, value in whole.items())
         names = ";".join(name for name, _ in lines)
-        request = b"POST\n%b\n\n%b\n%b\n%b" % (
-            canonical.path(path.encode()),
+        path, _, query = target.encode().partition(b"?")
+        request = b"%b\n%b\n%b\n%b\n%b\n%b" % (
+            method.encode(),
+            canonical.path(path),
+            canonical.query(canonical.pairs(query)),
             "".join(f"{name}:{value}\n" for name, value in lines).encode(),
             names.encode(),
             sha256(body).hexdigest().encode(),

@@ -1,4 +1,4 @@
-"""One request and its answer over HTTP: AWS JSON 1.0 through a pool of kept-alive connections.
+"""One request and its answer over HTTP, through a pool of kept-alive connections: ``call`` speaks AWS JSON 1.0.
 
 A request is tried up to three times: again after a failed connection, a reply that was cut off or did not come in time,
 and a status of 500, 502, 503 or 504, with a growing pause between. Deletes, changes and settings have the same effect
@@ -7,6 +7,7 @@ queues do: delivery is at least once anyway. A receive whose reply was lost leav
 timeout ends.
 """
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -33,6 +34,8 @@ _RETRIED_STATUSES = (500, 502, 503, 504)
 _SHOWN_CHARACTERS_MAX = 200
 
 Reply = TypeVar("Reply")
+Answer = urllib3.BaseHTTPResponse
+"""Status, headers and the body (``data``)."""
 
 
 class _ErrorReply(msgspec.Struct, frozen=True):
@@ -61,23 +64,31 @@ class Transport:
 
         Raises ``ClientError`` and ``Unreachable``.
         """
-        answer = self._post(action, msgspec.json.encode(request), wait_s)
+        headers = {"Content-Type": _CONTENT_TYPE, "X-Amz-Target": _TARGET + action}
+        answer = self.ask("POST", "", headers=headers, body=msgspec.json.encode(request), wait_s=wait_s)
         if answer.status != 200:
             raise _error(answer)
-        return _decode(answer, reply_type)
+        return decode(answer, reply_type)
 
     def close(self) -> None:
         """Close the idle connections; the transport can still be used and opens new ones."""
         self._pool.close()
 
-    def _post(self, action: str, body: bytes, wait_s: int) -> urllib3.BaseHTTPResponse:
-        headers = {"Content-Type": _CONTENT_TYPE, "X-Amz-Target": _TARGET + action}
+    def ask(
+        self, method: str, target: str, *, headers: Mapping[str, str], body: bytes = b"", wait_s: int = 0
+    ) -> Answer:
+        """Send a request and return the answer, whatever its status; raises ``Unreachable``.
+
+        ``target`` is a path, perhaps with a query, below that of the endpoint; empty for that one itself.
+        """
+        target = self._path.rstrip("/") + target if target else self._path
         if self._key is not None:
-            headers = self._key.sign(self._path, {**headers, "Host": self._host}, body, now=datetime.now(UTC))
+            named = {**headers, "Host": self._host}
+            headers = self._key.sign(target, named, body, now=datetime.now(UTC), method=method)
         timeout = Timeout(connect=CONNECT_S_MAX, read=wait_s + ANSWER_S_MAX)
         try:
             return self._pool.urlopen(
-                "POST", self._path, body=body, headers=headers, timeout=timeout, redirect=False, assert_same_host=False
+                method, target, body=body, headers=headers, timeout=timeout, redirect=False, assert_same_host=False
             )
         except HTTPError as error:
             raise Unreachable(self.endpoint, _reason(error)) from error
@@ -98,7 +109,7 @@ def _retries() -> Retry:
     return Retry(
         total=ATTEMPTS_MAX - 1,
         status_forcelist=_RETRIED_STATUSES,
-        allowed_methods=None,  # every call is a POST
+        allowed_methods=None,  # a POST too
         backoff_factor=0.1,
         backoff_max=PAUSE_S_MAX,
         raise_on_status=False,  # the last answer says why
@@ -106,20 +117,26 @@ def _retries() -> Retry:
     )
 
 
-def _decode(answer: urllib3.BaseHTTPResponse, reply_type: type[Reply]) -> Reply:
+def decode(answer: Answer, reply_type: type[Reply]) -> Reply:
+    """Return what the JSON of ``answer`` says; raises ``ClientError`` for what is none, or another."""
     try:
         return msgspec.json.decode(answer.data or b"{}", type=reply_type)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ClientError(UNEXPECTED_REPLY, f"The answer is not that of a queue server: {error}.", 200) from error
 
 
-def _error(answer: urllib3.BaseHTTPResponse) -> ClientError:
+def _error(answer: Answer) -> ClientError:
     try:
         reply = msgspec.json.decode(answer.data, type=_ErrorReply)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        text = answer.data[:_SHOWN_CHARACTERS_MAX].decode(errors="replace")
-        return ClientError(UNEXPECTED_REPLY, f"The answer is not that of a queue server: {text!r}.", answer.status)
+        return unexpected(answer)
     return ClientError(reply.type.rpartition("#")[2], reply.message, answer.status)
+
+
+def unexpected(answer: Answer) -> ClientError:
+    """Return the error for an answer that no queue server gives."""
+    text = answer.data[:_SHOWN_CHARACTERS_MAX].decode(errors="replace")
+    return ClientError(UNEXPECTED_REPLY, f"The answer is not that of a queue server: {text!r}.", answer.status)
 
 
 def _reason(error: BaseException) -> str:
