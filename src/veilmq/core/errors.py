@@ -266,11 +266,11 @@ class StageRefused(VeilmqError):
 
 
 class StageMissing(VeilmqError):
-    """An attempt that is to be published has not staged all that it should have."""
+    """An attempt that is to be published has not staged what it should have."""
 
     def __init__(self, attempt: str, messages: int, wanted: int) -> None:
         """``messages`` is what is there."""
-        super().__init__(f"The attempt {attempt} has staged {messages} of {wanted} messages; stage the others first.")
+        super().__init__(f"The attempt {attempt} has staged {messages} messages, not {wanted}; stage the batch again.")
         self.attempt = attempt
         self.messages = messages
         self.wanted = wanted

@@ -8,6 +8,7 @@ not named is dropped. See ``docs/protocols/publications.md``.
 
 import msgspec
 
+from veilmq.core import limits
 from veilmq.core.commands import Command, NewMessage
 
 
@@ -31,7 +32,7 @@ class Publish(Command, frozen=True, kw_only=True):
     """Send what was staged under ``attempts`` for ``batch``, in this order, once. Answers ``Published``.
 
     A batch not behind the last published one is answered with ``again`` and changes nothing. Error ``StageMissing``
-    when an attempt has fewer messages than it says.
+    when an attempt has not as many messages as it says.
 
     ``attempts`` are names with the number of messages that each has staged.
     """
@@ -50,6 +51,13 @@ class Abandon(Command, frozen=True, kw_only=True):
     batch: int
 
 
+class ListWriters(Command, frozen=True, kw_only=True):
+    """Tell the writers of ``queue``, those that were heard of last first. Answers a list of ``WriterView``."""
+
+    queue: str
+    count: int = limits.WRITERS_LISTED_MAX
+
+
 class Staged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How many messages the attempt has now. ``again``: the part, or the whole batch, was there before."""
 
@@ -61,8 +69,22 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The batch is sent: ``messages`` were named. ``again``: it had been published before.
 
     ``more``: it is decided, but not all messages are in the queue yet; they come by themselves. Ask again to wait.
+    ``duplicates`` are those among them, so far, that a FIFO queue had lately and did not store. Of a batch before the
+    last published one both numbers are 0: they are not kept.
     """
 
     messages: int
+    duplicates: int = 0
     again: bool = False
     more: bool = False
+
+
+class WriterView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One writer: its last published batch (``None``: none yet) and what it has staged and not published."""
+
+    writer: str
+    batch: int | None
+    messages: int
+    duplicates: int
+    staged: int
+    seen_at_ms: int

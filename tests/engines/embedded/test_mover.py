@@ -5,7 +5,7 @@ from typing import Any
 from veilmq.core.commands import Command
 from veilmq.core.errors import InternalError
 from veilmq.engines.embedded.mover import Mover
-from veilmq.engines.embedded.moves import Stepped
+from veilmq.engines.embedded.moves import MoveStep, Stepped
 from veilmq.engines.embedded.run import NEVER_MS
 from veilmq.testing import VirtualClock
 
@@ -16,7 +16,7 @@ class Engine:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.waiting: list[Any] = []
-        self.mover = Mover(submit=self.submit, clock=self.clock)
+        self.mover = Mover(step=MoveStep(), submit=self.submit, clock=self.clock)
 
     def submit(self, command: Command, done: Any) -> None:
         self.waiting.append(done)

@@ -14,6 +14,7 @@ from veilmq.core.commands import Command, CreateQueue, Send
 from veilmq.core.errors import InternalError, StoreFull, VeilmqError
 from veilmq.core.limits import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX
 from veilmq.core.ports import Done
+from veilmq.core.publications import Stage
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.machine import Machine
 
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 
 Entry = tuple[Command, Done]
 
-_NEED_ROOM = (Send, CreateQueue)
+_NEED_ROOM = (Send, Stage, CreateQueue)
 _NOBODYS_FAULT = (apsw.BusyError, apsw.IOError)
 
 

@@ -28,7 +28,9 @@ from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.keys import TOKEN_KEY, kept_key
 from veilmq.engines.embedded.machine import Machine
 from veilmq.engines.embedded.mover import Mover
+from veilmq.engines.embedded.moves import MoveStep
 from veilmq.engines.embedded.options import EngineOptions
+from veilmq.engines.embedded.publications import PublicationStep
 from veilmq.engines.embedded.space import Space
 
 log = logging.getLogger(__name__)
@@ -72,8 +74,9 @@ class EmbeddedEngine:
         self._committer = kind(journal=journal, space=self._space, committed=self._committed)
         self._janitor = Janitor(submit=self.submit, clock=clock)
         self._janitor.wake()
-        self._mover = Mover(submit=self.submit, clock=clock)
-        self._mover.look(self._machine.moves.due_ms)
+        self._mover = Mover(step=MoveStep(), submit=self.submit, clock=clock)
+        self._publisher = Mover(step=PublicationStep(), submit=self.submit, clock=clock)
+        self._look()
 
     @classmethod
     def open(
@@ -151,6 +154,7 @@ class EmbeddedEngine:
     def _stop_helpers(self) -> None:
         self._janitor.stop()
         self._mover.stop()
+        self._publisher.stop()
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -198,7 +202,7 @@ class EmbeddedEngine:
         if error is None:
             self._deliver()
             self._mind_the_janitor()
-            self._mover.look(self._machine.moves.due_ms)
+            self._look()
         elif isinstance(error, apsw.FullError):
             self._try_again(error)
         else:
@@ -219,6 +223,10 @@ class EmbeddedEngine:
             self._arrange()
         else:
             self._rest.set()
+
+    def _look(self) -> None:
+        self._mover.look(self._machine.moves.due_ms)
+        self._publisher.look(self._machine.publications.due_ms)
 
     def _mind_the_janitor(self) -> None:
         if self._machine.catalog.unsettled:

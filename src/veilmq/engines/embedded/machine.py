@@ -12,6 +12,7 @@ from veilmq.core.ports import Wake
 from veilmq.core.receipts import ReceiptBook
 from veilmq.engines.embedded.catalog import Catalog
 from veilmq.engines.embedded.dead_letters import DeadLetters
+from veilmq.engines.embedded.entrance import Entrance
 from veilmq.engines.embedded.janitor import Sweep, Sweeper
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.keys import RECEIPT_KEY, kept_key
@@ -19,8 +20,11 @@ from veilmq.engines.embedded.message_commands import MessageCommands
 from veilmq.engines.embedded.moves import Moves, MoveStep
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.pauses import QueuePauses
+from veilmq.engines.embedded.publications import Publications
 from veilmq.engines.embedded.queue_commands import QueueCommands
 from veilmq.engines.embedded.space import Space
+
+Handlers = dict[type[commands.Command], Callable[[Any, int], object]]
 
 
 class Machine:
@@ -49,27 +53,29 @@ class Machine:
             book=ReceiptBook(keys=[kept_key(self._journal, RECEIPT_KEY)]),
             space=self.space,
         )
+        entrance = Entrance(fifo_sends=messages.fifo_sends)
+        self.publications = Publications(
+            catalog=self.catalog, journal=self._journal, space=self.space, entrance=entrance
+        )
         pauses = QueuePauses(journal=self._journal, options=self._options)
-        queues = QueueCommands(catalog=self.catalog, dead_letters=letters, space=self.space, pauses=pauses)
-        self.handlers: dict[type[commands.Command], Callable[[Any, int], object]] = {
-            commands.Send: messages.send,
-            commands.Receive: messages.receive,
-            commands.Delete: messages.delete,
-            commands.ChangeVisibility: messages.change_visibility,
-            commands.CreateQueue: queues.create,
-            commands.DeleteQueue: queues.delete,
-            commands.PurgeQueue: queues.purge,
-            commands.SetQueue: queues.set,
-            commands.EditQueue: queues.edit,
-            commands.TagQueue: queues.tag,
-            commands.ShowQueue: queues.show,
-            commands.ListQueues: queues.list,
+        queues = QueueCommands(
+            catalog=self.catalog,
+            dead_letters=letters,
+            space=self.space,
+            pauses=pauses,
+            publications=self.publications,
+        )
+        sweeper = Sweeper(catalog=self.catalog, journal=self._journal, space=self.space, pauses=pauses)
+        self.handlers: Handlers = {
+            **_of_messages(messages),
+            **_of_queues(queues),
+            **self.publications.handlers,
             commands.ListDeadLetterSources: letters.list_sources,
             commands.StartMove: self.moves.start,
             commands.CancelMove: self.moves.cancel,
             commands.ListMoves: self.moves.list,
             MoveStep: self.moves.step,
-            Sweep: Sweeper(catalog=self.catalog, journal=self._journal, space=self.space, pauses=pauses).sweep,
+            Sweep: sweeper.sweep,
         }
 
     def watch(self, name: str, wake: Wake) -> None:
@@ -85,3 +91,25 @@ class Machine:
         queue = self.catalog.find(name)
         if queue is not None:
             queue.wake = None
+
+
+def _of_messages(messages: MessageCommands) -> Handlers:
+    return {
+        commands.Send: messages.send,
+        commands.Receive: messages.receive,
+        commands.Delete: messages.delete,
+        commands.ChangeVisibility: messages.change_visibility,
+    }
+
+
+def _of_queues(queues: QueueCommands) -> Handlers:
+    return {
+        commands.CreateQueue: queues.create,
+        commands.DeleteQueue: queues.delete,
+        commands.PurgeQueue: queues.purge,
+        commands.SetQueue: queues.set,
+        commands.EditQueue: queues.edit,
+        commands.TagQueue: queues.tag,
+        commands.ShowQueue: queues.show,
+        commands.ListQueues: queues.list,
+    }

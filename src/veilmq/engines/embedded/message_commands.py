@@ -31,7 +31,7 @@ class MessageCommands:
         self._book = book
         self._space = space
         self._ids = IdSource()
-        self._fifo_sends = FifoSends(journal=journal, ids=self._ids)
+        self.fifo_sends = FifoSends(journal=journal, ids=self._ids)
         self._attempts = Attempts(journal=journal, book=book)
 
     def send(self, command: commands.Send, now_ms: int) -> list[results.SentMessage | VeilmqError]:
@@ -40,7 +40,7 @@ class MessageCommands:
         if self._space.is_short and self._space.look_again(now_ms):
             raise StoreFull
         if queue.settings.fifo:
-            return self._fifo_sends.send(queue, command.messages, now_ms)
+            return self.fifo_sends.send(queue, command.messages, now_ms)
         sent: list[results.SentMessage | VeilmqError] = []
         due_ms: int | None = None
         for new in command.messages:
@@ -119,11 +119,17 @@ class MessageCommands:
             try:
                 state, lane, lease = self._look_up(queue, text, now_ms)
                 if visibility.receipt_acts(state, only_live=only_live):
+                    if queue.log is not None:
+                        queue.log.deleted(lease)
                     lane.remove(lease, now_ms)
                     if queue.at_limit:
                         queue.give_place(now_ms)
+                elif queue.log is not None:
+                    queue.log.late(self._book.read(text), lease)
                 answers.append(state)
             except _MessageGone:
+                if queue.log is not None:
+                    queue.log.late(self._book.read(text), None)
                 answers.append(ReceiptState.GONE)
             except VeilmqError as error:
                 answers.append(error)
@@ -153,6 +159,8 @@ class MessageCommands:
         if not visibility.receipt_acts(state, only_live=command.only_live or queue.settings.fifo):
             return results.LeaseChange(state=state)
         visible_at_ms = visibility.changed_deadline_ms(now_ms, change.timeout_s, lease.received_at_ms)
+        if queue.log is not None:
+            queue.log.changed(lease, released=not change.timeout_s)
         lane.move(lease, now_ms, visible_at_ms, supersede=command.renew_receipt)
         if queue.settings.fifo:
             queue.rouse_groups(now_ms)

@@ -1,4 +1,4 @@
-"""The mover: when the next slice of the move tasks is due. What a slice does stands in ``moves``.
+"""The mover: when the next slice of work that goes on by itself is due. What it does stands in ``moves`` and others.
 
 Like the janitor it is one more sender of commands, with a pause between two slices. It keeps nothing that a restart
 would have to bring back: whoever commits a batch tells it when a slice is due.
@@ -10,17 +10,18 @@ from veilmq.core.commands import Command
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock, Done, Timer
-from veilmq.engines.embedded.moves import MoveStep, Stepped
+from veilmq.engines.embedded.moves import Stepped
 from veilmq.engines.embedded.run import NEVER_MS
 
 _PAUSE_MS_AFTER_ERROR = SECOND_MS
 
 
 class Mover:
-    """Submits a ``MoveStep`` whenever one is due."""
+    """Submits a command that does one slice, and answers ``Stepped``, whenever one is due."""
 
-    def __init__(self, *, submit: Callable[[Command, Done], None], clock: Clock) -> None:
-        """``submit`` is the engine's."""
+    def __init__(self, *, step: Command, submit: Callable[[Command, Done], None], clock: Clock) -> None:
+        """``step`` is the command, ``submit`` the engine's."""
+        self._command = step
         self._submit = submit
         self._clock = clock
         self._busy = False
@@ -49,7 +50,7 @@ class Mover:
         self._timer = None
         self._at_ms = NEVER_MS
         self._busy = True
-        self._submit(MoveStep(), self._stepped)
+        self._submit(self._command, self._stepped)
 
     def _stepped(self, result: Stepped | VeilmqError) -> None:
         self._busy = False

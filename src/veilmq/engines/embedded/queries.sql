@@ -109,8 +109,8 @@ DELETE FROM lease WHERE position = ?;
 -- name: put_lane
 INSERT OR REPLACE INTO lane
     (number, queue, priority, direct_floor, direct_next, delayed_floor, delayed_next,
-     messages, in_flight, delayed, counted_at_ms, kind, sequence_base)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+     messages, in_flight, delayed, counted_at_ms, kind, sequence_base, dense)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: delete_lane
 DELETE FROM lane WHERE number = ?;
@@ -145,7 +145,7 @@ SELECT number, name, settings, created_at_ms, modified_at_ms FROM queue ORDER BY
 -- name: all_lanes
 SELECT
     number, queue, priority, direct_floor, direct_next, delayed_floor, delayed_next,
-    messages, in_flight, delayed, counted_at_ms, kind, sequence_base
+    messages, in_flight, delayed, counted_at_ms, kind, sequence_base, dense
 FROM lane ORDER BY number;
 
 -- name: messages_between
@@ -191,6 +191,9 @@ ORDER BY visible_at_ms, position LIMIT ?;
 
 -- name: last_lease_between
 SELECT position FROM lease WHERE position >= ? AND position < ? ORDER BY position DESC LIMIT 1;
+
+-- name: last_claimed_between
+SELECT last FROM claim_range WHERE first >= ? AND first < ? ORDER BY first DESC LIMIT 1;
 
 -- name: count_due
 -- How many hidden messages of a lane became visible in (after, until], and how many of them had been received.
@@ -258,7 +261,7 @@ DELETE FROM move_task WHERE queue = ?;
 SELECT lease.position, lease.visible_at_ms, lease.group_key, lease.received_at_ms
 FROM (
     SELECT position AS at, receive_count AS receives
-    FROM lease WHERE lane = ? AND visible_at_ms > ? ORDER BY visible_at_ms DESC LIMIT ?
+    FROM lease WHERE lane = ? AND visible_at_ms > ? AND visible_at_ms < ? ORDER BY visible_at_ms DESC LIMIT ?
 ) CROSS JOIN lease ON lease.position = at
 WHERE receives > 0 LIMIT ?;
 
@@ -355,3 +358,106 @@ DELETE FROM publication WHERE number = ?;
 
 -- name: all_publications
 SELECT number, writer, queue, batch, stages FROM publication ORDER BY number;
+
+-- name: put_source
+INSERT OR REPLACE INTO source
+    (number, queue, name, consumer, epoch, acknowledged, last, lost, hold_s, lease_s, beat_at_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number;
+
+-- name: delete_source
+DELETE FROM source WHERE number = ?;
+
+-- name: all_sources
+SELECT number, queue, name, consumer, epoch, acknowledged, last, lost, hold_s, lease_s, beat_at_ms
+FROM source ORDER BY number;
+
+-- name: put_claim
+INSERT OR REPLACE INTO claim (id, source, queue, number, state, messages, grouped, shards, filled, bound_at_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id;
+
+-- name: delete_claim
+DELETE FROM claim WHERE id = ?;
+
+-- name: all_claims
+SELECT id, source, queue, number, state, messages, grouped, shards, filled, bound_at_ms FROM claim ORDER BY id;
+
+-- name: claimed_by_lane
+SELECT claim, first >> 41, sum(messages) FROM claim_range GROUP BY 1, 2;
+
+-- name: add_range
+INSERT INTO claim_range (first, last, claim, shard, messages, leased) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: cut_range
+-- What of a range is left from a position on.
+UPDATE claim_range SET first = ?, messages = ? WHERE first = ?;
+
+-- name: end_range
+-- What of a range is left up to a position.
+UPDATE claim_range SET last = ?, messages = ? WHERE first = ?;
+
+-- name: delete_range
+DELETE FROM claim_range WHERE first = ?;
+
+-- name: ranges_of
+SELECT first, last, shard, messages, leased FROM claim_range WHERE claim = ? ORDER BY shard, first LIMIT ?;
+
+-- name: range_at
+-- The last range that begins up to a position.
+SELECT first, last, claim, shard, messages, leased FROM claim_range WHERE first <= ? ORDER BY first DESC LIMIT 1;
+
+-- name: ranges_between
+SELECT first, last FROM claim_range WHERE first >= ? AND first < ? ORDER BY first;
+
+-- name: positions_between
+SELECT position FROM message WHERE position >= ? AND position < ? ORDER BY position LIMIT ?;
+
+-- name: claimed_leases
+-- The leases of a range in their order, and whether the message counts its retention from another queue.
+SELECT
+    message.first_sent_at_ms IS NOT NULL,
+    lease.position, lease.lane, visible_at_ms, receive_count, generation, epoch, received_at_ms,
+    lease.first_received_at_ms, lease.group_key, lease.log
+FROM lease CROSS JOIN message ON message.position = lease.position
+WHERE lease.position >= ? AND lease.position < ? ORDER BY lease.position LIMIT ?;
+
+-- name: shard_messages
+-- The ungrouped messages of a shard from a position on; one range follows the other in the order of the index.
+SELECT
+    message.position, id, body, properties, coalesce(first_sent_at_ms, sent_at_ms),
+    coalesce(receive_count, 1) + coalesce(receives_before, 0)
+FROM claim_range
+CROSS JOIN message ON message.position >= max(claim_range.first, ?3) AND message.position <= claim_range.last
+LEFT JOIN lease ON lease.position = CASE WHEN leased THEN message.position END
+WHERE claim = ?1 AND shard = ?2 AND claim_range.first >= coalesce(
+    (SELECT max(first) FROM claim_range WHERE claim = ?1 AND shard = ?2 AND first <= ?3), 0
+)
+LIMIT ?4;
+
+-- name: group_shard_end
+-- The position behind so many grouped messages of a claim, from a position on.
+SELECT lease.position
+FROM claim_range
+CROSS JOIN lease ON lease.position >= max(claim_range.first, ?2) AND lease.position <= claim_range.last
+WHERE claim = ?1 AND shard = -1 AND claim_range.first >= coalesce(
+    (SELECT max(first) FROM claim_range WHERE claim = ?1 AND shard = -1 AND first <= ?2), 0
+)
+LIMIT 1 OFFSET ?3;
+
+-- name: group_shard_messages
+-- The grouped messages of a shard from a position on, before another one.
+SELECT
+    message.position, id, body, properties, coalesce(first_sent_at_ms, sent_at_ms),
+    receive_count + coalesce(receives_before, 0)
+FROM claim_range
+CROSS JOIN lease ON lease.position >= max(claim_range.first, ?4) AND lease.position <= claim_range.last
+CROSS JOIN message ON message.position = lease.position
+WHERE claim = ?1 AND shard = -1 AND lease.group_key % ?3 = ?2 AND claim_range.first >= coalesce(
+    (SELECT max(first) FROM claim_range WHERE claim = ?1 AND shard = -1 AND first <= ?4), 0
+) AND lease.position < ?5
+LIMIT ?6;
+
+-- name: claimed_message
+-- Where a message of a claim stands; the id is looked for among all of them.
+SELECT message.position
+FROM claim_range CROSS JOIN message ON message.position >= claim_range.first AND message.position <= claim_range.last
+WHERE claim = ? AND id = ? LIMIT 1;

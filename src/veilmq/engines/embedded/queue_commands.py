@@ -11,6 +11,7 @@ from veilmq.core.settings_rules import settled
 from veilmq.engines.embedded.catalog import Catalog
 from veilmq.engines.embedded.dead_letters import DeadLetters
 from veilmq.engines.embedded.pauses import QueuePauses
+from veilmq.engines.embedded.publications import Publications
 from veilmq.engines.embedded.queue import Queue
 from veilmq.engines.embedded.space import Space
 
@@ -18,12 +19,21 @@ from veilmq.engines.embedded.space import Space
 class QueueCommands:
     """Create, show, list, change, tag, purge and delete."""
 
-    def __init__(self, *, catalog: Catalog, dead_letters: DeadLetters, space: Space, pauses: QueuePauses) -> None:
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        dead_letters: DeadLetters,
+        space: Space,
+        pauses: QueuePauses,
+        publications: Publications,
+    ) -> None:
         """All are the state machine's own."""
         self._catalog = catalog
         self._dead_letters = dead_letters
         self._space = space
         self._pauses = pauses
+        self._publications = publications
 
     def create(self, command: commands.CreateQueue, now_ms: int) -> results.QueueView:
         """Add the queue, or find it as it was asked for."""
@@ -47,6 +57,7 @@ class QueueCommands:
     def delete(self, command: commands.DeleteQueue, now_ms: int) -> None:
         """Remove the queue; whoever waits for its messages is woken to find it gone."""
         queue = self._catalog.queue(command.queue)
+        self._publications.delete(queue)
         self._catalog.delete(queue)
         self._pauses.purged.end(command.queue)
         self._pauses.deleted.begin(command.queue, now_ms)
@@ -58,6 +69,7 @@ class QueueCommands:
         if self._pauses.purged.holds(command.queue, now_ms):
             raise PurgeInProgress(command.queue, self._pauses.purged.pause_s)
         self._pauses.purged.begin(command.queue, now_ms)
+        self._publications.purge(queue)
         self._catalog.empty(queue)
         queue.give_place(now_ms)
 
