@@ -20,6 +20,9 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     are empty (``""``, 0) or neither is. ``redrive_permission`` says which queues may name this one as theirs: ``"all"``
     (``""`` when nobody chose), ``"none"``, or those of ``redrive_sources`` (``"listed"``).
 
+    ``event_log`` is what the event log has of the queue: ``"off"`` or ``"closed"`` (the ends of its receipts), ``None``
+    for what the server says.
+
     ``policy`` is a protocol's document, kept as it was given. The encryption settings are kept and shown, no more.
     """
 
@@ -38,6 +41,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     redrive_permission: str = ""
     redrive_sources: tuple[str, ...] = ()
     policy: str = ""
+    event_log: str | None = None
     managed_encryption: bool = True
     kms_key: str = ""
     kms_data_key_reuse_s: int = limits.SQS_KMS_DATA_KEY_REUSE_S.default

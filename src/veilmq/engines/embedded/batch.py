@@ -51,9 +51,12 @@ class Batch:
         while True:
             self._entries, self._answers = [], []
             self._journal.batch_bytes = 0
+            self._machine.events.now_ms = now_ms
             self.applying = True
             try:
                 self._apply(entries, now_ms)
+                if self._machine.events.staged:
+                    self._machine.events.write()
                 return self._journal.finish(now_ms)
             except Exception as error:
                 if not self._entries:

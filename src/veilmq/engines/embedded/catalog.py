@@ -13,6 +13,7 @@ from veilmq.core.errors import QueueNotFound, StoreFull
 from veilmq.core.ports import Wake
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.embedded import positions
+from veilmq.engines.embedded.event_log import EventLog
 from veilmq.engines.embedded.fair_lane import FairLane
 from veilmq.engines.embedded.fifo_lane import FifoLane
 from veilmq.engines.embedded.fresh import BodyCache
@@ -31,9 +32,15 @@ _KINDS = {PLAIN: Lane, FAIR: FairLane, FIFO: FifoLane}
 class Catalog:
     """All queues of one store by full name, and the lanes that were retired but are not swept yet."""
 
-    def __init__(self, *, journal: Journal, options: EngineOptions, wakes: Mapping[str, Wake]) -> None:
-        """Load what ``journal`` has; ``wakes`` has the watch of each watched name, whether the queue exists or not."""
+    def __init__(
+        self, *, journal: Journal, options: EngineOptions, wakes: Mapping[str, Wake], events: EventLog
+    ) -> None:
+        """Load what ``journal`` has; ``events`` is the log of all queues.
+
+        ``wakes`` has the watch of each watched name, whether the queue exists or not.
+        """
         self._journal = journal
+        self.events = events
         self._wakes = wakes
         self._options = options
         self._cache = BodyCache(bytes_max=options.body_cache_bytes)
@@ -57,6 +64,7 @@ class Catalog:
             lane = self._lane(lane_row, stored=True)
             if lane_row.queue is None:
                 self.retired[lane.number] = lane
+                lane.log = self.events.retired.get(lane.number)
             else:
                 by_number[lane_row.queue].adopt(lane)
 
@@ -72,6 +80,7 @@ class Catalog:
             open_lane=self._open_lane,
             wake=self._wakes.get(row.name),
         )
+        queue.log = self.events.of(row.name, settings)
         self._queues[row.name] = queue
         self._names.insert(bisect_left(self._names, row.name), row.name)
         self._add_source(queue)
@@ -129,6 +138,7 @@ class Catalog:
         """Give ``queue`` other settings."""
         self._drop_source(queue)
         queue.settings = settings
+        queue.log_to(self.events.of(queue.name, settings))
         self._add_source(queue)
         queue.in_flight_max = self._in_flight_max(settings)
         queue.give_place(now_ms)
@@ -149,7 +159,10 @@ class Catalog:
     def empty(self, queue: Queue) -> None:
         """Delete all messages of ``queue``, at once whatever their number."""
         self._pass_sequences(queue.lanes)
-        self.retired.update((lane.number, lane) for lane in queue.part_with_lanes())
+        for lane in queue.part_with_lanes():
+            self.retired[lane.number] = lane
+            if queue.log is not None:
+                lane.log = queue.log.retire(lane.number)
         self.unsettled = True
 
     def _in_flight_max(self, settings: QueueSettings) -> int:
@@ -194,3 +207,5 @@ class Catalog:
         del self.retired[lane.number]
         self._lane_numbers.discard(lane.number)
         self._journal.delete_lane(lane)
+        if lane.log is not None:
+            lane.log.forget(lane.number)

@@ -46,11 +46,13 @@ class Redrive:
 
     def takes(self, taken: Taken) -> bool:
         """Move the message to the dead-letter queue if it is due; tell whether it was."""
-        row, lease, _ = taken
+        row, lease, lane = taken
         if lease.receive_count < self._receives_max:
             return False
         if not self._target.take_over(taken, _carried(row, lease, self._queue), self._now_ms):
             return False
+        if lane.log is not None:
+            lane.log.dead_lettered(row, lease)
         self._left -= 1
         self._bytes_left -= len(row.body) + len(row.properties)
         return True

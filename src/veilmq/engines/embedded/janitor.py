@@ -62,6 +62,7 @@ class Sweeper:
         self._space.look_again(now_ms)
         self._pauses.forget(now_ms)
         remembered = self._remembered.sweep(_ROWS_PER_SLICE // 2, now_ms)
+        remembered += self._catalog.events.sweep(_ROWS_PER_SLICE // 4, now_ms)
         effort_left, left = _ROWS_PER_SLICE - remembered, remembered > 0
         for queue, lane in self._unswept(now_ms):
             rows = self._sweep(lane, max(1, effort_left))
@@ -98,7 +99,7 @@ class Sweeper:
     def _look_at_ms(self, now_ms: int) -> int:
         lanes = (lane for queue in self._catalog.queues() for lane in queue.lanes)
         at_ms = min((lane.expires_at_ms for lane in lanes), default=NEVER_MS)
-        at_ms = min(at_ms, self._pauses.next_end_ms(), self._remembered.due_ms())
+        at_ms = min(at_ms, self._pauses.next_end_ms(), self._remembered.due_ms(), self._catalog.events.due_ms())
         if at_ms == NEVER_MS:
             return NEVER_MS
         return min(max(at_ms, now_ms + _LOOK_MS_MIN), now_ms + _LOOK_MS_MAX)

@@ -10,7 +10,7 @@ messages, then first leases, then changed leases, then deletions gives the same 
 made them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import apsw
@@ -23,7 +23,7 @@ from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.rows import LaneRow, Lease, MessageRow, QueueRow
 from veilmq.engines.named_sql import load
 
-SQL = load("veilmq.engines.embedded", "queries.sql")
+SQL = load("veilmq.engines.embedded", "queries.sql") | load("veilmq.engines.embedded", "events.sql")
 
 _LAST_INSTANT = "last_instant_ms"
 
@@ -108,6 +108,11 @@ class Journal(Database):
         """Run one of the named queries that change something, now; return its rows."""
         self.flush()
         return list(self.begin().execute(SQL[query], values))
+
+    def write_many(self, query: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Run one of the named queries that change something, now, for each of ``rows``."""
+        self.flush()
+        self.begin().executemany(SQL[query], rows)
 
     def flush(self) -> None:
         """Write what is staged into the batch's transaction."""

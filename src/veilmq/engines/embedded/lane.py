@@ -14,6 +14,7 @@ from random import getrandbits
 from veilmq.core.limits import SECOND_MS
 from veilmq.engines.embedded import positions
 from veilmq.engines.embedded.counters import Counters
+from veilmq.engines.embedded.event_log import QueueLog
 from veilmq.engines.embedded.fresh import BodyCache, Fresh, FreshRun
 from veilmq.engines.embedded.hidden import HiddenRun
 from veilmq.engines.embedded.journal import Journal
@@ -50,6 +51,7 @@ class Lane:
         "counters",
         "expires_at_ms",
         "kind",
+        "log",
         "neighbours",
         "number",
         "priority",
@@ -70,6 +72,7 @@ class Lane:
         self.neighbours: list[Lane] = []  # all lanes of the queue
         self.sequence_base = row.sequence_base
         self.touched = False
+        self.log: QueueLog | None = None
         self.counters = Counters(row)
         self.expires_at_ms = 0 if row.messages else NEVER_MS  # not later than the first message's end of retention
         self._journal = journal
@@ -218,6 +221,8 @@ class Lane:
         """Delete a message that was taken."""
         self.counters.messages -= 1
         self._journal.remove(lease.position)
+        if lease.log and self.log is not None:
+            self.log.ended(lease.position, lease.position + 1)
         self._journal.touch(self)
 
     def give_back(self, taken: Taken) -> None:
@@ -333,6 +338,8 @@ class Lane:
         for position in gone:
             self._journal.remove(position)
         if gone:
+            if self.log is not None:
+                self.log.ended(position, position + 1)
             self.counters.messages -= len(gone)
             self._fresh.drop(set(gone))
             self._journal.touch(self)
@@ -365,6 +372,8 @@ class Lane:
     def _delete_between(self, start: int, end: int) -> int:
         messages, delayed, in_flight = self._journal.delete_between(start, end, self.counters.counted_at_ms)
         self.counters.messages -= messages
+        if self.log is not None:
+            self.log.ended(start, end)
         self.counters.delayed -= delayed
         self.counters.in_flight -= in_flight
         self._journal.touch(self)

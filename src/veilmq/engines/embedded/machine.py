@@ -13,6 +13,8 @@ from veilmq.core.receipts import ReceiptBook
 from veilmq.engines.embedded.catalog import Catalog
 from veilmq.engines.embedded.dead_letters import DeadLetters
 from veilmq.engines.embedded.entrance import Entrance
+from veilmq.engines.embedded.event_export import EventExport
+from veilmq.engines.embedded.event_log import EventLog
 from veilmq.engines.embedded.janitor import Sweep, Sweeper
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.keys import RECEIPT_KEY, kept_key
@@ -43,7 +45,8 @@ class Machine:
 
     def reload(self) -> None:
         """Go back to what the journal has, as after a batch was rolled back; watches stay."""
-        self.catalog = Catalog(journal=self._journal, options=self._options, wakes=self._wakes)
+        self.events = EventLog(journal=self._journal, options=self._options, space=self.space)
+        self.catalog = Catalog(journal=self._journal, options=self._options, wakes=self._wakes, events=self.events)
         letters = DeadLetters(catalog=self.catalog, space=self.space)
         self.moves = Moves(catalog=self.catalog, journal=self._journal, space=self.space)
         messages = MessageCommands(
@@ -75,6 +78,7 @@ class Machine:
             commands.CancelMove: self.moves.cancel,
             commands.ListMoves: self.moves.list,
             MoveStep: self.moves.step,
+            **EventExport(journal=self._journal, events=self.events).handlers,
             Sweep: sweeper.sweep,
         }
 

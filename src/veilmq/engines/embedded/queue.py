@@ -15,6 +15,7 @@ from veilmq.core.results import QueueCounts
 from veilmq.core.settings import QueueSettings
 from veilmq.core.visibility import deadline_ms
 from veilmq.engines.embedded import positions
+from veilmq.engines.embedded.event_log import QueueLog
 from veilmq.engines.embedded.lane import PLAIN, Lane, Taken
 from veilmq.engines.embedded.rows import Lease, MessageRow
 from veilmq.engines.embedded.run import NEVER_MS
@@ -43,6 +44,7 @@ class Queue:
         "created_at_ms",
         "in_flight_max",
         "lanes",
+        "log",
         "modified_at_ms",
         "name",
         "number",
@@ -74,6 +76,7 @@ class Queue:
         self.at_limit = True
         """Whether the last receive found no place. True at first: of those that wait from before nobody knows it."""
         self._open_lane = open_lane
+        self.log: QueueLog | None = None
 
     def lane(self, priority: int, kind: int = PLAIN) -> Lane:
         """Return the lane that takes messages of ``priority`` and ``kind``; opens one where none has room."""
@@ -92,8 +95,15 @@ class Queue:
         """
         self.lanes.append(lane)
         lane.neighbours = self.lanes
+        lane.log = self.log
         self.lanes.sort(key=lambda each: (each.priority, each.sequence_base))
         return lane
+
+    def log_to(self, log: QueueLog | None) -> None:
+        """Log the receipts of the queue there from now on; ``None`` for nowhere."""
+        self.log = log
+        for lane in self.lanes:
+            lane.log = log
 
     def store(self, lane: Lane, new: NewMessage, message_id: bytes, now_ms: int, group_key: int | None) -> int:
         """Store a message in a lane of the queue, delayed where either says so; return when it is visible."""
@@ -174,6 +184,8 @@ class Queue:
                 chosen.append(taken)
             elif diversion.is_over:
                 break
+        if self.log is not None:
+            self.log.received(chosen, requested_at_ms)
         for _, lease, lane in chosen:
             lane.lease(lease, now_ms, visible_at_ms, requested_at_ms)
         return chosen
