@@ -54,7 +54,7 @@ def test_a_command_that_raises_in_the_middle_is_undone_and_the_rest_is_applied_a
 
 
 def test_on_a_full_disk_sends_fail_and_the_rest_of_the_batch_goes_on() -> None:
-    store = Store(database_pages_max=40)
+    store = Store(database_pages_max=60)
     store.create()
     store.send("small")
     big = "x" * 300_000
@@ -77,7 +77,7 @@ def test_rows_that_cannot_be_written_fail_their_own_command_alone() -> None:
 
 
 def test_a_full_disk_that_somebody_reads_is_refused_and_not_tried_for_ever(tmp_path: Path) -> None:
-    store = Store(tmp_path, database_pages_max=40)
+    store = Store(tmp_path, database_pages_max=60)
     store.create()
     store.send("a")
     reader = apsw.Connection(str(tmp_path / "veilmq.db"))
