@@ -71,17 +71,20 @@ class Claims(QueueApi):
 
         An answer is asked for when the one before it is used up, and again if it is lost.
         """
+        batches, cursor = self.page(source, number=number, shard=shard)
+        yield from batches
+        while cursor:
+            batches, cursor = self.page(source, number=number, shard=shard, cursor=cursor)
+            yield from batches
+
+    def page(self, source: str, *, number: int, shard: int = 0, cursor: str = "") -> tuple[list[Any], str]:
+        """Return one answer's part of ``read`` from ``cursor`` on, and where the next begins, empty after the last."""
         from pyarrow import ipc  # noqa: PLC0415 (an extra)
 
         parameters = {"source": source, "number": number, "shard": shard, "format": "arrow"}
-        while True:
-            answer = self.ask("GET", "read", parameters=parameters)
-            with ipc.open_stream(answer.data) as batches:
-                yield from batches
-            cursor = answer.headers.get(CURSOR)
-            if not cursor:
-                return
-            parameters["cursor"] = cursor
+        answer = self.ask("GET", "read", parameters={**parameters, "cursor": cursor} if cursor else parameters)
+        with ipc.open_stream(answer.data) as batches:
+            return list(batches), answer.headers.get(CURSOR, "")
 
     def heartbeat(
         self, source: str, *, epoch: int, lease_s: int | None = None, hold_s: int | None = None

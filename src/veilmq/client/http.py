@@ -33,7 +33,10 @@ class Nothing(Shape, frozen=True):
 
 
 class HttpQueueClient:
-    """A client of one endpoint; close it, or use it as a context manager. Threads may share it."""
+    """A client of one endpoint; close it, or use it as a context manager. Threads may share it.
+
+    A queue is named by its plain name, or by its URL, as one of another account must be.
+    """
 
     def __init__(self, endpoint: str, *, key: SigningKey | None = None) -> None:
         """``endpoint`` is like ``http://127.0.0.1:9324``; raises ``ValueError`` for anything else.
@@ -271,6 +274,8 @@ class HttpQueueClient:
         return (reply.attributes or {}).get(QUEUE_ARN, "")
 
     def _url(self, queue: str) -> str:
+        if "/" in queue:
+            return queue
         url = self._urls.get(queue)
         if url is None:
             url = self._urls[queue] = self.queue_url(queue)

@@ -1,0 +1,43 @@
+"""``format("veilmq")``: what Spark asks for a reader or a writer.
+
+Spark imports this module at the first look-up of any format, so the readers and writers, and what they need, are
+imported when they are asked for.
+"""
+
+import uuid
+from collections.abc import Mapping
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from veilmq.spark.schema import SCHEMA
+
+
+class VeilmqDataSource(DataSource):
+    """A queue as a table or a stream."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """Keep the options; whoever reads or writes checks those of its own."""
+        super().__init__(dict(options))
+        self._load = str(uuid.uuid4())  # travels with the plan: all jobs of one DataFrame have the same
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "veilmq"
+
+    def schema(self) -> str:
+        """Return the columns of a message."""
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return a reader of a snapshot."""
+        from veilmq.spark.sources import snapshot_reader  # noqa: PLC0415
+
+        return snapshot_reader(self.options, schema, name=self._load)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Return a reader of a stream, by the option ``mode``."""
+        from veilmq.spark.sources import stream_reader  # noqa: PLC0415
+
+        return stream_reader(self.options, schema)

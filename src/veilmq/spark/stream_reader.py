@@ -1,0 +1,210 @@
+"""The streaming reader: claims as offsets.
+
+An offset is a number; what it means was bound at the server before Spark logs it, and stays bound until the batch is
+finished for certain. So whatever is repeated reads the same messages: a task, a stage, a batch after a crash.
+
+1. ``latestOffset(start)``: acknowledge ``start`` where that is safe (``Progress``), bind the next number.
+2. ``partitions(start, end)``: one for each shard of the claims between. After a crash this is the first call.
+3. ``read``: pages of a shard, in Arrow; as often as Spark likes, wherever it likes.
+4. ``commit(end)``: acknowledge ``end``, if 1. could not yet.
+
+Spark gives no other sign that a query ends well, so nothing depends on ``stop``. Executors and the process that plans
+unpickle a reader of their own; what belongs to the driver's begins with its first call.
+"""
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from veilmq.client.errors import ClientError
+from veilmq.client.http import HttpQueueClient
+from veilmq.core import limits
+from veilmq.core.claims import Bound, ClaimState, ClaimView, SourceView
+from veilmq.spark.held_source import HeldSource
+from veilmq.spark.offsets import INITIAL, Offset
+from veilmq.spark.patience import patiently
+from veilmq.spark.progress import Progress
+from veilmq.spark.refusals import LOST, SourceFailed, advised
+from veilmq.spark.shards import ShardPartition, read_shard
+from veilmq.spark.source_options import EMPTY, SKIP, SourceOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_log = logging.getLogger("veilmq.spark")
+
+_LIMITS: dict[type[ReadLimit], Callable[[Any], int]] = {
+    ReadMaxRows: lambda limit: limit.max_rows,
+    ReadAllAvailable: lambda limit: limits.CLAIM_MESSAGES.maximum,
+}
+
+
+class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads one queue as a stream."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        """Open nothing: this also runs where plans are made, and in executors."""
+        self._options = options
+        self._name = str(uuid.uuid4())  # of the source, where the checkpoint has none yet
+        self._held: HeldSource | None = None
+        self._progress = Progress()
+        self._acknowledged = 0
+        self._shards: dict[int, int] = {}  # of the claims that were bound here and are not acknowledged
+        self._budget: int | None = None  # messages still to be taken by a query that ends with what is there now
+
+    def __reduce__(self) -> tuple[type, tuple[SourceOptions]]:
+        """Pickle the options alone."""
+        return ClaimsStreamReader, (self._options,)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
+        """Return where every new checkpoint begins; never logged, so it is always the same."""
+        return INITIAL.json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return how much a batch may have by the options."""
+        return ReadMaxRows(self._options.messages_max or limits.CLAIM_MESSAGES.default)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Count what is visible now; the query ends when that many messages are read."""
+        self._progress.ordered = True  # Spark refuses to track this trigger asynchronously
+        at = self._options.connection
+        with HttpQueueClient(at.endpoint, key=at.key) as client:
+            self._budget = patiently(lambda: client.show(at.queue).visible, self._options.patience_s)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Finish what ends at ``start``, and return where the next batch ends; ``start`` where there is nothing."""
+        begin = Offset.of(start)
+        with advised():
+            held = self._hold(begin.source or self._name)
+            self._check_lost(held.renew(), begin.number)
+            if self._progress.finished(begin.number):
+                self._acknowledge(held, begin.number)
+            number, bound = self._claim_next(held, begin.number + 1, self._messages_max(limit))
+            if not bound.messages:
+                self._rest(held, begin.number)
+                return start
+        self._shards[number] = bound.shards
+        self._progress.made(number)
+        first = None if number == begin.number + 1 else number
+        return Offset(source=held.name, number=number, first=first).json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return how many messages are visible, for the progress of the query."""
+        return None if self._held is None else {"ready": self._held.view.ready}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the shards of the claims after ``start`` up to ``end``."""
+        begin, until = Offset.of(start), Offset.of(end)
+        numbers = begin.claims_to(until)
+        if not numbers:
+            return []
+        self._progress.planned(begin.number)
+        with advised():
+            held = self._hold(until.source)
+            if not all(number in self._shards for number in numbers):
+                self._shards |= self._replayed(held.renew(), numbers)
+        return [ShardPartition(held.name, number, shard) for number in numbers for shard in range(self._shards[number])]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Yield the messages of a shard."""
+        assert isinstance(partition, ShardPartition)
+        return read_shard(self._options, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Acknowledge ``end``, which Spark keeps as finished."""
+        until = Offset.of(end)
+        self._progress.committed(until.number)
+        with advised():
+            self._acknowledge(self._hold(until.source or self._name), until.number)
+
+    def stop(self) -> None:
+        """Let the source go, if Spark asks for it; as a rule it ends the process instead."""
+        if self._held is not None:
+            self._held.stop()
+
+    def _hold(self, name: str) -> HeldSource:
+        if self._held is None:
+            hold_s = self._options.hold_s or limits.CLAIM_HOLD_S.default
+            self._held = HeldSource.open(name, self._options, hold_s=hold_s)
+            self._acknowledged = self._held.view.acknowledged
+        assert self._held.name == name, "a query has one source"
+        return self._held
+
+    def _check_lost(self, view: SourceView, number: int) -> None:
+        lost = [claim.number for claim in view.claims if claim.number <= number and claim.state is not ClaimState.OPEN]
+        if lost and self._options.on_lost_claim != SKIP:
+            raise SourceFailed(
+                f"The stream was down for longer than its hold, or an operator released its claims. The messages of "
+                f"{lost} are in the sink, and in the queue again: they will come twice. Go on with onLostClaim=skip."
+            )
+        if lost:
+            _log.warning(
+                "The messages of claims %s went back to the queue after they were written: they come again.", lost
+            )
+
+    def _acknowledge(self, held: HeldSource, number: int) -> None:
+        if number <= self._acknowledged:
+            return
+        self._acknowledged = held.acknowledge(number).acknowledged
+        self._shards = {bound: shards for bound, shards in self._shards.items() if bound > number}
+
+    def _rest(self, held: HeldSource, number: int) -> None:
+        if number > self._acknowledged and self._progress.finished_by_rest(number, time.monotonic()):
+            self._acknowledge(held, number)
+
+    def _messages_max(self, limit: ReadLimit) -> int:
+        wanted = _LIMITS[type(limit)](limit)
+        return wanted if self._budget is None else min(wanted, self._budget)
+
+    def _claim_next(self, held: HeldSource, number: int, messages_max: int) -> tuple[int, Bound]:
+        """Bind ``number``, or the first behind it that is not lost: nobody has logged that one, so nobody misses it."""
+        if not messages_max:
+            return number, Bound(number=number, messages=0, shards=0)
+        wait_s = 0 if self._budget is not None else self._options.wait_s
+        while True:
+            try:
+                bound = held.claim(number, messages_max, wait_s=wait_s)
+            except ClientError as error:
+                number = self._number_behind(error, held, number)
+                continue
+            if self._budget is not None and not bound.again:
+                self._budget -= bound.messages
+            return number, bound
+
+    def _number_behind(self, error: ClientError, held: HeldSource, number: int) -> int:
+        if error.code in LOST:
+            _log.info("Claim %s was bound and never used, and its messages went back to the queue.", number)
+            return number + 1
+        if error.code == "ClaimAcknowledged" and self._options.on_acked_replay == EMPTY:
+            return held.renew().acknowledged + 1
+        raise error
+
+    def _replayed(self, view: SourceView, numbers: range) -> dict[int, int]:
+        """Return how many shards each of ``numbers`` has, which an earlier process bound; 0 for one to be skipped."""
+        known = {claim.number: claim for claim in view.claims}
+        return {number: self._shards_of(number, known.get(number), view) for number in numbers}
+
+    def _shards_of(self, number: int, claim: ClaimView | None, view: SourceView) -> int:
+        if claim is not None and claim.state is ClaimState.OPEN:
+            return claim.shards
+        if number <= view.acknowledged:
+            return self._none(number, "ClaimAcknowledged", skipped=self._options.on_acked_replay == EMPTY)
+        if number > view.last:
+            return self._none(number, "ClaimGap", skipped=False)
+        return self._none(number, "ClaimLost", skipped=self._options.on_lost_claim == SKIP)
+
+    def _none(self, number: int, code: str, *, skipped: bool) -> int:
+        if not skipped:
+            raise ClientError(code, f"Claim {number} of the batch that is to be repeated cannot be read.", 410)
+        _log.warning("Claim %s is skipped: %s", number, code)
+        return 0
