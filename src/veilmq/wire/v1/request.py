@@ -22,6 +22,7 @@ _PATH = re.compile(
     rb"(?P<noun>[a-z]+)/(?P<queue>[0-9]{12}/[A-Za-z0-9_-]{1,%d}(?:\.fifo)?)(?:/(?P<verb>[a-z]+))?"
     % SQS_QUEUE_NAME_CHARACTERS_MAX
 )
+_SIGNATURES = b"X-Amz-"
 _PLACE = re.compile(r"(.*) - at `\$\.?(.*)`")
 
 Fields = TypeVar("Fields", bound=msgspec.Struct)
@@ -63,10 +64,15 @@ def from_json(body: bytes, kind: type[Fields]) -> Fields:
 
 
 def from_query(query: bytes, kind: type[Fields]) -> Fields:
-    """Return the fields of ``kind`` that a query string has; raises ``SqsError`` (InvalidRequest)."""
+    """Return the fields of ``kind`` that a query string has; raises ``SqsError`` (InvalidRequest).
+
+    A query may hold a signature, too, whose parameters are none of the request's.
+    """
     given: dict[str, str] = {}
     try:
         for name, value in canonical.pairs(query):
+            if name.startswith(_SIGNATURES):
+                continue
             if given.setdefault(name.decode(), value.decode()) != value.decode():
                 raise SqsError(INVALID_REQUEST, f"The parameter {name.decode()[:64]!r} has two values; give it once.")
         return msgspec.convert(given, kind, strict=False)
