@@ -51,7 +51,7 @@ def test_create_and_set_take_every_setting(option: str, client: HttpQueueClient,
 
 def test_there_is_an_option_for_every_setting() -> None:
     """A new setting of queues needs an option, or nobody can set it here."""
-    here = {*FIELDS.values(), "in_flight_max", "receives_max", "redrive_sources", "fifo", "tags"}
+    here = {*FIELDS.values(), "in_flight_max", "event_log", "receives_max", "redrive_sources", "fifo", "tags"}
     assert here == set(QueueSettings.__struct_fields__)
 
 
@@ -66,6 +66,17 @@ def test_a_quota_of_the_queues_own(client: HttpQueueClient, veilmq: Veilmq) -> N
     assert veilmq("queue", "set", "orders", "--in-flight-max", "").out == "Changed orders.\n"
     assert client.show("orders").settings == QueueSettings()
     assert "in flight max" not in veilmq("queue", "show", "orders").out
+
+
+def test_an_event_log_of_the_queues_own(client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """Is shown while the queue says it itself; an empty one takes the queue back to the server's."""
+    client.create_queue("orders")
+    assert veilmq("queue", "set", "orders", "--event-log", "closed").out == "Changed orders.\n"
+    assert client.show("orders").settings == QueueSettings(event_log="closed")
+    assert "event log           closed" in veilmq("queue", "show", "orders").out.splitlines()
+    veilmq("queue", "set", "orders", "--event-log", "")
+    assert client.show("orders").settings == QueueSettings()
+    assert veilmq("queue", "set", "orders", "--event-log", "on").code == 2
 
 
 def test_a_fifo_queue(client: HttpQueueClient, veilmq: Veilmq) -> None:

@@ -33,6 +33,7 @@ STANDARD: dict[str, dict[str, str]] = {
     },
     "SqsManagedSseEnabled": {"SqsManagedSseEnabled": "false"},
     "VeilmqInFlightMax": {"VeilmqInFlightMax": "8"},
+    "VeilmqEventLog": {"VeilmqEventLog": "closed"},
 }
 """Attribute of all queues → what sets it."""
 

@@ -42,6 +42,10 @@ class QueueOptions:
         int | None, whole_number(MESSAGE_BYTES, "Bytes of body and attributes that a message may have.")
     ] = None
     in_flight_max: Annotated[str | None, own_number(IN_FLIGHT, "Messages that may be in flight at once.")] = None
+    event_log: Annotated[
+        Literal["off", "closed", ""] | None,
+        Parameter(help="What the event log has of the queue; '' for the server's setting."),
+    ] = None
     content_deduplication: Annotated[
         bool | None, Parameter(help="Take equal bodies for the same message (FIFO queues).")
     ] = None
@@ -87,6 +91,8 @@ class QueueOptions:
         }
         if self.in_flight_max is not None:
             fields["in_flight_max"] = int(self.in_flight_max) if self.in_flight_max else None
+        if self.event_log is not None:
+            fields["event_log"] = self.event_log or None
         if self.dead_letter_queue is not None:
             fields["receives_max"] = self.receives_max or SQS_RECEIVES_MAX.default if self.dead_letter_queue else 0
         if self.redrive_permission is not None:
@@ -111,4 +117,4 @@ FIELDS = {
     "kms_data_key_reuse": "kms_data_key_reuse_s",
 }
 """Option → the field of ``QueueSettings``; ``receives_max`` and ``redrive_source`` belong to one of them,
-``in_flight_max`` is read from its text."""
+``in_flight_max`` and ``event_log`` are read from their texts."""

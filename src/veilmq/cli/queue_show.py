@@ -22,6 +22,8 @@ def _chosen(settings: QueueSettings) -> list[tuple[str, object]]:
     rows: list[tuple[str, object]] = []
     if settings.in_flight_max is not None:
         rows.append(("in flight max", settings.in_flight_max))
+    if settings.event_log is not None:
+        rows.append(("event log", settings.event_log))
     if settings.fifo:
         rows += [
             ("fifo", "yes"),

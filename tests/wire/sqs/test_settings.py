@@ -30,8 +30,8 @@ RANGES = {
     "VeilmqInFlightMax": (1, 1_000_000),
 }
 NOT_ON_THE_WIRE = {"tags"}
-OURS = {"VeilmqInFlightMax"}
-UNSET = {"Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId", "VeilmqInFlightMax"}
+OURS = {"VeilmqInFlightMax", "VeilmqEventLog"}
+UNSET = {"Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId", *OURS}
 FIFO = "000000000000/orders.fifo"
 
 
@@ -56,6 +56,18 @@ def test_a_quota_of_the_queues_own_is_given_up_with_empty_text() -> None:
     assert describe(own, ["All"], CONTEXT) == describe(VIEW, ["All"], CONTEXT) | {name: "7"}
     assert read_settings({name: ""}, QUEUE, CONTEXT) == {"in_flight_max": None}
     assert describe(VIEW, [name], CONTEXT) == {}
+
+
+def test_what_a_queue_logs_is_given_up_with_empty_text() -> None:
+    """It is told while the queue says it itself; other words are refused."""
+    name = "VeilmqEventLog"
+    own = msgspec.structs.replace(VIEW, settings=QueueSettings(event_log="closed"))
+    assert describe(own, [name], CONTEXT) == {name: "closed"}
+    assert describe(VIEW, [name], CONTEXT) == {}
+    assert read_settings({name: ""}, QUEUE, CONTEXT) == {"event_log": None}
+    assert read_settings({name: "off"}, QUEUE, CONTEXT) == {"event_log": "off"}
+    with pytest.raises(SqsError, match="off or closed"):
+        read_settings({name: "on"}, QUEUE, CONTEXT)
 
 
 @pytest.mark.parametrize("name", list(RANGES))

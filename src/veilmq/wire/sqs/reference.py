@@ -73,6 +73,8 @@ there, as on AWS.
 - **Errors that are never raised** are in the table below.
 - **`VeilmqInFlightMax`** is an attribute of ours: the queue's own quota of messages in flight, in place of the server's
   `in_flight_max` or `fifo_in_flight_max` ([settings.md](../settings.md)).
+- **`VeilmqEventLog`** is another: what the event log has of the queue, in place of the server's `event_log`
+  ([events.md](../events.md)).
 - **Without a credentials file** nobody is asked who he is: every caller is the configured account, also as the
   `SenderId`, and may do everything. With one, see [security.md](../security.md).
 - **Nothing takes 60 seconds:** a queue that is created, changed, purged or deleted is so with the reply. The pauses of
@@ -116,7 +118,7 @@ _WHO = {False: "yes", True: "of FIFO queues"}
 
 _ATTRIBUTES = """
 `FifoQueue` is chosen at creation, together with a name that ends in `.fifo`. Attributes of FIFO queues are unknown to
-others, and not shown by them. `RedrivePolicy`, `RedriveAllowPolicy`, the two of KMS and `VeilmqInFlightMax` are shown
+others, and not shown by them. `RedrivePolicy`, `RedriveAllowPolicy`, the two of KMS and ours are shown
 once they are set.
 """
 

@@ -80,36 +80,6 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Override:
-    """A number of the queue's own in place of the server's setting; empty for the server's, which shows nothing."""
-
-    number: Number
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Return the number's field."""
-        return self.number.fields
-
-    @property
-    def allowed(self) -> str:
-        """Return the number's range."""
-        return f"{self.number.allowed}; empty for the server's setting"
-
-    @property
-    def default(self) -> str:
-        """Return nothing: the server's is in force."""
-        return ""
-
-    def read(self, name: str, text: str, queue: str, context: RequestContext) -> Values:
-        """Return the number, ``None`` for empty text; raises InvalidAttributeValue as the number does."""
-        return self.number.read(name, text, queue, context) if text else dict.fromkeys(self.fields)
-
-    def write(self, settings: QueueSettings, context: RequestContext) -> str | None:
-        """Return the number in digits."""
-        return None if getattr(settings, self.number.field) is None else self.number.write(settings, context)
-
-
-@dataclass(frozen=True, slots=True)
 class Choice:
     """One of several words, each with the value that it stands for inside; the first one is the default."""
 
@@ -141,6 +111,36 @@ class Choice:
         """Return the word of the value."""
         value = getattr(settings, self.field)
         return next(word for word, meant in self.words.items() if meant == value)
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A number or a word of the queue's own in place of the server's setting; empty for the server's, and not shown."""
+
+    own: Number | Choice
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Return the field of the queue's own value."""
+        return self.own.fields
+
+    @property
+    def allowed(self) -> str:
+        """Return what the queue's own value may be."""
+        return f"{self.own.allowed}; empty for the server's setting"
+
+    @property
+    def default(self) -> str:
+        """Return nothing: the server's is in force."""
+        return ""
+
+    def read(self, name: str, text: str, queue: str, context: RequestContext) -> Values:
+        """Return the value, ``None`` for empty text; raises InvalidAttributeValue for a value that cannot be."""
+        return self.own.read(name, text, queue, context) if text else dict.fromkeys(self.fields)
+
+    def write(self, settings: QueueSettings, context: RequestContext) -> str | None:
+        """Return the queue's own value as text."""
+        return None if getattr(settings, self.own.field) is None else self.own.write(settings, context)
 
 
 @dataclass(frozen=True, slots=True)

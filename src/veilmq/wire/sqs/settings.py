@@ -75,6 +75,7 @@ SETTINGS: dict[str, Setting] = {
     ),
     "SqsManagedSseEnabled": Setting(flag("managed_encryption", default=True)),
     "VeilmqInFlightMax": Setting(Override(Number("in_flight_max", IN_FLIGHT))),
+    "VeilmqEventLog": Setting(Override(Choice("event_log", {"off": "off", "closed": "closed"}))),
 }
 
 READ_ONLY: dict[str, Callable[[QueueView, RequestContext], str]] = {
