@@ -12,7 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from veilmq.pipeline.archive_table import CONTENT, ArchiveFile, ArchiveTable
+from veilmq.pipeline.archive_compaction import WRITER, Compaction, compact
+from veilmq.pipeline.archive_files import CONTENT, ArchiveFile
+from veilmq.pipeline.archive_table import ArchiveTable
 from veilmq.pipeline.failures import PipelineFailed
 
 DAY = date(2026, 1, 2)
@@ -39,7 +41,7 @@ def written(table: ArchiveTable, name: str, ids: Sequence[str], *, queue: str = 
     file = table.folder / path
     file.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows, schema=CONTENT), file)
-    return ArchiveFile(path=path, queue=queue, day=DAY, rows=len(ids), size_bytes=file.stat().st_size, written_at_ms=0)
+    return ArchiveFile(path=path, queue=queue, day=DAY, rows=len(ids), size_bytes=file.stat().st_size)
 
 
 def ids(table: ArchiveTable) -> list[str]:
@@ -88,23 +90,34 @@ def test_compaction_changes_no_row(table: ArchiveTable) -> None:
     for number in range(6):
         table.commit(writer="w", batch=number, files=[written(table, f"f{number}", [f"m{number}"])])
     table.commit(writer="w", batch=6, files=[written(table, "p", ["p"], queue="parcels")])
-    before, rows = table.files(), ids(table)
-    done = table.compact()
+    before, rows = table.snapshot().files, ids(table)
+    done = compact(table)
     assert (done.removed, done.added) == (6, 1)
-    assert len(table.files()) == 2
+    assert sorted((file.queue, file.rows) for file in table.snapshot().files) == [("orders", 6), ("parcels", 1)]
     assert ids(table) == rows
-    assert all(Path(file).exists() for file in before)
-    assert table.files(queues=["parcels"]) == [str(table.folder / f"queue=parcels/date={DAY}/p.parquet")]
+    assert all((table.folder / file.path).exists() for file in before)
 
 
-def test_a_commit_goes_through_beside_a_compaction(table: ArchiveTable) -> None:
-    """Both change the log; neither loses the other's rows."""
+def test_two_compactions_do_not_take_the_same_files(table: ArchiveTable) -> None:
+    """The second one to commit has its turn refused, also when others committed since."""
     for number in range(4):
         table.commit(writer="w", batch=number, files=[written(table, f"f{number}", [f"m{number}"])])
-    behind = DeltaTable(table.folder)
+    behind = table.snapshot(writers=[WRITER])
+    joined = written(table, "joined", [f"m{number}" for number in range(4)])
+    compact(table)
     table.commit(writer="w", batch=4, files=[written(table, "f4", ["m4"])])
-    behind.optimize.compact()
+    assert not table.replace(writer=WRITER, old=behind.files, new=[joined], since=behind)
     assert ids(table) == [f"m{number}" for number in range(5)]
+
+
+def test_large_files_are_left_alone(table: ArchiveTable) -> None:
+    """What is at least half as long as a file should be is not written again and again."""
+    files = [written(table, f"f{number}", [f"m{number}"]) for number in range(5)]
+    table.commit(writer="w", batch=0, files=files)
+    size = files[0].size_bytes
+    assert compact(table, file_bytes=size * 2) == Compaction(removed=0, added=0)
+    assert compact(table, file_bytes=size * 2 + 1) == Compaction(removed=5, added=2)  # three and two
+    assert len(ids(table)) == 5
 
 
 def test_a_reader_beside_commits_and_compactions_sees_each_message_once(table: ArchiveTable) -> None:
@@ -118,11 +131,11 @@ def test_a_reader_beside_commits_and_compactions_sees_each_message_once(table: A
             committed.append(f"m{number:02}")
         done.set()
 
-    def compact() -> None:
+    def join() -> None:
         while not done.is_set():
-            table.compact()
+            compact(table)
 
-    workers = [threading.Thread(target=work) for work in (write, compact, compact)]
+    workers = [threading.Thread(target=work) for work in (write, join, join)]
     for worker in workers:
         worker.start()
     looks = 0
@@ -142,18 +155,21 @@ def test_a_killed_compaction_changes_nothing(table: ArchiveTable, tmp_path: Path
     """Its files are not named by the log, wherever it stood."""
     for number in range(30):
         table.commit(writer="w", batch=number, files=[written(table, f"f{number}", [f"m{number:02}"])])
-    version, files = table.version, set(table.folder.rglob("*.parquet"))
-    program = "import sys; from veilmq.pipeline.archive_table import ArchiveTable; ArchiveTable(sys.argv[1]).compact()"
+    version, files = table.snapshot().version, set(table.folder.rglob("*.parquet"))
+    program = (
+        "import sys; from veilmq.pipeline.archive_compaction import compact; "
+        "from veilmq.pipeline.archive_table import ArchiveTable; compact(ArchiveTable(sys.argv[1]))"
+    )
     compaction = subprocess.Popen([sys.executable, "-c", program, str(table.folder)])
     while compaction.poll() is None and set(table.folder.rglob("*.parquet")) == files:
         pass
     compaction.kill()
     compaction.wait()
-    assert table.version in (version, version + 1)
+    assert table.snapshot().version in (version, version + 1)
     assert ids(table) == [f"m{number:02}" for number in range(30)]
-    table.compact()
+    compact(table)
     assert ids(table) == [f"m{number:02}" for number in range(30)]
-    assert len(table.files()) == 1
+    assert len(table.snapshot().files) == 1
 
 
 def test_vacuum_takes_what_does_not_count(table: ArchiveTable) -> None:
@@ -161,7 +177,7 @@ def test_vacuum_takes_what_does_not_count(table: ArchiveTable) -> None:
     for number in range(3):
         table.commit(writer="w", batch=number, files=[written(table, f"f{number}", [f"m{number}"])])
     written(table, "left-over", ["m0"])
-    table.compact()
+    compact(table)
     assert table.vacuum(keep_h=1) == 0
     assert table.vacuum(keep_h=0) == 4
     assert ids(table) == ["m0", "m1", "m2"]
@@ -171,12 +187,12 @@ def test_vacuum_takes_what_does_not_count(table: ArchiveTable) -> None:
 def test_an_earlier_version_can_be_read(table: ArchiveTable) -> None:
     """A replay reads the same files however often it is started again."""
     table.commit(writer="w", batch=0, files=[written(table, "f0", ["m0"])])
-    version = table.version
+    version = table.snapshot().version
     table.commit(writer="w", batch=1, files=[written(table, "f1", ["m1"])])
-    assert [Path(file).stem for file in table.files(version=version)] == ["f0"]
+    assert [Path(file.path).stem for file in table.snapshot(version=version).files] == ["f0"]
 
 
 def test_a_folder_without_a_table_is_told(tmp_path: Path) -> None:
     """Reading it says what makes one."""
     with pytest.raises(PipelineFailed, match="veilmq pipeline archive"):
-        ArchiveTable(tmp_path).files()
+        ArchiveTable(tmp_path).snapshot()

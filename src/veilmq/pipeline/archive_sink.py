@@ -4,22 +4,19 @@ Tasks write Parquet files into the table's folders, where nobody sees them; the 
 table's log. A task that is repeated writes other files, and those of its first attempt are not named.
 """
 
-import time
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from veilmq.pipeline.archive_table import CONTENT, SCHEMA, ArchiveFile, ArchiveTable, sync
+from veilmq.pipeline.archive_files import PARTITION, SCHEMA, ArchiveFile, FileWriter
+from veilmq.pipeline.archive_table import ArchiveTable
 from veilmq.pipeline.failures import PipelineFailed
 
 FORMAT = "veilmq_archive"
@@ -68,13 +65,9 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         try:
             for batch in iterator:
                 files.add(pa.Table.from_batches([batch]))
+            return WrittenFiles(_query(), files.finish())
         finally:
             files.close()
-        context = TaskContext.get()
-        query = context.getLocalProperty("sql.streaming.queryId") if context else None
-        if not query:
-            raise PipelineFailed("The archive's sink is for a stream: writeStream, not write.")
-        return WrittenFiles(query, files.written())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Let the files of a batch join the table, once."""
@@ -89,52 +82,40 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         """Leave the files of a failed batch to ``vacuum``: nobody sees them."""
 
 
+def _query() -> str:
+    """Return the id of the query that this task is of; it stays over restarts."""
+    context = TaskContext.get()
+    found = context.getLocalProperty("sql.streaming.queryId") if context else None
+    if not found:
+        raise PipelineFailed("The archive's sink takes a stream: writeStream, not write.")
+    return found
+
+
 class _PartitionedFiles:
     """One open file for each queue and day that a task meets: fourteen days are the longest retention."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._open: dict[tuple[str, date], pq.ParquetWriter] = {}
-        self._paths: dict[tuple[str, date], str] = {}
-        self._rows: dict[tuple[str, date], int] = {}
+        self._open: dict[tuple[str, date], FileWriter] = {}
 
     def add(self, rows: pa.Table) -> None:
         """Write each row to the file of its queue and day."""
-        keys = rows.select(["queue", "date"]).group_by(["queue", "date"]).aggregate([])
-        for key in keys.to_pylist():
+        for key in rows.select(PARTITION).group_by(PARTITION).aggregate([]).to_pylist():
             queue, day = key["queue"], key["date"]
-            chosen = rows.filter(pc.and_(pc.equal(rows["queue"], queue), pc.equal(rows["date"], pa.scalar(day))))
-            self._writer(queue, day).write_table(chosen.select(CONTENT.names).cast(CONTENT))
-            self._rows[queue, day] += chosen.num_rows
+            chosen = pc.and_(pc.equal(rows["queue"], queue), pc.equal(rows["date"], pa.scalar(day)))
+            self._writer(queue, day).add(rows.filter(chosen))
+
+    def finish(self) -> list[ArchiveFile]:
+        """Have all files on the disk, and return them."""
+        return [writer.finish() for writer in self._open.values()]
 
     def close(self) -> None:
-        """Finish all files."""
+        """Close what is open, whole or not."""
         for writer in self._open.values():
             writer.close()
 
-    def written(self) -> list[ArchiveFile]:
-        """Have the finished files on the disk, and return them."""
-        return [self._file(queue, day, path) for (queue, day), path in self._paths.items()]
-
-    def _writer(self, queue: str, day: date) -> pq.ParquetWriter:
+    def _writer(self, queue: str, day: date) -> FileWriter:
         key = (queue, day)
         if key not in self._open:
-            path = f"queue={quote(queue, safe='')}/date={day.isoformat()}/{uuid.uuid4()}.parquet"
-            (self._folder / path).parent.mkdir(parents=True, exist_ok=True)
-            self._open[key] = pq.ParquetWriter(self._folder / path, CONTENT, compression="zstd")
-            self._paths[key] = path
-            self._rows[key] = 0
+            self._open[key] = FileWriter(self._folder, queue=queue, day=day)
         return self._open[key]
-
-    def _file(self, queue: str, day: date, path: str) -> ArchiveFile:
-        file = self._folder / path
-        for place in (file, file.parent, file.parent.parent, self._folder):
-            sync(place)
-        return ArchiveFile(
-            path=path,
-            queue=queue,
-            day=day,
-            rows=self._rows[queue, day],
-            size_bytes=file.stat().st_size,
-            written_at_ms=int(time.time() * 1000),
-        )

@@ -9,7 +9,6 @@ The folder must be one that all machines of the cluster see under this path.
 """
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -20,60 +19,19 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
+from veilmq.pipeline.archive_files import PARTITION, SCHEMA, ArchiveFile, now_ms, sync
 from veilmq.pipeline.failures import PipelineFailed
 
-_TEXTS = pa.map_(pa.string(), pa.string())
-_INSTANT = pa.timestamp("us", tz="UTC")
-
-PARTITION = ("queue", "date")
-"""The columns that are in the names of the folders: the queue, and the day (UTC) on which a message was sent."""
-
-CONTENT = pa.schema(
-    [
-        ("id", pa.string()),
-        ("body", pa.string()),
-        ("attributes", _TEXTS),
-        ("attribute_types", _TEXTS),
-        ("group", pa.string()),
-        ("sent_at", _INSTANT),
-        ("received_at", _INSTANT),
-        ("receive_count", pa.int32()),
-        ("sequence_number", pa.string()),
-    ]
-)
-"""The columns that are in the files."""
-
-SCHEMA = pa.schema([*CONTENT, ("queue", pa.string()), ("date", pa.date32())])
-"""The columns of the table: those of ``format("veilmq")``, and the day."""
-
 _TRIES = 20  # each one lost tells that somebody else's commit went through
-_FILE_BYTES = 128 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveFile:
-    """One Parquet file that is to join the table; ``path`` is relative to its folder."""
+class Snapshot:
+    """The table as it was at ``version``: its files, and how far each of some writers had come."""
 
-    path: str
-    queue: str
-    day: date
-    rows: int
-    size_bytes: int
-    written_at_ms: int
-
-    def action(self) -> AddAction:
-        """Return what the log says of the file."""
-        values = {"queue": self.queue, "date": self.day.isoformat()}
-        stats = json.dumps({"numRecords": self.rows})
-        return AddAction(self.path, self.size_bytes, values, self.written_at_ms, True, stats)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compaction:
-    """What a compaction did: so many files were replaced by so many larger ones."""
-
-    removed: int
-    added: int
+    version: int
+    files: tuple[ArchiveFile, ...]
+    batches: dict[str, int | None]
 
 
 class ArchiveTable:
@@ -85,17 +43,18 @@ class ArchiveTable:
 
     def create(self) -> None:
         """Make the table where there is none."""
-        DeltaTable.create(self.folder, SCHEMA, mode="ignore", partition_by=list(PARTITION), name="veilmq archive")
+        if not DeltaTable.is_deltatable(str(self.folder)):
+            DeltaTable.create(self.folder, SCHEMA, mode="ignore", partition_by=list(PARTITION), name="veilmq archive")
 
-    @property
-    def exists(self) -> bool:
-        """Tell whether there is a table in the folder."""
-        return DeltaTable.is_deltatable(str(self.folder))
-
-    @property
-    def version(self) -> int:
-        """Return the number of the latest commit."""
-        return self._open().version()
+    def snapshot(self, *, version: int | None = None, writers: Sequence[str] = ()) -> Snapshot:
+        """Return the table as it is now, or was at an earlier ``version``; raises ``PipelineFailed`` without one."""
+        table = self._open(version)
+        rows = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        return Snapshot(
+            version=table.version(),
+            files=tuple(_file(row) for row in rows),
+            batches={writer: table.transaction_version(writer) for writer in writers},
+        )
 
     def commit(self, *, writer: str, batch: int, files: Sequence[ArchiveFile]) -> bool:
         """Let ``files`` join the table as ``batch`` of ``writer``; ``False`` when that batch was committed before.
@@ -108,32 +67,26 @@ class ArchiveTable:
             if last is not None and last >= batch:
                 return False
             try:
-                self._append(table, CommitProperties(app_transactions=[Transaction(writer, batch)]), files)
+                self._append(table, Transaction(writer, batch), [_added(file, new=True) for file in files])
             except CommitFailedError:
                 continue  # another attempt at the same batch may have come first: look again
-            self._sync(table.version())
             return True
         raise PipelineFailed(f"{self.folder}: {_TRIES} commits were lost to other writers; run fewer at a time.")
 
-    def files(self, *, queues: Sequence[str] = (), version: int | None = None) -> list[str]:
-        """Return the paths of the files that count, of all queues or some, now or at an earlier ``version``."""
-        table = self._open(version)
-        if not queues:
-            return table.file_uris()
-        return table.file_uris(file_pruning_predicate=[("queue", "in", list(queues))])
+    def replace(self, *, writer: str, old: Sequence[ArchiveFile], new: Sequence[ArchiveFile], since: Snapshot) -> bool:
+        """Let ``new`` take the place of ``old``, which hold the same rows; ``False`` when the turn went to another.
 
-    def compact(self, *, file_bytes: int = _FILE_BYTES) -> Compaction:
-        """Join small files to files of about ``file_bytes`` within their folders.
-
-        The rows stay the same to whoever reads, and the files that are replaced stay until ``vacuum``. Where another
-        compaction was faster, nothing is done.
+        ``since`` is where ``old`` were found, and knows the last batch of ``writer``: of all who share that name, only
+        one can go on from there. (deltalake's own compaction lets two at a time replace the same files.)
         """
+        turn = Transaction(writer, _next(since.batches[writer]))
+        actions: list[AddAction | RemoveAction] = [_removed(file) for file in old]
+        actions += [_added(file, new=False) for file in new]
         try:
-            done = self._open().optimize.compact(target_size=file_bytes)
+            self._append(self._open(since.version), turn, actions)
         except CommitFailedError:
-            return Compaction(removed=0, added=0)
-        self._sync(self.version)
-        return Compaction(removed=done["numFilesRemoved"], added=done["numFilesAdded"])
+            return False
+        return True
 
     def vacuum(self, *, keep_h: int) -> int:
         """Delete files that have not counted for ``keep_h`` hours; returns how many.
@@ -149,23 +102,43 @@ class ArchiveTable:
         except TableNotFoundError as error:
             raise PipelineFailed(f"{self.folder} holds no archive; `veilmq pipeline archive` makes one.") from error
 
-    def _append(self, table: DeltaTable, properties: CommitProperties, files: Sequence[ArchiveFile]) -> None:
-        actions: list[AddAction | RemoveAction] = [file.action() for file in files]
+    def _append(self, table: DeltaTable, turn: Transaction, actions: Sequence[AddAction | RemoveAction]) -> None:
+        """Commit, and have the log on the disk: the queue deletes its messages next."""
+        properties = CommitProperties(app_transactions=[turn])
+        before = table.version()
         table.create_write_transaction(
-            actions, "append", SCHEMA, partition_by=list(PARTITION), commit_properties=properties
+            list(actions), "append", SCHEMA, partition_by=list(PARTITION), commit_properties=properties
         )
-
-    def _sync(self, version: int) -> None:
-        """Have the log's entry ``version`` on the disk: the queue deletes its messages next."""
         log = self.folder / "_delta_log"
-        for path in (log / f"{version:020}.json", log):
-            sync(path)
+        for version in range(before + 1, table.version() + 1):
+            sync(log / f"{version:020}.json")
+        sync(log)
 
 
-def sync(path: Path) -> None:
-    """Have the file or folder ``path`` on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _next(batch: int | None) -> int:
+    return 0 if batch is None else batch + 1
+
+
+def _file(row: dict[str, object]) -> ArchiveFile:
+    day = row["partition.date"]
+    assert isinstance(day, date)
+    return ArchiveFile(
+        path=str(row["path"]),
+        queue=str(row["partition.queue"]),
+        day=day,
+        rows=int(str(row["num_records"])),
+        size_bytes=int(str(row["size_bytes"])),
+    )
+
+
+def _values(file: ArchiveFile) -> dict[str, str | None]:
+    return {"queue": file.queue, "date": file.day.isoformat()}
+
+
+def _added(file: ArchiveFile, *, new: bool) -> AddAction:
+    stats = json.dumps({"numRecords": file.rows})
+    return AddAction(file.path, file.size_bytes, _values(file), now_ms(), new, stats)
+
+
+def _removed(file: ArchiveFile) -> RemoveAction:
+    return RemoveAction(file.path, False, now_ms(), file.size_bytes, _values(file))
