@@ -17,6 +17,7 @@ from veilmq.core.claims import Claim
 from veilmq.core.commands import Command, Receive
 from veilmq.core.errors import InternalError
 from veilmq.core.ports import Done
+from veilmq.core.publications import Publish
 from veilmq.server import origin
 from veilmq.server.authentication import Authentication
 from veilmq.server.bulk_reads import BulkReads
@@ -26,6 +27,7 @@ from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.permissions import CHANGING, Permissions, Unknown
 from veilmq.server.protocols import PROTOCOLS, Protocol
+from veilmq.server.publishing import Publishing
 from veilmq.wire.sqs.call import Call
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import SqsError
@@ -106,6 +108,7 @@ class Dispatcher:
             Receive: polls.ask,
             Claim: polls.ask,
             BulkRead: BulkReads(polls.engine).ask,
+            Publish: Publishing(engine=polls.engine, clock=polls.clock).ask,
         }
         self._host = host
         self._address = address or host

@@ -1,0 +1,40 @@
+"""An engine that answers when and what it is told: for orders of events that a real one makes only by chance."""
+
+from typing import Any
+
+from veilmq.core.commands import Command
+from veilmq.core.ports import Done, Wake
+
+
+class ScriptedEngine:
+    """`asked` are the commands that have no answer yet, in the order in which they came."""
+
+    token_key = b""
+
+    def __init__(self) -> None:
+        """Nothing is asked."""
+        self.asked: list[tuple[Command, Done]] = []
+        self.watches: dict[str, Wake] = {}
+
+    def submit(self, command: Command, done: Done) -> None:
+        """Keep it."""
+        self.asked.append((command, done))
+
+    def withdraw(self, done: Done) -> None:
+        """Drop it if it is kept."""
+        self.asked = [entry for entry in self.asked if entry[1] != done]
+
+    def watch(self, queue: str, wake: Wake) -> None:
+        """Keep the watch."""
+        assert queue not in self.watches
+        self.watches[queue] = wake
+
+    def unwatch(self, queue: str) -> None:
+        """Forget the watch."""
+        del self.watches[queue]
+
+    def answer(self, result: Any) -> Command:
+        """Answer the oldest command, and return it."""
+        command, done = self.asked.pop(0)
+        done(result)
+        return command
