@@ -22,6 +22,7 @@ _JSON = "application/json"
 class _ErrorReply(msgspec.Struct, frozen=True):
     code: str
     message: str
+    index: int | None = None
 
 
 class QueueApi:
@@ -100,4 +101,4 @@ def _error(answer: Answer) -> ClientError:
         reply = msgspec.json.decode(answer.data, type=_ErrorReply)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return unexpected(answer)
-    return ClientError(reply.code, reply.message, answer.status)
+    return ClientError(reply.code, reply.message, answer.status, index=reply.index)

@@ -4,12 +4,16 @@
 class ClientError(Exception):
     """The server refused or failed; ``code`` is its word for it, for example ``QueueDoesNotExist``."""
 
-    def __init__(self, code: str, message: str, status: int) -> None:
-        """``message`` is the server's sentence, ``status`` the HTTP status (4xx: ask differently, 5xx: ask again)."""
+    def __init__(self, code: str, message: str, status: int, *, index: int | None = None) -> None:
+        """``message`` is the server's sentence, ``status`` the HTTP status (4xx: ask differently, 5xx: ask again).
+
+        ``index`` tells which of several messages was refused (``StageRefused``), counted from 0.
+        """
         super().__init__(message)
         self.code = code
         self.message = message
         self.status = status
+        self.index = index
 
 
 class Unreachable(Exception):

@@ -4,7 +4,7 @@ Errors of core are rows here; a row names the attributes that the answer tells. 
 (bad input, an unknown key, a policy) is a ``SqsError``, as everywhere on the wire, and answers with its older code.
 """
 
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -15,10 +15,26 @@ from veilmq.wire.sqs.reply import Reply
 
 INVALID_REQUEST = Code("veilmq#InvalidRequest", "InvalidRequest")
 UNKNOWN_ROUTE = Code("veilmq#UnknownRoute", "UnknownRoute", 404)
+STAGE_REFUSED = Code("veilmq#StageRefused", "StageRefused")
 ARROW_MISSING = Code("veilmq#ArrowMissing", "ArrowMissing", 501, "Receiver")
 
-CODES = (INVALID_REQUEST, UNKNOWN_ROUTE, ARROW_MISSING)
+CODES = (INVALID_REQUEST, UNKNOWN_ROUTE, STAGE_REFUSED, ARROW_MISSING)
 """What any request may be answered with, beside the errors of authentication and permissions."""
+
+
+class RowRefused(SqsError):
+    """One of several messages cannot be sent, so none is taken: ``core.errors.StageRefused``, seen on the wire."""
+
+    def __init__(self, index: int, reason: SqsError) -> None:
+        """``index`` counts the messages of the request from 0."""
+        super().__init__(STAGE_REFUSED, f"Message {index} was refused, and nothing staged: {reason.message}")
+        self.index = index
+        self.reason = reason
+
+    def behind(self, count: int) -> Self:
+        """Return the error for the same message behind ``count`` others."""
+        return type(self)(self.index + count, self.reason)
+
 
 ANSWERS: dict[type[VeilmqError], tuple[int, tuple[str, ...]]] = {
     core.QueueNotFound: (404, ("queue",)),
@@ -64,4 +80,7 @@ def encode_failure(error: VeilmqError) -> Reply:
 def encode_error(error: SqsError) -> Reply:
     """Return the reply for a request that was refused."""
     code = error.code.query
-    return json_reply(error.code.status, {"code": code, "message": error.message}, code=code)
+    told: dict[str, Any] = {"code": code, "message": error.message}
+    if isinstance(error, RowRefused):
+        told["index"] = error.index
+    return json_reply(error.code.status, told, code=code)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.v1 import claims
+from veilmq.wire.v1 import claims, publications
 from veilmq.wire.v1.call import ApiCall
 from veilmq.wire.v1.request import ApiRequest
 
@@ -40,6 +40,10 @@ _ROWS = (
     Route(_POST, b"claims", b"release", claims.release, "ChangeMessageVisibility"),
     Route(_POST, b"claims", b"evict", claims.evict, "DeleteMessage"),
     Route(_POST, b"claims", b"close", claims.close, "DeleteMessage"),
+    Route(_GET, b"publications", b"", publications.list_writers, "SendMessage"),
+    Route(_POST, b"publications", b"stage", publications.stage, "SendMessage"),
+    Route(_POST, b"publications", b"publish", publications.publish, "SendMessage"),
+    Route(_POST, b"publications", b"abandon", publications.abandon, "SendMessage"),
 )
 
 ROUTES: dict[bytes, Route] = {b"%b %b/%b" % (row.method, row.noun, row.verb): row for row in _ROWS}

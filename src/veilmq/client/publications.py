@@ -1,0 +1,71 @@
+"""Publications from a client's side: messages staged part by part, and sent together once.
+
+``docs/protocols/publications.md`` has the whole story. Every call has the same effect twice, so all of them are tried
+again when an answer is lost. Failures are ``ClientError`` whose ``code`` is the name of an error of ``core.errors``;
+of ``StageRefused``, ``index`` tells which message it was.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from veilmq.client.api import QueueApi
+from veilmq.core.publications import Published, Staged, WriterView
+from veilmq.wire.v1.outgoing import OutgoingRow
+from veilmq.wire.v1.publications import ARROW_TYPE, MessagesFields
+
+PUBLISHING_S_MAX = 10
+"""How long the server may take for one answer to ``publish``, in seconds."""
+
+
+class _Writers(msgspec.Struct, frozen=True):
+    writers: list[WriterView]
+
+
+class _Nothing(msgspec.Struct, frozen=True):
+    pass
+
+
+class Publications(QueueApi):
+    """The publications of one queue."""
+
+    noun = "publications"
+
+    def stage(self, writer: str, *, batch: int, attempt: str, part: int, messages: Sequence[OutgoingRow]) -> Staged:
+        """Keep ``messages`` as part ``part`` (0, 1, 2, …) of an attempt; see ``core.publications.Stage``."""
+        body = msgspec.json.encode(MessagesFields(messages=list(messages)))
+        return self._stage(writer, batch, attempt, part, body, "application/json")
+
+    def stage_arrow(self, writer: str, *, batch: int, attempt: str, part: int, messages: Any) -> Staged:
+        """Do the same with a ``pyarrow.RecordBatch`` that has the columns of ``OutgoingRow``; needs pyarrow."""
+        import pyarrow as pa  # noqa: PLC0415 (an extra)
+
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, messages.schema) as stream:
+            stream.write_batch(messages)
+        return self._stage(writer, batch, attempt, part, sink.getvalue().to_pybytes(), ARROW_TYPE.decode())
+
+    def _stage(self, writer: str, batch: int, attempt: str, part: int, body: bytes, content_type: str) -> Staged:
+        parameters = {"writer": writer, "batch": batch, "attempt": attempt, "part": part}
+        answer = self.ask("POST", "stage", parameters=parameters, body=body, content_type=content_type)
+        return msgspec.json.decode(answer.data, type=Staged)
+
+    def publish(self, writer: str, *, batch: int, attempts: Sequence[tuple[str, int]]) -> Published:
+        """Send what was staged under ``attempts`` (names with their numbers of messages), in this order, once.
+
+        Returns when all is in the queue; ``again`` tells that the batch had been published before.
+        """
+        fields = {"writer": writer, "batch": batch, "attempts": attempts}
+        first = last = self.post("publish", fields, Published, wait_s=PUBLISHING_S_MAX)
+        while last.more:
+            last = self.post("publish", fields, Published, wait_s=PUBLISHING_S_MAX)
+        return msgspec.structs.replace(last, again=first.again)
+
+    def abandon(self, writer: str, *, batch: int) -> None:
+        """Drop what is staged for ``batch`` and is not published."""
+        self.post("abandon", {"writer": writer, "batch": batch}, _Nothing)
+
+    def writers(self) -> list[WriterView]:
+        """Return the writers of the queue, those that were heard of last first."""
+        return self.get("", {}, _Writers).writers

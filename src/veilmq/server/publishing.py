@@ -1,0 +1,66 @@
+"""Publishing until all is in the queue: the engine moves a slice at a time, and is asked again while there is more.
+
+Between two slices everybody else's commands get theirs. An answer is given after ``PUBLISH_S_MAX`` at the latest: what
+was decided comes into the queue by itself then, and whoever wants to see it asks once more.
+"""
+
+from msgspec.structs import replace
+
+from veilmq.core.errors import VeilmqError
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.ports import Clock, Done, Engine
+from veilmq.core.publications import Publish, Published
+
+PUBLISH_S_MAX = 5
+
+
+class Publishing:
+    """Has publications carried out."""
+
+    def __init__(self, *, engine: Engine, clock: Clock) -> None:
+        """Use ``engine``, on its event loop and by its ``clock``."""
+        self._engine = engine
+        self._clock = clock
+
+    def ask(self, command: Publish, wait_s: int | None, answer: Done) -> "OnePublication":
+        """Publish; ``answer`` is called once."""
+        until_ms = self._clock.now_ms() + PUBLISH_S_MAX * SECOND_MS
+        return OnePublication(self._engine, self._clock, command, answer, until_ms)
+
+
+class OnePublication:
+    """One request on its way."""
+
+    __slots__ = ("_again", "_answer", "_clock", "_command", "_engine", "_until_ms")
+
+    def __init__(self, engine: Engine, clock: Clock, command: Publish, answer: Done, until_ms: int) -> None:
+        """Ask the engine a first time."""
+        self._engine = engine
+        self._clock = clock
+        self._command = command
+        self._answer: Done | None = answer
+        self._until_ms = until_ms
+        self._again: bool | None = None  # what the first answer said
+        engine.submit(command, self._done)
+
+    def _done(self, result: Published | VeilmqError) -> None:
+        if self._answer is None:
+            return
+        if isinstance(result, VeilmqError):
+            self._answer(result)
+            return
+        if self._again is None:
+            self._again = result.again
+        if result.more and self._clock.now_ms() < self._until_ms:
+            self._engine.submit(self._command, self._done)
+        else:
+            self._answer(replace(result, again=self._again))
+
+    def withdraw(self) -> None:
+        """Forget it: what is not begun does not happen, what is decided does."""
+        self._answer = None
+        self._engine.withdraw(self._done)
+
+    def hurry(self) -> None:
+        """Answer with the next slice."""
+        self._until_ms = 0
