@@ -59,7 +59,7 @@ def run(story: Callable[[Counting, QueueCountBook], Awaitable[None]]) -> None:
 
 async def visible(book: QueueCountBook, engine: Counting) -> dict[str, int]:
     """Look, and return what is told of each queue."""
-    return {name: counts.visible for name, counts in await book.look(engine.queues())}
+    return {name: counted.counts.visible for name, counted in await book.look(engine.queues())}
 
 
 def test_queues_are_counted_a_few_at_a_time() -> None:

@@ -12,6 +12,10 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, UnknownOptionError
 
 from veilmq import __version__
+from veilmq.cli.claims_close import close
+from veilmq.cli.claims_evict import evict
+from veilmq.cli.claims_list import list_sources
+from veilmq.cli.claims_release import release
 from veilmq.cli.doctor import doctor
 from veilmq.cli.failures import CommandFailed, UsageError
 from veilmq.cli.queue_cancel_redrive import cancel_redrive
@@ -42,6 +46,7 @@ _NEGATED = "Unknown option: --no-"
 _REMEDIES = {
     "QueueDoesNotExist": "`veilmq queue list` names those that do; `veilmq queue create` makes one.",
     "QueueNameExists": "`veilmq queue show` tells its settings, `veilmq queue set` changes them.",
+    "SourceNotFound": "`veilmq claims list` names those that there are.",
     UNEXPECTED_REPLY: "Name the endpoint of a queue server with --endpoint.",
 }
 
@@ -62,6 +67,7 @@ def build() -> App:
     app.command(_queue())
     app.command(send)
     app.command(receive)
+    app.command(_claims())
     app.command(doctor)
     return app
 
@@ -79,6 +85,15 @@ def _queue() -> App:
     queue.command(purge)
     queue.command(delete)
     return queue
+
+
+def _claims() -> App:
+    claims = App(name="claims", help="List, release or evict what readers of a queue have claimed.")
+    claims.command(list_sources, name="list")
+    claims.command(release)
+    claims.command(evict)
+    claims.command(close)
+    return claims
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,18 +1,34 @@
-"""The client that a command talks through."""
+"""The clients that a command talks through.
+
+They sign with the key that AWS's variables name, if they name one. Nothing is sent when they are made; an endpoint
+that is no URL raises ``UsageError``.
+"""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from veilmq.cli.failures import UsageError
 from veilmq.client import HttpQueueClient
+from veilmq.client.claims import Claims
 from veilmq.client.signing import key_of
 
 
 def connect(endpoint: str) -> HttpQueueClient:
-    """Return a client of ``endpoint``; nothing is sent yet. Raises ``UsageError`` when that is no URL.
-
-    It signs with the key that AWS's variables name, if they name one.
-    """
-    try:
+    """Return a client of ``endpoint``."""
+    with _named():
         return HttpQueueClient(endpoint, key=key_of(os.environ))
+
+
+def connect_claims(endpoint: str, queue: str) -> Claims:
+    """Return a client for the claims of ``queue`` at ``endpoint``."""
+    with _named():
+        return Claims(endpoint, queue, key=key_of(os.environ))
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    try:
+        yield
     except ValueError as error:
         raise UsageError(f"--endpoint: {error}") from error

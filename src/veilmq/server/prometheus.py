@@ -10,8 +10,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.results import QueueCounts
 from veilmq.server.metrics import LATENCY_BOUNDS_S, Metrics
+from veilmq.server.queue_counts import Counted
 
 _BOUNDS = (*(str(bound) for bound in LATENCY_BOUNDS_S), "+Inf")
 _NAMESPACE = "veilmq"
@@ -19,10 +19,10 @@ _NAMESPACE = "veilmq"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """One instant of a server; ``queues`` has the full name and the counts of each that is told of."""
+    """One instant of a server; ``queues`` has the full name and what was counted of each that is told of."""
 
     metrics: Metrics
-    queues: Sequence[tuple[str, QueueCounts]]
+    queues: Sequence[tuple[str, Counted]]
     queues_in_all: int
     now_ms: int
     parked_polls: int
@@ -44,8 +44,9 @@ class _SnapshotCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from _requests(self._snapshot.metrics)
         yield from _queues(self._snapshot)
+        yield from _claims(self._snapshot)
         yield _gauge("queues", "Queues that there are.", self._snapshot.queues_in_all)
-        yield _gauge("long_polls_parked", "Receives that wait for a message.", self._snapshot.parked_polls)
+        yield _gauge("long_polls_parked", "Receives and claims that wait for a message.", self._snapshot.parked_polls)
         yield _gauge("connections_open", "Connections of clients.", self._snapshot.open_connections)
 
 
@@ -72,13 +73,28 @@ def _queues(snapshot: Snapshot) -> Iterator[Metric]:
     in_flight = _family("queue_messages_in_flight", "Messages that somebody has received and not deleted.")
     delayed = _family("queue_messages_delayed", "Messages whose delay has not ended.")
     oldest = _family("queue_oldest_message_age_seconds", "Age of the oldest message not deleted; 0 without any.")
-    for queue, counts in snapshot.queues:
+    for queue, (counts, _) in snapshot.queues:
         sent_at_ms = snapshot.now_ms if counts.oldest_sent_at_ms is None else counts.oldest_sent_at_ms
         visible.add_metric([queue], counts.visible)
         in_flight.add_metric([queue], counts.in_flight)
         delayed.add_metric([queue], counts.delayed)
         oldest.add_metric([queue], max(0, snapshot.now_ms - sent_at_ms) / SECOND_MS)
     yield from (visible, in_flight, delayed, oldest)
+
+
+def _claims(snapshot: Snapshot) -> Iterator[Metric]:
+    """Yield what sources hold, of those queues that have any."""
+    claims = _family("queue_claims_held", "Claims that are not acknowledged, lost or released.")
+    messages = _family("queue_messages_claimed", "Messages in claims that are held; they are in flight, too.")
+    oldest = _family("queue_oldest_claim_age_seconds", "Time since the oldest claim held was bound; 0 without any.")
+    for queue, (_, held) in snapshot.queues:
+        if held is None:
+            continue
+        bound_at_ms = snapshot.now_ms if held.oldest_bound_at_ms is None else held.oldest_bound_at_ms
+        claims.add_metric([queue], held.claims)
+        messages.add_metric([queue], held.messages)
+        oldest.add_metric([queue], max(0, snapshot.now_ms - bound_at_ms) / SECOND_MS)
+    yield from (claims, messages, oldest)
 
 
 def _family(name: str, text: str) -> GaugeMetricFamily:

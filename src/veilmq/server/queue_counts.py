@@ -1,4 +1,4 @@
-"""The counts of all queues for whoever watches them, at a bounded price a look.
+"""The counts of all queues, and of their claims, for whoever watches them, at a bounded price a look.
 
 Counting a queue costs the engine some fifty microseconds whatever its backlog; ten thousand queues would cost it half a
 second. So a look counts at most ``COUNTED_MAX`` queues anew, those first that were never or longest ago counted, a few
@@ -6,7 +6,10 @@ between two other things, and tells of the others what was counted last. At most
 """
 
 import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
 
+from veilmq.core.claims import ClaimState, ListSources, SourceView
 from veilmq.core.commands import ShowQueue
 from veilmq.core.ports import Engine
 from veilmq.core.results import QueueCounts, QueueView
@@ -17,15 +20,33 @@ COUNTED_MAX = 1_000
 SHOWN_MAX = 10_000
 
 
+_HELD = frozenset({ClaimState.BINDING, ClaimState.OPEN})
+
+
+class ClaimCounts(NamedTuple):
+    """The claims that sources of a queue hold, their messages, and since when the oldest is bound."""
+
+    claims: int
+    messages: int
+    oldest_bound_at_ms: int | None
+
+
+class Counted(NamedTuple):
+    """What there is in a queue; ``claims`` is ``None`` where nobody has opened a source."""
+
+    counts: QueueCounts
+    claims: ClaimCounts | None
+
+
 class QueueCountBook:
     """What was last counted of each queue."""
 
     def __init__(self, engine: Engine) -> None:
         """Ask ``engine``; nothing is known yet."""
         self._engine = engine
-        self._counts: dict[str, QueueCounts] = {}  # in the order in which they were counted
+        self._counts: dict[str, Counted] = {}  # in the order in which they were counted
 
-    async def look(self, names: list[str]) -> list[tuple[str, QueueCounts]]:
+    async def look(self, names: list[str]) -> list[tuple[str, Counted]]:
         """Return the counts of the queues ``names``, those that are known; one that was deleted is left out."""
         shown = dict.fromkeys(names[:SHOWN_MAX])
         self._counts = {name: counts for name, counts in self._counts.items() if name in shown}
@@ -36,9 +57,22 @@ class QueueCountBook:
         return [(name, self._counts[name]) for name in shown if name in self._counts]
 
     async def _count(self, names: list[str]) -> None:
-        asked = (execute(self._engine, ShowQueue(queue=name, counts=True)) for name in names)
-        views = await asyncio.gather(*asked, return_exceptions=True)
-        for name, view in zip(names, views, strict=True):
+        asked = [execute(self._engine, ShowQueue(queue=name, counts=True)) for name in names]
+        asked += [execute(self._engine, ListSources(queue=name)) for name in names]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for name, view, sources in zip(names, answers, answers[len(names) :], strict=False):
             self._counts.pop(name, None)
             if isinstance(view, QueueView) and view.counts is not None:
-                self._counts[name] = view.counts
+                self._counts[name] = Counted(view.counts, claim_counts(sources) if isinstance(sources, list) else None)
+
+
+def claim_counts(sources: Sequence[SourceView]) -> ClaimCounts | None:
+    """Return what ``sources`` hold together, ``None`` without any."""
+    if not sources:
+        return None
+    held = [claim for source in sources for claim in source.claims if claim.state in _HELD]
+    return ClaimCounts(
+        claims=len(held),
+        messages=sum(claim.messages for claim in held),
+        oldest_bound_at_ms=min((claim.bound_at_ms for claim in held), default=None),
+    )

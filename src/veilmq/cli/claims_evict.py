@@ -1,0 +1,24 @@
+"""``veilmq claims evict``."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from veilmq.cli.claims_options import Number, Source
+from veilmq.cli.connection import connect_claims
+from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, Queue
+
+
+def evict(
+    queue: Queue,
+    source: Source,
+    number: Number,
+    message: Annotated[str, Parameter(help="Id of the message.")],
+    /,
+    *,
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+) -> None:
+    """Move a message that its reader cannot digest out of a claim, to the queue's dead-letter queue."""
+    with connect_claims(endpoint, queue) as claims:
+        claims.evict(source, number=number, message=message)
+    print(f"Evicted {message} from claim {number} of {source}.")
