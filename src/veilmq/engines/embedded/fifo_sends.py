@@ -1,7 +1,7 @@
 """Sending to FIFO queues: every message has a group and a deduplication id, and a duplicate is not stored.
 
-What was accepted is remembered in the table ``deduplication`` under a hash of the queue's number and of the id, with
-the group where ids count by group. So it outlives the message, a purge, and a restart, but not the queue.
+What was accepted is remembered (``accepted``) under a hash of the queue's number and of the id, with the group where
+ids count by group. So it outlives the message, a purge, and a restart, but not the queue.
 """
 
 from hashlib import blake2b
@@ -16,7 +16,6 @@ from veilmq.engines.embedded import groups
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.lane import FIFO
 from veilmq.engines.embedded.queue import Queue
-from veilmq.engines.embedded.sieve import Sieve
 
 _KEY_BYTES = 16
 _PER_GROUP = "group"
@@ -25,18 +24,12 @@ _PER_GROUP = "group"
 class FifoSends:
     """Stores messages of FIFO queues."""
 
-    __slots__ = ("_accepted", "_ids", "_journal", "_sieve")
+    __slots__ = ("_accepted", "_ids")
 
     def __init__(self, *, journal: Journal, ids: IdSource) -> None:
         """``ids`` are for new messages."""
-        self._journal = journal
-        self._accepted = journal.deduplications
-        self._sieve: Sieve | None = None  # not before there is a FIFO queue
+        self._accepted = journal.accepted
         self._ids = ids
-
-    def _new_sieve(self, now_ms: int) -> Sieve:
-        self._sieve = Sieve(journal=self._journal, now_ms=now_ms)
-        return self._sieve
 
     def send(self, queue: Queue, messages: tuple[NewMessage, ...], now_ms: int) -> list[SentMessage | VeilmqError]:
         """Store each message that the queue takes and has not had lately; one of a command may be another's copy."""
@@ -56,15 +49,12 @@ class FifoSends:
         if new.group is None:
             raise GroupMissing
         key = _key(queue.number, new.group if settings.deduplication_scope == _PER_GROUP else None, _id(new, settings))
-        sieve = self._sieve or self._new_sieve(now_ms)
-        if sieve.may_have(*key, now_ms) and (before := self._accepted.get(key)) is not None:
-            message_id, sequence, accepted_at_ms = before
-            if fifo.is_duplicate(accepted_at_ms, now_ms):
-                return SentMessage(id=message_id, sequence=sequence)
+        before = self._accepted.find(key)
+        if before is not None and fifo.is_duplicate(before.accepted_at_ms, now_ms):
+            return SentMessage(id=before.id, sequence=before.sequence)
         message_id = self._ids.next()
         sequence = _store(queue, new, groups.key_of(new.group), message_id, now_ms)
-        self._accepted.put(key, (message_id, sequence, now_ms))
-        sieve.add(*key, now_ms)
+        self._accepted.add(key, message_id, sequence, now_ms)
         return SentMessage(id=message_id, sequence=sequence)
 
 
@@ -76,9 +66,9 @@ def _id(new: NewMessage, settings: QueueSettings) -> str:
     return fifo.content_id(new.body)
 
 
-def _key(queue: int, group: str | None, dedup_id: str) -> tuple[bytes]:
+def _key(queue: int, group: str | None, dedup_id: str) -> bytes:
     scope = "-" if group is None else f"{len(group)} {group}"
-    return (blake2b(f"{queue} {scope} {dedup_id}".encode(), digest_size=_KEY_BYTES).digest(),)
+    return blake2b(f"{queue} {scope} {dedup_id}".encode(), digest_size=_KEY_BYTES).digest()
 
 
 def _store(queue: Queue, new: NewMessage, group_key: int, message_id: bytes, now_ms: int) -> int:

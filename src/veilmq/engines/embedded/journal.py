@@ -17,8 +17,9 @@ import apsw
 from msgspec.structs import astuple
 
 from veilmq.core.limits import BATCH_ROW_BYTES
+from veilmq.engines.embedded.accepted import Accepted
 from veilmq.engines.embedded.database import Database
-from veilmq.engines.embedded.keyed import KeyedTable
+from veilmq.engines.embedded.keyed import KeyedTable, Staged
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.rows import LaneRow, Lease, MessageRow, QueueRow
 from veilmq.engines.named_sql import load
@@ -56,9 +57,9 @@ class Journal(Database):
         self._leases: list[tuple[Any, ...]] = []
         self._gone: list[tuple[int]] = []
         self._lanes: list[StoredLane] = []
-        self._keyed: list[KeyedTable] = []  # those with something staged
+        self._staged: list[Staged] = []  # the tables with something staged
         self.turns = self._table("turn")
-        self.deduplications = self._table("deduplication")
+        self.accepted = Accepted(connection, changed=self._stage)
         self.attempts = self._table("attempt")
         self.batch_bytes = 0
 
@@ -71,8 +72,8 @@ class Journal(Database):
             changed=self._stage,
         )
 
-    def _stage(self, table: KeyedTable) -> None:
-        self._keyed.append(table)
+    def _stage(self, table: Staged) -> None:
+        self._staged.append(table)
 
     # Staging: nothing here touches the database.
 
@@ -116,11 +117,11 @@ class Journal(Database):
 
     def flush(self) -> None:
         """Write what is staged into the batch's transaction."""
-        if not (self._messages or self._first_leases or self._leases or self._gone or self._keyed):
+        if not (self._messages or self._first_leases or self._leases or self._gone or self._staged):
             return
         connection = self.begin()
-        if self._keyed:
-            self._write_keyed()
+        if self._staged:
+            self._write_staged()
         if self._messages:
             connection.executemany(SQL["insert_message"], self._messages)
             self._messages = []
@@ -135,10 +136,10 @@ class Journal(Database):
             connection.executemany(SQL["delete_lease"], self._gone)
             self._gone = []
 
-    def _write_keyed(self) -> None:
-        for table in self._keyed:
+    def _write_staged(self) -> None:
+        for table in self._staged:
             table.write()
-        self._keyed = []
+        self._staged = []
 
     def finish(self, now_ms: int) -> bool:
         """Write all that the batch changed, and its instant; tell whether there is anything to commit."""
@@ -151,12 +152,17 @@ class Journal(Database):
         self._connection.execute(SQL["put_meta"], (_LAST_INSTANT, now_ms))
         return True
 
+    def commit(self) -> None:
+        """Make the batch durable; see ``Database.commit``."""
+        super().commit()
+        self.accepted.keep()
+
     def roll_back(self) -> None:
         """Forget the batch, staged or written."""
         self._messages, self._first_leases, self._leases, self._gone = [], [], [], []
-        for table in self._keyed:
+        for table in (*self._staged, self.accepted):
             table.forget()
-        self._keyed = []
+        self._staged = []
         self._gave_back = False
         self._untouch()
         if self._connection.in_transaction:

@@ -4,12 +4,22 @@ So a row that changes several times in a batch is written once, and looking one 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import apsw
 
 Key = tuple[int, ...] | tuple[bytes]
 Row = tuple[Any, ...]
+
+
+class Staged(Protocol):
+    """Something with rows that are staged until the journal writes them."""
+
+    def write(self) -> None:
+        """Write what is staged into the open transaction."""
+
+    def forget(self) -> None:
+        """Go back to what was before the batch, which is rolled back."""
 
 
 class KeyedTable:
@@ -24,7 +34,7 @@ class KeyedTable:
         put: str,
         delete: str,
         select: str,
-        changed: Callable[["KeyedTable"], None],
+        changed: Callable[[Staged], None],
     ) -> None:
         """The three are SQL: ``put`` takes a row, the others a key."""
         self._connection = connection

@@ -66,24 +66,25 @@ WHERE message.group_key = ? AND message.position >= ? AND message.position < ?;
 -- name: groups_between
 SELECT position, group_key FROM message WHERE position >= ? AND position < ?;
 
--- name: put_deduplication
-INSERT OR REPLACE INTO deduplication (key, id, sequence, accepted_at_ms) VALUES (?, ?, ?, ?);
+-- name: insert_accepted
+INSERT INTO accepted (number, accepted_at_ms, entries) VALUES (?, ?, ?);
 
--- name: delete_deduplication
-DELETE FROM deduplication WHERE key = ?;
+-- name: all_accepted
+SELECT number, entries FROM accepted ORDER BY number;
 
--- name: deduplication_at
-SELECT id, sequence, accepted_at_ms FROM deduplication WHERE key = ?;
+-- name: accepted_row
+-- The row that has the entry of that number.
+SELECT number, accepted_at_ms, entries FROM accepted WHERE number <= ? ORDER BY number DESC LIMIT 1;
 
--- name: deduplication_keys
-SELECT key FROM deduplication LIMIT ?;
+-- name: old_accepted
+-- Of the first so many rows, those accepted up to an instant.
+SELECT number FROM (SELECT number, accepted_at_ms FROM accepted ORDER BY number LIMIT ?) WHERE accepted_at_ms <= ?;
 
--- name: deduplications_after
--- The end of a slice: so many keys behind one.
-SELECT key FROM deduplication WHERE key > ? ORDER BY key LIMIT 1 OFFSET ?;
+-- name: delete_accepted
+DELETE FROM accepted WHERE number <= ?;
 
--- name: delete_old_deduplications
-DELETE FROM deduplication WHERE key > ? AND key <= ? AND accepted_at_ms <= ?;
+-- name: first_accepted
+SELECT number, accepted_at_ms FROM accepted ORDER BY number LIMIT 1;
 
 -- name: put_attempt
 INSERT OR REPLACE INTO attempt (key, taken, attempted_at_ms) VALUES (?, ?, ?);
