@@ -31,7 +31,7 @@ def _broken(report: Report) -> list[str]:
 def test_a_sound_folder_has_no_findings_and_its_facts(folder: Path) -> None:
     report = examine(folder)
     assert report.ok, _broken(report)
-    assert len(report.findings) == 20
+    assert len(report.findings) == 23
     assert (report.facts["queues"], report.facts["messages"], report.facts["leases"]) == (1, 7, 4)
 
 

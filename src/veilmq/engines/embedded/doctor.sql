@@ -103,3 +103,15 @@ WHERE messages <> (
 
 -- name: nothing was sent after the store's last instant
 SELECT count(*), min(position) FROM message WHERE sent_at_ms > (SELECT value FROM meta WHERE name = 'last_instant_ms');
+
+-- name: every piece is of a stage that is there
+SELECT count(*), min(number) FROM piece WHERE stage NOT IN (SELECT number FROM stage);
+
+-- name: what was decided belongs to a publication, what was not to a writer
+SELECT count(*), min(number) FROM stage
+WHERE CASE WHEN publication IS NULL THEN writer NOT IN (SELECT number FROM writer)
+ELSE publication NOT IN (SELECT number FROM publication) END;
+
+-- name: a stage that waits for a publication has as many messages as it says
+SELECT count(*), min(number) FROM stage WHERE publication IS NULL
+AND messages <> (SELECT coalesce(sum(piece.messages), 0) FROM piece WHERE piece.stage = stage.number);
