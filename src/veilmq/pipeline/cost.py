@@ -1,0 +1,108 @@
+"""Cost: what a visibility timeout costs for each message, in seconds of work (``docs/pipeline.md`` has the formula).
+
+A message whose work takes T is received again each time a timeout ends before T does. With timeouts V1, V2, … of its
+receives (one V for a queue; rising ones where an expiry moves it to the next class), at most M of them,
+
+    C = w · sum over k < M of E[T; T > t_k]   work done in vain
+      + D · P(T > t_M)                        dead letters that were none
+      + d · q · V1                            waiting after a consumer that died
+
+On a server that fences receipts (ours) only the receipt of the latest receive deletes, so t_k is the longest of the
+first k timeouts. On one that lets a late delete act (SQS), t_k is their sum.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from veilmq.core.limits import VISIBILITY_TIMEOUT_S
+from veilmq.pipeline.survival import Tail
+from veilmq.pipeline.tallies import Array
+
+RECEIVES_COUNTED_MAX = 20
+"""Beyond so many receives a message costs no more here, or a queue without dead letters would cost without bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """What is bad about a timeout, in one unit.
+
+    ``work`` (w): a second worked in vain; ``wait`` (d): a second of waiting; ``dead_letter`` (D): a message
+    dead-lettered only because its timeout was too short. ``fenced`` says that only the receipt of the latest receive
+    deletes.
+    """
+
+    work: float = 1.0
+    wait: float = 1.0
+    dead_letter: float = 60.0
+    fenced: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a timeout has to serve: how long work takes, how often a consumer dies at it (q), receives allowed (M).
+
+    ``weight`` is the share of the messages that are of this kind."""
+
+    tail: Tail
+    crash_rate: float
+    receives_max: int
+    weight: float = 1.0
+
+
+def mixed(loads: Sequence[Load]) -> Load:
+    """Return the one load that costs with any timeout what ``loads`` (of equal receives) cost together."""
+    weights = np.array([load.weight for load in loads])
+    shares = weights / weights.sum()
+    return Load(
+        tail=Tail(
+            survival=np.asarray(shares @ np.stack([load.tail.survival for load in loads])),
+            work_s=np.asarray(shares @ np.stack([load.tail.work_s for load in loads])),
+        ),
+        crash_rate=float(shares @ np.array([load.crash_rate for load in loads])),
+        receives_max=loads[0].receives_max,
+        weight=float(weights.sum()),
+    )
+
+
+def candidates_s() -> Array:
+    """Return the timeouts that are compared: whole seconds from 1 s to 12 h, about 2 % apart."""
+    steps = np.geomspace(1.0, float(VISIBILITY_TIMEOUT_S.maximum), 560)
+    return np.unique(np.ceil(steps - 1e-9))
+
+
+def costs(load: Load, timeouts_s: Array, *, prices: Prices, then_s: Sequence[float] = ()) -> Array:
+    """Return the cost for each message, for each of ``timeouts_s`` as the first one, times the weight of the load.
+
+    ``then_s`` are the timeouts after an expiry, one class after the other; the last one, or the first if there is none,
+    stays in force.
+    """
+    receives = min(max(load.receives_max, 1), RECEIVES_COUNTED_MAX)
+    in_force = _in_force(timeouts_s, then_s, receives)
+    reached = np.maximum.accumulate(in_force, axis=0) if prices.fenced else np.cumsum(in_force, axis=0)
+    in_vain = load.tail.work_beyond(reached[:-1]).sum(axis=0)
+    dead = load.tail.beyond(reached[-1])
+    each = prices.work * in_vain + prices.dead_letter * dead + prices.wait * load.crash_rate * timeouts_s
+    return np.asarray(load.weight * each)
+
+
+def cost(load: Load, timeout_s: float, *, prices: Prices, then_s: Sequence[float] = ()) -> float:
+    """Return what the one timeout ``timeout_s`` costs; see ``costs``."""
+    return float(costs(load, np.array([timeout_s], dtype=float), prices=prices, then_s=then_s)[0])
+
+
+def best_s(load: Load, *, prices: Prices) -> tuple[int, float]:
+    """Return the timeout that costs least, and what it costs."""
+    timeouts = candidates_s()
+    each = costs(load, timeouts, prices=prices)
+    best = int(np.argmin(each))
+    return int(timeouts[best]), float(each[best])
+
+
+def _in_force(timeouts_s: Array, then_s: Sequence[float], receives: int) -> Array:
+    """Return the timeout of each receive, a row for each: the first one, those after it, the last repeated."""
+    later = [np.full_like(timeouts_s, each) for each in then_s[: receives - 1]]
+    rows = [timeouts_s, *later]
+    rows += [rows[-1]] * (receives - len(rows))
+    return np.stack(rows)

@@ -1,0 +1,119 @@
+"""Receipts that ended, counted into cells: histograms on a logarithmic scale, which only ever need to be added.
+
+A cell is a queue, a routing key, a day, first receipt or later one, an outcome and a bucket; ``n`` is how many receipts
+fell into it. Each receipt is counted twice, once on each ``axis``: by how long it was ``held``, and by the
+``visibility`` timeout in force. Buckets are 2 % wide, ``floor(ln ms / ln 1.02)``, so that the number of cells has a
+bound that knows nothing of the number of receipts: whatever is shuffled is cells.
+
+**A late delete corrects its expiry without a join.** It is counted on the day of the deadline, as the expiry was; on
+the axis of timeouts it lies in the bucket of the expiry, so one is taken from the other: expired less late is what
+stayed censored.
+"""
+
+import math
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as fn
+
+from veilmq.core.events import Outcome
+
+RATIO = 1.02
+BUCKETS = 1060
+"""More than fourteen days, the longest that a message is kept, have buckets."""
+
+HELD = "held"
+VISIBILITY = "visibility"
+
+DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+
+SUMS = ("n", "extended", "extensions", "extended_held_ms")
+"""The columns of a cell that are added; the last three describe receipts whose timeout was extended on the way."""
+
+DIMENSIONS = ("queue", "key", "day", "first", "outcome", "axis", "bucket")
+
+
+def cells(receipts: DataFrame) -> DataFrame:
+    """Return the cells of ``receipts`` (``closed_receipts.SCHEMA``): their ``DIMENSIONS`` and ``SUMS``."""
+    extended = fn.when(fn.col("extensions") > 0, 1).otherwise(0)
+    entries = receipts.select(
+        "queue",
+        fn.coalesce("key", fn.lit("")).alias("key"),
+        _day(_counted_at_ms()).alias("day"),
+        (fn.col("receive_count") <= 1).alias("first"),
+        "outcome",
+        _bucket(fn.col("held_ms")).alias("held_bucket"),
+        _bucket(fn.col("visibility_ms")).alias("visibility_bucket"),
+        extended.alias("is_extended"),
+        (extended * fn.col("extensions")).alias("its_extensions"),
+        (extended * fn.col("held_ms")).alias("its_held_ms"),
+    )
+    shared = ["queue", "key", "day", "first", "outcome"]
+    sides = [[*shared, "held_bucket"], [*shared, "visibility_bucket"]]
+    counted = entries.groupingSets(sides, *shared, "held_bucket", "visibility_bucket").agg(
+        fn.grouping("held_bucket").alias("by_visibility"),
+        fn.count(fn.lit(1)).alias("n"),
+        fn.sum("is_extended").alias("extended"),
+        fn.sum("its_extensions").alias("extensions"),
+        fn.sum("its_held_ms").alias("extended_held_ms"),
+    )
+    return counted.select(
+        *shared,
+        fn.when(fn.col("by_visibility") == 1, VISIBILITY).otherwise(HELD).alias("axis"),
+        fn.coalesce("held_bucket", "visibility_bucket").alias("bucket"),
+        *SUMS,
+    )
+
+
+def waits(receipts: DataFrame) -> DataFrame:
+    """Return how long messages waited for their first receive: ``queue``, ``hour`` (of the epoch), ``bucket``, ``n``.
+
+    The hour is that of the receive. The highest bucket of an hour is the age of the oldest message that came up in it.
+    """
+    received_ms = fn.unix_millis("received_at")
+    return (
+        receipts.where((fn.col("receive_count") <= 1) & (fn.col("outcome") != Outcome.LATE_DELETED.value))
+        .select(
+            "queue",
+            fn.floor(received_ms / HOUR_MS).cast("int").alias("hour"),
+            _bucket(received_ms - fn.unix_millis("sent_at")).alias("bucket"),
+        )
+        .groupBy("queue", "hour", "bucket")
+        .agg(fn.count(fn.lit(1)).alias("n"))
+    )
+
+
+def merged(parts: DataFrame) -> DataFrame:
+    """Return ``parts``, cells of whatever files, nodes and days, with equal cells added."""
+    return parts.groupBy(*DIMENSIONS).agg(*(fn.sum(name).alias(name) for name in SUMS))
+
+
+def decayed(parts: DataFrame, *, half_life_days: float) -> DataFrame:
+    """Return cells without a ``day``: added with weights that halve every ``half_life_days`` before the latest day."""
+    latest = parts.agg(fn.max("day").alias("latest"))
+    age = fn.datediff("latest", "day")
+    weighted = parts.crossJoin(fn.broadcast(latest)).withColumn("weight", fn.pow(fn.lit(0.5), age / half_life_days))
+    timeless = [name for name in DIMENSIONS if name != "day"]
+    return weighted.groupBy(*timeless).agg(*(fn.sum(fn.col(name) * fn.col("weight")).alias(name) for name in SUMS))
+
+
+def days(parts: DataFrame) -> DataFrame:
+    """Return what each day had: ``queue``, ``day``, ``outcome``, ``n``, the outcomes of all its receipts."""
+    held = parts.where(fn.col("axis") == HELD)
+    return held.groupBy("queue", "day", "outcome").agg(fn.sum("n").alias("n")).orderBy("queue", "day", "outcome")
+
+
+def _bucket(ms: Column) -> Column:
+    bucket = fn.floor(fn.log(fn.greatest(ms, fn.lit(1))) / math.log(RATIO)).cast("int")
+    return fn.least(bucket, fn.lit(BUCKETS - 1))
+
+
+def _counted_at_ms() -> Column:
+    late = fn.col("outcome") == Outcome.LATE_DELETED.value
+    deadline_ms = fn.unix_millis("received_at") + fn.col("visibility_ms")
+    return fn.when(late, deadline_ms).otherwise(fn.unix_millis("closed_at"))
+
+
+def _day(ms: Column) -> Column:
+    """Return the UTC day of ``ms``, whatever the time zone of the session is."""
+    return fn.date_from_unix_date(fn.floor(ms / DAY_MS).cast("int"))

@@ -1,0 +1,155 @@
+"""The job ``route``, its table: which routing keys share a timeout, as a ``core.routing.RoutingTable``.
+
+The file is what the forwarding job routes by, and what a server can apply to each message at its receive.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from veilmq.core.routing import ATTRIBUTE_DEFAULT, RoutingTable, TimeoutClass
+from veilmq.pipeline.cell_store import CellStore
+from veilmq.pipeline.classes import classes_of
+from veilmq.pipeline.cost import Load
+from veilmq.pipeline.failures import PipelineFailed
+from veilmq.pipeline.finding import Finding, finding_of
+from veilmq.pipeline.recommendation import QueueFacts
+from veilmq.pipeline.tallies import KeyTally
+from veilmq.pipeline.tune import DEFAULTS, known
+from veilmq.pipeline.tune_options import TuneOptions
+from veilmq.pipeline.tuning import RENEWALS_IN_TIMEOUT, receives_max_of, whole_of
+
+CLASSES_DEFAULT = 4
+"""Three or four classes get nearly all that one timeout for each key would."""
+
+QUEUE_PATTERN = "{queue}-{class}"
+FIFO = ".fifo"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routed:
+    """A routing table, and what each message costs with it; ``cost_by_count`` with at most 1, 2, … classes."""
+
+    table: RoutingTable
+    cost: float
+    cost_by_count: tuple[float, ...]
+
+
+def route_table(
+    spark: SparkSession,
+    *,
+    state: str,
+    queue: str,
+    path: Path | None = None,
+    classes: int = CLASSES_DEFAULT,
+    attribute: str = ATTRIBUTE_DEFAULT,
+    queue_pattern: str = QUEUE_PATTERN,
+    options: TuneOptions = DEFAULTS,
+    facts: QueueFacts | None = None,
+) -> Routed:
+    """Make the routing table of ``queue`` from the cells that ``tune`` keeps in ``state``; write it to ``path`` as
+    JSON.
+
+    The version is one more than that of the table at ``path``, or the same if nothing else differs. ``queue_pattern``
+    names the queue of each class: ``{queue}`` and ``{class}`` are put in. Raises ``PipelineFailed`` if nothing is
+    known.
+    """
+    tallies = [each for each in known(CellStore(spark, state).cells(), options) if each.queue == queue]
+    found = findings_of(tallies, options=options)
+    made = routed(found, receives_max=receives_max_of(facts, options), classes=classes, options=options)
+    if made is None:
+        raise PipelineFailed(
+            f"too little is known of the queue {queue}: run tune first, when it has worked for a while"
+        )
+    table = msgspec.structs.replace(
+        made.table, attribute=attribute, classes=_named(made.table.classes, queue, queue_pattern)
+    )
+    return Routed(
+        table=table if path is None else _written(path, table), cost=made.cost, cost_by_count=made.cost_by_count
+    )
+
+
+def findings_of(tallies: list[KeyTally], *, options: TuneOptions) -> dict[str, Finding]:
+    """Return what is found about each key of one queue."""
+    whole = whole_of("", tallies).first
+    return {each.key: finding_of(each.first, options=options, queue=whole) for each in tallies}
+
+
+def routed(found: Mapping[str, Finding], *, receives_max: int, classes: int, options: TuneOptions) -> Routed | None:
+    """Return the table of the keys in ``found``; ``None`` when nothing is known of any of them.
+
+    Keys that say nothing for themselves, like keys that are not listed, belong to the longest class: it is dear to
+    take a timeout that is too short. Keys whose consumers renew take the first class that leaves room for three
+    renewals.
+    """
+    loads = _loads(found, receives_max=receives_max, options=options)
+    if not loads:
+        return None
+    by_count = [classes_of([*loads.values()], count, prices=options.prices) for count in range(1, classes + 1)]
+    best = min(by_count, key=lambda each: each.cost)
+    last = len(best.timeouts_s) - 1
+    keys = dict(zip(loads, best.members, strict=True))
+    keys |= {
+        key: next((index for index, each in enumerate(best.timeouts_s) if each >= least_s), last)
+        for key, least_s in _renewing(found).items()
+    }
+    table = RoutingTable(
+        version=1,
+        classes=tuple(
+            TimeoutClass(name=f"class-{number}", visibility_timeout_s=timeout_s)
+            for number, timeout_s in enumerate(best.timeouts_s, start=1)
+        ),
+        keys=dict(sorted((key, index) for key, index in keys.items() if key)),
+        default=last,
+    )
+    return Routed(table=table, cost=best.cost, cost_by_count=tuple(each.cost for each in by_count))
+
+
+def _loads(found: Mapping[str, Finding], *, receives_max: int, options: TuneOptions) -> dict[str, Load]:
+    """Return the load of each key whose curve is known far enough, weighted by its share of the messages."""
+    useful = {
+        key: each
+        for key, each in found.items()
+        if each.renewal_s is None and each.curve.quantile_s(options.quantile) is not None
+    }
+    total = sum(each.first.receipts for each in useful.values())
+    return {
+        key: each.load(receives_max=receives_max, weight=each.first.receipts / total) for key, each in useful.items()
+    }
+
+
+def _renewing(found: Mapping[str, Finding]) -> dict[str, int]:
+    """Return the least timeout of each key whose consumers renew."""
+    return {
+        key: math.ceil(RENEWALS_IN_TIMEOUT * each.renewal_s)
+        for key, each in found.items()
+        if each.renewal_s is not None
+    }
+
+
+def _named(classes: Iterable[TimeoutClass], queue: str, pattern: str) -> tuple[TimeoutClass, ...]:
+    """Return the classes with the names of their queues; those of a FIFO queue are FIFO queues."""
+    stem, ending = queue.removesuffix(FIFO), FIFO if queue.endswith(FIFO) else ""
+    return tuple(
+        msgspec.structs.replace(each, queue=pattern.replace("{queue}", stem).replace("{class}", each.name) + ending)
+        for each in classes
+    )
+
+
+def _written(path: Path, table: RoutingTable) -> RoutingTable:
+    """Write ``table`` with its version, whole or not at all, and return it."""
+    if path.exists():
+        before = msgspec.json.decode(path.read_bytes(), type=RoutingTable)
+        table = msgspec.structs.replace(table, version=before.version)
+        if table == before:
+            return before
+        table = msgspec.structs.replace(table, version=before.version + 1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    part.write_bytes(msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n")
+    part.replace(path)
+    return table

@@ -1,0 +1,59 @@
+"""The job ``tune``: event log → cells → a recommended timeout for each queue and routing key.
+
+It is incremental and may be repeated at any time: only files that are new are read, and the recommendations of the same
+cells are the same.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from veilmq.pipeline.cell_store import CellStore
+from veilmq.pipeline.histograms import decayed
+from veilmq.pipeline.recommendation import QueueFacts, Recommendation
+from veilmq.pipeline.recommendation_table import SCHEMA, rows_of
+from veilmq.pipeline.tallies import KeyTally, tallies
+from veilmq.pipeline.tune_options import TuneOptions
+from veilmq.pipeline.tuning import recommendations
+
+DEFAULTS = TuneOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The outcome of a run: how many files were new, and the recommendations, each queue before its keys."""
+
+    files: int
+    recommendations: tuple[Recommendation, ...]
+
+
+def tune(
+    spark: SparkSession,
+    *,
+    events: str,
+    state: str,
+    options: TuneOptions = DEFAULTS,
+    facts: Mapping[str, QueueFacts] | None = None,
+) -> Tuned:
+    """Count what is new under ``events`` (the table ``receipt_closed``) into ``state``, and recommend timeouts.
+
+    Both are folders, or URLs that Spark reads and writes. The recommendations are also written to
+    ``<state>/recommendations``, in Parquet. ``facts`` says what the queues are set to (``applying.facts_of`` asks
+    them); without it the timeout in use is taken from the log.
+    """
+    store = CellStore(spark, state)
+    counted = store.count(events)
+    found = tuple(recommendations(known(store.cells(), options), options=options, facts=facts or {}))
+    table(spark, found).coalesce(1).write.mode("overwrite").parquet(f"{state.rstrip('/')}/recommendations")
+    return Tuned(files=counted.files, recommendations=found)
+
+
+def known(cells: DataFrame, options: TuneOptions) -> list[KeyTally]:
+    """Return the tallies of each queue and key in ``cells``, older days weighing less."""
+    return list(tallies(decayed(cells, half_life_days=options.half_life_days).toPandas()))
+
+
+def table(spark: SparkSession, found: tuple[Recommendation, ...]) -> DataFrame:
+    """Return the recommendations as rows; ``recommendation_table.SCHEMA`` has the columns."""
+    return spark.createDataFrame(rows_of(found), SCHEMA)
