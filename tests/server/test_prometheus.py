@@ -1,7 +1,25 @@
 """The exposition of one snapshot."""
 
+from typing import Any
+
+from veilmq.core.events import EventCounts
 from veilmq.server.metrics import Metrics
 from veilmq.server.prometheus import Snapshot, exposition
+
+
+def lines(**parts: Any) -> list[str]:
+    """Return the text of a snapshot of a server at rest, but for `parts`."""
+    rest = {
+        "metrics": Metrics(),
+        "queues": [],
+        "queues_in_all": 0,
+        "now_ms": 0,
+        "parked_polls": 0,
+        "open_connections": 0,
+        "events": EventCounts(recorded=0, exported=0, dropped=0),
+        "event_export_failures": 0,
+    }
+    return exposition(Snapshot(**(rest | parts))).decode().splitlines()
 
 
 def test_the_sum_of_a_histogram_is_that_of_the_durations() -> None:
@@ -10,12 +28,20 @@ def test_the_sum_of_a_histogram_is_that_of_the_durations() -> None:
     metrics.count("SendMessage", "OK", 1.5)
     metrics.count("SendMessage", "OK", 0.25)
     metrics.count("SendMessage", "InternalFailure", 3.0)
-    snapshot = Snapshot(
-        metrics=metrics.copy(), queues=[], queues_in_all=0, now_ms=0, parked_polls=0, open_connections=0
-    )
+    copied = metrics.copy()
     metrics.count("SendMessage", "OK", 9.0)  # not in the copy
-    lines = exposition(snapshot).decode().splitlines()
+    told = lines(metrics=copied)
     name = "veilmq_request_duration_seconds"
-    assert f'{name}_sum{{action="SendMessage",code="OK"}} 1.75' in lines
-    assert f'{name}_count{{action="SendMessage",code="OK"}} 2.0' in lines
-    assert f'{name}_sum{{action="SendMessage",code="InternalFailure"}} 3.0' in lines
+    assert f'{name}_sum{{action="SendMessage",code="OK"}} 1.75' in told
+    assert f'{name}_count{{action="SendMessage",code="OK"}} 2.0' in told
+    assert f'{name}_sum{{action="SendMessage",code="InternalFailure"}} 3.0' in told
+
+
+def test_the_event_log_is_told_of() -> None:
+    """What waits is what was recorded and not exported."""
+    told = lines(events=EventCounts(recorded=10, exported=7, dropped=2), event_export_failures=1)
+    assert "veilmq_events_recorded_total 10.0" in told
+    assert "veilmq_events_exported_total 7.0" in told
+    assert "veilmq_events_dropped_total 2.0" in told
+    assert "veilmq_events_waiting 3.0" in told
+    assert "veilmq_event_export_failures_total 1.0" in told

@@ -17,6 +17,7 @@ from veilmq.cli.claims_evict import evict
 from veilmq.cli.claims_list import list_sources
 from veilmq.cli.claims_release import release
 from veilmq.cli.doctor import doctor
+from veilmq.cli.events_flush import flush
 from veilmq.cli.failures import CommandFailed, UsageError
 from veilmq.cli.queue_cancel_redrive import cancel_redrive
 from veilmq.cli.queue_create import create
@@ -65,6 +66,7 @@ def build() -> App:
     )
     app.command(serve)
     app.command(_queue())
+    app.command(_events())
     app.command(send)
     app.command(receive)
     app.command(_claims())
@@ -94,6 +96,12 @@ def _claims() -> App:
     claims.command(evict)
     claims.command(close)
     return claims
+
+
+def _events() -> App:
+    events = App(name="events", help="The event log.")
+    events.command(flush)
+    return events
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

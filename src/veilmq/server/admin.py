@@ -1,8 +1,9 @@
 """The second port: health for whoever starts and stops servers, metrics for whoever watches them.
 
 ``/health/live`` answers while the event loop turns; ``/health/ready`` says whether requests should be sent here, and
-if not, why; ``/metrics`` is for Prometheus. Starlette on Uvicorn, in the same event loop as the queues, which are not
-held up: queues are counted a few at a time, and the text of the metrics is made in another thread, one at a time.
+if not, why; ``/metrics`` is for Prometheus; ``/events/flush`` has the event log exported now. Starlette on Uvicorn, in
+the same event loop as the queues, which are not held up: queues are counted a few at a time, and the text of the
+metrics is made in another thread, one at a time.
 """
 
 import asyncio
@@ -15,13 +16,17 @@ from typing import Protocol
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from veilmq.core.events import CountEvents
 from veilmq.core.ports import Clock, Engine
+from veilmq.engines.execute import execute
+from veilmq.events.failures import EventsError
 from veilmq.server.admin_guard import AdminGuard
 from veilmq.server.admin_server import serving
 from veilmq.server.connections import Connections
+from veilmq.server.event_exports import EventExports
 from veilmq.server.listener import is_loopback
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
@@ -31,6 +36,7 @@ from veilmq.server.shutdown import Shutdown
 
 DRAINING = "The server is draining: it is about to stop."
 FAILED = "The store has failed; the process is about to end, and recovers when it is started again."
+NO_EXPORT = "This server exports no events: start it with --events-to."
 FULL = "The store is full: sends are refused until disk space is freed or queues are drained."
 
 
@@ -53,14 +59,22 @@ class Admin:
     """The operator's pages of one server."""
 
     def __init__(
-        self, *, engine: Store, clock: Clock, polls: LongPolls, connections: Connections, metrics: Metrics
+        self,
+        *,
+        engine: Store,
+        clock: Clock,
+        polls: LongPolls,
+        connections: Connections,
+        metrics: Metrics,
+        exports: EventExports | None = None,
     ) -> None:
-        """Look at these; nothing is changed."""
+        """Look at these; nothing is changed, but that ``exports`` may be asked to hurry."""
         self._engine = engine
         self._clock = clock
         self._polls = polls
         self._connections = connections
         self._metrics = metrics
+        self._exports = exports
         self._counts = QueueCountBook(engine)
         self._showing = asyncio.Lock()
         self.app = Starlette(
@@ -68,6 +82,7 @@ class Admin:
                 Route("/health/live", self._live),
                 Route("/health/ready", self._ready),
                 Route("/metrics", self._show_metrics),
+                Route("/events/flush", self._flush_events, methods=["POST"]),
             ]
         )
 
@@ -101,6 +116,15 @@ class Admin:
             return PlainTextResponse("\n".join(obstacles) + "\n", status_code=503)
         return PlainTextResponse("ready\n")
 
+    async def _flush_events(self, request: Request) -> Response:
+        if self._exports is None:
+            return PlainTextResponse(NO_EXPORT + "\n", status_code=409)
+        try:
+            counts = await self._exports.flush()
+        except EventsError as error:
+            return PlainTextResponse(f"{error}\n", status_code=503)
+        return JSONResponse({"exported": counts.exported, "waiting": counts.waiting, "dropped": counts.dropped})
+
     async def _show_metrics(self, request: Request) -> Response:
         async with self._showing:
             names = self._engine.queues()
@@ -112,6 +136,8 @@ class Admin:
                 now_ms=self._clock.now_ms(),
                 parked_polls=self._polls.parked,
                 open_connections=len(self._connections),
+                events=await execute(self._engine, CountEvents()),
+                event_export_failures=0 if self._exports is None else self._exports.failures,
             )
             text = await asyncio.to_thread(exposition, snapshot)
         return Response(text, media_type=CONTENT_TYPE_LATEST)

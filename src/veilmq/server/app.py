@@ -23,10 +23,12 @@ from typing import TextIO
 from veilmq.core.ports import Clock
 from veilmq.engines.clock import SystemClock, wall_s
 from veilmq.engines.embedded import EmbeddedEngine, EngineOptions, FolderError
+from veilmq.events.failures import EventsError
 from veilmq.server import security
 from veilmq.server.admin import Admin
 from veilmq.server.connections import Connections
 from veilmq.server.dispatch import Dispatcher
+from veilmq.server.event_exports import exports, log_of, place_of
 from veilmq.server.event_loop import loop_factory
 from veilmq.server.listener import BindError, authority, bind, close, url
 from veilmq.server.longpoll import LongPolls
@@ -67,11 +69,12 @@ async def serve(
 ) -> None:
     """Serve until SIGTERM, SIGINT or ``Bound.stop``; ``ready`` is called once clients can connect.
 
-    ``wall_s`` is what signatures are compared with, in seconds. Raises ``FolderError``, ``BindError``, one of
-    ``security.ERRORS``, and ``StoreFailedError`` when the store failed.
+    ``wall_s`` is what signatures are compared with, in seconds. Raises ``FolderError``, ``BindError``, ``EventsError``,
+    one of ``security.ERRORS``, and ``StoreFailedError`` when the store failed.
     """
     clock = clock or SystemClock()
     guard = secure(settings, wall_s=wall_s)
+    events_to = place_of(settings)
     shutdown = Shutdown(grace_s=settings.drain_s_max)
     async with AsyncExitStack() as closing:
         closing.enter_context(shutdown.on_signals())
@@ -85,7 +88,8 @@ async def serve(
         polls, metrics = LongPolls(engine=engine, clock=clock), Metrics()
         dispatcher = _dispatcher(settings, guard, polls=polls, metrics=metrics, address=authority(listeners[0]))
         connections = Connections(handler=dispatcher.handle, refused=dispatcher.count_refused)
-        admin = Admin(engine=engine, clock=clock, polls=polls, connections=connections, metrics=metrics)
+        events = exports(settings, events_to, engine=engine, clock=clock)
+        admin = Admin(engine=engine, clock=clock, polls=polls, connections=connections, metrics=metrics, exports=events)
         await closing.enter_async_context(
             admin.serving(admin_listeners, host=settings.admin_host, shutdown=shutdown, tls=guard.context)
         )
@@ -102,11 +106,15 @@ async def serve(
             reload=guard.reload,
             signed=guard.authentication is not None,
         )
+        if events is not None:
+            events.start()
         await _until_the_end(bound, shutdown, ready=ready)
         for acceptor in acceptors:
             acceptor.close()
         polls.close()
         await shutdown.let_finish(connections.drain(), cut=connections.abort)
+        if events is not None:
+            await shutdown.let_finish(events.close(), cut=events.stop)
     if shutdown.failure is not None:
         raise StoreFailedError(f"The store has failed: {shutdown.failure}") from shutdown.failure
     log.info("stopped")
@@ -120,7 +128,7 @@ def run(settings: ServerSettings, *, stream: TextIO | None = None) -> int:
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(serve(settings, ready=lambda bound: announce(bound, stream)))
-    except (FolderError, BindError, *security.ERRORS) as error:
+    except (FolderError, BindError, EventsError, *security.ERRORS) as error:
         sys.stderr.write(f"veilmq: {error}\n")
         return 1
     except StoreFailedError as error:
@@ -229,4 +237,7 @@ def engine_options(settings: ServerSettings) -> EngineOptions:
         fifo_in_flight_max=settings.fifo_in_flight_max,
         purge_pause_s=settings.purge_pause_s,
         queue_name_pause_s=settings.queue_name_pause_s,
+        event_log=log_of(settings),
+        routing_attribute=settings.routing_attribute,
+        events_waiting_max=settings.events_waiting_max,
     )

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from veilmq.core.events import EventCounts
 from veilmq.core.limits import SECOND_MS
 from veilmq.server.metrics import LATENCY_BOUNDS_S, Metrics
 from veilmq.server.queue_counts import Counted
@@ -27,6 +28,8 @@ class Snapshot:
     now_ms: int
     parked_polls: int
     open_connections: int
+    events: EventCounts
+    event_export_failures: int
 
 
 def exposition(snapshot: Snapshot) -> bytes:
@@ -45,6 +48,7 @@ class _SnapshotCollector(Collector):
         yield from _requests(self._snapshot.metrics)
         yield from _queues(self._snapshot)
         yield from _claims(self._snapshot)
+        yield from _events(self._snapshot)
         yield _gauge("queues", "Queues that there are.", self._snapshot.queues_in_all)
         yield _gauge("long_polls_parked", "Receives and claims that wait for a message.", self._snapshot.parked_polls)
         yield _gauge("connections_open", "Connections of clients.", self._snapshot.open_connections)
@@ -95,6 +99,19 @@ def _claims(snapshot: Snapshot) -> Iterator[Metric]:
         messages.add_metric([queue], held.messages)
         oldest.add_metric([queue], max(0, snapshot.now_ms - bound_at_ms) / SECOND_MS)
     yield from (claims, messages, oldest)
+
+
+def _events(snapshot: Snapshot) -> Iterator[Metric]:
+    counts = snapshot.events
+    yield _counter("events_recorded", "Events that the event log of this store has had.", counts.recorded)
+    yield _counter("events_exported", "Events that were exported from it.", counts.exported)
+    yield _counter("events_dropped", "Events that there was no room for.", counts.dropped)
+    yield _counter("event_export_failures", "Exports that failed; another try follows.", snapshot.event_export_failures)
+    yield _gauge("events_waiting", "Events that wait to be exported.", counts.waiting)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"{_NAMESPACE}_{name}", text, value=value)
 
 
 def _family(name: str, text: str) -> GaugeMetricFamily:

@@ -121,6 +121,22 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A folder, or the URL of one elsewhere; whether it can be used is seen when it is."""
+
+    placeholder: str = "URL"
+    allowed: str = "the path of a folder, or a URL"
+
+    def read(self, raw: object) -> str | None:
+        """Take text, or ``None`` (no place, from a program alone: no source can say it)."""
+        if raw is None:
+            return None
+        if not isinstance(raw, str) or not raw or not raw.isprintable():
+            raise ValueError(self.allowed)
+        return raw
+
+
+@dataclass(frozen=True, slots=True)
 class File(Folder):
     """The path of a file that must be there when the server starts; read as a folder's is."""
 

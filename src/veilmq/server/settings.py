@@ -12,7 +12,8 @@ from typing import Any, cast
 
 from veilmq.core import limits
 from veilmq.core.limits import Range
-from veilmq.server.setting_kinds import Choice, File, Folder, Kind, SettingValue, Switch, Text, WholeNumber
+from veilmq.core.routing import ATTRIBUTE_DEFAULT
+from veilmq.server.setting_kinds import Choice, File, Folder, Kind, Place, SettingValue, Switch, Text, WholeNumber
 
 ENVIRONMENT_PREFIX = "VEILMQ_"
 
@@ -25,6 +26,12 @@ _REGION = Text(
 )
 _ACCOUNT = Text(pattern=r"[0-9]{12}", allowed="12 digits, as text", placeholder="DIGITS")
 _DATA = Path("veilmq-data")
+_EVENT_LOG = Choice(values=("auto", "off", "closed"), placeholder="WHAT")
+_ATTRIBUTE = Text(
+    pattern=r"[A-Za-z0-9_.-]{1,256}",
+    allowed="1 to 256 letters, digits, hyphens, underscores and dots",
+    placeholder="NAME",
+)
 _LOG_LEVEL = Choice(values=("debug", "info", "warning", "error"), placeholder="LEVEL")
 
 
@@ -117,6 +124,27 @@ class ServerSettings:
         "Seconds before the name of a deleted queue can be used again; 0 for no pause.",
         minimum=0,
         maximum=86_400,
+    )
+    event_log: str = _setting(
+        "auto",
+        _EVENT_LOG,
+        "What the event log has of queues that do not say it; auto: closed with events_to, else off.",
+    )
+    events_to: str | None = _setting(None, Place(), "Where the event log is exported to, as Parquet files.")
+    events_period_s: int = _number(
+        60, "Seconds between two exports of the event log, at most.", minimum=1, maximum=86_400
+    )
+    events_per_file: int = _number(
+        250_000, "Events that are exported at once, without waiting for the period.", minimum=1, maximum=5_000_000
+    )
+    events_waiting_max: int = _number(
+        limits.EVENTS_WAITING_MAX,
+        "Events that may wait to be exported; while so many do, new ones are dropped.",
+        minimum=1,
+        maximum=1_000_000_000,
+    )
+    routing_attribute: str = _setting(
+        ATTRIBUTE_DEFAULT, _ATTRIBUTE, "Message attribute whose text says what kind of work a message is."
     )
 
     def __post_init__(self) -> None:

@@ -188,6 +188,15 @@ class QueueLog:
                 events.remember(row)
             lease.log = held.begun(len(chosen), place, waited_ms)
 
+    def claimed(self, chosen: Sequence[tuple[MessageRow, Lease, object]]) -> None:
+        """Take note of messages that are about to be claimed: that ends their earlier receipts, and issues none."""
+        events = self._log
+        for row, lease, _ in chosen:
+            if held.is_open(lease.log):
+                events.remember(row)
+                self._expire(lease, events.facts(row.position), lease.visible_at_ms)
+            lease.log = 0
+
     def deleted(self, lease: Lease) -> None:
         """Take note of a message that is about to be deleted by its receipt, in time or late."""
         if not held.is_open(lease.log):
@@ -283,7 +292,8 @@ class QueueLog:
         end_ms = self._ended_at_ms if self._ended_at_ms is not None else since_ms + self._retention_ms
         facts = (message_id, sent_at_ms, properties, size, lease.group_key)
         received_at_ms = lease.received_at_ms + held.read(lease.log).waited_ms
-        event = self._event(lease, facts, max(received_at_ms, min(lease.visible_at_ms, end_ms)), _EXPIRED)
+        lease.visible_at_ms = max(received_at_ms, min(lease.visible_at_ms, end_ms))
+        event = self._event(lease, facts, lease.visible_at_ms, _EXPIRED)
         self._log.staged.append(event)
         return event
 

@@ -1,0 +1,111 @@
+"""Where exported files go: a folder of this machine, or whatever pyarrow or fsspec has a name for.
+
+A file appears at once or not at all: it is written under a name that readers of tables pass over, and renamed. On a
+local disk both are synced before ``put`` returns, since the store forgets the events afterwards. The same file put
+again replaces the one that is there.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from pyarrow import ArrowException, fs, parquet
+
+from veilmq.events.failures import EventsError
+from veilmq.events.parquet import COMPRESSION, DELTA_ENCODED, DICTIONARY_ENCODED
+
+_PASSED_OVER = "_"  # the first letter of names that Spark and pyarrow do not read
+
+
+class Target:
+    """One place: ``filesystem`` is one of ``pyarrow.fs``, ``root`` a path in it."""
+
+    def __init__(self, filesystem: Any, root: str, *, local: bool) -> None:
+        """Use ``open_target``."""
+        self._filesystem = filesystem
+        self.root = root.rstrip("/")
+        self._local = local
+
+    def put(self, folder: str, name: str, table: Any) -> None:
+        """Write ``table`` as the Parquet file ``name`` in ``folder``, a path below the root."""
+        where = f"{self.root}/{folder}"
+        temporary, path = f"{where}/{_PASSED_OVER}{name}.tmp", f"{where}/{name}"
+        self._filesystem.create_dir(where, recursive=True)
+        self.write(temporary, table)
+        self.rename(temporary, path)
+        if self._local:
+            self._sync_folders(where)
+
+    def write(self, path: str, table: Any) -> None:
+        """Write ``table`` whole, and see that it is on the disk where there is one."""
+        with self._filesystem.open_output_stream(path) as stream:
+            parquet.write_table(
+                table,
+                stream,
+                compression=COMPRESSION,
+                use_dictionary=list(DICTIONARY_ENCODED),
+                column_encoding=dict.fromkeys(DELTA_ENCODED, "DELTA_BINARY_PACKED"),
+            )
+        if self._local:
+            _sync(path)
+
+    def rename(self, temporary: str, path: str) -> None:
+        """Give a written file its name."""
+        self._filesystem.move(temporary, path)
+
+    def _sync_folders(self, folder: str) -> None:
+        """Sync the folder of a new file, and those above it, which may be new too, up to the root's own."""
+        above = Path(self.root).parent
+        for each in (Path(folder), *Path(folder).parents):
+            _sync(str(each))
+            if each == above:
+                return
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def open_target(place: str) -> Target:
+    """Return the target that ``place`` names: a folder, made if need be, or a URL. Raises ``EventsError``."""
+    if "://" not in place or place.startswith("file://"):
+        return _local(place.removeprefix("file://"), fs.LocalFileSystem())
+    return _remote(place)
+
+
+def _local(place: str, filesystem: Any) -> Target:
+    folder = Path(place).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EventsError(f"The folder {folder} for events (--events-to) cannot be made: {error.strerror}.") from error
+    if not os.access(folder, os.W_OK):
+        raise EventsError(f"The folder {folder} for events (--events-to) cannot be written; change its rights.")
+    return Target(filesystem, str(folder), local=True)
+
+
+def _remote(url: str) -> Target:
+    try:
+        return Target(*fs.FileSystem.from_uri(url), local=False)
+    except (ArrowException, OSError, ValueError) as refused:
+        handler, root = _of_fsspec(url, refused)
+        return Target(fs.PyFileSystem(handler), root, local=False)
+
+
+def _of_fsspec(url: str, refused: Exception) -> tuple[Any, str]:
+    """Return what fsspec makes of a URL that pyarrow does not know."""
+    try:
+        from fsspec.core import url_to_fs  # noqa: PLC0415 (only some targets need it)
+    except ModuleNotFoundError as error:
+        raise EventsError(
+            f"{url} (--events-to) is no URL of pyarrow ({refused}), and fsspec is missing: pip install fsspec"
+        ) from error
+    try:
+        filesystem, root = url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise EventsError(f"{url} (--events-to) cannot be used: {error}") from error
+    return fs.FSSpecHandler(filesystem), root
