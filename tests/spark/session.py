@@ -1,11 +1,14 @@
 """The one Spark session of a test process, in local mode."""
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+ROOT = Path(__file__).resolve().parents[2]
 CONFIGURATION = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -21,6 +24,8 @@ CONFIGURATION = {
 @contextmanager
 def session(folder: Path, *, master: str = "local[2]") -> Iterator[SparkSession]:
     """Run Spark inside the context; what it writes for itself goes to `folder`."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # the workers' Python; left to itself Spark takes any python3
+    os.environ["PYTHONPATH"] = str(ROOT)  # where the workers find `tests`
     builder = SparkSession.builder.master(master).appName("veilmq tests")
     folders = {"spark.local.dir": str(folder / "local"), "spark.sql.warehouse.dir": str(folder / "warehouse")}
     for name, value in (CONFIGURATION | folders).items():

@@ -18,7 +18,7 @@ class OptionWrong(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What the text of an option may be: ``read`` makes a value of it or raises ``ValueError``; ``says`` is in words."""
+    """What the text of an option may be: ``read`` makes a value of it or raises ``ValueError``; ``says`` is words."""
 
     read: Callable[[str], Any]
     says: str

@@ -1,0 +1,112 @@
+"""The source with accidents that happen at a chosen moment: what the crash matrix runs instead of `format("veilmq")`.
+
+Option `accident` is `POINT:NUMBER:WHAT`. The point is `claimed` (the number is bound, Spark does not know it yet) or
+`reading` (a task has handed on the first part of a shard of it). What happens: `kill-driver` (SIGKILL to the JVM and to
+the program that started it), `kill-server` (option `serverpid`) or `fail` (an exception, once; option `once` names the
+file that remembers it).
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import StructType
+
+from veilmq.spark.datasource import VeilmqDataSource
+from veilmq.spark.shards import ShardPartition
+from veilmq.spark.source_options import SourceOptions
+from veilmq.spark.stream_reader import ClaimsStreamReader
+
+CLAIMED = "claimed"
+READING = "reading"
+OWN_OPTIONS = ("accident", "serverpid", "once")
+
+
+class Provoked(Exception):
+    """A task that fails on purpose."""
+
+
+class ProvokedSource(VeilmqDataSource):
+    """`format("provoked")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "provoked"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Return the reader that has the accident; without one it is the real one."""
+        if not self.options.get("accident"):
+            return super().streamReader(schema)
+        given = {name.lower(): text for name, text in self.options.items()}
+        own = {name: given.pop(name, "") for name in OWN_OPTIONS}
+        return ProvokedReader(SourceOptions.of(given), own)
+
+
+class ProvokedReader(ClaimsStreamReader):
+    """The real reader, and the accident."""
+
+    def __init__(self, options: SourceOptions, own: Mapping[str, str]) -> None:
+        """`own` are the options of the accident."""
+        super().__init__(options)
+        self._own = own
+
+    def __reduce__(self) -> Any:
+        """Pickle the options alone."""
+        return ProvokedReader, (self._options, self._own)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Claim, and then perhaps not live to tell."""
+        end = super().latestOffset(start, limit)
+        if end != start:
+            self._pass(CLAIMED, end["n"])
+        return end
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Read, and perhaps not to the end."""
+        assert isinstance(partition, ShardPartition)
+        for count, batch in enumerate(super().read(partition)):
+            yield batch.slice(0, 1)
+            if not count and not partition.shard:
+                self._pass(READING, partition.number)
+            yield batch.slice(1)
+
+    def _pass(self, point: str, number: int) -> None:
+        where, _, rest = self._own["accident"].partition(":")
+        when, _, what = rest.partition(":")
+        if where == point and when == str(number):
+            ACCIDENTS[what](self._own)
+
+
+def kill_driver(own: Mapping[str, str]) -> None:
+    """End the driver of which this is a worker, with everything below it, as a machine that loses its power would."""
+    ancestors = psutil.Process().parents()
+    java = next(index for index, process in enumerate(ancestors) if "java" in process.name())
+    for process in (ancestors[java], ancestors[java + 1]):
+        process.kill()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _kill_server(own: Mapping[str, str]) -> None:
+    process = psutil.Process(int(own["serverpid"]))
+    process.kill()
+
+
+def _fail(own: Mapping[str, str]) -> None:
+    try:
+        Path(own["once"]).touch(exist_ok=False)
+    except FileExistsError:
+        return
+    raise Provoked
+
+
+ACCIDENTS: dict[str, Callable[[Mapping[str, str]], None]] = {
+    "kill-driver": kill_driver,
+    "kill-server": _kill_server,
+    "fail": _fail,
+}

@@ -1,0 +1,112 @@
+"""One streaming query from a queue into a folder, in which a batch is kept once: whole, and never again.
+
+`python -m tests.spark.stream PLAN` runs it as a program of its own, to be killed; PLAN is JSON, the fields of `Stream`.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.spark.provoked import ProvokedSource
+from tests.spark.session import session
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """A query. `folder` has its checkpoint and its output.
+
+    After batch `kill_after` is kept the driver kills itself, after `fail_after` the query fails.
+    """
+
+    endpoint: str
+    queue: str
+    folder: str
+    options: dict[str, str] = field(default_factory=dict)
+    write_options: dict[str, str] = field(default_factory=dict)
+    available_now: bool = True
+    kill_after: int | None = None
+    fail_after: int | None = None
+    master: str = "local[2]"
+
+    def start(self, spark: SparkSession) -> StreamingQuery:
+        """Start it."""
+        spark.dataSource.register(ProvokedSource)
+        out = Path(self.folder) / "out"
+        out.mkdir(parents=True, exist_ok=True)
+        reader = spark.readStream.format("provoked").options(endpoint=self.endpoint, queue=self.queue, **self.options)
+        writer = reader.load().writeStream.foreachBatch(KeptOnce(out, self.kill_after, self.fail_after))
+        writer = writer.options(checkpointLocation=str(Path(self.folder) / "checkpoint"), **self.write_options)
+        return (writer.trigger(availableNow=True) if self.available_now else writer).start()
+
+    def run(self, spark: SparkSession) -> StreamingQuery:
+        """Run it to its end; raises what it fails with."""
+        query = self.start(spark)
+        try:
+            assert query.awaitTermination(PATIENCE_S), "the query does not end"
+        finally:
+            query.stop()
+        return query
+
+    def program(self) -> subprocess.Popen[bytes]:
+        """Start it as a program of its own."""
+        log = Path(self.folder).with_suffix(f".{os.urandom(2).hex()}.log")
+        with log.open("wb") as output:
+            command = [sys.executable, "-m", "tests.spark.stream", json.dumps(dataclasses.asdict(self))]
+            return subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
+
+
+class KeptOnce:
+    """A sink that keeps each batch once: it is whole when it is there, and then passed over."""
+
+    def __init__(self, out: Path, kill_after: int | None, fail_after: int | None) -> None:
+        """Keep in `out`."""
+        self._out = out
+        self._kill_after = kill_after
+        self._fail_after = fail_after
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        """Keep a batch."""
+        place = self._out / str(number)
+        if not place.exists():
+            making = tempfile.mkdtemp(dir=self._out.parent, prefix="making-")
+            batch.write.mode("overwrite").parquet(making)
+            Path(making).rename(place)
+        assert number != self._fail_after, "fails on purpose"
+        if number == self._kill_after:
+            os.kill(batch.sparkSession.sparkContext._gateway.proc.pid, signal.SIGKILL)  # type: ignore[union-attr]
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kept(folder: Path, column: str = "body") -> list[str]:
+    """Return the values of `column` of everything that the stream of `folder` has kept."""
+    files = sorted((folder / "out").glob("*/*.parquet"))
+    return [value for file in files for value in pq.read_table(file, columns=[column])[column].to_pylist()]
+
+
+def main() -> None:
+    """Run the plan of the command line."""
+    stream = Stream(**json.loads(sys.argv[1]))
+    folder = Path(tempfile.mkdtemp(dir=stream.folder, prefix="spark-"))
+    try:
+        with session(folder, master=stream.master) as spark:
+            stream.run(spark)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Options: one table is read, checked and documented."""
+
+import re
+
+import pytest
+
+from veilmq.spark.options import OptionWrong
+from veilmq.spark.source_options import OPTIONS, SourceOptions
+
+SPARK_REDACTS = re.compile("(?i)secret|password|token|access[.]?key")
+"""The default of `spark.redaction.regex` (Spark 4.3.0, `SparkConf`)."""
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "VEILMQ_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_queue_is_enough() -> None:
+    options = SourceOptions.of({"queue": "orders"})
+    assert (options.connection.queue, options.connection.endpoint) == ("orders", "http://127.0.0.1:9324")
+    assert (options.mode, options.lease_s, options.hold_s, options.wait_s) == ("claims", 60, None, 20)
+    assert options.connection.key is None
+
+
+def test_names_are_read_in_any_case_as_spark_gives_them() -> None:
+    options = SourceOptions.of(
+        {"PATH": "orders", "maxmessagesperbatch": "7", "OnLostClaim": "SKIP", "takeover": "TRUE"}
+    )
+    assert (options.connection.queue, options.messages_max) == ("orders", 7)
+    assert (options.on_lost_claim, options.takeover) == ("skip", True)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        pytest.param({}, "option queue: is needed", id="no-queue"),
+        pytest.param({"queue": "a", "path": "b"}, "there is also a path, 'b'", id="two-queues"),
+        pytest.param({"queue": "a", "leese": "5"}, "did you mean lease?", id="near"),
+        pytest.param({"queue": "a", "zzzz": "5"}, "there are endpoint, queue", id="far"),
+        pytest.param({"queue": "a", "hold": "59"}, "hold = '59': must be 60 to 1,209,600", id="below"),
+        pytest.param({"queue": "a", "hold": "1h"}, "hold = '1h': must be 60 to 1,209,600", id="no-number"),
+        pytest.param({"queue": "a", "mode": "kafka"}, "mode = 'kafka': must be claims or sqs", id="choice"),
+        pytest.param({"queue": "a", "takeover": "yes"}, "must be true or false", id="yes-no"),
+        pytest.param({"queue": "a", "endpoint": "here:1"}, "must look like http://127.0.0.1:9324", id="endpoint"),
+        pytest.param({"queue": "a", "accessKey": "AK"}, "goes with secretKey", id="half-a-key"),
+        pytest.param({"queue": ""}, "queue = '': must be text", id="empty"),
+    ],
+)
+def test_what_is_wrong_is_named(given: dict[str, str], says: str) -> None:
+    with pytest.raises(OptionWrong, match=re.escape(says)):
+        SourceOptions.of(given)
+
+
+def test_a_key_is_taken_from_the_options_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKENV")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    found = SourceOptions.of({"queue": "a"}).connection.key
+    given = SourceOptions.of({"queue": "a", "accessKey": "AK", "secretKey": "s", "sessionToken": "t"}).connection.key
+    moved = SourceOptions.of({"queue": "a", "region": "us-west-2"}).connection.key
+    assert found is not None
+    assert given is not None
+    assert moved is not None
+    assert (found.id, found.region, found.secret) == ("AKENV", "eu-west-1", "hidden")
+    assert (given.id, given.region, given.session_token) == ("AK", "eu-west-1", "t")
+    assert (moved.id, moved.region) == ("AKENV", "us-west-2")
+
+
+def test_secrets_are_shown_nowhere() -> None:
+    """Not by us, and not by Spark, which goes by the names of the options."""
+    options = SourceOptions.of({"queue": "a", "accessKey": "AK", "secretKey": "hushhush", "sessionToken": "hushtoo"})
+    assert "hush" not in repr(options)
+    secrets = [option.name for option in OPTIONS if option.secret]
+    assert len(secrets) == 3
+    assert [name for name in secrets if not SPARK_REDACTS.search(name)] == []
+    with pytest.raises(OptionWrong) as wrong:
+        SourceOptions.of({"queue": "a", "secretKey": "hushhush"})
+    assert "hush" not in str(wrong.value)

@@ -1,0 +1,103 @@
+"""`mode=sqs` on real Spark: plain receives and deletes, at least once."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from tests.spark.stream import Stream, kept
+from veilmq.client import HttpQueueClient, NewMessage
+from veilmq.core.properties import Attribute
+from veilmq.spark.sqs_reader import shards
+from veilmq.testing import RunningServer
+
+LEASE_S = 60
+
+
+@pytest.fixture
+def server() -> Iterator[RunningServer]:
+    """Give a server whose clock the test moves."""
+    with RunningServer() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[HttpQueueClient]:
+    """Give a client of it."""
+    with HttpQueueClient(server.endpoint) as client:
+        yield client
+
+
+def stream_of(server: RunningServer, folder: Path, queue: str, **fields: int) -> Stream:
+    """Return a stream of batches of 40 messages, 20 for each task."""
+    options = {"mode": "sqs", "maxMessagesPerBatch": "40", "shardSize": "20", "lease": str(LEASE_S)}
+    return Stream(endpoint=server.endpoint, queue=queue, folder=str(folder / "stream"), options=options, **fields)
+
+
+def send(client: HttpQueueClient, queue: str, count: int) -> set[str]:
+    """Send messages with bodies of their own, and return these."""
+    bodies = [f"message {number}" for number in range(count)]
+    for at in range(0, count, 10):
+        client.send_batch(queue, [NewMessage(body=body) for body in bodies[at : at + 10]])
+    return set(bodies)
+
+
+def test_what_is_there_is_read_and_deleted(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
+) -> None:
+    client.create_queue("plain")
+    sent = send(client, "plain", 100)
+    query = stream_of(server, tmp_path, "plain").run(spark)
+    assert [progress.numInputRows for progress in query.recentProgress] == [40, 40, 20]
+    assert sorted(kept(tmp_path / "stream")) == sorted(sent)
+    status = client.show("plain")
+    assert (status.visible, status.in_flight) == (0, 0)
+
+
+def test_a_message_has_all_its_columns(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
+) -> None:
+    client.create_queue("typed.fifo", {"fifo": True})
+    attributes = {"kind": Attribute(type="String", text="a"), "raw": Attribute(type="Binary", data=b"\x00\x01")}
+    told = client.send("typed.fifo", "body", attributes=attributes, group="g", dedup_id="d")
+    stream_of(server, tmp_path, "typed.fifo").run(spark)
+    (row,) = spark.read.parquet(str(tmp_path / "stream" / "out" / "0")).collect()
+    assert (row.id, row.body, row.group, row.sequence_number) == (told.id, "body", "g", told.sequence)
+    assert row.attributes == {"kind": "a", "raw": "AAE="}
+    assert row.attribute_types == {"raw": "Binary"}
+    assert (row.receive_count, row.queue) == (1, "typed.fifo")
+    assert row.sent_at.timestamp() * 1_000 == pytest.approx(server.clock.now_ms())
+
+
+def test_what_a_crash_forgets_comes_twice_and_is_not_lost(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
+) -> None:
+    """The second batch is written, and its end not logged: Spark repeats it, empty, and its messages come again."""
+    client.create_queue("plain")
+    sent = send(client, "plain", 100)
+    with pytest.raises(StreamingQueryException, match="on purpose"):
+        stream_of(server, tmp_path, "plain", fail_after=1).run(spark)
+    stream_of(server, tmp_path, "plain").run(spark)
+    assert client.show("plain").in_flight == 40
+    server.advance(LEASE_S * 1_000)
+    stream_of(server, tmp_path, "plain").run(spark)
+    out = kept(tmp_path / "stream")
+    assert set(out) == sent
+    assert len(out) == 140
+    assert client.show("plain").in_flight == 0
+
+
+def test_the_messages_of_a_group_are_one_task_s_and_in_their_order(client: HttpQueueClient) -> None:
+    client.create_queue("many.fifo", {"fifo": True})
+    for number in range(10):
+        client.send("many.fifo", str(number), group=f"g{number % 3}", dedup_id=str(number))
+    messages = []
+    while found := client.receive("many.fifo", count=10):
+        messages += found
+    parts = shards(messages, 3)
+    for group in ("g0", "g1", "g2"):
+        bodies = [[int(message.body) for message in part if message.group == group] for part in parts]
+        (together,) = filter(None, bodies)
+        assert together == sorted(together)
