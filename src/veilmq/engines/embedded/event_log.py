@@ -52,6 +52,13 @@ Facts = tuple[bytes, int, bytes, int, int | None]
 """What an event says of a message: id, when it was sent, its properties, the bytes of its body, its group."""
 
 
+def facts_of(row: MessageRow) -> Facts:
+    """Return what an event says of the message."""
+    body = row.body
+    size = len(body) if body.isascii() else len(body.encode())
+    return row.id, row.sent_at_ms, row.properties, size, row.group_key
+
+
 class EventLog:
     """The events of one store that the open batch has made, and what is needed to make them."""
 
@@ -112,17 +119,12 @@ class EventLog:
         """Keep what an event will say of a message, for a while."""
         if len(self._facts) >= _FACTS_MAX:
             del self._facts[next(iter(self._facts))]
-        body = row.body
-        size = len(body) if body.isascii() else len(body.encode())
-        self._facts[row.position] = (row.id, row.sent_at_ms, row.properties, size, row.group_key)
+        self._facts[row.position] = facts_of(row)
 
     def facts(self, position: int) -> Facts:
         """Return what an event says of the message at ``position``, which must be there."""
         found = self._facts.pop(position, None)
-        if found is None:
-            self.remember(self.journal.message_at(position))
-            found = self._facts.pop(position)
-        return found
+        return facts_of(self.journal.message_at(position)) if found is None else found
 
     def key(self, properties: bytes) -> str:
         """Return the routing key of a message with these properties."""
@@ -179,14 +181,23 @@ class QueueLog:
 
     def received(self, chosen: Sequence[tuple[MessageRow, Lease, object]], requested_at_ms: int) -> None:
         """Take note of messages that are about to be hidden by a receive; their earlier receipts end with that."""
-        events = self._log
-        waited_ms = events.now_ms - requested_at_ms
+        waited_ms = self._log.now_ms - requested_at_ms
         for place, (row, lease, _) in enumerate(chosen):
-            events.remember(row)
-            if held.is_open(lease.log):
-                self._expire(lease, events.facts(row.position), lease.visible_at_ms)
-                events.remember(row)
+            self._end_earlier(row, lease)
             lease.log = held.begun(len(chosen), place, waited_ms)
+            self._log.remember(row)
+
+    def claimed(self, chosen: Sequence[tuple[MessageRow, Lease, object]]) -> None:
+        """Take note of messages that are about to be bound by a claim, which gives no receipts; earlier ones end."""
+        for row, lease, _ in chosen:
+            self._end_earlier(row, lease)
+            lease.log = 0
+
+    def _end_earlier(self, row: MessageRow, lease: Lease) -> None:
+        if held.is_open(lease.log):
+            event = self._event(lease, facts_of(row), lease.visible_at_ms, _EXPIRED)
+            self._log.staged.append(event)
+            self._log.keep_expired(lease, event)
 
     def claimed(self, chosen: Sequence[tuple[MessageRow, Lease, object]]) -> None:
         """Take note of messages that are about to be claimed: that ends their earlier receipts, and issues none."""
@@ -262,9 +273,8 @@ class QueueLog:
     def dead_lettered(self, row: MessageRow, lease: Lease) -> None:
         """Take note of a message that was moved to the dead-letter queue; its last receipt has ended already."""
         if lease.log:
-            events = self._log
-            events.remember(row)
-            events.staged.append(self._event(lease, events.facts(row.position), events.now_ms, _DEAD_LETTERED))
+            now_ms = self._log.now_ms
+            self._log.staged.append(self._event(lease, facts_of(row), now_ms, _DEAD_LETTERED))
 
     def retire(self, lane: int) -> "QueueLog":
         """Return the log of a lane of that number, whose messages are deleted now, all at once."""
@@ -279,11 +289,6 @@ class QueueLog:
         self._log.journal.write("delete_logged_lane", lane)
 
     # Events.
-
-    def _expire(self, lease: Lease, facts: Facts, end_ms: int) -> None:
-        event = self._event(lease, facts, end_ms, _EXPIRED)
-        self._log.staged.append(event)
-        self._log.keep_expired(lease, event)
 
     def _expire_row(self, row: tuple[Any, ...]) -> Event:
         lease = Lease(*row[:10])
