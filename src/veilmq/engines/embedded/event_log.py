@@ -199,15 +199,6 @@ class QueueLog:
             self._log.staged.append(event)
             self._log.keep_expired(lease, event)
 
-    def claimed(self, chosen: Sequence[tuple[MessageRow, Lease, object]]) -> None:
-        """Take note of messages that are about to be claimed: that ends their earlier receipts, and issues none."""
-        events = self._log
-        for row, lease, _ in chosen:
-            if held.is_open(lease.log):
-                events.remember(row)
-                self._expire(lease, events.facts(row.position), lease.visible_at_ms)
-            lease.log = 0
-
     def deleted(self, lease: Lease) -> None:
         """Take note of a message that is about to be deleted by its receipt, in time or late."""
         if not held.is_open(lease.log):
