@@ -45,8 +45,12 @@ CLAIM_MESSAGES = Range(minimum=1, maximum=1_000_000, default=100_000)  # of one 
 CLAIM_SHARD_MESSAGES = 25_000
 CLAIM_PAGE_MESSAGES = 2_000
 CLAIM_SHARDS_MAX = 1_024
+CLAIM_PAGE_BYTES = 4 * 1_048_576
+CLAIM_SLICE_ROWS = 1_000  # rows of claims that one command deletes; half as many are given back, a quarter taken singly
+SOURCE_SILENCE_S = 1_209_600  # after that a source without open claims is forgotten
 CLAIM_READ_BYTES = 4 * 1_048_576  # an answer with messages of a claim ends with the page that brings it there
 STAGE_MESSAGES_MAX = 5_000  # of one call
+PUBLISH_PER_S = Range(minimum=1, maximum=1_000_000, default=1_000_000)  # messages of one publication
 PUBLISH_ATTEMPTS_MAX = 2_000  # of one call
 WRITER_SILENCE_S = 1_209_600  # after that a writer is forgotten, with what it has staged
 WRITERS_LISTED_MAX = 1_000
@@ -112,3 +116,8 @@ DEAD_LETTERS_PER_RECEIVE = 100
 DEAD_LETTER_BYTES_PER_RECEIVE = 1_048_576
 MOVE_TASKS_KEPT = 10
 FREE_SPACE_RESERVE_BYTES = 64 * 1_048_576
+
+# The pipeline.
+ARCHIVE_COMPACT_MINUTES = Range(minimum=0, maximum=1_440, default=10)  # between joining small files; 0 for never
+ARCHIVE_KEEP_H = Range(minimum=1, maximum=8_760, default=168)  # until files that count no more are deleted
+REPLAY_BATCH_MESSAGES = Range(minimum=1, maximum=1_000_000, default=50_000)  # sent in one transaction
