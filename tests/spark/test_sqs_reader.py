@@ -30,10 +30,12 @@ def client(server: RunningServer) -> Iterator[HttpQueueClient]:
         yield client
 
 
-def stream_of(server: RunningServer, folder: Path, queue: str, **fields: int) -> Stream:
+def stream_of(server: RunningServer, folder: Path, queue: str, fail_after: int | None = None) -> Stream:
     """Return a stream of batches of 40 messages, 20 for each task."""
     options = {"mode": "sqs", "maxMessagesPerBatch": "40", "shardSize": "20", "lease": str(LEASE_S)}
-    return Stream(endpoint=server.endpoint, queue=queue, folder=str(folder / "stream"), options=options, **fields)
+    return Stream(
+        endpoint=server.endpoint, queue=queue, folder=str(folder / "stream"), options=options, fail_after=fail_after
+    )
 
 
 def send(client: HttpQueueClient, queue: str, count: int) -> set[str]:

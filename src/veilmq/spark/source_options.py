@@ -55,6 +55,7 @@ OPTIONS = (
         field="consumer",
         kind=TEXT,
         default="",
+        shown="none",
         doc="Name of what the stream works for. Of one consumer there is one stream; another one is refused.",
     ),
     Option(
