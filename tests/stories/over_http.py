@@ -56,17 +56,21 @@ class HttpTeller:
         """`server` has no queues and runs on the virtual clock."""
         self._server = server
         self._start_ms = server.clock.now_ms()
-        self._sqs = boto3.client(
-            "sqs",
-            endpoint_url=server.endpoint,
-            region_name="us-east-1",
-            aws_access_key_id="story",
-            aws_secret_access_key="teller",
-        )
+        self._sqs = _client(server)
         self._book = Book()
         self._urls: dict[str, str] = {}
         self._fifo: set[str] = set()
         self._polls: dict[str, tuple[str, HTTPConnection]] = {}
+
+    def url(self, queue: str) -> str:
+        """Return the URL of a queue."""
+        return self._urls[queue]
+
+    def go_on_with(self, server: RunningServer) -> None:
+        """Tell the rest to `server`, which has the same queues."""
+        self._sqs.close()
+        self._server, self._sqs = server, _client(server)
+        self._urls = {name: server.endpoint + urlsplit(url).path for name, url in self._urls.items()}
 
     def counts(self, queue: str) -> story.Counts:
         """Return the counters of a queue."""
@@ -247,6 +251,16 @@ class HttpTeller:
             )
             for each in answer.get("Messages", [])
         ]
+
+
+def _client(server: RunningServer) -> Any:
+    return boto3.client(
+        "sqs",
+        endpoint_url=server.endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="story",
+        aws_secret_access_key="teller",
+    )
 
 
 def _text(value: int | bool | str) -> str:

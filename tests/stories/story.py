@@ -5,15 +5,19 @@ business of the runners: one drives an engine, the other a server over HTTP.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "lifecycle.md"
 UNITS_MS = {"ms": 1, "s": 1_000, "h": 3_600_000}
 STATES = ("live", "expired", "superseded", "gone", "invalid")
 
 Settings = dict[str, int | bool | str]
+
+Forms = Mapping[str, tuple[str, Callable[[dict[str, str]], Any]]]
+"""Verb → the form of its line, and what makes its action of it."""
 
 Counts = tuple[int, int, int]
 """Visible, in flight, delayed."""
@@ -166,7 +170,7 @@ class Step:
     """One line: what happens, and the counters of every queue (in the order of their creation) after it."""
 
     text: str
-    action: Action
+    action: Any
     counts: tuple[Counts, ...]
 
 
@@ -209,8 +213,11 @@ _RANGE = re.compile(r"(?P<stem>[a-z]+)(?P<first>\d+) to (?P=stem)(?P<last>\d+)")
 _WORDS: dict[str, bool] = {"true": True, "false": False}
 
 
-def stories(page: str) -> list[Story]:
-    """Return the stories of a Markdown page; raises `StoryError` for a line that is not in the language."""
+def stories(page: str, more: Forms | None = None) -> list[Story]:
+    """Return the stories of a Markdown page; raises `StoryError` for a line that is not in the language.
+
+    `more` has further verbs, whose steps are the business of whoever adds them.
+    """
     found: list[Story] = []
     title = ""
     block: list[str] | None = None
@@ -221,7 +228,7 @@ def stories(page: str) -> list[Story]:
             elif line.startswith("```") and "story" in line:
                 block = []
         elif line == "```":
-            found.append(Story(title=title, steps=tuple(read(block))))
+            found.append(Story(title=title, steps=tuple(read(block, more))))
             block = None
         else:
             block.append(line)
@@ -230,13 +237,13 @@ def stories(page: str) -> list[Story]:
     return found
 
 
-def read(lines: list[str]) -> Iterator[Step]:
+def read(lines: list[str], more: Forms | None = None) -> Iterator[Step]:
     """Yield the steps that `lines` tell."""
     for line in lines:
         text, bar, counters = (part.strip() for part in line.partition("|"))
         if not bar:
             raise StoryError(f"no counters behind a bar: {line!r}")
-        yield Step(text=text, action=_action(text), counts=_counts(counters))
+        yield Step(text=text, action=_action(text, more or {}), counts=_counts(counters))
 
 
 def _counts(text: str) -> tuple[Counts, ...]:
@@ -248,13 +255,13 @@ def _counts(text: str) -> tuple[Counts, ...]:
     return tuple((int(visible), int(in_flight), int(delayed)) for visible, in_flight, delayed in groups)
 
 
-def _action(text: str) -> Action:
+def _action(text: str, more: Forms) -> Any:
     verb = text.partition(" ")[0]
-    form = _FORMS.get(verb)
-    match = form.fullmatch(text) if form else None
-    if match is None:
+    form, make = more[verb] if verb in more else (_FORMS.get(verb), _MAKERS.get(verb))
+    match = re.fullmatch(form, text) if form else None
+    if match is None or make is None:
         raise StoryError(f"not a step: {text!r}")
-    return _MAKERS[verb](match.groupdict())
+    return make(match.groupdict())
 
 
 def _duration_ms(text: str) -> int:
@@ -262,7 +269,8 @@ def _duration_ms(text: str) -> int:
     return int(number) * UNITS_MS[unit]
 
 
-def _seconds(text: str | None) -> int | None:
+def seconds(text: str | None) -> int | None:
+    """Return a duration in whole seconds."""
     if text is None:
         return None
     time_ms = _duration_ms(text)
@@ -279,7 +287,8 @@ def _setting(text: str) -> int | bool | str:
     return int(text) if text.isdecimal() else _WORDS.get(text, text)
 
 
-def _items(text: str) -> tuple[Item, ...]:
+def items(text: str) -> tuple[Item, ...]:
+    """Return the messages of an answer."""
     if text == "nothing":
         return ()
     return tuple(_item(body) for part in text.split(", ") for body in _bodies(part))
@@ -319,7 +328,7 @@ def _handle(words: dict[str, str]) -> Handle:
 
 
 def _change(words: dict[str, str]) -> Change:
-    timeout_s = _seconds(words["timeout"])
+    timeout_s = seconds(words["timeout"])
     assert timeout_s is not None
     return Change(handle=_handle(words), timeout_s=timeout_s, state=_state(words["state"], "too long"))
 
@@ -329,8 +338,8 @@ def _receive(words: dict[str, str]) -> Receive:
     return Receive(
         queue=words["queue"],
         count=int(words["count"] or 1),
-        timeout_s=_seconds(words["timeout"]),
-        items=None if lost else _items(words["items"]),
+        timeout_s=seconds(words["timeout"]),
+        items=None if lost else items(words["items"]),
         attempt=words["attempt"],
     )
 
@@ -348,7 +357,7 @@ def _send_one(words: dict[str, str], body: str) -> Send:
     return Send(
         queue=words["queue"],
         body=body,
-        delay_s=_seconds(words["delay"]),
+        delay_s=seconds(words["delay"]),
         group=words["group"],
         dedup_id=words["dedup"],
         duplicate_of=words["duplicate"],
@@ -357,7 +366,7 @@ def _send_one(words: dict[str, str], body: str) -> Send:
 
 def _answer(words: dict[str, str]) -> Answer:
     outcome = words["outcome"]
-    return Answer(poll=words["poll"], outcome=outcome if outcome in ("not yet", "no queue") else _items(outcome))
+    return Answer(poll=words["poll"], outcome=outcome if outcome in ("not yet", "no queue") else items(outcome))
 
 
 _MAKERS: dict[str, Callable[[dict[str, str]], Action]] = {
@@ -374,9 +383,9 @@ _MAKERS: dict[str, Callable[[dict[str, str]], Action]] = {
     "drop": lambda words: Drop(queue=words["queue"]),
     "poll": lambda words: Poll(
         queue=words["queue"],
-        wait_s=_seconds(words["wait"]),
+        wait_s=seconds(words["wait"]),
         poll=words["poll"],
-        timeout_s=_seconds(words["timeout"]),
+        timeout_s=seconds(words["timeout"]),
     ),
     "answer": _answer,
     "hang": lambda words: HangUp(poll=words["poll"]),
