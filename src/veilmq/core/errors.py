@@ -246,6 +246,14 @@ class ShardNotFound(VeilmqError):
         self.shards = shards
 
 
+class CursorInvalid(VeilmqError):
+    """The cursor is not one that a page of a claim named."""
+
+    def __init__(self) -> None:
+        """The remedy is in the sentence."""
+        super().__init__("The cursor is not valid; use the one of the page before, or none for the first page.")
+
+
 class MessageNotClaimed(VeilmqError):
     """The message is not in that claim."""
 
@@ -263,6 +271,8 @@ class StageRefused(VeilmqError):
         super().__init__(f"Message {index} was refused, and nothing staged: {reason}")
         self.index = index
         self.reason = reason
+        self.why = type(reason).__name__
+        self.bytes_max: int | None = getattr(reason, "bytes_max", None)
 
 
 class StageMissing(VeilmqError):

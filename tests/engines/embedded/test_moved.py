@@ -16,7 +16,7 @@ class Place:
 
     def __init__(self) -> None:
         self.store = Store()
-        self.series = Series(start=0, floor=0, next_position=0, end=100)
+        self.series = Series(start=0, floor=0, next_position=0, end=100, dense=True)
         self.moved = Moved(journal=self.store.journal, lane=0, series=self.series)
         for first_sent_at_ms in FIRST_SENT_MS:
             self.add(first_sent_at_ms)

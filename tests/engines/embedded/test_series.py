@@ -22,7 +22,7 @@ def test_the_floor_is_the_first_position_not_expired(sent: list[tuple[int, bool]
             store.journal.add_message(MessageRow(position, bytes(16), at_ms, "", b""))
             if position >= floor and at_ms > until_ms:
                 alive.append((position, at_ms))
-    series = Series(start=0, floor=floor, next_position=len(sent), end=100)
+    series = Series(start=0, floor=floor, next_position=len(sent), end=100, dense=True)
     first_ms = series.expire(store.journal, until_ms)
     store.close()
     if alive:
@@ -36,7 +36,7 @@ def test_a_sweep_takes_at_most_a_slice_and_ends() -> None:
     store = Store()
     for position in range(10):
         store.journal.add_message(MessageRow(position, bytes(16), 0, "", b""))
-    series = Series(start=0, floor=0, next_position=10, end=100)
+    series = Series(start=0, floor=0, next_position=10, end=100, dense=True)
     states = [series.swept]
     series.retire()
     slices = []

@@ -13,12 +13,13 @@ from veilmq.core.errors import QueueNotFound, StoreFull
 from veilmq.core.ports import Wake
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.embedded import positions
+from veilmq.engines.embedded.claimable import ClaimableLane
 from veilmq.engines.embedded.event_log import EventLog
 from veilmq.engines.embedded.fair_lane import FairLane
 from veilmq.engines.embedded.fifo_lane import FifoLane
 from veilmq.engines.embedded.fresh import BodyCache
 from veilmq.engines.embedded.journal import Journal
-from veilmq.engines.embedded.lane import FAIR, FIFO, PLAIN, Lane
+from veilmq.engines.embedded.lane import FAIR, FIFO, PLAIN
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.queue import Queue
 from veilmq.engines.embedded.rows import LaneRow, QueueRow
@@ -26,7 +27,7 @@ from veilmq.engines.embedded.rows import LaneRow, QueueRow
 _LAST_LANE = "last_lane"
 _NEXT_SEQUENCE = "next_sequence"
 
-_KINDS = {PLAIN: Lane, FAIR: FairLane, FIFO: FifoLane}
+_KINDS = {PLAIN: ClaimableLane, FAIR: FairLane, FIFO: FifoLane}
 
 
 class Catalog:
@@ -50,7 +51,7 @@ class Catalog:
         self._lane_numbers: set[int] = set()
         self._last_lane: int = journal.meta().get(_LAST_LANE, 0)
         self._next_sequence: int = journal.meta().get(_NEXT_SEQUENCE, 1)
-        self.retired: dict[int, Lane] = {}
+        self.retired: dict[int, ClaimableLane] = {}
         self.unsettled = True
         """Whether the janitor may find work that it does not know of."""
         self._load()
@@ -172,7 +173,7 @@ class Catalog:
 
     # Lanes.
 
-    def _open_lane(self, queue: Queue, priority: int, kind: int) -> Lane:
+    def _open_lane(self, queue: Queue, priority: int, kind: int) -> ClaimableLane:
         if len(self._lane_numbers) >= positions.LANES_MAX:
             raise StoreFull  # more queues, or purges not swept yet, than there are numbers
         number = self._last_lane
@@ -189,10 +190,10 @@ class Catalog:
         row = LaneRow(number, queue.number, priority, direct, direct, delayed, delayed, 0, 0, 0, 0, kind, base)
         return self._lane(row, stored=False)
 
-    def _lane(self, row: LaneRow, *, stored: bool) -> Lane:
+    def _lane(self, row: LaneRow, *, stored: bool) -> ClaimableLane:
         return _KINDS[row.kind](row, journal=self._journal, cache=self._cache, options=self._options, stored=stored)
 
-    def _pass_sequences(self, lanes: list[Lane]) -> None:
+    def _pass_sequences(self, lanes: list[ClaimableLane]) -> None:
         """Have every lane opened from now on count from behind the sequence numbers of ``lanes``.
 
         So they rise in a queue across purges, and even across its deletion, without a look at what was there.
@@ -202,7 +203,7 @@ class Catalog:
             self._next_sequence = next_sequence
             self._journal.put_meta(_NEXT_SEQUENCE, next_sequence)
 
-    def forget(self, lane: Lane) -> None:
+    def forget(self, lane: ClaimableLane) -> None:
         """Remove a retired lane that was swept."""
         del self.retired[lane.number]
         self._lane_numbers.discard(lane.number)

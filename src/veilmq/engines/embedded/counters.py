@@ -12,7 +12,7 @@ from veilmq.engines.embedded.rows import LaneRow, Lease
 class Counters:
     """How many messages a lane has, and how many of them were hidden when last counted."""
 
-    __slots__ = ("counted_at_ms", "delayed", "in_flight", "messages")
+    __slots__ = ("claimed", "counted_at_ms", "delayed", "doomed", "in_flight", "messages")
 
     def __init__(self, row: LaneRow) -> None:
         """Go on from what was stored."""
@@ -20,6 +20,8 @@ class Counters:
         self.in_flight = row.in_flight
         self.delayed = row.delayed
         self.counted_at_ms = row.counted_at_ms
+        self.claimed = 0  # of ``messages``, and not of ``in_flight``: the claims tell after a start
+        self.doomed = 0  # of ``claimed``: acknowledged, and not deleted yet
 
     def hide(self, lease: Lease) -> None:
         """Count the lease in, as it is now."""

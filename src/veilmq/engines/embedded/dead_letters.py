@@ -15,7 +15,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from veilmq.core import commands, properties, redrive, results
-from veilmq.core.errors import DeadLetterQueueRefused
+from veilmq.core.errors import DeadLetterQueueRefused, StoreFull
 from veilmq.core.limits import DEAD_LETTER_BYTES_PER_RECEIVE, DEAD_LETTERS_PER_RECEIVE
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.embedded.catalog import Catalog
@@ -49,7 +49,7 @@ class Redrive:
         row, lease, lane = taken
         if lease.receive_count < self._receives_max:
             return False
-        if not self._target.take_over(taken, _carried(row, lease, self._queue), self._now_ms):
+        if not self._target.take_over(taken, carried(row, lease, self._queue), self._now_ms):
             return False
         if lane.log is not None:
             lane.log.dead_lettered(row, lease)
@@ -63,17 +63,17 @@ class Redrive:
             self._target.rouse(self._now_ms)
 
 
-def _carried(row: MessageRow, lease: Lease, queue: Queue) -> MessageRow:
+def carried(row: MessageRow, lease: Lease, queue: Queue) -> MessageRow:
     """Return the row with what the message takes along; in FIFO queues it is told apart, and kept, from now on."""
-    carried = row._replace(
+    letter = row._replace(
         source=queue.name,
         first_sent_at_ms=None,
         receives_before=_receives(row, lease),
         first_received_at_ms=_first_received_at_ms(row, lease),
     )
     if queue.settings.fifo:
-        return carried._replace(properties=_with_id_for_deduplication(row))
-    return carried._replace(first_sent_at_ms=row.sent_at_ms if row.first_sent_at_ms is None else row.first_sent_at_ms)
+        return letter._replace(properties=_with_id_for_deduplication(row))
+    return letter._replace(first_sent_at_ms=row.sent_at_ms if row.first_sent_at_ms is None else row.first_sent_at_ms)
 
 
 def _with_id_for_deduplication(row: MessageRow) -> bytes:
@@ -132,6 +132,17 @@ class DeadLetters:
         if self._space.is_short and self._space.look_again(now_ms):
             return None
         return Redrive(queue, target, now_ms)
+
+    def target(self, queue: Queue, now_ms: int) -> Queue:
+        """Return the dead-letter queue of ``queue``; raises ``DeadLetterQueueRefused``, or ``StoreFull``."""
+        name = queue.settings.dead_letter_queue
+        found = self._catalog.find(name)
+        if found is None and not name:
+            raise DeadLetterQueueRefused("", f"The queue {queue.name} has no dead-letter queue; give it one first.")
+        self.check(queue.name, queue.settings)
+        if found is None or self._space.look_again(now_ms):
+            raise StoreFull
+        return found
 
     def check(self, name: str, settings: QueueSettings) -> None:
         """Raise unless the dead-letter queue that ``settings`` name can serve the queue ``name``."""

@@ -21,6 +21,7 @@ from veilmq.core.commands import Command
 from veilmq.core.errors import OutcomeUnknown, ShuttingDown, VeilmqError
 from veilmq.core.ports import Clock, Done, Wake
 from veilmq.engines.embedded.batch import Batch, Entry
+from veilmq.engines.embedded.claims import ClaimStep
 from veilmq.engines.embedded.committer import Committer, ThreadCommitter
 from veilmq.engines.embedded.folder import FolderLock, open_journal
 from veilmq.engines.embedded.janitor import Janitor
@@ -76,6 +77,7 @@ class EmbeddedEngine:
         self._janitor.wake()
         self._mover = Mover(step=MoveStep(), submit=self.submit, clock=clock)
         self._publisher = Mover(step=PublicationStep(), submit=self.submit, clock=clock)
+        self._claimant = Mover(step=ClaimStep(), submit=self.submit, clock=clock)
         self._look()
 
     @classmethod
@@ -155,6 +157,7 @@ class EmbeddedEngine:
         self._janitor.stop()
         self._mover.stop()
         self._publisher.stop()
+        self._claimant.stop()
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -227,6 +230,7 @@ class EmbeddedEngine:
     def _look(self) -> None:
         self._mover.look(self._machine.moves.due_ms)
         self._publisher.look(self._machine.publications.due_ms)
+        self._claimant.look(self._machine.claims.due_ms)
 
     def _mind_the_janitor(self) -> None:
         if self._machine.catalog.unsettled:

@@ -23,7 +23,7 @@ from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.lane import NO_ROW, PLAIN, Taken
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.rows import LaneRow, Lease, MessageRow
-from veilmq.engines.embedded.run import NEVER_MS, ON_DISK, Run
+from veilmq.engines.embedded.run import CLAIMED_MS, NEVER_MS, ON_DISK, Run
 
 NOISY_MS = NEVER_MS - 1
 """The standing of a lane in which only noisy groups have messages: behind all others of its priority."""
@@ -146,6 +146,9 @@ class FairLane(GroupedLane):
             flight.visible_at_ms = visible_at_ms
             self._flights.put(lease.position, flight)
 
+    def _come_back(self, lease: Lease, now_ms: int) -> None:
+        super().move(lease, now_ms, now_ms, supersede=False)
+
     def remove(self, lease: Lease, now_ms: int) -> None:
         """Delete the message."""
         self._look(now_ms)
@@ -216,6 +219,8 @@ class FairLane(GroupedLane):
 
     def _take_off(self, lease: Lease, now_ms: int) -> None:
         assert lease.group_key is not None
+        if lease.visible_at_ms == CLAIMED_MS:
+            return  # claims take what they want, and are no work of a group
         self._fairness.received(lease.group_key, now_ms)
         self._flights.put(lease.position, Flight(lease.visible_at_ms, lease.group_key, now_ms))
 
@@ -227,7 +232,9 @@ class FairLane(GroupedLane):
 
     def _read_flights(self, now_ms: int) -> None:
         self._unread = False
-        rows = self._journal.rows("flights", self.number, now_ms, _HIDDEN_READ_MAX, _FLIGHTS_READ_MAX)
+        rows = self._journal.rows(
+            "flights", self.number, now_ms, CLAIMED_MS, _HIDDEN_READ_MAX, _FLIGHTS_READ_MAX
+        )
         for position, visible_at_ms, group_key, received_at_ms in rows:
             self._fairness.received(group_key, now_ms)
             self._flights.put(position, Flight(visible_at_ms, group_key, received_at_ms))

@@ -1,15 +1,15 @@
 """What lanes of message groups have in common: a turn for each group that has messages to give (``turns``)."""
 
+from veilmq.engines.embedded.claimable import ClaimableLane, Stretch
 from veilmq.engines.embedded.fresh import BodyCache
 from veilmq.engines.embedded.journal import Journal
-from veilmq.engines.embedded.lane import Lane
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.rows import LaneRow, Lease
 from veilmq.engines.embedded.run import ON_DISK
 from veilmq.engines.embedded.turns import Turns
 
 
-class GroupedLane(Lane):
+class GroupedLane(ClaimableLane):
     """A lane with turns, which end with it."""
 
     __slots__ = ("_turns", "_turns_swept")
@@ -34,6 +34,10 @@ class GroupedLane(Lane):
         """Delete a message that was taken."""
         super().let_go(lease)
         self._hidden.drop(lease.position)
+
+    def take_stretch(self, count: int, now_ms: int) -> Stretch | None:
+        """Return ``None``: messages of groups are taken one by one."""
+        return None
 
     def _delete_between(self, start: int, end: int) -> int:
         swept = self._journal.rows("groups_between", start, end) if self.queue is not None else []

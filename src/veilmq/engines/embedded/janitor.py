@@ -16,8 +16,8 @@ from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import RETENTION_S, SECOND_MS
 from veilmq.core.ports import Clock, Done, Timer
 from veilmq.engines.embedded.catalog import Catalog
+from veilmq.engines.embedded.claimable import ClaimableLane
 from veilmq.engines.embedded.journal import Journal
-from veilmq.engines.embedded.lane import Lane
 from veilmq.engines.embedded.pauses import QueuePauses
 from veilmq.engines.embedded.queue import Queue
 from veilmq.engines.embedded.remembered import Remembered
@@ -75,7 +75,7 @@ class Sweeper:
         more = self._give_back() or left or self._pauses.next_end_ms() <= now_ms
         return Swept(more=more, look_at_ms=now_ms if more else self._look_at_ms(now_ms))
 
-    def _unswept(self, now_ms: int) -> Iterator[tuple[Queue | None, Lane]]:
+    def _unswept(self, now_ms: int) -> Iterator[tuple[Queue | None, ClaimableLane]]:
         """Yield lanes that have, or may have, rows out of reach, with their queues; the retired ones first."""
         yield from [(None, lane) for lane in self._catalog.retired.values()]
         for queue in self._catalog.queues():
@@ -83,7 +83,7 @@ class Sweeper:
             queue.expire(now_ms)
             yield from [(queue, lane) for lane in queue.lanes if due or not lane.swept]
 
-    def _sweep(self, lane: Lane, rows_max: int) -> int:
+    def _sweep(self, lane: ClaimableLane, rows_max: int) -> int:
         """Sweep a slice of one lane; return how many messages that deleted."""
         rows = lane.sweep(rows_max)
         if lane.queue is None and lane.swept:

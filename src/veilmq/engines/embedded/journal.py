@@ -224,25 +224,36 @@ class Journal(Database):
             rows += self.rows("leases_after_instant", lane, visible_at_ms, *alive, count - len(rows))
         return [Lease(*row) for row in rows]
 
-    def after_last_lease(self, start: int, end: int) -> int:
-        """Return the position behind the last one in ``[start, end)`` that has a lease; ``start`` when none has."""
-        rows = self.rows("last_lease_between", start, end)
-        return rows[0][0] + 1 if rows else start
+    def after_last_taken(self, begin: int, start: int, end: int) -> int:
+        """Return the position behind the last one before ``end`` that has a lease, or is claimed; at least ``start``.
+
+        Leases count from ``start`` on, claimed ranges that begin in ``[begin, end)``.
+        """
+        leases = self.rows("last_lease_between", start, end)
+        claimed = self.rows("last_claimed_between", begin, end)
+        return max([start, *(position + 1 for (position,) in leases + claimed)])
 
     def first_sent(self, start: int, end: int) -> Sent | None:
         """Return the first message in ``[start, end)``."""
         rows = self.rows("first_sent_between", start, end)
         return Sent(*rows[0]) if rows else None
 
-    def moved_until(self, lane: int, first_sent_until_ms: int, start: int, end: int, count: int) -> list[int]:
-        """Return up to ``count`` positions in ``[start, end)`` of moved messages first sent up to that instant."""
-        return [position for (position,) in self.rows("moved_until", lane, first_sent_until_ms, start, end, count)]
+    def moved_until(
+        self, lane: int, first_sent_until_ms: int, after: tuple[int, int], start: int, end: int, count: int
+    ) -> list[tuple[int, int]]:
+        """Return up to ``count`` moved messages in ``[start, end)`` first sent up to that instant, ``after`` another.
 
-    def first_moved_ms(self, lane: int) -> int | None:
-        """Return when the first of the lane's moved messages was first sent; ``None`` when it has none."""
-        first_ms: int | None
-        ((first_ms,),) = self.rows("first_moved", lane)
-        return first_ms
+        Each is the instant of its first sending and its position, in that order.
+        """
+        return self.rows("moved_until", lane, first_sent_until_ms, *after, start, end, count)
+
+    def first_moved_ms(self, lane: int, after_ms: int, start: int) -> int | None:
+        """Return when the first of the lane's moved messages was first sent; ``None`` when there is none.
+
+        Of those before the position ``start`` only such count as were first sent after that instant.
+        """
+        rows = self.rows("first_moved", lane, after_ms, start)
+        return rows[0][0] if rows else None
 
     def position_after(self, start: int, end: int, count: int) -> int:
         """Return the position behind the first ``count`` messages from ``start`` on; ``end`` when there are fewer."""

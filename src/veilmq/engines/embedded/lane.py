@@ -8,7 +8,7 @@ A lane is one incarnation: a purge retires the queue's lanes and the next send o
 are used up is followed by another of the same priority.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import getrandbits
 
 from veilmq.core.limits import SECOND_MS
@@ -69,7 +69,7 @@ class Lane:
         self.queue = row.queue
         self.priority = row.priority
         self.kind = row.kind
-        self.neighbours: list[Lane] = []  # all lanes of the queue
+        self.neighbours: Sequence[Lane] = []  # all lanes of the queue
         self.sequence_base = row.sequence_base
         self.touched = False
         self.log: QueueLog | None = None
@@ -77,7 +77,7 @@ class Lane:
         self.expires_at_ms = 0 if row.messages else NEVER_MS  # not later than the first message's end of retention
         self._journal = journal
         self._direct = _new_series(
-            positions.direct_start(number), row.direct_floor, row.direct_next, options.lane_sequences_max
+            positions.direct_start(number), row.direct_floor, row.direct_next, options.lane_sequences_max, row.dense
         )
         self._delayed = _new_series(
             positions.delayed_start(number), row.delayed_floor, row.delayed_next, options.lane_sequences_max
@@ -89,7 +89,7 @@ class Lane:
     def _make_fresh(self, cache: BodyCache, options: EngineOptions, *, stored: bool) -> Fresh:
         start = end = self._direct.next
         if stored:  # messages are received in order: all behind the last one that has a lease were never received
-            start = self._journal.after_last_lease(self._direct.floor, end)
+            start = self._journal.after_last_taken(positions.direct_start(self.number), self._direct.floor, end)
         return FreshRun(
             journal=self._journal, cache=cache, window_max=options.ready_window_messages, start=start, end=end
         )
@@ -120,6 +120,7 @@ class Lane:
             counters.counted_at_ms,
             self.kind,
             self.sequence_base,
+            self._direct.dense,
         )
 
     def sequence_of(self, position: int) -> int:
@@ -219,10 +220,10 @@ class Lane:
 
     def let_go(self, lease: Lease) -> None:
         """Delete a message that was taken."""
-        self.counters.messages -= 1
-        self._journal.remove(lease.position)
         if lease.log and self.log is not None:
             self.log.ended(lease.position, lease.position + 1)
+        self.counters.messages -= 1
+        self._journal.remove(lease.position)
         self._journal.touch(self)
 
     def give_back(self, taken: Taken) -> None:
@@ -330,20 +331,24 @@ class Lane:
         return max(now_ms, first_ms + retention_ms)
 
     def _sweep_moved(self, moved: Moved, rows_max: int) -> int:
-        gone = moved.sweep(rows_max)
+        gone = self._ended(moved, rows_max)
         for lease in [self._hidden.get(position) for position in gone]:
             if lease is not None:
                 self.counters.unhide(lease)
                 self._hidden.drop(lease.position)
         for position in gone:
-            self._journal.remove(position)
-        if gone:
             if self.log is not None:
                 self.log.ended(position, position + 1)
+            self._journal.remove(position)
+        if gone:
+            self._direct.dense = False
             self.counters.messages -= len(gone)
             self._fresh.drop(set(gone))
             self._journal.touch(self)
         return len(gone)
+
+    def _ended(self, moved: Moved, rows_max: int) -> list[int]:
+        return moved.sweep(rows_max)
 
     def retire(self) -> None:
         """Part the lane from its queue: everything in it is deleted, and swept in time."""
@@ -370,10 +375,10 @@ class Lane:
         return self._delete_between(*series.sweep(self._journal, rows_max))
 
     def _delete_between(self, start: int, end: int) -> int:
-        messages, delayed, in_flight = self._journal.delete_between(start, end, self.counters.counted_at_ms)
-        self.counters.messages -= messages
         if self.log is not None:
             self.log.ended(start, end)
+        messages, delayed, in_flight = self._journal.delete_between(start, end, self.counters.counted_at_ms)
+        self.counters.messages -= messages
         self.counters.delayed -= delayed
         self.counters.in_flight -= in_flight
         self._journal.touch(self)
@@ -390,5 +395,6 @@ class Lane:
         return self.counters
 
 
-def _new_series(start: int, floor: int, next_position: int, sequences_max: int) -> Series:
-    return Series(start=start, floor=floor, next_position=next_position, end=start + sequences_max)
+def _new_series(start: int, floor: int, next_position: int, sequences_max: int, dense: int = 1) -> Series:
+    end = start + sequences_max
+    return Series(start=start, floor=floor, next_position=next_position, end=end, dense=bool(dense))

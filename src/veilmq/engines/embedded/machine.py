@@ -11,6 +11,7 @@ from veilmq.core import commands
 from veilmq.core.ports import Wake
 from veilmq.core.receipts import ReceiptBook
 from veilmq.engines.embedded.catalog import Catalog
+from veilmq.engines.embedded.claims import Claims
 from veilmq.engines.embedded.dead_letters import DeadLetters
 from veilmq.engines.embedded.entrance import Entrance
 from veilmq.engines.embedded.event_export import EventExport
@@ -60,6 +61,9 @@ class Machine:
         self.publications = Publications(
             catalog=self.catalog, journal=self._journal, space=self.space, entrance=entrance
         )
+        self.claims = Claims(
+            catalog=self.catalog, journal=self._journal, dead_letters=letters, options=self._options
+        )
         pauses = QueuePauses(journal=self._journal, options=self._options)
         queues = QueueCommands(
             catalog=self.catalog,
@@ -67,12 +71,14 @@ class Machine:
             space=self.space,
             pauses=pauses,
             publications=self.publications,
+            claims=self.claims,
         )
         sweeper = Sweeper(catalog=self.catalog, journal=self._journal, space=self.space, pauses=pauses)
         self.handlers: Handlers = {
             **_of_messages(messages),
             **_of_queues(queues),
             **self.publications.handlers,
+            **self.claims.handlers,
             commands.ListDeadLetterSources: letters.list_sources,
             commands.StartMove: self.moves.start,
             commands.CancelMove: self.moves.cancel,

@@ -19,7 +19,7 @@ ENDED_PER_COMMAND = 500  # a few milliseconds
 class Moved:
     """How far retention has come among the messages that were moved to one lane."""
 
-    __slots__ = ("_end", "_journal", "_lane", "_series", "_until_ms", "left")
+    __slots__ = ("_end", "_journal", "_lane", "_passed", "_series", "_until_ms", "left")
 
     def __init__(self, *, journal: Journal, lane: int, series: Series) -> None:
         """``series`` are the positions that moved messages take in the lane of that number."""
@@ -28,6 +28,7 @@ class Moved:
         self._series = series
         self._until_ms = 0  # those first sent up to then have ended
         self._end = 0  # if they stand before this position
+        self._passed = (0, 0)  # first sending and position up to which they are deleted or, claimed, spared
         self.left = False  # whether any such are not deleted yet
 
     def expire(self, first_sent_until_ms: int) -> None:
@@ -37,6 +38,7 @@ class Moved:
         """
         if first_sent_until_ms > self._until_ms or not self.left:
             self._until_ms, self._end = first_sent_until_ms, self._series.next
+            self._passed = (0, 0)
 
     def has_ended(self, row: MessageRow) -> bool:
         """Whether the message is past its retention."""
@@ -48,11 +50,15 @@ class Moved:
         return self.left and self.has_ended(self._journal.message_at(position))
 
     def sweep(self, rows_max: int) -> list[int]:
-        """Return the positions of the next ones that have ended, at most ``rows_max``; the caller deletes them."""
-        gone = self._journal.moved_until(self._lane, self._until_ms, self._series.floor, self._end, rows_max)
+        """Return the positions of up to ``rows_max`` that have ended, the next ones; the caller deletes or spares."""
+        gone = self._journal.moved_until(
+            self._lane, self._until_ms, self._passed, self._series.floor, self._end, rows_max
+        )
         self.left = len(gone) == rows_max
-        return gone
+        if gone:
+            self._passed = gone[-1]
+        return [position for _, position in gone]
 
     def first_sent_ms(self) -> int | None:
-        """Return when the first one that is there was first sent; ``None`` when the lane has no moved message."""
-        return self._journal.first_moved_ms(self._lane)
+        """Return when the first one that is there, and was not spared, was first sent; ``None`` when there is none."""
+        return self._until_ms if self.left else self._journal.first_moved_ms(self._lane, self._until_ms, self._end)

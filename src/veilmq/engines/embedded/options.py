@@ -16,6 +16,9 @@ class EngineOptions:
     an apsw VFS to open the database with, ``database_pages_max`` bounds its size (SQLite's ``max_page_count``), and
     ``lane_sequences_max`` the positions of one half of a lane.
 
+    ``claimed_max`` is how many messages of a queue may be claimed at once, ``claim_slice_rows`` bounds the work that a
+    command does for claims.
+
     ``in_flight_max`` and ``fifo_in_flight_max`` are the quotas of queues that set none of their own; a queue rests for
     ``purge_pause_s`` after a purge, and the name of a deleted one for ``queue_name_pause_s`` (0: not at all).
 
@@ -29,6 +32,8 @@ class EngineOptions:
     free_space_reserve_bytes: int = limits.FREE_SPACE_RESERVE_BYTES
     in_flight_max: int = limits.IN_FLIGHT.default
     fifo_in_flight_max: int = limits.FIFO_IN_FLIGHT.default
+    claimed_max: int = limits.CLAIMED.default
+    claim_slice_rows: int = limits.CLAIM_SLICE_ROWS
     purge_pause_s: int = limits.PURGE_PAUSE_S
     queue_name_pause_s: int = limits.QUEUE_NAME_PAUSE_S
     event_log: str = "off"

@@ -223,11 +223,14 @@ DELETE FROM lease WHERE position >= ? AND position < ?;
 
 -- name: moved_until
 -- Messages of a lane that were moved to it, first sent up to an instant, from a position (inclusive) to another one.
-SELECT position FROM message
-WHERE position >> 41 = ? AND first_sent_at_ms <= ? AND position >= ? AND position < ? ORDER BY first_sent_at_ms LIMIT ?;
+SELECT first_sent_at_ms, position FROM message
+WHERE position >> 41 = ? AND first_sent_at_ms <= ? AND (first_sent_at_ms, position) > (?, ?)
+AND position >= ? AND position < ? ORDER BY first_sent_at_ms, position LIMIT ?;
 
 -- name: first_moved
-SELECT min(first_sent_at_ms) FROM message WHERE position >> 41 = ? AND first_sent_at_ms IS NOT NULL;
+SELECT first_sent_at_ms FROM message
+WHERE position >> 41 = ? AND first_sent_at_ms IS NOT NULL AND (first_sent_at_ms > ? OR position >= ?)
+ORDER BY first_sent_at_ms LIMIT 1;
 
 -- name: insert_move
 INSERT INTO move_task
@@ -331,11 +334,7 @@ INSERT INTO piece (stage, part, place, messages, content) VALUES (?, ?, ?, ?, ?)
 SELECT 1 FROM piece WHERE stage = ? AND part = ? LIMIT 1;
 
 -- name: first_piece
--- The next piece of a stage, as narrow as the index.
-SELECT number, messages FROM piece WHERE stage = ? ORDER BY part, place LIMIT 1;
-
--- name: piece_content
-SELECT content FROM piece WHERE number = ?;
+SELECT number, content FROM piece WHERE stage = ? ORDER BY part, place LIMIT 1;
 
 -- name: put_piece
 UPDATE piece SET messages = ?, content = ? WHERE number = ?;
@@ -349,16 +348,17 @@ DELETE FROM piece WHERE number IN (
 ) RETURNING 1;
 
 -- name: insert_publication
-INSERT INTO publication (writer, queue, batch, stages) VALUES (?, ?, ?, ?) RETURNING number;
+INSERT INTO publication (writer, queue, batch, stages, messages_per_s_max, next_at_ms)
+VALUES (?, ?, ?, ?, ?, ?) RETURNING number;
 
--- name: put_stages
-UPDATE publication SET stages = ? WHERE number = ?;
+-- name: put_publication
+UPDATE publication SET stages = ?, next_at_ms = ? WHERE number = ?;
 
 -- name: delete_publication
 DELETE FROM publication WHERE number = ?;
 
 -- name: all_publications
-SELECT number, writer, queue, batch, stages FROM publication ORDER BY number;
+SELECT number, writer, queue, batch, stages, messages_per_s_max, next_at_ms FROM publication ORDER BY number;
 
 -- name: put_source
 INSERT OR REPLACE INTO source

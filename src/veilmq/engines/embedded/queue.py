@@ -15,10 +15,11 @@ from veilmq.core.results import QueueCounts
 from veilmq.core.settings import QueueSettings
 from veilmq.core.visibility import deadline_ms
 from veilmq.engines.embedded import positions
+from veilmq.engines.embedded.claimable import ClaimableLane
 from veilmq.engines.embedded.event_log import QueueLog
 from veilmq.engines.embedded.lane import PLAIN, Lane, Taken
 from veilmq.engines.embedded.rows import Lease, MessageRow
-from veilmq.engines.embedded.run import NEVER_MS
+from veilmq.engines.embedded.run import CLAIMED_MS, NEVER_MS
 
 _SWEEP_ROWS_MAX = 1_000
 _SWEEP_ROWS_AT_LIMIT_MAX = 100
@@ -61,7 +62,7 @@ class Queue:
         created_at_ms: int,
         modified_at_ms: int,
         in_flight_max: int,
-        open_lane: Callable[["Queue", int, int], Lane],
+        open_lane: Callable[["Queue", int, int], ClaimableLane],
         wake: Wake | None,
     ) -> None:
         """``open_lane(queue, priority, kind)`` makes a new lane; ``in_flight_max`` is the quota in force."""
@@ -70,7 +71,7 @@ class Queue:
         self.settings = settings
         self.created_at_ms = created_at_ms
         self.modified_at_ms = modified_at_ms
-        self.lanes: list[Lane] = []  # by priority; of one priority, in the order they were opened
+        self.lanes: list[ClaimableLane] = []  # by priority; of one priority, in the order they were opened
         self.wake = wake
         self.in_flight_max = in_flight_max
         self.at_limit = True
@@ -78,7 +79,7 @@ class Queue:
         self._open_lane = open_lane
         self.log: QueueLog | None = None
 
-    def lane(self, priority: int, kind: int = PLAIN) -> Lane:
+    def lane(self, priority: int, kind: int = PLAIN) -> ClaimableLane:
         """Return the lane that takes messages of ``priority`` and ``kind``; opens one where none has room."""
         for lane in reversed(self.lanes):
             if lane.priority == priority and lane.kind == kind:
@@ -87,7 +88,7 @@ class Queue:
                 break
         return self.adopt(self._open_lane(self, priority, kind))
 
-    def adopt(self, lane: Lane) -> Lane:
+    def adopt(self, lane: ClaimableLane) -> ClaimableLane:
         """Put ``lane`` behind those of its priority that were opened before.
 
         The sequence numbers of lanes tell, which only rise from one to the next; the numbers of lanes go round. Where
@@ -129,7 +130,7 @@ class Queue:
         home.add_moved(row, now_ms)
         return True
 
-    def part_with_lanes(self) -> list[Lane]:
+    def part_with_lanes(self) -> list[ClaimableLane]:
         """Retire all lanes and return them: every message is deleted."""
         lanes, self.lanes = self.lanes, []
         for lane in lanes:
@@ -176,7 +177,7 @@ class Queue:
             count = min(count, self._places(now_ms))
         chosen: list[Taken] = []
         while len(chosen) < count:
-            first = self._first_lane(now_ms)
+            first = self.first_lane(now_ms)
             taken = None if first is None else first.take(now_ms)
             if taken is None:
                 break
@@ -186,13 +187,13 @@ class Queue:
                 break
         if self.log is not None:
             self.log.received(chosen, requested_at_ms)
-        for _, lease, lane in chosen:
-            lane.lease(lease, now_ms, visible_at_ms, requested_at_ms)
+        for _, lease, home in chosen:
+            home.lease(lease, now_ms, visible_at_ms, requested_at_ms)
         return chosen
 
     def take(self, now_ms: int) -> Taken | None:
         """Take the message that a receive would give out first, for another purpose; ``None`` when there is none."""
-        lane = self._first_lane(now_ms)
+        lane = self.first_lane(now_ms)
         return None if lane is None else lane.take(now_ms)
 
     def _places(self, now_ms: int) -> int:
@@ -214,7 +215,8 @@ class Queue:
             self.at_limit = False
             self.rouse(now_ms)
 
-    def _first_lane(self, now_ms: int) -> Lane | None:
+    def first_lane(self, now_ms: int) -> ClaimableLane | None:
+        """Return the lane that gives the next message; ``None`` when none has a message to give."""
         if len(self.lanes) <= 1:
             return self.lanes[0] if self.lanes else None
         if self.settings.fifo:  # another lane follows when one is full: order is kept by coming to its end first
@@ -231,12 +233,13 @@ class Queue:
         if self.at_limit:
             due_ms = min((lane.next_place_ms(now_ms) for lane in self.lanes), default=NEVER_MS)
         else:
-            due_ms = self._next_message_ms(now_ms)
-        return None if due_ms == NEVER_MS else due_ms
+            due_ms = self.next_message_ms(now_ms)
+        return None if due_ms >= CLAIMED_MS else due_ms
 
-    def _next_message_ms(self, now_ms: int) -> int:
+    def next_message_ms(self, now_ms: int) -> int:
+        """Return when the next message is visible, whatever the quota says; ``CLAIMED_MS`` or later: none is coming."""
         if self.settings.fifo:
-            first = self._first_lane(now_ms)
+            first = self.first_lane(now_ms)
             return NEVER_MS if first is None else first.next_due_ms(now_ms)
         due_ms = NEVER_MS
         for lane in self.lanes:
@@ -254,9 +257,9 @@ class Queue:
             if lane.sweep(_SWEEP_ROWS_MAX):  # rows that the janitor has not come to yet would be counted
                 self.ended(now_ms)
             counters = lane.catch_up(now_ms)
-            in_flight += counters.in_flight
+            in_flight += counters.in_flight + counters.claimed - counters.doomed
             delayed += counters.delayed
-            visible += counters.messages - counters.in_flight - counters.delayed
+            visible += counters.messages - counters.in_flight - counters.delayed - counters.claimed
             if (sent_at_ms := lane.oldest_sent_at_ms()) is not None:
                 oldest_ms.append(sent_at_ms)
         return QueueCounts(
@@ -277,8 +280,8 @@ class Queue:
     def rouse_groups(self, now_ms: int) -> None:
         """Tell the watch when the next group of a FIFO queue may give a message; of places, the next receive knows."""
         if self.wake is not None:
-            due_ms = self._next_message_ms(now_ms)
-            if due_ms != NEVER_MS:
+            due_ms = self.next_message_ms(now_ms)
+            if due_ms < CLAIMED_MS:
                 self.wake(due_ms)
 
     def rouse(self, due_ms: int) -> None:

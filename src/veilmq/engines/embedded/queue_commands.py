@@ -9,6 +9,7 @@ from veilmq.core.errors import PurgeInProgress, QueueDeletedRecently, QueueExist
 from veilmq.core.limits import SQS_TAGS_MAX
 from veilmq.core.settings_rules import settled
 from veilmq.engines.embedded.catalog import Catalog
+from veilmq.engines.embedded.claims import Claims
 from veilmq.engines.embedded.dead_letters import DeadLetters
 from veilmq.engines.embedded.pauses import QueuePauses
 from veilmq.engines.embedded.publications import Publications
@@ -27,6 +28,7 @@ class QueueCommands:
         space: Space,
         pauses: QueuePauses,
         publications: Publications,
+        claims: Claims,
     ) -> None:
         """All are the state machine's own."""
         self._catalog = catalog
@@ -34,6 +36,7 @@ class QueueCommands:
         self._space = space
         self._pauses = pauses
         self._publications = publications
+        self._claims = claims
 
     def create(self, command: commands.CreateQueue, now_ms: int) -> results.QueueView:
         """Add the queue, or find it as it was asked for."""
@@ -57,7 +60,8 @@ class QueueCommands:
     def delete(self, command: commands.DeleteQueue, now_ms: int) -> None:
         """Remove the queue; whoever waits for its messages is woken to find it gone."""
         queue = self._catalog.queue(command.queue)
-        self._publications.delete(queue)
+        self._publications.delete(queue, now_ms)
+        self._claims.delete(queue)
         self._catalog.delete(queue)
         self._pauses.purged.end(command.queue)
         self._pauses.deleted.begin(command.queue, now_ms)
@@ -70,6 +74,7 @@ class QueueCommands:
             raise PurgeInProgress(command.queue, self._pauses.purged.pause_s)
         self._pauses.purged.begin(command.queue, now_ms)
         self._publications.purge(queue)
+        self._claims.purge(queue)
         self._catalog.empty(queue)
         queue.give_place(now_ms)
 

@@ -50,7 +50,8 @@ class Lease(msgspec.Struct, gc=False, eq=False):
 class LaneRow(NamedTuple):
     """A lane as it is stored: where its positions go on, and its counters at the instant ``counted_at_ms``.
 
-    ``sequence_base`` is the sequence number of its first message, where the lane is of a FIFO queue.
+    ``sequence_base`` is the sequence number of its first message, where the lane is of a FIFO queue; ``dense`` is as
+    for ``Series``.
     """
 
     number: int
@@ -66,6 +67,7 @@ class LaneRow(NamedTuple):
     counted_at_ms: int
     kind: int = 0
     sequence_base: int = 0
+    dense: int = 1
 
 
 class QueueRow(NamedTuple):

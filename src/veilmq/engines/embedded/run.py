@@ -18,6 +18,8 @@ Key = tuple[int, int]
 
 NEVER_MS = 1 << 62
 """An instant that does not come."""
+CLAIMED_MS = 1 << 61
+"""Until when a claimed message is hidden: until its claim ends."""
 ON_DISK: Key = (-1, -1)
 """The horizon of a run of which nothing was read yet."""
 

@@ -11,10 +11,14 @@ from veilmq.engines.embedded.journal import Journal
 class Series:
     """One half of a lane: the messages sent directly, or those sent with a delay."""
 
-    __slots__ = ("_swept_to", "end", "floor", "next")
+    __slots__ = ("_swept_to", "dense", "end", "floor", "next")
 
-    def __init__(self, *, start: int, floor: int, next_position: int, end: int) -> None:
-        """Positions go from ``start`` up to, not including, ``end``; ``next_position`` is for the next message."""
+    def __init__(self, *, start: int, floor: int, next_position: int, end: int, dense: bool) -> None:
+        """Positions go from ``start`` up to, not including, ``end``; ``next_position`` is for the next message.
+
+        ``dense`` tells that of the messages behind the last one received none was deleted from among the others.
+        """
+        self.dense = dense
         self.floor = floor
         self.next = next_position
         self.end = end
@@ -24,12 +28,12 @@ class Series:
         """Move the floor over messages sent up to then; return when the first one behind it was sent, if any."""
         first = journal.first_sent(self.floor, self.next)
         if first is not None and first.sent_at_ms <= sent_until_ms:
-            self.floor = self._bisect(journal, first.position + 1, sent_until_ms)
+            self.floor = self.sent_after(journal, first.position + 1, self.next, sent_until_ms)
             first = journal.first_sent(self.floor, self.next)
         return None if first is None else first.sent_at_ms
 
-    def _bisect(self, journal: Journal, low: int, sent_until_ms: int) -> int:
-        high = self.next
+    def sent_after(self, journal: Journal, low: int, high: int, sent_until_ms: int) -> int:
+        """Return the first position in ``[low, high)`` of a message sent later than then; ``high`` if there is none."""
         while low < high:
             middle = (low + high) // 2
             row = journal.first_sent(middle, high)

@@ -48,7 +48,7 @@ ANSWERS: dict[type[VeilmqError], tuple[int, tuple[str, ...]]] = {
     core.ClaimAcknowledged: (410, ("number", "acknowledged")),
     core.ClaimLost: (410, ("number",)),
     core.ClaimReleased: (410, ("number",)),
-    core.StageRefused: (400, ("index",)),
+    core.StageRefused: (400, ("index", "why", "bytes_max")),
     core.DeadLetterQueueRefused: (400, ("queue",)),
     core.StoreFull: (503, ()),
     core.OutcomeUnknown: (503, ()),
@@ -82,5 +82,5 @@ def encode_error(error: SqsError) -> Reply:
     code = error.code.query
     told: dict[str, Any] = {"code": code, "message": error.message}
     if isinstance(error, RowRefused):
-        told["index"] = error.index
+        told |= {"index": error.index, "why": error.reason.code.query}
     return json_reply(error.code.status, told, code=code)
