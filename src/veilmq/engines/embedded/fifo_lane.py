@@ -119,7 +119,8 @@ class FifoLane(GroupedLane):
         return None
 
     def _give(self, turn: Turn, now_ms: int) -> Taken | None:
-        self._cut(turn)
+        if turn.floor != self._direct.floor:
+            self._cut(turn)
         row = self._pass_over(turn)
         held = self._held(turn)
         if held:
@@ -198,11 +199,16 @@ class FifoLane(GroupedLane):
 
     def _file(self, turn: Turn) -> None:
         """Put the turn where it belongs by what its group has; end it when that is nothing."""
-        self._cut(turn)
+        if turn.floor != self._direct.floor:
+            self._cut(turn)
         held = self._held(turn)
-        received = [lease.visible_at_ms for lease in held.values() if lease.receive_count]
-        if received:
-            self._place(turn, max(received), min(held), rests=True)
+        if held:
+            received = [lease.visible_at_ms for lease in held.values() if lease.receive_count]
+            if received:
+                self._place(turn, max(received), min(held), rests=True)
+                return
+        elif turn.whole and not turn.rows:
+            self._turns.end(turn)
             return
         row = self._pass_over(turn)
         instants = [(lease.visible_at_ms, lease.position) for lease in held.values()]
@@ -219,11 +225,11 @@ class FifoLane(GroupedLane):
 
     def _pass_over(self, turn: Turn) -> MessageRow | None:
         """Return the first message never given that has no delay; those before it join the held ones."""
-        held = self._held(turn)
         while True:
             row = self._turns.first(turn, self._direct.next)
             if row is None or row.position not in turn.delayed:
                 return row
+            held = self._held(turn)
             if len(held) >= PASSED_OVER_MAX:
                 return None
             self._turns.pop(turn)
@@ -238,10 +244,7 @@ class FifoLane(GroupedLane):
 
     def _cut(self, turn: Turn) -> None:
         """Take out of the turn what is past its retention."""
-        floor = self._direct.floor
-        if turn.floor == floor:
-            return
-        turn.floor = floor
+        floor = turn.floor = self._direct.floor
         if turn.held:
             turn.held = {position: lease for position, lease in turn.held.items() if position >= floor}
         self._turns.cut(turn, floor)

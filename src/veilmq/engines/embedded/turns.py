@@ -104,16 +104,18 @@ class Turns(Run[Turn]):
 
         One that ``rests`` lends the room of its window to others.
         """
-        self.drop(turn.head_position)
+        if turn.head_position != head_position:
+            self.drop(turn.head_position)
+            turn.head_position = head_position
         turn.visible_at_ms = visible_at_ms
-        turn.head_position = head_position
-        self._journal.turns.put((self._lane, turn.group_key), (visible_at_ms, turn.next_position, head_position))
-        self._groups[turn.group_key] = turn
+        group_key = turn.group_key
+        self._journal.turns.put((self._lane, group_key), (visible_at_ms, turn.next_position, head_position))
+        self._groups[group_key] = turn
         turn.rests = rests
         if rests and turn.rows:
-            self._resting[turn.group_key] = turn
+            self._resting[group_key] = turn
         elif self._resting:
-            self._resting.pop(turn.group_key, None)
+            self._resting.pop(group_key, None)
         self.put(head_position, turn)
 
     def set_aside(self, turn: Turn) -> None:
@@ -136,13 +138,15 @@ class Turns(Run[Turn]):
 
     def append(self, turn: Turn, row: MessageRow) -> bool:
         """Keep a message that was just sent if all before it are kept and there is room; tell whether it is."""
-        has_room = turn.whole and turn.group_key in self._groups and self._has_room(row)
-        turn.whole = has_room and turn.whole  # the room may have been its own
-        if turn.whole:
-            self._keep(turn, row)
-            if turn.rests:
-                self._resting[turn.group_key] = turn
-        return turn.whole
+        size = ROW_BYTES + len(row.body) + len(row.properties)
+        if not (turn.whole and turn.group_key in self._groups and self._has_room(size) and turn.whole):
+            turn.whole = False  # the room that was made may have been its own
+            return False
+        turn.rows.append(row)
+        self._count(size, 1)
+        if turn.rests:
+            self._resting[turn.group_key] = turn
+        return True
 
     def first(self, turn: Turn, end: int) -> MessageRow | None:
         """Return the group's first message from ``next_position`` on, before the position ``end``."""
@@ -154,7 +158,7 @@ class Turns(Run[Turn]):
         """Remove and return the first message, which must be in memory; the turn goes on behind it."""
         row = turn.rows.pop(0)
         turn.next_position = row.position + 1
-        self._count(row, -1)
+        self._count(ROW_BYTES + len(row.body) + len(row.properties), -1)
         return row
 
     def cut(self, turn: Turn, floor: int) -> None:
@@ -167,7 +171,7 @@ class Turns(Run[Turn]):
         """Undo a ``pop``."""
         turn.rows.insert(0, row)
         turn.next_position = row.position
-        self._count(row, 1)
+        self._count(_size(row), 1)
 
     def trim(self, turn: Turn) -> None:
         """Let go of the turn's window if there is less room than all windows take."""
@@ -176,14 +180,15 @@ class Turns(Run[Turn]):
 
     def empty(self, turn: Turn) -> None:
         """Let go of the turn's window; it is read again when it is needed."""
-        if self._resting.get(turn.group_key) is turn:
+        if self._resting and self._resting.get(turn.group_key) is turn:
             del self._resting[turn.group_key]
         if turn.rows:
             for row in turn.rows:
-                self._count(row, -1)
+                self._count(_size(row), -1)
             turn.rows = []
             turn.whole = False
-        turn.delayed = {}
+        if turn.delayed:
+            turn.delayed = {}
 
     def lend(self, turn: Turn) -> None:
         """Let others have the room of the turn's window when they need it; the turn may be aside."""
@@ -204,16 +209,16 @@ class Turns(Run[Turn]):
             "group_messages", turn.group_key, turn.next_position, end, count
         ):
             row = MessageRow(*columns)
-            if turn.rows and not self._has_room(row):
+            if turn.rows and not self._has_room(_size(row)):
                 return
             read += 1
-            self._keep(turn, row)
+            turn.rows.append(row)
+            self._count(_size(row), 1)
             if delayed_until_ms is not None:
                 turn.delayed[row.position] = delayed_until_ms
         turn.whole = read < count
 
-    def _has_room(self, row: MessageRow) -> bool:
-        size = _size(row)
+    def _has_room(self, size: int) -> bool:
         while not self._fits(size):
             if not self._resting:
                 return False
@@ -225,15 +230,11 @@ class Turns(Run[Turn]):
             self._rows < self._rows_max and size <= self._cache.bytes_left and self._bytes + size <= READY_WINDOW_BYTES
         )
 
-    def _keep(self, turn: Turn, row: MessageRow) -> None:
-        turn.rows.append(row)
-        self._count(row, 1)
-
-    def _count(self, row: MessageRow, sign: int) -> None:
-        size = sign * _size(row)
-        self._rows += sign
-        self._bytes += size
-        self._cache.bytes_left -= size
+    def _count(self, size: int, rows: int) -> None:
+        """Count a message of that size in (``rows`` 1) or out (-1)."""
+        self._rows += rows
+        self._bytes += rows * size
+        self._cache.bytes_left -= rows * size
 
 
 def _size(row: MessageRow) -> int:
