@@ -76,9 +76,9 @@ def writer(host: Host, queue: str = QUEUE) -> WriterView:
     return only
 
 
-def settle(host: Host) -> None:
+def settle(host: Host, time_ms: int = 500) -> None:
     """Let the slices that happen by themselves happen."""
-    for _ in range(50):
+    for _ in range(0, time_ms, 10):
         host.advance(10)
 
 
@@ -253,6 +253,38 @@ def test_publications_of_a_writer_keep_their_order_and_others_get_their_turn(rea
     mine = [name for name in found if not name.startswith("o-")]
     assert mine == [each.body for batch in range(2) for each in many(prefix=f"{batch}-")]
     assert found.index("o-0") < found.index(f"0-{MANY - 1}")
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_rate_is_kept_by_whoever_publishes_and_by_itself(tmp_path: Path, *, restart: bool) -> None:
+    """100 a second: 10 each tenth of a second, however often it is asked for."""
+    with hosting(tmp_path / "store") as host:
+        host.create()
+        stage(host, *many(100))
+        slow = Publish(queue=QUEUE, writer=WRITER, batch=0, attempts=(("a", 100),), messages_per_s_max=100)
+        for tenth in range(1, 10):
+            published = host.do(slow)
+            assert (published.more, published.next_due_ms) == (True, host.clock.now_ms() + 100)
+            assert host.counts()[0] == 10 * tenth
+            if restart:
+                host.crash()
+            host.advance(99)
+            assert host.counts()[0] == 10 * tenth
+            host.advance(1)
+        host.advance(100)
+        assert not host.do(slow).more
+        assert received(host) == [each.body for each in many(100)]
+
+
+def test_a_later_publication_waits_for_a_slow_one_of_its_writer(ready: Host) -> None:
+    stage(ready, *many(20, "slow"))
+    stage(ready, *many(5, "fast"), batch=1)
+    ready.do(Publish(queue=QUEUE, writer=WRITER, batch=0, attempts=(("a", 20),), messages_per_s_max=10))
+    assert publish(ready, ("a", 5), batch=1).more
+    settle(ready, 1_800)
+    assert ready.counts() == (19, 0, 0)
+    settle(ready)
+    assert received(ready) == [each.body for each in many(20, "slow") + many(5, "fast")]
 
 
 # As if sent then.

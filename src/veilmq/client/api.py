@@ -22,7 +22,6 @@ _JSON = "application/json"
 class _ErrorReply(msgspec.Struct, frozen=True):
     code: str
     message: str
-    index: int | None = None
 
 
 class QueueApi:
@@ -101,4 +100,4 @@ def _error(answer: Answer) -> ClientError:
         reply = msgspec.json.decode(answer.data, type=_ErrorReply)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return unexpected(answer)
-    return ClientError(reply.code, reply.message, answer.status, index=reply.index)
+    return ClientError(reply.code, reply.message, answer.status, fields=msgspec.json.decode(answer.data))

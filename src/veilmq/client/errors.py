@@ -1,19 +1,22 @@
 """What can go wrong for a client: the server said no, or there was no server to say anything."""
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class ClientError(Exception):
     """The server refused or failed; ``code`` is its word for it, for example ``QueueDoesNotExist``."""
 
-    def __init__(self, code: str, message: str, status: int, *, index: int | None = None) -> None:
+    def __init__(self, code: str, message: str, status: int, *, fields: Mapping[str, Any] | None = None) -> None:
         """``message`` is the server's sentence, ``status`` the HTTP status (4xx: ask differently, 5xx: ask again).
 
-        ``index`` tells which of several messages was refused (``StageRefused``), counted from 0.
+        ``fields`` is what else an answer of our own API tells, for example ``current`` of ``EpochFenced``.
         """
         super().__init__(message)
         self.code = code
         self.message = message
         self.status = status
-        self.index = index
+        self.fields = fields or {}
 
 
 class Unreachable(Exception):

@@ -2,7 +2,7 @@
 
 ``docs/protocols/publications.md`` has the whole story. Every call has the same effect twice, so all of them are tried
 again when an answer is lost. Failures are ``ClientError`` whose ``code`` is the name of an error of ``core.errors``;
-of ``StageRefused``, ``index`` tells which message it was.
+of ``StageRefused``, the field ``index`` tells which message it was.
 """
 
 from collections.abc import Sequence
@@ -51,12 +51,15 @@ class Publications(QueueApi):
         answer = self.ask("POST", "stage", parameters=parameters, body=body, content_type=content_type)
         return msgspec.json.decode(answer.data, type=Staged)
 
-    def publish(self, writer: str, *, batch: int, attempts: Sequence[tuple[str, int]]) -> Published:
+    def publish(
+        self, writer: str, *, batch: int, attempts: Sequence[tuple[str, int]], messages_per_s_max: int | None = None
+    ) -> Published:
         """Send what was staged under ``attempts`` (names with their numbers of messages), in this order, once.
 
+        With ``messages_per_s_max`` they come into the queue no faster than that.
         Returns when all is in the queue; ``again`` tells that the batch had been published before.
         """
-        fields = {"writer": writer, "batch": batch, "attempts": attempts}
+        fields = {"writer": writer, "batch": batch, "attempts": attempts, "messages_per_s_max": messages_per_s_max}
         first = last = self.post("publish", fields, Published, wait_s=PUBLISHING_S_MAX)
         while last.more:
             last = self.post("publish", fields, Published, wait_s=PUBLISHING_S_MAX)

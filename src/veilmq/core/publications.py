@@ -34,13 +34,15 @@ class Publish(Command, frozen=True, kw_only=True):
     A batch not behind the last published one is answered with ``again`` and changes nothing. Error ``StageMissing``
     when an attempt has not as many messages as it says.
 
-    ``attempts`` are names with the number of messages that each has staged.
+    ``attempts`` are names with the number of messages that each has staged. With ``messages_per_s_max`` they come into
+    the queue no faster than that.
     """
 
     queue: str
     writer: str
     batch: int
     attempts: tuple[tuple[str, int], ...]
+    messages_per_s_max: int | None = None
 
 
 class Abandon(Command, frozen=True, kw_only=True):
@@ -68,7 +70,8 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Published(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The batch is sent: ``messages`` were named. ``again``: it had been published before.
 
-    ``more``: it is decided, but not all messages are in the queue yet; they come by themselves. Ask again to wait.
+    ``more``: it is decided, but not all messages are in the queue yet; they come by themselves. Ask again to wait, not
+    before ``next_due_ms``.
     ``duplicates`` are those among them, so far, that a FIFO queue had lately and did not store. Of a batch before the
     last published one both numbers are 0: they are not kept.
     """
@@ -77,6 +80,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     duplicates: int = 0
     again: bool = False
     more: bool = False
+    next_due_ms: int | None = None
 
 
 class WriterView(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -1,14 +1,15 @@
 """Publishing until all is in the queue: the engine moves a slice at a time, and is asked again while there is more.
 
-Between two slices everybody else's commands get theirs. An answer is given after ``PUBLISH_S_MAX`` at the latest: what
-was decided comes into the queue by itself then, and whoever wants to see it asks once more.
+Between two slices everybody else's commands get theirs; with a rate there is a wait between them. An answer is given
+after ``PUBLISH_S_MAX`` at the latest: what was decided comes into the queue by itself then, and whoever wants to see it
+asks once more.
 """
 
 from msgspec.structs import replace
 
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.ports import Clock, Done, Engine
+from veilmq.core.ports import Clock, Done, Engine, Timer
 from veilmq.core.publications import Publish, Published
 
 PUBLISH_S_MAX = 5
@@ -31,7 +32,7 @@ class Publishing:
 class OnePublication:
     """One request on its way."""
 
-    __slots__ = ("_again", "_answer", "_clock", "_command", "_engine", "_until_ms")
+    __slots__ = ("_again", "_answer", "_clock", "_command", "_engine", "_timer", "_until_ms")
 
     def __init__(self, engine: Engine, clock: Clock, command: Publish, answer: Done, until_ms: int) -> None:
         """Ask the engine a first time."""
@@ -41,7 +42,12 @@ class OnePublication:
         self._answer: Done | None = answer
         self._until_ms = until_ms
         self._again: bool | None = None  # what the first answer said
-        engine.submit(command, self._done)
+        self._timer: Timer | None = None
+        self._ask()
+
+    def _ask(self) -> None:
+        self._timer = None
+        self._engine.submit(self._command, self._done)
 
     def _done(self, result: Published | VeilmqError) -> None:
         if self._answer is None:
@@ -51,16 +57,26 @@ class OnePublication:
             return
         if self._again is None:
             self._again = result.again
-        if result.more and self._clock.now_ms() < self._until_ms:
-            self._engine.submit(self._command, self._done)
+        now_ms = self._clock.now_ms()
+        due_ms = now_ms if result.next_due_ms is None else result.next_due_ms
+        if result.more and due_ms < self._until_ms:
+            if due_ms <= now_ms:
+                self._ask()
+            else:
+                self._timer = self._clock.call_at(due_ms, self._ask)
         else:
             self._answer(replace(result, again=self._again))
 
     def withdraw(self) -> None:
         """Forget it: what is not begun does not happen, what is decided does."""
         self._answer = None
+        if self._timer is not None:
+            self._timer.cancel()
         self._engine.withdraw(self._done)
 
     def hurry(self) -> None:
         """Answer with the next slice."""
         self._until_ms = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._ask()

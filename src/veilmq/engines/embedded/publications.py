@@ -15,14 +15,13 @@ names no stage.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import msgspec
-
 from veilmq.core.commands import Command
 from veilmq.core.errors import StageMissing, StoreFull
 from veilmq.core.limits import SECOND_MS, WRITER_SILENCE_S
 from veilmq.core.publications import Abandon, ListWriters, Publish, Published, Stage, Staged, WriterView
 from veilmq.engines.embedded import staging
 from veilmq.engines.embedded.catalog import Catalog
+from veilmq.engines.embedded.decided import Decided, Publication
 from veilmq.engines.embedded.entrance import Entrance
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.moves import Stepped
@@ -35,7 +34,6 @@ _SLICE_BYTES = staging.PIECE_BYTES
 _SLICE_DROPPED_PIECES = 50
 _SLICE_DROPPED_STAGES = 500
 _SLICE_WRITERS = 100
-_PAUSE_MS = 10
 _SEEN_MS = 3_600 * SECOND_MS  # how stale the note may be of when a writer was heard of
 _SILENCE_MS = WRITER_SILENCE_S * SECOND_MS
 _FIRST_BATCH = 0
@@ -56,19 +54,6 @@ class _Writer(NamedTuple):
     seen_at_ms: int
 
 
-class _Publication:
-    """What was decided and is not done yet: the messages of ``stages`` are to enter ``queue``, if it is there."""
-
-    __slots__ = ("batch", "number", "queue", "stages", "writer")
-
-    def __init__(self, *, number: int, writer: int, queue: Queue | None, batch: int, stages: list[int]) -> None:
-        self.number = number
-        self.writer = writer
-        self.queue = queue
-        self.batch = batch
-        self.stages = stages
-
-
 class Publications:
     """The writers of one store: their commands, and the work."""
 
@@ -78,16 +63,7 @@ class Publications:
         self._journal = journal
         self._space = space
         self._entrance = entrance
-        self._decided: dict[int, _Publication] = {}  # in the order in which they are to have a slice
-        queues = {queue.number: queue for queue in catalog.queues()}
-        for number, writer, queue, batch, stages in journal.rows("all_publications"):
-            self._decided[number] = _Publication(
-                number=number,
-                writer=writer,
-                queue=queues.get(queue),
-                batch=batch,
-                stages=msgspec.msgpack.decode(stages),
-            )
+        self._decided = Decided(catalog=catalog, journal=journal)
         self.handlers: dict[type[Command], Callable[[Any, int], object]] = {
             Stage: self.stage,
             Publish: self.publish,
@@ -95,7 +71,6 @@ class Publications:
             ListWriters: self.list_writers,
             PublicationStep: self.step,
         }
-        self._next_at_ms = 0
         self._forget_at_ms = self._next_silence_ms()
 
     def _next_silence_ms(self) -> int:
@@ -105,7 +80,7 @@ class Publications:
     @property
     def due_ms(self) -> int:
         """When the next slice is due; ``NEVER_MS`` when there is nothing to do."""
-        return self._next_at_ms if self._decided else self._forget_at_ms
+        return min(self._decided.due_ms, self._forget_at_ms)
 
     # The commands.
 
@@ -139,15 +114,24 @@ class Publications:
         queue = self._catalog.queue(command.queue)
         writer = self._find(queue, command.writer)
         again = writer is not None and writer.batch is not None and command.batch <= writer.batch
-        if not again:
+        if writer is None or not again:
             stages = self._named(writer, command)
             writer = writer or self._add(queue, command.writer, now_ms)
             messages = sum(count for _, count in command.attempts)
             self._journal.write("publish_batch", command.batch, messages, now_ms, writer.number)
-            self._decide(queue, writer.number, (_FIRST_BATCH, command.batch), stages)
-        assert writer is not None
-        self._enter_some(writer, now_ms)
-        return self._told(queue, writer, command.batch, again=again)
+            publication = self._decided.add(
+                queue,
+                writer.number,
+                command.batch,
+                stages,
+                now_ms=now_ms,
+                messages_per_s_max=command.messages_per_s_max,
+            )
+            self._hand_over(publication, (_FIRST_BATCH, command.batch))
+        entering = self._decided.entering(writer.number)
+        if entering is not None and entering.due_ms(now_ms) <= now_ms:
+            self._advance(entering, now_ms)
+        return self._told(queue, writer, command.batch, now_ms, again=again)
 
     def _named(self, writer: _Writer | None, command: Publish) -> list[int]:
         """Return the stages that the command names; raises ``StageMissing``."""
@@ -164,29 +148,21 @@ class Publications:
                 stages.append(number)
         return stages
 
-    def _decide(self, queue: Queue | None, writer: int, batches: tuple[int, int], stages: list[int]) -> None:
-        """Hand what is staged for these batches over, from the first to the last; ``stages`` are to enter the queue."""
-        publication = self._publication(queue, writer, batches[1], stages)
-        if not self._journal.write("decide_stages", publication.number, writer, *batches):
-            self._end(publication)
+    def _hand_over(self, publication: Publication, batches: tuple[int, int]) -> None:
+        """Give what its writer has staged for these batches, from the first to the last, to a publication."""
+        if not self._journal.write("decide_stages", publication.number, publication.writer, *batches):
+            self._decided.end(publication)
 
-    def _publication(self, queue: Queue | None, writer: int, batch: int, stages: list[int]) -> _Publication:
-        encoded = msgspec.msgpack.encode(stages)
-        ((number,),) = self._journal.write(
-            "insert_publication", writer, None if queue is None else queue.number, batch, encoded
-        )
-        publication = _Publication(number=number, writer=writer, queue=queue, batch=batch, stages=stages)
-        self._decided[number] = publication
-        return publication
-
-    def _told(self, queue: Queue, before: _Writer, batch: int, *, again: bool) -> Published:
+    def _told(self, queue: Queue, before: _Writer, batch: int, now_ms: int, *, again: bool) -> Published:
         writer = self._find(queue, before.name) or before
         is_last = writer.batch == batch
+        entering = self._decided.entering(writer.number)
         return Published(
             messages=writer.messages if is_last else 0,
             duplicates=writer.duplicates if is_last else 0,
             again=again,
-            more=any(each.writer == writer.number and each.stages for each in self._decided.values()),
+            more=entering is not None,
+            next_due_ms=None if entering is None else entering.due_ms(now_ms),
         )
 
     def abandon(self, command: Abandon, now_ms: int) -> None:
@@ -194,7 +170,8 @@ class Publications:
         queue = self._catalog.queue(command.queue)
         writer = self._find(queue, command.writer)
         if writer is not None:
-            self._decide(queue, writer.number, (command.batch, command.batch), [])
+            dropping = self._decided.add(None, writer.number, command.batch, [], now_ms=now_ms)
+            self._hand_over(dropping, (command.batch, command.batch))
 
     def list_writers(self, command: ListWriters, now_ms: int) -> list[WriterView]:
         """Tell the writers of a queue."""
@@ -230,7 +207,7 @@ class Publications:
 
     def _forget_silent(self, now_ms: int) -> None:
         for (writer,) in self._journal.rows("silent_writers", now_ms - _SILENCE_MS, _SLICE_WRITERS):
-            self._decide(None, writer, _ALL_BATCHES, [])
+            self._hand_over(self._decided.add(None, writer, _FIRST_BATCH, [], now_ms=now_ms), _ALL_BATCHES)
             self._journal.write("delete_writer", writer)
         self._forget_at_ms = self._next_silence_ms()
 
@@ -238,87 +215,66 @@ class Publications:
 
     def purge(self, queue: Queue) -> None:
         """Let no message enter that was decided before; what is staged and not published is none of the queue's."""
-        for publication in self._decided.values():
+        for publication in self._decided:
             if publication.queue is queue and publication.stages:
                 publication.stages = []
-                self._put(publication)
+                self._decided.put(publication)
 
-    def delete(self, queue: Queue) -> None:
+    def delete(self, queue: Queue, now_ms: int) -> None:
         """Forget all writers of the queue, and what they have staged."""
         self.purge(queue)
-        publication = self._publication(None, _NO_WRITER, _FIRST_BATCH, [])
-        if not self._journal.write("decide_stages_of", publication.number, queue.number):
-            self._end(publication)
+        dropping = self._decided.add(None, _NO_WRITER, _FIRST_BATCH, [], now_ms=now_ms)
+        if not self._journal.write("decide_stages_of", dropping.number, queue.number):
+            self._decided.end(dropping)
         self._journal.write("delete_writers_of", queue.number)
 
     # The work.
 
     def step(self, command: PublicationStep, now_ms: int) -> Stepped:
-        """Do one slice: of the publication that waited longest, or forget who fell silent."""
+        """Do one slice: of the publication that waited longest; forget who fell silent."""
         if self._forget_at_ms <= now_ms:
             self._forget_silent(now_ms)
-        if self._decided:
-            first = next(iter(self._decided.values()))
-            self._advance(first, now_ms)
-            self._rotate(first)
+        due = self._decided.due(now_ms)
+        if due is not None:
+            self._advance(due, now_ms)
         return Stepped(due_ms=self.due_ms)
 
-    def _rotate(self, publication: _Publication) -> None:
-        """Put it behind the others, but for those of its own writer, which follow it."""
-        if self._decided.pop(publication.number, None) is None:
-            return
-        after = [each for each in self._decided.values() if each.writer == publication.writer]
-        for each in (publication, *after):
-            self._decided.pop(each.number, None)
-            self._decided[each.number] = each
-
-    def _enter_some(self, writer: _Writer, now_ms: int) -> None:
-        """Do a slice for who publishes: of the first publication of that writer that has messages left."""
-        for publication in self._decided.values():
-            if publication.writer == writer.number and publication.stages:
-                self._advance(publication, now_ms)
-                return
-
-    def _advance(self, publication: _Publication, now_ms: int) -> None:
-        self._next_at_ms = now_ms + _PAUSE_MS
+    def _advance(self, publication: Publication, now_ms: int) -> None:
         if publication.queue is not None and publication.stages:
-            self._enter(publication, publication.queue, now_ms)
-        elif not self._drop_some(publication):
-            self._end(publication)
+            publication.pause(self._enter(publication, publication.queue, now_ms), now_ms)
+            self._decided.put(publication)
+        elif self._drop_some(publication):
+            publication.pause(0, now_ms)
+        else:
+            self._decided.end(publication)
 
-    def _enter(self, publication: _Publication, queue: Queue, now_ms: int) -> None:
-        """Let the next pieces become messages, so many as a slice may."""
-        stages = len(publication.stages)
+    def _enter(self, publication: Publication, queue: Queue, now_ms: int) -> int:
+        """Let the next messages enter, so many as a slice may; return how many that were."""
+        left = publication.messages_at_once(_SLICE_MESSAGES)
         entered = duplicates = size = 0
-        while publication.stages and entered < _SLICE_MESSAGES and size < _SLICE_BYTES:
+        while publication.stages and left > 0 and size < _SLICE_BYTES:
             piece = self._journal.rows("first_piece", publication.stages[0])
             if not piece:
                 del publication.stages[0]
                 continue
-            number, messages = piece[0]
-            if entered and entered + messages > _SLICE_MESSAGES:
+            ((number, content),) = piece
+            messages = staging.unpack(content)
+            arrived = self._entrance.enter(queue, messages[:left], now_ms)
+            rest = arrived.refused + messages[left:]
+            if rest:
+                self._journal.write("put_piece", len(rest), staging.pack(rest), number)
+            else:
+                self._journal.write("delete_piece", number)
+            entered, duplicates = entered + len(messages) - len(rest), duplicates + arrived.duplicates
+            left, size = left - len(messages), size + len(content)
+            if rest:
                 break
-            ((content,),) = self._journal.rows("piece_content", number)
-            arrived = self._entrance.enter(queue, staging.unpack(content), now_ms)
-            entered, duplicates, size = entered + messages, duplicates + arrived.duplicates, size + len(content)
-            if arrived.refused:
-                self._journal.write("put_piece", len(arrived.refused), staging.pack(arrived.refused), number)
-                break
-            self._journal.write("delete_piece", number)
         if duplicates:
             self._journal.write("count_duplicates", duplicates, publication.writer, publication.batch)
-        if len(publication.stages) < stages:
-            self._put(publication)
+        return entered
 
-    def _put(self, publication: _Publication) -> None:
-        self._journal.write("put_stages", msgspec.msgpack.encode(publication.stages), publication.number)
-
-    def _drop_some(self, publication: _Publication) -> bool:
+    def _drop_some(self, publication: Publication) -> bool:
         """Delete some of what is not to enter; tell whether there may be more."""
         if self._journal.write("delete_pieces", publication.number, _SLICE_DROPPED_PIECES):
             return True
         return bool(self._journal.write("delete_stages", publication.number, _SLICE_DROPPED_STAGES))
-
-    def _end(self, publication: _Publication) -> None:
-        del self._decided[publication.number]
-        self._journal.write("delete_publication", publication.number)

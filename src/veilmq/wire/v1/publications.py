@@ -20,6 +20,7 @@ ARROW_TYPE = b"application/vnd.apache.arrow.stream"
 
 Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,128}\Z")]
 Count = Annotated[int, Meta(ge=0, le=2**62)]
+Rate = Annotated[int, Meta(ge=limits.PUBLISH_PER_S.minimum, le=limits.PUBLISH_PER_S.maximum)]
 Attempts = Annotated[list[tuple[Name, Count]], Meta(max_length=limits.PUBLISH_ATTEMPTS_MAX)]
 
 
@@ -41,6 +42,7 @@ class PublishFields(BatchFields, frozen=True, kw_only=True):
     """The fields of ``publish``: ``attempts`` are pairs of a name and a number of messages."""
 
     attempts: Attempts
+    messages_per_s_max: Rate | None = None
 
 
 class MessagesFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,7 +78,11 @@ def publish(request: ApiRequest, context: RequestContext) -> ApiCall:
     """Send what was staged, once."""
     fields = from_json(request.body, PublishFields)
     command = publications.Publish(
-        queue=request.queue, writer=fields.writer, batch=fields.batch, attempts=tuple(fields.attempts)
+        queue=request.queue,
+        writer=fields.writer,
+        batch=fields.batch,
+        attempts=tuple(fields.attempts),
+        messages_per_s_max=fields.messages_per_s_max,
     )
     return ApiCall(command)
 

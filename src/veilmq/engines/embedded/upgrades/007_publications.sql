@@ -41,11 +41,13 @@ CREATE TABLE piece (
 CREATE UNIQUE INDEX piece_order ON piece (stage, part, place, messages);
 
 -- What was decided and is not done yet: the stages named, in their order, enter the queue; then all stages of the
--- publication are dropped. One that names none only drops.
+-- publication are dropped. One that names none only drops. With a rate, the next slice is due at an instant.
 CREATE TABLE publication (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     writer INTEGER NOT NULL,
-    queue INTEGER,
+    queue INTEGER NOT NULL,
     batch INTEGER NOT NULL,
-    stages BLOB NOT NULL
+    stages BLOB NOT NULL,
+    messages_per_s_max INTEGER,
+    next_at_ms INTEGER NOT NULL
 );
