@@ -62,6 +62,14 @@ def test_a_message_is_told_with_all_that_it_has() -> None:
     ]
 
 
+def test_messages_that_carry_nothing_are_told_alike() -> None:
+    """Whether one of their batch carries something or not."""
+    alone, *_ = table([message("a"), message("b")]).to_pylist()
+    beside, *_ = table([message("a"), message(group="g")]).to_pylist()
+    assert alone == beside
+    assert (alone["attributes"], alone["attribute_types"], alone["group"]) == ([], None, None)
+
+
 def test_small_pieces_become_few_batches() -> None:
     """And none is lost, or turned round."""
     pieces: list[list[object]] = [[message(str(n)) for n in range(at, at + 500)] for at in range(0, 5_000, 500)]

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from veilmq.core import properties
 from veilmq.core.claims import ClaimedMessage
-from veilmq.core.properties import NOTHING, Properties
+from veilmq.core.properties import Properties
 from veilmq.wire.sqs.identifiers import sequence_text
 from veilmq.wire.sqs.names import id_text
 from veilmq.wire.v1.messages import texts, types
@@ -35,6 +35,7 @@ SCHEMA = pa.schema(
 )
 """The columns, which are those of the Spark source."""
 
+_NO_TEXTS = pa.array([], pa.string())
 _BATCH_ROWS = 2_048
 _BATCH_CHARACTERS = 1_048_576
 
@@ -96,14 +97,18 @@ def record_batch(messages: Sequence[ClaimedMessage], queue: Any) -> Any:
 def _carried(messages: Sequence[ClaimedMessage]) -> tuple[Any, Any, Any]:
     """Return attributes, their types, and groups."""
     if not any(message.properties for message in messages):
-        carried: list[Properties] = [NOTHING] * len(messages)
-    else:
-        carried = [properties.decode(message.properties) for message in messages]
+        return _nothing_carried(len(messages))
+    carried = [properties.decode(message.properties) for message in messages]
     return (
         _maps(carried, texts),
         _maps(carried, types),
         pa.array([each.group for each in carried], pa.string()),
     )
+
+
+def _nothing_carried(rows: int) -> tuple[Any, Any, Any]:
+    offsets = pa.repeat(pa.scalar(0, pa.int32()), rows + 1)
+    return pa.MapArray.from_arrays(offsets, _NO_TEXTS, _NO_TEXTS), pa.nulls(rows, _TEXTS), pa.nulls(rows, pa.string())
 
 
 def _maps(carried: Sequence[Properties], read: Callable[..., dict[str, str] | None]) -> Any:
