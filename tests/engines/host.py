@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from veilmq.core import commands, results
 from veilmq.core.commands import Command, NewMessage, VisibilityChange
@@ -13,6 +13,8 @@ from veilmq.core.settings import SettingValue
 from veilmq.engines.embedded import EmbeddedEngine, EngineOptions
 from veilmq.engines.execute import execute
 from veilmq.testing import VirtualClock
+
+T = TypeVar("T")
 
 QUEUE = "000000000000/jobs"
 RESTLESS = EngineOptions(purge_pause_s=0, queue_name_pause_s=0)
@@ -34,6 +36,10 @@ class Host:
 
     async def _open(self) -> EmbeddedEngine:
         return EmbeddedEngine.open(self.folder, clock=self.clock, options=self._options, on_fatal=self.failures.append)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what `work` returns, run in the engine's event loop."""
+        return self._runner.run(work)
 
     def do(self, command: Command) -> Any:
         """Return the result of `command`; raises its error."""

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
@@ -18,6 +19,7 @@ from tests.engines.logged import LOGGED, check_conservation, events_of
 from tests.engines.model_frame import CACHES, WINDOWS, ModelFrame, one_of, run_model
 from veilmq.core import commands, results
 from veilmq.core.commands import NewMessage
+from veilmq.core.settings import SettingValue
 from veilmq.engines.embedded.janitor import Sweep
 
 FIFO = f"{QUEUE}.fifo"
@@ -71,7 +73,7 @@ class EventModel(ModelFrame):
         self.dies = dies
         for name, dead, fifo in ((QUEUE, DEAD, False), (FIFO, DEAD_FIFO, True)):
             self.live.create(dead, fifo=fifo)
-            redrive = {"dead_letter_queue": dead, "receives_max": 2} if dies else {}
+            redrive: dict[str, SettingValue] = {"dead_letter_queue": dead, "receives_max": 2} if dies else {}
             self.live.create(name, fifo=fifo, **redrive)
 
     # What happens.
@@ -173,6 +175,7 @@ class EventModel(ModelFrame):
         super().teardown()
 
 
+@pytest.mark.slow
 def test_every_receipt_ends_once_and_at_its_time() -> None:
     """At random, with restarts and crashes between any two steps."""
     run_model(EventModel, examples=40, steps=40)

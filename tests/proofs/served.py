@@ -14,16 +14,17 @@ START_S_MAX = 30.0
 class ServedFolder:
     """`python -m veilmq serve` on `folder`."""
 
-    def __init__(self, folder: Path) -> None:
-        """Choose a port; start nothing yet."""
+    def __init__(self, folder: Path, *options: str) -> None:
+        """Choose a port; start nothing yet. `options` are more of `serve`."""
         self.folder = folder
+        self._options = options
         self.port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._log = folder.with_suffix(".log")
 
     def start(self) -> None:
         """Start, and return when connections are accepted."""
-        options = ["--data", str(self.folder), "--port", str(self.port), "--admin-port", "0"]
+        options = ["--data", str(self.folder), "--port", str(self.port), "--admin-port", "0", *self._options]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "veilmq", "serve", *options], stdout=log, stderr=log

@@ -1,0 +1,43 @@
+"""Places that exported files go to, and those that are refused with what to do."""
+
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from veilmq.events.failures import EventsError
+from veilmq.events.target import open_target
+
+TABLE = pa.table({name: ["a"] for name in ("queue", "key", "group_hash", "outcome", "node")})
+ROWS = TABLE.append_column("event", pa.array([1]))
+for instant in ("sent_at", "received_at", "closed_at"):
+    ROWS = ROWS.append_column(instant, pa.array([1], pa.timestamp("ms")))
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_folder_is_made_and_a_file_appears_whole(tmp_path: Path, scheme: str) -> None:
+    folder = tmp_path / "a" / "b"
+    target = open_target(f"{scheme}{folder}")
+    assert folder.is_dir()
+    target.put("date=1/hour=2", "x.parquet", ROWS)
+    target.put("date=1/hour=2", "x.parquet", ROWS)
+    (file,) = [path for path in folder.rglob("*") if path.is_file()]
+    assert file == folder / "date=1" / "hour=2" / "x.parquet"
+
+
+def test_a_relative_folder_counts_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert open_target("events").root == str(tmp_path / "events")
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EventsError, match=r"cannot be made: .*\."):
+        open_target(str(tmp_path / "file" / "events"))
+
+
+def test_a_url_that_pyarrow_does_not_know_needs_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(EventsError, match="pip install fsspec"):
+        open_target("elsewhere://bucket/events")
