@@ -15,6 +15,7 @@ from veilmq.core.routing import ATTRIBUTE_DEFAULT, RoutingTable, TimeoutClass
 from veilmq.pipeline.cell_store import CellStore
 from veilmq.pipeline.classes import classes_of
 from veilmq.pipeline.cost import Load
+from veilmq.pipeline.crashes import without_crashes
 from veilmq.pipeline.failures import PipelineFailed
 from veilmq.pipeline.finding import Finding, finding_of
 from veilmq.pipeline.recommendation import QueueFacts
@@ -75,8 +76,9 @@ def route_table(
 
 def findings_of(tallies: list[KeyTally], *, options: TuneOptions) -> dict[str, Finding]:
     """Return what is found about each key of one queue."""
-    whole = whole_of("", tallies).first
-    return {each.key: finding_of(each.first, options=options, queue=whole) for each in tallies}
+    keys = without_crashes(tallies)
+    whole = whole_of("", keys).first
+    return {each.key: finding_of(each.first, options=options, queue=whole) for each in keys}
 
 
 def routed(found: Mapping[str, Finding], *, receives_max: int, classes: int, options: TuneOptions) -> Routed | None:

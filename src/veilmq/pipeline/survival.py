@@ -2,8 +2,7 @@
 
 The estimator of Kaplan and Meier (1958) on the buckets of a tally, with Greenwood's variance. A delete, also a late
 one, is an event at its time; an expiry that was never followed by a delete is censored at the timeout in force, a
-nack at the moment of the nack. Receipts that expire because the consumer died are censored too, and that is the
-point: they say nothing about how long the work takes.
+nack at the moment of the nack. Receipts of consumers that died are taken out before (``crashes``).
 
 First receipts only: slow messages come back more often, and would be counted more often.
 """
@@ -18,6 +17,9 @@ from veilmq.pipeline.histograms import RATIO
 from veilmq.pipeline.tallies import EDGES_S, MIDDLES_S, Array, Tally
 
 Z_95 = 1.96
+
+TAIL_FROM = 300
+TAIL_TO = 30
 
 _LN_RATIO = math.log(RATIO)
 
@@ -53,15 +55,16 @@ class Curve:
 
     @cached_property
     def tail(self) -> Tail:
-        """The curve as a tail.
+        """The curve as a tail, its end drawn on where only few receipts are left (``_drawn_on``).
 
-        What is left of the curve where sight ends is taken to end there, as nothing better is known.
+        What could not be drawn on is taken to end where sight ends, as nothing better is known.
         """
-        mass = -np.diff(self.survival, prepend=1.0)
+        survival = _drawn_on(self.survival, self.at_risk)
+        mass = -np.diff(survival, prepend=1.0)
         end = int(np.searchsorted(EDGES_S, self.sight_s))
-        mass[min(end, mass.size - 1)] += self.survival[-1]
+        mass[min(end, mass.size - 1)] += survival[-1]
         weighed = mass * MIDDLES_S
-        return Tail(self.survival, np.maximum(weighed.sum() - np.cumsum(weighed), 0.0))
+        return Tail(survival, np.maximum(weighed.sum() - np.cumsum(weighed), 0.0))
 
     def quantile_s(self, p: float) -> float | None:
         """Return the time by which the share ``p`` of the work is done; ``None`` when the curve does not get there."""
@@ -97,6 +100,22 @@ def _bounds(survival: Array, deaths: Array, at_risk: Array) -> tuple[Array, Arra
     # After the last event of all nothing is left, and Greenwood's sum with it: the bound stays where it was.
     upper = np.where(survival <= 0.0, _last_positive(upper), upper)
     return lower, upper
+
+
+def _drawn_on(survival: Array, at_risk: Array) -> Array:
+    """Return ``survival`` with its last receipts replaced by a Weibull tail: a line of ln(-ln S) over ln t.
+
+    The best timeout lies where one receipt in thousands is left, and what is seen there is luck. The line goes
+    through the points where ``TAIL_FROM`` and ``TAIL_TO`` receipts are left; where there are none, the curve stays.
+    """
+    first, last = (int(np.searchsorted(-at_risk, -least)) for least in (TAIL_FROM, TAIL_TO))
+    top, low = float(survival[min(first, survival.size - 1)]), float(survival[min(last, survival.size - 1)])
+    if last >= survival.size or not 0.0 < low < top < 1.0:
+        return survival
+    steps = np.arange(survival.size) - last
+    shape = (math.log(-math.log(low)) - math.log(-math.log(top))) / (last - first)
+    drawn = np.exp(np.log(low) * np.exp(shape * np.maximum(steps, 0)))
+    return np.where(steps > 0, drawn, survival)
 
 
 def _last_positive(values: Array) -> float:

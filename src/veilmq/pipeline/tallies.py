@@ -28,7 +28,7 @@ class Tally:
     """Receipts by bucket; tallies are added, and scaled to weigh less.
 
     ``deleted``, ``late`` and ``nacked`` lie where the receipt was held so long; ``expired``, ``corrected`` (expired,
-    and later deleted late) and ``in_force`` (all receipts) where the timeout was so long. ``extended``,
+    and later deleted late), ``crashed`` (of the others, those that ``crashes`` takes out) and ``in_force`` (all receipts) where the timeout was so long. ``extended``,
     ``extensions`` and ``extended_held_s`` are of the receipts that were extended and deleted in time.
     """
 
@@ -38,6 +38,7 @@ class Tally:
     expired: Array = field(default_factory=_zeros)
     corrected: Array = field(default_factory=_zeros)
     in_force: Array = field(default_factory=_zeros)
+    crashed: Array = field(default_factory=_zeros)
     extended: float = 0.0
     extensions: float = 0.0
     extended_held_s: float = 0.0
@@ -63,7 +64,7 @@ class Tally:
     @property
     def censored(self) -> Array:
         """Receipts of which only "longer than this" is known."""
-        return self.nacked + np.maximum(self.expired - self.corrected, 0.0)
+        return self.nacked + np.maximum(self.expired - self.corrected - self.crashed, 0.0)
 
     @property
     def longest_s(self) -> float:

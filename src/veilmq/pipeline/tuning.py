@@ -8,6 +8,7 @@ import numpy as np
 
 from veilmq.core.limits import VISIBILITY_TIMEOUT_S
 from veilmq.pipeline.cost import best_s, cost
+from veilmq.pipeline.crashes import without_crashes
 from veilmq.pipeline.durations import seconds, share
 from veilmq.pipeline.finding import Finding, finding_of
 from veilmq.pipeline.recommendation import Confidence, QueueFacts, Recommendation
@@ -45,6 +46,7 @@ def recommended(
     queue: str, keys: list[KeyTally], *, options: TuneOptions, facts: QueueFacts | None
 ) -> Iterator[Recommendation]:
     """Yield what ``queue`` should have, then what each of ``keys`` should have."""
+    keys = without_crashes(keys)
     whole = whole_of(queue, keys)
     yield _recommendation(whole, None, finding_of(whole.first, options=options), facts, options)
     for each in keys:
