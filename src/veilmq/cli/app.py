@@ -19,6 +19,7 @@ from veilmq.cli.claims_release import release
 from veilmq.cli.doctor import doctor
 from veilmq.cli.events_flush import flush
 from veilmq.cli.failures import CommandFailed, UsageError
+from veilmq.cli.pipeline_archive import archive
 from veilmq.cli.queue_cancel_redrive import cancel_redrive
 from veilmq.cli.queue_create import create
 from veilmq.cli.queue_delete import delete
@@ -69,6 +70,7 @@ def build() -> App:
     app.command(_events())
     app.command(send)
     app.command(receive)
+    app.command(_pipeline())
     app.command(_claims())
     app.command(doctor)
     return app
@@ -102,6 +104,12 @@ def _events() -> App:
     events = App(name="events", help="The event log.")
     events.command(flush)
     return events
+
+
+def _pipeline() -> App:
+    pipeline = App(name="pipeline", help="Jobs on Spark: archive, replay and route messages, learn from them.")
+    pipeline.command(archive)
+    return pipeline
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

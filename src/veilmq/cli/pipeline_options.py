@@ -1,0 +1,66 @@
+"""Options that all jobs of the pipeline have: where Spark runs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from veilmq.cli.extras import needs_extra
+from veilmq.cli.failures import CommandFailed, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CONF = "A setting of Spark, NAME=VALUE; may be repeated."
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """Where the job runs; without any of them in this process, or where spark-submit started it."""
+
+    master: Annotated[
+        str | None, Parameter(metavar="URL", help="Spark master, such as local[4] or spark://HOST:7077.")
+    ] = None
+    remote: Annotated[str | None, Parameter(metavar="URL", help="Spark Connect server, sc://HOST:15002.")] = None
+    conf: Annotated[
+        tuple[str, ...], Parameter(name="--conf", negative=(), show_default=False, metavar="NAME=VALUE", help=_CONF)
+    ] = ()
+    verbose: Annotated[bool, Parameter(negative=(), show_default=False, help="Let Spark log what it does.")] = False
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings of Spark by name; raises ``UsageError``."""
+        pairs = [text.partition("=") for text in self.conf]
+        for text, (name, equals, _) in zip(self.conf, pairs, strict=True):
+            if not equals or not name:
+                raise UsageError(f"--conf {text}: must be NAME=VALUE, such as spark.executor.memory=4g.")
+        return {name: value for name, _, value in pairs}
+
+
+@contextmanager
+def job(name: str) -> Iterator[None]:
+    """Say in one line what a job is missing, or why it failed."""
+    with needs_extra("spark", command=f"pipeline {name}"):
+        from veilmq.pipeline.failures import PipelineFailed
+    try:
+        with needs_extra("spark", command=f"pipeline {name}"):
+            yield
+    except PipelineFailed as error:
+        raise CommandFailed(str(error)) from error
+
+
+@contextmanager
+def spark_session(name: str, options: ClusterOptions) -> Iterator["SparkSession"]:
+    """Run Spark where ``options`` say, for the job ``name``."""
+    if options.master and options.remote:
+        raise UsageError("--master and --remote: say one of them.")
+    settings: dict[str, Any] = options.settings()
+    from veilmq.pipeline.session import Cluster, open_session
+
+    cluster = Cluster(
+        master=options.master or "", remote=options.remote or "", settings=settings, verbose=options.verbose
+    )
+    with open_session(f"veilmq pipeline {name}", cluster) as spark:
+        yield spark

@@ -1,0 +1,122 @@
+"""The job ``archive``: queues → the archive's table, each message once.
+
+Each queue has a stream of its own, with a checkpoint of its own, so that queues come and go and one that fails can be
+started again alone. A stream claims messages, adds them to the table, and has them deleted when they are durable there.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.streaming.query import StreamingQuery
+
+from veilmq.pipeline.archive_compaction import Compaction, compact
+from veilmq.pipeline.archive_files import SCHEMA
+from veilmq.pipeline.archive_sink import FORMAT, ArchiveSink
+from veilmq.pipeline.archive_table import ArchiveTable
+from veilmq.pipeline.streams import Report, run_streams
+
+CONSUMER = "archive"
+CHECKPOINTS = "_checkpoints"
+MINUTE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveOptions:
+    """What to archive, and where to.
+
+    ``table`` is the folder of the archive; ``checkpoint`` where the streams keep how far they are, by default below
+    it. With ``continuous`` the streams go on until they are stopped, else they take what is there and end. ``consumer``
+    and ``takeover`` are those of the source: a second archive of a queue is refused unless it takes over. Small files
+    are joined every ``compact_minutes``, and at the end; 0 for never. Files that do not count any more are deleted
+    after ``keep_h`` hours.
+    """
+
+    queues: tuple[str, ...]
+    table: str
+    endpoint: str
+    checkpoint: str = ""
+    continuous: bool = False
+    batch_messages: int | None = None
+    consumer: str = CONSUMER
+    takeover: bool = False
+    compact_minutes: int = 10
+    keep_h: int = 168
+
+    @property
+    def checkpoints(self) -> Path:
+        """Return the folder of the checkpoints."""
+        return Path(self.checkpoint or Path(self.table) / CHECKPOINTS).absolute()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archived:
+    """What a run did: messages by queue, files that were joined, and old ones that were deleted."""
+
+    messages: dict[str, int]
+    compaction: Compaction
+    deleted_files: int
+
+
+def archived(messages: DataFrame) -> DataFrame:
+    """Return messages as the archive has them: with the day (UTC) on which they were sent as ``date``."""
+    day = F.expr("date_from_unix_date(cast(floor(unix_micros(sent_at) / 86400000000) as int))")
+    return messages.withColumn("date", day).select(*SCHEMA.names)
+
+
+def archive(
+    spark: SparkSession,
+    options: ArchiveOptions,
+    *,
+    report: Report = lambda name, rows: None,
+    stop: threading.Event | None = None,
+    clock_s: Callable[[], float],
+) -> Archived:
+    """Archive the queues; raises ``PipelineFailed`` when a stream fails. Started again, it goes on where it was."""
+    table = ArchiveTable(options.table)
+    table.create()
+    spark.dataSource.register(ArchiveSink)
+    keeper = _Keeper(table, options, clock_s)
+    queries = {queue: _start(spark, options, queue) for queue in options.queues}
+    counts = run_streams(queries, report=report, stop=stop or threading.Event(), every=keeper.look)
+    keeper.keep()
+    return Archived(messages=counts, compaction=keeper.compaction, deleted_files=keeper.deleted)
+
+
+def _start(spark: SparkSession, options: ArchiveOptions, queue: str) -> StreamingQuery:
+    reader = spark.readStream.format("veilmq").option("endpoint", options.endpoint).option("queue", queue)
+    reader = reader.option("consumer", options.consumer).option("takeover", str(options.takeover).lower())
+    if options.batch_messages is not None:
+        reader = reader.option("maxMessagesPerBatch", options.batch_messages)
+    writer = archived(reader.load()).writeStream.format(FORMAT).queryName(f"archive of {queue}")
+    writer = writer.option("checkpointLocation", str(options.checkpoints / queue))
+    writer = writer.trigger(processingTime="0 seconds") if options.continuous else writer.trigger(availableNow=True)
+    return writer.start(str(Path(options.table).absolute()))
+
+
+class _Keeper:
+    """Joins small files and deletes old ones, now and then."""
+
+    def __init__(self, table: ArchiveTable, options: ArchiveOptions, clock_s: Callable[[], float]) -> None:
+        self.compaction = Compaction()
+        self.deleted = 0
+        self._table, self._options, self._clock_s = table, options, clock_s
+        self._due_s = clock_s() + options.compact_minutes * MINUTE_S
+
+    def look(self) -> None:
+        """Keep the table in order if it is time to."""
+        if self._options.compact_minutes and self._clock_s() >= self._due_s:
+            self.keep()
+            self._due_s = self._clock_s() + self._options.compact_minutes * MINUTE_S
+
+    def keep(self) -> None:
+        """Join small files, and delete the old ones that do not count any more."""
+        if self._options.compact_minutes:
+            done = compact(self._table)
+            self.compaction = Compaction(
+                removed=self.compaction.removed + done.removed, added=self.compaction.added + done.added
+            )
+            self.deleted += self._table.vacuum(keep_h=self._options.keep_h)

@@ -1,0 +1,15 @@
+"""Why Spark failed, in one sentence: its own messages hold the tracebacks of every process that had a part in it."""
+
+import re
+
+_RAISED = re.compile(r"^(?:[\w]+\.)*([A-Z]\w*): (\S.*)$")
+
+
+def reason_of(error: BaseException | str) -> str:
+    """Return the last thing that was raised, as tracebacks end: its type, unless that is ours, and what it says."""
+    lines = str(error).splitlines()
+    raised = [(line, found) for line in lines if (found := _RAISED.match(line.strip()))]
+    if not raised:
+        return next((line.strip() for line in lines if line.strip()), type(error).__name__)
+    line, found = raised[-1]
+    return found[2] if line.strip().startswith("veilmq.") else f"{found[1]}: {found[2]}"

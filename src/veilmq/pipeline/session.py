@@ -1,0 +1,101 @@
+"""The Spark session that a job runs in: of this process, a cluster, spark-submit, or a Spark Connect server."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.resources import as_file, files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.errors.exceptions.base import PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from veilmq.pipeline.failures import PipelineFailed
+from veilmq.spark.java import MISSING, has_java
+
+LOCAL = "local[*]"
+
+SETTINGS = {
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+}
+"""What a job relies on, wherever it runs."""
+
+_OWN = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOCAL = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
+}
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit has started the JVM, and tells where it listens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Where a job runs: ``master`` as spark-submit takes it, or the URL of a Spark Connect server as ``remote``.
+
+    Without either it is the place that spark-submit chose, else this process. ``settings`` are Spark's own, by name.
+    ``verbose`` lets Spark log as it does by itself.
+    """
+
+    master: str = ""
+    remote: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    verbose: bool = False
+
+
+@contextmanager
+def open_session(name: str, cluster: Cluster) -> Iterator[SparkSession]:
+    """Run Spark inside the context, as the application ``name``; raises ``PipelineFailed`` where it does not start."""
+    with tempfile.TemporaryDirectory(prefix="veilmq-spark-") as folder, as_file(_log_settings()) as log_settings:
+        try:
+            session = _connect(cluster) if cluster.remote else _start(name, cluster, Path(folder), log_settings)
+        except (PySparkException, PySparkRuntimeError) as error:
+            where = cluster.remote or cluster.master or "this process"
+            raise PipelineFailed(f"Spark does not start at {where}: {str(error).splitlines()[0]}") from error
+        for setting, value in SETTINGS.items():
+            session.conf.set(setting, value)
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+def _connect(cluster: Cluster) -> SparkSession:
+    builder = SparkSession.builder.remote(cluster.remote)
+    for name, value in cluster.settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _start(name: str, cluster: Cluster, folder: Path, log_settings: Path) -> SparkSession:
+    submitted = _SUBMITTED in os.environ
+    if not submitted and not has_java():
+        raise PipelineFailed(f"{MISSING}.")
+    master = cluster.master or ("" if submitted else LOCAL)
+    builder = SparkSession.builder.appName(name)
+    if master:
+        builder = builder.master(master)
+    settings = dict(_OWN)
+    if master.startswith("local"):
+        settings |= _LOCAL
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if not submitted:
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        settings["spark.sql.warehouse.dir"] = str(folder / "warehouse")
+        if not cluster.verbose:
+            settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log_settings}"
+    for setting, value in {**settings, **cluster.settings}.items():
+        builder = builder.config(setting, value)
+    return builder.getOrCreate()
+
+
+def _log_settings() -> Traversable:
+    return files("veilmq.pipeline") / "log4j2.properties"
