@@ -7,7 +7,13 @@ imported when they are asked for.
 import uuid
 from collections.abc import Mapping
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from veilmq.spark.schema import SCHEMA
@@ -41,3 +47,15 @@ class VeilmqDataSource(DataSource):
         from veilmq.spark.sources import stream_reader  # noqa: PLC0415
 
         return stream_reader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return a writer of a DataFrame."""
+        from veilmq.spark.sink import batch_writer  # noqa: PLC0415
+
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """Return a writer of a stream."""
+        from veilmq.spark.sink import stream_writer  # noqa: PLC0415
+
+        return stream_writer(self.options, schema, overwrite=overwrite)
