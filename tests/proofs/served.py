@@ -35,6 +35,17 @@ class ServedFolder:
             assert time.monotonic() < deadline_s, "the server does not start"
             time.sleep(0.01)
 
+    @property
+    def pid(self) -> int:
+        """Return the id of its process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def await_end(self) -> None:
+        """Wait until somebody else has killed it."""
+        assert self._process is not None
+        self._process.wait(START_S_MAX)
+
     def kill(self) -> None:
         """End it with SIGKILL."""
         self._end(signal.SIGKILL)

@@ -14,6 +14,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -87,7 +88,8 @@ class KeptOnce:
             Path(making).rename(place)
         assert number != self._fail_after, "fails on purpose"
         if number == self._kill_after:
-            os.kill(batch.sparkSession.sparkContext._gateway.proc.pid, signal.SIGKILL)  # type: ignore[union-attr]
+            for child in psutil.Process().children():
+                child.kill()  # the JVM
             os.kill(os.getpid(), signal.SIGKILL)
 
 
