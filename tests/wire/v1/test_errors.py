@@ -23,6 +23,7 @@ TOLD: list[tuple[VeilmqError, int, dict[str, object]]] = [
     (errors.ClaimAcknowledged(3, 4), 410, {"number": 3, "acknowledged": 4}),
     (errors.ClaimLost(3), 410, {"number": 3}),
     (errors.ClaimReleased(3), 410, {"number": 3}),
+    (errors.CursorInvalid(), 400, {}),
     (errors.DeadLetterQueueRefused("a/dlq", "It is missing."), 400, {"queue": "a/dlq"}),
     (errors.StoreFull(), 503, {}),
     (errors.OutcomeUnknown(), 503, {}),

@@ -49,6 +49,7 @@ ANSWERS: dict[type[VeilmqError], tuple[int, tuple[str, ...]]] = {
     core.ClaimLost: (410, ("number",)),
     core.ClaimReleased: (410, ("number",)),
     core.StageRefused: (400, ("index", "why", "bytes_max")),
+    core.CursorInvalid: (400, ()),
     core.DeadLetterQueueRefused: (400, ("queue",)),
     core.StoreFull: (503, ()),
     core.OutcomeUnknown: (503, ()),

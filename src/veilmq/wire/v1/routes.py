@@ -6,6 +6,8 @@ A new route is a row. ``permission`` is the SQS action on which a queue's policy
 from collections.abc import Callable
 from typing import NamedTuple
 
+from veilmq.core import errors
+from veilmq.core.errors import VeilmqError
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.v1 import claims, publications
 from veilmq.wire.v1.call import ApiCall
@@ -16,13 +18,17 @@ _POST = b"POST"
 
 
 class Route(NamedTuple):
-    """One route; ``verb`` is empty for the noun itself. ``plan`` raises ``SqsError`` for what it cannot take."""
+    """One route; ``verb`` is empty for the noun itself. ``plan`` raises ``SqsError`` for what it cannot take.
+
+    ``errors`` are those of core that it may be answered with, beside ``EVERYWHERE``.
+    """
 
     method: bytes
     noun: bytes
     verb: bytes
     plan: Callable[[ApiRequest, RequestContext], ApiCall]
     permission: str
+    errors: tuple[type[VeilmqError], ...] = ()
 
     @property
     def label(self) -> str:
@@ -30,16 +36,49 @@ class Route(NamedTuple):
         return f"{self.noun.decode()}.{self.verb.decode() or 'list'}"
 
 
+EVERYWHERE: tuple[type[VeilmqError], ...] = (
+    errors.QueueNotFound,
+    errors.StoreFull,
+    errors.OutcomeUnknown,
+    errors.ShuttingDown,
+    errors.InternalError,
+)
+"""What every route may be answered with."""
+
+_FENCED = (errors.SourceNotFound, errors.EpochFenced)
+_ENDED = (errors.ClaimAcknowledged, errors.ClaimLost, errors.ClaimReleased)
+
 _ROWS = (
     Route(_GET, b"claims", b"", claims.list_sources, "ReceiveMessage"),
-    Route(_GET, b"claims", b"read", claims.read, "ReceiveMessage"),
-    Route(_POST, b"claims", b"open", claims.open_source, "ReceiveMessage"),
-    Route(_POST, b"claims", b"claim", claims.claim, "ReceiveMessage"),
-    Route(_POST, b"claims", b"heartbeat", claims.heartbeat, "ReceiveMessage"),
-    Route(_POST, b"claims", b"acknowledge", claims.acknowledge, "DeleteMessage"),
-    Route(_POST, b"claims", b"release", claims.release, "ChangeMessageVisibility"),
-    Route(_POST, b"claims", b"evict", claims.evict, "DeleteMessage"),
-    Route(_POST, b"claims", b"close", claims.close, "DeleteMessage"),
+    Route(
+        _GET,
+        b"claims",
+        b"read",
+        claims.read,
+        "ReceiveMessage",
+        (*_ENDED, errors.ShardNotFound, errors.CursorInvalid),
+    ),
+    Route(_POST, b"claims", b"open", claims.open_source, "ReceiveMessage", (errors.ConsumerTaken,)),
+    Route(_POST, b"claims", b"claim", claims.claim, "ReceiveMessage", (*_FENCED, *_ENDED, errors.ClaimGap)),
+    Route(_POST, b"claims", b"heartbeat", claims.heartbeat, "ReceiveMessage", _FENCED),
+    Route(_POST, b"claims", b"acknowledge", claims.acknowledge, "DeleteMessage", (*_FENCED, errors.ClaimGap)),
+    Route(
+        _POST,
+        b"claims",
+        b"release",
+        claims.release,
+        "ChangeMessageVisibility",
+        (errors.SourceNotFound, errors.ClaimAcknowledged, errors.ClaimLost),
+    ),
+    Route(
+        _POST,
+        b"claims",
+        b"evict",
+        claims.evict,
+        "DeleteMessage",
+        (errors.SourceNotFound, *_ENDED, errors.MessageNotClaimed, errors.DeadLetterQueueRefused),
+    ),
+    Route(_POST, b"claims", b"close", claims.close, "DeleteMessage", (errors.SourceNotFound,)),
     Route(_GET, b"publications", b"", publications.list_writers, "SendMessage"),
     Route(_POST, b"publications", b"stage", publications.stage, "SendMessage"),
     Route(_POST, b"publications", b"publish", publications.publish, "SendMessage"),

@@ -1,0 +1,412 @@
+"""Claims over real sockets: a journey in plain JSON, long polls, every error of every route, policies, metrics."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, TOKEN, client, written
+from veilmq.client import ClientError, HttpQueueClient, SigningKey
+from veilmq.client.claims import Claims
+from veilmq.testing import RunningServer
+from veilmq.wire.v1 import ROUTES
+from veilmq.wire.v1.errors import ANSWERS
+from veilmq.wire.v1.routes import EVERYWHERE
+
+PATH = "/v1/claims/000000000000/jobs"
+
+
+@pytest.fixture
+def server() -> Iterator[RunningServer]:
+    """A server with a queue, its dead-letter queue, and three messages."""
+    with RunningServer() as running, HttpQueueClient(running.endpoint) as queues:
+        queues.create_queue("dead")
+        queues.create_queue("jobs", {"dead_letter_queue": "dead", "receives_max": 5})
+        for body in ("a", "b", "c"):
+            queues.send("jobs", body)
+        yield running
+
+
+def ask(server: RunningServer, method: str, rest: str, fields: dict[str, Any] | None = None) -> tuple[int, Any]:
+    """Return status and JSON of the answer to a request for a path below that of the queue."""
+    connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=30)
+    path = rest if rest.startswith("/v1") else PATH + rest
+    try:
+        connection.request(method, path, None if fields is None else json.dumps(fields))
+        reply = connection.getresponse()
+        return reply.status, json.loads(reply.read())
+    finally:
+        connection.close()
+
+
+def post(server: RunningServer, verb: str, **fields: Any) -> Any:
+    """Return the answer to a POST that succeeds."""
+    status, answer = ask(server, "POST", f"/{verb}", fields)
+    assert status == 200, answer
+    return answer
+
+
+def test_a_journey_in_plain_json(server: RunningServer) -> None:
+    """Names and types are those of docs/protocols/claims.md."""
+    now_ms = server.clock.now_ms()
+    view = post(server, "open", source="s", consumer="c", hold_s=600, lease_s=30)
+    assert view == {
+        "source": "s",
+        "consumer": "c",
+        "epoch": 1,
+        "acknowledged": 0,
+        "last": 0,
+        "alive": True,
+        "lease_until_ms": now_ms + 30_000,
+        "hold_until_ms": now_ms + 600_000,
+        "claims": [],
+        "ready": 3,
+    }
+    bound = post(server, "claim", source="s", epoch=1, number=1, messages_max=2)
+    assert bound == {"number": 1, "messages": 2, "shards": 1, "more": False, "again": False, "next_due_ms": None}
+    status, page = ask(server, "GET", "/read?source=s&number=1")
+    assert (status, [message["body"] for message in page["messages"]]) == (200, ["a", "b"])
+    assert page["messages"][0]["receive_count"] == 1
+    evicted = post(server, "evict", source="s", number=1, message=page["messages"][0]["id"])
+    assert [(claim["number"], claim["state"], claim["messages"]) for claim in evicted["claims"]] == [(1, "open", 1)]
+    assert post(server, "heartbeat", source="s", epoch=1, lease_s=5)["lease_until_ms"] == now_ms + 5_000
+    assert post(server, "acknowledge", source="s", epoch=1, number=1) == {"acknowledged": 1, "lost": []}
+    assert post(server, "claim", source="s", epoch=1, number=2)["messages"] == 1
+    assert post(server, "release", source="s", number=2)["claims"][0]["state"] == "released"
+    status, listed = ask(server, "GET", "")
+    assert (status, [source["source"] for source in listed["sources"]]) == (200, ["s"])
+    assert post(server, "close", source="s") == {}
+    assert ask(server, "GET", "") == (200, {"sources": []})
+
+
+def test_a_long_shard_comes_in_several_answers(server: RunningServer) -> None:
+    """Each says where the next one begins."""
+    with HttpQueueClient(server.endpoint) as queues:
+        for _ in range(9):
+            queues.send("jobs", "x" * 1_000_000)
+    post(server, "open", source="s")
+    post(server, "claim", source="s", epoch=1, number=1)
+    sizes, cursor = [], ""
+    while True:
+        url = f"{server.endpoint}{PATH}/read?source=s&number=1&cursor={cursor}"
+        with urllib.request.urlopen(url, timeout=30) as reply:
+            messages = json.loads(reply.read())["messages"]
+            cursor = reply.headers.get("x-veilmq-cursor", "")
+        sizes.append(len(messages))
+        if not cursor:
+            break
+    assert sum(sizes) == 12
+    assert len(sizes) > 1
+
+
+def test_a_claim_waits_for_a_message(server: RunningServer) -> None:
+    """In the line of the receives of its queue."""
+    post(server, "open", source="s")
+    post(server, "claim", source="s", epoch=1, number=1)
+    with ThreadPoolExecutor(1) as thread, HttpQueueClient(server.endpoint) as queues:
+        waiting = thread.submit(post, server, "claim", source="s", epoch=1, number=2, wait_s=20)
+        while not server.parked:
+            pass  # each look passes through the server's loop once
+        assert not waiting.done()
+        queues.send("jobs", "d")
+        assert waiting.result(20)["messages"] == 1
+
+
+def test_a_claim_that_waits_in_vain_is_answered(server: RunningServer) -> None:
+    """When its time is over, on the server's clock."""
+    post(server, "open", source="s")
+    post(server, "claim", source="s", epoch=1, number=1)
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(post, server, "claim", source="s", epoch=1, number=2, wait_s=20)
+        while not server.parked:
+            pass
+        server.advance(20_000)
+        assert waiting.result(20)["messages"] == 0
+
+
+def test_a_claim_whose_client_goes_takes_nothing(server: RunningServer) -> None:
+    """What comes then is for others."""
+    post(server, "open", source="s")
+    post(server, "claim", source="s", epoch=1, number=1)
+    connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=30)
+    fields = {"source": "s", "epoch": 1, "number": 2, "wait_s": 20}
+    connection.request("POST", f"{PATH}/claim", json.dumps(fields))
+    while not server.parked:
+        pass
+    connection.close()
+    while server.parked:
+        pass
+    with HttpQueueClient(server.endpoint) as queues:
+        queues.send("jobs", "d")
+        assert queues.show("jobs").visible == 1
+
+
+def test_a_server_that_stops_answers_those_that_wait(server: RunningServer) -> None:
+    post(server, "open", source="s")
+    post(server, "claim", source="s", epoch=1, number=1)
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(post, server, "claim", source="s", epoch=1, number=2, wait_s=20)
+        while not server.parked:
+            pass
+        server.stop()
+        assert waiting.result(20)["messages"] == 0
+
+
+# Errors.
+
+ID = "00000000-0000-4000-8000-000000000000"
+SOURCE: dict[str, Any] = {"source": "s"}
+CURRENT = SOURCE | {"epoch": 2}
+
+PROVOKED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
+    ("open", "ConsumerTaken", {"source": "t", "consumer": "c"}, {"consumer": "c", "source": "s"}),
+    ("claim", "SourceNotFound", {"source": "x", "epoch": 1, "number": 1}, {"source": "x"}),
+    ("claim", "EpochFenced", SOURCE | {"epoch": 1, "number": 4}, {"epoch": 1, "current": 2}),
+    ("claim", "ClaimAcknowledged", CURRENT | {"number": 1}, {"number": 1, "acknowledged": 1}),
+    ("claim", "ClaimReleased", CURRENT | {"number": 2}, {"number": 2}),
+    ("claim", "ClaimLost", {"source": "l", "epoch": 1, "number": 1}, {"number": 1}),
+    ("claim", "ClaimGap", CURRENT | {"number": 5}, {"number": 5, "last": 3}),
+    ("heartbeat", "SourceNotFound", {"source": "x", "epoch": 1}, {"source": "x"}),
+    ("heartbeat", "EpochFenced", SOURCE | {"epoch": 1}, {"epoch": 1, "current": 2}),
+    ("acknowledge", "SourceNotFound", {"source": "x", "epoch": 1, "number": 1}, {"source": "x"}),
+    ("acknowledge", "EpochFenced", SOURCE | {"epoch": 3, "number": 1}, {"epoch": 3, "current": 2}),
+    ("acknowledge", "ClaimGap", CURRENT | {"number": 4}, {"number": 4, "last": 3}),
+    ("release", "SourceNotFound", {"source": "x", "number": 1}, {"source": "x"}),
+    ("release", "ClaimAcknowledged", SOURCE | {"number": 1}, {"number": 1, "acknowledged": 1}),
+    ("release", "ClaimLost", SOURCE | {"number": 9}, {"number": 9}),
+    ("evict", "SourceNotFound", {"source": "x", "number": 1, "message": ID}, {"source": "x"}),
+    ("evict", "ClaimAcknowledged", SOURCE | {"number": 1, "message": ID}, {"number": 1, "acknowledged": 1}),
+    ("evict", "ClaimReleased", SOURCE | {"number": 2, "message": ID}, {"number": 2}),
+    ("evict", "ClaimLost", SOURCE | {"number": 9, "message": ID}, {"number": 9}),
+    ("evict", "MessageNotClaimed", SOURCE | {"number": 3, "message": ID}, {"number": 3}),
+    ("evict", "DeadLetterQueueRefused", SOURCE | {"number": 3, "message": "c"}, {"queue": ""}),
+    ("close", "SourceNotFound", {"source": "x"}, {"source": "x"}),
+    ("read", "ClaimAcknowledged", SOURCE | {"number": 1}, {"number": 1, "acknowledged": 1}),
+    ("read", "ClaimReleased", SOURCE | {"number": 2}, {"number": 2}),
+    ("read", "ClaimLost", SOURCE | {"number": 9}, {"number": 9}),
+    ("read", "ShardNotFound", SOURCE | {"number": 3, "shard": 1}, {"shard": 1, "shards": 1}),
+    ("read", "CursorInvalid", SOURCE | {"number": 3, "cursor": "x"}, {}),
+    *(
+        (verb, "QueueNotFound", fields, {"queue": "000000000000/none"})
+        for verb, fields in [
+            ("list", {}),
+            ("read", SOURCE | {"number": 1}),
+            ("open", SOURCE),
+            ("claim", CURRENT | {"number": 1}),
+            ("heartbeat", CURRENT),
+            ("acknowledge", CURRENT | {"number": 1}),
+            ("release", SOURCE | {"number": 1}),
+            ("evict", SOURCE | {"number": 1, "message": ID}),
+            ("close", SOURCE),
+        ]
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def troubled() -> Iterator[RunningServer]:
+    """A server with a source in epoch 2 that has an acknowledged, a released and an open claim; another is lost."""
+    with RunningServer() as running, HttpQueueClient(running.endpoint) as queues:
+        queues.create_queue("jobs")
+        post(running, "open", source="l", hold_s=60)
+        queues.send("jobs", "lost")
+        post(running, "claim", source="l", epoch=1, number=1)
+        running.advance(60_000)
+        queues.purge("jobs")
+        for _ in range(2):
+            post(running, "open", source="s", consumer="c")
+        for number, body in enumerate(("a", "b", "c"), start=1):
+            queues.send("jobs", body)
+            post(running, "claim", source="s", epoch=2, number=number)
+            if body == "a":
+                post(running, "acknowledge", source="s", epoch=2, number=1)
+        post(running, "release", source="s", number=2)
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("verb", "code", "fields", "told"), PROVOKED, ids=[f"{verb} {code}" for verb, code, *_ in PROVOKED]
+)
+def test_an_error_is_told(
+    troubled: RunningServer, verb: str, code: str, fields: dict[str, Any], told: dict[str, Any]
+) -> None:
+    """With its status, a sentence, and what programs may want."""
+    if code == "DeadLetterQueueRefused":
+        _, page = ask(troubled, "GET", "/read?source=s&number=3")
+        fields = fields | {"message": page["messages"][0]["id"]}
+    base = PATH.replace("jobs", "none") if code == "QueueNotFound" else PATH
+    if verb in ("read", "list"):
+        query = "?" + "&".join(f"{name}={value}" for name, value in fields.items()) if fields else ""
+        status, answer = ask(troubled, "GET", base + ("/read" if verb == "read" else "") + query)
+    else:
+        status, answer = ask(troubled, "POST", f"{base}/{verb}", fields)
+    assert answer.pop("message")
+    assert answer == {"code": code} | told
+    assert status == next(row[0] for error, row in ANSWERS.items() if error.__name__ == code)
+
+
+def test_every_error_of_every_route_is_provoked() -> None:
+    """A new one needs a row above; those that any route may give are provoked elsewhere, but for one."""
+    routes = {route.label: route.errors for route in ROUTES.values() if route.noun == b"claims"}
+    wanted = {(label, error.__name__) for label, found in routes.items() for error in found}
+    wanted |= {(label, "QueueNotFound") for label in routes}
+    assert {(f"claims.{verb}", code) for verb, code, *_ in PROVOKED} == wanted
+    assert set(EVERYWHERE) <= set(ANSWERS)
+
+
+def test_bad_input_is_refused_before_the_engine(server: RunningServer) -> None:
+    """With a status of its own, also where nothing is behind the path."""
+    assert ask(server, "POST", "/open", {"source": 1})[0] == 400
+    assert ask(server, "POST", "/fly", {})[0] == 404
+    assert ask(server, "GET", "/open")[0] == 404
+    assert ask(server, "POST", "/v1/claims/000000000000/none/open", {"source": 1})[0] == 400
+
+
+# Who may.
+
+
+def key(key_id: str) -> SigningKey:
+    """Return one of the keys of the file."""
+    token = TOKEN if key_id.startswith("ASID") else None
+    return SigningKey(id=key_id, secret=SECRETS[key_id], session_token=token, region=REGION)
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[RunningServer]:
+    """A server of two accounts; the owner has a queue with a message."""
+    with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as running:
+        with closing(client(running)) as owner:
+            url = owner.create_queue(QueueName="jobs")["QueueUrl"]
+            owner.send_message(QueueUrl=url, MessageBody="a")
+        yield running
+
+
+def allow(server: RunningServer, *actions: str) -> None:
+    """Let the friend do `actions` with the queue."""
+    statement = {
+        "Effect": "Allow",
+        "Principal": {"AWS": FRIEND},
+        "Action": [f"sqs:{action}" for action in actions],
+        "Resource": f"arn:aws:sqs:{REGION}:{OWNER}:jobs",
+    }
+    document = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+    with closing(client(server)) as owner:
+        owner.set_queue_attributes(QueueUrl=f"{server.endpoint}/{OWNER}/jobs", Attributes={"Policy": document})
+
+
+CALLS: dict[str, Any] = {
+    "open": lambda claims: claims.open("s"),
+    "claim": lambda claims: claims.claim("s", epoch=2, number=1, messages_max=1),
+    "read": lambda claims: list(claims.read("s", number=1)),
+    "heartbeat": lambda claims: claims.heartbeat("s", epoch=2),
+    "list": lambda claims: claims.sources(),
+    "acknowledge": lambda claims: claims.acknowledge("s", epoch=2, number=0),
+    "release": lambda claims: claims.release("s", number=1),
+    "evict": lambda claims: claims.evict("s", number=1, message=ID),
+    "close": lambda claims: claims.close_source("s"),
+}
+
+
+@pytest.mark.parametrize("action", ["ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility", "SendMessage"])
+def test_a_policy_decides_by_the_actions_of_sqs(guarded: RunningServer, action: str) -> None:
+    """Each route asks for its own; what is not granted is denied."""
+    url = f"{guarded.endpoint}/{OWNER}/jobs"
+    permissions = {
+        route.label.partition(".")[2]: route.permission for route in ROUTES.values() if route.noun == b"claims"
+    }
+    with Claims(guarded.endpoint, url, key=key("AKIDOWNER")) as owner:
+        owner.open("s")
+        owner.claim("s", epoch=1, number=1, messages_max=1)
+    allow(guarded, action)
+    denied = set()
+    with Claims(guarded.endpoint, url, key=key("AKIDFRIEND")) as friend:
+        for name, call in CALLS.items():
+            try:
+                call(friend)
+            except ClientError as error:
+                if error.code == "AccessDenied":
+                    denied.add(name)
+    assert denied == {name for name in CALLS if permissions[name] != action}
+
+
+def test_who_signs_is_let_in(guarded: RunningServer) -> None:
+    """In the header; a user of the owner by the name of the queue alone."""
+    with Claims(guarded.endpoint, "jobs", key=key("AKIDCAROL")) as claims:
+        epoch = claims.open("s").epoch
+        assert claims.claim("s", epoch=epoch, number=1, messages_max=9).messages == 1
+        assert [batch["body"].to_pylist() for batch in claims.read("s", number=1)] == [["a"]]
+
+
+@pytest.mark.parametrize(
+    ("signing", "code"),
+    [
+        (None, "MissingAuthenticationToken"),
+        (SigningKey(id="AKIDOWNER", secret="wrong", region=REGION), "SignatureDoesNotMatch"),
+        (SigningKey(id="AKIDNOBODY", secret="x", region=REGION), "InvalidClientTokenId"),
+        (SigningKey(id="AKIDOWNER", secret=SECRETS["AKIDOWNER"], region="other"), "SignatureDoesNotMatch"),
+    ],
+    ids=["unsigned", "wrong secret", "unknown key", "other region"],
+)
+def test_who_does_not_is_not(guarded: RunningServer, signing: SigningKey | None, code: str) -> None:
+    """By POST and by GET, with the codes that SQS has."""
+    with Claims(guarded.endpoint, f"{guarded.endpoint}/{OWNER}/jobs", key=signing) as claims:
+        for call in (CALLS["open"], CALLS["list"], CALLS["read"]):
+            with pytest.raises(ClientError) as caught:
+                call(claims)
+            assert (caught.value.code, caught.value.status) == (code, 403)
+
+
+def test_a_signature_covers_the_query(guarded: RunningServer) -> None:
+    """What was signed for one claim does not read another."""
+    target = f"/v1/claims/{OWNER}/jobs/read?source=s&number=1"
+    host = guarded.endpoint.removeprefix("http://")
+    headers = key("AKIDOWNER").sign(target, {"Host": host}, b"", now=datetime.now(UTC), method="GET")
+    for asked, status in ((target, 410), (target.replace("number=1", "number=2"), 403)):
+        request = urllib.request.Request(guarded.endpoint + asked, headers=headers)
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(request, timeout=30)
+        caught.value.close()
+        assert caught.value.code == status
+
+
+# What is told.
+
+
+def test_claims_are_counted_and_told(server: RunningServer) -> None:
+    """In the attributes of the queue as in flight, in the metrics by themselves, requests under their labels."""
+
+    def metrics() -> list[str]:
+        with urllib.request.urlopen(f"{server.admin_endpoint}/metrics", timeout=30) as answer:
+            return str(answer.read().decode()).splitlines()
+
+    assert not [line for line in metrics() if line.startswith("veilmq_queue_claims_held{")]
+    post(server, "open", source="s")
+    post(server, "claim", source="s", epoch=1, number=1, messages_max=2)
+    server.advance(5_000)
+    post(server, "claim", source="s", epoch=1, number=2)
+    ask(server, "GET", "/read?source=s&number=7")
+    with HttpQueueClient(server.endpoint) as queues:
+        status = queues.show("jobs")
+        assert (status.visible, status.in_flight) == (0, 3)
+    told = metrics()
+    for line in (
+        'veilmq_queue_claims_held{queue="000000000000/jobs"} 2.0',
+        'veilmq_queue_messages_claimed{queue="000000000000/jobs"} 3.0',
+        'veilmq_queue_oldest_claim_age_seconds{queue="000000000000/jobs"} 5.0',
+        'veilmq_queue_messages_in_flight{queue="000000000000/jobs"} 3.0',
+        'veilmq_requests_total{action="claims.claim",code="OK"} 2.0',
+        'veilmq_requests_total{action="claims.read",code="ClaimLost"} 1.0',
+    ):
+        assert line in told
+    post(server, "acknowledge", source="s", epoch=1, number=2)
+    told = metrics()
+    assert 'veilmq_queue_claims_held{queue="000000000000/jobs"} 0.0' in told
+    assert 'veilmq_queue_oldest_claim_age_seconds{queue="000000000000/jobs"} 0.0' in told
