@@ -4,15 +4,16 @@ Every figure is a quotient of two that were measured in turn on the same server,
 was busy weighs on both.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 
 from benchmarks import groups, rates, stock, wrk
 from benchmarks.bench import Bench, Opened
 from benchmarks.rates import CYCLE, Workload
 from benchmarks.row import SUBJECT, Row, Section, failed
-from benchmarks.servers import VEILMQ, veilmq
+from benchmarks.servers import VEILMQ, Server, veilmq
 from benchmarks.sqs import Sqs
 from benchmarks.wrk import Load, LoadError
 
@@ -25,6 +26,7 @@ QUIET_TRIES = 200
 IN_FLIGHT_MAX = 200_000
 ROOMY = veilmq("--in-flight-max", str(IN_FLIGHT_MAX), "--fifo-in-flight-max", str(IN_FLIGHT_MAX))
 FIFO = {"FifoQueue": "true"}
+EXPORTING = veilmq("--events-to", "{data}/events", "--events-period-s", "1", "--event-log", "off")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +41,17 @@ class Kind:
     def queue(self, turn: int) -> str:
         """A name of its own for each turn: what the end of a load leaves in flight would block groups of the next."""
         words = "".join(c if c.isalnum() else "-" for c in self.figure)
-        return f"kind-{turn}-{words}" + (".fifo" if self.attributes else "")
+        return f"kind-{turn}-{words}" + (".fifo" if self.is_fifo else "")
+
+    @property
+    def is_fifo(self) -> bool:
+        return "FifoQueue" in self.attributes
 
     @property
     def environment(self) -> Mapping[str, str]:
         if not self.groups:
             return {}
-        return {"BENCH_GROUPS": str(self.groups), "BENCH_FIFO": "1" if self.attributes else "0"}
+        return {"BENCH_GROUPS": str(self.groups), "BENCH_FIFO": "1" if self.is_fifo else "0"}
 
 
 STANDARD = Kind(figure="standard")
@@ -55,12 +61,19 @@ PAIRS = (
     (Kind(figure=f"fair, {MANY:,} groups", groups=MANY), STANDARD),
     (Kind(figure="FIFO, one group, 1 connection", attributes=FIFO, groups=1, connections=1), ALONE),
 )
+LOGGED_PAIRS = ((Kind(figure="logged and exported", attributes={"VeilmqEventLog": "closed"}), STANDARD),)
 
 
 def measure(bench: Bench) -> Iterator[Section]:
     """Cycles of each kind against the standard one, then what blocked and noisy groups cost."""
     bench.say("kinds …")
-    for name, rows in (("cycle by kind of queue", _cycles), ("blocked groups", _blocked), ("noisy group", _noisy)):
+    parts = (
+        ("cycle by kind of queue", partial(_cycles, server=VEILMQ, pairs=PAIRS)),
+        ("cycle with the event log", partial(_cycles, server=EXPORTING, pairs=LOGGED_PAIRS)),
+        ("blocked groups", _blocked),
+        ("noisy group", _noisy),
+    )
+    for name, rows in parts:
         bench.say(f"  {name}")
         yield Section(name=name, rows=tuple(_safely(bench, name, rows)))
 
@@ -73,9 +86,9 @@ def _safely(bench: Bench, name: str, rows: Callable[[Bench], Iterator[Row]]) -> 
         yield _row(name, "", failed(failure))
 
 
-def _cycles(bench: Bench) -> Iterator[Row]:
-    with bench.opened(VEILMQ) as opened:
-        for kind, base in PAIRS:
+def _cycles(bench: Bench, *, server: Server, pairs: Sequence[tuple[Kind, Kind]]) -> Iterator[Row]:
+    with bench.opened(server) as opened:
+        for kind, base in pairs:
             shares, per_s = [], []
             for turn in range(TURNS):
                 standard = _cycle_per_s(bench, opened, base, turn)

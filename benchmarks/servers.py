@@ -56,14 +56,14 @@ def _paths() -> Mapping[str, str]:
 
 
 def veilmq(*options: str) -> Server:
-    """A veilmq that is started with `options` beside those that say where it runs."""
+    """A veilmq that is started with `options` beside those that say where it runs; `{data}` in one is its folder."""
 
     def command(port: int, admin_port: int, data: Path) -> Command:
         return Command(
             name="veilmq",
             arguments=[
                 *(sys.executable, "-m", "veilmq", "serve", "--port", str(port), "--admin-port", str(admin_port)),
-                *("--data", str(data), *options),
+                *("--data", str(data), *(option.format(data=data) for option in options)),
             ],
             ready=lambda: answers(f"http://127.0.0.1:{admin_port}/health/ready"),
             environment=_paths(),

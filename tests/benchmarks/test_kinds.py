@@ -1,11 +1,11 @@
 """The kinds of queues that are measured beside the standard one."""
 
 from benchmarks.groups import _entries
-from benchmarks.kinds import PAIRS, STANDARD
+from benchmarks.kinds import LOGGED_PAIRS, PAIRS, STANDARD
 
 
 def test_each_kind_has_a_queue_of_its_own_and_fifo_queues_are_named_so() -> None:
-    kinds = [STANDARD, *(kind for kind, _ in PAIRS)]
+    kinds = [STANDARD, *(kind for kind, _ in (*PAIRS, *LOGGED_PAIRS))]
     assert len({kind.queue(turn) for kind in kinds for turn in range(2)}) == 2 * len(kinds)
     assert all(kind.queue(0).endswith(".fifo") == ("FifoQueue" in kind.attributes) for kind in kinds)
 
