@@ -181,11 +181,13 @@ class QueueLog:
 
     def received(self, chosen: Sequence[tuple[MessageRow, Lease, object]], requested_at_ms: int) -> None:
         """Take note of messages that are about to be hidden by a receive; their earlier receipts end with that."""
-        waited_ms = self._log.now_ms - requested_at_ms
+        events = self._log
+        begun = held.begun(len(chosen), events.now_ms - requested_at_ms)
         for place, (row, lease, _) in enumerate(chosen):
-            self._end_earlier(row, lease)
-            lease.log = held.begun(len(chosen), place, waited_ms)
-            self._log.remember(row)
+            if lease.log:
+                self._end_earlier(row, lease)
+            lease.log = held.placed(begun, place) if place else begun
+            events.remember(row)
 
     def claimed(self, chosen: Sequence[tuple[MessageRow, Lease, object]]) -> None:
         """Take note of messages that are about to be bound by a claim, which gives no receipts; earlier ones end."""
@@ -287,7 +289,8 @@ class QueueLog:
         since_ms = sent_at_ms if first_sent_at_ms is None else first_sent_at_ms
         end_ms = self._ended_at_ms if self._ended_at_ms is not None else since_ms + self._retention_ms
         facts = (message_id, sent_at_ms, properties, size, lease.group_key)
-        received_at_ms = lease.received_at_ms + held.read(lease.log).waited_ms
+        *_, waited_ms = held.read(lease.log)
+        received_at_ms = lease.received_at_ms + waited_ms
         lease.visible_at_ms = max(received_at_ms, min(lease.visible_at_ms, end_ms))
         event = self._event(lease, facts, lease.visible_at_ms, _EXPIRED)
         self._log.staged.append(event)

@@ -4,35 +4,29 @@
 a lease in a queue without a log is 0. What is rare stands high, so that most numbers take four bytes on the disk.
 """
 
-from typing import NamedTuple
-
 LOGGED = 1
 CLOSED = 2
 """The end of the receipt is recorded: the lease lives on where the message was released, or a late delete refused."""
 _STATE = LOGGED | CLOSED
 _SIZE_AT, _POSITION_AT, _EXTENSIONS_AT, _WAITED_AT = 2, 10, 18, 34
 _BYTE = 0xFF
+_RARE = 1 << _EXTENSIONS_AT  # from here on there are extensions, or a wait
 _EXTENSIONS_MAX = 0xFFFF
 _WAITED_MAX = (1 << 29) - 1
 
 
-class Held(NamedTuple):
-    """The same as values: how often the deadline was moved, the batch of the receive, and how long that waited."""
-
-    extensions: int
-    batch_size: int
-    batch_position: int
-    waited_ms: int
+Held = tuple[int, int, int, int]
+"""The same as values: how often the deadline was moved, size of the batch, place in it, how long the receive waited."""
 
 
-def begun(batch_size: int, batch_position: int, waited_ms: int) -> int:
-    """Return the number of a lease that a receive has just begun."""
-    return (
-        LOGGED
-        | min(batch_size, _BYTE) << _SIZE_AT
-        | min(batch_position, _BYTE) << _POSITION_AT
-        | min(waited_ms, _WAITED_MAX) << _WAITED_AT
-    )
+def begun(batch_size: int, waited_ms: int) -> int:
+    """Return the number of the first of the leases that a receive has just begun."""
+    return LOGGED | min(batch_size, _BYTE) << _SIZE_AT | min(waited_ms, _WAITED_MAX) << _WAITED_AT
+
+
+def placed(begun: int, batch_position: int) -> int:
+    """Return the number of another one of them, by the first one's."""
+    return begun | min(batch_position, _BYTE) << _POSITION_AT
 
 
 def is_open(log: int) -> bool:
@@ -48,6 +42,7 @@ def extended(log: int) -> int:
 
 def read(log: int) -> Held:
     """Return what the number says."""
-    return Held(
-        log >> _EXTENSIONS_AT & _EXTENSIONS_MAX, log >> _SIZE_AT & _BYTE, log >> _POSITION_AT & _BYTE, log >> _WAITED_AT
-    )
+    size, position = log >> _SIZE_AT & _BYTE, log >> _POSITION_AT & _BYTE
+    if log < _RARE:
+        return 0, size, position, 0
+    return log >> _EXTENSIONS_AT & _EXTENSIONS_MAX, size, position, log >> _WAITED_AT
