@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tests.cli.conftest import Veilmq
 from veilmq.cli.queue_options import FIELDS
 from veilmq.client import HttpQueueClient
+from veilmq.core.routing import read_table
 from veilmq.core.settings import QueueSettings
 from veilmq.testing import RunningServer
 
@@ -51,7 +53,8 @@ def test_create_and_set_take_every_setting(option: str, client: HttpQueueClient,
 
 def test_there_is_an_option_for_every_setting() -> None:
     """A new setting of queues needs an option, or nobody can set it here."""
-    here = {*FIELDS.values(), "in_flight_max", "event_log", "receives_max", "redrive_sources", "fifo", "tags"}
+    others = {"visibility_rules", "in_flight_max", "event_log", "receives_max", "redrive_sources", "fifo", "tags"}
+    here = {*FIELDS.values(), *others}
     assert here == set(QueueSettings.__struct_fields__)
 
 
@@ -66,6 +69,30 @@ def test_a_quota_of_the_queues_own(client: HttpQueueClient, veilmq: Veilmq) -> N
     assert veilmq("queue", "set", "orders", "--in-flight-max", "").out == "Changed orders.\n"
     assert client.show("orders").settings == QueueSettings()
     assert "in flight max" not in veilmq("queue", "show", "orders").out
+
+
+def test_visibility_rules_come_from_a_file(client: HttpQueueClient, veilmq: Veilmq, tmp_path: Path) -> None:
+    """Are shown in short, and taken away with an empty name."""
+    classes = [{"name": "short", "visibility_timeout_s": 5}, {"name": "long", "visibility_timeout_s": 900}]
+    table = {"version": 1, "classes": classes, "keys": {"mail": 0, "video": 1}, "default": 1}
+    rules = tmp_path / "rules.json"
+    rules.write_text(json.dumps(table, indent=2))
+    client.create_queue("orders")
+    answer = veilmq("queue", "set", "orders", "--visibility-rules", str(rules))
+    assert (answer.code, answer.out) == (0, "Changed orders.\n")
+    kept = read_table(client.show("orders").settings.visibility_rules)
+    assert kept == read_table(rules.read_bytes())
+    shown = "visibility rules    2 keys of Type; short 5 s, long 900 s"
+    assert shown in veilmq("queue", "show", "orders").out.splitlines()
+    assert veilmq("queue", "set", "orders", "--visibility-rules", "").out == "Changed orders.\n"
+    assert client.show("orders").settings == QueueSettings()
+    rules.write_text(json.dumps(table | {"default": 7}))
+    answer = veilmq("queue", "create", "other", "--visibility-rules", str(rules))
+    assert (answer.code, answer.out) == (2, "")
+    assert f"--visibility-rules {rules}: The default is 7, and the classes are 0 to 1." in answer.err
+    answer = veilmq("queue", "set", "orders", "--visibility-rules", str(tmp_path / "none"))
+    assert answer.code == 2
+    assert "none: No such file or directory." in answer.err
 
 
 def test_an_event_log_of_the_queues_own(client: HttpQueueClient, veilmq: Veilmq) -> None:

@@ -33,6 +33,9 @@ STANDARD: dict[str, dict[str, str]] = {
     },
     "SqsManagedSseEnabled": {"SqsManagedSseEnabled": "false"},
     "VeilmqInFlightMax": {"VeilmqInFlightMax": "8"},
+    "VeilmqVisibilityRules": {
+        "VeilmqVisibilityRules": '{"version":1,"classes":[{"name":"a","visibility_timeout_s":5}],"default":0}'
+    },
     "VeilmqEventLog": {"VeilmqEventLog": "closed"},
 }
 """Attribute of all queues → what sets it."""

@@ -21,6 +21,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"redrive_sources": ("a/source",)}, "redrive_sources"),
     ({"redrive_sources": ("a/source",), "redrive_permission": "all"}, "redrive_sources"),
     ({"kms_key": "alias/mine", "managed_encryption": True}, "kms_key"),
+    ({"visibility_rules": "{}"}, "visibility_rules"),
 ]
 KEPT: list[dict[str, Any]] = [
     {},
@@ -33,6 +34,8 @@ KEPT: list[dict[str, Any]] = [
     {"redrive_permission": "listed"},
     {"kms_key": "alias/mine", "managed_encryption": False},
     {"managed_encryption": False},
+    {"visibility_rules": '{"version":1,"classes":[{"name":"a","visibility_timeout_s":5}],"default":0}'},
+    {"visibility_rules": ""},
 ]
 
 

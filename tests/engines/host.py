@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from veilmq.core import commands, results
 from veilmq.core.commands import Command, NewMessage, VisibilityChange
+from veilmq.core.properties import Attribute, Properties, encode
 from veilmq.core.settings import SettingValue
 from veilmq.engines.embedded import EmbeddedEngine, EngineOptions
 from veilmq.engines.execute import execute
@@ -187,10 +188,13 @@ def message(
     priority: int = 8,
     group: str | None = None,
     dedup_id: str | None = None,
+    kind: str | None = None,
 ) -> NewMessage:
-    """Return a message without properties."""
+    """Return a message without properties, but for the kind of work that it is."""
+    properties = Properties(attributes={} if kind is None else {"Type": Attribute("String", kind)})
     return NewMessage(
         body=body,
+        properties=encode(properties),
         size_bytes=len(body.encode()),
         delay_s=delay_s,
         priority=priority,

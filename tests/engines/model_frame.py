@@ -17,6 +17,16 @@ from veilmq.core import commands, results
 from veilmq.engines.embedded.doctor import examine
 
 SHORT_TIMES_MS = st.sampled_from((0, 1, 999, 1_000, 30_000))
+RULES = st.sampled_from(
+    (
+        "",
+        """{"version": 1, "keys": {"quick": 0, "slow": 1}, "default": 2, "classes": [
+            {"name": "a", "visibility_timeout_s": 0},
+            {"name": "b", "visibility_timeout_s": 1},
+            {"name": "c", "visibility_timeout_s": 30}
+        ]}""",
+    )
+)
 WINDOWS = st.sampled_from((1, 2, 7))
 CACHES = st.sampled_from((0, 1_000_000))
 

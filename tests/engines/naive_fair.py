@@ -119,9 +119,8 @@ class NaiveFair(NaiveQueue):
         taken = [self._take(offered, got, loud, now_ms) for got in answer]  # all are chosen before the first is hidden
         assert not receives_max or all(row["count"] < receives_max for row in taken), "a message lived too long"
         self.suspects -= {row["group"] for row in taken} - {row["group"] for row in offered}  # drained
-        until_ms = now_ms + self.wait_ms(timeout_s)
         for row, got in zip(taken, answer, strict=True):
-            self.lease(row, got, now_ms, until_ms)
+            self.lease(row, got, now_ms, timeout_s)
         self.look(now_ms)
 
     def _find(self, rows: list[Row], message_id: bytes, otherwise: str) -> Row:
@@ -147,9 +146,9 @@ class NaiveFair(NaiveQueue):
         offered.remove(row)
         return row
 
-    def lease(self, row: Row, got: Row, now_ms: int, until_ms: int) -> None:
+    def lease(self, row: Row, got: Row, now_ms: int, timeout_s: int | None) -> None:
         """Hide a message that was received, and count its group in."""
-        super().lease(row, got, now_ms, until_ms)
+        super().lease(row, got, now_ms, timeout_s)
         if row["group"] is not None:
             row["since_ms"] = now_ms
             self.known_since_ms.setdefault(row["group"], now_ms)

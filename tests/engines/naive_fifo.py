@@ -62,15 +62,15 @@ class NaiveFifo(NaiveQueue):
     ) -> None:
         """Assert that `answer` is one that is allowed, and take it over."""
         self.age(now_ms)
-        wait_ms = self.wait_ms(timeout_s)
         if attempt is not None and self.repeatable(now_ms, attempt):
-            self._repeat(now_ms, self.attempts[attempt], wait_ms, answer)
+            self._repeat(now_ms, self.attempts[attempt], timeout_s, answer)
             return
         taken = self._choose(now_ms, count, answer)
         for row, got in zip(taken, answer, strict=True):
-            self.lease(row, got, now_ms, now_ms + wait_ms)
+            self.lease(row, got, now_ms, timeout_s)
         if attempt is not None and answer:
-            self.attempts[attempt] = {"at_ms": now_ms, "until_ms": now_ms + wait_ms, "answer": answer, "rows": taken}
+            until_ms = [row["visible_at_ms"] for row in taken]
+            self.attempts[attempt] = {"at_ms": now_ms, "until_ms": until_ms, "answer": answer, "rows": taken}
 
     def _choose(self, now_ms: int, count: int, answer: list[Row]) -> list[Row]:
         """Follow the answer through the groups whose turn it is."""
@@ -109,16 +109,16 @@ class NaiveFifo(NaiveQueue):
             made is not None
             and now_ms < made["at_ms"] + FIVE_MINUTES_MS
             and all(
-                self.state(now_ms, got["receipt"]) == "live" and row["visible_at_ms"] == made["until_ms"]
-                for got, row in zip(made["answer"], made["rows"], strict=True)
+                self.state(now_ms, got["receipt"]) == "live" and row["visible_at_ms"] == until_ms
+                for got, row, until_ms in zip(made["answer"], made["rows"], made["until_ms"], strict=True)
             )
         )
 
-    def _repeat(self, now_ms: int, made: Row, wait_ms: int, answer: list[Row]) -> None:
+    def _repeat(self, now_ms: int, made: Row, timeout_s: int | None, answer: list[Row]) -> None:
         """Check that the same messages came with the same receipts."""
-        until_ms = min(now_ms + wait_ms, made["rows"][0]["received_at_ms"] + TWELVE_HOURS_MS)
         assert [got["receipt"] for got in answer] == [got["receipt"] for got in made["answer"]], "another answer"
         for row, got in zip(made["rows"], answer, strict=True):
-            row["visible_at_ms"] = until_ms
+            wait_ms = self.wait_ms(row, timeout_s, receives=row["count"] - 1)
+            row["visible_at_ms"] = min(now_ms + wait_ms, row["received_at_ms"] + TWELVE_HOURS_MS)
             self.check_terms(row, got)
-        made["until_ms"] = until_ms
+        made["until_ms"] = [row["visible_at_ms"] for row in made["rows"]]

@@ -30,10 +30,9 @@ class NaiveStandard(NaiveQueue):
         places = max(0, self.settings["in_flight_max"] - self.counts(now_ms)[1])
         due = min(count, len(offered), places)
         assert len(answer) == due, "a message that is visible was not delivered, or one too many"
-        until_ms = now_ms + self.wait_ms(timeout_s)
         taken = [self._take(offered, got) for got in answer]  # all are chosen before the first is hidden
         for row, got in zip(taken, answer, strict=True):
-            self.lease(row, got, now_ms, until_ms)
+            self.lease(row, got, now_ms, timeout_s)
 
     def _take(self, offered: list[Row], got: Row) -> Row:
         rows = [row for row in offered if row["id"] == got["id"]]

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from tests.engines.host import message
-from tests.engines.model_frame import CACHES, SHORT_TIMES_MS, WINDOWS, ModelFrame, naive_terms, one_of, run_model
+from tests.engines.model_frame import CACHES, RULES, SHORT_TIMES_MS, WINDOWS, ModelFrame, naive_terms, one_of, run_model
+from tests.engines.naive import kind_of
 from tests.engines.naive_fair import NaiveFair
 from veilmq.core import commands, fairness
 
@@ -39,16 +40,17 @@ class EngineAndModel(ModelFrame):
         ready=WINDOWS,
         hidden=WINDOWS,
         cache=CACHES,
-        timeout_s=TIMEOUTS_S,
+        visibility_timeout_s=TIMEOUTS_S,
+        visibility_rules=RULES,
         retention_s=st.sampled_from((60, 345_600, 345_600)),
         receives_max=st.sampled_from((0, 0, 2, 4)),
     )
-    def open(self, ready: int, hidden: int, cache: int, timeout_s: int, retention_s: int, receives_max: int) -> None:
+    def open(self, ready: int, hidden: int, cache: int, receives_max: int, **terms: Any) -> None:
         """Open with tiny windows, with and without room for bodies, with and without a dead-letter queue."""
         self.open_host(ready=ready, hidden=hidden, cache=cache)
         self.receives_max = receives_max
         self.live.create(DEAD, retention_s=1_209_600)
-        given = {"visibility_timeout_s": timeout_s, "retention_s": retention_s, "delay_s": 0}
+        given = {"delay_s": 0, **terms}
         mortal: dict[str, Any] = {"dead_letter_queue": DEAD, "receives_max": receives_max} if receives_max else {}
         self.live.create(QUEUE, **given, **mortal)
         self.model = NaiveFair(given, in_flight_min=IN_FLIGHT_MIN, share_percent=SHARE_PERCENT)
@@ -71,7 +73,10 @@ class EngineAndModel(ModelFrame):
         self.live.advance(1)
         bodies = [f"{group}{self.bodies + number}" for number, group in enumerate(groups)]
         self.bodies += len(groups)
-        new = [message(body, group=group, delay_s=delay_s) for body, group in zip(bodies, groups, strict=True)]
+        new = [
+            message(body, group=group, delay_s=delay_s, kind=kind_of(body))
+            for body, group in zip(bodies, groups, strict=True)
+        ]
         answers = self.live.do(commands.Send(queue=QUEUE, messages=tuple(new)))
         for body, group, sent in zip(bodies, groups, answers, strict=True):
             self.model.send(self.now_ms, sent.id, body, group, delay_s)

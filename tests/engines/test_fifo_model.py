@@ -7,10 +7,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from tests.engines.model_frame import CACHES, SHORT_TIMES_MS, WINDOWS, ModelFrame, naive_terms, one_of, run_model
+from tests.engines.host import message
+from tests.engines.model_frame import CACHES, RULES, SHORT_TIMES_MS, WINDOWS, ModelFrame, naive_terms, one_of, run_model
+from tests.engines.naive import kind_of
 from tests.engines.naive_fifo import NaiveFifo
 from veilmq.core import commands
-from veilmq.core.commands import NewMessage
 from veilmq.core.errors import LeaseTooLong
 
 QUEUE = "a/orders"
@@ -20,6 +21,7 @@ TIMEOUTS_S = st.sampled_from((0, 1, 30, 600))
 SETTINGS = st.fixed_dictionaries(
     {
         "visibility_timeout_s": TIMEOUTS_S,
+        "visibility_rules": RULES,
         "delay_s": st.sampled_from((0, 0, 0, 1)),
         "retention_s": st.sampled_from((60, 345_600, 345_600)),
         "deduplication_scope": st.sampled_from(("queue", "group")),
@@ -92,9 +94,7 @@ class EngineAndModel(ModelFrame):
             self.bodies += 1
             body = f"{group}{self.bodies}"
             messages.append(
-                NewMessage(
-                    body=body, size_bytes=len(body), group=group, dedup_id=dedup_id or str(self.bodies), delay_s=delay_s
-                )
+                message(body, group=group, dedup_id=dedup_id or str(self.bodies), delay_s=delay_s, kind=kind_of(body))
             )
         answers = self.live.do(commands.Send(queue=QUEUE, messages=tuple(messages)))
         for new, sent in zip(messages, answers, strict=True):

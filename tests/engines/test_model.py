@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from tests.engines.host import message
-from tests.engines.model_frame import SHORT_TIMES_MS, WINDOWS, ModelFrame, naive_terms, one_of, run_model
+from tests.engines.model_frame import RULES, SHORT_TIMES_MS, WINDOWS, ModelFrame, naive_terms, one_of, run_model
+from tests.engines.naive import kind_of
 from tests.engines.naive_standard import NaiveStandard
 from veilmq.core import commands, results
 from veilmq.core.errors import LeaseTooLong, ReceiptInvalid
@@ -18,6 +19,7 @@ TIMEOUTS_S = st.sampled_from((0, 1, 30))
 SETTINGS = st.fixed_dictionaries(
     {
         "visibility_timeout_s": TIMEOUTS_S,
+        "visibility_rules": RULES,
         "delay_s": st.sampled_from((0, 0, 1)),
         "retention_s": st.sampled_from((60, 61, 345_600)),
         "in_flight_max": st.sampled_from((2, 5, 1_000)),
@@ -88,7 +90,8 @@ class EngineAndModel(ModelFrame):
         messages = []
         for delay_s in delays_s:
             self.bodies += 1
-            messages.append(message(f"m{self.bodies}", delay_s=delay_s, priority=priority))
+            body = f"m{self.bodies}"
+            messages.append(message(body, delay_s=delay_s, priority=priority, kind=kind_of(body)))
         answers = self.live.do(commands.Send(queue=name, messages=tuple(messages)))
         for new, sent in zip(messages, answers, strict=True):
             model.send(self.now_ms, sent.id, new.body, new.delay_s, priority)

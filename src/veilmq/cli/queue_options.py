@@ -1,8 +1,10 @@
 """The options that are settings of a queue: what ``queue create`` and ``queue set`` can change."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
+import msgspec
 from cyclopts import Parameter
 
 from veilmq.cli.failures import UsageError
@@ -17,6 +19,7 @@ from veilmq.core.limits import (
     SQS_RECEIVES_MAX,
     VISIBILITY_TIMEOUT_S,
 )
+from veilmq.core.routing import TableError, read_table
 from veilmq.core.settings import SettingValue
 
 _SOURCE = "A queue that may, with --redrive-permission listed; may be repeated."
@@ -29,6 +32,10 @@ class QueueOptions:
 
     visibility_timeout: Annotated[
         int | None, whole_number(VISIBILITY_TIMEOUT_S, "Seconds that a received message stays hidden.")
+    ] = None
+    visibility_rules: Annotated[
+        str | None,
+        Parameter(metavar="FILE", help="Routing table (JSON) with the timeouts of each kind of work; '' for none."),
     ] = None
     delay: Annotated[int | None, whole_number(SQS_DELAY_S, "Seconds until a sent message becomes visible.")] = None
     retention: Annotated[
@@ -91,6 +98,8 @@ class QueueOptions:
         }
         if self.in_flight_max is not None:
             fields["in_flight_max"] = int(self.in_flight_max) if self.in_flight_max else None
+        if self.visibility_rules is not None:
+            fields["visibility_rules"] = _rules(self.visibility_rules)
         if self.event_log is not None:
             fields["event_log"] = self.event_log or None
         if self.dead_letter_queue is not None:
@@ -117,4 +126,16 @@ FIELDS = {
     "kms_data_key_reuse": "kms_data_key_reuse_s",
 }
 """Option → the field of ``QueueSettings``; ``receives_max`` and ``redrive_source`` belong to one of them,
-``in_flight_max`` and ``event_log`` are read from their texts."""
+``in_flight_max`` and ``event_log`` are read from their texts, ``visibility_rules`` from a file."""
+
+
+def _rules(file: str) -> str:
+    """Return the routing table in ``file``, as compact text; raises ``UsageError``."""
+    if not file:
+        return ""
+    try:
+        return msgspec.json.encode(read_table(Path(file).read_bytes())).decode()
+    except OSError as error:
+        raise UsageError(f"--visibility-rules {file}: {error.strerror}.") from None
+    except TableError as error:
+        raise UsageError(f"--visibility-rules {file}: {error}") from None

@@ -4,6 +4,7 @@ from veilmq.cli.connection import connect
 from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, Json, Queue
 from veilmq.cli.printing import instant, print_aligned, print_json
 from veilmq.client import QueueStatus
+from veilmq.core.routing import RoutingTable, read_table
 from veilmq.core.settings import QueueSettings
 
 
@@ -22,6 +23,8 @@ def _chosen(settings: QueueSettings) -> list[tuple[str, object]]:
     rows: list[tuple[str, object]] = []
     if settings.in_flight_max is not None:
         rows.append(("in flight max", settings.in_flight_max))
+    if settings.visibility_rules:
+        rows.append(("visibility rules", _told(read_table(settings.visibility_rules))))
     if settings.event_log is not None:
         rows.append(("event log", settings.event_log))
     if settings.fifo:
@@ -40,6 +43,11 @@ def _chosen(settings: QueueSettings) -> list[tuple[str, object]]:
     if settings.kms_key:
         rows.append(("kms key", settings.kms_key))
     return rows
+
+
+def _told(table: RoutingTable) -> str:
+    timeouts = ", ".join(f"{each.name} {each.visibility_timeout_s} s" for each in table.classes)
+    return f"{len(table.keys)} keys of {table.attribute}; {timeouts}"
 
 
 def _rows(status: QueueStatus) -> list[tuple[str, object]]:

@@ -30,6 +30,7 @@ RECEIVE_WAIT_S = Range(minimum=0, maximum=30, default=0)
 MESSAGE_BYTES = Range(minimum=1_024, maximum=1_048_576, default=1_048_576)
 PRIORITY = Range(minimum=1, maximum=16, default=8)
 LEASE_S_MAX = 43_200
+VISIBILITY_RULES_BYTES_MAX = 65_536
 IN_FLIGHT = Range(minimum=1, maximum=1_000_000, default=120_000)
 FIFO_IN_FLIGHT = Range(minimum=1, maximum=1_000_000, default=20_000)
 DEDUPLICATION_S = 300

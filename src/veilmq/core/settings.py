@@ -23,10 +23,14 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     ``event_log`` is what the event log has of the queue: ``"off"`` or ``"closed"`` (the ends of its receipts), ``None``
     for what the server says.
 
+    ``visibility_rules`` is a routing table (``core.routing``, JSON; ``""`` for none): where a receive names no timeout,
+    each message has that of its class.
+
     ``policy`` is a protocol's document, kept as it was given. The encryption settings are kept and shown, no more.
     """
 
     visibility_timeout_s: int = limits.VISIBILITY_TIMEOUT_S.default
+    visibility_rules: str = ""
     delay_s: int = limits.DELAY_S.default
     retention_s: int = limits.RETENTION_S.default
     receive_wait_s: int = limits.RECEIVE_WAIT_S.default

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from veilmq.core.errors import SettingsConflict
+from veilmq.core.routing import TableError, read_table
 from veilmq.core.settings import QueueSettings, SettingValue
 
 
@@ -20,7 +21,21 @@ class Rule:
     why: str
 
 
+def _has_bad_rules(settings: QueueSettings) -> bool:
+    try:
+        if settings.visibility_rules:
+            read_table(settings.visibility_rules)
+    except TableError:
+        return True
+    return False
+
+
 RULES: tuple[Rule, ...] = (
+    Rule(
+        "visibility_rules",
+        _has_bad_rules,
+        "The visibility rules are no routing table; give one, or none.",
+    ),
     Rule(
         "content_deduplication",
         lambda settings: settings.content_deduplication and not settings.fifo,

@@ -30,7 +30,7 @@ RANGES = {
     "VeilmqInFlightMax": (1, 1_000_000),
 }
 NOT_ON_THE_WIRE = {"tags"}
-OURS = {"VeilmqInFlightMax", "VeilmqEventLog"}
+OURS = {"VeilmqInFlightMax", "VeilmqVisibilityRules", "VeilmqEventLog"}
 UNSET = {"Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId", *OURS}
 FIFO = "000000000000/orders.fifo"
 
@@ -68,6 +68,29 @@ def test_what_a_queue_logs_is_given_up_with_empty_text() -> None:
     assert read_settings({name: "off"}, QUEUE, CONTEXT) == {"event_log": "off"}
     with pytest.raises(SqsError, match="off or closed"):
         read_settings({name: "on"}, QUEUE, CONTEXT)
+
+
+def test_visibility_rules_are_kept_as_they_are_given() -> None:
+    """Once they are a routing table; they are told while there are any."""
+    name = "VeilmqVisibilityRules"
+    text = '{"version": 1, "classes": [{"name": "a", "visibility_timeout_s": 5}], "default": 0}'
+    assert read_settings({name: text}, QUEUE, CONTEXT) == {"visibility_rules": text}
+    own = msgspec.structs.replace(VIEW, settings=QueueSettings(visibility_rules=text))
+    assert describe(own, [name], CONTEXT) == {name: text}
+    assert describe(VIEW, [name], CONTEXT) == {}
+    assert read_settings({name: ""}, QUEUE, CONTEXT) == {"visibility_rules": ""}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("{}", "missing required field"), ("é" * 32_769, "at most 65,536 bytes"), (" " * 65_536, "truncated")],
+    ids=["no table", "too long", "just not too long"],
+)
+def test_visibility_rules_that_are_none(text: str, why: str) -> None:
+    """The answer says what is wrong."""
+    with pytest.raises(SqsError, match=f"VeilmqVisibilityRules.*{why}") as caught:
+        read_settings({"VeilmqVisibilityRules": text}, QUEUE, CONTEXT)
+    assert caught.value.code is errors.INVALID_ATTRIBUTE_VALUE
 
 
 @pytest.mark.parametrize("name", list(RANGES))

@@ -25,10 +25,13 @@ _KEY_BYTES = 16
 
 
 class _Attempt(msgspec.Struct, frozen=True, array_like=True):
-    """What was given: receipts say ``issued_visible_at_ms``, the deadline in force is ``visible_at_ms``."""
+    """What was given: receipts say ``issued_visible_at_ms``, the deadline in force is ``visible_at_ms``.
 
-    issued_visible_at_ms: int
-    visible_at_ms: int
+    Each is one instant for all messages, or a list of them: by the queue's rules their deadlines may differ.
+    """
+
+    issued_visible_at_ms: int | list[int]
+    visible_at_ms: int | list[int]
     given: list[tuple[int, int, int]]  # position, generation, epoch
 
 
@@ -51,8 +54,8 @@ class Attempts:
         if messages:
             receipts = [self._book.read(message.receipt) for message in messages]
             given = [(receipt.position, receipt.generation, receipt.epoch) for receipt in receipts]
-            deadline_ms = receipts[0].visible_at_ms
-            self._put(_key(queue, command), _Attempt(deadline_ms, deadline_ms, given), now_ms)
+            deadlines_ms = _together([receipt.visible_at_ms for receipt in receipts])
+            self._put(_key(queue, command), _Attempt(deadlines_ms, deadlines_ms, given), now_ms)
 
     def repeat(self, queue: Queue, command: Receive, now_ms: int) -> Received | None:
         """Give the same messages again, hidden from now on; ``None`` when there is nothing to repeat."""
@@ -61,21 +64,31 @@ class Attempts:
         if row is None or not fifo.is_repeatable(row[1], now_ms):
             return None
         attempt = _decode(row[0])
-        left = [_as_left(queue, given, attempt.visible_at_ms, now_ms) for given in attempt.given]
+        until_ms = _apart(attempt.visible_at_ms, len(attempt.given))
+        left = [_as_left(queue, given, at_ms, now_ms) for given, at_ms in zip(attempt.given, until_ms, strict=True)]
         found = [each for each in left if each is not None]
         if len(found) < len(left):
             return None
-        timeout_s = queue.settings.visibility_timeout_s if command.timeout_s is None else command.timeout_s
         end_ms_max = visibility.lease_end_ms_max(found[0][1].received_at_ms)
-        visible_at_ms = min(visibility.deadline_ms(now_ms, timeout_s), end_ms_max)
         for lane, lease in found:
-            lane.move(lease, now_ms, visible_at_ms, supersede=False)
+            timeout_s = self._timeout_s(queue, command, lease)
+            lane.move(lease, now_ms, min(visibility.deadline_ms(now_ms, timeout_s), end_ms_max), supersede=False)
+        visible_at_ms = _together([lease.visible_at_ms for _, lease in found])
         self._put(key, msgspec.structs.replace(attempt, visible_at_ms=visible_at_ms), row[1])
+        issued_ms = _apart(attempt.issued_visible_at_ms, len(found))
         return Received(
-            messages=[self._told(queue, *each, attempt.issued_visible_at_ms) for each in found],
+            messages=[self._told(queue, *each, at_ms) for each, at_ms in zip(found, issued_ms, strict=True)],
             next_due_ms=queue.next_due_ms(now_ms),
             receive_wait_s=queue.settings.receive_wait_s,
         )
+
+    def _timeout_s(self, queue: Queue, command: Receive, lease: Lease) -> int:
+        if command.timeout_s is not None:
+            return command.timeout_s
+        if queue.rules is None:
+            return queue.settings.visibility_timeout_s
+        receives_before = lease.receive_count - 1  # it is the same receive
+        return queue.rules.timeout_s(self._journal.message_at(lease.position).properties, receives_before)
 
     def _told(self, queue: Queue, lane: Lane, lease: Lease, issued_visible_at_ms: int) -> ReceivedMessage:
         receipt = self._book.issue(queue.number, lease.position, lease.generation, lease.epoch, issued_visible_at_ms)
@@ -87,6 +100,16 @@ class Attempts:
 
 def _key(queue: Queue, command: Receive) -> tuple[bytes]:
     return (blake2b(f"{queue.number} {command.attempt_id}".encode(), digest_size=_KEY_BYTES).digest(),)
+
+
+def _together(instants_ms: list[int]) -> int | list[int]:
+    """Return the instants as one where they are."""
+    return instants_ms[0] if len(set(instants_ms)) == 1 else instants_ms
+
+
+def _apart(instants_ms: int | list[int], count: int) -> list[int]:
+    """Return the instant of each of ``count`` messages."""
+    return [instants_ms] * count if isinstance(instants_ms, int) else instants_ms
 
 
 def _as_left(queue: Queue, given: tuple[int, int, int], visible_at_ms: int, now_ms: int) -> tuple[Lane, Lease] | None:

@@ -11,6 +11,7 @@ import msgspec
 
 from veilmq.core.errors import QueueNotFound, StoreFull
 from veilmq.core.ports import Wake
+from veilmq.core.routing import RoutingTable, read_table
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.embedded import positions
 from veilmq.engines.embedded.claimable import ClaimableLane
@@ -82,6 +83,7 @@ class Catalog:
             wake=self._wakes.get(row.name),
         )
         queue.log = self.events.of(row.name, settings)
+        queue.rules = _rules(settings)
         self._queues[row.name] = queue
         self._names.insert(bisect_left(self._names, row.name), row.name)
         self._add_source(queue)
@@ -140,6 +142,7 @@ class Catalog:
         self._drop_source(queue)
         queue.settings = settings
         queue.log_to(self.events.of(queue.name, settings))
+        queue.rules = _rules(settings)
         self._add_source(queue)
         queue.in_flight_max = self._in_flight_max(settings)
         queue.give_place(now_ms)
@@ -210,3 +213,7 @@ class Catalog:
         self._journal.delete_lane(lane)
         if lane.log is not None:
             lane.log.forget(lane.number)
+
+
+def _rules(settings: QueueSettings) -> RoutingTable | None:
+    return read_table(settings.visibility_rules) if settings.visibility_rules else None

@@ -73,24 +73,26 @@ class MessageCommands:
             requested_at_ms = now_ms
         else:
             visible_at_ms = min(visible_at_ms, visibility.lease_end_ms_max(requested_at_ms))
+        rules = queue.rules if command.timeout_s is None else None
         redrive = self._dead_letters.redrive(queue, now_ms) if settings.receives_max else None
         issue = self._book.issue
         messages = [
             results.ReceivedMessage(
                 id=row.id,
-                receipt=issue(queue.number, row.position, lease.generation, lease.epoch, visible_at_ms),
+                receipt=receipt,
                 body=row.body,
                 properties=row.properties,
                 sent_at_ms=row.sent_at_ms,
                 first_received_at_ms=lease.first_received_at_ms,
                 receive_count=lease.receive_count,
-                visible_at_ms=visible_at_ms,
+                visible_at_ms=lease.visible_at_ms,
                 priority=lane.priority,
                 sequence=lane.sequence_of(row.position) if is_fifo else None,
             )
             if row.source is None
-            else told(row, lease, lane, issue(queue.number, row.position, lease.generation, lease.epoch, visible_at_ms))
-            for row, lease, lane in queue.receive(command.count, now_ms, visible_at_ms, requested_at_ms, redrive)
+            else told(row, lease, lane, receipt)
+            for row, lease, lane in queue.receive(command.count, now_ms, visible_at_ms, requested_at_ms, redrive, rules)
+            for receipt in (issue(queue.number, row.position, lease.generation, lease.epoch, lease.visible_at_ms),)
         ]
         if redrive is not None:
             redrive.tell()

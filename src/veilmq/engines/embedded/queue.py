@@ -12,8 +12,9 @@ from veilmq.core.commands import NewMessage
 from veilmq.core.errors import StoreFull
 from veilmq.core.ports import Wake
 from veilmq.core.results import QueueCounts
+from veilmq.core.routing import RoutingTable
 from veilmq.core.settings import QueueSettings
-from veilmq.core.visibility import deadline_ms
+from veilmq.core.visibility import deadline_ms, lease_end_ms_max
 from veilmq.engines.embedded import positions
 from veilmq.engines.embedded.claimable import ClaimableLane
 from veilmq.engines.embedded.event_log import QueueLog
@@ -49,6 +50,7 @@ class Queue:
         "modified_at_ms",
         "name",
         "number",
+        "rules",
         "settings",
         "wake",
     )
@@ -78,6 +80,8 @@ class Queue:
         """Whether the last receive found no place. True at first: of those that wait from before nobody knows it."""
         self._open_lane = open_lane
         self.log: QueueLog | None = None
+        self.rules: RoutingTable | None = None
+        """Which timeouts messages have of which a receive says none, where the queue has such rules."""
 
     def lane(self, priority: int, kind: int = PLAIN) -> ClaimableLane:
         """Return the lane that takes messages of ``priority`` and ``kind``; opens one where none has room."""
@@ -162,11 +166,13 @@ class Queue:
         visible_at_ms: int,
         requested_at_ms: int,
         diversion: Diversion | None = None,
+        rules: RoutingTable | None = None,
     ) -> list[Taken]:
         """Take up to ``count`` visible messages and hide them; all are chosen before the first one is hidden.
 
         Lower priorities come first, and within one the messages that became visible first. Never more are taken than
         the quota has places for; ``at_limit`` tells whether it had none. What ``diversion`` takes is not given out.
+        With ``rules``, each message is hidden for the timeout of its class, and not until ``visible_at_ms``.
         """
         self.expire(now_ms)
         self.at_limit = False
@@ -187,7 +193,10 @@ class Queue:
                 break
         if self.log is not None:
             self.log.received(chosen, requested_at_ms)
-        for _, lease, home in chosen:
+        for row, lease, home in chosen:
+            if rules is not None:
+                timeout_s = rules.timeout_s(row.properties, lease.receive_count)
+                visible_at_ms = min(deadline_ms(now_ms, timeout_s), lease_end_ms_max(requested_at_ms))
             home.lease(lease, now_ms, visible_at_ms, requested_at_ms)
         return chosen
 

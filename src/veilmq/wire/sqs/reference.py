@@ -73,7 +73,9 @@ there, as on AWS.
 - **Errors that are never raised** are in the table below.
 - **`VeilmqInFlightMax`** is an attribute of ours: the queue's own quota of messages in flight, in place of the server's
   `in_flight_max` or `fifo_in_flight_max` ([settings.md](../settings.md)).
-- **`VeilmqEventLog`** is another: what the event log has of the queue, in place of the server's `event_log`
+- **`VeilmqVisibilityRules`** is another: which messages have which timeout, where a receive names none
+  ([visibility-rules.md](../visibility-rules.md)).
+- **`VeilmqEventLog`** is a third: what the event log has of the queue, in place of the server's `event_log`
   ([events.md](../events.md)).
 - **Without a credentials file** nobody is asked who he is: every caller is the configured account, also as the
   `SenderId`, and may do everything. With one, see [security.md](../security.md).

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from veilmq.core.limits import Range
+from veilmq.core.limits import VISIBILITY_RULES_BYTES_MAX, Range
+from veilmq.core.routing import TableError, read_table
 from veilmq.core.settings import QueueSettings, SettingValue
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import INVALID_ATTRIBUTE_VALUE, SqsError
@@ -174,6 +175,33 @@ class Name:
     def write(self, settings: QueueSettings, context: RequestContext) -> str | None:
         """Return the name."""
         return getattr(settings, self.field) or None
+
+
+@dataclass(frozen=True, slots=True)
+class TimeoutRules:
+    """A routing table, kept as it was given once it was found to be one; empty for none, which shows nothing."""
+
+    fields: tuple[str, ...] = ("visibility_rules",)
+    allowed: str = (
+        f"JSON of up to {VISIBILITY_RULES_BYTES_MAX:,} bytes ([visibility-rules.md](../visibility-rules.md)); "
+        "empty to remove"
+    )
+    default: str = ""
+
+    def read(self, name: str, text: str, queue: str, context: RequestContext) -> Values:
+        """Return the text; raises InvalidAttributeValue for one that is no routing table, or too long."""
+        if len(text.encode()) > VISIBILITY_RULES_BYTES_MAX:
+            raise invalid_attribute(name, f"Must have at most {VISIBILITY_RULES_BYTES_MAX:,} bytes.")
+        try:
+            if text:
+                read_table(text)
+        except TableError as error:
+            raise invalid_attribute(name, str(error)) from None
+        return {"visibility_rules": text}
+
+    def write(self, settings: QueueSettings, context: RequestContext) -> str | None:
+        """Return the table as it was given."""
+        return settings.visibility_rules or None
 
 
 def flag(field: str, *, default: bool = False) -> Choice:

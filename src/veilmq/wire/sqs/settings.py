@@ -28,7 +28,17 @@ from veilmq.wire.sqs.names import is_fifo, queue_arn
 from veilmq.wire.sqs.permissions import PolicyDocument
 from veilmq.wire.sqs.plan import answered
 from veilmq.wire.sqs.redrive import RedriveAllowPolicy, RedrivePolicy
-from veilmq.wire.sqs.setting_kinds import Choice, Kind, Name, Number, Override, Values, flag, invalid_attribute
+from veilmq.wire.sqs.setting_kinds import (
+    Choice,
+    Kind,
+    Name,
+    Number,
+    Override,
+    TimeoutRules,
+    Values,
+    flag,
+    invalid_attribute,
+)
 
 ALL = "All"
 FIFO_QUEUE = "FifoQueue"
@@ -75,6 +85,7 @@ SETTINGS: dict[str, Setting] = {
     ),
     "SqsManagedSseEnabled": Setting(flag("managed_encryption", default=True)),
     "VeilmqInFlightMax": Setting(Override(Number("in_flight_max", IN_FLIGHT))),
+    "VeilmqVisibilityRules": Setting(TimeoutRules()),
     "VeilmqEventLog": Setting(Override(Choice("event_log", {"off": "off", "closed": "closed"}))),
 }
 
