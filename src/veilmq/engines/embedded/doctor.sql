@@ -20,7 +20,11 @@ FROM lane JOIN message ON message.position >= lane.direct_floor AND message.posi
     SELECT max(position) FROM lease WHERE position >= lane.direct_floor AND position < lane.direct_next
 )
 WHERE lane.queue IS NOT NULL AND lane.kind = 0
-AND NOT EXISTS (SELECT 1 FROM lease WHERE lease.position = message.position);
+AND NOT EXISTS (SELECT 1 FROM lease WHERE lease.position = message.position)
+AND NOT EXISTS (
+    SELECT 1 FROM claim_range
+    WHERE first = (SELECT max(first) FROM claim_range WHERE first <= message.position) AND last >= message.position
+);
 
 -- name: every delayed message has a lease
 SELECT count(*), min(message.position)
@@ -91,12 +95,52 @@ OR (first_sent_at_ms IS NOT NULL AND (source IS NULL OR first_sent_at_ms > sent_
 SELECT count(*), min(number) FROM move_task
 WHERE queue NOT IN (SELECT number FROM queue) OR moved > to_move OR moved < 0;
 
+-- name: every claimed range is of a claim, and of one lane
+SELECT count(*), min(first) FROM claim_range
+WHERE claim NOT IN (SELECT id FROM claim) OR last < first OR first >> 41 <> last >> 41;
+
+-- name: no claimed ranges overlap
+SELECT count(*), min(first) FROM (
+    SELECT first, lag(last, 1, -1) OVER (ORDER BY first) AS last_before FROM claim_range
+) WHERE last_before >= first;
+
+-- name: every claimed range has as many messages as it says
+SELECT count(*), min(first) FROM claim_range JOIN lane ON number = first >> 41
+WHERE queue IS NOT NULL AND claim_range.messages <> (
+    SELECT count(*) FROM message WHERE position >= first AND position <= last
+);
+
+-- name: claimed messages have the leases that their ranges tell of
+SELECT count(*), min(first) FROM claim_range JOIN lane ON number = first >> 41
+WHERE queue IS NOT NULL AND leased * claim_range.messages <> (
+    SELECT count(*) FROM lease WHERE position >= first AND position <= last AND visible_at_ms = 1 << 61
+);
+
+-- name: every lease that no time ends is of a claimed message
+SELECT count(*), min(position) FROM lease JOIN lane ON number = lane
+WHERE queue IS NOT NULL AND visible_at_ms >= 1 << 61 AND NOT EXISTS (
+    SELECT 1 FROM claim_range
+    WHERE first = (SELECT max(first) FROM claim_range WHERE first <= position) AND last >= position AND leased
+);
+
+-- name: every claim is of a queue and, until its messages go, of a source
+SELECT count(*), min(id) FROM claim
+WHERE state IN ('binding', 'open') AND (
+    queue NOT IN (SELECT number FROM queue) OR source IS NULL OR source NOT IN (SELECT number FROM source)
+);
+
+-- name: every open claim has all of its messages
+SELECT count(*), min(id) FROM claim
+WHERE state IN ('binding', 'open')
+AND messages <> (SELECT coalesce(sum(claim_range.messages), 0) FROM claim_range WHERE claim = id);
+
 -- name: the counters agree with the rows
 SELECT count(*), min(number) FROM lane
 WHERE messages <> (
     SELECT count(*) FROM message WHERE position >= number << 41 AND position <= (number << 41) + ((1 << 41) - 1)
 ) OR in_flight <> (
-    SELECT count(*) FROM lease WHERE lane = number AND visible_at_ms > counted_at_ms AND receive_count > 0
+    SELECT count(*) FROM lease
+    WHERE lane = number AND visible_at_ms > counted_at_ms AND visible_at_ms < 1 << 61 AND receive_count > 0
 ) OR delayed <> (
     SELECT count(*) FROM lease WHERE lane = number AND visible_at_ms > counted_at_ms AND receive_count = 0
 );

@@ -13,13 +13,14 @@ Taking and hiding are two steps, and only when all that a receive has taken of a
 back) is its turn filed again.
 """
 
+from veilmq.engines.embedded import positions
 from veilmq.engines.embedded.fresh import BodyCache, Fresh, FreshRun
 from veilmq.engines.embedded.grouped_lane import GroupedLane
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.lane import NO_ROW, Taken
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.rows import LaneRow, Lease, MessageRow
-from veilmq.engines.embedded.run import NEVER_MS
+from veilmq.engines.embedded.run import CLAIMED_MS, NEVER_MS
 from veilmq.engines.embedded.turns import Turn
 
 PASSED_OVER_MAX = 100
@@ -238,15 +239,17 @@ class FifoLane(GroupedLane):
 
     def _held(self, turn: Turn) -> dict[int, Lease]:
         if turn.held is None:
-            rows = self._journal.rows("group_leases", turn.group_key, self._direct.floor, turn.next_position)
-            turn.held = {row[0]: Lease(*row) for row in rows}
+            floor = self._direct.floor
+            start = positions.direct_start(self.number) if self.counters.claimed else floor
+            leases = [Lease(*row) for row in self._journal.rows("group_leases", turn.group_key, start, turn.next_position)]
+            turn.held = {lease.position: lease for lease in leases if _blocks(lease, floor)}
         return turn.held
 
     def _cut(self, turn: Turn) -> None:
         """Take out of the turn what is past its retention."""
         floor = turn.floor = self._direct.floor
         if turn.held:
-            turn.held = {position: lease for position, lease in turn.held.items() if position >= floor}
+            turn.held = {position: lease for position, lease in turn.held.items() if _blocks(lease, floor)}
         self._turns.cut(turn, floor)
 
     # Time, and the end.
@@ -274,3 +277,8 @@ class FifoLane(GroupedLane):
     def is_full(self) -> bool:
         """Whether all positions are used up."""
         return self._direct.next >= self._direct.end
+
+
+def _blocks(lease: Lease, floor: int) -> bool:
+    """Whether the message is one of its group still: within its retention, or claimed."""
+    return lease.position >= floor or lease.visible_at_ms == CLAIMED_MS
