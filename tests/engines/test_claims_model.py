@@ -35,6 +35,8 @@ SETTINGS = st.fixed_dictionaries(
 class EngineAndModel(ModelFrame):
     """Each rule does the same to both and compares the answers."""
 
+    times_ms = st.sampled_from((0, 1, 5, 1_000, 30_000, 60_000))
+
     def __init__(self) -> None:
         """Begin with nothing received."""
         super().__init__()

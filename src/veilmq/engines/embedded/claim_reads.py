@@ -20,7 +20,7 @@ from veilmq.engines.embedded.queue import Queue
 _UNGROUPED, _GROUPED = "u", "g"
 _CURSOR = re.compile(r"(?:([ug])([0-9]{0,19}))?")
 _LOOKED_AT_MAX = 20_000  # a few milliseconds
-_BEHIND_ALL = 1 << 63
+_BEHIND_ALL = (1 << 63) - 1  # the highest number of SQLite; no message stands there
 
 
 class ClaimReads:
@@ -35,10 +35,10 @@ class ClaimReads:
         if not 0 <= command.shard < claim.shards:
             raise ShardNotFound(command.shard, claim.shards)
         found = _CURSOR.fullmatch(command.cursor)
-        if found is None:
+        if found is None or (position := int(found[2] or 0)) > _BEHIND_ALL:
             raise CursorInvalid
         read = self._grouped if found[1] == _GROUPED else self._ungrouped
-        return read(queue, claim, command, int(found[2] or 0))
+        return read(queue, claim, command, position)
 
     def _ungrouped(self, queue: Queue, claim: BoundClaim, command: claims.ReadClaim, position: int) -> ClaimPage:
         rows = self._journal.stream("shard_messages", claim.id, command.shard, position, _count(command))

@@ -241,8 +241,8 @@ class FifoLane(GroupedLane):
         if turn.held is None:
             floor = self._direct.floor
             start = positions.direct_start(self.number) if self.counters.claimed else floor
-            leases = [Lease(*row) for row in self._journal.rows("group_leases", turn.group_key, start, turn.next_position)]
-            turn.held = {lease.position: lease for lease in leases if _blocks(lease, floor)}
+            rows = self._journal.rows("group_leases", turn.group_key, start, turn.next_position)
+            turn.held = {lease.position: lease for lease in (Lease(*row) for row in rows) if _blocks(lease, floor)}
         return turn.held
 
     def _cut(self, turn: Turn) -> None:

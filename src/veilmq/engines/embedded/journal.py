@@ -229,9 +229,9 @@ class Journal(Database):
 
         Leases count from ``start`` on, claimed ranges that begin in ``[begin, end)``.
         """
-        leases = self.rows("last_lease_between", start, end)
-        claimed = self.rows("last_claimed_between", begin, end)
-        return max([start, *(position + 1 for (position,) in leases + claimed)])
+        taken: list[tuple[int]] = self.rows("last_lease_between", start, end)
+        taken += self.rows("last_claimed_between", begin, end)
+        return max([start, *(position + 1 for (position,) in taken)])
 
     def first_sent(self, start: int, end: int) -> Sent | None:
         """Return the first message in ``[start, end)``."""
