@@ -20,6 +20,11 @@ from veilmq.cli.doctor import doctor
 from veilmq.cli.events_flush import flush
 from veilmq.cli.failures import CommandFailed, UsageError
 from veilmq.cli.pipeline_archive import archive
+from veilmq.cli.pipeline_replay import replay
+from veilmq.cli.pipeline_report import report
+from veilmq.cli.pipeline_route import route
+from veilmq.cli.pipeline_route_table import route_table
+from veilmq.cli.pipeline_tune import tune
 from veilmq.cli.queue_cancel_redrive import cancel_redrive
 from veilmq.cli.queue_create import create
 from veilmq.cli.queue_delete import delete
@@ -108,7 +113,8 @@ def _events() -> App:
 
 def _pipeline() -> App:
     pipeline = App(name="pipeline", help="Jobs on Spark: archive, replay and route messages, learn from them.")
-    pipeline.command(archive)
+    for each in (archive, replay, tune, route_table, route, report):
+        pipeline.command(each)
     return pipeline
 
 

@@ -1,0 +1,83 @@
+"""``veilmq pipeline replay``."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, whole_number
+from veilmq.cli.pipeline_options import ClusterOptions, job, spark_session
+from veilmq.core.limits import REPLAY_BATCH_MESSAGES
+
+_HERE = ClusterOptions()
+_QUEUE = "Only of this queue; may be repeated."
+_ID = "Only the message of this id; may be repeated."
+
+
+def replay(
+    to: Annotated[str, Parameter(help="Name of the queue that gets the messages.")],
+    /,
+    *,
+    table: Annotated[str, Parameter(metavar="DIR", help="Folder of the archive.")],
+    run: Annotated[str, Parameter(metavar="NAME", help="Name of this replay; the same one goes on where it was.")],
+    queue: Annotated[
+        tuple[str, ...],
+        Parameter(
+            name="--queue",
+            negative=(),
+            show_default=False,
+            metavar="QUEUE",
+            help="Only of this queue; may be repeated.",
+        ),
+    ] = (),
+    since: Annotated[
+        datetime | None, Parameter(show_default=False, metavar="TIME", help="Only what was sent then or later, UTC.")
+    ] = None,
+    until: Annotated[
+        datetime | None, Parameter(show_default=False, metavar="TIME", help="Only what was sent before, UTC.")
+    ] = None,
+    where: Annotated[
+        str, Parameter(show_default=False, metavar="SQL", help="Only where this holds of the archive's columns.")
+    ] = "",
+    id: Annotated[  # noqa: A002 - the name of the option
+        tuple[str, ...],
+        Parameter(
+            name="--id",
+            negative=(),
+            show_default=False,
+            metavar="ID",
+            help="Only the message of this id; may be repeated.",
+        ),
+    ] = (),
+    batch: Annotated[int, whole_number(REPLAY_BATCH_MESSAGES, "Messages sent in one transaction, about.")] = (
+        REPLAY_BATCH_MESSAGES.default
+    ),
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+    cluster: ClusterOptions = _HERE,
+) -> None:
+    """Send a slice of the archive to a queue, each message once.
+
+    The name of the run makes it so: killed and started again with the same
+    name and slice, the job goes on where it was; with another name it sends the
+    messages anew.
+    """
+    with job("replay"):
+        from veilmq.pipeline.replay import ReplayOptions, Slice, replay
+        from veilmq.pipeline.shown import showing
+        from veilmq.pipeline.streams import stop_on_signals
+
+        part = Slice(to=to, queues=queue, since=_utc(since), until=_utc(until), where=where, ids=id)
+        options = ReplayOptions(table=table, run=run, slice=part, endpoint=endpoint, batch_messages=batch)
+        with (
+            spark_session("replay", cluster) as spark,
+            stop_on_signals() as stop,
+            showing({to: None}, what="messages") as report,
+        ):
+            done = replay(spark, options, report=report, stop=stop)
+    before = f", {done.before} of them before" if done.before else ""
+    print(f"{to}: {done.messages} messages replayed{before}")
+
+
+def _utc(at: datetime | None) -> datetime | None:
+    """Return the instant; one without a zone is in UTC."""
+    return at.replace(tzinfo=UTC) if at is not None and at.tzinfo is None else at

@@ -1,0 +1,41 @@
+"""``veilmq pipeline report``."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint
+from veilmq.cli.pipeline_options import ClusterOptions, job, spark_session
+from veilmq.cli.statistics_options import StatisticsOptions, facts
+
+_HERE = ClusterOptions()
+_USUAL = StatisticsOptions()
+
+
+def report(
+    *,
+    state: Annotated[str, Parameter(metavar="DIR", help="Folder in which tune keeps what it has counted.")],
+    to: Annotated[Path, Parameter(metavar="FILE", help="Where the report is written, HTML in one file.")],
+    title: Annotated[str, Parameter(metavar="TEXT", help="What stands at its top.")] = "Visibility timeouts",
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+    statistics: StatisticsOptions = _USUAL,
+    cluster: ClusterOptions = _HERE,
+) -> None:
+    """Write a report with charts about each queue, and print where it is."""
+    with job("report"):
+        from veilmq.pipeline.report import report
+
+        known = facts(endpoint)
+        with spark_session("report", cluster) as spark:
+            path = report(
+                spark,
+                state=state,
+                path=to,
+                at_ms=time.time_ns() // 1_000_000,
+                title=title,
+                options=statistics.values(),
+                facts=known,
+            )
+        print(path)

@@ -1,0 +1,71 @@
+"""``veilmq pipeline route-table``."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, Json, whole_number
+from veilmq.cli.pipeline_options import ClusterOptions, job, spark_session
+from veilmq.cli.printing import print_aligned, print_json
+from veilmq.cli.statistics_options import StatisticsOptions, facts
+from veilmq.core.limits import Range
+from veilmq.core.routing import ATTRIBUTE_DEFAULT, RoutingTable
+
+_HERE = ClusterOptions()
+_USUAL = StatisticsOptions()
+CLASSES = Range(minimum=1, maximum=32, default=4)
+
+
+def route_table(
+    queue: Annotated[str, Parameter(help="Name of the queue whose messages are to be routed.")],
+    /,
+    *,
+    state: Annotated[str, Parameter(metavar="DIR", help="Folder in which tune keeps what it has counted.")],
+    to: Annotated[Path, Parameter(metavar="FILE", help="Where the table is written.")],
+    classes: Annotated[int, whole_number(CLASSES, "How many classes at most.")] = CLASSES.default,
+    attribute: Annotated[str, Parameter(metavar="NAME", help="Message attribute that says what work it is.")] = (
+        ATTRIBUTE_DEFAULT
+    ),
+    queue_pattern: Annotated[
+        str, Parameter(metavar="TEXT", help="Name of each class's queue, with {queue} and {class} put in.")
+    ] = "{queue}-{class}",
+    json: Json = False,
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+    statistics: StatisticsOptions = _USUAL,
+    cluster: ClusterOptions = _HERE,
+) -> None:
+    """Make a routing table: which kinds of work share a timeout, at the least cost.
+
+    It is what `veilmq pipeline route` forwards by.
+    """
+    with job("route-table"):
+        from veilmq.pipeline.route_table import route_table
+
+        known = facts(endpoint)
+        with spark_session("route-table", cluster) as spark:
+            made = route_table(
+                spark,
+                state=state,
+                queue=queue,
+                path=to,
+                classes=classes,
+                attribute=attribute,
+                queue_pattern=queue_pattern,
+                options=statistics.values(),
+                facts=known.get(queue),
+            )
+        if json:
+            print_json(made.table)
+        else:
+            print_table(made.table)
+
+
+def print_table(table: RoutingTable) -> None:
+    """Print a line for each class: its queue, its timeout, its keys."""
+    rows = []
+    for index, each in enumerate(table.classes):
+        keys = [key for key, place in table.keys.items() if place == index]
+        others = ["every other"] if index == table.default else []
+        rows.append((each.queue or each.name, f"{each.visibility_timeout_s} s: {', '.join([*keys, *others])}"))
+    print_aligned(rows)

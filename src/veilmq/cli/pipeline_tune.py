@@ -1,0 +1,86 @@
+"""``veilmq pipeline tune``."""
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from veilmq.cli.connection import connect
+from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, Json
+from veilmq.cli.pipeline_options import ClusterOptions, job, spark_session
+from veilmq.cli.printing import print_aligned
+from veilmq.cli.statistics_options import StatisticsOptions, facts
+
+if TYPE_CHECKING:
+    from veilmq.pipeline.applying import Change
+    from veilmq.pipeline.recommendation import Recommendation
+
+_HERE = ClusterOptions()
+_USUAL = StatisticsOptions()
+
+RECORD = "changes.jsonl"
+
+
+def tune(
+    *,
+    events: Annotated[str, Parameter(metavar="DIR", help="The event log's table receipt_closed.")],
+    state: Annotated[str, Parameter(metavar="DIR", help="Folder in which the job keeps what it has counted.")],
+    apply: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Set the recommended timeouts on the queues.")
+    ] = False,
+    explore: Annotated[
+        bool,
+        Parameter(
+            negative=(), show_default=False, help="With --apply: longer timeouts where too little is seen to recommend."
+        ),
+    ] = False,
+    json: Json = False,
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+    statistics: StatisticsOptions = _USUAL,
+    cluster: ClusterOptions = _HERE,
+) -> None:
+    """Recommend a visibility timeout for each queue and routing key, from what became of its receipts.
+
+    Only what is new in the event log is read. With --apply, timeouts are set
+    where that is worth it, and each change is noted in the state's
+    changes.jsonl.
+    """
+    with job("tune"):
+        from veilmq.pipeline.applying import apply as apply_to
+        from veilmq.pipeline.recommendation_table import to_json
+        from veilmq.pipeline.tune import tune
+
+        known = facts(endpoint, needed=apply)
+        with spark_session("tune", cluster) as spark:
+            tuned = tune(spark, events=events, state=state, options=statistics.values(), facts=known)
+        if json:
+            print(to_json(tuned.recommendations).decode())
+        else:
+            print_recommendations(tuned.recommendations)
+        if apply:
+            with connect(endpoint) as client:
+                at_ms = time.time_ns() // 1_000_000
+                record = Path(state) / RECORD
+                _tell(apply_to(client, tuned.recommendations, record=record, at_ms=at_ms, explore=explore))
+
+
+def print_recommendations(found: "tuple[Recommendation, ...]") -> None:
+    """Print a line for each queue and each of its keys, with the reason."""
+    rows = []
+    for each in found:
+        name = each.queue if each.key is None else f"  {each.key or '(no key)'}"
+        timeout = "no advice" if each.recommended_s is None else f"{each.recommended_s} s"
+        rows.append((name, f"{timeout} (now {each.current_s} s; confidence {each.confidence.value}): {each.reason}"))
+    if rows:
+        print_aligned(rows)
+    else:
+        print("The event log has nothing yet.", file=sys.stderr)
+
+
+def _tell(changes: "list[Change]") -> None:
+    for change in changes:
+        print(f"{change.queue}: {change.before_s} s → {change.after_s} s", file=sys.stderr)
+    if not changes:
+        print("Nothing was changed.", file=sys.stderr)

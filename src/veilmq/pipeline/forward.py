@@ -1,0 +1,156 @@
+"""The job ``route``: an intake queue → the queues of the classes of a routing table, each message once.
+
+A checkpoint keeps the table that its batches are routed by. A batch that was cut off may have been published in some of
+the queues already, so it must be routed by the same table when it is repeated: a new table is taken after the batches
+that were begun with the former one.
+"""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from veilmq.client.port import QueueClient
+from veilmq.core.routing import RoutingTable
+from veilmq.core.settings import SettingValue
+from veilmq.pipeline.failures import PipelineFailed
+from veilmq.pipeline.forward_sink import FORMAT, ForwardSink
+from veilmq.pipeline.streams import Report, run_streams
+
+CONSUMER = "route"
+FIFO_SUFFIX = ".fifo"
+_PINNED = "routing-table.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardOptions:
+    """What to forward, and how.
+
+    ``checkpoint`` is the folder in which the stream keeps how far it is, and the table. With ``continuous`` it goes on
+    until it is stopped, else it takes what is there and ends. ``consumer`` and ``takeover`` are those of the source.
+    """
+
+    intake: str
+    table: RoutingTable
+    endpoint: str
+    checkpoint: str
+    continuous: bool = False
+    batch_messages: int | None = None
+    consumer: str = CONSUMER
+    takeover: bool = False
+
+
+def routed(messages: DataFrame, table: RoutingTable, *, fifo: bool) -> DataFrame:
+    """Return messages as the forwarding sink takes them, with the queue of their class as ``queue``.
+
+    The class is ``RoutingTable.class_of`` the routing key and the receives before this one. In FIFO queues the id of a
+    message is its deduplication id: equal bodies were different messages in the intake, and are in the class queue.
+    """
+    keys = F.from_json(F.lit(msgspec.json.encode(table.keys).decode()), "map<string, int>")
+    first = F.coalesce(keys[_key(table.attribute)], F.lit(table.default))
+    index = F.least(first + F.greatest(F.col("receive_count") - 1, F.lit(0)), F.lit(len(table.classes) - 1))
+    queue = F.element_at(F.array(*[F.lit(each.queue) for each in table.classes]), index + 1)
+    chosen = messages.withColumn("queue", queue)
+    columns = ["body", "attributes", "attribute_types", "group", "queue"]
+    return chosen.withColumn("dedup_id", F.col("id")).select(*columns, "dedup_id") if fifo else chosen.select(*columns)
+
+
+def _key(attribute: str) -> Column:
+    """Return the text of an attribute; empty when there is none, or it is bytes."""
+    kind = F.coalesce(F.col("attribute_types").getItem(attribute), F.lit(""))
+    text = F.coalesce(F.col("attributes").getItem(attribute), F.lit(""))
+    return F.when(kind.startswith("Binary"), F.lit("")).otherwise(text)
+
+
+def checked(table: RoutingTable, intake: str) -> RoutingTable:
+    """Return ``table`` if it can forward ``intake``; raises ``PipelineFailed``."""
+    fifo = intake.endswith(FIFO_SUFFIX)
+    for each in table.classes:
+        if not each.queue:
+            raise PipelineFailed(f"The class {each.name} of the routing table names no queue to forward to.")
+        if each.queue == intake:
+            raise PipelineFailed(f"The class {each.name} names the intake {intake} itself; forward to another queue.")
+        if each.queue.endswith(FIFO_SUFFIX) != fifo:
+            raise PipelineFailed(f"{intake} and {each.queue} must both be FIFO queues, or both not.")
+    return table
+
+
+def create_queues(
+    client: QueueClient, table: RoutingTable, *, receives_max: int, settings: Mapping[str, SettingValue] | None = None
+) -> None:
+    """Make the queues of the classes, or set them: each with its timeout, and with the next class as dead-letter queue.
+
+    A message that was received ``receives_max`` times in a class without being deleted so goes on to the next longer
+    one. The last class keeps the dead-letter queue that it has. ``settings`` are further ones of all of them.
+    """
+    longer: dict[str, SettingValue] = {}
+    for each in reversed(table.classes):
+        own = {**(settings or {}), "visibility_timeout_s": each.visibility_timeout_s, **longer}
+        if each.queue not in client.list_queues(each.queue):
+            client.create_queue(each.queue, {**own, **({"fifo": True} if each.queue.endswith(FIFO_SUFFIX) else {})})
+        else:
+            client.set(each.queue, own)
+        longer = {"dead_letter_queue": each.queue, "receives_max": receives_max}
+
+
+def forward(
+    spark: SparkSession,
+    options: ForwardOptions,
+    *,
+    report: Report = lambda name, rows: None,
+    stop: threading.Event | None = None,
+) -> int:
+    """Forward the intake; return how many messages. Started again, it goes on where it was.
+
+    Raises ``PipelineFailed``.
+    """
+    checked(options.table, options.intake)
+    spark.dataSource.register(ForwardSink)
+    stop = stop or threading.Event()
+    folder = Path(options.checkpoint).absolute()
+    former = _pinned(folder)
+    before = 0
+    if former is not None and former != options.table and _cut_off(folder):
+        finishing = replace(options, table=former, continuous=False)
+        before = _run(spark, finishing, folder, report, stop)
+    if stop.is_set():
+        return before
+    _pin(folder, options.table)
+    return before + _run(spark, options, folder, report, stop)
+
+
+def _run(spark: SparkSession, options: ForwardOptions, folder: Path, report: Report, stop: threading.Event) -> int:
+    reader = spark.readStream.format("veilmq").option("endpoint", options.endpoint).option("queue", options.intake)
+    reader = reader.option("consumer", options.consumer).option("takeover", str(options.takeover).lower())
+    if options.batch_messages is not None:
+        reader = reader.option("maxMessagesPerBatch", options.batch_messages)
+    rows = routed(reader.load(), options.table, fifo=options.intake.endswith(FIFO_SUFFIX))
+    writer = rows.writeStream.format(FORMAT).option("endpoint", options.endpoint).queryName(f"route {options.intake}")
+    writer = writer.option("checkpointLocation", str(folder))
+    writer = writer.trigger(processingTime="0 seconds") if options.continuous else writer.trigger(availableNow=True)
+    return run_streams({options.intake: writer.start()}, report=report, stop=stop)[options.intake]
+
+
+def _pinned(folder: Path) -> RoutingTable | None:
+    path = folder / _PINNED
+    return msgspec.json.decode(path.read_bytes(), type=RoutingTable) if path.exists() else None
+
+
+def _pin(folder: Path, table: RoutingTable) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = folder / f"{_PINNED}.new"
+    fresh.write_bytes(msgspec.json.encode(table))
+    fresh.replace(folder / _PINNED)
+
+
+def _cut_off(folder: Path) -> bool:
+    """Tell whether a batch was begun and not finished: Spark notes the one in ``offsets``, the other in ``commits``."""
+    return _last(folder / "offsets") > _last(folder / "commits")
+
+
+def _last(folder: Path) -> int:
+    return max((int(file.name) for file in folder.glob("[0-9]*")), default=-1)
