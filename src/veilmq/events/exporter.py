@@ -46,6 +46,7 @@ class Exporter:
         self._timer: Timer | None = None
         self._working: asyncio.Task[None] | None = None
         self._failing = False
+        to_table((), "")  # pyarrow loads some of itself, and pandas where it is, at its first use: not beside requests
         self.failures = 0
         """How many tries have failed."""
 

@@ -70,8 +70,9 @@ def files(tables: Sequence[Any], planned: EventRange) -> Iterator[tuple[str, str
     whole = pa.concat_tables(tables).combine_chunks()
     hours = pc.divide(whole["closed_at"].cast(pa.int64()), _HOUR_MS)
     name = f"{planned.node}-{planned.first:012d}-{planned.last:012d}.parquet"
-    for hour in sorted(pc.unique(hours).to_pylist()):
-        yield _folder(hour), name, whole.filter(pc.equal(hours, hour))
+    found = sorted(pc.unique(hours).to_pylist())
+    for hour in found:
+        yield _folder(hour), name, whole if len(found) == 1 else whole.filter(pc.equal(hours, hour))
 
 
 def _folder(hour: int) -> str:
