@@ -16,7 +16,8 @@ DEAD_LETTER = "deadletter"
 BATCH_SIZE = Range(minimum=1, maximum=limits.STAGE_MESSAGES_MAX, default=1_000)
 PATIENCE_S = Range(minimum=0, maximum=3_600, default=60)
 _WRITER_CHARACTERS_MAX = 64
-_OF_SPARK = ("checkpointlocation", "asyncprogresstracking", "queryname")  # what its streaming writer reads and hands on all the same
+# What its streaming writer reads, and hands on all the same.
+_OF_SPARK = ("checkpointlocation", "asyncprogresstracking", "queryname")
 
 
 def _name(text: str) -> str:
