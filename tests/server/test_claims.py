@@ -194,6 +194,7 @@ PROVOKED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("read", "ClaimLost", SOURCE | {"number": 9}, {"number": 9}),
     ("read", "ShardNotFound", SOURCE | {"number": 3, "shard": 1}, {"shard": 1, "shards": 1}),
     ("read", "CursorInvalid", SOURCE | {"number": 3, "cursor": "x"}, {}),
+    ("read", "CursorInvalid", SOURCE | {"number": 3, "cursor": "g9999999999999999999"}, {}),
     *(
         (verb, "QueueNotFound", fields, {"queue": "000000000000/none"})
         for verb, fields in [
@@ -233,7 +234,9 @@ def troubled() -> Iterator[RunningServer]:
 
 
 @pytest.mark.parametrize(
-    ("verb", "code", "fields", "told"), PROVOKED, ids=[f"{verb} {code}" for verb, code, *_ in PROVOKED]
+    ("verb", "code", "fields", "told"),
+    PROVOKED,
+    ids=[f"{verb} {code} {n}" for n, (verb, code, *_) in enumerate(PROVOKED)],
 )
 def test_an_error_is_told(
     troubled: RunningServer, verb: str, code: str, fields: dict[str, Any], told: dict[str, Any]

@@ -47,11 +47,14 @@ class EngineClaims:
         bound: Bound = self._host.do(claims.Claim(queue=self._queue, source=source, **fields))
         return self.claim(source, **fields) if bound.more else bound
 
-    def read(self, source: str, *, number: int, shard: int) -> list[Message]:
-        """Return the messages of a shard."""
-        page = self._host.do(claims.ReadClaim(queue=self._queue, source=source, number=number, shard=shard))
-        assert page.cursor == ""
-        return [Message(str(UUID(bytes=each.id)), each.body, each.receive_count) for each in page.messages]
+    def read(self, source: str, *, number: int, shard: int, cursor: str = "") -> list[Message]:
+        """Return the messages of a shard, from `cursor` on."""
+        command = claims.ReadClaim(queue=self._queue, source=source, number=number, shard=shard, cursor=cursor)
+        page = self._host.do(command)
+        messages = [Message(str(UUID(bytes=each.id)), each.body, each.receive_count) for each in page.messages]
+        if not page.cursor:
+            return messages
+        return messages + self.read(source, number=number, shard=shard, cursor=page.cursor)
 
     def heartbeat(self, source: str, *, epoch: int) -> SourceView:
         """Renew a source."""

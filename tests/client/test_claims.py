@@ -1,0 +1,171 @@
+"""`Claims` against a real server, and against one that plays a script."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+
+from tests.client.scripted_server import ScriptedServer, reply
+from veilmq.client import ClientError, HttpQueueClient, NewMessage, Unreachable
+from veilmq.client.claims import Claims
+from veilmq.client.transport import UNEXPECTED_REPLY
+from veilmq.core.claims import Acknowledged, Bound, ClaimState
+from veilmq.core.properties import Attribute
+from veilmq.testing import RunningServer
+from veilmq.wire.v1.arrow import SCHEMA
+
+BOUND = reply(200, b'{"number": 1, "messages": 2, "shards": 1}')
+URL = "http://h/000000000000/jobs"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """A server in memory."""
+    with RunningServer() as running:
+        yield running
+
+
+@pytest.fixture
+def queues(server: RunningServer) -> Iterator[HttpQueueClient]:
+    """A client of its queues, which are empty."""
+    with HttpQueueClient(server.endpoint) as client:
+        for name in client.list_queues():
+            client.delete_queue(name)
+        server.advance(60_000)
+        client.create_queue("dead")
+        client.create_queue("jobs", {"dead_letter_queue": "dead", "receives_max": 5})
+        yield client
+
+
+@pytest.fixture
+def claims(server: RunningServer, queues: HttpQueueClient) -> Iterator[Claims]:
+    """A client of the claims of the queue."""
+    with Claims(server.endpoint, "jobs") as client:
+        yield client
+
+
+def test_a_journey(queues: HttpQueueClient, claims: Claims) -> None:
+    """Every call, and what it answers."""
+    for body in ("a", "b", "c"):
+        queues.send("jobs", body, attributes={"n": Attribute("Number", "1")}, group="g")
+    view = claims.open("s", consumer="c", hold_s=600, lease_s=60)
+    assert (view.source, view.consumer, view.epoch, view.ready) == ("s", "c", 1, 3)
+    assert claims.claim("s", epoch=1, number=1, messages_max=2, shard_messages=5) == Bound(
+        number=1, messages=2, shards=1
+    )
+    (batch,) = claims.read("s", number=1)
+    assert batch.schema.equals(SCHEMA)
+    assert batch["body"].to_pylist() == ["a", "b"]
+    assert batch["attributes"].to_pylist() == [[("n", "1")]] * 2
+    assert claims.heartbeat("s", epoch=1).claims[0].state is ClaimState.OPEN
+    assert claims.evict("s", number=1, message=batch["id"][0].as_py()).claims[0].messages == 1
+    assert claims.acknowledge("s", epoch=1, number=1) == Acknowledged(acknowledged=1, lost=[])
+    assert claims.claim("s", epoch=1, number=2, messages_max=2).messages == 1
+    assert claims.release("s", number=2).claims[0].state is ClaimState.RELEASED
+    assert [source.source for source in claims.sources()] == ["s"]
+    claims.close_source("s")
+    assert claims.sources() == []
+
+
+def test_a_read_goes_on_until_the_end(queues: HttpQueueClient, claims: Claims) -> None:
+    """Answer after answer; the order is that of the queue."""
+    for first in range(10):
+        queues.send("jobs", f"{first}" * 1_000_000)
+    claims.open("s")
+    claims.claim("s", epoch=1, number=1, messages_max=100)
+    batches = list(claims.read("s", number=1))
+    assert [body[0] for batch in batches for body in batch["body"].to_pylist()] == list("0123456789")
+
+
+def test_a_shard_without_messages_has_no_batches(queues: HttpQueueClient, claims: Claims) -> None:
+    """After all were evicted."""
+    queues.send("jobs", "a")
+    claims.open("s")
+    claims.claim("s", epoch=1, number=1, messages_max=1)
+    (batch,) = claims.read("s", number=1)
+    claims.evict("s", number=1, message=batch["id"][0].as_py())
+    assert list(claims.read("s", number=1)) == []
+
+
+def test_the_queue_may_be_a_url(server: RunningServer, queues: HttpQueueClient) -> None:
+    """Then nobody is asked for it."""
+    with Claims(server.endpoint, queues.queue_url("jobs")) as claims:
+        assert claims.open("s").epoch == 1
+
+
+def test_a_failure_has_the_name_of_its_class(claims: Claims) -> None:
+    with pytest.raises(ClientError, match="open it first") as caught:
+        claims.heartbeat("s", epoch=1)
+    assert (caught.value.code, caught.value.status) == ("SourceNotFound", 404)
+
+
+def test_a_queue_that_does_not_exist_has_the_code_of_sqs(server: RunningServer) -> None:
+    """By its name, which has to be looked up; by its URL, it has ours."""
+    with Claims(server.endpoint, "none") as claims, pytest.raises(ClientError) as caught:
+        claims.sources()
+    assert caught.value.code == "QueueDoesNotExist"
+    with (
+        Claims(server.endpoint, f"{server.endpoint}/000000000000/none") as claims,
+        pytest.raises(ClientError) as caught,
+    ):
+        claims.sources()
+    assert caught.value.code == "QueueNotFound"
+
+
+@pytest.mark.parametrize("failure", [reply(503), reply(500), None], ids=["503", "500", "hangs up"])
+def test_a_passing_failure_is_tried_again(failure: bytes | None) -> None:
+    """The same request, once more."""
+    with ScriptedServer(failure, BOUND) as scripted, Claims(scripted.endpoint, URL) as claims:
+        assert claims.claim("s", epoch=1, number=1, messages_max=5).messages == 2
+    first, second = scripted.requests
+    assert first == second
+    assert first.startswith(b"POST /v1/claims/000000000000/jobs/claim HTTP/1.1\r\n")
+    assert json.loads(first.partition(b"\r\n\r\n")[2])["messages_max"] == 5
+
+
+def test_a_refusal_is_not_tried_again() -> None:
+    fenced = reply(409, b'{"code": "EpochFenced", "message": "stop", "epoch": 1, "current": 2}')
+    with ScriptedServer(fenced) as scripted, Claims(scripted.endpoint, URL) as claims:
+        with pytest.raises(ClientError, match="stop") as caught:
+            claims.heartbeat("s", epoch=1)
+        assert (caught.value.code, caught.value.status) == ("EpochFenced", 409)
+    assert len(scripted.requests) == 1
+
+
+@pytest.mark.parametrize("answer", [reply(404, b"<html>"), reply(404, b'{"x": 1}'), reply(200, b"{}")], ids=repr)
+def test_the_answer_of_something_else_is_called_that(answer: bytes) -> None:
+    scripted = ScriptedServer(answer)
+    with scripted, Claims(scripted.endpoint, URL) as claims, pytest.raises(ClientError) as caught:
+        claims.claim("s", epoch=1, number=1, messages_max=5)
+    assert caught.value.code == UNEXPECTED_REPLY
+
+
+def test_a_server_that_always_hangs_up_is_unreachable() -> None:
+    with ScriptedServer() as scripted, Claims(scripted.endpoint, URL) as claims, pytest.raises(Unreachable):
+        claims.sources()
+
+
+def test_an_endpoint_may_have_a_path() -> None:
+    """What is asked for is below it."""
+    with ScriptedServer(BOUND) as scripted, Claims(scripted.endpoint + "/queues/", URL) as claims:
+        claims.claim("s", epoch=1, number=1, messages_max=5)
+    assert scripted.requests[0].startswith(b"POST /queues/v1/claims/000000000000/jobs/claim HTTP/1.1\r\n")
+
+
+def test_something_else_than_an_endpoint_is_refused() -> None:
+    with pytest.raises(ValueError, match="not an endpoint"):
+        Claims("jobs", "jobs")
+
+
+def test_batches_are_whole_when_threads_share_a_client(queues: HttpQueueClient, claims: Claims) -> None:
+    """One pool of connections for all."""
+    for first in range(0, 400, 10):
+        queues.send_batch("jobs", [NewMessage(body=str(first + n)) for n in range(10)])
+    claims.open("s")
+    bound = claims.claim("s", epoch=1, number=1, messages_max=400, shard_messages=100)
+    with ThreadPoolExecutor(4) as threads:
+        shards = list(threads.map(lambda shard: list(claims.read("s", number=1, shard=shard)), range(bound.shards)))
+    table = pa.Table.from_batches([batch for shard in shards for batch in shard])
+    assert sorted(map(int, table["body"].to_pylist())) == list(range(400))
