@@ -51,6 +51,15 @@ class Load:
     weight: float = 1.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The summands of a cost, for each of several timeouts: work in vain, false dead letters, waiting after a crash."""
+
+    in_vain: Array
+    dead: Array
+    waiting: Array
+
+
 def mixed(loads: Sequence[Load]) -> Load:
     """Return the one load that costs with any timeout what ``loads`` (of equal receives) cost together."""
     weights = np.array([load.weight for load in loads])
@@ -78,13 +87,21 @@ def costs(load: Load, timeouts_s: Array, *, prices: Prices, then_s: Sequence[flo
     ``then_s`` are the timeouts after an expiry, one class after the other; the last one, or the first if there is none,
     stays in force.
     """
+    found = parts(load, timeouts_s, prices=prices, then_s=then_s)
+    return found.in_vain + found.dead + found.waiting
+
+
+def parts(load: Load, timeouts_s: Array, *, prices: Prices, then_s: Sequence[float] = ()) -> Parts:
+    """Return what ``costs`` adds up."""
     receives = min(max(load.receives_max, 1), RECEIVES_COUNTED_MAX)
     in_force = _in_force(timeouts_s, then_s, receives)
     reached = np.maximum.accumulate(in_force, axis=0) if prices.fenced else np.cumsum(in_force, axis=0)
-    in_vain = load.tail.work_beyond(reached[:-1]).sum(axis=0)
-    dead = load.tail.beyond(reached[-1])
-    each = prices.work * in_vain + prices.dead_letter * dead + prices.wait * load.crash_rate * timeouts_s
-    return np.asarray(load.weight * each)
+    in_vain: Array = load.tail.work_beyond(reached[:-1]).sum(axis=0)
+    return Parts(
+        in_vain=load.weight * prices.work * in_vain,
+        dead=load.weight * prices.dead_letter * load.tail.beyond(reached[-1]),
+        waiting=load.weight * prices.wait * load.crash_rate * timeouts_s,
+    )
 
 
 def cost(load: Load, timeout_s: float, *, prices: Prices, then_s: Sequence[float] = ()) -> float:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from veilmq.pipeline.cost import Load
 from veilmq.pipeline.durations import seconds, share
 from veilmq.pipeline.rates import Rates, rates_of
-from veilmq.pipeline.survival import Curve, curve_of
+from veilmq.pipeline.survival import NOTHING, Curve, curve_of
 from veilmq.pipeline.tallies import EDGES_S, Tally
 from veilmq.pipeline.tune_options import TuneOptions
 
@@ -45,8 +45,12 @@ class Finding:
     lent: float
 
     def load(self, *, receives_max: int, weight: float = 1.0) -> Load:
-        """Return what a timeout has to serve, ``weight`` being the share of the messages that are of this kind."""
-        return Load(tail=self.curve.tail, crash_rate=self.rates.crash, receives_max=receives_max, weight=weight)
+        """Return what a timeout has to serve, ``weight`` being the share of the messages that are of this kind.
+
+        Where consumers renew, no work outlives its timeout.
+        """
+        tail = self.curve.tail if self.renewal_s is None else NOTHING
+        return Load(tail=tail, crash_rate=self.rates.crash, receives_max=receives_max, weight=weight)
 
 
 def finding_of(first: Tally, *, options: TuneOptions, queue: Tally | None = None) -> Finding:

@@ -63,9 +63,7 @@ def whole_of(queue: str, keys: Iterable[KeyTally]) -> KeyTally:
 
 
 def cost_of(finding: Finding, timeout_s: float, *, receives_max: int, options: TuneOptions) -> float:
-    """Return what ``timeout_s`` costs; where consumers renew, only waiting after a crash does."""
-    if finding.renewal_s is not None:
-        return options.prices.wait * finding.rates.crash * timeout_s
+    """Return what ``timeout_s`` costs for each message."""
     return cost(finding.load(receives_max=receives_max), timeout_s, prices=options.prices)
 
 
@@ -145,7 +143,7 @@ def _reason(finding: Finding, timeout_s: int, options: TuneOptions) -> str:
     known = f"{name} is {seconds(point)}" if point is not None else finding.quantile.why_not
     borrowed = f"; {finding.lent:.0f} receipts of the queue stand in" if finding.lent else ""
     return (
-        f"{known}{borrowed}; {share(outlived)} of the work outlives {timeout_s} s, "
+        f"{known}{borrowed}; {share(outlived)} of the work outlives {seconds(timeout_s)}, "
         f"and {share(finding.rates.crash)} of the receipts wait so long after a crash"
     )
 
