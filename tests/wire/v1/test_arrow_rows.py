@@ -1,0 +1,133 @@
+"""Staged messages in Arrow: what is read, and that nothing malformed, foreign or compressed is."""
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from veilmq.core import limits
+from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.v1 import arrow_rows
+from veilmq.wire.v1.errors import RowRefused
+from veilmq.wire.v1.outgoing import Outgoing, OutgoingRow
+
+OUTGOING = Outgoing(queue="000000000000/jobs", caller=None)
+TEXTS = pa.map_(pa.string(), pa.string())
+FULL = pa.schema(
+    {"body": pa.string(), "attributes": TEXTS, "attribute_types": TEXTS, "group": pa.string(), "delay_s": pa.int32()}
+)
+
+
+def stream(*batches: Any, options: Any = None) -> bytes:
+    """Return record batches as an IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batches[0].schema, options=options) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def bodies(*texts: str | None) -> Any:
+    """Return a batch of bodies."""
+    return pa.RecordBatch.from_pydict({"body": pa.array(texts, pa.string())})
+
+
+def refused(content: bytes) -> str:
+    """Return why a stream is refused."""
+    with pytest.raises(SqsError) as caught:
+        arrow_rows.messages(content, OUTGOING)
+    return caught.value.message
+
+
+def test_bodies_alone() -> None:
+    content = stream(bodies("a", "ä"), bodies("c"))
+    assert arrow_rows.messages(content, OUTGOING) == OUTGOING.from_bodies(["a", "ä", "c"])
+
+
+def test_all_columns_and_nulls() -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "body": "a",
+            "attributes": {"k": "v", "n": "1"},
+            "attribute_types": {"n": "Number"},
+            "group": "g",
+            "delay_s": 3,
+        },
+        {"body": "b", "attributes": None, "attribute_types": None, "group": None, "delay_s": None},
+        {"body": "c", "attributes": {}, "attribute_types": {}, "group": "h", "delay_s": 0},
+    ]
+    content = stream(pa.RecordBatch.from_pylist(rows, schema=FULL))
+    assert arrow_rows.messages(content, OUTGOING) == OUTGOING.from_rows([OutgoingRow(**row) for row in rows])
+
+
+def test_a_slice_is_read_as_what_it_shows() -> None:
+    content = stream(bodies(*"abcdef").slice(2, 2))
+    assert [message.body for message in arrow_rows.messages(content, OUTGOING)] == ["c", "d"]
+
+
+def test_large_strings_are_strings() -> None:
+    batch = pa.RecordBatch.from_pydict({"body": pa.array(["a"], pa.large_string())})
+    assert arrow_rows.messages(stream(batch), OUTGOING) == OUTGOING.from_bodies(["a"])
+
+
+def test_a_row_is_counted_through_all_batches() -> None:
+    for bad in (bodies("x", ""), bodies("x", None)):
+        with pytest.raises(RowRefused) as caught:
+            arrow_rows.messages(stream(bodies("a", "b"), bad), OUTGOING)
+        assert caught.value.index == 3
+
+
+def test_too_many_are_refused() -> None:
+    half = bodies(*["x"] * (limits.STAGE_MESSAGES_MAX // 2 + 1))
+    assert "too many for one call" in refused(stream(half, half))
+
+
+@pytest.mark.parametrize("name", ["lz4", "zstd"])
+def test_compressed_batches_are_refused(name: str) -> None:
+    """A few bytes of zeros would become gigabytes."""
+    options = pa.ipc.IpcWriteOptions(compression=name)
+    assert "compressed" in refused(stream(bodies("a" * 100_000), options=options))
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"body": pa.array([b"a"])},
+        {"body": pa.array(["a"]).dictionary_encode()},
+        {"body": pa.array(["a"]), "id": pa.array(["x"])},
+        {"group": pa.array(["g"])},
+    ],
+    ids=["binary", "dictionary", "unknown", "no-body"],
+)
+def test_other_columns_are_refused(columns: dict[str, Any]) -> None:
+    assert "column" in refused(stream(pa.RecordBatch.from_pydict(columns)))
+
+
+def test_a_column_that_is_there_twice_is_refused() -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["body", "body"])
+    assert "once" in refused(stream(batch))
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"\xff\xff\xff\xff\x00\x00\x00\x00"])
+def test_what_is_no_stream_is_refused(content: bytes) -> None:
+    assert "Arrow" in refused(content) or "column" in refused(content)
+
+
+def test_no_damage_gets_through_as_anything_but_messages_or_a_refusal() -> None:
+    """Random bytes changed, and the end cut off: each either reads as messages or is refused."""
+    chance = random.Random(20_240_229)
+    rows = [{"body": f"b{n}", "attributes": {"k": "v"}, "group": "g", "delay_s": n} for n in range(8)]
+    sound = stream(pa.RecordBatch.from_pylist(rows, schema=FULL))
+    refusals = 0
+    for _ in range(2_000):
+        damaged = bytearray(sound[: chance.randrange(len(sound))] if chance.random() < 0.2 else sound)
+        for _ in range(chance.randrange(1, 4)):
+            if damaged:
+                damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        try:
+            arrow_rows.messages(bytes(damaged), OUTGOING)
+        except SqsError:
+            refusals += 1
+    assert refusals > 100
