@@ -10,8 +10,11 @@ from datetime import UTC, datetime
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, TOKEN, client, written
 from veilmq.client import ClientError, HttpQueueClient, SigningKey
@@ -214,7 +217,18 @@ PROVOKED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
 
 @pytest.fixture(scope="module")
 def troubled() -> Iterator[RunningServer]:
-    """A server with a source in epoch 2 that has an acknowledged, a released and an open claim; another is lost."""
+    """A server on which every error can be provoked; nobody changes it."""
+    yield from trouble()
+
+
+@pytest.fixture(scope="module")
+def tormented() -> Iterator[RunningServer]:
+    """Another one, for whatever comes."""
+    yield from trouble()
+
+
+def trouble() -> Iterator[RunningServer]:
+    """Yield a server with a source in epoch 2 that has an acknowledged, a released and an open claim; another is lost."""
     with RunningServer() as running, HttpQueueClient(running.endpoint) as queues:
         queues.create_queue("jobs")
         post(running, "open", source="l", hold_s=60)
@@ -271,6 +285,39 @@ def test_bad_input_is_refused_before_the_engine(server: RunningServer) -> None:
     assert ask(server, "POST", "/fly", {})[0] == 404
     assert ask(server, "GET", "/open")[0] == 404
     assert ask(server, "POST", "/v1/claims/000000000000/none/open", {"source": 1})[0] == 400
+
+
+_WHOLE = st.sampled_from([0, 1, 2, 3, 4, 2**31, 2**53 + 1, 2**62, 2**63 - 1, 2**64, -1]) | st.integers()
+_ANY_FIELDS = st.fixed_dictionaries(
+    {"source": st.sampled_from(["s", "l", "new", "", "é", 1, None])},
+    optional={
+        "epoch": _WHOLE | st.just(2),
+        "number": _WHOLE,
+        "shard": _WHOLE,
+        "messages_max": _WHOLE,
+        "shard_messages": _WHOLE,
+        "hold_s": _WHOLE | st.just(60),
+        "lease_s": _WHOLE | st.just(5),
+        "wait_s": st.sampled_from([0, -1, 21, "0"]),
+        "cursor": st.from_regex(r"[ug]?[0-9]{0,20}", fullmatch=True) | st.text(max_size=9),
+        "message": st.sampled_from([ID, "x", "", 7]),
+        "consumer": st.sampled_from(["c", "", "\n", 1]),
+        "takeover": st.booleans(),
+    },
+)
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(sorted(key for key in ROUTES if b" claims/" in key)), _ANY_FIELDS)
+def test_no_input_is_a_defect_of_ours(tormented: RunningServer, route: bytes, fields: dict[str, Any]) -> None:
+    """Whatever the fields: the request is done, or it is the client's mistake."""
+    method, _, verb = route.decode().partition(" claims/")
+    path = f"/{verb}" if verb else ""
+    if method == "GET":
+        status, answer = ask(tormented, method, f"{path}?{urlencode(fields, errors='replace')}")
+    else:
+        status, answer = ask(tormented, method, path, fields)
+    assert status < 500, answer
 
 
 # Who may.
