@@ -171,21 +171,21 @@ def _hour(hour: int) -> str:
 
 
 def _mark(axes: Any, marks: Marks) -> None:
-    """Draw the timeouts, each with its name at the top, where an empty title keeps the place."""
-    axes.set_title(" ", fontsize=9)
+    """Draw the timeouts, each with its name above in a line of its own, for which an empty title keeps the place."""
+    axes.set_title(" \n ", fontsize=9)
     recommended_s = marks.recommended_s
-    if recommended_s is None or recommended_s == marks.current_s:
-        _line(axes, marks.current_s, f"now {seconds(marks.current_s)}", INK, left=False)
-        return
-    longer = recommended_s > marks.current_s
-    _line(axes, marks.current_s, f"now {seconds(marks.current_s)}", RED, left=longer)
-    _line(axes, recommended_s, f"recommended {seconds(recommended_s)}", TEAL, left=not longer)
+    apart = recommended_s is not None and recommended_s != marks.current_s
+    _line(axes, marks.current_s, f"now {seconds(marks.current_s)}", RED if apart else INK, row=0)
+    if apart and recommended_s is not None:
+        _line(axes, recommended_s, f"recommended {seconds(recommended_s)}", TEAL, row=1)
 
 
-def _line(axes: Any, at_s: float, text: str, color: str, *, left: bool) -> None:
+def _line(axes: Any, at_s: float, text: str, color: str, *, row: int) -> None:
     axes.axvline(at_s, color=color, linewidth=1.4, linestyle=(0, (4, 2)))
+    first_s, last_s = axes.get_xlim()
+    left = at_s * at_s > first_s * last_s
     name = axes.annotate(
-        text, (at_s, 1.0), xycoords=("data", "axes fraction"), xytext=(-4 if left else 4, 2),
+        text, (at_s, 1.0), xycoords=("data", "axes fraction"), xytext=(3 if left else -3, 2 + 12 * row),
         textcoords="offset points", color=color, ha="right" if left else "left", va="bottom", annotation_clip=False,
     )  # fmt: skip
     name.set_in_layout(False)
