@@ -1,7 +1,7 @@
 """The naive model of a queue with claims: one list of messages, and a dictionary for each source.
 
 Which messages a claim gets, and when those of an ended one come back, is observed, not foretold; what they may be, and
-all that follows from it, is checked. Other models know the order of receives, this one knows who must not get a message.
+all that follows, is checked. Other models know the order of receives, this one knows who must not get a message.
 """
 
 from typing import Any
@@ -87,12 +87,11 @@ class NaiveClaims(NaiveQueue):
         offered = self.offered(now_ms)
         places = max(0, self.settings["in_flight_max"] - self.leased(now_ms))
         assert len(answer) == min(count, len(offered), places), "too few, or too many"
-        until_ms = now_ms + self.wait_ms(timeout_s)
         for got in answer:
             row = self.one(got["id"])
             assert row in offered, f"{got['body']} was given while it was hidden, claimed, or blocked"
             offered.remove(row)
-            self.lease(row, got, now_ms, until_ms)
+            self.lease(row, got, now_ms, timeout_s)
 
     def one(self, message_id: bytes) -> Row:
         """Return the message of that id."""
@@ -131,10 +130,20 @@ class NaiveClaims(NaiveQueue):
             rival["consumer"] = ""
             self.give_up(rival, "released")
         source = self.sources.setdefault(
-            name, {"name": name, "epoch": 0, "acknowledged": 0, "last": 0, "claims": {}, "told": [], "hold_until_ms": FOREVER_MS}
+            name,
+            {
+                "name": name,
+                "epoch": 0,
+                "acknowledged": 0,
+                "last": 0,
+                "claims": {},
+                "told": [],
+                "hold_until_ms": FOREVER_MS,
+            },
         )
         self.expire(source, now_ms)
-        source.update(consumer=consumer, epoch=source["epoch"] + 1, hold_s=hold_s, hold_until_ms=now_ms + hold_s * 1_000)
+        source.update(consumer=consumer, epoch=source["epoch"] + 1, hold_s=hold_s)
+        source["hold_until_ms"] = now_ms + hold_s * 1_000
 
     def holds(self, source: Row) -> bool:
         """Tell whether any claim is open."""
