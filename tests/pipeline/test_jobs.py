@@ -1,0 +1,226 @@
+"""The jobs that move messages, on real Spark and a real server: archive, replay, route."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from veilmq.client import HttpQueueClient, NewMessage, ReceivedMessage
+from veilmq.core.properties import Attribute
+from veilmq.core.routing import RoutingTable, TimeoutClass
+from veilmq.pipeline.archive import Archived, ArchiveOptions, archive, archived
+from veilmq.pipeline.failures import PipelineFailed
+from veilmq.pipeline.forward import ForwardOptions, _pin, create_queues, forward, routed
+from veilmq.pipeline.replay import ReplayOptions, Slice, replay
+from veilmq.spark.schema import SCHEMA
+from veilmq.testing import RunningServer
+
+CLASSES = (
+    TimeoutClass(name="short", visibility_timeout_s=2, queue="short"),
+    TimeoutClass(name="middle", visibility_timeout_s=20, queue="middle"),
+    TimeoutClass(name="long", visibility_timeout_s=200, queue="long"),
+)
+TABLE = RoutingTable(version=1, classes=CLASSES, keys={"a": 0, "b": 1}, default=2)
+
+
+@pytest.fixture
+def server() -> Iterator[RunningServer]:
+    """Run a server that keeps nothing."""
+    with RunningServer() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[HttpQueueClient]:
+    """Talk to it."""
+    with HttpQueueClient(server.endpoint) as connected:
+        yield connected
+
+
+def text(value: str) -> Attribute:
+    """Return an attribute of type String."""
+    return Attribute(type="String", text=value)
+
+
+def send(client: HttpQueueClient, queue: str, messages: list[NewMessage]) -> None:
+    """Send all `messages`."""
+    for start in range(0, len(messages), 10):
+        client.send_batch(queue, messages[start : start + 10])
+
+
+def drain(client: HttpQueueClient, queue: str) -> list[ReceivedMessage]:
+    """Receive and delete everything that is visible in `queue`."""
+    found: list[ReceivedMessage] = []
+    while messages := client.receive(queue, count=10):
+        client.delete_batch(queue, [message.receipt for message in messages])
+        found += messages
+    return found
+
+
+def test_a_message_is_archived_under_the_day_in_utc_on_which_it_was_sent(spark: SparkSession) -> None:
+    """Whatever the time zone of the session is."""
+    at = [datetime(2026, 1, 2, 23, 59, 59, tzinfo=UTC), datetime(2026, 1, 3, tzinfo=UTC)]
+    rows = spark.createDataFrame([{"id": str(place), "sent_at": value} for place, value in enumerate(at)], SCHEMA)
+    before = str(spark.conf.get("spark.sql.session.timeZone"))
+    spark.conf.set("spark.sql.session.timeZone", "Pacific/Auckland")
+    try:
+        days = [str(row["date"]) for row in archived(rows).orderBy("id").collect()]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    assert days == ["2026-01-02", "2026-01-03"]
+
+
+def test_messages_are_routed_as_the_table_says(spark: SparkSession) -> None:
+    """As `RoutingTable.class_of` does, for each key and number of receives."""
+    cases = [
+        (key, kind, receives, TABLE.class_of("" if kind else key or "", receives - 1).queue)
+        for key in ("a", "b", "unknown", None)
+        for kind in (None, "Binary")
+        for receives in (1, 2, 3, 9)
+    ]
+    rows = [
+        {
+            "id": str(place),
+            "body": expected,
+            "attributes": {} if key is None else {"Type": key},
+            "attribute_types": None if kind is None else {"Type": kind},
+            "receive_count": receives,
+        }
+        for place, (key, kind, receives, expected) in enumerate(cases)
+    ]
+    found = routed(spark.createDataFrame(rows, SCHEMA), TABLE, fifo=False).collect()
+    assert len(found) == len(cases)
+    assert [(row["body"], row["queue"]) for row in found] == [(row["body"], row["body"]) for row in found]
+
+
+def test_archive_and_replay(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
+) -> None:
+    """What was sent is in the table once, also over several runs; a slice of it comes back once for each run's name."""
+    client.create_queue("orders")
+    client.create_queue("steps.fifo", {"fifo": True})
+    number, raw = Attribute(type="Number.int", text="7"), Attribute(type="Binary", data=b"\0")
+    typed = {"Type": text("x"), "number": number, "raw": raw}
+    send(client, "orders", [NewMessage(body=f"o{n}", attributes=typed) for n in range(30)])
+    steps = [NewMessage(body=f"s{n}", group=f"g{n % 3}", dedup_id=str(n)) for n in range(30)]
+    send(client, "steps.fifo", steps)
+    folder = str(tmp_path / "archive")
+    options = ArchiveOptions(queues=("orders", "steps.fifo"), table=folder, endpoint=server.endpoint, batch_messages=10)
+    assert run(spark, options).messages == {"orders": 30, "steps.fifo": 30}
+    server.advance(1000)
+    send(client, "orders", [NewMessage(body=f"o{n}") for n in range(30, 40)])
+    again = run(spark, options)
+    assert again.messages == {"orders": 10, "steps.fifo": 0}
+    assert again.compaction.removed > 0
+    rows = DeltaTable(folder).to_pyarrow_table()
+    assert sorted(rows["body"].to_pylist()) == sorted([f"o{n}" for n in range(40)] + [f"s{n}" for n in range(30)])
+    assert all(client.show(queue).visible + client.show(queue).in_flight == 0 for queue in options.queues)
+
+    client.create_queue("again")
+    part = Slice(
+        to="again",
+        queues=("orders",),
+        where="body != 'o3'",
+        until=datetime.fromtimestamp(rows.sort_by("sent_at")["sent_at"][-1].as_py().timestamp(), UTC),
+    )
+    wanted = ReplayOptions(table=folder, run="one", slice=part, endpoint=server.endpoint, batch_messages=12)
+    assert replay(spark, wanted).messages == 29
+    assert replay(spark, wanted).before == 29
+    back = drain(client, "again")
+    assert Counter(message.body for message in back) == Counter(f"o{n}" for n in range(30) if n != 3)
+    assert all(message.attributes == typed for message in back)
+    with pytest.raises(PipelineFailed, match="begun with another slice"):
+        replay(spark, ReplayOptions(table=folder, run="one", slice=Slice(to="again"), endpoint=server.endpoint))
+
+    client.create_queue("again.fifo", {"fifo": True})
+    ordered = ReplayOptions(
+        table=folder,
+        run="two",
+        slice=Slice(to="again.fifo", queues=("steps.fifo",)),
+        endpoint=server.endpoint,
+    )
+    assert replay(spark, ordered).messages == 30
+    found: dict[str, list[str]] = {}
+    for message in drain(client, "again.fifo"):
+        found.setdefault(str(message.group), []).append(message.body)
+    assert found == {f"g{group}": [f"s{n}" for n in range(30) if n % 3 == group] for group in range(3)}
+
+
+def run(spark: SparkSession, options: ArchiveOptions) -> Archived:
+    """Archive what is there."""
+    return archive(spark, options, clock_s=time.monotonic)
+
+
+def test_route(spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path) -> None:
+    """Each message goes to the queue of its class once, and on to the next class when it expires there."""
+    client.create_queue("intake")
+    create_queues(client, TABLE, receives_max=1)
+    keys = ["a", "b", "c"]
+    messages = [NewMessage(body=f"{key}{n}", attributes={"Type": text(key)}) for n in range(20) for key in keys]
+    send(client, "intake", messages)
+    options = ForwardOptions(
+        intake="intake", table=TABLE, endpoint=server.endpoint, checkpoint=str(tmp_path / "at"), batch_messages=25
+    )
+    assert forward(spark, options) == 60
+    assert [client.show(each.queue).visible for each in CLASSES] == [20, 20, 20]
+    assert client.dead_letter_sources("middle") == ["short"]
+    assert client.show("middle").settings.visibility_timeout_s == 20
+    expired = client.receive("short", count=10)
+    server.advance(2_000)
+    assert {message.body for message in drain(client, "short")} == {f"a{n}" for n in range(20)} - {
+        message.body for message in expired
+    }
+    moved = {message.body for message in drain(client, "middle")}
+    assert moved == {f"b{n}" for n in range(20)} | {message.body for message in expired}
+    assert {message.body for message in drain(client, "long")} == {f"c{n}" for n in range(20)}
+
+
+def test_a_new_table_waits_for_the_batches_of_the_former_one(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
+) -> None:
+    """A batch that is cut off may be in some queues already: it is finished by the table that it was begun with."""
+    client.create_queue("intake")
+    create_queues(client, TABLE, receives_max=1)
+    send(client, "intake", [NewMessage(body=f"a{n}", attributes={"Type": text("a")}) for n in range(5)])
+    folder = tmp_path / "at"
+    _pin(folder, TABLE)
+    (folder / "offsets").mkdir()
+    swapped = RoutingTable(version=2, classes=CLASSES, keys={"a": 1}, default=2)
+    options = ForwardOptions(intake="intake", table=swapped, endpoint=server.endpoint, checkpoint=str(folder))
+    assert forward(spark, options) == 5
+    assert client.show("middle").visible == 5
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        pytest.param(
+            RoutingTable(version=1, classes=(TimeoutClass(name="x", visibility_timeout_s=1),), default=0),
+            "names no queue",
+            id="none",
+        ),
+        pytest.param(
+            RoutingTable(
+                version=1, classes=(TimeoutClass(name="x", visibility_timeout_s=1, queue="intake"),), default=0
+            ),
+            "the intake",
+            id="itself",
+        ),
+        pytest.param(
+            RoutingTable(
+                version=1, classes=(TimeoutClass(name="x", visibility_timeout_s=1, queue="y.fifo"),), default=0
+            ),
+            "both be FIFO",
+            id="kind",
+        ),
+    ],
+)
+def test_a_table_that_cannot_forward_is_refused(spark: SparkSession, table: RoutingTable, says: str) -> None:
+    """Before anything is claimed."""
+    with pytest.raises(PipelineFailed, match=says):
+        forward(spark, ForwardOptions(intake="intake", table=table, endpoint="http://127.0.0.1:1", checkpoint="x"))
