@@ -27,10 +27,10 @@ def _zeros() -> Array:
 class Tally:
     """Receipts by bucket; tallies are added, and scaled to weigh less.
 
-    ``deleted``, ``late`` and ``nacked`` lie where the receipt was held so long; ``expired``, ``corrected`` (expired, and
-    later deleted late), ``crashed`` (of the others, those that ``crashes`` takes out) and ``in_force`` (all receipts)
-    where the timeout was so long. ``extended``, ``extensions`` and ``extended_held_s`` are of the receipts that were
-    extended and deleted in time.
+    ``deleted``, ``late`` and ``nacked`` lie where the receipt was held so long. The others lie where the timeout was so
+    long: ``in_force`` are all receipts, ``expired`` those that expired, ``corrected`` those of them that were deleted
+    late, ``crashed`` those of the rest that ``crashes`` takes out. ``extended``, ``extensions`` and
+    ``extended_held_s`` are of the receipts that were extended and deleted in time.
     """
 
     deleted: Array = field(default_factory=_zeros)
