@@ -1,5 +1,7 @@
 """The exporter: what is in the files is what happened, once, whatever it is stopped by."""
 
+import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -321,6 +323,28 @@ def test_its_end_leaves_what_cannot_be_exported(stage: Stage, caplog: pytest.Log
     stage.host.run(exporter.close())
     assert stage.counts.waiting == 2
     assert "left for the next start" in caplog.messages[-1]
+
+
+def test_its_end_does_not_wait_for_a_target_that_hangs(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    gone = threading.Event()
+
+    def hang(folder: str, name: str, table: Any) -> None:
+        gone.wait(30)
+
+    stage.target.put = hang  # type: ignore[method-assign]
+    exporter = stage.exporter()
+    stage.cycle(1)
+
+    async def close_in_a_hurry() -> None:
+        closing = asyncio.ensure_future(exporter.close())
+        await execute(stage.host.engine, CountEvents())
+        exporter.cut()
+        await closing
+
+    stage.host.run(close_in_a_hurry())
+    gone.set()
+    assert "there was no time" in caplog.messages[-1]
+    assert stage.counts.waiting == 2
 
 
 def test_a_url_of_pyarrow(stage: Stage) -> None:

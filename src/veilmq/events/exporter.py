@@ -45,6 +45,7 @@ class Exporter:
         self._one_at_a_time = asyncio.Lock()
         self._timer: Timer | None = None
         self._working: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._failing = False
         to_table((), "")  # pyarrow loads some of itself, and pandas where it is, at its first use: not beside requests
         self.failures = 0
@@ -124,17 +125,23 @@ class Exporter:
 
     async def close(self) -> None:
         """Export what is left and look no more; what cannot be exported now is by the next start."""
-        self.stop()
+        self._closing = asyncio.current_task()
+        self._disarm()
         try:
             if self._working is not None:
                 await self._working
-            self.stop()
+            self._disarm()
             await self.flush()
-        except (EventsError, VeilmqError) as error:
-            log.warning("events are left for the next start: %s", error)
+        except (EventsError, VeilmqError, asyncio.CancelledError) as error:
+            log.warning("events are left for the next start: %s", str(error) or "there was no time")
+        self._closing = None
 
-    def stop(self) -> None:
-        """Look no more."""
+    def cut(self) -> None:
+        """Make ``close`` end now."""
+        if self._closing is not None:
+            self._closing.cancel()
+
+    def _disarm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

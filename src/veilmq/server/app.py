@@ -28,7 +28,7 @@ from veilmq.server import security
 from veilmq.server.admin import Admin
 from veilmq.server.connections import Connections
 from veilmq.server.dispatch import Dispatcher
-from veilmq.server.event_exports import exports, log_of, place_of
+from veilmq.server.event_exports import exporting, log_of, place_of
 from veilmq.server.event_loop import loop_factory
 from veilmq.server.listener import BindError, authority, bind, close, url
 from veilmq.server.longpoll import LongPolls
@@ -88,33 +88,22 @@ async def serve(
         polls, metrics = LongPolls(engine=engine, clock=clock), Metrics()
         dispatcher = _dispatcher(settings, guard, polls=polls, metrics=metrics, address=authority(listeners[0]))
         connections = Connections(handler=dispatcher.handle, refused=dispatcher.count_refused)
-        events = exports(settings, events_to, engine=engine, clock=clock)
+        events = await closing.enter_async_context(
+            exporting(settings, events_to, engine=engine, clock=clock, shutdown=shutdown)
+        )
         admin = Admin(engine=engine, clock=clock, polls=polls, connections=connections, metrics=metrics, exports=events)
         await closing.enter_async_context(
             admin.serving(admin_listeners, host=settings.admin_host, shutdown=shutdown, tls=guard.context)
         )
         listen = partial(asyncio.get_running_loop().create_server, connections.protocol, **guard.transport)
         acceptors = [await listen(sock=listener) for listener in listeners]
-        bound = Bound(
-            endpoint=url(listeners[0], scheme=guard.scheme),
-            admin_endpoint=url(admin_listeners[0], scheme=guard.scheme),
-            data=settings.data,
-            engine=engine,
-            polls=polls,
-            stop=shutdown.request,
-            fail=shutdown.fail,
-            reload=guard.reload,
-            signed=guard.authentication is not None,
-        )
-        if events is not None:
-            events.start()
+        endpoints = [url(each[0], scheme=guard.scheme) for each in (listeners, admin_listeners)]
+        bound = _bound(settings, guard, shutdown, engine=engine, polls=polls, endpoints=endpoints)
         await _until_the_end(bound, shutdown, ready=ready)
         for acceptor in acceptors:
             acceptor.close()
         polls.close()
         await shutdown.let_finish(connections.drain(), cut=connections.abort)
-        if events is not None:
-            await shutdown.let_finish(events.close(), cut=events.stop)
     if shutdown.failure is not None:
         raise StoreFailedError(f"The store has failed: {shutdown.failure}") from shutdown.failure
     log.info("stopped")
@@ -200,6 +189,28 @@ def _listen(settings: ServerSettings, closing: AsyncExitStack) -> tuple[list[soc
     admin_listeners = bind(settings.admin_host, settings.admin_port, setting="admin_port")
     closing.callback(close, admin_listeners)
     return listeners, admin_listeners
+
+
+def _bound(
+    settings: ServerSettings,
+    guard: Security,
+    shutdown: Shutdown,
+    *,
+    engine: EmbeddedEngine,
+    polls: LongPolls,
+    endpoints: list[str],
+) -> Bound:
+    return Bound(
+        endpoint=endpoints[0],
+        admin_endpoint=endpoints[1],
+        data=settings.data,
+        engine=engine,
+        polls=polls,
+        stop=shutdown.request,
+        fail=shutdown.fail,
+        reload=guard.reload,
+        signed=guard.authentication is not None,
+    )
 
 
 def _dispatcher(

@@ -1,5 +1,7 @@
 """The export of the event log as a part of the server: made from its settings. What it needs is an extra."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any, Protocol
@@ -9,6 +11,7 @@ from veilmq.core.ports import Clock, Engine
 from veilmq.engines.execute import execute
 from veilmq.events.failures import EventsError
 from veilmq.server.settings import ServerSettings
+from veilmq.server.shutdown import Shutdown
 
 
 class EventExports(Protocol):
@@ -25,8 +28,8 @@ class EventExports(Protocol):
     async def close(self) -> None:
         """Export what is left and look no more."""
 
-    def stop(self) -> None:
-        """Look no more."""
+    def cut(self) -> None:
+        """Make ``close`` end now."""
 
 
 def log_of(settings: ServerSettings) -> str:
@@ -50,10 +53,17 @@ def place_of(settings: ServerSettings) -> Any:
     return target.open_target(settings.events_to)
 
 
-def exports(settings: ServerSettings, target: Any, *, engine: Engine, clock: Clock) -> EventExports | None:
-    """Return what exports the events of ``engine`` to ``target``, which is ``place_of`` the settings."""
+@asynccontextmanager
+async def exporting(
+    settings: ServerSettings, target: Any, *, engine: Engine, clock: Clock, shutdown: Shutdown
+) -> AsyncIterator[EventExports | None]:
+    """Export the events of ``engine`` to ``target``, which is ``place_of`` the settings, while the context lasts.
+
+    At its end what is left is exported, as long as ``shutdown`` allows. Gives ``None`` where there is no target.
+    """
     if target is None:
-        return None
+        yield None
+        return
     exporter: EventExports = import_module("veilmq.events.exporter").Exporter(
         execute=partial(execute, engine),
         clock=clock,
@@ -61,4 +71,8 @@ def exports(settings: ServerSettings, target: Any, *, engine: Engine, clock: Clo
         period_s=settings.events_period_s,
         events_per_range=settings.events_per_file,
     )
-    return exporter
+    exporter.start()
+    try:
+        yield exporter
+    finally:
+        await shutdown.let_finish(exporter.close(), cut=exporter.cut)
