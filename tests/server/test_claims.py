@@ -13,6 +13,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from botocore.auth import SigV4Auth, SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -135,6 +138,31 @@ def test_a_claim_that_waits_in_vain_is_answered(server: RunningServer) -> None:
         assert waiting.result(20)["messages"] == 0
 
 
+def test_a_receive_without_a_place_does_not_hold_claims_up() -> None:
+    """It stands before the claim in the line, and waits for a delete."""
+    with (
+        RunningServer(in_flight_max=1) as server,
+        HttpQueueClient(server.endpoint) as queues,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        queues.create_queue("jobs")
+        queues.send("jobs", "a")
+        (taken,) = queues.receive("jobs")
+        post(server, "open", source="s")
+        receiving = threads.submit(queues.receive, "jobs", wait_s=20)
+        while server.parked < 1:
+            pass
+        claiming = threads.submit(post, server, "claim", source="s", epoch=1, number=1, wait_s=20)
+        while server.parked < 2:
+            pass
+        queues.send("jobs", "b")
+        assert claiming.result(20)["messages"] == 1
+        assert server.parked == 1
+        queues.send("jobs", "c")
+        queues.delete("jobs", taken.receipt)
+        assert [message.body for message in receiving.result(20)] == ["c"]
+
+
 def test_a_claim_whose_client_goes_takes_nothing(server: RunningServer) -> None:
     """What comes then is for others."""
     post(server, "open", source="s")
@@ -228,7 +256,7 @@ def tormented() -> Iterator[RunningServer]:
 
 
 def trouble() -> Iterator[RunningServer]:
-    """Yield a server with a source in epoch 2 that has an acknowledged, a released and an open claim; another is lost."""
+    """Yield a server with a source in epoch 2: its claims are acknowledged, released, open. Another source is lost."""
     with RunningServer() as running, HttpQueueClient(running.endpoint) as queues:
         queues.create_queue("jobs")
         post(running, "open", source="l", hold_s=60)
@@ -393,6 +421,19 @@ def test_who_signs_is_let_in(guarded: RunningServer) -> None:
         epoch = claims.open("s").epoch
         assert claims.claim("s", epoch=epoch, number=1, messages_max=9).messages == 1
         assert [batch["body"].to_pylist() for batch in claims.read("s", number=1)] == [["a"]]
+
+
+@pytest.mark.parametrize("signer", [SigV4Auth, SigV4QueryAuth], ids=["header", "presigned"])
+def test_the_signers_of_aws_are_understood(guarded: RunningServer, signer: Any) -> None:
+    """A path, and a query whose parameters are not in order, need escapes or are empty."""
+    query = "source=s&number=1&cursor=&format=json"
+    request = AWSRequest("GET", f"{guarded.endpoint}/v1/claims/{OWNER}/jobs/read?{query}")
+    signer(Credentials("AKIDOWNER", SECRETS["AKIDOWNER"]), "sqs", REGION).add_auth(request)
+    sent = urllib.request.Request(str(request.url), headers=dict(request.headers))
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(sent, timeout=30)
+    with caught.value as answer:
+        assert json.loads(answer.read())["code"] == "ClaimLost"  # the signature was right, the source is not there
 
 
 @pytest.mark.parametrize(
