@@ -1,0 +1,257 @@
+"""The sink on real Spark: what arrives, in which order, once; and what is told when it cannot be."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, PythonException
+from pyspark.sql import DataFrame, SparkSession
+
+from veilmq.client import HttpQueueClient, ReceivedMessage
+from veilmq.client.publications import Publications
+from veilmq.testing import RunningServer
+
+OUT = "out"
+FIFO = "out.fifo"
+DEAD = "dead"
+FILES = 3
+
+
+@pytest.fixture
+def server() -> Iterator[RunningServer]:
+    """Give a server whose clock the test moves."""
+    with RunningServer() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[HttpQueueClient]:
+    """Give a client of it; the queues are there."""
+    with HttpQueueClient(server.endpoint) as client:
+        client.create_queue(OUT)
+        client.create_queue(DEAD)
+        client.create_queue(FIFO, {"fifo": True, "content_deduplication": True})
+        yield client
+
+
+def write(frame: DataFrame, server: RunningServer, queue: str = OUT, **options: str) -> None:
+    """Write a DataFrame to a queue."""
+    frame.write.format("veilmq").options(endpoint=server.endpoint, **options).mode("append").save(queue)
+
+
+def received(client: HttpQueueClient, queue: str = OUT) -> list[ReceivedMessage]:
+    """Receive and delete all there is, in order."""
+    found: list[ReceivedMessage] = []
+    while got := client.receive(queue, count=10, wait_s=0, timeout_s=600):
+        found += got
+        client.delete_batch(queue, [message.receipt for message in got])
+    return found
+
+
+def bodies(client: HttpQueueClient, queue: str = OUT) -> list[str]:
+    """Receive and delete all there is, and return the bodies in order."""
+    return [message.body for message in received(client, queue)]
+
+
+def staged(server: RunningServer, queue: str = OUT) -> int:
+    """Return how many messages are staged and not published."""
+    with Publications(server.endpoint, queue) as publications:
+        return sum(view.staged for view in publications.writers())
+
+
+# Batch writes.
+
+
+def test_all_columns_arrive(spark: SparkSession, client: HttpQueueClient, server: RunningServer) -> None:
+    """And nothing is left staged; a delay counts from the publication."""
+    frame = spark.range(3).selectExpr(
+        "concat('body ', id) AS body",
+        "map('kind', 'a', 'n', string(id)) AS attributes",
+        "map('n', 'Number') AS attribute_types",
+        "IF(id = 0, 'g', NULL) AS `group`",
+        "IF(id = 2, 30L, NULL) AS delay_s",
+    )
+    write(frame, server)
+    got = {message.body: message for message in received(client)}
+    assert set(got) == {"body 0", "body 1"}
+    assert got["body 1"].attributes["kind"].text == "a"
+    number = got["body 1"].attributes["n"]
+    assert (number.type, number.text) == ("Number", "1")
+    assert got["body 0"].group == "g"
+    server.advance(30_000)
+    assert bodies(client) == ["body 2"]
+    assert staged(server) == 0
+
+
+def test_the_order_is_that_of_the_rows(spark: SparkSession, client: HttpQueueClient, server: RunningServer) -> None:
+    """In a FIFO queue, over partitions and requests, although a group is in several of them."""
+    frame = spark.range(0, 100, 1, 4).selectExpr("string(id) AS body", "'g' AS `group`")
+    write(frame, server, FIFO, batchSize="7")
+    assert bodies(client, FIFO) == [str(number) for number in range(100)]
+
+
+def test_a_fifo_queue_stores_no_duplicate(spark: SparkSession, client: HttpQueueClient, server: RunningServer) -> None:
+    frame = spark.range(0, 10, 1, 2).selectExpr(
+        "string(id) AS body", "string(id % 2) AS `group`", "string(id % 5) AS dedup_id"
+    )
+    write(frame, server, FIFO)
+    assert sorted(bodies(client, FIFO)) == ["0", "1", "2", "3", "4"]
+
+
+def test_a_name_is_written_once(spark: SparkSession, client: HttpQueueClient, server: RunningServer) -> None:
+    """A job that is run again under its name sends nothing; without one, it is another write."""
+    frame = spark.range(5).selectExpr("string(id) AS body")
+    write(frame, server, writer="nightly-2024-05-01")
+    write(frame, server, writer="nightly-2024-05-01")
+    assert len(bodies(client)) == 5
+    write(frame, server)
+    write(frame, server)
+    assert len(bodies(client)) == 10
+
+
+@pytest.mark.parametrize("too_big_for", ["the queue", "any queue"])
+def test_a_row_that_is_too_long_is_named_and_nothing_sent(
+    spark: SparkSession, client: HttpQueueClient, server: RunningServer, too_big_for: str
+) -> None:
+    length, limit = (2_000, 1_024) if too_big_for == "the queue" else (9_000_000, 1_048_576)
+    client.set(OUT, {"message_bytes_max": limit})
+    frame = spark.range(0, 20, 1, 2).selectExpr(f"IF(id = 14, repeat('x', {length}), 'fits') AS body")
+    with pytest.raises(PythonException) as caught:
+        write(frame, server)
+    told = str(caught.value)
+    assert f"Row 5 of partition 1 is too long: {length:,} bytes" in told
+    assert f"the queue takes {limit:,}" in told
+    assert client.show(OUT).visible == staged(server) == 0
+
+
+def test_a_row_that_cannot_be_sent_is_named(
+    spark: SparkSession, client: HttpQueueClient, server: RunningServer
+) -> None:
+    frame = spark.range(0, 20, 1, 2).selectExpr("IF(id = 14, '', 'x') AS body")
+    with pytest.raises(PythonException, match=r"Row 5 of partition 1 cannot be sent: .*no body"):
+        write(frame, server)
+    assert client.show(OUT).visible == 0
+
+
+def test_what_is_too_long_may_go_to_dead_letters(
+    spark: SparkSession, client: HttpQueueClient, server: RunningServer
+) -> None:
+    """Cut short, with where it was; the others are sent, in their order. Attributes count."""
+    client.set(OUT, {"message_bytes_max": 1_024})
+    frame = spark.range(0, 20, 1, 2).selectExpr(
+        "IF(id IN (3, 4), repeat('x', 100000), string(id)) AS body",
+        "IF(id = 14, map('long', repeat('y', 2000)), NULL) AS attributes",
+    )
+    write(frame, server, onTooLong="deadLetter", deadLetterQueue=DEAD)
+    assert sorted(map(int, bodies(client))) == [number for number in range(20) if number not in (3, 4, 14)]
+    dead = received(client, DEAD)
+    assert [message.body for message in dead] == ["x" * 65_536, "x" * 65_536, "14"]
+    told = {name: value.text for name, value in dead[2].attributes.items()}
+    assert str(told.pop("Writer")).startswith("job-")
+    assert told == {
+        "Reason": "MessageTooLong",
+        "Queue": OUT,
+        "Bytes": "2006",
+        "BytesMax": "1024",
+        "Batch": "0",
+        "Partition": "1",
+        "Row": "5",
+    }
+
+
+def test_a_rate_is_kept(spark: SparkSession, client: HttpQueueClient, server: RunningServer) -> None:
+    """Over all tasks: 20 messages at 10 a second, on a clock that is moved only when the first one is there."""
+    frame = spark.range(0, 20, 1, 2).selectExpr("string(id) AS body")
+    began_ms = server.clock.now_ms()
+    written = Event()
+
+    def move_time() -> int:
+        while not (first := client.show(OUT).visible):
+            assert not written.is_set()
+        while not written.is_set():
+            server.advance(100)
+        return first
+
+    with ThreadPoolExecutor(1) as thread:
+        moving = thread.submit(move_time)
+        try:
+            write(frame, server, messagesPerSecond="10")
+        finally:
+            written.set()
+    assert moving.result() == 1
+    assert server.clock.now_ms() - began_ms >= 1_900
+    assert len(bodies(client)) == 20
+
+
+def test_what_is_wrong_is_told_before_anything_runs(spark: SparkSession, server: RunningServer) -> None:
+    frame = spark.range(1).selectExpr("string(id) AS body", "id")
+    with pytest.raises(AnalysisException, match="The column id is none that a message has"):
+        write(frame, server)
+    with pytest.raises(AnalysisException, match="batchSize = '0': must be 1 to 5,000"):
+        write(frame.select("body"), server, batchSize="0")
+
+
+# Streams.
+
+
+def lines(folder: Path) -> None:
+    """Write some files of lines, which a stream reads one a batch."""
+    folder.mkdir()
+    for number in range(FILES):
+        (folder / f"{number}.txt").write_text("\n".join(f"{number}-{line:03}" for line in range(100)))
+
+
+EXPECTED = sorted(f"{number}-{line:03}" for number in range(FILES) for line in range(100))
+
+
+def run(spark: SparkSession, server: RunningServer, folder: Path, **options: str) -> None:
+    """Stream the files into the queue."""
+    reader = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(folder / "lines"))
+    writer = reader.selectExpr("value AS body").writeStream.format("veilmq").trigger(availableNow=True)
+    writer = writer.options(endpoint=server.endpoint, checkpointLocation=str(folder / "checkpoint"), **options)
+    query = writer.start(OUT)
+    try:
+        assert query.awaitTermination(120)
+    finally:
+        query.stop()
+
+
+def test_a_stream_publishes_each_batch_once_also_when_spark_forgets_it(
+    spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path
+) -> None:
+    """Its last commit is taken out of the log, as if the driver had died before it: the batch runs again."""
+    lines(tmp_path / "lines")
+    run(spark, server, tmp_path)
+    assert client.show(OUT).visible == len(EXPECTED)
+    for file in (tmp_path / "checkpoint" / "commits").glob(f"*{FILES - 1}*"):
+        file.unlink()
+    run(spark, server, tmp_path)
+    assert sorted(bodies(client)) == EXPECTED
+    assert staged(server) == 0
+
+
+def test_a_stream_may_write_to_several_queues_batch_by_batch(
+    spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path
+) -> None:
+    """With `foreachBatch` and a name for each: a batch that runs again sends to neither a second time."""
+    lines(tmp_path / "lines")
+
+    def forward(batch: DataFrame, number: int) -> None:
+        for queue in (OUT, DEAD):
+            write(batch.selectExpr("value AS body"), server, queue, writer="forward")
+
+    def run_once() -> None:
+        reader = spark.readStream.format("text").load(str(tmp_path / "lines"))
+        writer: Any = reader.writeStream.foreachBatch(forward).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        assert query.awaitTermination(120)
+
+    run_once()
+    for file in (tmp_path / "checkpoint" / "commits").glob("*0*"):
+        file.unlink()
+    run_once()
+    assert sorted(bodies(client)) == EXPECTED
+    assert sorted(bodies(client, DEAD)) == EXPECTED
