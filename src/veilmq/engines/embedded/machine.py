@@ -80,10 +80,7 @@ class Machine:
             **self.publications.handlers,
             **self.claims.handlers,
             commands.ListDeadLetterSources: letters.list_sources,
-            commands.StartMove: self.moves.start,
-            commands.CancelMove: self.moves.cancel,
-            commands.ListMoves: self.moves.list,
-            MoveStep: self.moves.step,
+            **_of_moves(self.moves),
             **EventExport(journal=self._journal, events=self.events).handlers,
             Sweep: sweeper.sweep,
         }
@@ -109,6 +106,15 @@ def _of_messages(messages: MessageCommands) -> Handlers:
         commands.Receive: messages.receive,
         commands.Delete: messages.delete,
         commands.ChangeVisibility: messages.change_visibility,
+    }
+
+
+def _of_moves(moves: Moves) -> Handlers:
+    return {
+        commands.StartMove: moves.start,
+        commands.CancelMove: moves.cancel,
+        commands.ListMoves: moves.list,
+        MoveStep: moves.step,
     }
 
 
