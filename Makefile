@@ -13,7 +13,7 @@ export PYTHON
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-run setup-bench setup-clients setup-java run test test-fast check format bench \
-	prove-crash prove-flat build clean
+	prove-crash prove-flat prove-quota prove-spark build clean
 # A target is one story with one end: the last line of `make test` is pytest's.
 .NOTPARALLEL:
 
@@ -66,6 +66,9 @@ prove-flat: setup-bench ## flatness at full size: memory, cost and restart with 
 
 prove-quota: setup ## in-flight quotas at full size, two million messages beside them
 	@PROVE=whole $(PYTEST) tests/engines/test_quotas.py -k full_size $(ARGS)
+
+prove-spark: setup setup-java ## the crash matrix of the Spark source at full size, with sixty thousand messages
+	@PROVE=whole $(PYTEST) tests/proofs/test_spark_crash.py $(ARGS)
 
 build: setup ## the wheel and the source archive, in dist/
 	@$(BIN)/python -m build $(ARGS)

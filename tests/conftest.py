@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # half a second that other tests need not wait
     from pyspark.sql import SparkSession
 
 PROOFS = Path(__file__).parent / "proofs"
-ON_SPARK = (pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300))
+ON_SPARK = (pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600))
 
 
 def in_ci() -> bool:

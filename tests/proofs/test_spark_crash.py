@@ -97,7 +97,8 @@ def test_the_driver_is_killed(
     kill_after: int | None,
 ) -> None:
     sent = send(client)
-    killed = stream_of(server, tmp_path, {"accident": accident}, kill_after=kill_after, available_now=False)
+    options = {"accident": accident} if accident else {}
+    killed = stream_of(server, tmp_path, options, kill_after=kill_after, available_now=False)
     assert killed.program().wait(PATIENCE_S) == -9
     before = kept(tmp_path / "stream")
     assert 0 < len(before) < len(sent), "some of it, and not all, was kept before the kill"
@@ -124,6 +125,7 @@ def test_the_server_is_killed_in_a_batch(spark: SparkSession, tmp_path: Path) ->
         served.stop()
 
 
+@pytest.mark.usefixtures("spark")  # only to be marked, and to share its Java
 def test_a_task_fails_and_is_tried_again(client: HttpQueueClient, server: RunningServer, tmp_path: Path) -> None:
     sent = send(client)
     once = tmp_path / "failed"

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from veilmq.spark.datasource import VeilmqDataSource
+from veilmq.spark.schema import SCHEMA
 from veilmq.spark.shards import ShardPartition
 from veilmq.spark.source_options import SourceOptions
 from veilmq.spark.stream_reader import ClaimsStreamReader
@@ -39,9 +40,13 @@ class ProvokedSource(VeilmqDataSource):
         """Return the name of the format."""
         return "provoked"
 
+    def schema(self) -> str:
+        """Return the columns of a message."""
+        return SCHEMA
+
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader that has the accident; without one it is the real one."""
-        if not self.options.get("accident"):
+        if "accident" not in self.options:
             return super().streamReader(schema)
         given = {name.lower(): text for name, text in self.options.items()}
         own = {name: given.pop(name, "") for name in OWN_OPTIONS}

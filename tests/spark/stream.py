@@ -23,7 +23,7 @@ from tests.spark.provoked import ProvokedSource
 from tests.spark.session import session
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 120
+PATIENCE_S = 240
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,10 @@ class VeilmqDataSource(DataSource):
         return "veilmq"
 
     def schema(self) -> str:
-        """Return the columns of a message."""
+        """Return the columns of a message; Spark asks with ``load``, so options that are wrong are told there."""
+        from veilmq.spark.source_options import SourceOptions  # noqa: PLC0415
+
+        SourceOptions.of(self.options)
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
