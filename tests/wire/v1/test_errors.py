@@ -8,9 +8,10 @@ from tests.wire.v1.asking import refusal
 from veilmq.core import errors
 from veilmq.core.claims import ListSources
 from veilmq.core.errors import VeilmqError
-from veilmq.wire.v1 import encode_error, encode_failure
+from veilmq.wire.v1 import ROUTES, encode_error, encode_failure
 from veilmq.wire.v1.call import ApiCall
 from veilmq.wire.v1.errors import ANSWERS
+from veilmq.wire.v1.routes import EVERYWHERE
 
 TOLD: list[tuple[VeilmqError, int, dict[str, object]]] = [
     (errors.QueueNotFound("a/q"), 404, {"queue": "a/q"}),
@@ -44,6 +45,12 @@ def test_an_error_is_told_by_its_row(error: VeilmqError, status: int, fields: di
 def test_rows_tell_what_errors_have() -> None:
     """A row names attributes that its error always has."""
     assert {type(error): (status, tuple(fields)) for error, status, fields in TOLD}.items() <= ANSWERS.items()
+
+
+def test_every_error_of_a_route_has_a_row() -> None:
+    """Those of each, and those of all."""
+    of_routes = {error for route in ROUTES.values() for error in route.errors}
+    assert of_routes | set(EVERYWHERE) <= set(ANSWERS)
 
 
 def test_an_error_without_a_row_is_a_defect() -> None:
