@@ -1,12 +1,14 @@
 """The event log: each way in which a receipt ends, when that is written, and what it says."""
 
+import contextlib
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.engines.host import QUEUE, Host, message
+from tests.engines.host import QUEUE, Host, hosting, message
 from tests.engines.logged import (
     LOGGED,
     check_conservation,
@@ -17,11 +19,14 @@ from tests.engines.logged import (
     plan,
     with_type,
 )
-from veilmq.core import commands
+from tests.tidy.tree import ROOT
+from veilmq.core import claims, commands
 from veilmq.core.commands import NewMessage
 from veilmq.core.events import CountEvents, EventCounts, ForgetEvents, PlanExport, ReadEvents
+from veilmq.engines.embedded.folder import DATABASE_NAME
 from veilmq.engines.embedded.janitor import Sweep
 
+UPGRADE = ROOT / "src" / "veilmq" / "engines" / "embedded" / "upgrades" / "008_events.sql"
 DEAD = "000000000000/dead"
 FIFO = "000000000000/jobs.fifo"
 
@@ -441,3 +446,51 @@ def test_receipts_that_expired_are_forgotten_after_a_day(host: Host) -> None:
     host.delete(late)
     host.delete(held)
     assert [outcome for outcome, _ in outcomes(host)] == ["expired", "expired", "late_deleted"]
+
+
+# Other ways in which a message is taken, and the folders of earlier versions.
+
+
+def test_a_claim_ends_the_receipts_before_it_and_gives_none(host: Host) -> None:
+    host.send("a", "b")
+    late = host.receive(timeout_s=1)[0].receipt
+    host.advance(2_000)
+    epoch = host.do(claims.OpenSource(queue=QUEUE, source="s")).epoch
+    bound = host.do(claims.Claim(queue=QUEUE, source="s", epoch=epoch, number=1, messages_max=10))
+    assert bound.messages == 2
+    assert outcomes(host) == [("expired", 1_000)]
+    host.delete(late)
+    assert outcomes(host)[1:] == [("late_deleted", 2_000)]
+    host.do(claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=epoch, number=1))
+    sweep(host)
+    assert len(outcomes(host)) == 2
+
+
+def test_a_message_that_a_claim_gave_back_begins_anew(host: Host) -> None:
+    host.send("a")
+    host.receive(timeout_s=1)
+    host.advance(2_000)
+    epoch = host.do(claims.OpenSource(queue=QUEUE, source="s")).epoch
+    host.do(claims.Claim(queue=QUEUE, source="s", epoch=epoch, number=1, messages_max=10))
+    host.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))
+    host.advance(1_000)
+    host.delete(host.receive_one().receipt)
+    assert outcomes(host) == [("expired", 1_000), ("deleted", 0)]
+
+
+def test_leases_of_a_folder_from_before_the_event_log(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    with hosting(folder) as host:
+        host.create()
+        host.send("a")
+        receipt = host.receive_one().receipt
+    with contextlib.closing(sqlite3.connect(folder / DATABASE_NAME)) as database:
+        for table in ("event_batch", "expired_receipt", "logged_lane"):
+            database.execute(f"DROP TABLE {table}")
+        database.execute("ALTER TABLE lease DROP COLUMN log")
+        database.executescript(UPGRADE.read_text(encoding="utf-8"))
+    with logging_to(folder) as host:
+        assert host.delete(receipt)[0].value == "live"
+        host.send("b")
+        host.delete(host.receive_one().receipt)
+        assert outcomes(host) == [("deleted", 0)], "of the second one: the first was not logged"
