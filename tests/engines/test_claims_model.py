@@ -284,7 +284,7 @@ class EngineAndModel(ModelFrame):
 
     def rows(self, condition: str, *values: int | str) -> Any:
         """Return the ids of messages that are claimed."""
-        return self.live.engine._journal._connection.execute(  # noqa: SLF001 - what no command tells
+        return self.live.engine._journal._connection.execute(
             "SELECT message.id FROM claim_range JOIN claim ON claim.id = claim_range.claim "
             f"JOIN message ON position >= first AND position <= claim_range.last {condition}",
             values,

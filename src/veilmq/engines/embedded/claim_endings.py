@@ -14,8 +14,8 @@ from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.queue import Queue
 
 _RANGE_EFFORT = 4  # what a range costs beside its messages, in rows that are merely deleted
-_DELETED_EFFORT = {PLAIN: 2, FAIR: 2, FIFO: 8}
-_BACK_EFFORT = {PLAIN: 2, FAIR: 2, FIFO: 8}
+_DELETED_EFFORT = {PLAIN: 2, FAIR: 2, FIFO: 5}
+_BACK_EFFORT = {PLAIN: 2, FAIR: 2, FIFO: 5}
 
 
 class Endings:

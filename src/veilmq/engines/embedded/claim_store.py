@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from veilmq.core.claims import ClaimState
-from veilmq.core.limits import SECOND_MS
+from veilmq.core.limits import SECOND_MS, SOURCE_SILENCE_S
 from veilmq.engines.embedded import positions
 from veilmq.engines.embedded.journal import Journal
 
@@ -71,6 +71,11 @@ class Source(msgspec.Struct, eq=False):
     def hold_until_ms(self) -> int:
         """When its messages go back to the queue."""
         return self.beat_at_ms + self.hold_s * SECOND_MS
+
+    @property
+    def forgotten_ms(self) -> int:
+        """When it is forgotten, if it has no open claims."""
+        return self.beat_at_ms + SOURCE_SILENCE_S * SECOND_MS
 
     @property
     def holds(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from veilmq.core import claims, limits
-from veilmq.core.claims import ClaimState, ClaimView, SourceView
+from veilmq.core.claims import ClaimState, SourceView
 from veilmq.core.commands import Command
 from veilmq.core.errors import (
     ClaimAcknowledged,
@@ -25,12 +25,12 @@ from veilmq.core.errors import (
     MessageNotClaimed,
     SourceNotFound,
 )
-from veilmq.core.limits import SECOND_MS
 from veilmq.engines.embedded.catalog import Catalog
 from veilmq.engines.embedded.claim_binding import Binding, Wish
 from veilmq.engines.embedded.claim_endings import Endings
 from veilmq.engines.embedded.claim_reads import ClaimReads
 from veilmq.engines.embedded.claim_store import ACKNOWLEDGED, BoundClaim, ClaimStore, Source
+from veilmq.engines.embedded.claim_views import seen
 from veilmq.engines.embedded.dead_letters import DeadLetters, carried
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.moves import Stepped
@@ -381,7 +381,7 @@ class Claims:
             for source in sources.values():
                 if source.holds and now_ms >= source.hold_until_ms:
                     self._give_all_up(source, queues[source.queue], ClaimState.LOST)
-                elif not source.holds and now_ms >= _forgotten_ms(source):
+                elif not source.holds and now_ms >= source.forgotten_ms:
                     silent.append(source)
         for source in silent[:_FORGOTTEN_PER_STEP]:
             self._forget(source)
@@ -391,31 +391,7 @@ class Claims:
                 self._look_at(source)
 
     def _look_at(self, source: Source) -> None:
-        self._look_ms = min(self._look_ms, source.hold_until_ms if source.holds else _forgotten_ms(source))
+        self._look_ms = min(self._look_ms, source.hold_until_ms if source.holds else source.forgotten_ms)
 
     def _view(self, source: Source, queue: Queue, now_ms: int) -> SourceView:
-        return SourceView(
-            source=source.name,
-            consumer=source.consumer,
-            epoch=source.epoch,
-            acknowledged=source.acknowledged,
-            last=source.last,
-            alive=now_ms < source.lease_until_ms,
-            lease_until_ms=source.lease_until_ms,
-            hold_until_ms=source.hold_until_ms,
-            claims=[
-                ClaimView(
-                    number=claim.number,
-                    state=ClaimState(claim.state),
-                    messages=claim.messages,
-                    shards=claim.shards,
-                    bound_at_ms=claim.bound_at_ms,
-                )
-                for claim in source.claims.values()
-            ],
-            ready=queue.counts(now_ms).visible,
-        )
-
-
-def _forgotten_ms(source: Source) -> int:
-    return source.beat_at_ms + limits.SOURCE_SILENCE_S * SECOND_MS
+        return seen(source, ready=queue.counts(now_ms).visible, now_ms=now_ms)

@@ -1,0 +1,765 @@
+"""Claims on the engine: what each command does, in each state of a claim."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engines.host import QUEUE, RESTLESS, Host, hosting, message
+from veilmq.core import claims, commands, limits
+from veilmq.core.claims import ClaimState
+from veilmq.core.commands import Command
+from veilmq.core.errors import (
+    ClaimAcknowledged,
+    ClaimGap,
+    ClaimLost,
+    ClaimReleased,
+    ConsumerTaken,
+    CursorInvalid,
+    DeadLetterQueueRefused,
+    EpochFenced,
+    InternalError,
+    MessageNotClaimed,
+    ShardNotFound,
+    SourceNotFound,
+    VeilmqError,
+)
+from veilmq.core.results import ReceiptState
+
+DEAD = "000000000000/dead"
+HOUR_MS = 3_600_000
+SLICES = replace(RESTLESS, claim_slice_rows=40)
+
+
+@pytest.fixture
+def jobs(host: Host) -> Host:
+    """A queue of four messages, and the source `s` in its first epoch."""
+    host.create()
+    host.send("a", "b", "c", "d")
+    open_source(host)
+    return host
+
+
+@pytest.fixture
+def sliced(tmp_path: Path) -> Iterator[Host]:
+    """A store whose slices are of eight messages that are taken singly, or of forty that are deleted."""
+    with hosting(tmp_path / "store", options=SLICES) as host:
+        yield host
+
+
+def open_source(host: Host, source: str = "s", **terms: Any) -> claims.SourceView:
+    """Open a source."""
+    view: claims.SourceView = host.do(claims.OpenSource(queue=QUEUE, source=source, **terms))
+    return view
+
+
+def claim(host: Host, number: int = 1, count: int = 100, *, epoch: int = 1, **terms: Any) -> claims.Bound:
+    """Claim once."""
+    command = {"source": "s", "number": number, "epoch": epoch, "messages_max": count, **terms}
+    bound: claims.Bound = host.do(claims.Claim(queue=QUEUE, **command))
+    return bound
+
+
+def claim_whole(host: Host, number: int = 1, count: int = 100, **terms: Any) -> claims.Bound:
+    """Claim until there is no more of it."""
+    while (bound := claim(host, number, count, **terms)).more:
+        pass
+    return bound
+
+
+def acknowledge(host: Host, number: int, *, epoch: int = 1, source: str = "s") -> claims.Acknowledged:
+    """Acknowledge up to a number."""
+    done: claims.Acknowledged = host.do(
+        claims.AcknowledgeClaims(queue=QUEUE, source=source, epoch=epoch, number=number)
+    )
+    return done
+
+
+def read(
+    host: Host, number: int = 1, shard: int = 0, *, source: str = "s", page: int = 3
+) -> list[claims.ClaimedMessage]:
+    """Read a shard to its end."""
+    messages, cursor = [], ""
+    while True:
+        command = claims.ReadClaim(
+            queue=QUEUE, source=source, number=number, shard=shard, cursor=cursor, messages_max=page
+        )
+        found: claims.ClaimPage = host.do(command)
+        messages += found.messages
+        cursor = found.cursor
+        if not cursor:
+            return messages
+
+
+def bodies(messages: list[Any]) -> list[str]:
+    """Return what the messages say."""
+    return [each.body for each in messages]
+
+
+def view(host: Host, source: str = "s") -> claims.SourceView:
+    """Return a source as an operator sees it."""
+    found: claims.SourceView
+    (found,) = [each for each in host.do(claims.ListSources(queue=QUEUE)) if each.source == source]
+    return found
+
+
+def settle(host: Host) -> None:
+    """Let time pass until claims that ended have no messages left."""
+    for _ in range(400):
+        host.advance(5)
+
+
+# Binding and reading.
+
+
+def test_a_claim_has_the_same_messages_for_ever(jobs: Host) -> None:
+    bound = claim(jobs, 1, 3)
+    assert bound == claims.Bound(number=1, messages=3, shards=1)
+    for _ in range(2):
+        assert bodies(read(jobs)) == ["a", "b", "c"]
+        jobs.send("later")
+        assert claim(jobs, 1, 100) == claims.Bound(number=1, messages=3, shards=1, again=True)
+
+
+def test_binding_is_one_receive_and_reading_none(jobs: Host) -> None:
+    jobs.receive(2, timeout_s=1)
+    jobs.advance(1_000)
+    bound_at_ms = jobs.clock.now_ms()
+    claim(jobs)
+    for _ in range(3):
+        got = {each.body: each for each in read(jobs)}
+        assert {body: each.receive_count for body, each in got.items()} == {"a": 2, "b": 2, "c": 1, "d": 1}
+        assert {each.received_at_ms for each in got.values()} == {bound_at_ms}
+    host_ends_hold(jobs)
+    again = jobs.receive(10)
+    assert {each.body: each.receive_count for each in again} == {"a": 3, "b": 3, "c": 2, "d": 2}
+    assert {each.body: each.first_received_at_ms - bound_at_ms for each in again} == {
+        "a": -1_000,
+        "b": -1_000,
+        "c": 0,
+        "d": 0,
+    }
+
+
+def host_ends_hold(host: Host) -> int:
+    """Let the hold of an hour end; return what it was, in ms."""
+    host.advance(HOUR_MS)
+    return HOUR_MS
+
+
+def test_claimed_messages_are_in_flight_and_nobody_gets_them(jobs: Host) -> None:
+    claim(jobs, 1, 3)
+    assert jobs.counts() == (1, 3, 0)
+    assert bodies(jobs.receive(10)) == ["d"]
+    assert jobs.due_ms() == jobs.clock.now_ms() + 30_000
+
+
+def test_claims_take_in_the_order_of_receives(host: Host) -> None:
+    """Lower priorities first, and of one what became visible first, whether it was received before or not."""
+    host.create()
+    open_source(host)
+    for body in "abc":
+        host.send(body)
+        host.advance(10)
+    host.send("first", priority=1)
+    first, released = host.receive(2, timeout_s=60)
+    assert bodies([first, released]) == ["first", "a"]
+    host.change(released.receipt, 0)
+    host.advance(10)
+    host.send("z")
+    for number, expected in enumerate("bca", start=1):
+        assert claim(host, number, 1).messages == 1
+        assert bodies(read(host, number)) == [expected]
+    host.advance(60_000)
+    assert claim(host, 4, 1).messages == 1
+    assert bodies(read(host, 4)) == ["first"]
+    assert claim(host, 5, 9).messages == 1
+    assert bodies(read(host, 5)) == ["z"]
+
+
+def test_nothing_visible_records_nothing_and_tells_when_to_come_back(host: Host) -> None:
+    host.create()
+    open_source(host)
+    assert claim(host) == claims.Bound(number=1, messages=0, shards=0)
+    host.send("a", delay_s=10)
+    assert claim(host).next_due_ms == host.clock.now_ms() + 10_000
+    assert view(host).last == 0
+    host.advance(10_000)
+    assert claim(host).messages == 1
+    assert bodies(read(host)) == ["a"]
+
+
+def test_shards_are_even_and_do_not_overlap(host: Host) -> None:
+    host.create()
+    open_source(host)
+    host.send(*(str(number) for number in range(25)))
+    assert claim(host, 1, 25, shard_messages=10).shards == 3
+    shards = [read(host, 1, shard) for shard in range(3)]
+    assert sorted(len(shard) for shard in shards) == [8, 8, 9]
+    assert [int(each.body) for shard in shards for each in shard] == list(range(25))
+    with pytest.raises(ShardNotFound):
+        read(host, 1, 3)
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_group_is_in_one_shard_in_its_order(host: Host, *, fifo: bool) -> None:
+    host.create(fifo=fifo)
+    open_source(host)
+    for number in range(40):
+        new = message(f"{number % 7}-{number:02}", group=str(number % 7), dedup_id=str(number))
+        host.do(commands.Send(queue=QUEUE, messages=(new,)))
+    bound = claim_whole(host, 1, 40, shard_messages=10)
+    assert (bound.messages, bound.shards) == (40, 4)
+    homes: dict[str, list[tuple[int, str]]] = {}
+    for shard in range(4):
+        for each in read(host, 1, shard):
+            homes.setdefault(each.body[0], []).append((shard, each.body))
+            assert (each.sequence is not None) is fifo
+    assert sum(len(messages) for messages in homes.values()) == 40
+    for messages in homes.values():
+        assert len({shard for shard, _ in messages}) == 1
+        assert messages == sorted(messages)
+
+
+def test_a_page_is_bounded_by_its_bytes(host: Host) -> None:
+    host.create()
+    open_source(host)
+    host.send(*("x" * 1_000_000 for _ in range(10)))
+    claim(host)
+    page = host.do(claims.ReadClaim(queue=QUEUE, source="s", number=1))
+    assert len(page.messages) == -(-limits.CLAIM_PAGE_BYTES // 1_000_000)
+    assert len(read(host, page=2_000)) == 10
+
+
+@pytest.mark.parametrize("cursor", ["x", "u-1", "u99999999999999999999", "g1 ", "9"])
+def test_a_cursor_that_nobody_named_is_refused(jobs: Host, cursor: str) -> None:
+    claim(jobs)
+    with pytest.raises(CursorInvalid):
+        jobs.do(claims.ReadClaim(queue=QUEUE, source="s", number=1, cursor=cursor))
+
+
+# Every state and every command on a claim.
+
+STATES: dict[str, Callable[[Host], object]] = {
+    "unknown": lambda host: None,
+    "open": claim,
+    "lost": lambda host: (claim(host), host_ends_hold(host)),
+    "released": lambda host: (claim(host), host.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))),
+    "purged": lambda host: (claim(host), host.do(commands.PurgeQueue(queue=QUEUE))),
+    "acknowledged": lambda host: (claim(host), acknowledge(host, 1)),
+}
+COMMANDS: dict[str, Command] = {
+    "claim": claims.Claim(queue=QUEUE, source="s", epoch=1, number=1, messages_max=10),
+    "read": claims.ReadClaim(queue=QUEUE, source="s", number=1),
+    "acknowledge": claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1),
+    "release": claims.ReleaseClaim(queue=QUEUE, source="s", number=1),
+    "evict": claims.EvictMessage(queue=QUEUE, source="s", number=1, message=bytes(16)),
+}
+OUTCOMES: dict[str, tuple[type[VeilmqError] | None, ...]] = {
+    "unknown": (None, ClaimLost, ClaimGap, ClaimLost, ClaimLost),
+    "open": (None, None, None, None, MessageNotClaimed),
+    "lost": (ClaimLost, ClaimLost, None, ClaimLost, ClaimLost),
+    "released": (ClaimReleased, ClaimReleased, None, None, ClaimReleased),
+    "purged": (ClaimLost, ClaimLost, None, ClaimLost, ClaimLost),
+    "acknowledged": (ClaimAcknowledged, ClaimAcknowledged, None, ClaimAcknowledged, ClaimAcknowledged),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_in_each_state(jobs: Host, state: str, name: str) -> None:
+    STATES[state](jobs)
+    error = OUTCOMES[state][list(COMMANDS).index(name)]
+    for _ in range(2 if error or name != "release" else 1):  # and once more: the same
+        if error is None:
+            jobs.do(COMMANDS[name])
+        else:
+            with pytest.raises(error):
+                jobs.do(COMMANDS[name])
+
+
+def test_numbers_have_no_gaps(jobs: Host) -> None:
+    with pytest.raises(ClaimGap):
+        claim(jobs, 2)
+    claim(jobs, 1, 1)
+    assert claim(jobs, 2, 1).messages == 1
+    assert claim(jobs, 1).again
+    with pytest.raises(ClaimGap):
+        acknowledge(jobs, 3)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        claims.Claim(queue=QUEUE, source="x", epoch=1, number=1, messages_max=1),
+        claims.Heartbeat(queue=QUEUE, source="x", epoch=1),
+        claims.AcknowledgeClaims(queue=QUEUE, source="x", epoch=1, number=1),
+        claims.ReleaseClaim(queue=QUEUE, source="x", number=1),
+        claims.EvictMessage(queue=QUEUE, source="x", number=1, message=bytes(16)),
+        claims.CloseSource(queue=QUEUE, source="x"),
+    ],
+)
+def test_a_source_that_was_never_opened(jobs: Host, command: Command) -> None:
+    with pytest.raises(SourceNotFound):
+        jobs.do(command)
+
+
+def test_who_reads_without_a_source_finds_the_claim_lost(jobs: Host) -> None:
+    with pytest.raises(ClaimLost):
+        read(jobs, source="x")
+
+
+# Sources.
+
+
+def test_a_new_epoch_fences_the_ones_before(jobs: Host) -> None:
+    claim(jobs, 1, 2)
+    assert open_source(jobs).epoch == 2
+    for command in (
+        claims.Claim(queue=QUEUE, source="s", epoch=1, number=1, messages_max=1),
+        claims.Heartbeat(queue=QUEUE, source="s", epoch=1),
+        claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1),
+    ):
+        with pytest.raises(EpochFenced):
+            jobs.do(command)
+    assert bodies(read(jobs)) == ["a", "b"]
+    assert claim(jobs, 1, 2, epoch=2).again
+    assert acknowledge(jobs, 1, epoch=2).acknowledged == 1
+
+
+def test_of_a_consumer_there_is_one_source(jobs: Host) -> None:
+    open_source(jobs, consumer="c")
+    claim(jobs, 1, 2, epoch=2)
+    with pytest.raises(ConsumerTaken):
+        open_source(jobs, "t", consumer="c")
+    assert open_source(jobs, "u", consumer="other").epoch == 1
+    assert open_source(jobs, "t", consumer="c", takeover=True).epoch == 1
+    assert jobs.counts() == (4, 0, 0)
+    assert [each.state for each in view(jobs).claims] == [ClaimState.RELEASED]
+    with pytest.raises(EpochFenced):
+        claim(jobs, 2, epoch=2)
+    with pytest.raises(ClaimReleased):
+        read(jobs)
+
+
+def test_who_has_no_open_claims_gives_way(jobs: Host) -> None:
+    open_source(jobs, consumer="c")
+    open_source(jobs, "t", consumer="c")
+    with pytest.raises(EpochFenced):
+        claim(jobs, 1, epoch=2)
+
+
+def test_a_hold_ends_when_no_heartbeat_came(jobs: Host) -> None:
+    woken: list[int] = []
+    claim(jobs, 1, 2)
+    jobs.engine.watch(QUEUE, woken.append)
+    jobs.advance(HOUR_MS - 1)
+    told = jobs.do(claims.Heartbeat(queue=QUEUE, source="s", epoch=1))
+    assert (told.alive, told.hold_until_ms) == (True, jobs.clock.now_ms() + HOUR_MS)
+    jobs.advance(60_000)
+    assert not view(jobs).alive
+    jobs.advance(HOUR_MS - 60_001)
+    assert jobs.counts() == (2, 2, 0)
+    woken.clear()
+    jobs.advance(1)
+    assert woken
+    assert jobs.counts() == (4, 0, 0)
+    assert [each.state for each in view(jobs).claims] == [ClaimState.LOST]
+    jobs.do(claims.Heartbeat(queue=QUEUE, source="s", epoch=1))
+    with pytest.raises(ClaimLost):
+        read(jobs)
+
+
+def test_a_heartbeat_changes_hold_and_lease(jobs: Host) -> None:
+    now_ms = jobs.clock.now_ms()
+    told = jobs.do(claims.Heartbeat(queue=QUEUE, source="s", epoch=1, lease_s=5, hold_s=60))
+    assert (told.lease_until_ms, told.hold_until_ms) == (now_ms + 5_000, now_ms + 60_000)
+    assert jobs.do(claims.Heartbeat(queue=QUEUE, source="s", epoch=1)).hold_until_ms == now_ms + 60_000
+
+
+def test_an_acknowledgement_deletes_a_prefix_and_tells_what_was_lost(jobs: Host) -> None:
+    for number in (1, 2, 3):
+        claim(jobs, number, 1)
+    jobs.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=2))
+    assert jobs.counts() == (2, 2, 0)
+    for _ in range(2):  # whose answer was lost asks again
+        assert acknowledge(jobs, 3) == claims.Acknowledged(acknowledged=3, lost=[2])
+    assert acknowledge(jobs, 2) == claims.Acknowledged(acknowledged=3, lost=[])
+    assert jobs.counts() == (2, 0, 0)
+    assert view(jobs).claims == []
+    assert sorted(bodies(jobs.receive(10))) == ["b", "d"]
+
+
+def test_a_closed_source_is_forgotten(jobs: Host) -> None:
+    claim(jobs, 1, 2)
+    jobs.do(claims.CloseSource(queue=QUEUE, source="s"))
+    assert jobs.counts() == (4, 0, 0)
+    assert jobs.do(claims.ListSources(queue=QUEUE)) == []
+    assert open_source(jobs).acknowledged == 0
+
+
+def test_sources_with_open_claims_are_listed_first(jobs: Host) -> None:
+    open_source(jobs, "a")
+    claim(jobs, 1, 1)
+    assert [each.source for each in jobs.do(claims.ListSources(queue=QUEUE))] == ["s", "a"]
+    assert view(jobs).ready == 3
+
+
+def test_a_silent_source_is_forgotten_after_two_weeks(tmp_path: Path) -> None:
+    with hosting(tmp_path / "store") as host:
+        host.create(retention_s=1_209_600)
+        open_source(host)
+        host.send("a")
+        claim(host, 1)
+        acknowledge(host, 1)
+        host.advance(limits.SOURCE_SILENCE_S * 1_000 - 1)
+        host.reopen()
+        assert view(host).acknowledged == 1
+        host.advance(1)
+        assert host.do(claims.ListSources(queue=QUEUE)) == []
+
+
+# The queue.
+
+
+def test_claimed_messages_take_no_place_of_the_quota(host: Host) -> None:
+    """150,000 of them, and a receive of the default quota of 120,000 still gets one."""
+    host.create()
+    open_source(host)
+    for _ in range(151):
+        host.send(*("x" for _ in range(1_000)))
+    assert claim_whole(host, 1, 150_000).messages == 150_000
+    assert host.counts() == (1_000, 150_000, 0)
+    received = host.do(commands.Receive(queue=QUEUE))
+    assert len(received.messages) == 1
+    assert not received.over_limit
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_the_quota_counts_leases_alone(host: Host, *, fifo: bool) -> None:
+    host.create(fifo=fifo, in_flight_max=2)
+    open_source(host)
+    for number in range(8):
+        new = message(str(number), group=str(number) if fifo else None, dedup_id=str(number))
+        host.do(commands.Send(queue=QUEUE, messages=(new,)))
+    host.receive(1, timeout_s=0)
+    assert claim(host, 1, 4).messages == 4
+    assert len(host.receive(10)) == 2
+    assert host.counts() == (2, 6, 0)
+    assert host.do(commands.Receive(queue=QUEUE)).over_limit is not fifo
+    assert claim(host, 2, 4).messages == 2
+
+
+def test_a_queue_has_a_limit_of_claimed_messages(tmp_path: Path) -> None:
+    with hosting(tmp_path / "store", options=replace(RESTLESS, claimed_max=3)) as host:
+        host.create()
+        open_source(host)
+        host.send("a", "b", "c", "d", "e")
+        woken: list[int] = []
+        assert claim(host, 1, 2).messages == 2
+        assert claim(host, 2, 9) == claims.Bound(number=2, messages=1, shards=1)
+        assert claim(host, 3, 9).messages == 0
+        host.engine.watch(QUEUE, woken.append)
+        acknowledge(host, 1)
+        assert woken
+        assert claim(host, 3, 9).messages == 2
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("received", [False, True])
+def test_retention_pauses_while_a_message_is_claimed(tmp_path: Path, *, received: bool, restarts: bool) -> None:
+    with hosting(tmp_path / "store") as host:
+        host.create(retention_s=60)
+        host.send("a", "b", "c")
+        if received:
+            host.receive(3, timeout_s=0)
+        open_source(host)
+        claim(host, 1, 2)
+        host.advance(60_000)
+        if restarts:
+            host.crash()
+        host.send("d")
+        settle(host)
+        assert host.counts() == (1, 2, 0)
+        assert bodies(read(host)) == ["a", "b"]
+        host.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))
+        assert host.counts() == (1, 0, 0)
+        assert bodies(host.receive(10)) == ["d"]
+
+
+def test_a_group_stays_blocked_by_a_claimed_message_past_its_retention(tmp_path: Path) -> None:
+    with hosting(tmp_path / "store") as host:
+        host.create(fifo=True, retention_s=60)
+        open_source(host)
+        send_to_group(host, "a1")
+        claim(host, 1, 1)
+        host.advance(60_000)
+        send_to_group(host, "a2")
+        assert host.receive(10) == []
+        host.crash()
+        assert host.receive(10) == []
+        acknowledge(host, 1)
+        assert bodies(host.receive(10)) == ["a2"]
+
+
+def send_to_group(host: Host, *texts: str) -> None:
+    """Send messages whose first letters are their groups."""
+    messages = tuple(message(text, group=text[0], dedup_id=text) for text in texts)
+    host.do(commands.Send(queue=QUEUE, messages=messages))
+
+
+def test_what_comes_back_to_a_group_comes_in_its_order(sliced: Host) -> None:
+    sliced.create(fifo=True)
+    open_source(sliced)
+    send_to_group(sliced, *(f"a{number:02}" for number in range(12)), "b")
+    assert claim_whole(sliced, 1, 100).messages < 13
+    sliced.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))
+    settle(sliced)
+    got = [each.body for _ in range(13) for each in sliced.receive(10, timeout_s=600) if each.body != "b"]
+    assert got == [f"a{number:02}" for number in range(len(got))]
+
+
+def test_a_purge_loses_claims(jobs: Host) -> None:
+    claim(jobs, 1, 2)
+    jobs.do(commands.PurgeQueue(queue=QUEUE))
+    jobs.send("e")
+    settle(jobs)
+    assert jobs.counts() == (1, 0, 0)
+    assert acknowledge(jobs, 1).lost == [1]
+    assert bodies(jobs.receive(10)) == ["e"]
+
+
+def test_the_deletion_of_the_queue_ends_its_sources(jobs: Host) -> None:
+    claim(jobs, 1, 2)
+    jobs.do(commands.DeleteQueue(queue=QUEUE))
+    jobs.create()
+    settle(jobs)
+    assert jobs.do(claims.ListSources(queue=QUEUE)) == []
+    with pytest.raises(SourceNotFound):
+        acknowledge(jobs, 1)
+
+
+def test_receipts_from_before_a_claim_are_superseded(jobs: Host) -> None:
+    (old,) = jobs.receive(1, timeout_s=0)
+    claim(jobs)
+    assert jobs.delete(old.receipt) == [ReceiptState.SUPERSEDED]
+    assert jobs.change(old.receipt, 10).state is ReceiptState.SUPERSEDED
+    host_ends_hold(jobs)
+    assert jobs.delete(old.receipt) == [ReceiptState.SUPERSEDED]
+    assert jobs.counts() == (4, 0, 0)
+
+
+def test_a_message_received_too_often_is_no_claims(host: Host) -> None:
+    host.create(DEAD)
+    host.create(dead_letter_queue=DEAD, receives_max=2)
+    open_source(host)
+    host.send("a", "b")
+    for _ in range(2):
+        (worst,) = host.receive(1, timeout_s=60)
+        host.change(worst.receipt, 0)
+    bound = claim_whole(host)
+    assert bound.messages + host.counts(DEAD)[0] == 2
+    host_ends_hold(host)
+    assert {each.receive_count for each in host.receive(10, timeout_s=0)} <= {2, 3}
+
+
+def test_claims_count_for_the_limit_of_receives(host: Host) -> None:
+    host.create(DEAD)
+    host.create(dead_letter_queue=DEAD, receives_max=1)
+    open_source(host)
+    host.send("a")
+    claim(host)
+    host_ends_hold(host)
+    assert host.receive(1) == []
+    (dead,) = host.receive(1, queue=DEAD)
+    assert dead.receive_count == 2
+
+
+# Eviction.
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+@pytest.mark.parametrize("received", [False, True])
+@pytest.mark.parametrize("victim", ["a", "b", "c"])
+def test_an_evicted_message_is_a_dead_letter(host: Host, victim: str, *, received: bool, fifo: bool) -> None:
+    host.create(DEAD, fifo=fifo)
+    host.create(fifo=fifo, dead_letter_queue=DEAD, receives_max=5)
+    open_source(host)
+    for body in "abc":
+        new = message(body, group="g" if fifo else None, dedup_id=body)
+        host.do(commands.Send(queue=QUEUE, messages=(new,)))
+    if received:
+        host.receive(3, timeout_s=0)
+    claim(host)
+    before = read(host)
+    (gone,) = [each for each in before if each.body == victim]
+    told = host.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=gone.id))
+    assert told.claims[0].messages == 2
+    assert bodies(read(host)) == [each.body for each in before if each is not gone]
+    with pytest.raises(MessageNotClaimed):
+        host.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=gone.id))
+    (dead,) = host.receive(10, queue=DEAD)
+    assert (dead.id, dead.source, dead.receive_count) == (gone.id, QUEUE, gone.receive_count + 1)
+    assert host.counts() == (0, 2, 0)
+    acknowledge(host, 1)
+    assert host.counts() == (0, 0, 0)
+
+
+def test_evicting_needs_a_dead_letter_queue(jobs: Host) -> None:
+    claim(jobs)
+    with pytest.raises(DeadLetterQueueRefused):
+        jobs.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=read(jobs)[0].id))
+    assert len(read(jobs)) == 4
+
+
+def test_dead_letters_can_be_claimed_and_keep_their_retention(tmp_path: Path) -> None:
+    """Their retention counts from their first queue: the claimed ones are spared, the others go."""
+    with hosting(tmp_path / "store") as host:
+        host.create(DEAD, retention_s=120)
+        host.create("000000000000/first", dead_letter_queue=DEAD, receives_max=1)
+        host.send("a", "b", "c", queue="000000000000/first")
+        host.advance(60_000)
+        host.receive(3, queue="000000000000/first", timeout_s=0)
+        host.receive(3, queue="000000000000/first")
+        host.do(claims.OpenSource(queue=DEAD, source="s"))
+        bound = host.do(claims.Claim(queue=DEAD, source="s", epoch=1, number=1, messages_max=2))
+        assert bound.messages == 2
+        host.advance(60_000)
+        settle(host)
+        assert host.counts(DEAD) == (0, 2, 0)
+        page = host.do(claims.ReadClaim(queue=DEAD, source="s", number=1))
+        assert [(each.body, each.receive_count) for each in page.messages] == [("a", 2), ("b", 2)]
+        host.do(claims.CloseSource(queue=DEAD, source="s"))
+        assert host.counts(DEAD) == (0, 0, 0)
+
+
+def test_a_move_task_does_not_touch_claimed_messages(host: Host) -> None:
+    host.create(DEAD)
+    host.create("000000000000/first", dead_letter_queue=DEAD, receives_max=1)
+    host.send("a", "b", queue="000000000000/first")
+    host.receive(2, queue="000000000000/first", timeout_s=0)
+    host.receive(2, queue="000000000000/first")
+    host.do(claims.OpenSource(queue=DEAD, source="s"))
+    host.do(claims.Claim(queue=DEAD, source="s", epoch=1, number=1, messages_max=1))
+    task = host.do(commands.StartMove(source=DEAD))
+    assert task.messages_to_move == 1
+    host.advance(1_000)
+    assert host.counts(DEAD) == (0, 1, 0)
+    assert host.counts("000000000000/first") == (1, 0, 0)
+
+
+# Slices, restarts, accidents.
+
+
+def fill(host: Host, kind: str, count: int) -> None:
+    """Send messages: never received ones, returned ones, or such of groups."""
+    host.create(fifo=kind == "fifo")
+    for start in range(0, count, 100):
+        messages = tuple(
+            message(f"{number}", group=None if kind in {"fresh", "returned"} else f"{number}", dedup_id=f"{number}")
+            for number in range(start, start + 100)
+        )
+        host.do(commands.Send(queue=QUEUE, messages=messages))
+    if kind == "returned":
+        host.receive(count, timeout_s=0)
+
+
+def changes(host: Host) -> int:
+    """Return how many rows were ever written."""
+    return int(host.engine._journal._connection.total_changes())
+
+
+@pytest.mark.parametrize("kind", ["fresh", "returned", "fair", "fifo"])
+@pytest.mark.parametrize("end", ["acknowledge", "release"])
+def test_no_command_handles_more_rows_than_a_slice(sliced: Host, kind: str, end: str) -> None:
+    """Rows, not time: slices are of so many, whatever the claim has."""
+    fill(sliced, kind, 300)
+    open_source(sliced)
+    rows = []
+
+    def count(command: Command | None) -> Any:
+        before = changes(sliced)
+        answer = None
+        if command is None:
+            sliced.advance(5)
+        else:
+            answer = sliced.do(command)
+        rows.append(changes(sliced) - before)
+        return answer
+
+    more = True
+    while more:
+        more = count(claims.Claim(queue=QUEUE, source="s", epoch=1, number=1, messages_max=300)).more
+    messages = view(sliced).claims[0].messages
+    assert messages == 300
+    if end == "acknowledge":
+        count(claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1))
+        assert sliced.counts() == (0, 0, 0)
+    else:
+        count(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))
+    for _ in range(200):
+        count(None)
+    assert sliced.counts() == ((0, 0, 0) if end == "acknowledge" else (300, 0, 0))
+    assert max(rows) <= 3 * SLICES.claim_slice_rows + 10  # a message may have a message, a lease and a turn
+    assert rows[-1] == 0
+
+
+@pytest.mark.parametrize("restart", [Host.reopen, Host.crash])
+@pytest.mark.parametrize("kind", ["fresh", "returned", "fifo"])
+def test_a_claim_goes_on_where_a_restart_cut_it(sliced: Host, kind: str, restart: Callable[[Host], None]) -> None:
+    fill(sliced, kind, 100)
+    open_source(sliced)
+    first = claim(sliced, 1, 100)
+    restart(sliced)
+    assert view(sliced).claims[0].state is (ClaimState.BINDING if first.more else ClaimState.OPEN)
+    messages = claim_whole(sliced, 1, 100).messages
+    assert messages == 100
+    restart(sliced)
+    assert len(read(sliced)) == messages
+    acknowledge(sliced, 1)
+    restart(sliced)
+    assert sliced.counts() == (100 - messages, 0, 0)
+    settle(sliced)
+    assert len(sliced.receive(100)) == 100 - messages
+
+
+def test_whoever_reads_or_goes_on_has_the_claim_whole(sliced: Host) -> None:
+    fill(sliced, "returned", 100)
+    open_source(sliced)
+    assert claim(sliced, 1, 100).more
+    part = len(read(sliced))
+    assert claim(sliced, 1, 100) == claims.Bound(number=1, messages=part, shards=1, again=True)
+    assert claim(sliced, 2, 100).more
+    claim(sliced, 3, 100)
+    assert [each.state for each in view(sliced).claims] == [ClaimState.OPEN, ClaimState.OPEN, ClaimState.BINDING]
+
+
+def test_a_batch_that_is_rolled_back_takes_its_claims_along(jobs: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch is applied again without the command at fault, on memory that was built anew."""
+    claim(jobs, 1, 1)
+
+    class Faulty(commands.Command, frozen=True, kw_only=True):
+        """Fails."""
+
+    def fail(command: Faulty, now_ms: int) -> None:
+        raise RuntimeError
+
+    reload = type(jobs.engine._machine).reload
+
+    def reload_and_fail(machine: Any) -> None:
+        reload(machine)
+        machine.handlers[Faulty] = fail
+
+    monkeypatch.setattr(type(jobs.engine._machine), "reload", reload_and_fail)
+    jobs.engine._machine.handlers[Faulty] = fail
+    bound, failed, acknowledged = jobs.do_together(
+        claims.Claim(queue=QUEUE, source="s", epoch=1, number=2, messages_max=2),
+        Faulty(),
+        claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1),
+    )
+    assert (bound.messages, acknowledged.acknowledged) == (2, 1)
+    assert isinstance(failed, InternalError)
+    assert jobs.counts() == (1, 2, 0)
+    assert bodies(read(jobs, 2)) == ["b", "c"]
