@@ -3,8 +3,10 @@
 import sys
 from pathlib import Path
 
+import fsspec
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from veilmq.events.failures import EventsError
 from veilmq.events.target import open_target
@@ -35,6 +37,21 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EventsError, match=r"cannot be made: .*\."):
         open_target(str(tmp_path / "file" / "events"))
+
+
+def test_a_url_of_fsspec() -> None:
+    target = open_target("memory://bucket/events")
+    target.put("date=1/hour=2", "x.parquet", ROWS)
+    memory = fsspec.filesystem("memory")
+    (path,) = memory.find("/bucket/events")
+    assert path == "/bucket/events/date=1/hour=2/x.parquet"
+    with memory.open(path) as file:
+        assert parquet.read_table(file).num_rows == 1
+
+
+def test_a_url_that_nobody_knows() -> None:
+    with pytest.raises(EventsError, match=r"elsewhere://bucket/events .* cannot be used"):
+        open_target("elsewhere://bucket/events")
 
 
 def test_a_url_that_pyarrow_does_not_know_needs_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
