@@ -1,4 +1,5 @@
-"""What a queue makes of the ``work_types``: each receive with its truth, and the closed receipts that the server writes.
+"""What a queue makes of the ``work_types``: each receive with its truth, and the closed receipts that the server
+writes.
 
 Everything is drawn by Spark from fixed seeds; the number of partitions is fixed, so that the draws are.
 """

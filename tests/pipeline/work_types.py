@@ -1,10 +1,10 @@
 """Forty types of work whose truth is known (``simulated_queue`` plays what a queue makes of them).
 
-Work takes a log-normal time with a sigma of 0.8; its median rises from type to type, from 0.2 s to five minutes. A message
-takes the same time at each attempt. Three receives in a thousand end with the death of the consumer. The queue has a
-timeout of 30 s and five receives; one receive in a hundred has 120 s instead, and another 480 s, by way of exploration. A
-consumer that is late finishes all the same and deletes with a receipt that is superseded by then, which the server logs
-and does not honour.
+Work takes a log-normal time with a sigma of 0.8; its median rises from type to type, from 0.2 s to five minutes. A
+message takes the same time at each attempt. Three receives in a thousand end with the death of the consumer. The
+queue has a timeout of 30 s and five receives; one receive in a hundred has 120 s instead, and another 480 s, by way
+of exploration. A consumer that is late finishes all the same and deletes with a receipt that is superseded by then,
+which the server logs and does not honour.
 
 Some types are otherwise: ``GIVING_UP`` stop at the deadline (no late deletes), and nobody explores for them;
 ``EXPLORED`` stop too, but one receive in five is longer; ``RARE`` have 200 messages each.
@@ -13,6 +13,7 @@ Some types are otherwise: ``GIVING_UP`` stop at the deadline (no late deletes), 
 import math
 
 import numpy as np
+
 from veilmq.pipeline.cost import Load, Prices, best_s, cost
 from veilmq.pipeline.survival import Tail
 from veilmq.pipeline.tallies import EDGES_S, Array

@@ -10,6 +10,7 @@ First receipts only: slow messages come back more often, and would be counted mo
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import NormalDist
 
 import numpy as np
 
@@ -18,10 +19,11 @@ from veilmq.pipeline.tallies import EDGES_S, MIDDLES_S, Array, Tally
 
 Z_95 = 1.96
 
-TAIL_FROM = 300
-TAIL_TO = 30
+TAIL_FROM = 500
+TAIL_TO = 50
 
 _LN_RATIO = math.log(RATIO)
+_NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +109,20 @@ def _bounds(survival: Array, deaths: Array, at_risk: Array) -> tuple[Array, Arra
 
 
 def _drawn_on(survival: Array, at_risk: Array) -> Array:
-    """Return ``survival`` with its last receipts replaced by a Weibull tail: a line of ln(-ln S) over ln t.
+    """Return ``survival`` with its last receipts replaced by a log-normal tail.
 
-    The best timeout lies where one receipt in thousands is left, and what is seen there is luck. The line goes
-    through the points where ``TAIL_FROM`` and ``TAIL_TO`` receipts are left; where there are none, the curve stays.
+    The best timeout lies where one receipt in thousands is left, and what is seen there is luck. Working times are mostly
+    near log-normal, a straight line of normal quantiles over ln t; it goes through the points where ``TAIL_FROM`` and
+    ``TAIL_TO`` receipts are left. Where there are no such points, the curve stays.
     """
     first, last = (int(np.searchsorted(-at_risk, -least)) for least in (TAIL_FROM, TAIL_TO))
-    top, low = float(survival[min(first, survival.size - 1)]), float(survival[min(last, survival.size - 1)])
-    if last >= survival.size or not 0.0 < low < top < 1.0:
+    high, low = float(survival[first]), float(survival[last])
+    if not 0.0 < low < high < 1.0:
         return survival
-    steps = np.arange(survival.size) - last
-    shape = (math.log(-math.log(low)) - math.log(-math.log(top))) / (last - first)
-    drawn = np.exp(np.log(low) * np.exp(shape * np.maximum(steps, 0)))
-    return np.where(steps > 0, drawn, survival)
+    slope = (_NORMAL.inv_cdf(high) - _NORMAL.inv_cdf(low)) / (last - first)
+    steps = np.arange(survival.size - last)
+    drawn = [_NORMAL.cdf(_NORMAL.inv_cdf(low) - slope * step) for step in steps]
+    return np.concatenate([survival[:last], drawn])
 
 
 def _last_positive(values: Array) -> float:

@@ -1,0 +1,283 @@
+"""Tuning against a truth that is known: forty types of work, played by Spark, and what the statistics make of them.
+
+The table is printed (`make prove-tune` shows it). `PROVE=whole` takes more messages, and shows up to ten million
+receipts that the cost of counting grows with the rows while what is shuffled does not.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from tests.pipeline import simulated_queue, work_types
+from veilmq.core.events import Outcome
+from veilmq.pipeline.cell_store import CellStore
+from veilmq.pipeline.classes import classes_of, cost_of_classes
+from veilmq.pipeline.closed_receipts import SCHEMA
+from veilmq.pipeline.cost import Load, Prices
+from veilmq.pipeline.finding import Finding
+from veilmq.pipeline.histograms import cells
+from veilmq.pipeline.recommendation import Recommendation
+from veilmq.pipeline.route_table import findings_of
+from veilmq.pipeline.tune import known, tune
+from veilmq.pipeline.tune_options import TuneOptions
+
+WHOLE = os.environ.get("PROVE") == "whole"
+MESSAGES = 1_200_000 if WHOLE else 400_000
+PRICES = Prices()
+KEPT_FOR_LONG = TuneOptions(prices=PRICES, half_life_days=1e6, receives_max=work_types.RECEIVES_MAX)
+IDENTIFIABLE_MIN = 25
+ROWS_PER_MESSAGE = 3.9
+
+ROWS = (100_000, 1_000_000, 10_000_000) if WHOLE else (30_000, 300_000)
+MANY = 2_000_000
+SHUFFLE_GROWTH_MAX = {False: 5.0, True: 2.0}
+"""What ten times the rows may shuffle more, below ``MANY`` rows and above, where most cells are reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What happened to one type in truth, and what is recommended for it."""
+
+    number: int
+    advice: Recommendation
+    finding: Finding
+    first_receipts: int
+    duplicates: int
+    recoveries: int
+    mean_s: float
+    longest_s: float
+    p99_of_deleted_s: float
+
+    @property
+    def is_identifiable(self) -> bool:
+        """Whether the p99 can be known, as the truth decides."""
+        return work_types.is_identifiable(self.number, self.first_receipts)
+
+    def load(self, *, weight: float) -> Load:
+        """Return the load as it is estimated."""
+        return self.finding.load(receives_max=work_types.RECEIVES_MAX, weight=weight)
+
+    def cost(self, timeout_s: float) -> float:
+        """Return what a timeout truly costs for each message."""
+        return work_types.true_cost(self.number, min(max(timeout_s, 1.0), 43_200.0), prices=PRICES)
+
+    @property
+    def best(self) -> tuple[int, float]:
+        """The best timeout and what it costs, in truth."""
+        return work_types.true_best(self.number, prices=PRICES)
+
+
+@pytest.fixture(scope="module")
+def seen(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[Seen]:
+    """Play the queue, tune it, and put truth and advice side by side."""
+    folder = tmp_path_factory.mktemp("tune")
+    receives = simulated_queue.attempts(spark, MESSAGES)
+    events, state = str(folder / "events"), str(folder / "state")
+    simulated_queue.closed(receives).write.partitionBy("date", "hour").parquet(events)
+    tuned = tune(spark, events=events, state=state, options=KEPT_FOR_LONG)
+    advice = {each.key: each for each in tuned.recommendations}
+    naive = naive_of(spark.read.parquet(events))
+    found = findings_of(known(CellStore(spark, state).cells(), KEPT_FOR_LONG), options=KEPT_FOR_LONG)
+    return [
+        Seen(row.type, advice[key], found[key], row.first, row.duplicates, row.recoveries, *naive[row.type])
+        for row in truth_of(receives).collect()
+        for key in [work_types.name_of(row.type)]
+    ]
+
+
+def truth_of(receives: DataFrame) -> DataFrame:
+    """Return what became of the first receives of each type."""
+    missed = ~fn.col("in_time")
+    finished = ~fn.col("crashed") & ~fn.col("stopped")
+    return (
+        receives.where("number = 1")
+        .groupBy("type")
+        .agg(
+            fn.count(fn.lit(1)).alias("first"),
+            fn.count_if(missed & finished).alias("duplicates"),
+            fn.count_if(missed & ~finished).alias("recoveries"),
+        )
+        .orderBy("type")
+    )
+
+
+def naive_of(events: DataFrame) -> dict[int, tuple[float, float, float]]:
+    """Return mean, maximum and p99 in seconds of what each type's deletes in time show."""
+    deleted = events.where(fn.col("outcome") == Outcome.DELETED.value).groupBy("key")
+    held_s = fn.col("held_ms") / 1000
+    found = deleted.agg(fn.avg(held_s), fn.max(held_s), fn.percentile_approx(held_s, 0.99, 10_000))
+    return {int(key.removeprefix("type-")): (mean, longest, p99) for key, mean, longest, p99 in found.collect()}
+
+
+def test_the_p99_is_near_the_truth_wherever_it_is_identifiable(seen: list[Seen]) -> None:
+    """Within 10 % for at least 25 types; where the truth says that it cannot be known, the estimate says so, too."""
+    sys.stdout.write(f"\n{table(seen)}\n")
+    known = [each for each in seen if each.is_identifiable]
+    assert len(known) >= IDENTIFIABLE_MIN
+    for each in known:
+        assert each.advice.quantile.point_s == pytest.approx(work_types.p99_s(each.number), rel=0.10), each.number
+    for each in seen:
+        if not each.is_identifiable:
+            assert each.advice.quantile.point_s is None, each.number
+            assert each.advice.quantile.why_not.startswith("not identifiable: "), each.number
+
+
+def test_duplicates_and_recoveries_are_told_apart(seen: list[Seen]) -> None:
+    """Each type's rates are those that truly happened, within 10 %; crashes are found among those that gave up."""
+    for each in seen:
+        rates = each.advice.rates
+        if each.number not in work_types.RARE:
+            assert rates.duplicate * each.first_receipts == pytest.approx(each.duplicates, rel=0.10), each.number
+            assert rates.recovery * each.first_receipts == pytest.approx(each.recoveries, rel=0.10), each.number
+    crashes = sum(each.advice.rates.crash * each.first_receipts for each in seen)
+    assert crashes / sum(each.first_receipts for each in seen) == pytest.approx(work_types.CRASH_RATE, rel=0.10)
+
+
+def test_the_chosen_timeouts_cost_little_more_than_the_best(seen: list[Seen]) -> None:
+    """All together within 15 % of the true optimum, each identifiable type too; every naive advice costs more."""
+    chosen = [each for each in seen if each.advice.recommended_s is not None and each.number not in work_types.RARE]
+    assert len(chosen) >= work_types.TYPES - len(work_types.RARE) - len(work_types.GIVING_UP)
+    weights = [each.first_receipts for each in chosen]
+
+    def total(costs: Iterator[float]) -> float:
+        return sum(weight * cost for weight, cost in zip(weights, costs, strict=True))
+
+    best = total(each.best[1] for each in chosen)
+    ours = total(each.cost(each.advice.recommended_s or 0) for each in chosen)
+    assert ours <= 1.15 * best
+    for each in chosen:
+        assert each.cost(each.advice.recommended_s or 0) <= 1.15 * each.best[1], each.number
+    for naive in (
+        total(each.cost(each.mean_s) for each in chosen),
+        total(each.cost(each.longest_s) for each in chosen),
+        total(each.cost(30.0) for each in chosen),
+        total(each.cost(each.p99_of_deleted_s) for each in chosen),
+    ):
+        assert naive > 10 * ours
+
+
+def test_a_few_classes_cost_little_more_than_the_best_classes(seen: list[Seen]) -> None:
+    """The routing table of the estimates costs in truth at most 15 % more than that of the truth itself."""
+    chosen = [each for each in seen if each.advice.recommended_s is not None and each.number not in work_types.RARE]
+    total = sum(each.first_receipts for each in chosen)
+    truth = [work_types.true_load(each.number, weight=each.first_receipts / total) for each in chosen]
+    estimates = [each.load(weight=each.first_receipts / total) for each in chosen]
+    for count in (1, 2, 4, 8):
+        best = classes_of(truth, count, prices=PRICES)
+        ours = classes_of(estimates, count, prices=PRICES)
+        costs = cost_of_classes(truth, ours.members, ours.timeouts_s, prices=PRICES)
+        sys.stdout.write(f"\n{count} classes: {ours.timeouts_s} s, truly {costs:.3f} a message (best {best.cost:.3f})")
+        assert costs <= 1.15 * best.cost
+
+
+def test_what_is_shuffled_does_not_grow_with_the_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """Counting takes time for each row and shuffles cells, of which there are only so many.
+
+    More rows reach more of the cells that there are, so what is shuffled grows a little until all are reached. It is
+    never more than all cells from each task, and all runs have the same number of tasks.
+    """
+    found = [counted(spark, rows, tmp_path / str(rows)) for rows in ROWS]
+    for each in found:
+        sys.stdout.write(
+            f"\n{each.rows:>12,} closed receipts: {each.seconds:.1f} s, {1e6 * each.seconds / each.rows:.1f} µs each; "
+            f"{each.cells:,} cells, shuffled {each.shuffled_records:,} records, {each.shuffled_bytes:,} bytes"
+        )
+    for less, more in pairwise(found):
+        growth = more.rows / less.rows
+        assert more.shuffled_bytes < SHUFFLE_GROWTH_MAX[more.rows > MANY] * less.shuffled_bytes
+        assert more.seconds < 1.5 * growth * less.seconds
+    for each in found:
+        assert each.shuffled_records <= simulated_queue.PARTITIONS * each.cells
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """What it took to count so many closed receipts into cells."""
+
+    rows: int
+    seconds: float
+    cells: int
+    shuffled_bytes: int
+    shuffled_records: int
+
+
+def counted(spark: SparkSession, rows: int, folder: Path) -> Counting:
+    """Play about ``rows`` closed receipts into a folder, and count them."""
+    events = str(folder)
+    messages = round(rows / ROWS_PER_MESSAGE)
+    simulated_queue.closed(simulated_queue.attempts(spark, messages)).drop("date", "hour").write.parquet(events)
+    with a_task_for_each_file(spark):
+        receipts = spark.read.schema(SCHEMA).parquet(events)
+        group = f"counting {rows}"
+        spark.sparkContext.setJobGroup(group, group)
+        begin = time.perf_counter()
+        found = cells(receipts).count()
+        took = time.perf_counter() - begin
+        spark.sparkContext.setJobGroup("", "")
+    return Counting(receipts.count(), took, found, *shuffled(spark, group))
+
+
+@contextmanager
+def a_task_for_each_file(spark: SparkSession) -> Iterator[None]:
+    """Read each file by one task, however small it is, so that runs of all sizes can be compared."""
+    settings = {
+        "spark.sql.files.openCostInBytes": "0",
+        "spark.sql.files.maxPartitionBytes": "1g",
+        "spark.sql.files.minPartitionNum": str(simulated_queue.PARTITIONS),
+    }
+    before = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            spark.conf.unset(name) if old is None else spark.conf.set(name, old)
+
+
+def shuffled(spark: SparkSession, group: str) -> tuple[int, int]:
+    """Return how many bytes and records the jobs of a group have shuffled, as Spark's own metrics say."""
+    context: Any = spark.sparkContext
+    tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
+    stages = {stage for job in tracker.getJobIdsForGroup(group) for stage in tracker.getJobInfo(job).stageIds}
+    ran = [store.lastStageAttempt(stage) for stage in sorted(stages) if tracker.getStageInfo(stage) is not None]
+    return sum(each.shuffleWriteBytes() for each in ran), sum(each.shuffleWriteRecords() for each in ran)
+
+
+HEADING = (
+    f"type {'p99 s':>9} {'estimated':>12} {'duplicate':>9} {'recov.':>7} {'crash':>6} {'del. p99':>9} "
+    f"{'timeout s':>12} {'chosen':>8} {'mean':>9} {'maximum':>9} {'30 s':>9} {'del. p99':>9}"
+)
+
+
+def table(seen: list[Seen]) -> str:
+    """Return truth, advice and naive advice side by side; costs are true ones, for each message."""
+    lines = [
+        "true p99 and its estimate (in brackets: late deletes alone), rates, p99 of what was deleted in time, timeout",
+        "chosen/best; then what timeouts truly cost, as multiples of the best: the chosen one, and what is naive",
+        HEADING,
+    ]
+    for each in seen:
+        advice, quantile = each.advice, each.advice.quantile
+        late = "no" if quantile.late_s is None else f"({quantile.late_s:.2f})"
+        point = late if quantile.point_s is None else f"{quantile.point_s:.2f}"
+        timeout_s, best = each.best
+        ours = "none" if advice.recommended_s is None else f"{each.cost(advice.recommended_s) / best:.2f}"
+        lines.append(
+            f"{each.number:4} {work_types.p99_s(each.number):9.2f} {point:>12} "
+            f"{advice.rates.duplicate:9.4f} {advice.rates.recovery:7.4f} {advice.rates.crash:6.4f} "
+            f"{each.p99_of_deleted_s:9.2f} {advice.recommended_s or '-':>6}/{timeout_s:<5} {ours:>8} "
+            f"{each.cost(each.mean_s) / best:9.1f} {each.cost(each.longest_s) / best:9.1f} "
+            f"{each.cost(30.0) / best:9.1f} {each.cost(each.p99_of_deleted_s) / best:9.1f}"
+        )
+    return "\n".join(lines)
