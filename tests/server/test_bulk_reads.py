@@ -57,13 +57,18 @@ class Bench:
     def __init__(self) -> None:
         """Made in the event loop."""
         self.engine = ScriptedEngine()
-        self.reads = BulkReads(self.engine)
+        self.reads = BulkReads(self.engine, aside=self._aside)
         self.log: list[str] = []
         self.heard: list[Any] = []
+        self.made_aside = 0
 
     def read(self) -> Any:
         """Begin a read."""
         return self.reads.ask(BulkRead(first=FIRST, writer=lambda: Writer(self.log)), 0, self.heard.append)
+
+    async def _aside(self, make: Callable[[], Any]) -> Any:
+        self.made_aside += 1
+        return make()
 
     async def asked(self) -> ReadClaim:
         """Return what the engine is asked, and that it is one thing."""
@@ -114,6 +119,17 @@ def test_an_answer_ends_with_the_page_that_fills_it() -> None:
         await bench.answer(page("x" * (limits.CLAIM_READ_BYTES - 1), cursor="2"))
         await bench.answer(page("yy", cursor="3"))
         assert [(len(got.body), got.cursor) for got in bench.heard] == [(limits.CLAIM_READ_BYTES + 2, "3")]
+
+    run(story)
+
+
+def test_a_writer_is_made_aside() -> None:
+    """Its import may take long."""
+
+    async def story(bench: Bench) -> None:
+        bench.read()
+        await bench.asked()
+        assert bench.made_aside == 1
 
     run(story)
 

@@ -11,7 +11,7 @@ beyond ``READS_AT_ONCE`` wait, and hold nothing.
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -29,13 +29,16 @@ PAGE_MESSAGES = 1_000
 PIECE_MESSAGES = 500
 PIECE_CHARACTERS = 262_144
 
+Aside = Callable[[Callable[[], Writer]], Awaitable[Writer]]
+
 
 class BulkReads:
     """All bulk reads of a server; belongs to the running event loop."""
 
-    def __init__(self, engine: Engine) -> None:
-        """Read from ``engine``."""
+    def __init__(self, engine: Engine, *, aside: Aside = asyncio.to_thread) -> None:
+        """Read from ``engine``; ``aside`` calls what may take long, where it keeps nobody waiting."""
         self._engine = engine
+        self._aside = aside
         self._inside = asyncio.Semaphore(READS_AT_ONCE)
         self._asking = asyncio.Lock()
         self._writing = asyncio.Lock()
@@ -56,7 +59,8 @@ class BulkReads:
         answer(result)
 
     async def _gather(self, command: BulkRead) -> Gathered:
-        writer, ask = command.writer(), replace(command.first, messages_max=PAGE_MESSAGES)
+        writer = await self._aside(command.writer)
+        ask = replace(command.first, messages_max=PAGE_MESSAGES)
         while True:
             async with self._asking:
                 page: ClaimPage = await execute(self._engine, ask)

@@ -90,7 +90,6 @@ def test_long_bodies_are_written_early() -> None:
 
 def test_a_server_without_pyarrow_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """And goes on to speak JSON."""
-    monkeypatch.delitem(sys.modules, "veilmq.wire.v1.arrow")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     error = refusal("GET", f"/v1/claims/{QUEUE}/read?source=s&number=1&format=arrow")
     assert "pip install 'veilmq[arrow]'" in error.message
@@ -100,7 +99,12 @@ def test_a_server_without_pyarrow_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     assert isinstance(command.writer(), JsonWriter)
 
 
-def test_a_defect_is_not_called_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pyarrow_is_not_imported_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Understanding a request is quick; whoever makes the writer bears the import."""
     monkeypatch.setitem(sys.modules, "veilmq.wire.v1.arrow", None)
+    command = get("read", "source=s&number=1&format=arrow").command
+    assert isinstance(command, BulkRead)
     with pytest.raises(ModuleNotFoundError):
-        get("read", "source=s&number=1&format=arrow")
+        command.writer()
+    monkeypatch.undo()
+    assert isinstance(command.writer(), ArrowWriter)

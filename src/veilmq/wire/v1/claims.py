@@ -6,6 +6,7 @@ unknown is refused here, so that an engine may rely on it.
 
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -161,14 +162,16 @@ def _json(queue: str) -> Callable[[], reads.Writer]:
 
 
 def _arrow(queue: str) -> Callable[[], reads.Writer]:
-    """Return the maker of Arrow; pyarrow is imported by the first read that wants it."""
-    try:
-        from veilmq.wire.v1.arrow import ArrowWriter  # noqa: PLC0415 (pyarrow is an extra)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "pyarrow":
-            raise
-        raise SqsError(ARROW_MISSING, _NO_ARROW) from None
-    return partial(ArrowWriter, queue)
+    if find_spec("pyarrow") is None:
+        raise SqsError(ARROW_MISSING, _NO_ARROW)
+    return partial(_arrow_writer, queue)
+
+
+def _arrow_writer(queue: str) -> reads.Writer:
+    """Return a writer; the first one imports pyarrow, which is an extra and takes its time."""
+    from veilmq.wire.v1.arrow import ArrowWriter  # noqa: PLC0415
+
+    return ArrowWriter(queue)
 
 
 _WRITERS: dict[str, Callable[[str], Callable[[], reads.Writer]]] = {"arrow": _arrow, "json": _json}

@@ -35,7 +35,10 @@ class Writer(Protocol):
 
 
 class BulkRead(Command, frozen=True, kw_only=True):
-    """Read as much of a claim as one answer holds, from ``first`` on. Answers ``Gathered``, or as ``ReadClaim``."""
+    """Read as much of a claim as one answer holds, from ``first`` on. Answers ``Gathered``, or as ``ReadClaim``.
+
+    ``writer`` makes one; it may have to import what it needs, and then takes long.
+    """
 
     first: ReadClaim
     writer: Callable[[], Writer]
