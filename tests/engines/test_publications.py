@@ -287,6 +287,15 @@ def test_a_later_publication_waits_for_a_slow_one_of_its_writer(ready: Host) -> 
     assert received(ready) == [each.body for each in many(20, "slow") + many(5, "fast")]
 
 
+def test_deciding_on_many_attempts_is_a_command_of_its_own(ready: Host) -> None:
+    attempts = tuple((f"a{number}", 1) for number in range(150))
+    for name, _ in attempts:
+        stage(ready, message(name), attempt=name)
+    assert publish(ready, *attempts).more
+    assert publish_all(ready, *attempts).again
+    assert received(ready) == [name for name, _ in attempts]
+
+
 # As if sent then.
 
 

@@ -51,8 +51,9 @@ CLAIM_SLICE_ROWS = 2_000  # rows of claims that one command deletes; fewer are g
 SOURCE_SILENCE_S = 1_209_600  # after that a source without open claims is forgotten
 CLAIM_READ_BYTES = 4 * 1_048_576  # an answer with messages of a claim ends with the page that brings it there
 STAGE_MESSAGES_MAX = 5_000  # of one call
+STAGE_BYTES_MAX = 4 * 1_048_576  # of the messages of one call
 PUBLISH_PER_S = Range(minimum=1, maximum=1_000_000, default=1_000_000)  # messages of one publication
-PUBLISH_ATTEMPTS_MAX = 2_000  # of one call
+PUBLISH_ATTEMPTS_MAX = 1_000  # of one call
 WRITER_SILENCE_S = 1_209_600  # after that a writer is forgotten, with what it has staged
 WRITERS_LISTED_MAX = 1_000
 PURGE_PAUSE_S = 60

@@ -15,13 +15,14 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from veilmq.client.publications import Publications
+from veilmq.core import limits
 from veilmq.core.publications import Published
 from veilmq.spark import sink_columns
 from veilmq.spark.connection import Connection
 from veilmq.spark.options import OptionWrong
 from veilmq.spark.patience import patiently
 from veilmq.spark.sink_options import SinkOptions
-from veilmq.spark.sink_partition import PartitionWriter, Written, client
+from veilmq.spark.sink_partition import PartitionWriter, SinkFailed, Written, client
 
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
@@ -146,6 +147,11 @@ def _publish(options: SinkOptions, written: list[Written]) -> None:
         _log.warning("%d messages were too long; they are in %s", sum(n for _, n in dead), options.dead_letter_queue)
         _publish_to(options.dead_letters, options, writer, batch, dead, rate=None)
     attempts = [(each.attempt, each.messages) for each in written if each.messages]
+    if len(attempts) > limits.PUBLISH_ATTEMPTS_MAX:
+        raise SinkFailed(
+            f"{len(attempts):,} partitions with rows are too many for one publication; write with "
+            f"coalesce({limits.PUBLISH_ATTEMPTS_MAX}) or fewer."
+        )
     published = _publish_to(options.connection, options, writer, batch, attempts, rate=options.messages_per_s_max)
     if published.again:
         _log.warning("batch %d of %s had been sent before; nothing was sent twice", batch, writer)

@@ -118,6 +118,8 @@ def test_the_messages_of_stage_are_checked(body: bytes) -> None:
 def test_numbers_are_bounded() -> None:
     many = {"messages": [{"body": "x"}] * (limits.STAGE_MESSAGES_MAX + 1)}
     assert "messages" in refused(ask, "POST", "stage", json.dumps(many).encode(), query=STAGE)
+    long = {"messages": [{"body": "x" * (limits.STAGE_BYTES_MAX // 2 + 1)}] * 2}
+    assert "too many for one call" in refused(ask, "POST", "stage", json.dumps(long).encode(), query=STAGE)
     attempts = [["a", 1]] * (limits.PUBLISH_ATTEMPTS_MAX + 1)
     assert "attempts" in refused(post, "publish", writer="w", batch=0, attempts=attempts)
     assert "messages_per_s_max" in refused(post, "publish", writer="w", batch=0, attempts=[], messages_per_s_max=0)

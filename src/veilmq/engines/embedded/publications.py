@@ -31,9 +31,10 @@ from veilmq.engines.embedded.space import Space
 
 _SLICE_MESSAGES = staging.PIECE_MESSAGES
 _SLICE_BYTES = staging.PIECE_BYTES
-_SLICE_DROPPED_PIECES = 50
+_SLICE_DROPPED_PIECES = 16
 _SLICE_DROPPED_STAGES = 500
 _SLICE_WRITERS = 100
+_DECIDED_WITH_SLICE = 100  # stages; deciding on more of them is work enough for one command
 _SEEN_MS = 3_600 * SECOND_MS  # how stale the note may be of when a writer was heard of
 _SILENCE_MS = WRITER_SILENCE_S * SECOND_MS
 _FIRST_BATCH = 0
@@ -128,6 +129,8 @@ class Publications:
                 messages_per_s_max=command.messages_per_s_max,
             )
             self._hand_over(publication, (_FIRST_BATCH, command.batch))
+            if len(stages) > _DECIDED_WITH_SLICE:
+                return self._told(queue, writer, command.batch, now_ms, again=False)
         entering = self._decided.entering(writer.number)
         if entering is not None and entering.due_ms(now_ms) <= now_ms:
             self._advance(entering, now_ms)

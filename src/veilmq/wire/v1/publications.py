@@ -12,7 +12,7 @@ from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.reply import Reply
 from veilmq.wire.v1.call import ApiCall
-from veilmq.wire.v1.errors import ARROW_MISSING, json_reply
+from veilmq.wire.v1.errors import ARROW_MISSING, INVALID_REQUEST, json_reply
 from veilmq.wire.v1.outgoing import Outgoing, OutgoingRow
 from veilmq.wire.v1.request import ApiRequest, from_json, from_query
 
@@ -60,6 +60,12 @@ def stage(request: ApiRequest, context: RequestContext) -> ApiCall:
     fields = asdict(from_query(request.query, StageFields))
     outgoing = Outgoing(queue=request.queue, caller=context.caller)
     messages = _read(request, outgoing)
+    size_bytes = sum([message.size_bytes for message in messages])
+    if size_bytes > limits.STAGE_BYTES_MAX:
+        raise SqsError(
+            INVALID_REQUEST,
+            f"{size_bytes:,} bytes of messages are too many for one call; send {limits.STAGE_BYTES_MAX:,} at the most.",
+        )
     return ApiCall(publications.Stage(queue=request.queue, messages=messages, **fields))
 
 
