@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 
 from veilmq.client.port import QueueClient
-from veilmq.pipeline.recommendation import QueueFacts, Recommendation
+from veilmq.client.status import QueueStatus
+from veilmq.pipeline.recommendation import QueueFacts, Recommendation, facts_for, plain_name
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,14 +28,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def facts_of(client: QueueClient, queues: Iterable[str]) -> dict[str, QueueFacts]:
-    """Ask each of ``queues`` what it is set to."""
-    facts = {}
-    for queue in queues:
-        settings = client.show(queue).settings
-        facts[queue] = QueueFacts(
-            visibility_timeout_s=settings.visibility_timeout_s, receives_max=settings.receives_max
-        )
-    return facts
+    """Ask each of ``queues`` what it is set to; the answers are by plain names."""
+    return {queue: _facts(client.show(queue)) for queue in queues}
 
 
 def apply(
@@ -43,19 +38,31 @@ def apply(
     """Set the recommended timeouts of whole queues; return what was changed, and append it to ``record`` (JSON lines).
 
     With ``explore`` a queue about which nothing can be said, because nothing was seen for long enough, gets the longer
-    timeout that would show more.
+    timeout that would show more. Queues of other accounts, and those that are gone, are passed over.
     """
     changes = []
+    present = frozenset(client.list_queues())
     for each in found:
         wanted_s = _wanted_s(each, explore=explore)
-        if each.key is not None or wanted_s is None:
+        name = plain_name(each.queue)
+        if each.key is not None or wanted_s is None or name not in present:
             continue
-        if client.show(each.queue).settings.visibility_timeout_s != each.current_s:
+        facts = facts_for({name: _facts(client.show(name))}, each.queue)
+        if facts is None or facts.visibility_timeout_s != each.current_s:
             continue
-        client.set(each.queue, {"visibility_timeout_s": wanted_s})
+        client.set(name, {"visibility_timeout_s": wanted_s})
         changes.append(_change(each, wanted_s, at_ms))
         _append(record, changes[-1])
     return changes
+
+
+def _facts(status: QueueStatus) -> QueueFacts:
+    """Return what a queue is set to; its URL ends in its full name."""
+    return QueueFacts(
+        visibility_timeout_s=status.settings.visibility_timeout_s,
+        receives_max=status.settings.receives_max,
+        full_name="/".join(status.url.split("/")[-2:]),
+    )
 
 
 def _wanted_s(each: Recommendation, *, explore: bool) -> int | None:

@@ -1,5 +1,6 @@
 """Recommendations: what the statistics say about one queue or one routing key, with the reason."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -23,10 +24,25 @@ class Confidence(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFacts:
-    """What the queue itself says: its timeout, and how often a message is received (0: as often as it takes)."""
+    """What the queue itself says: its timeout, and how often a message is received (0: as often as it takes).
+
+    ``full_name`` is that of the event log, ``account/name``; empty when it does not matter.
+    """
 
     visibility_timeout_s: int
     receives_max: int = 0
+    full_name: str = ""
+
+
+def plain_name(queue: str) -> str:
+    """Return the name of ``queue`` without its account."""
+    return queue.rpartition("/")[2]
+
+
+def facts_for(facts: Mapping[str, QueueFacts], queue: str) -> QueueFacts | None:
+    """Return what ``facts``, by plain names, has about ``queue``, and not about one of the same name elsewhere."""
+    found = facts.get(plain_name(queue))
+    return found if found is not None and found.full_name in {"", queue} else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

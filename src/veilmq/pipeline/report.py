@@ -22,7 +22,7 @@ from veilmq.pipeline.crashes import without_crashes
 from veilmq.pipeline.durations import seconds, share
 from veilmq.pipeline.finding import finding_of
 from veilmq.pipeline.histograms import days
-from veilmq.pipeline.recommendation import QueueFacts, Recommendation
+from veilmq.pipeline.recommendation import QueueFacts, Recommendation, facts_for, plain_name
 from veilmq.pipeline.survival import curve_of
 from veilmq.pipeline.tallies import EDGES_S, KeyTally
 from veilmq.pipeline.tune import DEFAULTS, known
@@ -39,6 +39,7 @@ HOURS_MAX = 24 * 14
 class Section:
     """One queue of the report: what is recommended, for it and for its keys, and its charts."""
 
+    name: str
     whole: Recommendation
     keys: tuple[Recommendation, ...]
     keys_left_out: int
@@ -67,7 +68,7 @@ def report(
     by_hour = _by_queue(store.waits().toPandas())
     found = known(store.cells(), options)
     sections = [
-        _section(queue, list(keys), by_day.get(queue), by_hour.get(queue), (facts or {}).get(queue), options)
+        _section(queue, list(keys), by_day.get(queue), by_hour.get(queue), facts_for(facts or {}, queue), options)
         for queue, keys in groupby(found, key=lambda each: each.queue)
     ]
     page = _template().render(title=title, at=_instant(at_ms), sections=sections, options=options)
@@ -88,6 +89,7 @@ def _section(
     load = finding.load(receives_max=receives_max_of(facts, options))
     frequent = sorted(settled, key=lambda each: -each.first.receipts)[:KEY_CURVES_MAX]
     return Section(
+        name=plain_name(queue),
         whole=whole,
         keys=tuple(sorted(shown, key=lambda each: each.key or "")) if len(each_key) > 1 else (),
         keys_left_out=len(each_key) - len(shown),

@@ -18,7 +18,7 @@ from veilmq.pipeline.cost import Load
 from veilmq.pipeline.crashes import without_crashes
 from veilmq.pipeline.failures import PipelineFailed
 from veilmq.pipeline.finding import Finding, finding_of
-from veilmq.pipeline.recommendation import QueueFacts
+from veilmq.pipeline.recommendation import QueueFacts, plain_name
 from veilmq.pipeline.tallies import KeyTally
 from veilmq.pipeline.tune import DEFAULTS, known
 from veilmq.pipeline.tune_options import TuneOptions
@@ -59,7 +59,7 @@ def route_table(
     names the queue of each class: ``{queue}`` and ``{class}`` are put in. Raises ``PipelineFailed`` if nothing is
     known.
     """
-    tallies = [each for each in known(CellStore(spark, state).cells(), options) if each.queue == queue]
+    tallies = _of_queue(known(CellStore(spark, state).cells(), options), queue)
     found = findings_of(tallies, options=options)
     made = routed(found, receives_max=receives_max_of(facts, options), classes=classes, options=options)
     if made is None:
@@ -72,6 +72,15 @@ def route_table(
     return Routed(
         table=table if path is None else _written(path, table), cost=made.cost, cost_by_count=made.cost_by_count
     )
+
+
+def _of_queue(tallies: list[KeyTally], queue: str) -> list[KeyTally]:
+    """Return the tallies of ``queue``, which is named with its account or without."""
+    found = [each for each in tallies if queue in {each.queue, plain_name(each.queue)}]
+    names = sorted({each.queue for each in found})
+    if len(names) > 1:
+        raise PipelineFailed(f"several accounts have a queue {queue}: name one of {', '.join(names)}")
+    return found
 
 
 def findings_of(tallies: list[KeyTally], *, options: TuneOptions) -> dict[str, Finding]:
@@ -135,7 +144,7 @@ def _renewing(found: Mapping[str, Finding]) -> dict[str, int]:
 
 def _named(classes: Iterable[TimeoutClass], queue: str, pattern: str) -> tuple[TimeoutClass, ...]:
     """Return the classes with the names of their queues; those of a FIFO queue are FIFO queues."""
-    stem, ending = queue.removesuffix(FIFO), FIFO if queue.endswith(FIFO) else ""
+    stem, ending = plain_name(queue).removesuffix(FIFO), FIFO if queue.endswith(FIFO) else ""
     return tuple(
         msgspec.structs.replace(each, queue=pattern.replace("{queue}", stem).replace("{class}", each.name) + ending)
         for each in classes

@@ -11,7 +11,7 @@ from veilmq.pipeline.cost import best_s, cost
 from veilmq.pipeline.crashes import without_crashes
 from veilmq.pipeline.durations import seconds, share
 from veilmq.pipeline.finding import Finding, finding_of
-from veilmq.pipeline.recommendation import Confidence, QueueFacts, Recommendation
+from veilmq.pipeline.recommendation import Confidence, QueueFacts, Recommendation, facts_for
 from veilmq.pipeline.tallies import KeyTally, Tally
 from veilmq.pipeline.tune_options import TuneOptions
 
@@ -36,10 +36,10 @@ def recommendations(
 ) -> Iterator[Recommendation]:
     """Yield what each queue in ``found`` should have, followed by what each of its keys should have.
 
-    ``found`` is in order of queues; ``facts`` need not know all of them.
+    ``found`` is in order of queues; ``facts``, by plain names, need not know all of them.
     """
     for queue, keys in _by_queue(found):
-        yield from recommended(queue, keys, options=options, facts=facts.get(queue))
+        yield from recommended(queue, keys, options=options, facts=facts_for(facts, queue))
 
 
 def recommended(

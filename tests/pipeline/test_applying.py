@@ -1,0 +1,98 @@
+"""Recommendations set on real queues, over HTTP."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.pipeline.made_tally import key_tally, lognormal
+from veilmq.client import HttpQueueClient
+from veilmq.pipeline.applying import Change, apply, facts_of
+from veilmq.pipeline.recommendation import QueueFacts, Recommendation
+from veilmq.pipeline.tallies import Tally
+from veilmq.pipeline.tune_options import TuneOptions
+from veilmq.pipeline.tuning import recommendations
+from veilmq.testing import RunningServer
+
+QUEUE = "jobs"
+AT_MS = 1_767_225_600_000
+SLOW = lognormal(8.0, 5000, crash_rate=0.003)
+
+
+@pytest.fixture
+def client() -> Iterator[HttpQueueClient]:
+    """Give a client of a server that has the queue, with a timeout of 30 s."""
+    with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
+        client.create_queue(QUEUE)
+        yield client
+
+
+def advice(client: HttpQueueClient, first: Tally) -> Recommendation:
+    """Return what is recommended for the queue as the event log names it."""
+    facts = facts_of(client, [QUEUE])
+    found = key_tally(first, queue=facts[QUEUE].full_name)
+    return next(recommendations([found], options=TuneOptions(), facts=facts))
+
+
+def timeout_s(client: HttpQueueClient) -> int:
+    """Return the timeout that the queue has now."""
+    return client.show(QUEUE).settings.visibility_timeout_s
+
+
+def test_a_recommended_timeout_is_set_and_recorded(client: HttpQueueClient, tmp_path: Path) -> None:
+    """The record has a line for each change: before, after, and why."""
+    found = advice(client, SLOW)
+    record = tmp_path / "state" / "changes.jsonl"
+    (change,) = apply(client, [found], record=record, at_ms=AT_MS)
+    assert timeout_s(client) == change.after_s == found.recommended_s
+    assert (change.before_s, change.at_ms, change.reason) == (30, AT_MS, found.reason)
+    assert [msgspec.json.decode(line, type=Change) for line in record.read_bytes().splitlines()] == [change]
+
+
+def test_applied_once_more_it_changes_nothing(client: HttpQueueClient, tmp_path: Path) -> None:
+    """The queue has what it should have: no gain is left."""
+    apply(client, [advice(client, SLOW)], record=tmp_path / "changes", at_ms=AT_MS)
+    again = advice(client, SLOW)
+    assert again.gain == 0
+    assert apply(client, [again], record=tmp_path / "changes", at_ms=AT_MS) == []
+
+
+def test_a_queue_that_was_changed_meanwhile_is_left_alone(client: HttpQueueClient, tmp_path: Path) -> None:
+    """The recommendation was for another timeout in force."""
+    found = advice(client, SLOW)
+    client.set(QUEUE, {"visibility_timeout_s": 45})
+    assert apply(client, [found], record=tmp_path / "changes", at_ms=AT_MS) == []
+    assert timeout_s(client) == 45
+
+
+def test_queues_of_others_queues_that_are_gone_and_keys_are_passed_over(
+    client: HttpQueueClient, tmp_path: Path
+) -> None:
+    """Nothing is set for them."""
+    found = advice(client, SLOW)
+    others = [
+        dataclasses.replace(found, queue="222222222222/jobs"),
+        dataclasses.replace(found, queue=found.queue + "-gone"),
+        dataclasses.replace(found, key="a"),
+    ]
+    assert apply(client, others, record=tmp_path / "changes", at_ms=AT_MS) == []
+    assert timeout_s(client) == 30
+
+
+def test_longer_timeouts_are_tried_on_request(client: HttpQueueClient, tmp_path: Path) -> None:
+    """Where consumers give up at the deadline, only a longer one shows more."""
+    found = advice(client, lognormal(20.0, 5000, finishing=False))
+    assert apply(client, [found], record=tmp_path / "changes", at_ms=AT_MS) == []
+    (change,) = apply(client, [found], record=tmp_path / "changes", at_ms=AT_MS, explore=True)
+    assert timeout_s(client) == change.after_s == found.explore_s
+
+
+def test_the_queue_says_how_often_a_message_is_received(client: HttpQueueClient) -> None:
+    """Where it has a dead-letter queue."""
+    client.create_queue("dead")
+    client.set(QUEUE, {"dead_letter_queue": "dead", "receives_max": 3})
+    facts = facts_of(client, [QUEUE])[QUEUE]
+    assert facts == QueueFacts(visibility_timeout_s=30, receives_max=3, full_name=facts.full_name)
+    assert facts.full_name.endswith("/jobs")
