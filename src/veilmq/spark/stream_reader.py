@@ -86,7 +86,7 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = Offset.of(start)
         with advised():
             held = self._hold(begin.source or self._name)
-            self._check_lost(held.renew(), begin.number)
+            self._check_lost(held.renew(), begin)
             if self._progress.finished(begin.number):
                 self._acknowledge(held, begin.number)
             number, bound = self._claim_next(held, begin.number + 1, self._messages_max(limit))
@@ -140,8 +140,10 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert self._held.name == name, "a query has one source"
         return self._held
 
-    def _check_lost(self, view: SourceView, number: int) -> None:
-        lost = [claim.number for claim in view.claims if claim.number <= number and claim.state is not ClaimState.OPEN]
+    def _check_lost(self, view: SourceView, end: Offset) -> None:
+        """See to claims of finished batches that are lost; those before ``end.first`` were in none."""
+        numbers = range(end.first or 0, end.number + 1)
+        lost = [claim.number for claim in view.claims if claim.number in numbers and claim.state is not ClaimState.OPEN]
         if lost and self._options.on_lost_claim != SKIP:
             raise SourceFailed(
                 f"The stream was down for longer than its hold, or an operator released its claims. The messages of "
@@ -167,13 +169,17 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return wanted if self._budget is None else min(wanted, self._budget)
 
     def _claim_next(self, held: HeldSource, number: int, messages_max: int) -> tuple[int, Bound]:
-        """Bind ``number``, or the first behind it that is not lost: nobody has logged that one, so nobody misses it."""
-        if not messages_max:
-            return number, Bound(number=number, messages=0, shards=0)
+        """Bind ``number``, or the first behind it that is not lost: nobody has logged that one, so nobody misses it.
+
+        What an earlier process bound and never told Spark is taken in any case, or it would be held for ever.
+        """
         wait_s = 0 if self._budget is not None else self._options.wait_s
         while True:
+            wanted = max(messages_max, 1) if number <= held.view.last else messages_max
+            if not wanted:
+                return number, Bound(number=number, messages=0, shards=0)
             try:
-                bound = held.claim(number, messages_max, wait_s=wait_s)
+                bound = held.claim(number, wanted, wait_s=wait_s)
             except ClientError as error:
                 number = self._number_behind(error, held, number)
                 continue

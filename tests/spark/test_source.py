@@ -1,0 +1,291 @@
+"""`format("veilmq")` on real Spark and a real server: streams, snapshots, and what is refused."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.spark.stream import ROOT, Stream, kept
+from veilmq.client import HttpQueueClient, NewMessage
+from veilmq.client.claims import Claims
+from veilmq.core.properties import Attribute
+from veilmq.spark import snapshots
+from veilmq.spark.refusals import SourceFailed
+from veilmq.testing import RunningServer
+
+QUEUE = "orders"
+SMALL = {"maxMessagesPerBatch": "40", "shardSize": "20", "wait": "0"}
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def server() -> Iterator[RunningServer]:
+    """Give a server whose clock the test moves."""
+    with RunningServer() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[HttpQueueClient]:
+    """Give a client of it; the queue is there."""
+    with HttpQueueClient(server.endpoint) as client:
+        client.create_queue(QUEUE)
+        yield client
+
+
+def send(client: HttpQueueClient, count: int, queue: str = QUEUE, begin: int = 0) -> list[str]:
+    """Send messages with bodies of their own, and return these."""
+    bodies = [f"message {number:03}" for number in range(begin, begin + count)]
+    for at in range(0, count, 10):
+        client.send_batch(queue, [NewMessage(body=body) for body in bodies[at : at + 10]])
+    return bodies
+
+
+def left(client: HttpQueueClient) -> tuple[int, int]:
+    """Return how many messages are visible and in flight."""
+    status = client.show(QUEUE)
+    return status.visible, status.in_flight
+
+
+def stream_of(server: RunningServer, folder: Path, options: dict[str, str] | None = None, **fields: int) -> Stream:
+    """Return a stream of batches of 40 messages."""
+    place = str(folder / "stream")
+    every = {**SMALL, **(options or {})}
+    return Stream(
+        endpoint=server.endpoint, queue=QUEUE, folder=place, options=every, fail_after=fields.get("fail_after")
+    )
+
+
+def table(spark: SparkSession, server: RunningServer, **options: str) -> DataFrame:
+    """Return the queue as a table."""
+    return spark.read.format("veilmq").options(endpoint=server.endpoint, queue=QUEUE, **options).load()
+
+
+def test_a_stream_ends_with_what_was_there_and_leaves_what_comes_later(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
+) -> None:
+    sent = send(client, 100)
+    reader = spark.readStream.format("veilmq").options(endpoint=server.endpoint, **SMALL).load(QUEUE)
+    counts: list[int] = []
+
+    def count(batch: DataFrame, number: int) -> None:
+        counts.append(batch.count())
+        if not number:
+            send(client, 50, begin=100)
+
+    writer = reader.writeStream.foreachBatch(count).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert counts == [40, 40, 20]
+    assert left(client) == (50, 0)
+    assert len(sent) == 100
+
+
+def test_a_message_has_all_its_columns(spark: SparkSession, server: RunningServer, client: HttpQueueClient) -> None:
+    attributes = {"kind": Attribute(type="String", text="a"), "weight": Attribute(type="Number", text="1.5")}
+    told = client.send(QUEUE, "body", attributes=attributes, group="g")
+    server.advance(1_000)
+    (row,) = table(spark, server).collect()
+    assert (row.id, row.body, row.group, row.queue) == (told.id, "body", "g", QUEUE)
+    assert (row.attributes, row.attribute_types) == ({"kind": "a", "weight": "1.5"}, {"weight": "Number"})
+    assert (row.receive_count, row.sequence_number) == (1, None)
+    assert (row.received_at - row.sent_at).total_seconds() == 1
+
+
+def test_groups_keep_their_order(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
+) -> None:
+    """Over batches, too: within one a group is in one partition, and the next begins when it is finished."""
+    client.create_queue("lines.fifo", {"fifo": True})
+    for number in range(90):
+        client.send("lines.fifo", f"{number:03}", group=f"g{number % 7}", dedup_id=str(number))
+    stream = Stream(endpoint=server.endpoint, queue="lines.fifo", folder=str(tmp_path / "stream"), options=SMALL)
+    stream.run(spark)
+    out = tmp_path / "stream" / "out"
+    seen: dict[str, list[str]] = {}
+    for batch in sorted(out.iterdir(), key=lambda place: int(place.name)):
+        for row in spark.read.parquet(str(batch)).collect():
+            seen.setdefault(row.group, []).append(row.body)
+    assert sum(len(bodies) for bodies in seen.values()) == 90
+    assert [bodies == sorted(bodies) for bodies in seen.values()] == [True] * 7
+
+
+def test_a_snapshot_is_the_same_for_every_job_and_consumes_nothing(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient
+) -> None:
+    sent = send(client, 50)
+    snapshot = table(spark, server, maxMessagesPerBatch="1000", shardSize="10")
+    assert snapshot.rdd.getNumPartitions() == 5
+    assert snapshot.count() == 50
+    send(client, 10, begin=50)
+    assert sorted(row.body for row in snapshot.collect()) == sent
+    assert table(spark, server).count() == 10, "another load is another snapshot"
+    server.advance(HOUR_MS)
+    assert left(client) == (60, 0)
+
+
+def test_a_snapshot_is_acknowledged_by_its_name(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient
+) -> None:
+    where = {"endpoint": server.endpoint, "queue": QUEUE}
+    send(client, 30)
+    assert table(spark, server, snapshot="today").count() == 30
+    assert table(spark, server, snapshot="today").count() == 30, "a job that is run again reads the same"
+    assert snapshots.acknowledge("today", **where) == 30
+    assert left(client) == (0, 0)
+    send(client, 5, begin=30)
+    assert snapshots.acknowledge("today", **where) == 0, "again it deletes nothing more"
+    with pytest.raises(PySparkException, match="acknowledged"):
+        table(spark, server, snapshot="today").count()
+    assert left(client) == (5, 0)
+
+
+def test_a_snapshot_that_went_back_cannot_be_acknowledged(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient
+) -> None:
+    where = {"endpoint": server.endpoint, "queue": QUEUE}
+    send(client, 30)
+    assert table(spark, server, snapshot="late", hold="60").count() == 30
+    server.advance(61_000)
+    with pytest.raises(SourceFailed, match="went back to the queue"):
+        snapshots.acknowledge("late", **where)
+    assert left(client) == (30, 0)
+
+
+def test_a_snapshot_is_given_back_at_once(spark: SparkSession, server: RunningServer, client: HttpQueueClient) -> None:
+    where = {"endpoint": server.endpoint, "queue": QUEUE}
+    send(client, 30)
+    assert table(spark, server, snapshot="peek").count() == 30
+    assert left(client) == (0, 30)
+    assert snapshots.release("peek", **where) == 30
+    assert left(client) == (30, 0)
+    assert snapshots.release("peek", **where) == 0
+
+
+def test_a_checkpoint_that_was_put_back_is_told(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
+) -> None:
+    send(client, 30)
+    stream_of(server, tmp_path).run(spark)
+    checkpoint, saved = tmp_path / "stream" / "checkpoint", tmp_path / "saved"
+    shutil.copytree(checkpoint, saved)
+    later = send(client, 30, begin=30)
+    stream_of(server, tmp_path).run(spark)
+    shutil.rmtree(checkpoint)
+    shutil.copytree(saved, checkpoint)
+    last = send(client, 10, begin=60)
+    with pytest.raises(StreamingQueryException, match="onAckedReplay=empty"):
+        stream_of(server, tmp_path).run(spark)
+    assert left(client) == (10, 0)
+    shutil.rmtree(tmp_path / "stream" / "out" / "1")  # so that the sink takes batch 1 anew
+    stream_of(server, tmp_path, {"onAckedReplay": "empty"}).run(spark)
+    out = kept(tmp_path / "stream")
+    assert set(last) <= set(out)
+    assert not set(later) & set(out)
+
+
+@pytest.mark.parametrize("away_ms", [0, 2 * HOUR_MS], ids=["back-in-time", "after-the-hold"])
+@pytest.mark.parametrize("count", [40, 60], ids=["all-of-it", "part-of-it"])
+def test_a_claim_that_spark_was_never_told_of(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path, away_ms: int, count: int
+) -> None:
+    """It is taken again, also by a query that ends with what is visible, or is back in the queue; nothing is lost."""
+    sent = send(client, count)
+    accident = {"accident": "claimed:1:fail", "once": str(tmp_path / "once")}
+    with pytest.raises(StreamingQueryException, match="Provoked"):
+        stream_of(server, tmp_path, accident).run(spark)
+    assert left(client) == (count - 40, 40)
+    server.advance(away_ms)
+    stream_of(server, tmp_path).run(spark)
+    assert sorted(kept(tmp_path / "stream")) == sent
+    send(client, 10, begin=count)
+    stream_of(server, tmp_path).run(spark)
+    assert len(kept(tmp_path / "stream")) == count + 10
+    assert left(client) == (0, 0)
+
+
+def test_a_stream_goes_on_after_a_long_rest(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
+) -> None:
+    """Nothing of it was open, so nothing can be lost; its place is kept for longer than any hold."""
+    send(client, 50)
+    stream_of(server, tmp_path).run(spark)
+    server.advance(40 * 24 * HOUR_MS)
+    send(client, 50, begin=50)
+    stream_of(server, tmp_path).run(spark)
+    assert len(set(kept(tmp_path / "stream"))) == 100
+
+
+def test_one_consumer_has_one_stream_unless_it_is_taken_over(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
+) -> None:
+    sent = send(client, 60)
+    with pytest.raises(StreamingQueryException, match="on purpose"):
+        stream_of(server, tmp_path / "a", {"consumer": "lake"}, fail_after=0).run(spark)
+    with pytest.raises(StreamingQueryException, match="takeover=true"):
+        stream_of(server, tmp_path / "b", {"consumer": "lake"}).run(spark)
+    stream_of(server, tmp_path / "b", {"consumer": "lake", "takeover": "true"}).run(spark)
+    assert left(client) == (0, 0)
+    assert sorted(kept(tmp_path / "b" / "stream")) == sent
+
+
+def test_claims_show_the_stream_as_alive_while_it_runs(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
+) -> None:
+    send(client, 40)
+    seen: list[bool] = []
+    with Claims(server.endpoint, QUEUE) as claims:
+
+        def look(batch: DataFrame, number: int) -> None:
+            (view,) = claims.sources()
+            seen.append(view.alive)
+            assert [(claim.number, claim.messages, claim.shards) for claim in view.claims] == [(1, 40, 2)]
+
+        reader = spark.readStream.format("veilmq").options(endpoint=server.endpoint, **SMALL).load(QUEUE)
+        writer = reader.writeStream.foreachBatch(look).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        assert seen == [True]
+        assert [view.acknowledged for view in claims.sources()] == [1]
+
+
+def test_plans_show_no_secret(spark: SparkSession, server: RunningServer, client: HttpQueueClient) -> None:
+    keys = {"accessKey": "AKIAHUSH", "secretKey": "hushhush", "sessionToken": "hushtoo"}
+    plans = table(spark, server, **keys)._jdf.queryExecution().toString()
+    streamed = spark.readStream.format("veilmq").options(endpoint=server.endpoint, queue=QUEUE, **keys).load()
+    plans += streamed._jdf.queryExecution().toString()
+    assert QUEUE in plans
+    assert "hush" not in plans.lower()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        pytest.param({"leese": "5"}, "did you mean lease?", id="unknown"),
+        pytest.param({"queue": "elsewhere"}, "does not exist", id="no-such-queue"),
+        pytest.param({"mode": "sqs"}, "a batch read needs claims", id="mode"),
+        pytest.param({"endpoint": "http://127.0.0.1:1", "patience": "0"}, "connection refused", id="nobody-there"),
+    ],
+)
+def test_a_batch_read_that_cannot_be_is_told(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, options: dict[str, str], says: str
+) -> None:
+    reader = spark.read.format("veilmq").options(**{"endpoint": server.endpoint, "queue": QUEUE, **options})
+    with pytest.raises(PySparkException, match=says):
+        reader.load().count()
+
+
+def test_the_example_keeps_a_queue_in_a_folder(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
+) -> None:
+    sent = send(client, 70)
+    example = [sys.executable, "examples/queue_to_parquet.py", "--once", "--queue", QUEUE]
+    for _ in range(2):  # the second time there is nothing to do
+        where = ["--endpoint", server.endpoint, "--folder", str(tmp_path)]
+        subprocess.run([*example, *where], cwd=ROOT, timeout=120, check=True, capture_output=True)
+    assert sorted(row.body for row in spark.read.parquet(str(tmp_path / "messages")).collect()) == sent
+    assert left(client) == (0, 0)
