@@ -16,6 +16,7 @@ from veilmq.cli.claims_close import close
 from veilmq.cli.claims_evict import evict
 from veilmq.cli.claims_list import list_sources
 from veilmq.cli.claims_release import release
+from veilmq.cli.demo import demo
 from veilmq.cli.doctor import doctor
 from veilmq.cli.events_flush import flush
 from veilmq.cli.failures import CommandFailed, UsageError
@@ -76,6 +77,7 @@ def build() -> App:
     app.command(send)
     app.command(receive)
     app.command(_pipeline())
+    app.command(demo)
     app.command(_claims())
     app.command(doctor)
     return app

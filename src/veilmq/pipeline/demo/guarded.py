@@ -1,0 +1,27 @@
+"""Runs a module until whoever started it is gone: ``python -m veilmq.pipeline.demo.guarded MODULE ARGUMENT…``.
+
+The one who starts it holds the other end of its standard input. When that closes, for whatever reason, a kill included,
+this process ends itself as SIGTERM would, and so nothing of a demonstration outlives it.
+"""
+
+import os
+import runpy
+import signal
+import sys
+import threading
+
+
+def _watch() -> None:
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main() -> None:
+    """Run the module that the first argument names, with the others as its own."""
+    threading.Thread(target=_watch, daemon=True).start()
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
