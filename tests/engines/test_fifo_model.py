@@ -40,9 +40,9 @@ class EngineAndModel(ModelFrame):
         self.issued: list[str] = []
         self.model: NaiveFifo
 
-    @initialize(ready=WINDOWS, hidden=WINDOWS, cache=CACHES, given=SETTINGS)
+    @initialize(ready=WINDOWS | st.just(1_000), hidden=WINDOWS | st.just(1_000), cache=CACHES, given=SETTINGS)
     def open(self, ready: int, hidden: int, cache: int, given: dict[str, Any]) -> None:
-        """Open with tiny windows, with and without room for bodies."""
+        """Open with tiny windows and a large one, with and without room for bodies."""
         self.open_host(ready=ready, hidden=hidden, cache=cache)
         self.create(given)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import apsw
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engines.embedded.store import Store
@@ -78,6 +78,7 @@ def test_all_is_found_after_a_start_and_in_it_the_numbers_go_on(tmp_path: Path) 
         store.close()
 
 
+@settings(deadline=None)
 @given(
     batches=st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.booleans()), max_size=12),
     chains=st.integers(1, 3),

@@ -73,6 +73,7 @@ def ordered(tmp_path: Path) -> Path:
     store = Store(tmp_path)
     store.create(fifo=True)
     store.send_to("aaabbc")
+    store.send_to("z" * 512)  # turns of the last so many messages may be without rows
     store.receive(4)
     store.close()
     assert examine(tmp_path).ok
@@ -84,7 +85,10 @@ def ordered(tmp_path: Path) -> Path:
     [
         ("UPDATE lease SET group_key = group_key + 1", "every lease names the group of its message"),
         ("UPDATE turn SET lane = lane + 1", "every turn lies in a lane"),
-        ("DELETE FROM turn WHERE visible_at_ms > 0", "every ordered group that has messages has a turn"),
+        (
+            "DELETE FROM turn WHERE visible_at_ms > 0",
+            "every ordered group that has messages, other than the last few, has a turn",
+        ),
         ("DELETE FROM message", "every turn of an ordered group has a message"),
         (
             "UPDATE turn SET next_position = next_position - 1",

@@ -71,7 +71,7 @@ def _sweep(remembered: Remembered, now_ms: int) -> None:
 
 
 def test_the_janitor_forgets_duplicates_attempts_and_the_turns_of_a_purged_queue() -> None:
-    store = Store()
+    store = Store(ready_window_messages=1)  # then turns have rows soon
     store.create(fifo=True)
     store.send_to("abcdefghij" * 3)
     store.run(Receive(queue=QUEUE, count=3, attempt_id="x"))

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from tests.engines.embedded.store import Store
 from veilmq.engines.embedded.fresh import BodyCache
 from veilmq.engines.embedded.rows import MessageRow
-from veilmq.engines.embedded.run import ON_DISK, Key
+from veilmq.engines.embedded.run import CLAIMED_MS, ON_DISK, Key
 from veilmq.engines.embedded.turns import Turn, Turns
 
 _ACTIONS = st.lists(
-    st.tuples(st.sampled_from(["file", "file", "end", "aside"]), st.integers(0, 12), st.integers(0, 4)), max_size=60
+    st.tuples(st.sampled_from(["file", "begin", "end", "aside"]), st.integers(0, 12), st.integers(0, 4)), max_size=60
 )
 _LAST = 1 << 40
 
@@ -54,7 +54,10 @@ def test_like_a_sorted_list(actions: list[tuple[str, int, int]], window_max: int
     for step, (action, group, visible_at_ms) in enumerate(actions):
         turn = turns.of(group)
         assert (None if turn is None else (turn.visible_at_ms, turn.head_position)) == model.get(group)
-        if action == "file" or (action == "aside" and turn is not None):
+        if action == "begin" and turn is None:
+            turns.begin(Turn(group, visible_at_ms, step, step))
+            model[group] = (visible_at_ms, step)
+        elif action in ("file", "begin") or (action == "aside" and turn is not None):
             turn = turn or Turn(group, 0, step, step)
             if action == "aside":
                 turns.set_aside(turn)
@@ -76,6 +79,41 @@ def test_memory_holds_no_more_turns_than_the_window() -> None:
         turns.file(Turn(group, 0, group, group), 10_000 - group, group)
         assert len(turns._items) == len(turns._groups) <= 100
     store.close()
+
+
+def test_a_turn_that_was_begun_has_no_row_before_it_has_to() -> None:
+    """It has to be stored before a position, when it leaves memory, or when its messages are claimed."""
+    store = Store()
+    turns = _turns(store, window_max=100)
+    for group in range(6):
+        turns.begin(Turn(group, 10, group, group))
+        turns.file(_turn(turns, group), 20 + group, group)
+    assert _stored(store) == []
+    turns.end(_turn(turns, 0))
+    turns.store_before(3)
+    assert _stored(store) == [1, 2]
+    turns.file(_turn(turns, 4), CLAIMED_MS, 4)
+    assert _stored(store) == [1, 2, 4]
+    for group in range(6, 106):
+        turns.begin(Turn(group, group, group, group))
+    gone = set(range(1, 106)) - {turn.group_key for turn in turns._items.values()}
+    assert len(gone) > 50, "the window was halved"
+    assert set(_stored(store)) == gone | {1, 2, 4}
+    turns.end(_turn(turns, 1))
+    turns.clear()
+    assert set(_stored(store)) == gone | {2, 4}
+    store.close()
+
+
+def _turn(turns: Turns, group: int) -> Turn:
+    turn = turns.of(group)
+    assert turn is not None
+    return turn
+
+
+def _stored(store: Store) -> list[int]:
+    store.journal.flush()
+    return [group for (group,) in store.journal.begin().execute("SELECT group_key FROM turn ORDER BY 1")]
 
 
 def test_what_was_just_sent_needs_no_reading() -> None:

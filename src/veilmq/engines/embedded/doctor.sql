@@ -41,8 +41,9 @@ SELECT count(*), min(position) FROM lease JOIN message USING (position) WHERE le
 -- name: every turn lies in a lane
 SELECT count(*), min(group_key) FROM turn WHERE lane NOT IN (SELECT number FROM lane);
 
--- name: every ordered group that has messages has a turn
-SELECT count(*), min(position) FROM lane JOIN message ON position >= direct_floor AND position < direct_next
+-- name: every ordered group that has messages, other than the last few, has a turn
+-- Turns of the others may be without a row (fifo_lane.py).
+SELECT count(*), min(position) FROM lane JOIN message ON position >= direct_floor AND position < direct_next - 512
 WHERE kind = 2 AND queue IS NOT NULL
 AND NOT EXISTS (SELECT 1 FROM turn WHERE turn.lane = number AND turn.group_key = message.group_key);
 

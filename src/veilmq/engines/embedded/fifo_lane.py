@@ -11,6 +11,10 @@ are passed over; whoever mixes more long delays with short ones waits for the fi
 
 Taking and hiding are two steps, and only when all that a receive has taken of a group are hidden (or ended, or given
 back) is its turn filed again.
+
+Of a group that is soon drained again no row is ever written. Its turn begins without one and gets it when the lane has
+moved on by so many messages, or when it leaves the memory, is claimed or has a large message. So after a start all that
+is missing is found among the last so many small messages.
 """
 
 from veilmq.engines.embedded import positions
@@ -27,13 +31,16 @@ PASSED_OVER_MAX = 100
 _TURNS_PER_TAKE = 200  # some 15 ms, where none of them is in memory
 _SWEPT_MAX = 200  # some 15 ms: a group may have to be looked at for each message
 
+_UNFILED_MAX = 512  # messages behind the first one of a turn without a row: some ten milliseconds at a start
+_SMALL_MAX = 1_000  # characters of a body, and bytes of properties: reading the groups of larger ones takes long
+
 _row = tuple.__new__
 
 
 class FifoLane(GroupedLane):
     """The messages of one incarnation of a FIFO queue."""
 
-    __slots__ = ("_taking",)
+    __slots__ = ("_taking", "_unfiled_max")
 
     def __init__(
         self, row: LaneRow, *, journal: Journal, cache: BodyCache, options: EngineOptions, stored: bool
@@ -41,6 +48,16 @@ class FifoLane(GroupedLane):
         """All as for ``Lane``."""
         super().__init__(row, journal=journal, cache=cache, options=options, stored=stored)
         self._taking: dict[int, Turn] = {}
+        self._unfiled_max = min(_UNFILED_MAX, options.ready_window_messages)
+        if stored and row.queue is not None:
+            self._file_missing()
+
+    def _file_missing(self) -> None:
+        """Make the turns that have no row."""
+        end = self._direct.next
+        start = max(positions.direct_start(self.number), end - _UNFILED_MAX)
+        for group_key, first, received_to in self._journal.rows("groups_without_turn", start, end, self.number):
+            self._file(Turn(group_key, 0, max(first, received_to), first, held=None if received_to else {}))
 
     def _make_fresh(self, cache: BodyCache, options: EngineOptions, *, stored: bool) -> Fresh:
         """Return a run that stays empty: the turns find the messages."""
@@ -78,13 +95,17 @@ class FifoLane(GroupedLane):
         assert row.group_key is not None
         self._direct.next += 1
         turn = self._turns.of(row.group_key)
+        is_small = len(row.body) <= _SMALL_MAX and len(row.properties) <= _SMALL_MAX
         if turn is None:
             turn = Turn(row.group_key, visible_at_ms, row.position, row.position, whole=True, held={})
-            self._turns.file(turn, visible_at_ms, row.position)
+            self._turns.begin(turn)
         elif visible_at_ms < turn.visible_at_ms and self.counters.delayed:
             self._hasten(turn, visible_at_ms, row.position)
         if self._turns.append(turn, row) and is_delayed:
             turn.delayed[row.position] = visible_at_ms
+        if turn.unfiled and not is_small:
+            self._turns.store(turn)
+        self._turns.store_before(self._direct.next - self._unfiled_max)
         self._added(row)
 
     def _hasten(self, turn: Turn, visible_at_ms: int, position: int) -> None:

@@ -24,6 +24,20 @@ ON CONFLICT (position) DO UPDATE SET
     first_received_at_ms = excluded.first_received_at_ms,
     log = excluded.log;
 
+-- name: groups_without_turn
+-- Of the small messages in a stretch, the groups that have no turn: the first message, and where those received end.
+-- (To know the group of a large message, all its pages would be read.)
+SELECT key, min(position), max(CASE WHEN receive_count > 0 THEN position + 1 ELSE 0 END)
+FROM (
+    SELECT
+        message.position AS position, receive_count,
+        CASE WHEN octet_length(body) <= 4000 AND length(properties) <= 1000 THEN message.group_key END AS key
+    FROM message LEFT JOIN lease ON lease.position = message.position
+    WHERE message.position >= ?1 AND message.position < ?2
+)
+WHERE key IS NOT NULL AND NOT EXISTS (SELECT 1 FROM turn WHERE turn.lane = ?3 AND turn.group_key = key)
+GROUP BY key ORDER BY 2;
+
 -- name: put_turn
 INSERT INTO turn (lane, group_key, visible_at_ms, next_position, head_position) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (lane, group_key) DO UPDATE SET

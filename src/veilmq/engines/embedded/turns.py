@@ -4,11 +4,14 @@ A turn says from when on its group's next message is visible, and where those of
 given. It is a row of the table ``turn``, and as the turns are a run, the number of groups shows neither in memory nor
 in the cost of a step. Turns of the same instant come in the order of their groups' first messages.
 
+The row of a new turn may be left out for a while: few messages later it is often gone (``begin``).
+
 A turn in memory also has a window of its group's next messages. All windows of a lane share the bounds that the window
 of a lane without groups has (messages, bytes, and the bytes of all lanes). Where there is no room, the messages are
 read when their turn comes.
 """
 
+from collections import deque
 from collections.abc import Iterable
 
 import msgspec
@@ -17,7 +20,7 @@ from veilmq.core.limits import READY_WINDOW_BYTES
 from veilmq.engines.embedded.fresh import ROW_BYTES, BodyCache
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.rows import Lease, MessageRow
-from veilmq.engines.embedded.run import Key, Run
+from veilmq.engines.embedded.run import CLAIMED_MS, Key, Run
 
 _ROWS_PER_READ = 32
 
@@ -31,7 +34,7 @@ class Turn(msgspec.Struct, eq=False):
     the instants at which the delays of those among them end that have one. The rest is for lanes that keep order:
     ``held`` are the leases before ``next_position`` (``None``: not read yet), but for the ``taken`` ones that a receive
     has chosen and not hidden yet; ``floor`` is where retention had come when the turn was last looked at; and a turn
-    ``rests`` while something of its group is in flight.
+    ``rests`` while something of its group is in flight. An ``unfiled`` one has no row.
     """
 
     group_key: int
@@ -45,12 +48,13 @@ class Turn(msgspec.Struct, eq=False):
     taken: int = 0
     floor: int = 0
     rests: bool = False
+    unfiled: bool = False
 
 
 class Turns(Run[Turn]):
     """The turns of one lane by the instant from which on they may be had, found by their groups."""
 
-    __slots__ = ("_bytes", "_cache", "_groups", "_journal", "_lane", "_resting", "_rows", "_rows_max")
+    __slots__ = ("_bytes", "_cache", "_groups", "_journal", "_lane", "_resting", "_rows", "_rows_max", "_unfiled")
 
     def __init__(
         self,
@@ -68,6 +72,7 @@ class Turns(Run[Turn]):
         self._cache = cache
         self._lane = lane
         self._groups: dict[int, Turn] = {}  # those in memory
+        self._unfiled: deque[tuple[int, Turn]] = deque()  # begun without a row, with their first positions
         self._resting: dict[int, Turn] = {}  # with windows that are lent, the one that rests longest first
         self._rows = 0
         self._rows_max = rows_max
@@ -88,6 +93,13 @@ class Turns(Run[Turn]):
         for turn in items:
             self._groups.pop(turn.group_key, None)
             self.empty(turn)
+            if turn.unfiled:
+                self.store(turn)
+
+    def _put_behind(self, number: int, item: Turn) -> None:
+        if item.unfiled:
+            self.store(item)
+        super()._put_behind(number, item)
 
     # The order.
 
@@ -99,8 +111,32 @@ class Turns(Run[Turn]):
             return None if row is None else Turn(group_key, *row)
         return turn
 
+    def begin(self, turn: Turn) -> None:
+        """File the turn of a group that had none, without its row.
+
+        It is found again by the group's messages, so whoever calls this has to ``store`` it, or end it, before too
+        many others are sent: ``store_before``. It is stored by itself when it leaves the memory.
+        """
+        turn.unfiled = True
+        self._unfiled.append((turn.head_position, turn))
+        self.file(turn, turn.visible_at_ms, turn.head_position)
+
+    def store_before(self, position: int) -> None:
+        """Store what was begun with a message before ``position``."""
+        unfiled = self._unfiled
+        while unfiled and unfiled[0][0] < position:
+            _, turn = unfiled.popleft()
+            if turn.unfiled:
+                self.store(turn)
+
+    def store(self, turn: Turn) -> None:
+        """Stage the turn's row."""
+        turn.unfiled = False
+        row = (turn.visible_at_ms, turn.next_position, turn.head_position)
+        self._journal.turns.put((self._lane, turn.group_key), row)
+
     def file(self, turn: Turn, visible_at_ms: int, head_position: int, *, rests: bool = False) -> None:
-        """Put the turn where it now belongs, in memory and for the disk.
+        """Put the turn where it now belongs, in memory and for the disk; one of claimed messages never without a row.
 
         One that ``rests`` lends the room of its window to others.
         """
@@ -109,7 +145,8 @@ class Turns(Run[Turn]):
             turn.head_position = head_position
         turn.visible_at_ms = visible_at_ms
         group_key = turn.group_key
-        self._journal.turns.put((self._lane, group_key), (visible_at_ms, turn.next_position, head_position))
+        if not turn.unfiled or visible_at_ms >= CLAIMED_MS:
+            self.store(turn)
         self._groups[group_key] = turn
         turn.rests = rests
         if rests and turn.rows:
@@ -127,10 +164,16 @@ class Turns(Run[Turn]):
         """Remove the turn of a group that has no messages left."""
         self.empty(turn)
         self.set_aside(turn)
-        self._journal.turns.remove((self._lane, turn.group_key))
+        if turn.unfiled:
+            turn.unfiled = False
+        else:
+            self._journal.turns.remove((self._lane, turn.group_key))
 
     def clear(self) -> None:
         """Let go of the memory; the turns are not used afterwards."""
+        for _, turn in self._unfiled:
+            turn.unfiled = False
+        self._unfiled.clear()
         self._let_go((*self._items.values(), *self._behind.values(), *self._resting.values()))
         self._items, self._behind = {}, {}
 
