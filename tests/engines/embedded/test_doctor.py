@@ -31,7 +31,7 @@ def _broken(report: Report) -> list[str]:
 def test_a_sound_folder_has_no_findings_and_its_facts(folder: Path) -> None:
     report = examine(folder)
     assert report.ok, _broken(report)
-    assert len(report.findings) == 23
+    assert len(report.findings) == 33
     assert (report.facts["queues"], report.facts["messages"], report.facts["leases"]) == (1, 7, 4)
 
 
@@ -113,6 +113,41 @@ def test_each_damage_to_groups_is_found(ordered: Path, damage: str, check: str) 
     connection.execute(damage)
     connection.close()
     assert check in _broken(examine(ordered))
+
+
+@pytest.fixture
+def logged(tmp_path: Path) -> Path:
+    store = Store(tmp_path, event_log="closed")
+    store.create()
+    store.send(*"abcd")
+    for message in store.receive(4, 1).messages[:3]:
+        store.delete(message.receipt)
+    store.now_ms += 2_000
+    store.receive()
+    store.close()
+    assert examine(tmp_path).ok
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("damage", "check"),
+    [
+        ("DELETE FROM event_batch WHERE number = 2", "events are numbered without a gap"),
+        (
+            "INSERT INTO expired_receipt SELECT number + 9, position, generation, 0, event FROM expired_receipt",
+            "a receipt that expired is kept once",
+        ),
+        (
+            "INSERT INTO logged_lane SELECT number, 'a/jobs', 0 FROM lane",
+            "every lane that is logged by itself was purged",
+        ),
+    ],
+)
+def test_each_damage_to_events_is_found(logged: Path, damage: str, check: str) -> None:
+    connection = apsw.Connection(str(logged / DATABASE_NAME))
+    connection.execute(damage)
+    connection.close()
+    assert check in _broken(examine(logged))
 
 
 @pytest.fixture

@@ -135,6 +135,19 @@ SELECT count(*), min(id) FROM claim
 WHERE state IN ('binding', 'open')
 AND messages <> (SELECT coalesce(sum(claim_range.messages), 0) FROM claim_range WHERE claim = id);
 
+-- name: events are numbered without a gap
+SELECT count(*), min(number) FROM event_batch AS batch
+WHERE EXISTS (SELECT 1 FROM event_batch WHERE number > batch.number)
+AND NOT EXISTS (SELECT 1 FROM event_batch WHERE number = batch.number + batch.events);
+
+-- name: a receipt that expired is kept once
+SELECT count(*), min(number) FROM (
+    SELECT min(number) AS number FROM expired_receipt GROUP BY position, generation HAVING count(*) > 1
+);
+
+-- name: every lane that is logged by itself was purged
+SELECT count(*), min(lane) FROM logged_lane WHERE lane NOT IN (SELECT number FROM lane WHERE queue IS NULL);
+
 -- name: the counters agree with the rows
 SELECT count(*), min(number) FROM lane
 WHERE messages <> (

@@ -92,26 +92,22 @@ class EventLog:
     # The batch.
 
     def write(self) -> None:
-        """Write the events of the batch, and the receipts that a late delete may ask for."""
+        """Write the events of the batch, and the receipts that a late delete may ask for, or neither."""
         events, self.staged = self.staged, []
-        self._flush_expired()
+        expired, self._expired = self._expired, {}
         if self._space.is_short or self.next - self.exported > self._options.events_waiting_max:
             self._drop(len(events))
             return
         self.journal.write("insert_events", self.next, len(events), encode(events))
         self.next += len(events)
+        if expired:
+            self.journal.write_many("insert_expired", [(*key, self.now_ms, event) for key, event in expired.items()])
 
     def _drop(self, events: int) -> None:
         if not self.dropped:
             log.warning("events are dropped: too many wait to be exported, or the disk is nearly full")
         self.dropped += events
         self.journal.put_meta(DROPPED, self.dropped)
-
-    def _flush_expired(self) -> None:
-        if self._expired:
-            rows = [(*key, self.now_ms, event) for key, event in self._expired.items()]
-            self.journal.write_many("insert_expired", rows)
-            self._expired = {}
 
     # Messages.
 
@@ -143,7 +139,9 @@ class EventLog:
 
     def take_expired(self, position: int, generation: int) -> Event | None:
         """Return the event of a receipt that was kept, and keep it no longer; ``None`` when there is none."""
-        self._flush_expired()
+        staged = self._expired.pop((position, generation), None)
+        if staged is not None:
+            return _decode(staged)
         rows = self.journal.write("take_expired", position, generation)
         return _decode(rows[0][0]) if rows else None
 
@@ -217,7 +215,7 @@ class QueueLog:
     def changed(self, lease: Lease, *, released: bool) -> None:
         """Take note that the deadline of a lease, still the old one, is about to be moved."""
         if not released:
-            lease.log = held.extended(lease.log) if lease.log else 0
+            lease.log = held.extended(lease.log)
         elif held.is_open(lease.log):
             events = self._log
             events.staged.append(self._event(lease, events.facts(lease.position), events.now_ms, _NACKED))

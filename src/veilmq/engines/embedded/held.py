@@ -37,7 +37,7 @@ def is_open(log: int) -> bool:
 def extended(log: int) -> int:
     """Return the number after one more move of the deadline."""
     is_most = log >> _EXTENSIONS_AT & _EXTENSIONS_MAX == _EXTENSIONS_MAX
-    return log if is_most else log + (1 << _EXTENSIONS_AT)
+    return log if not log or is_most else log + (1 << _EXTENSIONS_AT)
 
 
 def read(log: int) -> Held:
