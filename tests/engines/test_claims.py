@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from tests.engines.host import QUEUE, RESTLESS, Host, hosting, message
@@ -27,6 +28,8 @@ from veilmq.core.errors import (
     VeilmqError,
 )
 from veilmq.core.results import ReceiptState
+from veilmq.engines.embedded.doctor import examine
+from veilmq.engines.embedded.folder import DATABASE_NAME
 
 DEAD = "000000000000/dead"
 HOUR_MS = 3_600_000
@@ -763,3 +766,29 @@ def test_a_batch_that_is_rolled_back_takes_its_claims_along(jobs: Host, monkeypa
     assert isinstance(failed, InternalError)
     assert jobs.counts() == (1, 2, 0)
     assert bodies(read(jobs, 2)) == ["b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "check"),
+    [
+        ("DELETE FROM claim", "every claimed range is of a claim, and of one lane"),
+        ("UPDATE claim_range SET last = first + 9", "no claimed ranges overlap"),
+        ("UPDATE claim_range SET messages = messages + 1", "every claimed range has as many messages as it says"),
+        ("UPDATE lease SET visible_at_ms = 0", "claimed messages have the leases that their ranges tell of"),
+        ("DELETE FROM claim_range WHERE leased", "every lease that no time ends is of a claimed message"),
+        ("DELETE FROM source", "every claim is of a queue and, until its messages go, of a source"),
+        ("UPDATE claim SET messages = messages + 1", "every open claim has all of its messages"),
+    ],
+)
+def test_the_doctor_finds_what_is_wrong_with_claims(tmp_path: Path, damage: str, check: str) -> None:
+    folder = tmp_path / "store"
+    with hosting(folder) as host:
+        host.create()
+        host.send("a", "b", "c")
+        host.receive(1, timeout_s=0)
+        open_source(host)
+        assert claim(host).messages == 3
+    assert examine(folder).ok
+    with apsw.Connection(str(folder / DATABASE_NAME)) as connection:
+        connection.execute(damage)
+    assert check in [finding.check for finding in examine(folder).findings if not finding.ok]

@@ -66,6 +66,7 @@ class ClaimableLane(Lane):
 
     def bind(self, lease: Lease, now_ms: int) -> None:
         """Hide a message that was taken for as long as its claim lasts; that is one more receive."""
+        self._hidden.leave_claimed()
         self.lease(lease, now_ms, CLAIMED_MS, now_ms)
         self.counters.in_flight -= 1
         self.counters.claimed += 1
@@ -75,6 +76,7 @@ class ClaimableLane(Lane):
     def bring_back(self, start: int, end: int, count: int, bound_at_ms: int, now_ms: int) -> Stretch:
         """Make up to ``count`` messages of a stretch visible now: received once, when they were bound."""
         found = [position for (position,) in self._journal.rows("positions_between", start, end, count)]
+        self.catch_up(now_ms)  # so that what comes back is not counted in, to be counted out by the next look
         for position in found:
             if self._is_expired(position):
                 self._journal.remove(position)
@@ -90,6 +92,7 @@ class ClaimableLane(Lane):
     def bring_back_leased(self, start: int, end: int, count: int, now_ms: int) -> Stretch:
         """Make up to ``count`` messages with leases visible now."""
         leases = self._claimed(start, end, count)
+        self.catch_up(now_ms)
         for lease in leases:
             self._unbind(lease)
             if self._is_expired(lease.position):

@@ -20,6 +20,7 @@ NEVER_MS = 1 << 62
 """An instant that does not come."""
 CLAIMED_MS = 1 << 61
 """Until when a claimed message is hidden: until its claim ends."""
+_CLAIMED: Key = (CLAIMED_MS, -1)
 ON_DISK: Key = (-1, -1)
 """The horizon of a run of which nothing was read yet."""
 
@@ -101,9 +102,14 @@ class Run(ABC, Generic[T]):
                 if item is not None and item.visible_at_ms == visible_at_ms:
                     return item
                 heappop(heap)
-            if self._horizon is None:
+            if self._horizon is None or self._horizon >= _CLAIMED:
                 return None
             self._refill(self._horizon)
+
+    def leave_claimed(self) -> None:
+        """Leave what is claimed from now on to the disk: nobody waits for it, and it may be much."""
+        if self._horizon is None:
+            self._horizon = _CLAIMED
 
     def take(self) -> T:
         """Remove and return the head, which ``head`` must just have returned."""
