@@ -68,10 +68,8 @@ class MessageCommands:
             return self._attempt(queue, command, now_ms)
         timeout_s = settings.visibility_timeout_s if command.timeout_s is None else command.timeout_s
         visible_at_ms = visibility.deadline_ms(now_ms, timeout_s)
-        requested_at_ms = command.requested_at_ms
-        if requested_at_ms is None:
-            requested_at_ms = now_ms
-        else:
+        requested_at_ms = now_ms if command.requested_at_ms is None else command.requested_at_ms
+        if requested_at_ms < now_ms:
             visible_at_ms = min(visible_at_ms, visibility.lease_end_ms_max(requested_at_ms))
         rules = queue.rules if command.timeout_s is None else None
         redrive = self._dead_letters.redrive(queue, now_ms) if settings.receives_max else None
@@ -126,8 +124,8 @@ class MessageCommands:
                     lane.remove(lease, now_ms)
                     if queue.at_limit:
                         queue.give_place(now_ms)
-                elif queue.log is not None:
-                    queue.log.late(self._book.read(text), lease)
+                elif queue.log is not None and queue.log.late(self._book.read(text), lease):
+                    lane.move(lease, now_ms, lease.visible_at_ms, supersede=False)
                 answers.append(state)
             except _MessageGone:
                 if queue.log is not None:
