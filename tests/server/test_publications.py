@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -132,6 +133,15 @@ def test_a_server_that_stops_answers_with_what_there_is(tmp_path: Path) -> None:
         second.advance(20_000)
         assert jobs.publish("w", batch=0, attempts=[("a", 10)]) == Published(messages=10, again=True)
         assert drained(queue) == list("abcdefghij")
+
+
+def test_what_is_staged_is_a_metric_and_in_no_count(server: RunningServer) -> None:
+    metric = 'veilmq_queue_messages_staged{queue="000000000000/jobs"}'
+    with Publications(server.endpoint, "jobs") as jobs, HttpQueueClient(server.endpoint) as queue:
+        assert metric not in urlopen(f"{server.admin_endpoint}/metrics").read().decode()
+        jobs.stage("w", batch=0, attempt="a", part=0, messages=rows(*"abc"))
+        assert f"{metric} 3.0" in urlopen(f"{server.admin_endpoint}/metrics").read().decode()
+        assert (queue.show("jobs").visible, queue.show("jobs").in_flight, queue.show("jobs").delayed) == (0, 0, 0)
 
 
 # A kill.

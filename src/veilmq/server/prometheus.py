@@ -48,6 +48,7 @@ class _SnapshotCollector(Collector):
         yield from _requests(self._snapshot.metrics)
         yield from _queues(self._snapshot)
         yield from _claims(self._snapshot)
+        yield _staged(self._snapshot)
         yield from _events(self._snapshot)
         yield _gauge("queues", "Queues that there are.", self._snapshot.queues_in_all)
         yield _gauge("long_polls_parked", "Receives and claims that wait for a message.", self._snapshot.parked_polls)
@@ -77,7 +78,7 @@ def _queues(snapshot: Snapshot) -> Iterator[Metric]:
     in_flight = _family("queue_messages_in_flight", "Messages that somebody has received and not deleted.")
     delayed = _family("queue_messages_delayed", "Messages whose delay has not ended.")
     oldest = _family("queue_oldest_message_age_seconds", "Age of the oldest message not deleted; 0 without any.")
-    for queue, (counts, _) in snapshot.queues:
+    for queue, (counts, *_) in snapshot.queues:
         sent_at_ms = snapshot.now_ms if counts.oldest_sent_at_ms is None else counts.oldest_sent_at_ms
         visible.add_metric([queue], counts.visible)
         in_flight.add_metric([queue], counts.in_flight)
@@ -91,7 +92,7 @@ def _claims(snapshot: Snapshot) -> Iterator[Metric]:
     claims = _family("queue_claims_held", "Claims that are not acknowledged, lost or released.")
     messages = _family("queue_messages_claimed", "Messages in claims that are held; they are in flight, too.")
     oldest = _family("queue_oldest_claim_age_seconds", "Time since the oldest claim held was bound; 0 without any.")
-    for queue, (_, held) in snapshot.queues:
+    for queue, (_, held, _) in snapshot.queues:
         if held is None:
             continue
         bound_at_ms = snapshot.now_ms if held.oldest_bound_at_ms is None else held.oldest_bound_at_ms
@@ -99,6 +100,15 @@ def _claims(snapshot: Snapshot) -> Iterator[Metric]:
         messages.add_metric([queue], held.messages)
         oldest.add_metric([queue], max(0, snapshot.now_ms - bound_at_ms) / SECOND_MS)
     yield from (claims, messages, oldest)
+
+
+def _staged(snapshot: Snapshot) -> Metric:
+    """Return what writers have staged, of those queues that have any."""
+    staged = _family("queue_messages_staged", "Messages staged by writers and not published; they are in no queue yet.")
+    for queue, counted in snapshot.queues:
+        if counted.staged is not None:
+            staged.add_metric([queue], counted.staged)
+    return staged
 
 
 def _events(snapshot: Snapshot) -> Iterator[Metric]:

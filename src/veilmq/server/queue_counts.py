@@ -1,4 +1,4 @@
-"""The counts of all queues, and of their claims, for whoever watches them, at a bounded price a look.
+"""The counts of all queues, their claims and what is staged for them, for whoever watches, at a bounded price a look.
 
 Counting a queue costs the engine some fifty microseconds whatever its backlog; ten thousand queues would cost it half a
 second. So a look counts at most ``COUNTED_MAX`` queues anew, those first that were never or longest ago counted, a few
@@ -7,11 +7,12 @@ between two other things, and tells of the others what was counted last. At most
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from veilmq.core.claims import ClaimState, ListSources, SourceView
 from veilmq.core.commands import ShowQueue
 from veilmq.core.ports import Engine
+from veilmq.core.publications import ListWriters
 from veilmq.core.results import QueueCounts, QueueView
 from veilmq.engines.execute import execute
 
@@ -32,10 +33,11 @@ class ClaimCounts(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What there is in a queue; ``claims`` is ``None`` where nobody has opened a source."""
+    """What there is in a queue; ``claims`` is ``None`` where nobody has opened a source, ``staged`` without writers."""
 
     counts: QueueCounts
     claims: ClaimCounts | None
+    staged: int | None = None
 
 
 class QueueCountBook:
@@ -59,11 +61,25 @@ class QueueCountBook:
     async def _count(self, names: list[str]) -> None:
         asked = [execute(self._engine, ShowQueue(queue=name, counts=True)) for name in names]
         asked += [execute(self._engine, ListSources(queue=name)) for name in names]
+        asked += [execute(self._engine, ListWriters(queue=name)) for name in names]
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        for name, view, sources in zip(names, answers, answers[len(names) :], strict=False):
+        views, sources, writers = (answers[first : first + len(names)] for first in range(0, len(answers), len(names)))
+        for name, *found in zip(names, views, sources, writers, strict=True):
             self._counts.pop(name, None)
-            if isinstance(view, QueueView) and view.counts is not None:
-                self._counts[name] = Counted(view.counts, claim_counts(sources) if isinstance(sources, list) else None)
+            counted = _counted(*found)
+            if counted is not None:
+                self._counts[name] = counted
+
+
+def _counted(view: Any, sources: Any, writers: Any) -> Counted | None:
+    """Return what three answers say together, ``None`` where the queue was deleted meanwhile."""
+    if not isinstance(view, QueueView) or view.counts is None:
+        return None
+    return Counted(
+        counts=view.counts,
+        claims=claim_counts(sources) if isinstance(sources, list) else None,
+        staged=sum(writer.staged for writer in writers) if isinstance(writers, list) and writers else None,
+    )
 
 
 def claim_counts(sources: Sequence[SourceView]) -> ClaimCounts | None:
