@@ -31,7 +31,7 @@ def lognormal(
     crash_rate: float = 0.0,
     finishing: bool = True,
 ) -> Tally:
-    """Return what ``receipts`` receipts of log-normal work leave, at the exact quantiles; late deletes if ``finishing``."""
+    """Return what ``receipts`` receipts of log-normal work leave, at exact quantiles; late deletes if ``finishing``."""
     levels = (np.arange(receipts) + 0.5) / receipts
     times_s = median_s * np.exp(sigma * np.array([NORMAL.inv_cdf(float(level)) for level in levels]))
     alive = receipts * (1.0 - crash_rate)

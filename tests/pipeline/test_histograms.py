@@ -1,0 +1,97 @@
+"""Closed receipts counted into cells, on Spark."""
+
+import math
+from datetime import date
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.pipeline.closed import LATE, row, table
+from veilmq.core.events import Outcome
+from veilmq.pipeline.histograms import RATIO, cells, days, decayed, merged, waits
+from veilmq.pipeline.tallies import KeyTally, tallies
+
+
+def bucket(ms: float) -> int:
+    """Return the bucket of a duration."""
+    return math.floor(math.log(ms) / math.log(RATIO))
+
+
+def one(found: DataFrame) -> KeyTally:
+    """Return the tally of the only key in these cells."""
+    (only,) = tallies(found.toPandas())
+    return only
+
+
+def test_each_receipt_is_counted_by_its_time_and_by_its_timeout(spark: SparkSession) -> None:
+    """Two deletes of 2 s, one nack, an expiry; a dead letter is no receipt."""
+    found = cells(
+        table(
+            spark,
+            row(Outcome.DELETED, 2_000),
+            row(Outcome.DELETED, 2_000, receive_count=2),
+            row(Outcome.NACKED, 500),
+            row(Outcome.EXPIRED, 30_000),
+            row(Outcome.DEAD_LETTERED, 30_000),
+        )
+    )
+    tally = one(found)
+    assert tally.first.receipts == 3
+    assert tally.all.receipts == 4
+    assert tally.all.deleted[bucket(2_000)] == 2
+    assert tally.first.nacked[bucket(500)] == 1
+    assert tally.first.expired[bucket(30_000)] == 1
+    assert tally.first.censored.sum() == 2
+
+
+def test_a_late_delete_corrects_its_expiry_on_the_same_day(spark: SparkSession) -> None:
+    """The deadline is after midnight, the late delete later still; together they are one event and nothing censored."""
+    found = cells(
+        table(
+            spark,
+            row(Outcome.EXPIRED, 30_000, received_at=LATE),
+            row(Outcome.LATE_DELETED, 90_000_000, received_at=LATE),
+        )
+    )
+    assert {each.day for each in found.collect()} == {date(2026, 1, 2)}
+    first = one(found).first
+    assert first.receipts == 1
+    assert first.censored.sum() == 0
+    assert first.deaths[bucket(90_000_000)] == 1
+
+
+def test_cells_add_up_whatever_the_files_were(spark: SparkSession) -> None:
+    """Cells of two halves, merged, are the cells of the whole."""
+    rows = [row(Outcome.DELETED, 100 * number) for number in range(1, 20)]
+    apart = merged(cells(table(spark, *rows[:7])).unionByName(cells(table(spark, *rows[7:]))))
+    whole = cells(table(spark, *rows)).select(*apart.columns)
+    assert sorted(apart.collect()) == sorted(whole.collect())
+
+
+def test_older_days_weigh_less(spark: SparkSession) -> None:
+    """A receipt of the day before counts half when the half-life is a day."""
+    found = cells(
+        table(spark, row(Outcome.DELETED, 2_000), row(Outcome.DELETED, 2_000, received_at=LATE.replace(day=2)))
+    )
+    assert one(decayed(found, half_life_days=1)).first.receipts == pytest.approx(1.5)
+
+
+def test_extended_receipts_say_how_often_they_were_renewed(spark: SparkSession) -> None:
+    """Sums of those that were deleted in time."""
+    found = cells(table(spark, row(Outcome.DELETED, 50_000, extensions=2), row(Outcome.EXPIRED, 60_000, extensions=3)))
+    first = one(found).first
+    assert (first.extended, first.extensions, first.extended_held_s) == (1, 2, 50)
+
+
+def test_waits_and_days(spark: SparkSession) -> None:
+    """The wait of each message counts once, in the hour of its first receive; days have all receipts."""
+    receipts = table(
+        spark,
+        row(Outcome.EXPIRED, 30_000),
+        row(Outcome.LATE_DELETED, 40_000),
+        row(Outcome.DELETED, 2_000, receive_count=2),
+    )
+    assert [tuple(each) for each in waits(receipts).collect()] == [("1/jobs", 490_896 + 12, bucket(1_000), 1)]
+    counted: list[Any] = [(each.outcome, each.n) for each in days(cells(receipts)).collect()]
+    assert counted == [("deleted", 1), ("expired", 1), ("late_deleted", 1)]
