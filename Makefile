@@ -13,7 +13,7 @@ export PYTHON
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-run setup-bench setup-clients setup-java run test test-fast check format bench \
-	prove-crash prove-flat prove-quota prove-spark build clean
+	prove-crash prove-flat prove-quota prove-spark prove-tune build clean
 # A target is one story with one end: the last line of `make test` is pytest's.
 .NOTPARALLEL:
 
@@ -69,6 +69,9 @@ prove-quota: setup ## in-flight quotas at full size, two million messages beside
 
 prove-spark: setup setup-java ## the crash matrix of the Spark source at full size, with sixty thousand messages
 	@PROVE=whole $(PYTEST) tests/proofs/test_spark_crash.py $(ARGS)
+
+prove-tune: setup ## learned timeouts at full size, against a truth that is known: forty types, ten million receipts
+	@PROVE=whole $(PYTEST) tests/proofs/test_tune.py -s --timeout 3600 $(ARGS)
 
 build: setup ## the wheel and the source archive, in dist/
 	@$(BIN)/python -m build $(ARGS)
