@@ -494,3 +494,14 @@ def test_leases_of_a_folder_from_before_the_event_log(tmp_path: Path) -> None:
         host.send("b")
         host.delete(host.receive_one().receipt)
         assert outcomes(host) == [("deleted", 0)], "of the second one: the first was not logged"
+
+
+def test_a_refused_late_delete_is_remembered_of_a_lease_outside_the_window() -> None:
+    with logging_to(None, replace(LOGGED, hidden_window_leases=1)) as host:
+        host.create(FIFO, fifo=True)
+        news = tuple(message(body, group="g", dedup_id=body) for body in "ab")
+        host.do(commands.Send(queue=FIFO, messages=news))
+        late = host.receive(2, queue=FIFO, timeout_s=0)
+        host.delete(*[each.receipt for each in late], queue=FIFO)
+        host.receive(2, queue=FIFO)
+        assert outcomes(host) == [("expired", 0), ("late_deleted", 0)] * 2

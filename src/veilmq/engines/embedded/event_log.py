@@ -221,22 +221,24 @@ class QueueLog:
             events.staged.append(self._event(lease, events.facts(lease.position), events.now_ms, _NACKED))
             lease.log |= held.CLOSED
 
-    def late(self, receipt: Receipt, lease: Lease | None) -> None:
+    def late(self, receipt: Receipt, lease: Lease | None) -> bool:
         """Take note of a delete that does nothing: its receipt has ended, or its message has (``lease`` is ``None``).
 
-        A receipt that a change has renewed is of the same receive, which goes on.
+        A receipt that a change has renewed is of the same receive, which goes on. Tells whether the lease, which lives
+        on, says something else now and is to be filed anew.
         """
         if lease is not None and lease.generation == receipt.generation:
             if lease.epoch == receipt.epoch and held.is_open(lease.log):
                 self.deleted(lease)
                 lease.log |= held.CLOSED
-                self._log.journal.put_lease(lease)
-            return
+                return True
+            return False
         expired = self._log.take_expired(receipt.position, receipt.generation)
         if expired is None and lease is None:
             expired = self._late_of_unswept(receipt)
         if expired is not None:
             self._correct(expired)
+        return False
 
     def _late_of_unswept(self, receipt: Receipt) -> Event | None:
         """Record the end of a receipt that retention or a purge has ended, before the janitor comes to it."""
