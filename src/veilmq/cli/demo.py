@@ -3,6 +3,7 @@
 import shutil
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -67,10 +68,10 @@ def _play(folder: Path, plan: "Plan") -> Path:
     with acts.stage(folder) as stage:
         print(f"A server is at {stage.endpoint}; Spark starts …", file=sys.stderr)
         with spark_session("demo", ClusterOptions()) as spark:
-            with acts.beside(lambda stop: acts.archiving(stage, spark, stop)):
+            with acts.beside(lambda stop: acts.archiving(stage, spark, stop)) as check:
                 _say(f"1. One queue. Its timeout, {acts.GUESS_S} s, is a guess; one of the workers is killed.")
                 with showing({"work": plan.messages}, what="messages") as report:
-                    _tell(acts.one_queue(stage, plan, bar=lambda done: report("work", done)))
+                    _tell(acts.one_queue(stage, plan, bar=acts.checking(partial(report, "work"), check)))
                 _say("2. What the event log teaches: a timeout for each kind of work, and classes of them.")
                 found, table = acts.advice(stage, plan, spark)
                 print_recommendations(found)
@@ -78,7 +79,8 @@ def _play(folder: Path, plan: "Plan") -> Path:
                 print_table(table)
                 _say("3. The same load, forwarded by Spark to the queues of its classes; a worker is killed again.")
                 with showing({"work": plan.messages}, what="messages") as report:
-                    _tell(acts.routed(stage, plan, spark, table, bar=lambda done: report("work", done)))
+                    bar = acts.checking(partial(report, "work"), check)
+                    _tell(acts.routed(stage, plan, spark, table, bar=bar))
             _say("4. The archive of what workers told to have done, filled by Spark all the while.")
             _count(acts.archive_rest(stage, spark), plan)
             return acts.reported(stage, plan, spark)

@@ -17,6 +17,7 @@ from veilmq.pipeline.archive_compaction import Compaction, compact
 from veilmq.pipeline.archive_files import SCHEMA
 from veilmq.pipeline.archive_sink import FORMAT, ArchiveSink
 from veilmq.pipeline.archive_table import ArchiveTable
+from veilmq.pipeline.session import activate
 from veilmq.pipeline.streams import Report, run_streams
 
 CONSUMER = "archive"
@@ -78,6 +79,7 @@ def archive(
     """Archive the queues; raises ``PipelineFailed`` when a stream fails. Started again, it goes on where it was."""
     table = ArchiveTable(options.table)
     table.create()
+    activate(spark)
     spark.dataSource.register(ArchiveSink)
     keeper = _Keeper(table, options, clock_s)
     queries = {queue: _start(spark, options, queue) for queue in options.queues}

@@ -19,6 +19,7 @@ from veilmq.core.routing import RoutingTable
 from veilmq.core.settings import SettingValue
 from veilmq.pipeline.failures import PipelineFailed
 from veilmq.pipeline.forward_sink import FORMAT, ForwardSink
+from veilmq.pipeline.session import activate
 from veilmq.pipeline.streams import Report, run_streams
 
 CONSUMER = "route"
@@ -109,6 +110,7 @@ def forward(
     Raises ``PipelineFailed``.
     """
     checked(options.table, options.intake)
+    activate(spark)
     spark.dataSource.register(ForwardSink)
     stop = stop or threading.Event()
     folder = Path(options.checkpoint).absolute()

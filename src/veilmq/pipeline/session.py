@@ -68,6 +68,14 @@ def open_session(name: str, cluster: Cluster) -> Iterator[SparkSession]:
             session.stop()
 
 
+def activate(session: SparkSession) -> None:
+    """Make ``session`` the active one of this thread: the JVM looks registered formats up there.
+
+    By itself Spark does that in the thread that made the session, and wherever a DataFrame is made of Python's values.
+    """
+    session.createDataFrame([], "nothing int")
+
+
 def _connect(cluster: Cluster) -> SparkSession:
     builder = SparkSession.builder.remote(cluster.remote)
     for name, value in cluster.settings.items():

@@ -20,7 +20,7 @@ from veilmq.pipeline.demo.kinds import ATTRIBUTE, mean_s, work
 from veilmq.pipeline.demo.load import THREADS, WORKERS, Load, Stage, run
 from veilmq.pipeline.demo.processes import Processes
 from veilmq.pipeline.forward import ForwardOptions, create_queues, forward
-from veilmq.pipeline.recommendation import Recommendation
+from veilmq.pipeline.recommendation import Recommendation, plain_name
 from veilmq.pipeline.report import report
 from veilmq.pipeline.route_table import route_table
 from veilmq.pipeline.tune import tune
@@ -97,7 +97,7 @@ def advice(stage: Stage, plan: Plan, spark: SparkSession) -> tuple[tuple[Recomme
         options=options,
         facts=facts[ONE_QUEUE],
     )
-    return tuple(each for each in tuned.recommendations if each.queue == ONE_QUEUE), made.table
+    return tuple(each for each in tuned.recommendations if plain_name(each.queue) == ONE_QUEUE), made.table
 
 
 def routed(stage: Stage, plan: Plan, spark: SparkSession, table: RoutingTable, *, bar: Bar) -> Worked:
@@ -113,8 +113,8 @@ def routed(stage: Stage, plan: Plan, spark: SparkSession, table: RoutingTable, *
         continuous=True,
     )
     queues = tuple(each.queue for each in table.classes)
-    with beside(lambda stop: forward(spark, options, stop=stop)):
-        return _worked(stage, plan, intake=INTAKE, queues=queues, first=plan.messages, bar=bar)
+    with beside(lambda stop: forward(spark, options, stop=stop)) as check:
+        return _worked(stage, plan, intake=INTAKE, queues=queues, first=plan.messages, bar=checking(bar, check))
 
 
 def archiving(stage: Stage, spark: SparkSession, stop: threading.Event) -> None:
@@ -146,14 +146,32 @@ def reported(stage: Stage, plan: Plan, spark: SparkSession) -> Path:
     return report(spark, state=state, path=path, at_ms=at_ms, title="veilmq demo", options=options, facts=facts)
 
 
+def checking(bar: Bar, check: Callable[[], None]) -> Bar:
+    """Return a bar that looks, each time it moves, whether what runs beside it still does."""
+
+    def move(done: int) -> None:
+        check()
+        bar(done)
+
+    return move
+
+
 @contextmanager
-def beside(job: Callable[[threading.Event], object]) -> Iterator[None]:
-    """Run ``job`` beside what is done in the context; at its end it is told to stop, and its failure is raised."""
+def beside(job: Callable[[threading.Event], object]) -> Iterator[Callable[[], None]]:
+    """Run ``job`` beside what is done in the context; at its end it is told to stop, and its failure is raised.
+
+    The context's value raises that failure at once, when it is called.
+    """
     stop = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         running: Future[object] = pool.submit(job, stop)
+
+        def check() -> None:
+            if running.done():
+                running.result()
+
         try:
-            yield
+            yield check
         finally:
             stop.set()
         running.result()

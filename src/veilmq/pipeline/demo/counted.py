@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
@@ -32,19 +33,19 @@ def receipts(events: Path, queues: Sequence[str]) -> Receipts:
     if not any(events.rglob("*.parquet")):
         return Receipts()
     columns = ["queue", "outcome", "receive_count", "held_ms"]
-    rows = ds.dataset(events, format="parquet", partitioning="hive").to_table(
-        columns=columns, filter=pc.field("queue").isin(list(queues))
-    )
-    outcomes = dict(rows.group_by("outcome").aggregate([([], "count_all")]).to_pydict().items())
+    logged = ds.dataset(events, format="parquet", partitioning="hive").to_table(columns=columns)
+    names = pc.replace_substring_regex(logged["queue"], pattern="^.*/", replacement="")  # the log has account/name
+    rows = logged.filter(pc.is_in(names, pa.array(queues)))
+    outcomes = rows.group_by("outcome").aggregate([([], "count_all")]).to_pydict()
     counts = dict(zip(outcomes["outcome"], outcomes["count_all"], strict=True))
-    expired = rows.filter(pc.field("outcome") == "expired")
-    first = rows.filter(pc.field("outcome").isin(["deleted", "expired", "nacked"]))
+    expired = rows.filter(pc.equal(rows["outcome"], "expired"))
+    ended = rows.filter(pc.is_in(rows["outcome"], pa.array(["deleted", "expired", "nacked"])))
     return Receipts(
         deleted=counts.get("deleted", 0),
         expired=counts.get("expired", 0),
         late=counts.get("late_deleted", 0),
         dead=counts.get("dead_lettered", 0),
-        redelivered=first.filter(pc.field("receive_count") > 1).num_rows,
+        redelivered=ended.filter(pc.greater(ended["receive_count"], 1)).num_rows,
         wasted_s=(pc.sum(expired["held_ms"]).as_py() or 0) / 1000,
     )
 

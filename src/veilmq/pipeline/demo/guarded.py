@@ -12,7 +12,8 @@ import threading
 
 
 def _watch() -> None:
-    sys.stdin.buffer.read()
+    while os.read(0, 1):  # not through a buffer: its lock would be held when the interpreter ends
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
