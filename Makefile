@@ -12,7 +12,7 @@ PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-bench setup-clients setup-java run test test-fast check format bench \
+.PHONY: help setup setup-run setup-bench setup-clients setup-java run demo test test-fast check format bench \
 	prove-crash prove-flat prove-quota prove-spark prove-tune build clean
 # A target is one story with one end: the last line of `make test` is pytest's.
 .NOTPARALLEL:
@@ -38,6 +38,9 @@ setup-java:
 
 run: setup-run ## start the server on 127.0.0.1:9324, its data under ./veilmq-data
 	@exec $(BIN)/veilmq serve --host 127.0.0.1 --port 9324 --data ./veilmq-data $(ARGS)
+
+demo: setup-run setup-java ## play everything once: server, workers, archive, tuning, routing, a report (some minutes)
+	@exec $(BIN)/veilmq demo $(ARGS)
 
 test: setup setup-clients setup-java check ## check, then every test, with branch coverage
 	@$(PYTEST) $(PARALLEL) --cov=veilmq --cov-report=term $(ARGS)
