@@ -189,16 +189,16 @@ def test_a_checkpoint_that_was_put_back_is_told(
 
 
 @pytest.mark.parametrize("away_ms", [0, 2 * HOUR_MS], ids=["back-in-time", "after-the-hold"])
-@pytest.mark.parametrize("count", [40, 60], ids=["all-of-it", "part-of-it"])
+@pytest.mark.parametrize("count", [80, 100], ids=["all-of-it", "part-of-it"])
 def test_a_claim_that_spark_was_never_told_of(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path, away_ms: int, count: int
 ) -> None:
     """It is taken again, also by a query that ends with what is visible, or is back in the queue; nothing is lost."""
     sent = send(client, count)
-    accident = {"accident": "claimed:1:fail", "once": str(tmp_path / "once")}
+    accident = {"accident": "claimed:2:fail", "once": str(tmp_path / "once")}
     with pytest.raises(StreamingQueryException, match="Provoked"):
         stream_of(server, tmp_path, accident).run(spark)
-    assert left(client) == (count - 40, 40)
+    assert left(client) == (count - 80, 40)
     server.advance(away_ms)
     stream_of(server, tmp_path).run(spark)
     assert sorted(kept(tmp_path / "stream")) == sent
@@ -211,13 +211,23 @@ def test_a_claim_that_spark_was_never_told_of(
 def test_a_stream_goes_on_after_a_long_rest(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
-    """Nothing of it was open, so nothing can be lost; its place is kept for longer than any hold."""
+    """After a week by itself; after many, when the queue has forgotten it, with another source, if one says so."""
     send(client, 50)
     stream_of(server, tmp_path).run(spark)
-    server.advance(40 * 24 * HOUR_MS)
+    server.advance(7 * 24 * HOUR_MS)
     send(client, 50, begin=50)
     stream_of(server, tmp_path).run(spark)
-    assert len(set(kept(tmp_path / "stream"))) == 100
+    server.advance(40 * 24 * HOUR_MS)
+    send(client, 50, begin=100)
+    with pytest.raises(StreamingQueryException, match="does not know this stream"):
+        stream_of(server, tmp_path).run(spark)
+    assert left(client) == (50, 0)
+    stream_of(server, tmp_path, {"onLostClaim": "skip"}).run(spark)
+    send(client, 50, begin=150)
+    stream_of(server, tmp_path).run(spark)
+    out = kept(tmp_path / "stream")
+    assert (len(out), len(set(out))) == (200, 200)
+    assert left(client) == (0, 0)
 
 
 def test_one_consumer_has_one_stream_unless_it_is_taken_over(

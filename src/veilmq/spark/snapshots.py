@@ -4,7 +4,7 @@ These functions take the options of ``format("veilmq")`` by name, as ``spark.rea
 """
 
 from veilmq.core.claims import SourceView
-from veilmq.spark.held_source import connect
+from veilmq.spark.held_source import connect, open_claims
 from veilmq.spark.refusals import SourceFailed, advised
 from veilmq.spark.snapshot_reader import NUMBER
 from veilmq.spark.source_options import SNAPSHOT_HOLD_S, SourceOptions
@@ -44,4 +44,5 @@ def release(snapshot: str, **options: str) -> int:
 
 
 def _messages(view: SourceView) -> int:
-    return sum(claim.messages for claim in view.claims if claim.number == NUMBER)
+    claim = open_claims(view).get(NUMBER)
+    return 0 if claim is None else claim.messages

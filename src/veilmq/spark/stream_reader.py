@@ -30,7 +30,7 @@ from veilmq.client.errors import ClientError
 from veilmq.client.http import HttpQueueClient
 from veilmq.core import limits
 from veilmq.core.claims import Bound, ClaimState, ClaimView, SourceView
-from veilmq.spark.held_source import HeldSource
+from veilmq.spark.held_source import HeldSource, open_claims
 from veilmq.spark.offsets import INITIAL, Offset
 from veilmq.spark.patience import patiently
 from veilmq.spark.progress import Progress
@@ -57,6 +57,7 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._name = str(uuid.uuid4())  # of the source, where the checkpoint has none yet
         self._held: HeldSource | None = None
+        self._forgotten: str | None = None  # the source of the checkpoint, if the server does not know it any more
         self._progress = Progress()
         self._acknowledged = 0
         self._shards: dict[int, int] = {}  # of the claims that were bound here and are not acknowledged
@@ -83,10 +84,8 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Finish what ends at ``start``, and return where the next batch ends; ``start`` where there is nothing."""
-        begin = Offset.of(start)
         with advised():
-            held = self._hold(begin.source or self._name)
-            self._check_lost(held.renew(), begin)
+            held, begin = self._begin(Offset.of(start))
             if self._progress.finished(begin.number):
                 self._acknowledge(held, begin.number)
             number, bound = self._claim_next(held, begin.number + 1, self._messages_max(limit))
@@ -95,7 +94,7 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return start
         self._shards[number] = bound.shards
         self._progress.made(number)
-        first = None if number == begin.number + 1 else number
+        first = None if number == start["n"] + 1 else number
         return Offset(source=held.name, number=number, first=first).json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -123,20 +122,47 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Acknowledge ``end``, which Spark keeps as finished."""
         until = Offset.of(end)
+        if self._held is None or self._held.name != until.source:
+            return  # of a source that the server has forgotten
         self._progress.committed(until.number)
         with advised():
-            self._acknowledge(self._hold(until.source or self._name), until.number)
+            self._acknowledge(self._held, until.number)
 
     def stop(self) -> None:
         """Let the source go, if Spark asks for it; as a rule it ends the process instead."""
         if self._held is not None:
             self._held.stop()
 
+    def _begin(self, start: Offset) -> tuple[HeldSource, Offset]:
+        """Return the source that goes on after ``start``, renewed and found good, and where it stands."""
+        if start.source == self._forgotten:
+            start = Offset(source=self._name)
+        held = self._hold(start.source or self._name)
+        view = held.renew()
+        if start.number > view.last == 0:
+            return self._begin_anew(held)
+        self._check_lost(view, start)
+        return held, start
+
+    def _begin_anew(self, held: HeldSource) -> tuple[HeldSource, Offset]:
+        """Go on with another source: the server has forgotten this one, and whether its last batch was deleted."""
+        if self._options.on_lost_claim != SKIP:
+            raise SourceFailed(
+                "The queue does not know this stream: it rested for weeks, or the checkpoint is of another queue or of "
+                "a server with other data. Go on with onLostClaim=skip, if it is the right queue; messages of the last "
+                "batch come again if they were not deleted then."
+            )
+        held.stop()
+        self._held, self._forgotten = None, held.name
+        return self._hold(self._name), Offset(source=self._name)
+
     def _hold(self, name: str) -> HeldSource:
         if self._held is None:
             hold_s = self._options.hold_s or limits.CLAIM_HOLD_S.default
             self._held = HeldSource.open(name, self._options, hold_s=hold_s)
             self._acknowledged = self._held.view.acknowledged
+            if self._budget is not None and self._options.takeover:
+                self._budget = max(self._budget, self._held.view.ready)  # with what the other stream gave back
         assert self._held.name == name, "a query has one source"
         return self._held
 
@@ -197,16 +223,16 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _replayed(self, view: SourceView, numbers: range) -> dict[int, int]:
         """Return how many shards each of ``numbers`` has, which an earlier process bound; 0 for one to be skipped."""
-        known = {claim.number: claim for claim in view.claims}
+        known = open_claims(view)
         return {number: self._shards_of(number, known.get(number), view) for number in numbers}
 
     def _shards_of(self, number: int, claim: ClaimView | None, view: SourceView) -> int:
-        if claim is not None and claim.state is ClaimState.OPEN:
+        if claim is not None:
             return claim.shards
         if number <= view.acknowledged:
             return self._none(number, "ClaimAcknowledged", skipped=self._options.on_acked_replay == EMPTY)
         if number > view.last:
-            return self._none(number, "ClaimGap", skipped=False)
+            return self._none(number, "ClaimGap", skipped=self._options.on_lost_claim == SKIP and not view.last)
         return self._none(number, "ClaimLost", skipped=self._options.on_lost_claim == SKIP)
 
     def _none(self, number: int, code: str, *, skipped: bool) -> int:
