@@ -6,7 +6,8 @@ import pytest
 
 from tests.pipeline import work_types
 from veilmq.pipeline.classes import classes_of, cost_of_classes
-from veilmq.pipeline.cost import Prices, best_s, cost
+from veilmq.pipeline.cost import Load, Prices, best_s, cost
+from veilmq.pipeline.survival import NOTHING
 
 PRICES = Prices()
 
@@ -49,3 +50,9 @@ def test_thousands_of_keys_are_grouped_first() -> None:
     many = classes_of(loads, 2, prices=PRICES)
     few = classes_of([work_types.true_load(number, weight=1 / 40) for number in range(40)], 2, prices=PRICES)
     assert many.cost == pytest.approx(few.cost, rel=0.02)
+
+
+def test_there_are_no_more_classes_than_whole_seconds() -> None:
+    """Work that takes no time has the shortest timeout there is, and a second class has none below it."""
+    loads = [Load(curve=NOTHING, crash_rate=0.1, receives_max=5, weight=0.5)] * 2
+    assert classes_of(loads, 3, prices=PRICES).timeouts_s == (1,)

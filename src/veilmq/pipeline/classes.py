@@ -77,6 +77,8 @@ def _cheapest(groups: Sequence[Load], count: int, prices: Prices) -> _Way:
         ways: dict[int, _Way] = {}
         for stop, way in above.items():
             _extend(ways, groups[:stop], way, timeouts_s, prices)
+        if 0 not in ways:  # the class above has the shortest timeout there is
+            break
         found.append(ways[0])
         above = {start: way for start, way in ways.items() if start}
     return min(found, key=lambda way: way.cost)
