@@ -6,6 +6,7 @@ import pytest
 
 from tests.pipeline.made_tally import counts, lognormal
 from veilmq.pipeline.finding import finding_of, renewal_of
+from veilmq.pipeline.prior import prior_of
 from veilmq.pipeline.tallies import Tally
 from veilmq.pipeline.tune_options import TuneOptions
 
@@ -50,11 +51,11 @@ def test_beyond_all_timeouts_late_deletes_point_to_it() -> None:
 
 def test_a_key_with_few_receipts_is_lent_some_of_its_queue() -> None:
     """All of the prior without receipts of its own, none from three hundred on."""
-    queue = lognormal(20.0, 5000)
-    assert finding_of(Tally(), options=OPTIONS, queue=queue).lent == OPTIONS.prior
-    assert finding_of(lognormal(2.0, 150), options=OPTIONS, queue=queue).lent == pytest.approx(OPTIONS.prior / 2)
-    assert finding_of(lognormal(2.0, 300), options=OPTIONS, queue=queue).lent == 0.0
-    assert finding_of(Tally(), options=OPTIONS, queue=queue).curve.quantile_s(0.5) == pytest.approx(20.0, rel=0.01)
+    queue = prior_of([lognormal(20.0, 5000)])
+    assert finding_of(Tally(), options=OPTIONS, prior=queue).lent == OPTIONS.prior
+    assert finding_of(lognormal(2.0, 150), options=OPTIONS, prior=queue).lent == pytest.approx(OPTIONS.prior / 2)
+    assert finding_of(lognormal(2.0, 300), options=OPTIONS, prior=queue).lent == 0.0
+    assert finding_of(Tally(), options=OPTIONS, prior=queue).curve.quantile_s(0.5) == pytest.approx(20.0, rel=0.01)
 
 
 def renewed(every_s: float) -> Tally:

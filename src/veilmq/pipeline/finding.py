@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from veilmq.pipeline.cost import Load
 from veilmq.pipeline.durations import seconds, share
+from veilmq.pipeline.prior import Prior
 from veilmq.pipeline.rates import Rates, rates_of
 from veilmq.pipeline.survival import NOTHING, Curve, curve_of
 from veilmq.pipeline.tallies import EDGES_S, Tally
@@ -53,12 +54,10 @@ class Finding:
         return Load(tail=tail, crash_rate=self.rates.crash, receives_max=receives_max, weight=weight)
 
 
-def finding_of(first: Tally, *, options: TuneOptions, queue: Tally | None = None) -> Finding:
-    """Return what ``first``, first receipts, say; a key that has too few is lent some of those of its ``queue``."""
-    lent = 0.0 if queue is None else options.prior * max(0.0, 1.0 - first.receipts / options.receipts_min)
-    known = first
-    if queue is not None and queue.receipts > 0:
-        known = first + queue.scaled(lent / queue.receipts)
+def finding_of(first: Tally, *, options: TuneOptions, prior: Prior | None = None) -> Finding:
+    """Return what ``first``, first receipts, say; a key that has few is lent some, as ``prior`` says."""
+    lent = Tally() if prior is None else prior.lent_to(first, options=options)
+    known = first + lent
     curve = curve_of(known)
     return Finding(
         first=first,
@@ -66,7 +65,7 @@ def finding_of(first: Tally, *, options: TuneOptions, queue: Tally | None = None
         quantile=quantile_of(first, curve, options=options),
         rates=rates_of(known),
         renewal_s=renewal_of(first),
-        lent=lent,
+        lent=lent.receipts,
     )
 
 

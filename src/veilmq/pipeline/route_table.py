@@ -18,11 +18,12 @@ from veilmq.pipeline.cost import Load
 from veilmq.pipeline.crashes import without_crashes
 from veilmq.pipeline.failures import PipelineFailed
 from veilmq.pipeline.finding import Finding, finding_of
+from veilmq.pipeline.prior import prior_of
 from veilmq.pipeline.recommendation import QueueFacts, plain_name
 from veilmq.pipeline.tallies import KeyTally
 from veilmq.pipeline.tune import DEFAULTS, known
 from veilmq.pipeline.tune_options import TuneOptions
-from veilmq.pipeline.tuning import RENEWALS_IN_TIMEOUT, receives_max_of, whole_of
+from veilmq.pipeline.tuning import RENEWALS_IN_TIMEOUT, receives_max_of
 
 CLASSES_DEFAULT = 4
 """Three or four classes get nearly all that one timeout for each key would."""
@@ -86,8 +87,8 @@ def _of_queue(tallies: list[KeyTally], queue: str) -> list[KeyTally]:
 def findings_of(tallies: list[KeyTally], *, options: TuneOptions) -> dict[str, Finding]:
     """Return what is found about each key of one queue."""
     keys = without_crashes(tallies)
-    whole = whole_of("", keys).first
-    return {each.key: finding_of(each.first, options=options, queue=whole) for each in keys}
+    prior = prior_of(each.first for each in keys)
+    return {each.key: finding_of(each.first, options=options, prior=prior) for each in keys}
 
 
 def routed(found: Mapping[str, Finding], *, receives_max: int, classes: int, options: TuneOptions) -> Routed | None:

@@ -111,11 +111,14 @@ def _bounds(survival: Array, deaths: Array, at_risk: Array) -> tuple[Array, Arra
 def _drawn_on(survival: Array, at_risk: Array) -> Array:
     """Return ``survival`` with its last receipts replaced by a log-normal tail.
 
-    The best timeout lies where one receipt in thousands is left, and what is seen there is luck. Working times are mostly
-    near log-normal, a straight line of normal quantiles over ln t; it goes through the points where ``TAIL_FROM`` and
-    ``TAIL_TO`` receipts are left. Where there are no such points, the curve stays.
+    The best timeout lies where one receipt in thousands is left, and what is seen there is luck. Working times are
+    mostly near log-normal, a straight line of normal quantiles over ln t; it goes through the points where
+    ``TAIL_FROM`` and ``TAIL_TO`` receipts are left, or half and a tenth of few. Where there are no such points, the
+    curve stays.
     """
-    first, last = (int(np.searchsorted(-at_risk, -least)) for least in (TAIL_FROM, TAIL_TO))
+    receipts = float(at_risk[0])
+    lefts = min(TAIL_FROM, receipts / 2), min(TAIL_TO, receipts / 10)
+    first, last = (min(int(np.searchsorted(-at_risk, -left)), survival.size - 1) for left in lefts)
     high, low = float(survival[first]), float(survival[last])
     if not 0.0 < low < high < 1.0:
         return survival

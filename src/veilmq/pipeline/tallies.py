@@ -1,5 +1,6 @@
 """Tallies: the cells of one queue or one routing key as arrays over the buckets, on the driver."""
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -51,6 +52,17 @@ class Tally:
     def scaled(self, weight: float) -> "Tally":
         """Return this tally with every count multiplied by ``weight``."""
         return Tally(**{each.name: getattr(self, each.name) * weight for each in fields(Tally)})
+
+    def shifted(self, buckets: int) -> "Tally":
+        """Return this tally so many ``buckets`` later; what would fall off an end stays there."""
+        places = np.clip(np.arange(BUCKETS) + buckets, 0, BUCKETS - 1)
+        arrays = {each.name: getattr(self, each.name) for each in fields(Tally)}
+        moved: dict[str, Any] = {
+            name: np.bincount(places, weights=array, minlength=BUCKETS).astype(np.float64)
+            for name, array in arrays.items()
+            if isinstance(array, np.ndarray)
+        }
+        return dataclasses.replace(self, **moved)
 
     @property
     def receipts(self) -> float:

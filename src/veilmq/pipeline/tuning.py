@@ -11,6 +11,7 @@ from veilmq.pipeline.cost import best_s, cost
 from veilmq.pipeline.crashes import without_crashes
 from veilmq.pipeline.durations import seconds, share
 from veilmq.pipeline.finding import Finding, finding_of
+from veilmq.pipeline.prior import prior_of
 from veilmq.pipeline.recommendation import Confidence, QueueFacts, Recommendation, facts_for
 from veilmq.pipeline.tallies import KeyTally, Tally
 from veilmq.pipeline.tune_options import TuneOptions
@@ -49,8 +50,9 @@ def recommended(
     keys = without_crashes(keys)
     whole = whole_of(queue, keys)
     yield _recommendation(whole, None, finding_of(whole.first, options=options), facts, options)
+    prior = prior_of(each.first for each in keys)
     for each in keys:
-        finding = finding_of(each.first, options=options, queue=whole.first)
+        finding = finding_of(each.first, options=options, prior=prior)
         yield _recommendation(each, each.key, finding, facts, options)
 
 
