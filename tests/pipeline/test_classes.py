@@ -54,5 +54,5 @@ def test_thousands_of_keys_are_grouped_first() -> None:
 
 def test_there_are_no_more_classes_than_whole_seconds() -> None:
     """Work that takes no time has the shortest timeout there is, and a second class has none below it."""
-    loads = [Load(curve=NOTHING, crash_rate=0.1, receives_max=5, weight=0.5)] * 2
+    loads = [Load(tail=NOTHING, crash_rate=0.1, receives_max=5, weight=0.5)] * 2
     assert classes_of(loads, 3, prices=PRICES).timeouts_s == (1,)
