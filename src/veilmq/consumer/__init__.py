@@ -1,0 +1,1 @@
+"""Consumers: handlers whose messages stay theirs for as long as they work on them."""

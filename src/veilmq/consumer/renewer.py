@@ -1,0 +1,106 @@
+"""The thread that keeps leases alive, on a connection of its own.
+
+It sleeps until the next lease is due, sends what is due in batches with a timeout for each entry, and brings the
+answers to the table. Each call has a patience of its own: long enough for the slowest calls of late, and never past the
+end of the first lease of the batch, so that a connection which swallows everything costs a try and not the lease.
+"""
+
+import threading
+from collections.abc import Sequence
+from typing import Protocol
+
+from veilmq.client.errors import ClientError, Unreachable
+from veilmq.consumer.lease_table import Asked, LeaseTable
+from veilmq.consumer.verdicts import Verdict, verdict
+from veilmq.core.commands import VisibilityChange
+
+PATIENCE_S_MIN = 2.0
+PATIENCE_S_LEAST = 0.5
+"""For a batch with a lease that is nearly over, or is."""
+
+
+class VisibilityChanger(Protocol):
+    """What the renewer needs of a ``QueueClient``: one call, which it gives up after ``patience_s`` and tries once."""
+
+    def change_visibility_batch(
+        self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
+    ) -> list[ClientError | None]:
+        """Make up to ten changes; ``None`` for each that succeeded. Raises ``ClientError`` and ``Unreachable``."""
+
+
+class RenewalMeter(Protocol):
+    """Is told of every call that the renewer makes, in the renewer's thread."""
+
+    def called(self, asked: Sequence[Asked], verdicts: Sequence[Verdict], took_s: float) -> object:
+        """One call took ``took_s``; each of its entries ended with a verdict."""
+
+
+class Unmeasured:
+    """A ``RenewalMeter`` that counts nothing."""
+
+    def called(self, asked: Sequence[Asked], verdicts: Sequence[Verdict], took_s: float) -> object:
+        """Do nothing."""
+
+
+class Renewer:
+    """Renews what is due in a ``LeaseTable``; ``run_due`` does it once, ``start`` for as long as the process lives."""
+
+    def __init__(self, table: LeaseTable, client: VisibilityChanger, *, meter: RenewalMeter | None = None) -> None:
+        """``client`` should have connections of its own: nothing else may keep a renewal waiting."""
+        self._table = table
+        self._client = client
+        self._meter: RenewalMeter = meter or Unmeasured()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="veilmq-renewer", daemon=True)
+
+    def start(self) -> None:
+        """Begin to renew, in a thread of its own."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, after the call that is on its way; leases are not touched. Harmless before ``start``."""
+        self._stopping = True
+        self._table.alarm.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def run_due(self) -> None:
+        """Renew all that is due, and notice what has ended; returns when every call has been answered or given up."""
+        for batch in self._table.due():
+            asked = self._table.prepare(batch)
+            if asked:
+                self._renew(asked)
+
+    def _run(self) -> None:
+        clock, table = self._table.clock, self._table
+        while not self._stopping:
+            clock.wait_until(table.next_due_s(), table.alarm)
+            if not self._stopping:
+                self.run_due()
+
+    def _renew(self, asked: Sequence[Asked]) -> None:
+        clock = self._table.clock
+        sent_at_s = asked[0].sent_at_s
+        errors = self._ask(asked, patience_s(asked, self._table))
+        verdicts = [
+            verdict(error, asked_s=one.for_s, elapsed_s=one.lease.elapsed_s(sent_at_s))
+            for one, error in zip(asked, errors, strict=True)
+        ]
+        self._table.answered(asked, verdicts)
+        self._meter.called(asked, verdicts, clock.now_s() - sent_at_s)
+
+    def _ask(self, asked: Sequence[Asked], patience_s: float) -> Sequence[Exception | None]:
+        changes = [VisibilityChange(receipt=one.lease.message.receipt, timeout_s=one.for_s) for one in asked]
+        queue = asked[0].lease.subscription.queue
+        try:
+            return self._client.change_visibility_batch(queue, changes, patience_s=patience_s)
+        except (ClientError, Unreachable) as error:
+            return [error] * len(asked)
+
+
+def patience_s(asked: Sequence[Asked], table: LeaseTable) -> float:
+    """Return how long to wait for the answer to ``asked``, in seconds."""
+    now_s = table.clock.now_s()
+    usual_s = 4 * (asked[0].lease.measured.renewal_s or 0.0)
+    left_s = min(one.lease.remaining_s(now_s) for one in asked)
+    return max(PATIENCE_S_LEAST, min(max(PATIENCE_S_MIN, usual_s), left_s))
