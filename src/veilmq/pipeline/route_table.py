@@ -23,7 +23,7 @@ from veilmq.pipeline.recommendation import QueueFacts, plain_name
 from veilmq.pipeline.tallies import KeyTally
 from veilmq.pipeline.tune import DEFAULTS, known
 from veilmq.pipeline.tune_options import TuneOptions
-from veilmq.pipeline.tuning import RENEWALS_IN_TIMEOUT, receives_max_of
+from veilmq.pipeline.tuning import RENEWALS_IN_TIMEOUT, explore_s, receives_max_of
 
 CLASSES_DEFAULT = 4
 """Three or four classes get nearly all that one timeout for each key would."""
@@ -94,31 +94,43 @@ def findings_of(tallies: list[KeyTally], *, options: TuneOptions) -> dict[str, F
 def routed(found: Mapping[str, Finding], *, receives_max: int, classes: int, options: TuneOptions) -> Routed | None:
     """Return the table of the keys in ``found``; ``None`` when nothing is known of any of them.
 
-    Keys that say nothing for themselves, like keys that are not listed, belong to the longest class: it is dear to
-    take a timeout that is too short. Keys whose consumers renew take the first class that leaves room for three
-    renewals.
+    Keys that are not listed belong to the longest class: it is dear to take a timeout that is too short. For the same
+    reason keys whose work was not seen to end get a class beyond ``classes``, if no other is as long as what is to be
+    tried for them. Keys whose consumers renew take the first class that leaves room for three renewals.
     """
     loads = _loads(found, receives_max=receives_max, options=options)
     if not loads:
         return None
     by_count = [classes_of([*loads.values()], count, prices=options.prices) for count in range(1, classes + 1)]
     best = min(by_count, key=lambda each: each.cost)
-    last = len(best.timeouts_s) - 1
+    least_s = _renewing(found) | _stuck(found, options)
+    longer_s = max(_stuck(found, options).values(), default=0)
+    timeouts_s = best.timeouts_s if longer_s <= best.timeouts_s[-1] else (*best.timeouts_s, longer_s)
+    last = len(timeouts_s) - 1
     keys = dict(zip(loads, best.members, strict=True))
-    keys |= {
-        key: next((index for index, each in enumerate(best.timeouts_s) if each >= least_s), last)
-        for key, least_s in _renewing(found).items()
-    }
+    for key, its_s in least_s.items():
+        keys[key] = next((index for index, each in enumerate(timeouts_s) if each >= its_s), last)
     table = RoutingTable(
         version=1,
         classes=tuple(
             TimeoutClass(name=f"class-{number}", visibility_timeout_s=timeout_s)
-            for number, timeout_s in enumerate(best.timeouts_s, start=1)
+            for number, timeout_s in enumerate(timeouts_s, start=1)
         ),
         keys=dict(sorted((key, index) for key, index in keys.items() if key)),
         default=last,
     )
     return Routed(table=table, cost=best.cost, cost_by_count=tuple(each.cost for each in by_count))
+
+
+def _stuck(found: Mapping[str, Finding], options: TuneOptions) -> dict[str, int]:
+    """Return the timeout to try for each key that has receipts enough, and whose work was not seen to end."""
+    return {
+        key: explore_s(each)
+        for key, each in found.items()
+        if each.renewal_s is None
+        and each.first.receipts >= options.receipts_min
+        and each.curve.quantile_s(options.quantile) is None
+    }
 
 
 def _loads(found: Mapping[str, Finding], *, receives_max: int, options: TuneOptions) -> dict[str, Load]:

@@ -74,6 +74,16 @@ def receives_max_of(facts: QueueFacts | None, options: TuneOptions) -> int:
     return (facts.receives_max if facts else 0) or options.receives_max
 
 
+def explore_s(finding: Finding) -> int:
+    """Return a timeout longer than all that were in force, to try where nothing was seen long enough."""
+    return min(math.ceil(EXPLORE_FACTOR * finding.first.longest_s), VISIBILITY_TIMEOUT_S.maximum)
+
+
+def _may_explore(choice: _Choice, finding: Finding, options: TuneOptions) -> bool:
+    """Tell whether a longer timeout would show more; where receipts are missing, only more of them do."""
+    return choice.timeout_s is None and finding.first.receipts >= options.receipts_min
+
+
 def _by_queue(found: Iterable[KeyTally]) -> Iterator[tuple[str, list[KeyTally]]]:
     """Yield each queue with its keys."""
     gathered: list[KeyTally] = []
@@ -108,7 +118,7 @@ def _recommendation(
         longest_s=found.first.longest_s,
         current_s=current_s,
         recommended_s=choice.timeout_s,
-        explore_s=_explore_s(finding, options) if choice.timeout_s is None else None,
+        explore_s=explore_s(finding) if _may_explore(choice, finding, options) else None,
         cost_current=now,
         cost_recommended=new,
         confidence=choice.confidence,
@@ -158,10 +168,3 @@ def _confidence(finding: Finding) -> Confidence:
         return Confidence.MEDIUM
     close = max(quantile.upper_s / quantile.point_s - 1.0, 1.0 - quantile.lower_s / quantile.point_s) <= BOUNDS_CLOSE
     return Confidence.HIGH if close else Confidence.MEDIUM
-
-
-def _explore_s(finding: Finding, options: TuneOptions) -> int | None:
-    """Return a longer timeout to try; ``None`` when only more receipts are missing."""
-    if finding.first.receipts < options.receipts_min:
-        return None
-    return min(math.ceil(EXPLORE_FACTOR * finding.first.longest_s), VISIBILITY_TIMEOUT_S.maximum)
