@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
@@ -39,8 +40,8 @@ def recommendations(
 
     ``found`` is in order of queues; ``facts``, by plain names, need not know all of them.
     """
-    for queue, keys in _by_queue(found):
-        yield from recommended(queue, keys, options=options, facts=facts_for(facts, queue))
+    for queue, keys in groupby(found, key=lambda each: each.queue):
+        yield from recommended(queue, list(keys), options=options, facts=facts_for(facts, queue))
 
 
 def recommended(
@@ -82,18 +83,6 @@ def explore_s(finding: Finding) -> int:
 def _may_explore(choice: _Choice, finding: Finding, options: TuneOptions) -> bool:
     """Tell whether a longer timeout would show more; where receipts are missing, only more of them do."""
     return choice.timeout_s is None and finding.first.receipts >= options.receipts_min
-
-
-def _by_queue(found: Iterable[KeyTally]) -> Iterator[tuple[str, list[KeyTally]]]:
-    """Yield each queue with its keys."""
-    gathered: list[KeyTally] = []
-    for each in found:
-        if gathered and gathered[0].queue != each.queue:
-            yield gathered[0].queue, gathered
-            gathered = []
-        gathered.append(each)
-    if gathered:
-        yield gathered[0].queue, gathered
 
 
 def _recommendation(
