@@ -7,6 +7,7 @@ import pytest
 from tests.client.scripted_server import Answer, ScriptedServer, reply
 from veilmq.client import ClientError, HttpQueueClient, Unreachable
 from veilmq.client.transport import ATTEMPTS_MAX, UNEXPECTED_REPLY
+from veilmq.core.commands import VisibilityChange
 
 FOUND = reply(200, b'{"QueueUrl": "http://127.0.0.1:1/000000000000/orders"}')
 BUSY = reply(503, b'{"__type": "com.amazon.coral.service#ServiceUnavailableException", "message": "Later."}')
@@ -137,6 +138,19 @@ def test_a_server_that_is_silent_is_unreachable(monkeypatch: pytest.MonkeyPatch)
         endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with HttpQueueClient(endpoint) as client, pytest.raises(Unreachable, match="no answer in time"):
             client.list_queues()
+
+
+def test_a_call_with_patience_is_tried_once_and_given_up() -> None:
+    """It neither waits for longer than it was told to nor asks again: whoever sets it has plans of his own."""
+    change = VisibilityChange(receipt="r", timeout_s=30)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with HttpQueueClient(endpoint) as client, pytest.raises(Unreachable, match="no answer in time"):
+            client.change_visibility_batch(f"{endpoint}/000000000000/orders", [change], patience_s=0.05)
+    with ScriptedServer(BUSY, BUSY) as server, HttpQueueClient(server.endpoint) as client:
+        with pytest.raises(ClientError, match="Later"):
+            client.change_visibility_batch(f"{server.endpoint}/000000000000/orders", [change], patience_s=5)
+        assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(

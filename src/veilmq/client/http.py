@@ -225,11 +225,16 @@ class HttpQueueClient:
         )
         self._transport.call("ChangeMessageVisibility", request, Nothing)
 
-    def change_visibility_batch(self, queue: str, changes: Sequence[VisibilityChange]) -> list[ClientError | None]:
-        """Make up to ten changes; ``None`` for each that succeeded."""
+    def change_visibility_batch(
+        self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
+    ) -> list[ClientError | None]:
+        """Make up to ten changes; ``None`` for each that succeeded.
+
+        With ``patience_s`` the request is tried once and given up after so many seconds.
+        """
         entries = batches.changes(changes)
         request = requests.ChangeMessageVisibilityBatchRequest(queue_url=self._url(queue), entries=entries)
-        reply = self._transport.call("ChangeMessageVisibilityBatch", request, EntriesReply)
+        reply = self._transport.call("ChangeMessageVisibilityBatch", request, EntriesReply, patience_s=patience_s)
         return batches.done(reply, len(changes))
 
     def _names(self, page_of: Callable[[str | None], _Page]) -> list[str]:

@@ -113,5 +113,10 @@ class QueueClient(Protocol):
     def change_visibility(self, queue: str, receipt: str, timeout_s: int) -> None:
         """Hide the message of ``receipt`` for ``timeout_s`` from now on; 0 makes it visible at once."""
 
-    def change_visibility_batch(self, queue: str, changes: Sequence[VisibilityChange]) -> list[ClientError | None]:
-        """Make up to ten changes; ``None`` for each that succeeded."""
+    def change_visibility_batch(
+        self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
+    ) -> list[ClientError | None]:
+        """Make up to ten changes; ``None`` for each that succeeded.
+
+        With ``patience_s`` the request is tried once and given up after so many seconds.
+        """

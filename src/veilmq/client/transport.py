@@ -32,6 +32,7 @@ _TARGET = "AmazonSQS."
 _CONTENT_TYPE = "application/x-amz-json-1.0"
 _RETRIED_STATUSES = (500, 502, 503, 504)
 _SHOWN_CHARACTERS_MAX = 200
+_ONCE = Retry(total=0, raise_on_status=False)
 
 Reply = TypeVar("Reply")
 Answer = urllib3.BaseHTTPResponse
@@ -59,13 +60,23 @@ class Transport:
         self._host = parse_url(endpoint).netloc or ""
         self._pool = urllib3.connection_from_url(endpoint, maxsize=CONNECTIONS_KEPT, retries=_retries())
 
-    def call(self, action: str, request: msgspec.Struct, reply_type: type[Reply], *, wait_s: int = 0) -> Reply:
-        """Ask for ``action`` and return the answer; ``wait_s`` is how long the server may take on purpose.
+    def call(
+        self,
+        action: str,
+        request: msgspec.Struct,
+        reply_type: type[Reply],
+        *,
+        wait_s: int = 0,
+        patience_s: float | None = None,
+    ) -> Reply:
+        """Ask for ``action`` and return the answer; ``wait_s`` and ``patience_s`` are those of ``ask``.
 
         Raises ``ClientError`` and ``Unreachable``.
         """
         headers = {"Content-Type": _CONTENT_TYPE, "X-Amz-Target": _TARGET + action}
-        answer = self.ask("POST", "", headers=headers, body=msgspec.json.encode(request), wait_s=wait_s)
+        answer = self.ask(
+            "POST", "", headers=headers, body=msgspec.json.encode(request), wait_s=wait_s, patience_s=patience_s
+        )
         if answer.status != 200:
             raise _error(answer)
         return decode(answer, reply_type)
@@ -75,20 +86,34 @@ class Transport:
         self._pool.close()
 
     def ask(
-        self, method: str, target: str, *, headers: Mapping[str, str], body: bytes = b"", wait_s: int = 0
+        self,
+        method: str,
+        target: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        wait_s: int = 0,
+        patience_s: float | None = None,
     ) -> Answer:
         """Send a request and return the answer, whatever its status; raises ``Unreachable``.
 
-        ``target`` is a path, perhaps with a query, below that of the endpoint; empty for that one itself.
+        ``target`` is a path, perhaps with a query, below that of the endpoint; empty for that one itself. ``wait_s`` is
+        how long the server may take on purpose. With ``patience_s`` the request is tried once and given up after that.
         """
         target = self._path.rstrip("/") + target if target else self._path
         if self._key is not None:
             named = {**headers, "Host": self._host}
             headers = self._key.sign(target, named, body, now=datetime.now(UTC), method=method)
-        timeout = Timeout(connect=CONNECT_S_MAX, read=wait_s + ANSWER_S_MAX)
         try:
             return self._pool.urlopen(
-                method, target, body=body, headers=headers, timeout=timeout, redirect=False, assert_same_host=False
+                method,
+                target,
+                body=body,
+                headers=headers,
+                timeout=_timeout(wait_s, patience_s),
+                retries=None if patience_s is None else _ONCE,
+                redirect=False,
+                assert_same_host=False,
             )
         except HTTPError as error:
             raise Unreachable(self.endpoint, _reason(error)) from error
@@ -103,6 +128,12 @@ def _path_of(endpoint: str) -> str:
     if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment:
         raise ValueError(f"{endpoint!r} is not an endpoint; it must look like http://127.0.0.1:9324")
     return url.path or "/"
+
+
+def _timeout(wait_s: int, patience_s: float | None) -> Timeout:
+    if patience_s is None:
+        return Timeout(connect=CONNECT_S_MAX, read=wait_s + ANSWER_S_MAX)
+    return Timeout(connect=min(CONNECT_S_MAX, patience_s), total=patience_s)
 
 
 def _retries() -> Retry:
