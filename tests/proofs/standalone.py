@@ -1,0 +1,71 @@
+"""A standalone cluster of Spark on this machine: a master and workers, processes with Python workers of their own."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyspark
+
+HOME = Path(pyspark.__file__).parent
+START_S_MAX = 120.0
+
+
+class Standalone:
+    """A context manager: the cluster runs inside it, at ``master``."""
+
+    def __init__(self, folder: Path, *, workers: int = 2) -> None:
+        """Logs and what executors need go to `folder`."""
+        self._folder, self._workers = folder, workers
+        self._processes: list[subprocess.Popen[bytes]] = []
+        port = _free_port()
+        self.master = f"spark://127.0.0.1:{port}"
+        self._port = port
+
+    def __enter__(self) -> Self:
+        """Start master and workers; returns when the workers are with the master."""
+        self._folder.mkdir()
+        master = "org.apache.spark.deploy.master.Master"
+        self._start("master", master, "--host", "127.0.0.1", "--port", str(self._port), "--webui-port", "0")
+        worker = "org.apache.spark.deploy.worker.Worker"
+        for number in range(self._workers):
+            place = ["--host", "127.0.0.1", "--webui-port", "0", "--work-dir", str(self._folder / f"work-{number}")]
+            self._start(f"worker-{number}", worker, *place, "--cores", "1", "--memory", "1g", self.master)
+        deadline_s = time.monotonic() + START_S_MAX
+        while self._log("master").read_text(errors="replace").count("Registering worker") < self._workers:
+            assert time.monotonic() < deadline_s, self._log("master").read_text(errors="replace")
+            time.sleep(0.1)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Kill all of it."""
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+    def _start(self, name: str, main: str, *arguments: str) -> None:
+        environment = os.environ | {
+            "SPARK_HOME": str(HOME),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_DAEMON_MEMORY": "256m",
+        }
+        with self._log(name).open("wb") as log:
+            command = [str(HOME / "bin" / "spark-class"), main, *arguments]
+            self._processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+
+    def _log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
