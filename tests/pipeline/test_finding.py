@@ -55,6 +55,7 @@ def test_a_key_with_few_receipts_is_lent_some_of_its_queue() -> None:
     assert finding_of(Tally(), options=OPTIONS, prior=queue).lent == OPTIONS.prior
     assert finding_of(lognormal(2.0, 150), options=OPTIONS, prior=queue).lent == pytest.approx(OPTIONS.prior / 2)
     assert finding_of(lognormal(2.0, 300), options=OPTIONS, prior=queue).lent == 0.0
+    assert finding_of(lognormal(2.0, 150), options=OPTIONS, prior=queue).rates.duplicate == 0.0  # its own
     assert finding_of(Tally(), options=OPTIONS, prior=queue).curve.quantile_s(0.5) == pytest.approx(20.0, rel=0.01)
 
 

@@ -136,9 +136,8 @@ def test_duplicates_and_recoveries_are_told_apart(seen: list[Seen]) -> None:
     """Each type's rates are those that truly happened, within 10 %; crashes are found among those that gave up."""
     for each in seen:
         rates = each.advice.rates
-        if each.number not in work_types.RARE:
-            assert rates.duplicate * each.first_receipts == pytest.approx(each.duplicates, rel=0.10), each.number
-            assert rates.recovery * each.first_receipts == pytest.approx(each.recoveries, rel=0.10), each.number
+        assert rates.duplicate * each.first_receipts == pytest.approx(each.duplicates, rel=0.10), each.number
+        assert rates.recovery * each.first_receipts == pytest.approx(each.recoveries, rel=0.10), each.number
     crashes = sum(each.advice.rates.crash * each.first_receipts for each in seen)
     assert crashes / sum(each.first_receipts for each in seen) == pytest.approx(work_types.CRASH_RATE, rel=0.10)
 

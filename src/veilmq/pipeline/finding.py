@@ -1,5 +1,6 @@
 """Findings: what the receipts of one queue or routing key say, before anything is recommended."""
 
+import dataclasses
 from dataclasses import dataclass
 
 from veilmq.pipeline.cost import Load
@@ -36,7 +37,10 @@ class Quantile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What first receipts say; ``renewal_s`` is how often consumers renew, ``lent`` what the queue lent of its own."""
+    """What first receipts say; ``renewal_s`` is how often consumers renew, ``lent`` what the queue lent of its own.
+
+    Rates are of the key's own receipts, but for the crash rate, which takes more of them to know.
+    """
 
     first: Tally
     curve: Curve
@@ -63,7 +67,7 @@ def finding_of(first: Tally, *, options: TuneOptions, prior: Prior | None = None
         first=first,
         curve=curve,
         quantile=quantile_of(first, curve, options=options),
-        rates=rates_of(known),
+        rates=dataclasses.replace(rates_of(first), crash=rates_of(known).crash),
         renewal_s=renewal_of(first),
         lent=lent.receipts,
     )
