@@ -17,62 +17,14 @@ from veilmq.core.properties import Attribute
 from veilmq.core.settings import SettingValue
 
 
-class QueueClient(Protocol):
-    """What can be asked of a queue server; implementations may be shared by threads."""
+class MessageClient(Protocol):
+    """What a consumer asks of a queue server; implementations may be shared by threads."""
 
-    def create_queue(
-        self,
-        queue: str,
-        settings: Mapping[str, SettingValue] | None = None,
-        *,
-        tags: Mapping[str, str] | None = None,
-    ) -> str:
-        """Create ``queue``, or find it with the same settings (fields of ``QueueSettings``); answers its URL.
-
-        Settings name other queues by their plain names. ``tags`` are those of a new queue.
-        """
-
-    def queue_url(self, queue: str) -> str:
-        """Return the URL of ``queue``."""
-
-    def list_queues(self, prefix: str = "") -> list[str]:
-        """Return the names of all queues that begin with ``prefix``, in order."""
+    def close(self) -> None:
+        """Close the idle connections."""
 
     def show(self, queue: str) -> QueueStatus:
         """Return the settings and the counters of ``queue``; its tags are told by ``tags``."""
-
-    def set(self, queue: str, settings: Mapping[str, SettingValue]) -> None:
-        """Change the supplied settings of ``queue``; messages in flight keep their deadlines."""
-
-    def purge(self, queue: str) -> None:
-        """Delete all messages of ``queue``."""
-
-    def delete_queue(self, queue: str) -> None:
-        """Delete ``queue`` and all its messages."""
-
-    def tags(self, queue: str) -> dict[str, str]:
-        """Return the tags of ``queue``."""
-
-    def tag(self, queue: str, tags: Mapping[str, str]) -> None:
-        """Put ``tags`` on ``queue``, beside those that are there."""
-
-    def untag(self, queue: str, keys: Sequence[str]) -> None:
-        """Remove the tags with these ``keys`` from ``queue``."""
-
-    def dead_letter_sources(self, queue: str) -> list[str]:
-        """Return the names of the queues whose dead letters go to ``queue``, in order."""
-
-    def start_move(self, queue: str, *, destination: str | None = None, moves_per_s_max: int | None = None) -> str:
-        """Begin to move the dead letters of ``queue`` to ``destination`` (``None``: to where each one came from).
-
-        Answers the handle that cancels it.
-        """
-
-    def cancel_move(self, handle: str) -> int:
-        """Stop a move, and return how many messages it has moved."""
-
-    def moves(self, queue: str) -> list[Move]:
-        """Return the latest moves of the dead letters of ``queue``, newest first."""
 
     def send(
         self,
@@ -120,3 +72,58 @@ class QueueClient(Protocol):
 
         With ``patience_s`` the request is tried once and given up after so many seconds.
         """
+
+
+class QueueClient(MessageClient, Protocol):
+    """What can be asked of a queue server; implementations may be shared by threads."""
+
+    def create_queue(
+        self,
+        queue: str,
+        settings: Mapping[str, SettingValue] | None = None,
+        *,
+        tags: Mapping[str, str] | None = None,
+    ) -> str:
+        """Create ``queue``, or find it with the same settings (fields of ``QueueSettings``); answers its URL.
+
+        Settings name other queues by their plain names. ``tags`` are those of a new queue.
+        """
+
+    def queue_url(self, queue: str) -> str:
+        """Return the URL of ``queue``."""
+
+    def list_queues(self, prefix: str = "") -> list[str]:
+        """Return the names of all queues that begin with ``prefix``, in order."""
+
+    def set(self, queue: str, settings: Mapping[str, SettingValue]) -> None:
+        """Change the supplied settings of ``queue``; messages in flight keep their deadlines."""
+
+    def purge(self, queue: str) -> None:
+        """Delete all messages of ``queue``."""
+
+    def delete_queue(self, queue: str) -> None:
+        """Delete ``queue`` and all its messages."""
+
+    def tags(self, queue: str) -> dict[str, str]:
+        """Return the tags of ``queue``."""
+
+    def tag(self, queue: str, tags: Mapping[str, str]) -> None:
+        """Put ``tags`` on ``queue``, beside those that are there."""
+
+    def untag(self, queue: str, keys: Sequence[str]) -> None:
+        """Remove the tags with these ``keys`` from ``queue``."""
+
+    def dead_letter_sources(self, queue: str) -> list[str]:
+        """Return the names of the queues whose dead letters go to ``queue``, in order."""
+
+    def start_move(self, queue: str, *, destination: str | None = None, moves_per_s_max: int | None = None) -> str:
+        """Begin to move the dead letters of ``queue`` to ``destination`` (``None``: to where each one came from).
+
+        Answers the handle that cancels it.
+        """
+
+    def cancel_move(self, handle: str) -> int:
+        """Stop a move, and return how many messages it has moved."""
+
+    def moves(self, queue: str) -> list[Move]:
+        """Return the latest moves of the dead letters of ``queue``, newest first."""
