@@ -1,7 +1,8 @@
-"""Time is an argument: rules and engines read no clock, in Python or in SQL; engines/clock.py alone does.
+"""Time is an argument: rules, engines and consumers read no clock, in Python or in SQL; two files alone do.
 
-Commands carry no time; the engine's one `Clock` stamps them, and tests put a virtual one in. A clock read
-anywhere else would be a moment that no test can choose.
+Commands carry no time; the engine's one `Clock` (engines/clock.py) stamps them. A consumer reckons with durations and
+has a clock of its own (consumer/clock.py), since it knows no engine. Tests put virtual ones in: a clock read anywhere
+else would be a moment that no test can choose.
 """
 
 import ast
@@ -12,8 +13,8 @@ import pytest
 
 from tests.tidy.tree import SRC, Module, module, modules, queries, words
 
-TIMELESS = ("core", "engines")
-CLOCK = "src/veilmq/engines/clock.py"
+TIMELESS = ("core", "engines", "consumer")
+CLOCKS = ("src/veilmq/engines/clock.py", "src/veilmq/consumer/clock.py")
 
 READERS = {
     "time": {
@@ -68,12 +69,12 @@ def file_readings(query: Module) -> Iterator[str]:
             yield f"{query.path}:{line}: SQL reads {match[0]}; bind now_ms"
 
 
-def test_rules_and_engines_read_no_clock() -> None:
-    """Nothing under core and engines but the clock module reads a clock."""
+def test_rules_engines_and_consumers_read_no_clock() -> None:
+    """Nothing under core, engines and consumer but the clock modules reads a clock."""
     found: list[str] = []
     for part in TIMELESS:
         for source in modules(under=SRC / "veilmq" / part):
-            if source.path != CLOCK:
+            if source.path not in CLOCKS:
                 found += [*python_readings(source), *sql_readings(source)]
         for query in queries(under=SRC / "veilmq" / part):
             found += file_readings(query)

@@ -11,14 +11,24 @@ from typing import Protocol
 _COUNTER = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
+class Alarm(Protocol):
+    """What one thread sleeps on, and any other can wake it by."""
+
+    def ring(self) -> None:
+        """Wake the sleeper; if nobody sleeps, the next sleep ends at once."""
+
+    def wait_until(self, at_s: float | None) -> None:
+        """Return when ``at_s`` has come (``None``: never) or it has rung since the last return."""
+
+
 class Clock(Protocol):
     """Seconds from an arbitrary start, never less than before."""
 
     def now_s(self) -> float:
         """Return the present instant."""
 
-    def wait_until(self, at_s: float | None, alarm: threading.Event) -> None:
-        """Return when ``at_s`` has come (``None``: never) or ``alarm`` is set, whichever is first."""
+    def alarm(self) -> Alarm:
+        """Return a new alarm on this clock."""
 
 
 class SystemClock:
@@ -28,6 +38,19 @@ class SystemClock:
         """Return the present instant."""
         return time.clock_gettime(_COUNTER)
 
-    def wait_until(self, at_s: float | None, alarm: threading.Event) -> None:
-        """Return when ``at_s`` has come (``None``: never) or ``alarm`` is set, whichever is first."""
-        alarm.wait(None if at_s is None else max(0.0, at_s - self.now_s()))
+    def alarm(self) -> Alarm:
+        """Return a new alarm on this clock."""
+        return _SystemAlarm(self)
+
+
+class _SystemAlarm:
+    def __init__(self, clock: SystemClock) -> None:
+        self._clock = clock
+        self._rung = threading.Event()
+
+    def ring(self) -> None:
+        self._rung.set()
+
+    def wait_until(self, at_s: float | None) -> None:
+        self._rung.wait(None if at_s is None else max(0.0, at_s - self._clock.now_s()))
+        self._rung.clear()

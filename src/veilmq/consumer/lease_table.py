@@ -58,8 +58,8 @@ class LeaseTable:
         """``draw`` gives the jitter of renewals and of pauses."""
         self.clock = clock
         self.renewing = Renewing()
-        self.alarm = threading.Event()
-        """Set when something has become due earlier than was known."""
+        self.alarm = clock.alarm()
+        """Rings when something has become due earlier than was known."""
         self._watcher: Watcher = watcher or Unwatched()
         self._draw = draw
         self._lock = threading.Lock()
@@ -164,9 +164,8 @@ class LeaseTable:
             return [lease for subscription in self._subscriptions for lease in subscription.live.values()]
 
     def next_due_s(self) -> float | None:
-        """Return when something is due next; ``None`` when nothing is. Clears the alarm."""
+        """Return when something is due next; ``None`` when nothing is."""
         with self._lock:
-            self.alarm.clear()
             self._heap.shrink(len(self))
             return self._heap.first_s()
 
@@ -229,7 +228,7 @@ class LeaseTable:
 
     def _schedule(self, lease: Lease, at_s: float) -> None:
         if self._heap.put(lease, at_s):
-            self.alarm.set()
+            self.alarm.ring()
 
     def _pop_due(self, now_s: float) -> Lease | None:
         first_s = self._heap.first_s()

@@ -60,7 +60,7 @@ class Renewer:
     def stop(self) -> None:
         """End, after the call that is on its way; leases are not touched. Harmless before ``start``."""
         self._stopping = True
-        self._table.alarm.set()
+        self._table.alarm.ring()
         if self._thread.is_alive():
             self._thread.join()
 
@@ -72,9 +72,9 @@ class Renewer:
                 self._renew(asked)
 
     def _run(self) -> None:
-        clock, table = self._table.clock, self._table
+        table = self._table
         while not self._stopping:
-            clock.wait_until(table.next_due_s(), table.alarm)
+            table.alarm.wait_until(table.next_due_s())
             if not self._stopping:
                 self.run_due()
 
