@@ -218,7 +218,7 @@ class LeaseTable:
             answered_at_s=answered_at_s, timeout_s=lease.timeout_s, measured=subscription.measured
         )
         subscription.live[lease.number] = lease
-        self._plan(lease, answered_at_s)
+        self._plan(lease, self.clock.now_s())
 
     def _plan(self, lease: Lease, now_s: float) -> None:
         """Schedule the next renewal of ``lease``, or its end where there will be none."""
