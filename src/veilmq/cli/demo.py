@@ -94,8 +94,8 @@ def _tell(worked: "Worked") -> None:
     """Print what one load came to."""
     receipts = worked.receipts
     print(
-        f"   {receipts.deleted:,} messages done in {worked.seconds:.0f} s, {receipts.dead:,} died as dead letters.\n"
-        f"   {receipts.redelivered:,} deliveries were repetitions: {receipts.expired:,} timeouts had ended before the "
+        f"   {worked.done:,} messages done in {worked.seconds:.0f} s, {worked.dead:,} died as dead letters.\n"
+        f"   {receipts.repeated:,} deliveries were repetitions: {receipts.expired:,} timeouts had ended before the "
         f"work, after {receipts.wasted_s:,.0f} s.\n"
         f"   {receipts.late:,} of these were too short, the work was finished all the same; the others were a death.",
         flush=True,

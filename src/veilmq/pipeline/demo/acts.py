@@ -36,7 +36,7 @@ DEAD = "dead"
 RECEIVES_MAX = 3
 """What was received so often in the one queue, or in the longest class, is taken for dead."""
 
-_EXPORT_S_MAX = 15.0
+_EXPORT_S_MAX = 60.0
 _SEED = 20_260_101
 
 _MORTAL: dict[str, SettingValue] = {"dead_letter_queue": DEAD, "receives_max": RECEIVES_MAX}
@@ -59,9 +59,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worked:
-    """One load: how long it took, and what became of its receipts."""
+    """One load: how long it took, how much of it was ``done`` and ``dead``, and what became of its receipts."""
 
     seconds: float
+    done: int
+    dead: int
     receipts: counted.Receipts
 
 
@@ -180,9 +182,11 @@ def beside(job: Callable[[threading.Event], object]) -> Iterator[Callable[[], No
 def _worked(stage: Stage, plan: Plan, *, intake: str, queues: tuple[str, ...], first: int, bar: Bar) -> Worked:
     pieces = tuple(work(plan.messages, seed=_SEED, first=first))
     load = Load(intake=intake, worked=queues, done=DONE, work=pieces, send_s=plan.send_s)
+    before = stage.client.show(DEAD).visible
     seconds = run(stage, load, report=bar)
-    found = counted.receipts_of(stage.events, queues, messages=plan.messages, patience_s=_EXPORT_S_MAX)
-    return Worked(seconds=seconds, receipts=found)
+    dead = stage.client.show(DEAD).visible - before
+    receipts = counted.receipts(counted.settled(stage.events, patience_s=_EXPORT_S_MAX), queues)
+    return Worked(seconds=seconds, done=plan.messages - dead, dead=dead, receipts=receipts)
 
 
 def _closed(stage: Stage) -> str:

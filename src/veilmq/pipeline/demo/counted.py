@@ -12,52 +12,58 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from veilmq.pipeline.demo.kinds import Done
+from veilmq.pipeline.failures import PipelineFailed
 
-_LOOK_S = 0.5
+_EXPORT_S = 2.5
+"""The log is exported each second; what is not there after this long was never written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipts:
-    """What became of the receipts of some queues; ``wasted_s`` is the time that those had which expired."""
+    """What became of the receipts of some queues.
 
-    deleted: int = 0
+    ``repeated`` is how many were given beyond the first of each message. Of those that ``expired``, after ``wasted_s``
+    in all, the work behind ``late`` ones was finished afterwards.
+    """
+
+    repeated: int = 0
     expired: int = 0
     late: int = 0
-    dead: int = 0
-    redelivered: int = 0
     wasted_s: float = 0.0
 
 
-def receipts(events: Path, queues: Sequence[str]) -> Receipts:
-    """Count the receipts of ``queues`` in the exported event log; those of redeliveries are second ones or later."""
-    if not any(events.rglob("*.parquet")):
-        return Receipts()
-    columns = ["queue", "outcome", "receive_count", "held_ms"]
-    logged = ds.dataset(events, format="parquet", partitioning="hive").to_table(columns=columns)
+def receipts(logged: pa.Table, queues: Sequence[str]) -> Receipts:
+    """Count the receipts of ``queues`` in the event log."""
     names = pc.replace_substring_regex(logged["queue"], pattern="^.*/", replacement="")  # the log has account/name
     rows = logged.filter(pc.is_in(names, pa.array(queues)))
-    outcomes = rows.group_by("outcome").aggregate([([], "count_all")]).to_pydict()
-    counts = dict(zip(outcomes["outcome"], outcomes["count_all"], strict=True))
-    expired = rows.filter(pc.equal(rows["outcome"], "expired"))
     ended = rows.filter(pc.is_in(rows["outcome"], pa.array(["deleted", "expired", "nacked"])))
+    expired = rows.filter(pc.equal(rows["outcome"], "expired"))
     return Receipts(
-        deleted=counts.get("deleted", 0),
-        expired=counts.get("expired", 0),
-        late=counts.get("late_deleted", 0),
-        dead=counts.get("dead_lettered", 0),
-        redelivered=ended.filter(pc.greater(ended["receive_count"], 1)).num_rows,
+        repeated=ended.num_rows - pc.count_distinct(ended["message_id"]).as_py(),
+        expired=expired.num_rows,
+        late=rows.filter(pc.equal(rows["outcome"], "late_deleted")).num_rows,
         wasted_s=(pc.sum(expired["held_ms"]).as_py() or 0) / 1000,
     )
 
 
-def receipts_of(events: Path, queues: Sequence[str], *, messages: int, patience_s: float) -> Receipts:
-    """Count once all of ``messages`` are seen to have left, or nothing more is to be expected."""
+def settled(events: Path, *, patience_s: float) -> pa.Table:
+    """Return the exported event log, once it does not grow any more; raises ``PipelineFailed`` without one."""
     deadline_s = time.monotonic() + patience_s
+    rows = _log(events)
     while True:
-        found = receipts(events, queues)
-        if found.deleted + found.dead >= messages or time.monotonic() > deadline_s:
-            return found
-        time.sleep(_LOOK_S)
+        time.sleep(_EXPORT_S)
+        before, rows = rows, _log(events)
+        if rows is not None and before is not None and rows.num_rows == before.num_rows:
+            return rows
+        if time.monotonic() > deadline_s:
+            raise PipelineFailed(f"The event log of the demonstration does not come to rest in {events}.")
+
+
+def _log(events: Path) -> pa.Table | None:
+    if not any(events.rglob("*.parquet")):
+        return None
+    columns = ["queue", "outcome", "message_id", "held_ms"]
+    return ds.dataset(events, format="parquet", partitioning="hive").to_table(columns=columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
