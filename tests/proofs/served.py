@@ -41,10 +41,10 @@ class ServedFolder:
         assert self._process is not None
         return self._process.pid
 
-    def await_end(self) -> None:
+    def await_end(self, within_s: float = START_S_MAX) -> None:
         """Wait until somebody else has killed it."""
         assert self._process is not None
-        self._process.wait(START_S_MAX)
+        self._process.wait(within_s)
 
     def kill(self) -> None:
         """End it with SIGKILL."""

@@ -161,7 +161,7 @@ def test_the_server_is_killed_after_a_publication(spark: SparkSession, tmp_path:
             own = {"accident": "published:1:kill-server", "serverpid": str(served.pid)}
 
             def start_again() -> None:
-                served.await_end()
+                served.await_end(PATIENCE_S)
                 served.start()
 
             again = thread.submit(start_again)
