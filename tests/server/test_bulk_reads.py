@@ -164,7 +164,7 @@ def test_a_defect_is_answered_as_one(caplog: pytest.LogCaptureFixture) -> None:
         bench.read()
         await bench.answer(page("bad"))
         assert [type(result) for result in bench.heard] == [InternalError]
-        assert "could not be read" in caplog.text
+        assert "reading a claim of 000000000000/q failed" in caplog.text
 
     run(story)
 

@@ -10,19 +10,16 @@ beyond ``READS_AT_ONCE`` wait, and hold nothing.
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
 from veilmq.core import limits
 from veilmq.core.claims import ClaimedMessage, ClaimPage
-from veilmq.core.errors import InternalError, VeilmqError
 from veilmq.core.ports import Done, Engine
 from veilmq.engines.execute import execute
+from veilmq.server.answering import Answering
 from veilmq.wire.v1.reads import BulkRead, Gathered, Writer
-
-log = logging.getLogger(__name__)
 
 READS_AT_ONCE = 8
 PAGE_MESSAGES = 1_000
@@ -43,20 +40,13 @@ class BulkReads:
         self._asking = asyncio.Lock()
         self._writing = asyncio.Lock()
 
-    def ask(self, command: BulkRead, wait_s: int | None, answer: Done) -> "Reading":
+    def ask(self, command: BulkRead, wait_s: int | None, answer: Done) -> Answering:
         """Gather what ``command`` asks for; ``answer`` is called once. No read waits for anything to come."""
-        return Reading(asyncio.ensure_future(self._answer(command, answer)))
+        return Answering(self._read(command), answer, what=f"reading a claim of {command.queue}")
 
-    async def _answer(self, command: BulkRead, answer: Done) -> None:
-        try:
-            async with self._inside:
-                result: Gathered | VeilmqError = await self._gather(command)
-        except VeilmqError as error:
-            result = error
-        except Exception:
-            log.exception("a claim of %s could not be read", command.queue)
-            result = InternalError()
-        answer(result)
+    async def _read(self, command: BulkRead) -> Gathered:
+        async with self._inside:
+            return await self._gather(command)
 
     async def _gather(self, command: BulkRead) -> Gathered:
         writer = await self._aside(command.writer)
@@ -74,23 +64,6 @@ class BulkReads:
             async with self._writing:
                 writer.add(piece)
                 await asyncio.sleep(0)
-
-
-class Reading:
-    """One read on its way."""
-
-    __slots__ = ("_task",)
-
-    def __init__(self, task: "asyncio.Task[None]") -> None:
-        """``task`` answers it."""
-        self._task = task
-
-    def withdraw(self) -> None:
-        """Forget it: the client has gone."""
-        self._task.cancel()
-
-    def hurry(self) -> None:
-        """Go on: it waits for nothing."""
 
 
 def pieces(messages: Sequence[ClaimedMessage]) -> Iterator[Sequence[ClaimedMessage]]:

@@ -21,6 +21,7 @@ from veilmq.core.publications import Publish
 from veilmq.server import origin
 from veilmq.server.authentication import Authentication
 from veilmq.server.bulk_reads import BulkReads
+from veilmq.server.bulk_stages import BulkStages
 from veilmq.server.http_refusal import Refusal
 from veilmq.server.http_request import Pending, Request
 from veilmq.server.longpoll import LongPolls
@@ -33,6 +34,7 @@ from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.reply import Reply
 from veilmq.wire.v1.reads import BulkRead
+from veilmq.wire.v1.staging import BulkStage
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +110,7 @@ class Dispatcher:
             Receive: polls.ask,
             Claim: polls.ask,
             BulkRead: BulkReads(polls.engine).ask,
+            BulkStage: BulkStages(polls.engine).ask,
             Publish: Publishing(engine=polls.engine, clock=polls.clock).ask,
         }
         self._host = host

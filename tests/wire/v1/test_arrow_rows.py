@@ -1,16 +1,18 @@
 """Staged messages in Arrow: what is read, and that nothing malformed, foreign or compressed is."""
 
 import random
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from veilmq.core import limits
+from veilmq.core.commands import NewMessage
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.v1 import arrow_rows
 from veilmq.wire.v1.errors import RowRefused
-from veilmq.wire.v1.outgoing import Outgoing, OutgoingRow
+from veilmq.wire.v1.outgoing import PIECE_ROWS, Outgoing, OutgoingRow
 
 OUTGOING = Outgoing(queue="000000000000/jobs", caller=None)
 TEXTS = pa.map_(pa.string(), pa.string())
@@ -34,16 +36,21 @@ def bodies(*texts: str | None) -> Any:
     return pa.RecordBatch.from_pydict({"body": pa.array(texts, pa.string())})
 
 
+def read(content: bytes) -> tuple[NewMessage, ...]:
+    """Return all messages of a stream."""
+    return tuple(chain.from_iterable(arrow_rows.messages(content, OUTGOING)))
+
+
 def refused(content: bytes) -> str:
     """Return why a stream is refused."""
     with pytest.raises(SqsError) as caught:
-        arrow_rows.messages(content, OUTGOING)
+        read(content)
     return caught.value.message
 
 
 def test_bodies_alone() -> None:
     content = stream(bodies("a", "ä"), bodies("c"))
-    assert arrow_rows.messages(content, OUTGOING) == OUTGOING.from_bodies(["a", "ä", "c"])
+    assert read(content) == OUTGOING.from_bodies(["a", "ä", "c"])
 
 
 def test_all_columns_and_nulls() -> None:
@@ -59,24 +66,63 @@ def test_all_columns_and_nulls() -> None:
         {"body": "c", "attributes": {}, "attribute_types": {}, "group": "h", "delay_s": 0},
     ]
     content = stream(pa.RecordBatch.from_pylist(rows, schema=FULL))
-    assert arrow_rows.messages(content, OUTGOING) == OUTGOING.from_rows([OutgoingRow(**row) for row in rows])
+    assert read(content) == OUTGOING.from_rows([OutgoingRow(**row) for row in rows])
 
 
 def test_a_slice_is_read_as_what_it_shows() -> None:
     content = stream(bodies(*"abcdef").slice(2, 2))
-    assert [message.body for message in arrow_rows.messages(content, OUTGOING)] == ["c", "d"]
+    assert [message.body for message in read(content)] == ["c", "d"]
 
 
 def test_large_strings_are_strings() -> None:
     batch = pa.RecordBatch.from_pydict({"body": pa.array(["a"], pa.large_string())})
-    assert arrow_rows.messages(stream(batch), OUTGOING) == OUTGOING.from_bodies(["a"])
+    assert read(stream(batch)) == OUTGOING.from_bodies(["a"])
 
 
 def test_a_row_is_counted_through_all_batches() -> None:
     for bad in (bodies("x", ""), bodies("x", None)):
         with pytest.raises(RowRefused) as caught:
-            arrow_rows.messages(stream(bodies("a", "b"), bad), OUTGOING)
+            read(stream(bodies("a", "b"), bad))
         assert caught.value.index == 3
+
+
+def test_messages_come_in_pieces_that_keep_nobody_waiting() -> None:
+    """Also those of one batch, and a batch without rows is a piece, too."""
+    pieces = list(arrow_rows.messages(stream(bodies(*["x"] * (PIECE_ROWS + 1)), bodies(), bodies("y")), OUTGOING))
+    assert [len(piece) for piece in pieces if piece] == [PIECE_ROWS, 1, 1]
+    assert sum(1 for piece in pieces if not piece) == 3
+
+
+def test_a_row_is_counted_through_all_pieces() -> None:
+    with pytest.raises(RowRefused) as caught:
+        read(stream(bodies("a"), bodies(*["x"] * (PIECE_ROWS + 5), "")))
+    assert caught.value.index == 1 + PIECE_ROWS + 5
+
+
+def test_many_batches_are_refused() -> None:
+    """Each takes its time, whatever it has."""
+    empty = bodies()
+    assert read(stream(*[empty] * limits.STAGE_MESSAGES_MAX)) == ()
+    assert "record batches" in refused(stream(*[empty] * (limits.STAGE_MESSAGES_MAX + 1)))
+
+
+def test_a_map_of_too_many_pairs_is_refused_unread() -> None:
+    """A body of some megabytes can say a million pairs of a message; reading them took a second."""
+    pairs = 11
+    maps = pa.array([[("a", "1")], None, [(f"k{n}", "") for n in range(pairs)]], TEXTS)
+    for name in ("attributes", "attribute_types"):
+        batch = pa.RecordBatch.from_pydict({"body": pa.array(["x", "y", "z"]), name: maps})
+        with pytest.raises(RowRefused, match=r"attributes \[11\] exceeds") as caught:
+            read(stream(batch))
+        assert caught.value.index == 2
+
+
+def test_what_is_behind_a_null_does_not_count() -> None:
+    """Slots of nulls may have pairs, which nobody sees."""
+    keys = pa.array([f"k{n}" for n in range(11)])
+    maps = pa.MapArray.from_arrays(pa.array([0, 11], pa.int32()), keys, keys, mask=pa.array([True]))
+    batch = pa.RecordBatch.from_pydict({"body": pa.array(["x"]), "attributes": maps})
+    assert read(stream(batch)) == OUTGOING.from_bodies(["x"])
 
 
 def test_too_many_are_refused() -> None:
@@ -127,7 +173,7 @@ def test_no_damage_gets_through_as_anything_but_messages_or_a_refusal() -> None:
             if damaged:
                 damaged[chance.randrange(len(damaged))] = chance.randrange(256)
         try:
-            arrow_rows.messages(bytes(damaged), OUTGOING)
+            read(bytes(damaged))
         except SqsError:
             refusals += 1
     assert refusals > 100

@@ -13,9 +13,12 @@ from veilmq.core.publications import Abandon, ListWriters, Publish, Stage, Write
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.v1 import decode
 from veilmq.wire.v1.call import ApiCall
+from veilmq.wire.v1.errors import RowRefused
+from veilmq.wire.v1.outgoing import PIECE_ROWS
 from veilmq.wire.v1.publications import ARROW_TYPE
 from veilmq.wire.v1.request import read_request
 from veilmq.wire.v1.routes import ROUTES, route_key
+from veilmq.wire.v1.staging import BulkStage
 
 STAGE = {"writer": "w", "batch": "0", "attempt": "a", "part": "0"}
 
@@ -36,6 +39,18 @@ def post(verb: str, **fields: Any) -> ApiCall:
     return ask("POST", verb, json.dumps(fields).encode())
 
 
+def staged(call: ApiCall) -> Stage:
+    """Return the command that staging comes to; raises what reading its body raises."""
+    assert isinstance(call.command, BulkStage)
+    assert call.command.queue == QUEUE
+    return call.command.whole([message for piece in call.command.read() for message in piece])
+
+
+def stage(body: bytes, **query: str) -> Stage:
+    """Return the command of a request to stage JSON."""
+    return staged(ask("POST", "stage", body, query=STAGE | query))
+
+
 def refused(call: Any, *args: Any, **given: Any) -> str:
     """Return why a request is refused."""
     with pytest.raises(SqsError) as caught:
@@ -48,7 +63,7 @@ def test_stage_takes_json() -> None:
     body = json.dumps({"messages": [{"body": "x"}, {"body": "y", "delay_s": 5}]}).encode()
     messages = (NewMessage(body="x", size_bytes=1), NewMessage(body="y", size_bytes=1, delay_s=5))
     expected = Stage(queue=QUEUE, writer="w", batch=0, attempt="a", part=0, messages=messages)
-    assert ask("POST", "stage", body, query=STAGE).command == expected
+    assert stage(body) == expected
 
 
 def test_stage_takes_arrow() -> None:
@@ -58,7 +73,7 @@ def test_stage_takes_arrow() -> None:
         writer.write_batch(batch)
     kind = ARROW_TYPE + b"; charset=binary"
     call = ask("POST", "stage", sink.getvalue().to_pybytes(), query=STAGE, kind=kind)
-    assert call.command == Stage(
+    assert staged(call) == Stage(
         queue=QUEUE, writer="w", batch=0, attempt="a", part=0, messages=(NewMessage(body="x", size_bytes=1),)
     )
 
@@ -112,14 +127,32 @@ def test_parameters_of_stage_are_needed(missing: str) -> None:
     [b"", b"[]", b'{"messages": [{}]}', b'{"messages": [{"body": 5}]}', b'{"messages": [{"body": "x", "id": "y"}]}'],
 )
 def test_the_messages_of_stage_are_checked(body: bytes) -> None:
-    assert refused(ask, "POST", "stage", body, query=STAGE)
+    assert refused(stage, body)
+
+
+def test_json_comes_in_pieces_and_a_row_is_counted_through_them() -> None:
+    rows = [{"body": "x"}] * (PIECE_ROWS + 2)
+    call = ask("POST", "stage", json.dumps({"messages": rows}).encode(), query=STAGE)
+    assert isinstance(call.command, BulkStage)
+    assert [len(piece) for piece in call.command.read()] == [PIECE_ROWS, 2]
+    with pytest.raises(RowRefused) as caught:
+        stage(json.dumps({"messages": [*rows, {"body": ""}]}).encode())
+    assert caught.value.index == PIECE_ROWS + 2
+    answer = call.encode(caught.value)
+    assert (answer.status, json.loads(answer.body)["index"]) == (400, PIECE_ROWS + 2)
+
+
+def test_attributes_are_counted_before_they_are_read() -> None:
+    many = {f"k{n}": "AA" for n in range(11)}
+    for row in ({"attributes": many}, {"attribute_types": many}):
+        assert "[11] exceeds" in refused(stage, json.dumps({"messages": [{"body": "x", **row}]}).encode())
 
 
 def test_numbers_are_bounded() -> None:
     many = {"messages": [{"body": "x"}] * (limits.STAGE_MESSAGES_MAX + 1)}
-    assert "messages" in refused(ask, "POST", "stage", json.dumps(many).encode(), query=STAGE)
+    assert "messages" in refused(stage, json.dumps(many).encode())
     long = {"messages": [{"body": "x" * (limits.STAGE_BYTES_MAX // 2 + 1)}] * 2}
-    assert "too many for one call" in refused(ask, "POST", "stage", json.dumps(long).encode(), query=STAGE)
+    assert "too many for one call" in refused(stage, json.dumps(long).encode())
     attempts = [["a", 1]] * (limits.PUBLISH_ATTEMPTS_MAX + 1)
     assert "attempts" in refused(post, "publish", writer="w", batch=0, attempts=attempts)
     assert "messages_per_s_max" in refused(post, "publish", writer="w", batch=0, attempts=[], messages_per_s_max=0)

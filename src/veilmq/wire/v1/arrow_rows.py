@@ -1,21 +1,24 @@
 """Staged messages from an Arrow IPC stream; needs pyarrow (the extra ``arrow``).
 
 What comes is not trusted: the columns and their types must be ours, each batch is validated in full before a value is
-read, and compressed batches are refused, because a few bytes of them may stand for any number.
+read, compressed batches are refused, because a few bytes of them may stand for any number, and no map is read that has
+more pairs than a message has attributes.
 """
 
 import struct
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import ipc
 
 from veilmq.core import limits
 from veilmq.core.commands import NewMessage
-from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.sqs.errors import SqsError, too_many_attributes
 from veilmq.wire.v1.errors import INVALID_REQUEST, RowRefused
-from veilmq.wire.v1.outgoing import Outgoing, OutgoingRow
+from veilmq.wire.v1.outgoing import Outgoing, OutgoingRow, Pieces, in_pieces
 
 _TEXT = (pa.string(), pa.large_string())
 _TEXTS = tuple(pa.map_(text, text) for text in _TEXT)
@@ -36,24 +39,24 @@ _MESSAGE_HEADER = 8  # offset of the field in the table of the flatbuffer: 4 + 2
 _BATCH_COMPRESSION = 10
 
 
-def messages(body: bytes, outgoing: Outgoing) -> tuple[NewMessage, ...]:
-    """Return the messages of a stream; raises ``SqsError``."""
+def messages(body: bytes, outgoing: Outgoing) -> Pieces:
+    """Yield the messages of a stream, piece by piece; raises ``SqsError``."""
     try:
-        return _messages(body, outgoing)
+        yield from _messages(body, outgoing)
     except (pa.ArrowException, OSError, ValueError, EOFError, struct.error, MemoryError) as error:
         raise SqsError(INVALID_REQUEST, f"The body is not a sound Arrow IPC stream: {str(error)[:200]}.") from None
 
 
-def _messages(body: bytes, outgoing: Outgoing) -> tuple[NewMessage, ...]:
-    made: tuple[NewMessage, ...] = ()
-    for batch in _batches(body):
-        if len(made) + batch.num_rows > limits.STAGE_MESSAGES_MAX:
-            raise too_many(len(made) + batch.num_rows)
-        try:
-            made += _of_batch(batch, outgoing)
-        except RowRefused as error:
-            raise error.behind(len(made)) from None
-    return made
+def _messages(body: bytes, outgoing: Outgoing) -> Pieces:
+    rows = 0
+    for number, batch in enumerate(_batches(body)):
+        if number == limits.STAGE_MESSAGES_MAX:
+            raise SqsError(INVALID_REQUEST, f"The stream has more than {number} record batches; send one.")
+        yield ()  # also a batch without rows is a step
+        if rows + batch.num_rows > limits.STAGE_MESSAGES_MAX:
+            raise too_many(rows + batch.num_rows)
+        yield from in_pieces(batch.num_rows, partial(_of_rows, batch, outgoing), behind=rows)
+        rows += batch.num_rows
 
 
 def too_many(count: int) -> SqsError:
@@ -105,12 +108,13 @@ def _field(metadata: bytes, table: int, slot: int) -> int | None:
     return table + offset if offset else None
 
 
-def _of_batch(batch: Any, outgoing: Outgoing) -> tuple[NewMessage, ...]:
-    given = {name: batch.column(name) for name in batch.schema.names}
+def _of_rows(batch: Any, outgoing: Outgoing, first: int, end: int) -> tuple[NewMessage, ...]:
+    part = batch.slice(first, end - first)
+    given = {name: part.column(name) for name in part.schema.names}
     bodies = given["body"].to_pylist()
     if None in bodies:
         raise RowRefused(bodies.index(None), SqsError(INVALID_REQUEST, "It has no body."))
-    columns = {name: _values(name, column) for name, column in given.items() if column.null_count < batch.num_rows}
+    columns = {name: _values(name, column) for name, column in given.items() if column.null_count < len(column)}
     columns["body"] = bodies
     if len(columns) == 1:
         return outgoing.from_bodies(bodies)
@@ -119,7 +123,18 @@ def _of_batch(batch: Any, outgoing: Outgoing) -> tuple[NewMessage, ...]:
 
 
 def _values(name: str, column: Any) -> list[Any]:
+    if name in _MAPS:
+        _check_pairs(column)
     values: list[Any] = column.to_pylist()
     if name not in _MAPS:
         return values
     return [None if pairs is None else {key: text or "" for key, text in pairs} for pairs in values]
+
+
+def _check_pairs(maps: Any) -> None:
+    """Refuse a map of more pairs than a message has attributes, before they become objects."""
+    offsets = maps.offsets
+    pairs = pc.if_else(maps.is_valid(), pc.subtract(offsets[1:], offsets[:-1]), 0)
+    most = pc.max(pairs).as_py()
+    if most > limits.SQS_MESSAGE_ATTRIBUTES_MAX:
+        raise RowRefused(pc.index(pairs, most).as_py(), too_many_attributes(most))

@@ -7,8 +7,9 @@ import msgspec
 
 from veilmq.core.commands import Command
 from veilmq.core.errors import VeilmqError
+from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.reply import Reply
-from veilmq.wire.v1.errors import encode_failure, json_reply
+from veilmq.wire.v1.errors import encode_error, encode_failure, json_reply
 
 
 def as_json(result: Any) -> Reply:
@@ -24,5 +25,7 @@ class ApiCall(msgspec.Struct, frozen=True, gc=False):
     wait_s: int | None = 0
 
     def encode(self, result: Any) -> Reply:
-        """Return the reply for the command's result or its ``VeilmqError``."""
-        return encode_failure(result) if isinstance(result, VeilmqError) else self.answer(result)
+        """Return the reply for the command's result, its ``VeilmqError``, or the ``SqsError`` of a body read later."""
+        if isinstance(result, VeilmqError):
+            return encode_failure(result)
+        return encode_error(result) if isinstance(result, SqsError) else self.answer(result)

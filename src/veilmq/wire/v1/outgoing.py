@@ -2,11 +2,14 @@
 
 The rules for a message are those of SendMessage (``wire.sqs``), but for delays, which may be as long as the engine
 takes. Types of attributes are given beside their values, where they are not ``String``; a binary value is in Base64.
+
+Making thousands of messages takes the processor some tenths of a second. So they are made ``PIECE_ROWS`` at a time, and
+whoever asked (the server) does something else between two pieces.
 """
 
 from base64 import b64decode
 from binascii import Error as NotBase64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -15,13 +18,15 @@ from veilmq.core.commands import NewMessage
 from veilmq.core.properties import Attribute, Properties
 from veilmq.wire.sqs.attributes import attributes_bytes, read_attributes
 from veilmq.wire.sqs.callers import SENDER_ID, Caller
-from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.sqs.errors import SqsError, too_many_attributes
 from veilmq.wire.sqs.identifiers import DEDUPLICATION, GROUP, checked_id
 from veilmq.wire.sqs.names import is_fifo
 from veilmq.wire.sqs.shapes import AttributeValue
 from veilmq.wire.sqs.text import check_text
 from veilmq.wire.v1.errors import INVALID_REQUEST, RowRefused
 from veilmq.wire.v1.messages import STRING
+
+PIECE_ROWS = 100
 
 _BODY = "the message body"
 _BINARY = "Binary"
@@ -37,6 +42,19 @@ class OutgoingRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     group: str | None = None
     dedup_id: str | None = None
     delay_s: int | None = None
+
+
+Pieces = Iterator[tuple[NewMessage, ...]]
+"""Messages, a few at a time."""
+
+
+def in_pieces(count: int, make: Callable[[int, int], tuple[NewMessage, ...]], *, behind: int = 0) -> Pieces:
+    """Yield what ``make`` makes of ``count`` rows, each time from one up to another, which follow ``behind`` others."""
+    for first in range(0, count, PIECE_ROWS):
+        try:
+            yield make(first, min(first + PIECE_ROWS, count))
+        except RowRefused as error:
+            raise error.behind(behind + first) from None
 
 
 class Outgoing:
@@ -110,6 +128,9 @@ class Outgoing:
 
 
 def _attributes(texts: Mapping[str, str], types: Mapping[str, str]) -> dict[str, Attribute]:
+    for given in (texts, types):
+        if len(given) > limits.SQS_MESSAGE_ATTRIBUTES_MAX:
+            raise too_many_attributes(len(given))
     for name in types:
         if name not in texts:
             raise SqsError(INVALID_REQUEST, f"attribute_types has {name[:64]!r}, which attributes has not.")

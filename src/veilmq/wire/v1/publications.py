@@ -1,5 +1,8 @@
 """The routes of publications: the fields of each request, and the command that they make."""
 
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
 from typing import Annotated
 
 import msgspec
@@ -7,14 +10,14 @@ from msgspec import Meta
 from msgspec.structs import asdict
 
 from veilmq.core import limits, publications
-from veilmq.core.commands import NewMessage
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.reply import Reply
 from veilmq.wire.v1.call import ApiCall
-from veilmq.wire.v1.errors import ARROW_MISSING, INVALID_REQUEST, json_reply
-from veilmq.wire.v1.outgoing import Outgoing, OutgoingRow
+from veilmq.wire.v1.errors import ARROW_MISSING, json_reply
+from veilmq.wire.v1.outgoing import Outgoing, OutgoingRow, Pieces, in_pieces
 from veilmq.wire.v1.request import ApiRequest, from_json, from_query
+from veilmq.wire.v1.staging import BulkStage
 
 ARROW_TYPE = b"application/vnd.apache.arrow.stream"
 
@@ -58,26 +61,29 @@ class NoFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def stage(request: ApiRequest, context: RequestContext) -> ApiCall:
     """Keep messages for a later publication."""
     fields = asdict(from_query(request.query, StageFields))
-    outgoing = Outgoing(queue=request.queue, caller=context.caller)
-    messages = _read(request, outgoing)
-    size_bytes = sum([message.size_bytes for message in messages])
-    if size_bytes > limits.STAGE_BYTES_MAX:
-        raise SqsError(
-            INVALID_REQUEST,
-            f"{size_bytes:,} bytes of messages are too many for one call; send {limits.STAGE_BYTES_MAX:,} at the most.",
-        )
-    return ApiCall(publications.Stage(queue=request.queue, messages=messages, **fields))
+    first = publications.Stage(queue=request.queue, messages=(), **fields)
+    return ApiCall(BulkStage(first=first, read=_reader(request, Outgoing(queue=request.queue, caller=context.caller))))
 
 
-def _read(request: ApiRequest, outgoing: Outgoing) -> tuple[NewMessage, ...]:
+def _reader(request: ApiRequest, outgoing: Outgoing) -> Callable[[], Pieces]:
     kind = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != ARROW_TYPE:
-        return outgoing.from_rows(from_json(request.body, MessagesFields).messages)
-    try:
-        from veilmq.wire.v1 import arrow_rows  # noqa: PLC0415 (an extra)
-    except ImportError:
-        raise SqsError(ARROW_MISSING, "The server has no pyarrow: install veilmq[arrow] there, or send JSON.") from None
-    return arrow_rows.messages(request.body, outgoing)
+        return partial(_read_json, request.body, outgoing)
+    if find_spec("pyarrow") is None:
+        raise SqsError(ARROW_MISSING, "The server has no pyarrow: install veilmq[arrow] there, or send JSON.")
+    return partial(_read_arrow, request.body, outgoing)
+
+
+def _read_json(body: bytes, outgoing: Outgoing) -> Pieces:
+    rows = from_json(body, MessagesFields).messages
+    return in_pieces(len(rows), lambda first, end: outgoing.from_rows(rows[first:end]))
+
+
+def _read_arrow(body: bytes, outgoing: Outgoing) -> Pieces:
+    """Read Arrow; the first time imports pyarrow, which is an extra and takes its time."""
+    from veilmq.wire.v1 import arrow_rows  # noqa: PLC0415
+
+    return arrow_rows.messages(body, outgoing)
 
 
 def publish(request: ApiRequest, context: RequestContext) -> ApiCall:
