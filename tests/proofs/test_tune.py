@@ -40,8 +40,8 @@ ROWS_PER_MESSAGE = 3.9
 
 ROWS = (100_000, 1_000_000, 10_000_000) if WHOLE else (30_000, 300_000)
 MANY = 2_000_000
-SHUFFLE_GROWTH_MAX = {False: 5.0, True: 2.0}
-"""What ten times the rows may shuffle more, below ``MANY`` rows and above, where most cells are reached."""
+SHUFFLE_GROWTH_MAX = {False: 7.0, True: 2.0}
+"""What ten times the rows may shuffle more: below ``MANY`` rows, while more and more cells are reached, and above."""
 
 
 @dataclass(frozen=True, slots=True)
