@@ -27,9 +27,10 @@ class _Rows:
 
     def take(self, query: StreamingQuery) -> int:
         for report in query.recentProgress:
-            if report["batchId"] > self.batch and report["numInputRows"] > 0:
-                self.batch = report["batchId"]
-                self.rows += report["numInputRows"]
+            rows = report.numInputRows  # Connect has it by source only, which this property knows
+            if report.batchId > self.batch and rows > 0:
+                self.batch = report.batchId
+                self.rows += rows
         return self.rows
 
 
