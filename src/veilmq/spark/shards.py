@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
 from veilmq.client.claims import Claims
 from veilmq.client.errors import ClientError
+from veilmq.spark.connection import Connection
 from veilmq.spark.patience import patiently
 from veilmq.spark.refusals import LOST, advised
 from veilmq.spark.source_options import SKIP, SourceOptions
@@ -32,14 +33,19 @@ class ShardPartition(InputPartition):
 
 def read_shard(options: SourceOptions, partition: ShardPartition) -> "Iterator[pa.RecordBatch]":
     """Yield the messages of ``partition`` in their order; raises ``SourceFailed`` where they are not to be had."""
-    at = options.connection
-    with Claims(at.endpoint, at.queue, key=at.key) as claims, advised():
+    with advised():
         try:
-            yield from _pages(claims, partition, options.patience_s)
+            yield from _pages(_claims(options.connection), partition, options.patience_s)
         except ClientError as error:
             if error.code not in LOST or options.on_lost_claim != SKIP:
                 raise
             _log.warning("Claim %s is skipped: %s", partition.number, error)
+
+
+@lru_cache
+def _claims(at: Connection) -> Claims:
+    """Return the client of this worker: it serves many tasks, and they need not connect and ask for the URL again."""
+    return Claims(at.endpoint, at.queue, key=at.key)
 
 
 def _pages(claims: Claims, partition: ShardPartition, patience_s: int) -> "Iterator[pa.RecordBatch]":
