@@ -534,6 +534,19 @@ def test_a_purge_loses_claims(jobs: Host) -> None:
     assert bodies(jobs.receive(10)) == ["e"]
 
 
+def test_the_counters_of_a_purged_lane_do_without_its_claims(kept: Host) -> None:
+    """The janitor was at one slice of it when the process ended."""
+    kept.create()
+    kept.send(*(str(number) for number in range(1_500)))
+    kept.receive(1_500, timeout_s=0)
+    open_source(kept)
+    claim_whole(kept, 1, 1_500)
+    kept.do(commands.PurgeQueue(queue=QUEUE))
+    kept.crash()
+    assert kept.folder is not None
+    assert examine(kept.folder).ok
+
+
 def test_the_deletion_of_the_queue_ends_its_sources(jobs: Host) -> None:
     claim(jobs, 1, 2)
     jobs.do(commands.DeleteQueue(queue=QUEUE))
@@ -608,6 +621,45 @@ def test_an_evicted_message_is_a_dead_letter(host: Host, victim: str, *, receive
     assert host.counts() == (0, 2, 0)
     acknowledge(host, 1)
     assert host.counts() == (0, 0, 0)
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+@pytest.mark.parametrize("count", [2, 30])
+def test_a_claim_of_which_everything_was_evicted_is_bound_all_the_same(sliced: Host, count: int, *, fifo: bool) -> None:
+    """Who asks for its number, and whole or not, hears that it is there, and goes on with the next one."""
+    sliced.create(DEAD, fifo=fifo)
+    sliced.create(fifo=fifo, dead_letter_queue=DEAD, receives_max=5)
+    names = [str(number) for number in range(30)]
+    new = tuple(message(name, group=name if fifo else None, dedup_id=name) for name in names)
+    ids = [each.id for each in sliced.do(commands.Send(queue=QUEUE, messages=new))]
+    sliced.receive(30, timeout_s=0)
+    open_source(sliced)
+    bound = claim(sliced, 1, count)
+    assert bound.more is (count == 30)
+    sliced.receive(30, timeout_s=60)
+    for each in ids[: bound.messages]:
+        sliced.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=each))
+    assert claim(sliced, 1, count) == claims.Bound(number=1, messages=0, shards=1, again=True)
+    sliced.advance(60_000)
+    assert claim(sliced, 1, count) == claims.Bound(number=1, messages=0, shards=1, again=True)
+    assert claim(sliced, 2, 2).messages == 2
+    assert acknowledge(sliced, 1) == claims.Acknowledged(acknowledged=1, lost=[])
+
+
+def test_an_evicted_message_frees_its_group(host: Host) -> None:
+    """Whoever waits for the group is told."""
+    host.create(DEAD, fifo=True)
+    host.create(fifo=True, content_deduplication=True, dead_letter_queue=DEAD, receives_max=5)
+    host.do(commands.Send(queue=QUEUE, messages=(message("a", group="g"), message("b", group="g"))))
+    open_source(host)
+    claim(host, 1, 1)
+    evicted = read(host)[0].id
+    woken: list[int] = []
+    host.engine.watch(QUEUE, woken.append)
+    assert host.due_ms() is None
+    host.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=evicted))
+    assert woken == [host.clock.now_ms()]
+    assert host.receive_one().body == "b"
 
 
 def test_evicting_needs_a_dead_letter_queue(jobs: Host) -> None:
@@ -737,6 +789,9 @@ def test_whoever_reads_or_goes_on_has_the_claim_whole(sliced: Host) -> None:
     assert claim(sliced, 2, 100).more
     claim(sliced, 3, 100)
     assert [each.state for each in view(sliced).claims] == [ClaimState.OPEN, ClaimState.OPEN, ClaimState.BINDING]
+    read(sliced)
+    assert [each.state for each in view(sliced).claims] == [ClaimState.OPEN, ClaimState.OPEN, ClaimState.BINDING]
+    assert claim_whole(sliced, 3, 20).messages == 20
 
 
 def test_a_batch_that_is_rolled_back_takes_its_claims_along(jobs: Host, monkeypatch: pytest.MonkeyPatch) -> None:

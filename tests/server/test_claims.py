@@ -126,6 +126,17 @@ def test_a_claim_waits_for_a_message(server: RunningServer) -> None:
         assert waiting.result(20)["messages"] == 1
 
 
+def test_a_claim_of_which_everything_was_evicted_waits_for_nothing(server: RunningServer) -> None:
+    """It is bound, so nothing comes to it any more; the clock stands still."""
+    post(server, "open", source="s")
+    post(server, "claim", source="s", epoch=1, number=1)
+    for message in ask(server, "GET", "/read?source=s&number=1")[1]["messages"]:
+        post(server, "evict", source="s", number=1, message=message["id"])
+    again = post(server, "claim", source="s", epoch=1, number=1, wait_s=20)
+    assert (again["messages"], again["shards"], again["again"]) == (0, 1, True)
+    assert post(server, "claim", source="s", epoch=1, number=2)["shards"] == 0
+
+
 def test_a_claim_that_waits_in_vain_is_answered(server: RunningServer) -> None:
     """When its time is over, on the server's clock."""
     post(server, "open", source="s")

@@ -172,7 +172,9 @@ class SourceView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a claim was bound to. ``messages`` 0: nothing was, and nothing is recorded.
+    """What a claim was bound to. ``shards`` 0: nothing was, and nothing is recorded.
+
+    A claim all of whose messages were evicted has shards and no messages.
 
     ``more``: the claim is not whole yet (a large one is bound in slices); claim the same number again. ``again``: it
     had been bound before. ``next_due_ms`` is as for ``results.Received``, where nothing was bound.

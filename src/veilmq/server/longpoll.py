@@ -209,6 +209,10 @@ class ClaimPoll(Poll, eq=False):
         """Return that nothing was bound."""
         return Bound(number=self.command.number, messages=0, shards=0)
 
+    def _waits(self, result: Any) -> int:
+        is_bound = isinstance(result, Bound) and result.shards > 0
+        return 0 if is_bound else super()._waits(result)  # its messages may all be evicted: none will come to it
+
     def first_done(self, result: Any) -> None:
         """Take the first answer, or have the next slice bound."""
         if self.answer is not None and _is_part(result):

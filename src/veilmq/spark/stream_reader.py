@@ -89,7 +89,7 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._progress.finished(begin.number):
                 self._acknowledge(held, begin.number)
             number, bound = self._claim_next(held, begin.number + 1, self._messages_max(limit))
-            if not bound.messages:
+            if not bound.shards:
                 self._rest(held, begin.number)
                 return start
         self._shards[number] = bound.shards

@@ -27,7 +27,7 @@ from veilmq.core.errors import (
 )
 from veilmq.engines.embedded.catalog import Catalog
 from veilmq.engines.embedded.claim_binding import Binding, Wish
-from veilmq.engines.embedded.claim_endings import Endings
+from veilmq.engines.embedded.claim_endings import Endings, tell
 from veilmq.engines.embedded.claim_reads import ClaimReads
 from veilmq.engines.embedded.claim_store import ACKNOWLEDGED, BoundClaim, ClaimStore, Source
 from veilmq.engines.embedded.claim_views import seen
@@ -184,12 +184,12 @@ class Claims:
         if number <= source.last:
             claim = self._open_claim(source, number)
         else:
-            self._settle(source)
+            self._settle(source.claims.get(source.last))
             claim = BoundClaim(0, source.number, queue.number, number, ClaimState.BINDING.value, bound_at_ms=now_ms)
         again = claim.id > 0
         if claim.state == ClaimState.BINDING.value:
             self._bind(queue, claim, command, now_ms)
-        if not claim.messages:
+        if not claim.id:
             return self._nothing(queue, number, now_ms)
         source.claims[number] = claim
         source.last = max(source.last, number)
@@ -201,7 +201,7 @@ class Claims:
         queue.expire(now_ms)
         shard_messages = max(command.shard_messages, -(-command.messages_max // limits.CLAIM_SHARDS_MAX))
         wish = Wish(min(command.messages_max, claim.messages + self._places(queue)), shard_messages)
-        if not self._binding.bind(queue, claim, wish, now_ms) and claim.messages:
+        if not self._binding.bind(queue, claim, wish, now_ms) and claim.id:
             self._whole(claim, shard_messages)
 
     def _places(self, queue: Queue) -> int:
@@ -210,12 +210,11 @@ class Claims:
 
     def _whole(self, claim: BoundClaim, shard_messages: int) -> None:
         claim.state = ClaimState.OPEN.value
-        claim.shards = max(claim.shards, -(-claim.messages // shard_messages))
+        claim.shards = max(1, claim.shards, -(-claim.messages // shard_messages))
         self._store.put_claim(claim)
 
-    def _settle(self, source: Source) -> None:
-        """Let the last claim be whole with what it has, if it is not."""
-        claim = source.claims.get(source.last)
+    def _settle(self, claim: BoundClaim | None) -> None:
+        """Let the claim be whole with what it has, if it is not."""
         if claim is not None and claim.state == ClaimState.BINDING.value:
             self._whole(claim, limits.CLAIM_SHARD_MESSAGES)
 
@@ -266,7 +265,7 @@ class Claims:
             raise ClaimLost(command.number)
         self._expire(source, queue, now_ms)
         claim = self._open_claim(source, command.number)
-        self._settle(source)
+        self._settle(claim)
         return self._reads.read(queue, claim, command)
 
     # The commands of operators.
@@ -318,6 +317,7 @@ class Claims:
         claim.messages -= 1
         claim.by_lane[lane.number] -= 1
         self._store.put_claim(claim)
+        tell(queue, now_ms)
         return self._view(source, queue, now_ms)
 
     # What ends claims.

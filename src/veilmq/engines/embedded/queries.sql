@@ -225,9 +225,9 @@ FROM lease WHERE lane = ? AND visible_at_ms > ? ORDER BY visible_at_ms, position
 SELECT position FROM message WHERE position >= ? AND position < ? ORDER BY position LIMIT 1 OFFSET ?;
 
 -- name: count_hidden_between
--- Among a slice's leases, those still hidden at an instant: never received, and received.
+-- Among a slice's leases, those still hidden at an instant: never received, and received and not claimed.
 SELECT coalesce(sum(receive_count = 0), 0), coalesce(sum(receive_count > 0), 0)
-FROM lease WHERE position >= ? AND position < ? AND visible_at_ms > ?;
+FROM lease WHERE position >= ? AND position < ? AND visible_at_ms > ? AND visible_at_ms < 1 << 61;
 
 -- name: delete_messages_between
 DELETE FROM message WHERE position >= ? AND position < ?;
