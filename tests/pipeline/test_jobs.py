@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -16,7 +17,7 @@ from veilmq.core.routing import RoutingTable, TimeoutClass
 from veilmq.pipeline.archive import Archived, ArchiveOptions, archive, archived
 from veilmq.pipeline.failures import PipelineFailed
 from veilmq.pipeline.forward import ForwardOptions, _pin, create_queues, forward, routed
-from veilmq.pipeline.replay import ReplayOptions, Slice, replay
+from veilmq.pipeline.replay import Plan, ReplayOptions, Slice, replay
 from veilmq.spark.schema import SCHEMA
 from veilmq.testing import RunningServer
 
@@ -131,6 +132,10 @@ def test_archive_and_replay(
     wanted = ReplayOptions(table=folder, run="one", slice=part, endpoint=server.endpoint, batch_messages=12)
     assert replay(spark, wanted).messages == 29
     assert replay(spark, wanted).before == 29
+    record = tmp_path / "archive" / "_replays" / "one.json"
+    cut_off = msgspec.structs.replace(msgspec.json.decode(record.read_bytes(), type=Plan), published=1)
+    record.write_bytes(msgspec.json.encode(cut_off))  # as if it was killed before it could note the later batches
+    assert replay(spark, wanted).before < 29
     back = drain(client, "again")
     assert Counter(message.body for message in back) == Counter(f"o{n}" for n in range(30) if n != 3)
     assert all(message.attributes == typed for message in back)

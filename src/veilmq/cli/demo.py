@@ -45,9 +45,13 @@ def demo(
     It needs Java 17 and the extras server and spark. Nothing that it starts
     outlives it, and every number that it prints is counted.
     """
-    with job("demo"), needs_extra("server", command="demo"):
-        import veilmq.server.app  # noqa: F401 - whoever lacks the extra learns it before anything starts
+    with needs_extra("server", command="demo"):
+        import veilmq.server.app  # noqa: F401 - whoever lacks something learns it before anything starts
+    with job("demo"):
         from veilmq.pipeline.demo.acts import Plan
+        from veilmq.pipeline.session import check_java
+
+        check_java()
 
         messages = _QUICK_MESSAGES if quick else minutes * _A_MINUTE_MESSAGES
         plan = Plan(messages=messages, quantile=0.99 if messages >= _MANY else 0.9)

@@ -68,6 +68,12 @@ def open_session(name: str, cluster: Cluster) -> Iterator[SparkSession]:
             session.stop()
 
 
+def check_java() -> None:
+    """Raise ``PipelineFailed`` where there is no Java for Spark; it says what to install."""
+    if not has_java():
+        raise PipelineFailed(f"{MISSING}.")
+
+
 def activate(session: SparkSession) -> None:
     """Make ``session`` the active one of this thread: the JVM looks registered formats up there.
 
@@ -85,8 +91,8 @@ def _connect(cluster: Cluster) -> SparkSession:
 
 def _start(name: str, cluster: Cluster, folder: Path, log_settings: Path) -> SparkSession:
     submitted = _SUBMITTED in os.environ
-    if not submitted and not has_java():
-        raise PipelineFailed(f"{MISSING}.")
+    if not submitted:
+        check_java()
     master = cluster.master or ("" if submitted else LOCAL)
     builder = SparkSession.builder.appName(name)
     if master:
