@@ -10,9 +10,10 @@ import pytest
 
 from tests.conftest import need
 from tests.engines.host import QUEUE, Host, hosting, message
-from veilmq.core import commands
+from veilmq.core import claims, commands
 from veilmq.core.errors import StoreFull
 from veilmq.engines.embedded import EngineOptions
+from veilmq.engines.embedded.claims import ClaimStep
 from veilmq.engines.embedded.doctor import examine
 
 MIB = 1_048_576
@@ -112,6 +113,34 @@ def test_the_sends_of_a_batch_are_refused_and_the_rest_of_it_goes_on(tmp_path: P
         assert host.counts() == (0, 1, 0)
         host.reopen()
         assert host.counts() == (0, 1, 0)
+
+
+def test_a_step_of_claims_that_finds_no_room_lets_the_deletes_of_its_batch_go_on(tmp_path: Path) -> None:
+    """Messages that come back take leases, more than there is room for; the deletes make it."""
+    options = EngineOptions(database_pages_max=500, free_space_reserve_bytes=0)
+    with hosting(tmp_path / "store", options=options) as host:
+        host.create(visibility_timeout_s=600)
+        for _ in range(9):
+            host.send(*("small" for _ in range(1_000)))
+        host.do(claims.OpenSource(queue=QUEUE, source="s"))
+        host.do(claims.Claim(queue=QUEUE, source="s", epoch=1, number=1, messages_max=9_000))
+        sent = fill(host)
+        held = host.receive(len(sent))
+        host.do(claims.CloseSource(queue=QUEUE, source="s"))
+        host.advance(2_000)
+        deleted: list[str] = []
+        refused = 0
+        for each in held:
+            states, step = host.do_together(commands.Delete(queue=QUEUE, receipts=(each.receipt,)), ClaimStep())
+            deleted += [state.value for state in states]
+            refused += isinstance(step, StoreFull)
+        assert deleted == ["live"] * len(sent)
+        assert refused
+        host.advance(10_000)
+        assert host.counts() == (9_000, 0, 0)
+        host.crash()
+        assert host.folder is not None
+        assert examine(host.folder).ok
 
 
 def test_a_small_file_system_fills_and_drains(tmp_path: Path) -> None:

@@ -172,6 +172,12 @@ def test_a_batch_is_published_once(ready: Host) -> None:
     assert received(ready) == ["a"]
 
 
+def test_an_attempt_that_is_named_twice_counts_once(ready: Host) -> None:
+    stage(ready, *bodies("a", "b"))
+    assert publish(ready, ("a", 2), ("a", 2)) == Published(messages=2)
+    assert received(ready) == ["a", "b"]
+
+
 def test_an_older_batch_is_answered_without_its_numbers(ready: Host) -> None:
     publish_all(ready, batch=5)
     assert publish(ready, ("a", 7), batch=4) == Published(messages=0, again=True)
@@ -441,8 +447,10 @@ def fill(host: Host, body: str) -> int:
     pytest.fail("the store took everything")
 
 
-def test_a_full_store_stages_nothing_and_publishes_all_the_same() -> None:
-    options = EngineOptions(database_pages_max=600, free_space_reserve_bytes=0)
+@pytest.mark.parametrize("pages", [500, 600])
+def test_a_full_store_stages_nothing_and_publishes_all_the_same(pages: int) -> None:
+    """Messages take the room of their pieces: less than a slice of them need not be free."""
+    options = EngineOptions(database_pages_max=pages, free_space_reserve_bytes=0)
     with hosting(None, options=options) as host:
         host.create()
         part = fill(host, body := "x" * 50_000)

@@ -14,15 +14,18 @@ from veilmq.core.commands import Command, CreateQueue, Send
 from veilmq.core.errors import InternalError, StoreFull, VeilmqError
 from veilmq.core.limits import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX
 from veilmq.core.ports import Done
-from veilmq.core.publications import Stage
+from veilmq.core.publications import Publish, Stage
+from veilmq.engines.embedded.claims import ClaimStep
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.machine import Machine
+from veilmq.engines.embedded.moves import MoveStep
+from veilmq.engines.embedded.publications import PublicationStep
 
 log = logging.getLogger(__name__)
 
 Entry = tuple[Command, Done]
 
-_NEED_ROOM = (Send, Stage, CreateQueue)
+_NEED_ROOM = (Send, Stage, Publish, CreateQueue, PublicationStep, ClaimStep, MoveStep)
 _NOBODYS_FAULT = (apsw.BusyError, apsw.IOError)
 
 

@@ -118,7 +118,7 @@ class Publications:
         if writer is None or not again:
             stages = self._named(writer, command)
             writer = writer or self._add(queue, command.writer, now_ms)
-            messages = sum(count for _, count in command.attempts)
+            messages = sum(dict(command.attempts).values())
             self._journal.write("publish_batch", command.batch, messages, now_ms, writer.number)
             publication = self._decided.add(
                 queue,
@@ -262,6 +262,7 @@ class Publications:
                 continue
             ((number, content),) = piece
             messages = staging.unpack(content)
+            self._journal.write("put_piece", 0, b"", number)  # its room is for the messages, also on a full disk
             arrived = self._entrance.enter(queue, messages[:left], now_ms)
             rest = arrived.refused + messages[left:]
             if rest:
