@@ -35,11 +35,11 @@ class Outcome(enum.Enum):
 class ReceiptClosed(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """One receipt that ended; instants in ms since the epoch, durations in ms. Encoded as an array of its fields.
 
-    ``visibility_ms`` is the timeout in force: from the delivery to the last deadline, or to the end of the message where
-    retention or a purge came before it. ``held_ms`` is from the delivery to ``closed_at_ms``. ``key`` is the routing
-    key, ``group_hash`` stands for the message group, ``size_bucket`` is the power of two that the body's bytes do not
-    reach. ``receipt`` tells the receipts of one message apart, and ``receive_count`` which receive in this queue it
-    was, from 1. ``batch_size`` and ``batch_position`` (from 0) are of the receive.
+    ``visibility_ms`` is the timeout in force: from the delivery to the last deadline, or to the end of the message
+    where retention or a purge came before it. ``held_ms`` is from the delivery to ``closed_at_ms``. ``key`` is the
+    routing key, ``group_hash`` stands for the message group, ``size_bucket`` is the power of two that the body's bytes
+    do not reach. ``receipt`` tells the receipts of one message apart, and ``receive_count`` which receive in this queue
+    it was, from 1. ``batch_size`` and ``batch_position`` (from 0) are of the receive.
     """
 
     queue: str
