@@ -1,0 +1,45 @@
+"""Rejected messages: a copy for the dead-letter queue that says what it was and why it is there.
+
+The copy has the body and the attributes of the message, and ours. A queue takes ten attributes of a message: ours that
+matter less are left out where there is no room.
+"""
+
+from veilmq.client.messages import NewMessage, ReceivedMessage
+from veilmq.consumer.outcomes import Ending
+from veilmq.core.properties import Attribute
+
+ATTRIBUTES_MAX = 10
+FIFO_SUFFIX = ".fifo"
+_REASON_CHARACTERS_MAX = 500
+
+
+def dead_letter(message: ReceivedMessage, ending: Ending, *, source: str, target: str) -> NewMessage:
+    """Return the copy of ``message`` of the queue ``source`` that goes to the queue ``target``, ended by ``ending``."""
+    attributes = dict(message.attributes)
+    for name, text in _reasons(message, ending, source).items():
+        if text and len(attributes) < ATTRIBUTES_MAX:
+            attributes[name] = Attribute(type="String", text=text)
+    fifo = target.endswith(FIFO_SUFFIX)
+    return NewMessage(
+        body=message.body,
+        attributes=attributes,
+        group=(message.group or message.id) if fifo else message.group,
+        dedup_id=message.id if fifo else None,
+    )
+
+
+def _reasons(message: ReceivedMessage, ending: Ending, source: str) -> dict[str, str]:
+    """Return name → text, the most important first."""
+    return {
+        "veilmq-reason": _sendable(ending.reason)[:_REASON_CHARACTERS_MAX],
+        "veilmq-message-id": message.id,
+        "veilmq-error": ending.error,
+        "veilmq-attempt": str(message.receive_count),
+        "veilmq-queue": source.rpartition("/")[2],
+        "veilmq-trace": _sendable(ending.trace),
+    }
+
+
+def _sendable(text: str) -> str:
+    """Return ``text`` without the control characters that no message may have."""
+    return "".join(character for character in text if character in "\t\n\r" or 0x20 <= ord(character) < 0xD800)

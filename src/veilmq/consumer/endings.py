@@ -1,0 +1,120 @@
+"""Carries out how a message ended: deletes it, hides it for a while, copies it away first, or lets go of it."""
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+
+from veilmq.client.errors import ClientError, Unreachable
+from veilmq.client.port import MessageClient
+from veilmq.consumer.counts import Counts
+from veilmq.consumer.dead_letters import dead_letter
+from veilmq.consumer.delivery import Delivery
+from veilmq.consumer.handlers import Options
+from veilmq.consumer.lease_table import LeaseTable
+from veilmq.consumer.outcomes import Ending, Kind
+from veilmq.consumer.remembered import Remembered
+from veilmq.consumer.settler import InThread, Settler
+
+_log = logging.getLogger("veilmq.consumer")
+
+
+class Endings:
+    """The endings of one handler's messages."""
+
+    def __init__(
+        self,
+        client: MessageClient,
+        options: Options,
+        table: LeaseTable,
+        settler: Settler,
+        counts: Counts,
+        in_thread: InThread,
+    ) -> None:
+        """``in_thread`` runs calls of ``client``, which block."""
+        self._client = client
+        self._options = options
+        self._table = table
+        self._settler = settler
+        self._counts = counts
+        self._in_thread = in_thread
+        self._dead_letter = options.dead_letter
+        self._looked = options.dead_letter is not None
+        self.remembered = Remembered()
+        self._ends: Mapping[Kind, Callable[[Delivery, Ending], Awaitable[bool]]] = {
+            Kind.DONE: partial(self._gone, counted="acked"),
+            Kind.DROPPED: partial(self._gone, counted="dropped"),
+            Kind.RETRY: self._retry,
+            Kind.REJECT: self._reject,
+            Kind.RELEASE: self._release,
+            Kind.LEFT: self._leave,
+        }
+
+    async def end(self, delivery: Delivery, ending: Ending) -> bool:
+        """Carry out ``ending``; returns whether the message is gone, so that the next of its group may follow."""
+        if ending.kind is Kind.RETRY and ending.error:
+            _log.warning(
+                "message %s, attempt %d, comes back: %s: %s",
+                *(delivery.message.id, delivery.attempt, ending.error, ending.reason),
+                extra={"trace": ending.trace},
+            )
+        return await self._ends[ending.kind](delivery, ending)
+
+    async def _gone(self, delivery: Delivery, _: Ending, *, counted: str) -> bool:
+        self.remembered.add(delivery.message.id)
+        certain = await self._settler.delete(delivery.lease)
+        self._counts.events[counted if certain else "delete_failed"] += 1
+        return certain
+
+    async def _retry(self, delivery: Delivery, ending: Ending) -> bool:
+        if self._options.retry.exhausted(delivery.attempt) and ending.after_s is None:
+            return await self._reject(delivery, ending)
+        await self._hide(delivery, ending)
+        return False
+
+    async def _hide(self, delivery: Delivery, ending: Ending) -> None:
+        after_s = ending.after_s
+        wanted_s = self._options.retry.after_s(delivery.attempt) if after_s is None else math.ceil(after_s)
+        self._counts.events["retried"] += 1
+        await self._settler.release([delivery.lease], wanted_s)
+
+    async def _reject(self, delivery: Delivery, ending: Ending) -> bool:
+        """Copy first, delete then: a copy that fails leaves the message where it is."""
+        try:
+            target = await self._target()
+            if target is not None:
+                await self._copy(delivery, ending, target)
+        except (ClientError, Unreachable) as error:
+            _log.error("message %s could not be copied to the dead letters: %s", delivery.message.id, error)
+            target = None
+        if target is None:
+            _log.error("message %s was rejected and comes back: %s", delivery.message.id, ending.reason)
+            await self._hide(delivery, ending)
+            return False
+        self._counts.events["rejected"] += 1
+        return await self._gone(delivery, ending, counted="buried")
+
+    async def _copy(self, delivery: Delivery, ending: Ending, target: str) -> None:
+        copy = dead_letter(delivery.message, ending, source=self._options.queue, target=target)
+        send = partial(
+            self._client.send, target, copy.body, attributes=copy.attributes, group=copy.group, dedup_id=copy.dedup_id
+        )
+        await self._in_thread(send)
+
+    async def _target(self) -> str | None:
+        """Return the dead-letter queue: the handler's option, else the queue's own, looked up once."""
+        if not self._looked:
+            status = await self._in_thread(partial(self._client.show, self._options.queue))
+            self._dead_letter = status.settings.dead_letter_queue or None
+            self._looked = True
+        return self._dead_letter
+
+    async def _release(self, delivery: Delivery, _: Ending) -> bool:
+        await self._settler.release([delivery.lease])
+        self._counts.events["released"] += 1
+        return False
+
+    async def _leave(self, delivery: Delivery, _: Ending) -> bool:
+        self._table.settle(delivery.lease)
+        self._counts.events["left"] += 1
+        return False

@@ -1,0 +1,127 @@
+"""Polls a queue: as many messages as there is room for, through one poll while the queue is quiet, several after a hit.
+
+A poll that fails is followed by a pause, from one second up to ten. Only what no pause can mend ends the intake: the
+queue does not exist, or we are not allowed to receive from it.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from veilmq.client.errors import ClientError
+from veilmq.consumer.verdicts import plain_code
+from veilmq.core.limits import SQS_RECEIVE_COUNT
+
+T = TypeVar("T")
+
+PAUSE_S = 1.0
+PAUSE_S_MAX = 10.0
+FATAL_CODES = frozenset(
+    {
+        "AccessDenied",
+        "InvalidAddress",
+        "InvalidClientTokenId",
+        "NonExistentQueue",
+        "QueueDoesNotExist",
+        "SignatureDoesNotMatch",
+        "UnrecognizedClient",
+    }
+)
+
+_log = logging.getLogger("veilmq.consumer")
+
+
+class Intake(Generic[T]):
+    """``fill`` starts the polls that there is room for; call it whenever there may be more room."""
+
+    def __init__(
+        self,
+        receive: Callable[[int], Awaitable[list[T]]],
+        *,
+        room: Callable[[], int],
+        taken: Callable[[list[T]], object],
+        failed: Callable[[Exception], object],
+        polls_max: int,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        """``receive`` polls for up to so many messages, ``taken`` is given what came, ``failed`` what nothing mends.
+
+        ``room`` says how many messages may come now, apart from what polls on their way may bring.
+        """
+        self._receive = receive
+        self._room = room
+        self._taken = taken
+        self._failed = failed
+        self._polls_max = polls_max
+        self._pause = pause
+        self._polls: set[asyncio.Task[None]] = set()
+        self._asked = 0
+        self._busy = False
+        self._failures = 0
+        self._stopped = False
+        self._pausing: asyncio.Task[None] | None = None
+        self.errors = 0
+
+    @property
+    def polling(self) -> int:
+        """Return how many polls are on their way."""
+        return len(self._polls)
+
+    def fill(self) -> None:
+        """Start the polls that there is room for."""
+        while not self._stopped and self._pausing is None and len(self._polls) < (self._polls_max if self._busy else 1):
+            count = min(SQS_RECEIVE_COUNT.maximum, self._room() - self._asked)
+            if count < 1:
+                return
+            self._asked += count
+            poll = asyncio.get_running_loop().create_task(self._poll(count))
+            self._polls.add(poll)
+            poll.add_done_callback(self._polls.discard)
+
+    async def stop(self) -> None:
+        """Start no more polls, and return when those on their way have been answered."""
+        self._stopped = True
+        if self._pausing is not None:
+            self._pausing.cancel()
+        if self._polls:
+            await asyncio.wait(self._polls)
+
+    async def _poll(self, count: int) -> None:
+        try:
+            received = await self._receive(count)
+        except Exception as error:  # noqa: BLE001 - whatever it was, a consumer that gave up would be worse
+            self._asked -= count
+            self._after_failure(error)
+            return
+        self._asked -= count
+        self._failures = 0
+        self._busy = bool(received)
+        self._taken(received)
+        asyncio.get_running_loop().call_soon(self.fill)
+
+    def _after_failure(self, error: Exception) -> None:
+        self.errors += 1
+        if is_fatal(error):
+            self._stopped = True
+            self._failed(error)
+            return
+        self._busy = False
+        pause_s = min(PAUSE_S * 2**self._failures, PAUSE_S_MAX) * (0.75 + random.random() / 4)
+        self._failures = min(self._failures + 1, 10)
+        _log.warning("receiving failed, trying again in %.1f s: %s", pause_s, error)
+        if self._pausing is None and not self._stopped:
+            self._pausing = asyncio.get_running_loop().create_task(self._wait(pause_s))
+
+    async def _wait(self, pause_s: float) -> None:
+        try:
+            await self._pause(pause_s)
+        finally:
+            self._pausing = None
+        self.fill()
+
+
+def is_fatal(error: Exception) -> bool:
+    """Tell whether no pause mends ``error``: the queue is not there, not ours, or not to be consumed."""
+    return isinstance(error, ValueError) or (isinstance(error, ClientError) and plain_code(error.code) in FATAL_CODES)

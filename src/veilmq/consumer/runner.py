@@ -1,0 +1,343 @@
+"""One handler at work on its queue: receives, schedules, runs, settles.
+
+Everything here happens in the event loop's thread; what blocks is sent to threads of this runner's own. ``_held`` has
+every message from its receive to its settle.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+from veilmq.client.port import MessageClient
+from veilmq.consumer.context import Context, TableLease
+from veilmq.consumer.counts import Counts
+from veilmq.consumer.deadline import Deadline
+from veilmq.consumer.delivery import Delivery
+from veilmq.consumer.endings import Endings
+from veilmq.consumer.gathering import Gathering
+from veilmq.consumer.handlers import Handler
+from veilmq.consumer.hooks import Hooks
+from veilmq.consumer.intake import Intake
+from veilmq.consumer.lease_table import LeaseTable
+from veilmq.consumer.leases import Lease, LeaseState
+from veilmq.consumer.outcomes import DONE, Cause, Ending, Kind
+from veilmq.consumer.pools import AsyncPool, Pool, ThreadPool
+from veilmq.consumer.prefetch import Prefetch
+from veilmq.consumer.process_pool import ProcessPool
+from veilmq.consumer.receiving import Receiver
+from veilmq.consumer.schedule import Schedule
+from veilmq.consumer.settler import LINGER_S, Settler
+from veilmq.consumer.threads import Threads
+from veilmq.core.limits import SECOND_MS, SQS_RECEIVE_COUNT
+
+OPEN_MAX = 1_000
+"""Messages held at once, those included whose deletes are on their way; far below what a queue has in flight."""
+
+_POOLS: dict[str, Callable[[Handler], Pool]] = {"async": AsyncPool, "thread": ThreadPool, "process": ProcessPool}
+_THREADS_TO_SETTLE = 5
+_GOING_ON = (Kind.DONE, Kind.DROPPED, Kind.REJECT)
+_CAUSES = {LeaseState.LOST: Cause.LOST, LeaseState.ENDED: Cause.ENDED}
+
+_log = logging.getLogger("veilmq.consumer")
+
+
+class Runner:
+    """Made, started and stopped by ``Running``."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        client: MessageClient,
+        table: LeaseTable,
+        *,
+        hooks: Hooks,
+        failed: Callable[[Exception], object],
+    ) -> None:
+        """``failed`` is told what makes the queue impossible to consume."""
+        options = handler.options
+        self.handler = handler
+        self.counts = Counts()
+        self._client = client
+        self._table = table
+        self._hooks = hooks
+        self._receiver = Receiver(client, options, table)
+        self._threads = Threads(f"veilmq-io-{options.queue}", options.polls + _THREADS_TO_SETTLE)
+        linger_s = 0.0 if self._receiver.fifo else LINGER_S
+        self._settler = Settler(client, options.queue, table, self._in_thread, linger_s=linger_s)
+        self._endings = Endings(client, options, table, self._settler, self.counts, self._in_thread)
+        self._schedule = Schedule(ordered=self._receiver.fifo)
+        self._gathering = Gathering(self._schedule, handler, self._begin)
+        self._prefetch = Prefetch(options.prefetch)
+        self._pool = _POOLS[options.pool](handler)
+        self._intake: Intake[Lease] = Intake(
+            self._receive, room=self._room, taken=self._take, failed=failed, polls_max=options.polls
+        )
+        self._held: dict[int, Delivery] = {}
+        self._lease_s = 0
+        self._calls = 0
+        self._working = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self.abandoned = 0
+        self._changed = asyncio.Event()
+
+    @property
+    def held(self) -> int:
+        """Return how many messages are in our hands, from receive to settle."""
+        return len(self._held)
+
+    @property
+    def working(self) -> int:
+        """Return how many messages are in the hands of handlers."""
+        return self._working
+
+    @property
+    def waiting(self) -> int:
+        """Return how many messages wait for a slot."""
+        return len(self._schedule) + len(self._gathering)
+
+    def start(self) -> None:
+        """Begin to receive."""
+        self._intake.fill()
+
+    def owns(self, lease: Lease) -> bool:
+        """Tell whether ``lease`` is of this runner's messages."""
+        return lease.subscription is self._receiver.subscription
+
+    # ------------------------------------------------------------------------------------------------- its end
+
+    async def stop_intake(self) -> None:
+        """Receive no more, and release what no handler has begun, with what the last polls bring."""
+        self._stopping = True
+        self._give_back([*self._gathering.drain(), *self._schedule.drain()])
+        await self._intake.stop()
+
+    async def idle(self) -> None:
+        """Return when nothing is in our hands."""
+        while self._held:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def worked(self) -> None:
+        """Return when no handler runs."""
+        while self._working:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def cancel(self) -> None:
+        """Stop all handlers."""
+        for delivery in list(self._held.values()):
+            delivery.cancel(Cause.SHUTDOWN)
+
+    async def abandon(self) -> None:
+        """Release what handlers did not let go of; how they end means nothing any more."""
+        stuck = [delivery for delivery in self._held.values() if delivery.interrupt is not None]
+        self.abandoned = len(stuck)
+        for delivery in stuck:
+            delivery.given_up = True
+            _log.error("message %s: the handler did not stop; it is released", delivery.message.id)
+        await self._settler.release([delivery.lease for delivery in stuck])
+        for delivery in stuck:
+            self._forget(delivery)
+
+    async def settled(self) -> None:
+        """Return when every delete and release has been answered."""
+        self._settler.flush()
+        await self.idle()
+
+    def close(self) -> None:
+        """End the pool and the threads."""
+        self._pool.close()
+        self._threads.close()
+
+    async def count_visible(self) -> int:
+        """Return how many messages of the queue wait to be received, as far as the server knows."""
+        status = await self._in_thread(partial(self._client.show, self.handler.options.queue))
+        return int(status.visible)
+
+    # ------------------------------------------------------------------------------------------------- its leases
+
+    def lease_changed(self, lease: Lease, state: LeaseState) -> None:
+        """Take in what the renewer found out."""
+        delivery = self._held.get(lease.number)
+        if delivery is None:
+            return
+        self.counts.events[state.value] += 1
+        self._hooks.call("suspect" if state is LeaseState.SUSPECT else "lost", delivery.context)
+        _log.warning("message %s: its lease is %s", delivery.message.id, state.value)
+        if state is LeaseState.SUSPECT:
+            return
+        if delivery.interrupt is not None:
+            self._on_lost(delivery, _CAUSES[state])
+        elif delivery.started_at_s == 0.0:
+            self._drop(delivery)
+
+    def lease_ending(self, lease: Lease, left_s: float) -> None:
+        """Say that the twelve hours of a message are nearly over."""
+        delivery = self._held.get(lease.number)
+        if delivery is not None:
+            _log.warning("message %s: its lease ends for good in %.0f s", delivery.message.id, left_s)
+            self._hooks.call("ending", delivery.context, left_s)
+
+    def _on_lost(self, delivery: Delivery, cause: Cause) -> None:
+        on_lost = self.handler.options.on_lost
+        if callable(on_lost):
+            on_lost(delivery.context)
+        elif on_lost == "cancel":
+            delivery.cancel(cause)
+
+    def _drop(self, delivery: Delivery) -> None:
+        """Let go of a message that no handler has begun, and give back what waits behind it in its group."""
+        self._gathering.remove(delivery)
+        behind = self._schedule.remove(delivery)
+        self._table.settle(delivery.lease)
+        self._forget(delivery)
+        self._give_back(behind)
+
+    # ------------------------------------------------------------------------------------------------- its messages
+
+    def _room(self) -> int:
+        options = self.handler.options
+        batching = self.handler.batching
+        slots = options.concurrency * (batching.size_max if batching else 1)
+        waiting = self.waiting
+        free = slots + self._prefetch.target(slots, lease_s=self._lease_s) - self._working - waiting
+        if waiting and free < SQS_RECEIVE_COUNT.maximum:
+            return 0  # a whole batch for one request is worth waiting for while there is something to do
+        return min(free, OPEN_MAX - len(self._held))
+
+    async def _receive(self, count: int) -> list[Lease]:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        leases: list[Lease] = await self._in_thread(partial(self._receiver.receive, count))
+        if leases:
+            self._prefetch.received(loop.time() - began_s)
+            self._lease_s = leases[0].timeout_s
+        return leases
+
+    def _take(self, leases: Sequence[Lease]) -> None:
+        deliveries = [Delivery(lease, Context(lease.message, TableLease(lease, self._table))) for lease in leases]
+        for delivery in deliveries:
+            self._held[delivery.lease.number] = delivery
+            self._count_received(delivery)
+        if self._stopping:
+            self._give_back(deliveries)
+            return
+        for delivery in deliveries:
+            self._schedule.add(delivery)
+        self._begin()
+
+    def _count_received(self, delivery: Delivery) -> None:
+        message, events = delivery.message, self.counts.events
+        events["received"] += 1
+        if message.receive_count > 1:
+            events["redelivered"] += 1
+        else:
+            self.counts.queue_wait.add((message.first_received_at_ms - message.sent_at_ms) / SECOND_MS)
+        self._hooks.call("receive", delivery.context)
+
+    def _begin(self) -> None:
+        while self._calls < self.handler.options.concurrency and not self._stopping:
+            deliveries = self._gathering.next()
+            if not deliveries:
+                break
+            self._calls += 1
+            self._working += len(deliveries)
+            self._spawn(self._work(deliveries))
+
+    async def _work(self, deliveries: list[Delivery]) -> None:
+        try:
+            endings = await self._handle(deliveries)
+        finally:
+            self._calls -= 1
+            self._working -= len(deliveries)
+            self._changed.set()
+        self._begin()
+        self._intake.fill()
+        if len(deliveries) == 1:
+            await self._settle(deliveries[0], endings[0])
+        else:
+            await asyncio.gather(*map(self._settle, deliveries, endings))
+
+    async def _handle(self, deliveries: list[Delivery]) -> list[Ending]:
+        """Run the handler for those that are still ours and not done before; return how each ended."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        known = {id(delivery): ending for delivery in deliveries if (ending := self._known(delivery)) is not None}
+        fresh = [delivery for delivery in deliveries if id(delivery) not in known] if known else deliveries
+        if fresh:
+            deadlines = [self._start(delivery, began_s, loop) for delivery in fresh]
+            try:
+                ended = await self._pool.run(fresh)
+            finally:
+                took_s = loop.time() - began_s
+                for delivery, deadline in zip(fresh, deadlines, strict=True):
+                    deadline.cancel()
+                    delivery.interrupt = None
+            self._prefetch.handled(took_s)
+            self.counts.handle_time.add(took_s)
+            if not known:
+                return ended
+            known |= {id(delivery): ending for delivery, ending in zip(fresh, ended, strict=True)}
+        return [known[id(delivery)] for delivery in deliveries]
+
+    def _known(self, delivery: Delivery) -> Ending | None:
+        """Return how ``delivery`` ends without its handler: it was done before, or is perhaps not ours any more."""
+        if delivery.lease.state_at(self._table.clock.now_s()) is not LeaseState.HELD:
+            return Ending(kind=Kind.LEFT)
+        if delivery.message.id in self._endings.remembered:
+            self.counts.events["recognised"] += 1
+            return DONE
+        return None
+
+    def _start(self, delivery: Delivery, now_s: float, loop: asyncio.AbstractEventLoop) -> Deadline:
+        delivery.started_at_s = now_s
+        self._table.start(delivery.lease)
+        self.counts.events["started"] += 1
+        self.counts.buffer_wait.add(self._table.clock.now_s() - delivery.lease.received_at_s)
+        self._hooks.call("start", delivery.context)
+        deadline = Deadline(delivery, self.handler.options, loop)
+        if self.handler.options.stall_s is not None:
+            delivery.context.on_progress = deadline.progress
+        return deadline
+
+    async def _settle(self, delivery: Delivery, ending: Ending) -> None:
+        if delivery.given_up:
+            return
+        if ending.kind not in _GOING_ON:
+            await self._release([*self._schedule.failed(delivery)])
+        gone = await self._endings.end(delivery, ending)
+        self.counts.hold_time.add(self._table.clock.now_s() - delivery.lease.received_at_s)
+        self._hooks.call("settle", delivery.context, ending)
+        self._forget(delivery)
+        if gone or not self._receiver.fifo:
+            self._schedule.done(delivery)
+            self._begin()
+        else:
+            await self._release(self._schedule.failed(delivery))
+
+    def _give_back(self, deliveries: Sequence[Delivery]) -> None:
+        if deliveries:
+            self._spawn(self._release(deliveries))
+
+    async def _release(self, deliveries: Sequence[Delivery]) -> None:
+        if deliveries:
+            await self._settler.release([delivery.lease for delivery in deliveries])
+            self.counts.events["released"] += len(deliveries)
+        for delivery in deliveries:
+            self._hooks.call("release", delivery.context)
+            self._forget(delivery)
+
+    def _forget(self, delivery: Delivery) -> None:
+        self._held.pop(delivery.lease.number, None)
+        self._changed.set()
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _in_thread(self, call: Callable[[], Any]) -> Awaitable[Any]:
+        return asyncio.wrap_future(self._threads.submit(call))
