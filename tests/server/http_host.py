@@ -10,11 +10,13 @@ from typing import NamedTuple, Self, TypeVar
 
 from veilmq.server.connections import Connections
 from veilmq.server.http_limits import HttpLimits
-from veilmq.server.http_request import Request
+from veilmq.server.http_request import Pending, Request
+from veilmq.server.in_turn import InTurn
 
 T = TypeVar("T")
 
 PATIENCE_S = 10.0
+LARGE = b"x" * 8_000_000
 SMALL = HttpLimits(head_bytes_max=2_000, headers_max=20, target_bytes_max=500, body_bytes_max=10_000, pipelined_max=4)
 HASTY = HttpLimits(request_s_max=0.2, idle_s_max=0.2, linger_s_max=0.1)
 
@@ -48,8 +50,32 @@ class Held:
         self.event.set()
 
 
+class Large:
+    """A request with a large reply, which has begun; ``told`` lists what it heard."""
+
+    def __init__(self, request: Request) -> None:
+        """Nothing is answered yet."""
+        self._request = request
+        self.told: list[str] = []
+
+    def answer(self) -> None:
+        """Answer."""
+        self._request.respond(200, b"", LARGE)
+
+    def withdraw(self) -> None:
+        """Hear that the client has gone."""
+        self.told.append("withdraw")
+
+    def hurry(self) -> None:
+        """Hear that there is no point in waiting."""
+        self.told.append("hurry")
+
+
 class HttpHost:
-    """A context manager: a server in a thread. ``/hold`` is held until ``release``, everything else is echoed."""
+    """A context manager: a server in a thread.
+
+    ``/hold`` is held until ``release``, ``/large`` is answered in its turn with ``LARGE``, everything else is echoed.
+    """
 
     def __init__(
         self, limits: HttpLimits | None = None, *, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
@@ -62,6 +88,7 @@ class HttpHost:
         self.held: list[Held] = []
         self.holding = threading.Semaphore(0)
         self.handled = 0
+        self.begun: list[Large] = []
         self.refused: list[int] = []
 
     def __enter__(self) -> Self:
@@ -110,8 +137,15 @@ class HttpHost:
         with asyncio.Runner(loop_factory=self._loop_factory) as runner:
             runner.run(self._serve())
 
-    def _handle(self, request: Request) -> Held | None:
+    def _begin(self, request: Request) -> "Large":
+        self.begun.append(Large(request))
+        self._loop.call_soon(self.begun[-1].answer)
+        return self.begun[-1]
+
+    def _handle(self, request: Request) -> Pending | None:
         self.handled += 1
+        if request.target == b"/large":
+            return InTurn(request, lambda: self._begin(request))
         if request.target == b"/hold":
             held = Held(request)
             self.held.append(held)

@@ -277,6 +277,9 @@ class Sink:
     def answered(self) -> None:
         """Take note."""
 
+    def turn(self) -> None:
+        """Let nobody begin."""
+
 
 class NoDate:
     """No date line."""

@@ -55,6 +55,9 @@ class Reading:
     def answered(self) -> None:
         """Take note."""
 
+    def turn(self) -> None:
+        """Take note."""
+
     def feed(self, piece: bytes) -> None:
         """Feed one segment as a connection does."""
         self.reader.feed(piece)

@@ -24,6 +24,7 @@ from veilmq.server.bulk_reads import BulkReads
 from veilmq.server.bulk_stages import BulkStages
 from veilmq.server.http_refusal import Refusal
 from veilmq.server.http_request import Pending, Request
+from veilmq.server.in_turn import InTurn
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.permissions import CHANGING, Permissions, Unknown
@@ -197,10 +198,12 @@ class Dispatcher:
             if type(command) in CHANGING:
                 done = self._permissions.forgetting(command, done)
         ask = self._asked.get(type(command))
-        if ask is not None:
-            return ask(command, call.wait_s, done)
-        self._submit(command, done)
-        return None
+        if ask is None:
+            self._submit(command, done)
+            return None
+        if type(command) is BulkRead:
+            return InTurn(request, partial(ask, command, call.wait_s, done))
+        return ask(command, call.wait_s, done)
 
     def count_refused(self, status: int) -> None:
         """Count a request that was refused before it was whole; it took no time of ours."""

@@ -147,6 +147,7 @@ class Http1Connection(asyncio.Protocol):
         """Go on."""
         self._stalled_since_s = 0.0
         self._regulate()
+        self.turn()
 
     # What requests and the keeper call.
 
@@ -167,8 +168,18 @@ class Http1Connection(asyncio.Protocol):
         self._transport.write(reply)
         if not line:
             self._rest(request)
+        elif line[0].begin is not None:
+            self.turn()
         if self._paused:
             self._regulate()
+
+    def turn(self) -> None:
+        """Begin the first of the line if it waits for its turn, and the client takes its replies."""
+        if not self._line or self._stalled_since_s:
+            return
+        begin, self._line[0].begin = self._line[0].begin, None
+        if begin is not None:
+            begin()
 
     def peer(self) -> str | None:
         """Return the address of the client; one of IPv4 as such, also where it came to a socket of both kinds."""

@@ -38,6 +38,9 @@ class Line(Protocol):
     def peer(self) -> str | None:
         """Return the address of the client, ``None`` where it has none."""
 
+    def turn(self) -> None:
+        """Take note that a request of the line waits for its turn."""
+
 
 class Date(Protocol):
     """Where the ``Date`` header line comes from."""
@@ -65,6 +68,7 @@ class Request(msgspec.Struct, eq=False):
     persistence: bytes = b""
     pending: Pending | None = None
     reply: bytes | None = None
+    begin: Callable[[], None] | None = None
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """Answer, now or later, exactly once; ``headers`` are whole lines, each with its line end."""
@@ -80,6 +84,11 @@ class Request(msgspec.Struct, eq=False):
             body if self.method != b"HEAD" else b"",
         )
         line.answered()
+
+    def in_turn(self, begin: Callable[[], None]) -> None:
+        """Have ``begin`` called, now or later, when this is the first of the line and its client takes replies."""
+        self.begin = begin
+        self.line.turn()
 
     def end_connection(self) -> None:
         """Close the connection after this reply, and say so in it unless it is written already."""
