@@ -30,6 +30,7 @@ from veilmq.server.connections import Connections
 from veilmq.server.dispatch import Dispatcher
 from veilmq.server.event_exports import exporting, log_of, place_of
 from veilmq.server.event_loop import loop_factory
+from veilmq.server.http_request import Handler
 from veilmq.server.listener import BindError, authority, bind, close, url
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
@@ -60,17 +61,23 @@ class Bound:
     """Whether requests must be signed."""
 
 
+def _alone(handler: Handler) -> Handler:
+    return handler
+
+
 async def serve(
     settings: ServerSettings,
     *,
     clock: Clock | None = None,
     wall_s: Callable[[], float] = wall_s,
     ready: Callable[[Bound], None] | None = None,
+    around: Callable[[Handler], Handler] = _alone,
 ) -> None:
     """Serve until SIGTERM, SIGINT or ``Bound.stop``; ``ready`` is called once clients can connect.
 
-    ``wall_s`` is what signatures are compared with, in seconds. Raises ``FolderError``, ``BindError``, ``EventsError``,
-    one of ``security.ERRORS``, and ``StoreFailedError`` when the store failed.
+    ``wall_s`` is what signatures are compared with, in seconds. ``around`` is called once and may put a handler of
+    requests in front of the server's: a test's faults. Raises ``FolderError``, ``BindError``, ``EventsError``, one of
+    ``security.ERRORS``, and ``StoreFailedError`` when the store failed.
     """
     clock = clock or SystemClock()
     guard = secure(settings, wall_s=wall_s)
@@ -87,7 +94,7 @@ async def serve(
 
         polls, metrics = LongPolls(engine=engine, clock=clock), Metrics()
         dispatcher = _dispatcher(settings, guard, polls=polls, metrics=metrics, address=authority(listeners[0]))
-        connections = Connections(handler=dispatcher.handle, refused=dispatcher.count_refused)
+        connections = Connections(handler=around(dispatcher.handle), refused=dispatcher.count_refused)
         events = await closing.enter_async_context(
             exporting(settings, events_to, engine=engine, clock=clock, shutdown=shutdown)
         )
