@@ -195,6 +195,8 @@ class LeaseTable:
         """Take in the answers, which came just now, one for each renewal in order."""
         with self._deciding():
             now_s = self.clock.now_s()
+            if any(answer is not Verdict.AGAIN for answer in verdicts):
+                self.renewing.call.add(now_s - asked[0].sent_at_s, now_s=now_s)
             for renewal, answer in zip(asked, verdicts, strict=True):
                 renewal.lease.in_flight = False
                 self._answered(renewal, answer, now_s)
@@ -284,8 +286,8 @@ class LeaseTable:
         if for_s < wanted_s and now_s + for_s <= lease.expires_at_s:
             self._finish(lease, now_s)
             return None
-        if not lease.tries:
-            self.renewing.lateness.add(max(0.0, now_s - lease.wanted_at_s), now_s=now_s)
+        if not lease.tries and lease.wanted_at_s <= now_s:
+            self.renewing.lateness.add(now_s - lease.wanted_at_s, now_s=now_s)
         lease.begun_at_s = now_s if lease.begun_at_s is None else lease.begun_at_s
         lease.in_flight = True
         return Asked(lease, for_s, now_s)
@@ -392,4 +394,5 @@ def _resolve(withdrawal: "Future[bool]", may_release: bool) -> None:
 
 
 def _is_past_half(lease: Lease, now_s: float) -> bool:
-    return _is_renewable(lease) and lease.remaining_s(now_s) < (lease.expires_at_s - lease.renewed_at_s) / 2
+    """Tell whether ``lease`` may be renewed now and half the time until it would be due anyway has passed."""
+    return _is_renewable(lease) and now_s - lease.renewed_at_s > (lease.wanted_at_s - lease.renewed_at_s) / 2

@@ -9,16 +9,17 @@ from veilmq.consumer.histogram import Durations
 from veilmq.consumer.policies import Measured
 
 SHARE = 0.99
-FRESH_S = 2.0
+FRESH_S = 5.0
 
 
 class Renewing:
-    """How renewals fare, of one renewer: ``renewal`` and ``lateness`` as ``Measured`` has them."""
+    """How renewals fare, of one renewer: ``call``, ``lateness`` and ``renewal`` as ``Measured`` has them."""
 
-    __slots__ = ("lateness", "renewal")
+    __slots__ = ("call", "lateness", "renewal")
 
     def __init__(self) -> None:
         """Begin with no observation."""
+        self.call = Durations()
         self.renewal = Durations()
         self.lateness = Durations()
 
@@ -54,4 +55,5 @@ class Measures:
             renewal_s=renewing.renewal.quantile(SHARE, now_s=now_s),
             renewals=renewing.renewal.count,
             lateness_s=renewing.lateness.quantile(SHARE, now_s=now_s),
+            call_s=renewing.call.quantile(SHARE, now_s=now_s),
         )

@@ -23,13 +23,15 @@ class Measured:
     """What was observed lately, in seconds; ``None`` where nothing was yet.
 
     ``hold_s`` is the 99th percentile from receive to confirmed settle, of finished and of running work; ``renewal_s``
-    that of renewals, retries included; ``lateness_s`` that of how late renewals began.
+    that of renewals, retries included; ``lateness_s`` that of how late renewals began; ``call_s`` that of the single
+    calls which were answered.
     """
 
     hold_s: float | None = None
     renewal_s: float | None = None
     renewals: int = 0
     lateness_s: float | None = None
+    call_s: float | None = None
 
 
 class Terms(Protocol):

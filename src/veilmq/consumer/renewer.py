@@ -7,10 +7,12 @@ end of the first lease of the batch, so that a connection which swallows everyth
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from veilmq.client.errors import ClientError, Unreachable
+from veilmq.client.errors import ClientError
 from veilmq.consumer.lease_table import Asked, LeaseTable
+from veilmq.consumer.leases import Lease
 from veilmq.consumer.verdicts import Verdict, verdict
 from veilmq.core.commands import VisibilityChange
 
@@ -45,11 +47,18 @@ class Unmeasured:
 class Renewer:
     """Renews what is due in a ``LeaseTable``; ``run_due`` does it once, ``start`` for as long as the process lives."""
 
-    def __init__(self, table: LeaseTable, client: VisibilityChanger, *, meter: RenewalMeter | None = None) -> None:
-        """``client`` should have connections of its own: nothing else may keep a renewal waiting."""
+    def __init__(
+        self, table: LeaseTable, client: VisibilityChanger, *, meter: RenewalMeter | None = None, calls_max: int = 1
+    ) -> None:
+        """``client`` should have connections of its own: nothing else may keep a renewal waiting.
+
+        With ``calls_max`` above 1 that many calls are under way at once when more than one batch is due, which needs a
+        client that threads can share.
+        """
         self._table = table
         self._client = client
         self._meter: RenewalMeter = meter or Unmeasured()
+        self._calls = ThreadPoolExecutor(calls_max, "veilmq-renewal") if calls_max > 1 else None
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="veilmq-renewer", daemon=True)
 
@@ -63,13 +72,17 @@ class Renewer:
         self._table.alarm.ring()
         if self._thread.is_alive():
             self._thread.join()
+        if self._calls is not None:
+            self._calls.shutdown()
 
     def run_due(self) -> None:
         """Renew all that is due, and notice what has ended; returns when every call has been answered or given up."""
-        for batch in self._table.due():
-            asked = self._table.prepare(batch)
-            if asked:
-                self._renew(asked)
+        batches = self._table.due()
+        if self._calls is None or len(batches) < 2:
+            for batch in batches:
+                self._renew(batch)
+        else:
+            list(self._calls.map(self._renew, batches))
 
     def _run(self) -> None:
         table = self._table
@@ -78,8 +91,11 @@ class Renewer:
             if not self._stopping:
                 self.run_due()
 
-    def _renew(self, asked: Sequence[Asked]) -> None:
+    def _renew(self, batch: Sequence[Lease]) -> None:
         clock = self._table.clock
+        asked = self._table.prepare(batch)
+        if not asked:
+            return
         sent_at_s = asked[0].sent_at_s
         errors = self._ask(asked, patience_s(asked, self._table))
         verdicts = [
@@ -94,13 +110,16 @@ class Renewer:
         queue = asked[0].lease.subscription.queue
         try:
             return self._client.change_visibility_batch(queue, changes, patience_s=patience_s)
-        except (ClientError, Unreachable) as error:
+        except Exception as error:  # noqa: BLE001 - whatever the client did, leases are to be tried again, not dropped
             return [error] * len(asked)
 
 
 def patience_s(asked: Sequence[Asked], table: LeaseTable) -> float:
-    """Return how long to wait for the answer to ``asked``, in seconds."""
-    now_s = table.clock.now_s()
-    usual_s = 4 * (asked[0].lease.measured.renewal_s or 0.0)
-    left_s = min(one.lease.remaining_s(now_s) for one in asked)
-    return max(PATIENCE_S_LEAST, min(max(PATIENCE_S_MIN, usual_s), left_s))
+    """Return how long to wait for the answer to ``asked``, in seconds: longer with each try, up to half of the rest.
+
+    The last seconds of a lease are waited for to the end.
+    """
+    first = asked[0].lease
+    left_s = min(one.lease.remaining_s(table.clock.now_s()) for one in asked)
+    usual_s = max(PATIENCE_S_MIN, 4 * (first.measured.call_s or 0.0)) * 2.0 ** min(first.tries, 10)
+    return max(PATIENCE_S_LEAST, min(usual_s, max(left_s / 2, PATIENCE_S_MIN), left_s))
