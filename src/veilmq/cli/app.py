@@ -39,6 +39,7 @@ from veilmq.cli.queue_tag import tag_queue
 from veilmq.cli.receive import receive
 from veilmq.cli.send import send
 from veilmq.cli.serve import serve
+from veilmq.cli.worker import worker
 from veilmq.client import ClientError, Unreachable
 from veilmq.client.transport import UNEXPECTED_REPLY
 
@@ -76,6 +77,7 @@ def build() -> App:
     app.command(_events())
     app.command(send)
     app.command(receive)
+    app.command(worker)
     app.command(_pipeline())
     app.command(demo)
     app.command(_claims())

@@ -23,7 +23,7 @@ class Verdict(Enum):
     """Nothing is known; try again."""
 
 
-_GONE_CODES = frozenset({"ReceiptHandleIsInvalid", "MessageNotInflight", "InvalidParameterValue"})
+GONE_CODES = frozenset({"ReceiptHandleIsInvalid", "MessageNotInflight", "InvalidParameterValue"})
 _LIMIT_WORDS = ("total visibilitytimeout", "beyond the limit")
 
 
@@ -38,7 +38,7 @@ def verdict(error: Exception | None, *, asked_s: int, elapsed_s: float) -> Verdi
         return Verdict.AGAIN
     if not 1 <= asked_s <= LEASE_S_MAX or elapsed_s + asked_s > LEASE_S_MAX:
         return Verdict.AT_LIMIT
-    if plain_code(error.code) not in _GONE_CODES:
+    if plain_code(error.code) not in GONE_CODES:
         return Verdict.AGAIN
     words = error.message.lower()
     return Verdict.AT_LIMIT if any(word in words for word in _LIMIT_WORDS) else Verdict.GONE
