@@ -186,18 +186,20 @@ class NaiveClaims(NaiveQueue):
         return claim
 
     def may_claim(self, now_ms: int, name: str, epoch: int, number: int) -> Row | None:
-        """Return the claim of that number, `None` when it would be a new one."""
+        """Return the claim of that number, `None` when it would be a new one: then those before it are whole."""
         source = self.source(now_ms, name, epoch)
         if number > source["last"] + 1:
             raise Refused("ClaimGap")
-        return None if number == source["last"] + 1 else self.open_claim(source, number)
+        if number <= source["last"]:
+            return self.open_claim(source, number)
+        for claim in source["claims"].values():
+            claim["state"] = "open" if claim["state"] == "binding" else claim["state"]
+        return None
 
     def bind(self, now_ms: int, name: str, number: int, members: set[bytes], *, more: bool) -> None:
         """Take over what a claim has got: all of it was to be had, and nothing that it had before is gone."""
         source = self.sources[name]
         if number > source["last"]:
-            for claim in source["claims"].values():
-                claim["state"] = "open" if claim["state"] == "binding" else claim["state"]
             source["claims"][number] = {"state": "binding", "rows": [], "bound_at_ms": now_ms}
             source["last"] = number
         claim = source["claims"][number]
