@@ -12,6 +12,7 @@ from pyarrow import dataset, fs, parquet
 from tests.engines.host import Host
 from tests.engines.logged import events_of, logging_to, plan
 from veilmq.core.commands import Command
+from veilmq.core.errors import StoreFull
 from veilmq.core.events import CountEvents, EventCounts, ForgetEvents, PlanExport, ReceiptClosed
 from veilmq.engines.execute import execute
 from veilmq.events.exporter import Exporter
@@ -260,6 +261,23 @@ def test_while_the_target_fails_events_wait(stage: Stage, caplog: pytest.LogCapt
     assert "again" in caplog.messages[-1]
 
 
+def test_a_store_that_fails_is_told_of(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """As a target is: otherwise nothing would be exported, and nobody know."""
+    stage.cycle(1)
+
+    async def ask(command: Command) -> Any:
+        if isinstance(command, PlanExport):
+            raise StoreFull
+        return await execute(stage.host.engine, command)
+
+    exporter = stage.exporter()
+    exporter._execute = ask
+    with pytest.raises(EventsError, match="cannot be exported"):
+        stage.host.run(exporter.flush())
+    assert exporter.failures == 1
+    assert str(StoreFull()) in caplog.messages[-1]
+
+
 # When it exports.
 
 
@@ -326,9 +344,13 @@ def test_its_end_leaves_what_cannot_be_exported(stage: Stage, caplog: pytest.Log
 
 
 def test_its_end_does_not_wait_for_a_target_that_hangs(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    gone = threading.Event()
+    """Not even the process does: asyncio joins its own threads, but not a daemon."""
+    began, gone = threading.Event(), threading.Event()
+    daemons: list[bool] = []
 
     def hang(folder: str, name: str, table: Any) -> None:
+        daemons.append(threading.current_thread().daemon)
+        began.set()
         gone.wait(30)
 
     stage.target.put = hang  # type: ignore[method-assign]
@@ -337,12 +359,13 @@ def test_its_end_does_not_wait_for_a_target_that_hangs(stage: Stage, caplog: pyt
 
     async def close_in_a_hurry() -> None:
         closing = asyncio.ensure_future(exporter.close())
-        await execute(stage.host.engine, CountEvents())
+        await asyncio.to_thread(began.wait, 30)
         exporter.cut()
         await closing
 
     stage.host.run(close_in_a_hurry())
     gone.set()
+    assert daemons == [True]
     assert "there was no time" in caplog.messages[-1]
     assert stage.counts.waiting == 2
 

@@ -5,12 +5,16 @@ in between, the next one finds the plan and does the same again: files that are 
 an event is neither lost nor told twice. While the target cannot be written, events wait in the store, up to a bound
 (``docs/events.md``), and another try follows.
 
-It runs in the event loop and works in threads: rows become columns there, files are written there.
+It runs in the event loop and works in threads: rows become columns there, files are written there. The latter are
+daemons, as a target may answer nothing for hours, and asyncio waits for its own threads before it ends.
 """
 
 import asyncio
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from veilmq.core.commands import Command
@@ -64,7 +68,7 @@ class Exporter:
             if await self._is_due():
                 await self.flush()
         except (EventsError, VeilmqError):
-            pass  # told already, or the engine is closing; another look follows
+            pass  # told already; another look follows
         self.start()
 
     async def _is_due(self) -> bool:
@@ -83,8 +87,6 @@ class Exporter:
                     await self._export(planned)
                     if planned.last >= until:
                         break
-            except VeilmqError:
-                raise
             except Exception as error:
                 raise self._failed(error) from error
             self._recovered()
@@ -103,7 +105,7 @@ class Exporter:
             page = await self._execute(ReadEvents(first=first, last=planned.last, bytes_max=_SLICE_BYTES))
             tables.append(await asyncio.to_thread(to_table, page.batches, planned.node))
             first = page.next
-        await asyncio.to_thread(self._put, tables, planned)
+        await _in_daemon(partial(self._put, tables, planned))
         while (await self._execute(ForgetEvents(last=planned.last))).more:
             pass
 
@@ -145,3 +147,29 @@ class Exporter:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+async def _in_daemon(work: Callable[[], None]) -> None:
+    """Call ``work`` in a thread that does not keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def tell(error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            work()
+        except BaseException as raised:  # noqa: BLE001 (whoever waits gets it)
+            error = raised
+        with suppress(RuntimeError):  # the loop has ended, and nobody waits
+            loop.call_soon_threadsafe(tell, error)
+
+    threading.Thread(target=run, name="veilmq-events", daemon=True).start()
+    await done

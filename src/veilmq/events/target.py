@@ -98,14 +98,31 @@ def _remote(url: str) -> Target:
 
 def _of_fsspec(url: str, refused: Exception) -> tuple[Any, str]:
     """Return what fsspec makes of a URL that pyarrow does not know."""
+    place = f"{_shown(url)} (--events-to)"
     try:
         from fsspec.core import url_to_fs  # noqa: PLC0415 (only some targets need it)
-    except ModuleNotFoundError as error:
+    except ModuleNotFoundError:
         raise EventsError(
-            f"{url} (--events-to) is no URL of pyarrow ({refused}), and fsspec is missing: pip install fsspec"
-        ) from error
+            f"{place} is no URL of pyarrow ({_hidden(url, refused)}), and fsspec is missing: pip install fsspec"
+        ) from None
     try:
         filesystem, root = url_to_fs(url)
-    except (ImportError, ValueError) as error:
-        raise EventsError(f"{url} (--events-to) cannot be used: {error}") from error
+    except Exception as error:  # noqa: BLE001 (each of its file systems has errors of its own)
+        reasons = f"fsspec: {_hidden(url, error)}; pyarrow: {_hidden(url, refused)}"
+        raise EventsError(f"{place} cannot be used. {reasons}") from None
     return fs.FSSpecHandler(filesystem), root
+
+
+def _shown(url: str) -> str:
+    """Return ``url`` without what may be secret: a user's name and password, and the parameters."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
+
+
+def _hidden(url: str, error: Exception) -> str:
+    """Return what ``error`` says, without the secrets of ``url``."""
+    text = str(error).replace(url, _shown(url))
+    user = url.partition("://")[2].rpartition("@")[0]
+    for secret in (user, user.partition(":")[2]):
+        text = text.replace(secret, "…") if secret else text
+    return text
