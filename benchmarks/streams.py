@@ -140,9 +140,8 @@ class _Stage:
             "queue": name,
             "mode": mode,
             "maxMessagesPerBatch": str(rows),
-            "shardSize": str(rows // SHARDS),
             "wait": "0",
-        }
+        }  # and the shards of everyone who says nothing of them: two of a large batch, one of a small one
         return Source(format="veilmq", rows=rows, batches=batches, options=options)
 
     def run(self, source: Source) -> list[Batch]:
