@@ -2,11 +2,14 @@
 
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pyarrow as pa
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow import parquet
 
 from veilmq.events.failures import EventsError
@@ -48,6 +51,24 @@ def test_a_url_of_fsspec() -> None:
     assert path == "/bucket/events/date=1/hour=2/x.parquet"
     with memory.open(path) as file:
         assert parquet.read_table(file).num_rows == 1
+
+
+def test_a_file_is_replaced_where_moving_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An export that is begun again finds files of the one before, and would fail for ever."""
+    moves: Callable[..., None] = MemoryFileSystem.mv
+
+    def move(memory: Any, path1: str, path2: str, **options: Any) -> None:
+        if memory.exists(path2) or "closed" in path2:
+            raise FileExistsError(path2)
+        moves(memory, path1, path2, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "mv", move)
+    target = open_target("memory://unmoved/events")
+    for _ in range(2):
+        target.put("hour=2", "x.parquet", ROWS)
+    assert [path.rpartition("/")[2] for path in fsspec.filesystem("memory").find("/unmoved")] == ["x.parquet"]
+    with pytest.raises(OSError, match="closed"):
+        target.put("hour=2", "closed.parquet", ROWS)
 
 
 def test_a_url_that_nobody_knows() -> None:

@@ -50,8 +50,14 @@ class Target:
             _sync(path)
 
     def rename(self, temporary: str, path: str) -> None:
-        """Give a written file its name."""
-        self._filesystem.move(temporary, path)
+        """Give a written file its name; where files are not replaced (HDFS, SFTP), the one of that name goes before."""
+        try:
+            self._filesystem.move(temporary, path)
+        except OSError:
+            if not self._filesystem.get_file_info(path).is_file:
+                raise
+            self._filesystem.delete_file(path)
+            self._filesystem.move(temporary, path)
 
     def _sync_folders(self, folder: str) -> None:
         """Sync the folder of a new file, and those above it, which may be new too, up to the root's own."""
