@@ -1,6 +1,6 @@
 """Publications through a server: who may, what a kill between the decision and its end leaves, and a hasty client."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from veilmq.client.signing import SigningKey
 from veilmq.core.publications import Published
 from veilmq.server.publishing import PUBLISH_S_MAX
 from veilmq.testing import RunningServer
+from veilmq.wire.v1 import ROUTES
 from veilmq.wire.v1.outgoing import OutgoingRow
 
 MANY = 600
@@ -34,6 +35,56 @@ def drained(queue: HttpQueueClient) -> list[str]:
     while got := queue.receive("jobs", count=10, wait_s=0, timeout_s=600):
         found += [message.body for message in got]
     return found
+
+
+# Errors.
+
+
+PROVOKED = {
+    "publications.stage": {"StageRefused", "QueueNotFound"},
+    "publications.publish": {"StageMissing", "QueueNotFound"},
+    "publications.abandon": {"QueueNotFound"},
+    "publications.list": {"QueueNotFound"},
+}
+
+
+def calls(jobs: Publications) -> dict[str, Callable[[], Any]]:
+    """Return a call of each route, which a FIFO queue refuses where it can."""
+    return {
+        "publications.stage": lambda: jobs.stage("w", batch=0, attempt="a", part=0, messages=rows("x")),
+        "publications.publish": lambda: jobs.publish("w", batch=0, attempts=[("a", 7)]),
+        "publications.abandon": lambda: jobs.abandon("w", batch=0),
+        "publications.list": jobs.writers,
+    }
+
+
+def test_every_error_of_every_route_is_told() -> None:
+    """By its status, and with what programs may want."""
+    found: dict[str, set[str]] = {label: set() for label in PROVOKED}
+    told: dict[str, Any] = {}
+    with RunningServer() as server, HttpQueueClient(server.endpoint) as queues:
+        queues.create_queue("jobs.fifo", {"fifo": True})
+        for queue in ("jobs.fifo", f"{server.endpoint}/000000000000/none"):
+            with Publications(server.endpoint, queue) as jobs:
+                for label, call in calls(jobs).items():
+                    try:
+                        call()
+                    except ClientError as error:
+                        found[label].add(error.code)
+                        told[error.code] = {**error.fields, "status": error.status}
+    assert found == PROVOKED
+    assert all(each.pop("message") for each in told.values())
+    assert told == {
+        "StageRefused": {"code": "StageRefused", "status": 400, "index": 0, "why": "GroupMissing", "bytes_max": None},
+        "StageMissing": {"code": "StageMissing", "status": 409, "attempt": "a", "messages": 0, "wanted": 7},
+        "QueueNotFound": {"code": "QueueNotFound", "status": 404, "queue": "000000000000/none"},
+    }
+
+
+def test_a_new_error_of_a_route_needs_a_provocation() -> None:
+    routes = {route.label: route.errors for route in ROUTES.values() if route.noun == b"publications"}
+    wanted = {label: {error.__name__ for error in listed} | {"QueueNotFound"} for label, listed in routes.items()}
+    assert wanted == PROVOKED
 
 
 # Who may.

@@ -80,8 +80,8 @@ _ROWS = (
     ),
     Route(_POST, b"claims", b"close", claims.close, "DeleteMessage", (errors.SourceNotFound,)),
     Route(_GET, b"publications", b"", publications.list_writers, "SendMessage"),
-    Route(_POST, b"publications", b"stage", publications.stage, "SendMessage"),
-    Route(_POST, b"publications", b"publish", publications.publish, "SendMessage"),
+    Route(_POST, b"publications", b"stage", publications.stage, "SendMessage", (errors.StageRefused,)),
+    Route(_POST, b"publications", b"publish", publications.publish, "SendMessage", (errors.StageMissing,)),
     Route(_POST, b"publications", b"abandon", publications.abandon, "SendMessage"),
 )
 
