@@ -4,6 +4,14 @@ The engine raises or returns these; each protocol gives them its own codes and s
 what to do about it.
 """
 
+from veilmq.core.results import ReceiptState
+
+_ENDED = {
+    ReceiptState.EXPIRED: "The receipt's timeout has ended",
+    ReceiptState.SUPERSEDED: "The message was received again since, by whoever has it now",
+    ReceiptState.GONE: "The message is no longer in the queue",
+}
+
 
 class VeilmqError(Exception):
     """The root of all errors that veilmq itself raises; ``str()`` is a sentence for a person."""
@@ -261,6 +269,23 @@ class MessageNotClaimed(VeilmqError):
         """``number`` is the claim's."""
         super().__init__(f"Claim {number} has no such message; read it to see the ids of its messages.")
         self.number = number
+
+
+class ReceiptEnded(VeilmqError):
+    """Only a live receipt forwards; this one is not, and its message was not sent."""
+
+    def __init__(self, state: ReceiptState) -> None:
+        """``state`` is any but live."""
+        super().__init__(f"{_ENDED[state]}, so nothing was forwarded; forward what the next receive gives.")
+        self.state = state
+
+
+class GroupHeld(VeilmqError):
+    """A message of the same group, before this one, was not forwarded; this one would overtake it."""
+
+    def __init__(self) -> None:
+        """The remedy is in the sentence."""
+        super().__init__("An earlier message of the group was not forwarded: forward that one first.")
 
 
 class StageRefused(VeilmqError):

@@ -4,6 +4,8 @@ The engine keeps them as opaque bytes (MessagePack), empty when there are none, 
 nothing. Only the wire reads them, and the engine where a message becomes a dead letter of a FIFO queue.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 
@@ -46,3 +48,14 @@ def encode(properties: Properties) -> bytes:
 def decode(data: bytes) -> Properties:
     """Return what ``encode`` was given."""
     return _decoder.decode(data) if data else NOTHING
+
+
+def attributes_bytes(attributes: Mapping[str, Attribute]) -> int:
+    """Return how much ``attributes`` count towards a message's size: names, types and values."""
+    return sum(
+        len(name.encode()) + len(value.type.encode()) + len(_value_bytes(value)) for name, value in attributes.items()
+    )
+
+
+def _value_bytes(value: Attribute) -> bytes:
+    return (value.text or "").encode() if value.data is None else value.data

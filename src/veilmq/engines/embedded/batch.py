@@ -12,6 +12,7 @@ import apsw
 
 from veilmq.core.commands import Command, CreateQueue, Send
 from veilmq.core.errors import InternalError, StoreFull, VeilmqError
+from veilmq.core.forwards import Forward
 from veilmq.core.limits import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX
 from veilmq.core.ports import Done
 from veilmq.core.publications import Publish, Stage
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 
 Entry = tuple[Command, Done]
 
-_NEED_ROOM = (Send, Stage, Publish, CreateQueue, PublicationStep, ClaimStep, MoveStep)
+_NEED_ROOM = (Send, Forward, Stage, Publish, CreateQueue, PublicationStep, ClaimStep, MoveStep)
 _NOBODYS_FAULT = (apsw.BusyError, apsw.IOError)
 
 

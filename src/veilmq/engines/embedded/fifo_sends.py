@@ -5,6 +5,7 @@ ids count by group. So it outlives the message, a purge, and a restart, but not 
 """
 
 from hashlib import blake2b
+from uuid import UUID
 
 from veilmq.core import fifo, limits
 from veilmq.core.commands import NewMessage
@@ -41,6 +42,21 @@ class FifoSends:
                 sent.append(error)
         queue.rouse_groups(now_ms)
         return sent
+
+    def forward(self, queue: Queue, new: NewMessage, message_id: bytes, group_key: int, now_ms: int) -> SentMessage:
+        """Store a message that comes from another queue with its id, which tells it apart in place of its sender's.
+
+        Unless that id was lately the deduplication id of another message, which is then returned. (The message itself
+        may have been here before, and left.)
+        """
+        per_group = queue.settings.deduplication_scope == _PER_GROUP
+        key = _key(queue.number, new.group if per_group else None, str(UUID(bytes=message_id)))
+        before = self._accepted.find(key)
+        if before is not None and before.id != message_id and fifo.is_duplicate(before.accepted_at_ms, now_ms):
+            return SentMessage(id=before.id, sequence=before.sequence)
+        sequence = _store(queue, new, group_key, message_id, now_ms)
+        self._accepted.add(key, message_id, sequence, now_ms)
+        return SentMessage(id=message_id, sequence=sequence)
 
     def _send(self, queue: Queue, new: NewMessage, now_ms: int) -> SentMessage:
         settings = queue.settings

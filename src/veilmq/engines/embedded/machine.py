@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from veilmq.core import commands
+from veilmq.core.forwards import Forward
 from veilmq.core.ports import Wake
 from veilmq.core.receipts import ReceiptBook
 from veilmq.engines.embedded.catalog import Catalog
@@ -16,6 +17,7 @@ from veilmq.engines.embedded.dead_letters import DeadLetters
 from veilmq.engines.embedded.entrance import Entrance
 from veilmq.engines.embedded.event_export import EventExport
 from veilmq.engines.embedded.event_log import EventLog
+from veilmq.engines.embedded.forwards import Forwards
 from veilmq.engines.embedded.janitor import Sweep, Sweeper
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.keys import RECEIPT_KEY, kept_key
@@ -74,8 +76,10 @@ class Machine:
             claims=self.claims,
         )
         sweeper = Sweeper(catalog=self.catalog, journal=self._journal, space=self.space, pauses=pauses)
+        forwards = Forwards(catalog=self.catalog, journal=self._journal, space=self.space, messages=messages)
         self.handlers: Handlers = {
             **_of_messages(messages),
+            Forward: forwards.forward,
             **_of_queues(queues),
             **self.publications.handlers,
             **self.claims.handlers,

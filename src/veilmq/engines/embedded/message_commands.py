@@ -117,7 +117,7 @@ class MessageCommands:
         answers: list[ReceiptState | VeilmqError] = []
         for text in command.receipts:
             try:
-                state, lane, lease = self._look_up(queue, text, now_ms)
+                state, lane, lease = self.look_up(queue, text, now_ms)
                 if visibility.receipt_acts(state, only_live=only_live):
                     if queue.log is not None:
                         queue.log.deleted(lease)
@@ -127,7 +127,7 @@ class MessageCommands:
                 elif queue.log is not None and queue.log.late(self._book.read(text), lease):
                     lane.move(lease, now_ms, lease.visible_at_ms, supersede=False)
                 answers.append(state)
-            except _MessageGone:
+            except MessageGone:
                 if queue.log is not None:
                     queue.log.late(self._book.read(text), None)
                 answers.append(ReceiptState.GONE)
@@ -146,7 +146,7 @@ class MessageCommands:
         for change in command.changes:
             try:
                 answers.append(self._change(queue, change, now_ms, command))
-            except _MessageGone:
+            except MessageGone:
                 answers.append(results.LeaseChange(state=ReceiptState.GONE))
             except VeilmqError as error:
                 answers.append(error)
@@ -155,7 +155,7 @@ class MessageCommands:
     def _change(
         self, queue: Queue, change: commands.VisibilityChange, now_ms: int, command: commands.ChangeVisibility
     ) -> results.LeaseChange:
-        state, lane, lease = self._look_up(queue, change.receipt, now_ms)
+        state, lane, lease = self.look_up(queue, change.receipt, now_ms)
         if not visibility.receipt_acts(state, only_live=command.only_live or queue.settings.fifo):
             return results.LeaseChange(state=state)
         visible_at_ms = visibility.changed_deadline_ms(now_ms, change.timeout_s, lease.received_at_ms)
@@ -171,18 +171,19 @@ class MessageCommands:
         renewed = self._book.issue(queue.number, lease.position, lease.generation, lease.epoch, visible_at_ms)
         return results.LeaseChange(state=state, visible_at_ms=visible_at_ms, receipt=renewed)
 
-    def _look_up(self, queue: Queue, text: str, now_ms: int) -> tuple[ReceiptState, Lane, Lease]:
+    def look_up(self, queue: Queue, text: str, now_ms: int) -> tuple[ReceiptState, Lane, Lease]:
+        """Return what the receipt ``text`` is now, and what it is of; raises ``ReceiptInvalid`` and ``MessageGone``."""
         number, position, generation, epoch, _ = self._book.read(text)
         if number != queue.number:
             raise ReceiptInvalid
         found = queue.find(position, now_ms)
         if found is None:
-            raise _MessageGone
+            raise MessageGone
         lane, lease = found
         current = lease.generation == generation and lease.epoch == epoch
         state = visibility.receipt_state(current=current, visible_at_ms=lease.visible_at_ms, now_ms=now_ms)
         return state, lane, lease
 
 
-class _MessageGone(Exception):
+class MessageGone(Exception):
     """The receipt is genuine, and its message was deleted, purged, or is past its retention."""

@@ -58,13 +58,6 @@ def write_attributes(attributes: Mapping[str, Attribute]) -> dict[str, Attribute
     }
 
 
-def attributes_bytes(attributes: Mapping[str, Attribute]) -> int:
-    """Return how much ``attributes`` count towards a message's size: names, types and values."""
-    return sum(
-        len(name.encode()) + len(value.type.encode()) + len(_value_bytes(value)) for name, value in attributes.items()
-    )
-
-
 def choose(attributes: Mapping[str, Attribute], names: list[str]) -> dict[str, Attribute]:
     """Return those of ``attributes`` that ``names`` ask for.
 
@@ -142,10 +135,6 @@ def _is_number(text: str) -> bool:
     if not significant:
         return True
     return len(significant) <= _NUMBER_DIGITS_MAX and _NUMBER_EXPONENT_MIN <= magnitude <= _NUMBER_EXPONENT_MAX
-
-
-def _value_bytes(value: Attribute) -> bytes:
-    return (value.text or "").encode() if value.data is None else value.data
 
 
 def _refused(name: str, reason: str, *, kind: str = "user") -> SqsError:

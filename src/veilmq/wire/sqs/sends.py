@@ -8,9 +8,9 @@ import msgspec
 from veilmq.core import properties
 from veilmq.core.commands import NewMessage, Send
 from veilmq.core.limits import SQS_BATCH_BYTES_MAX
-from veilmq.core.properties import Attribute, Properties
+from veilmq.core.properties import Attribute, Properties, attributes_bytes
 from veilmq.core.results import SentMessage
-from veilmq.wire.sqs.attributes import attributes_bytes, read_attributes, read_system_attributes
+from veilmq.wire.sqs.attributes import read_attributes, read_system_attributes
 from veilmq.wire.sqs.batches import Batch
 from veilmq.wire.sqs.callers import SENDER_ID, Caller
 from veilmq.wire.sqs.context import RequestContext

@@ -15,8 +15,8 @@ import msgspec
 
 from veilmq.core import limits, properties
 from veilmq.core.commands import NewMessage
-from veilmq.core.properties import Attribute, Properties
-from veilmq.wire.sqs.attributes import attributes_bytes, read_attributes
+from veilmq.core.properties import Attribute, Properties, attributes_bytes
+from veilmq.wire.sqs.attributes import read_attributes
 from veilmq.wire.sqs.callers import SENDER_ID, Caller
 from veilmq.wire.sqs.errors import SqsError, too_many_attributes
 from veilmq.wire.sqs.identifiers import DEDUPLICATION, GROUP, checked_id

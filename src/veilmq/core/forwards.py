@@ -1,0 +1,47 @@
+"""Forwarding: a received message goes on to another queue, by one command and in one transaction.
+
+A forward is the send of a message to its *target*, together with its deletion in the *intake*, where its receipt is
+from: whenever the process ends, the message is in exactly one of the two. See ``docs/forwarding.md``.
+"""
+
+import msgspec
+
+from veilmq.core.commands import Command
+
+
+class ForwardEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Forward the message of ``receipt`` to ``target``, a full name."""
+
+    receipt: str
+    target: str
+
+
+class Forward(Command, frozen=True, kw_only=True):
+    """Move messages in flight of ``queue``, the intake, to other queues. Answers a ``Forwarded`` or an error for each.
+
+    A message keeps its id, body, properties, group and priority. To the target it is sent now: the delay and the
+    retention there count from this moment, and it was never received. Two FIFO queues, or two standard ones.
+
+    The receipt must be live; ``ReceiptEnded`` tells why it is not, and nothing is sent then. The other errors of an
+    entry are ``ReceiptInvalid``, ``QueueNotFound`` (the target), ``DestinationRefused``, ``MessageTooLong``,
+    ``StoreFull``, and in a FIFO intake ``GroupHeld``: an entry before it, of the same group, was refused, and the
+    group's order holds. (One that is gone does not count: what asks twice after a lost answer finds it so.)
+
+    In a FIFO target a message is told apart by its id, as a dead letter is, and not by its sender's deduplication id:
+    what its intake took for two messages stays two. One whose id was taken as a deduplication id there within
+    ``limits.DEDUPLICATION_S``, of another message, is deleted in the intake and not stored again.
+    """
+
+    queue: str
+    entries: tuple[ForwardEntry, ...]
+
+
+class Forwarded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The message is in the target and no longer in the intake; ``sequence`` is ``None`` in standard queues.
+
+    ``id`` is the message's own; of one that was ``duplicate`` it is, with its sequence number, that of the first.
+    """
+
+    id: bytes
+    sequence: int | None = None
+    duplicate: bool = False

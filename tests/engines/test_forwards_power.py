@@ -1,0 +1,89 @@
+"""Power loss in the middle of forwards: every message is in one queue, the one that its answer named.
+
+The disk is rebuilt as the power would have left it after each write of a workload (``power``), and its rows are read.
+"""
+
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import apsw
+import pytest
+
+from tests.engines.host import QUEUE, Host, hosting, message
+from tests.engines.power import Change, Disk, Log, RecordingVFS
+from tests.engines.test_moves_power import LONG, SEED, WHERE
+from veilmq.core import commands
+from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
+from veilmq.engines.embedded import EngineOptions
+from veilmq.engines.embedded.doctor import examine
+from veilmq.engines.embedded.folder import DATABASE_NAME
+
+FAST = "000000000000/fast"
+SLOW = "000000000000/slow"
+TOTAL = 12
+AT_ONCE = 3
+
+
+def work(host: Host) -> None:
+    """Send, and forward three by three: of each three, two to one queue and one to the other."""
+    for name in (QUEUE, FAST, SLOW):
+        host.do(commands.CreateQueue(queue=name))
+    bodies = [f"{number} {LONG if number % 2 else ''}" for number in range(TOTAL)]
+    host.do(commands.Send(queue=QUEUE, messages=tuple(message(body) for body in bodies)))
+    for _ in range(TOTAL // AT_ONCE):
+        got = host.receive(AT_ONCE)
+        entries = tuple(
+            ForwardEntry(receipt=each.receipt, target=target)
+            for each, target in zip(got, (FAST, SLOW, FAST), strict=True)
+        )
+        answers = host.do(Forward(queue=QUEUE, entries=entries))
+        assert all(isinstance(answer, Forwarded) for answer in answers)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Log:
+    """Return the log of a disk on which the workload has run."""
+    log = Log()
+    vfs = RecordingVFS("forwarding", log)
+    options = EngineOptions(vfs="forwarding", free_space_reserve_bytes=0)
+    with hosting(tmp_path_factory.mktemp("forwarding") / "store", options=options) as host:
+        work(host)
+    vfs.unregister()
+    return log
+
+
+def look(folder: Path) -> Counter[str]:
+    """Return how many messages each queue has, none of them twice."""
+    connection = apsw.Connection(str(folder / DATABASE_NAME))
+    try:
+        if not connection.pragma("user_version"):
+            return Counter()
+        rows = list(connection.execute(WHERE))
+        assert len({body for body, _ in rows}) == len(rows)
+        return Counter(name for _, name in rows)
+    finally:
+        connection.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("torn", [pytest.param(False, id="dropped"), pytest.param(True, id="torn")])
+def test_no_message_is_lost_or_doubled_when_the_power_goes(recorded: Log, tmp_path: Path, *, torn: bool) -> None:
+    """After every write: all or none of them are there, each once, and a command has moved all of its own or none."""
+    disk, chance = Disk(), random.Random(SEED)
+    seen: set[tuple[int, int, int]] = set()
+    for number, entry in enumerate(recorded.entries):
+        disk.play(entry)
+        if isinstance(entry, Change):
+            folder = tmp_path / str(number)
+            disk.lose_power(folder, torn=chance if torn else None)
+            found = look(folder)
+            assert found.total() in (0, TOTAL)
+            seen.add((found[QUEUE], found[FAST], found[SLOW]))
+            if number % 10 == 0 and found:
+                assert examine(folder).ok
+            shutil.rmtree(folder)
+    steps = {(TOTAL - AT_ONCE * done, 2 * done, done) for done in range(TOTAL // AT_ONCE + 1)}
+    assert seen == steps | {(0, 0, 0)}
