@@ -107,7 +107,9 @@ def test_archive_and_replay(
     client.create_queue("steps.fifo", {"fifo": True})
     number, raw = Attribute(type="Number.int", text="7"), Attribute(type="Binary", data=b"\0")
     typed = {"Type": text("x"), "number": number, "raw": raw}
-    send(client, "orders", [NewMessage(body=f"o{n}", attributes=typed) for n in range(30)])
+    for start in range(0, 30, 10):
+        send(client, "orders", [NewMessage(body=f"o{n}", attributes=typed) for n in range(start, start + 10)])
+        server.advance(10)
     steps = [NewMessage(body=f"s{n}", group=f"g{n % 3}", dedup_id=str(n)) for n in range(30)]
     send(client, "steps.fifo", steps)
     folder = str(tmp_path / "archive")
