@@ -91,8 +91,7 @@ class Endings:
             _log.error("message %s was rejected and comes back: %s", delivery.message.id, ending.reason)
             await self._hide(delivery, ending)
             return False
-        self._counts.events["rejected"] += 1
-        return await self._gone(delivery, ending, counted="buried")
+        return await self._gone(delivery, ending, counted="rejected")
 
     async def _copy(self, delivery: Delivery, ending: Ending, target: str) -> None:
         copy = dead_letter(delivery.message, ending, source=self._options.queue, target=target)

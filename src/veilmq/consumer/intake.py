@@ -56,7 +56,7 @@ class Intake(Generic[T]):
         self._failed = failed
         self._polls_max = polls_max
         self._pause = pause
-        self._polls: set[asyncio.Task[None]] = set()
+        self._polls: set[asyncio.Task[None] | None] = set()
         self._asked = 0
         self._busy = False
         self._failures = 0
@@ -78,28 +78,29 @@ class Intake(Generic[T]):
             self._asked += count
             poll = asyncio.get_running_loop().create_task(self._poll(count))
             self._polls.add(poll)
-            poll.add_done_callback(self._polls.discard)
 
     async def stop(self) -> None:
         """Start no more polls, and return when those on their way have been answered."""
         self._stopped = True
         if self._pausing is not None:
             self._pausing.cancel()
-        if self._polls:
-            await asyncio.wait(self._polls)
+        polls = [poll for poll in self._polls if poll is not None]
+        if polls:
+            await asyncio.wait(polls)
 
     async def _poll(self, count: int) -> None:
+        received: list[T] = []
         try:
             received = await self._receive(count)
+            self._failures = 0
+            self._busy = bool(received)
         except Exception as error:  # noqa: BLE001 - whatever it was, a consumer that gave up would be worse
-            self._asked -= count
             self._after_failure(error)
-            return
-        self._asked -= count
-        self._failures = 0
-        self._busy = bool(received)
+        finally:
+            self._asked -= count
+            self._polls -= {asyncio.current_task()}
         self._taken(received)
-        asyncio.get_running_loop().call_soon(self.fill)
+        self.fill()
 
     def _after_failure(self, error: Exception) -> None:
         self.errors += 1

@@ -98,6 +98,11 @@ class Runner:
         """Return how many messages wait for a slot."""
         return len(self._schedule) + len(self._gathering)
 
+    @property
+    def polling(self) -> int:
+        """Return how many polls are on their way."""
+        return self._intake.polling
+
     def start(self) -> None:
         """Begin to receive."""
         self._intake.fill()
@@ -213,8 +218,9 @@ class Runner:
         began_s = loop.time()
         leases: list[Lease] = await self._in_thread(partial(self._receiver.receive, count))
         if leases:
-            self._prefetch.received(loop.time() - began_s)
             self._lease_s = leases[0].timeout_s
+        if len(leases) == count:  # it did not wait for more
+            self._prefetch.received(loop.time() - began_s)
         return leases
 
     def _take(self, leases: Sequence[Lease]) -> None:
