@@ -21,6 +21,7 @@ from veilmq.engines.embedded.forwards import Forwards
 from veilmq.engines.embedded.janitor import Sweep, Sweeper
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.keys import RECEIPT_KEY, kept_key
+from veilmq.engines.embedded.looks import Looks
 from veilmq.engines.embedded.message_commands import MessageCommands
 from veilmq.engines.embedded.moves import Moves, MoveStep
 from veilmq.engines.embedded.options import EngineOptions
@@ -86,6 +87,7 @@ class Machine:
             commands.ListDeadLetterSources: letters.list_sources,
             **_of_moves(self.moves),
             **EventExport(journal=self._journal, events=self.events).handlers,
+            **Looks(catalog=self.catalog, journal=self._journal).handlers,
             Sweep: sweeper.sweep,
         }
 

@@ -224,6 +224,19 @@ FROM lease WHERE lane = ? AND visible_at_ms > ? ORDER BY visible_at_ms, position
 -- The position that bounds a slice: the first one behind so many messages.
 SELECT position FROM message WHERE position >= ? AND position < ? ORDER BY position LIMIT 1 OFFSET ?;
 
+-- name: weight_between
+-- How many messages there are, of which large ones count more: deleting one reads all of its pages.
+SELECT coalesce(sum(1 + (octet_length(body) + length(properties)) / 16384), 0)
+FROM message WHERE position >= ? AND position < ?;
+
+-- name: position_after_weight
+-- The first position behind messages that count for so much.
+SELECT position FROM (
+    SELECT position, sum(1 + (octet_length(body) + length(properties)) / 16384) OVER before AS weight
+    FROM message WHERE position >= ?1 AND position < ?2
+    WINDOW before AS (ORDER BY position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+) WHERE weight >= ?3 LIMIT 1;
+
 -- name: count_hidden_between
 -- Among a slice's leases, those still hidden at an instant: never received, and received and not claimed.
 SELECT coalesce(sum(receive_count = 0), 0), coalesce(sum(receive_count > 0), 0)
@@ -476,3 +489,14 @@ LIMIT ?6;
 SELECT message.position
 FROM claim_range CROSS JOIN message ON message.position >= claim_range.first AND message.position <= claim_range.last
 WHERE claim = ? AND id = ? LIMIT 1;
+
+-- name: look_between
+-- Messages as somebody sees them who only looks: with their leases, and whether they are claimed.
+SELECT
+    message.id, body, properties, sent_at_ms, coalesce(receive_count, 0) + coalesce(receives_before, 0), visible_at_ms,
+    EXISTS (
+        SELECT 1 FROM claim_range
+        WHERE first = (SELECT max(first) FROM claim_range WHERE first <= message.position) AND last >= message.position
+    )
+FROM message LEFT JOIN lease ON lease.position = message.position
+WHERE message.position >= ? AND message.position < ? ORDER BY message.position LIMIT ?;
