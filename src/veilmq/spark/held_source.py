@@ -1,7 +1,8 @@
 """A source of claims that this process has opened, and the thread that keeps it.
 
 Opening begins an epoch: whatever else used the source is fenced from then on. The thread renews lease and hold until it
-is told to stop, the process ends, or the server says that the epoch is over.
+is told to stop, the process ends, or the server says that the epoch is over; another refusal (of a proxy, while the
+server restarts; of a policy that is being changed) may pass before the hold ends.
 """
 
 import logging
@@ -15,6 +16,8 @@ from veilmq.spark.patience import patiently
 from veilmq.spark.source_options import SourceOptions
 
 BEATS_PER_LEASE = 3
+OVER = frozenset({"EpochFenced", "SourceNotFound", "QueueNotFound"})
+"""What a heartbeat is refused with when nothing is left to keep."""
 
 _log = logging.getLogger("veilmq.spark")
 
@@ -89,11 +92,10 @@ class HeldSource:
         while not self._stopped.wait(self._options.lease_s / BEATS_PER_LEASE):
             try:
                 self._renew()
-            except ClientError as error:
-                if error.status < 500:
+            except (ClientError, Unreachable) as error:
+                if isinstance(error, ClientError) and error.code in OVER:
                     _log.warning("The source %s is kept no longer: %s", self.name, error)
                     return
-            except Unreachable as error:
                 _log.warning("A heartbeat of the source %s did not arrive: %s", self.name, error)
 
 

@@ -6,6 +6,8 @@ Which messages a number means was fixed at the server before Spark wrote it down
 from dataclasses import dataclass
 from typing import Any, Self
 
+from veilmq.spark.source_options import CLAIMS, SQS
+
 VERSION = 1
 
 
@@ -22,11 +24,15 @@ class Offset:
     first: int | None = None
 
     @classmethod
-    def of(cls, json: dict[str, Any]) -> Self:
-        """Read what ``json`` made; raises ``OffsetUnknown``."""
-        if json.get("v") != VERSION:
+    def of(cls, json: dict[str, Any], *, mode: str = CLAIMS) -> Self:
+        """Read what ``json`` made, for a stream of ``mode``; raises ``OffsetUnknown``."""
+        source, number, first = json.get("src"), json.get("n"), json.get("first")
+        if json.get("v") != VERSION or type(source) is not str or type(number) is not int:
             raise OffsetUnknown(f"the checkpoint has {json!r}, which is no offset of veilmq's version {VERSION}")
-        return cls(source=json["src"], number=json["n"], first=json.get("first"))
+        kept = SQS if source == SQS else CLAIMS
+        if source and kept != mode:
+            raise OffsetUnknown(f"the checkpoint is of a stream with mode={kept}; go on with that, or begin a new one")
+        return cls(source=source, number=number, first=first)
 
     def json(self) -> dict[str, Any]:
         """Return it as a dictionary of plain values; always the same for the same offset."""

@@ -70,7 +70,7 @@ class SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Delete what ends at ``start``, and return where the next batch ends; ``start`` where there is nothing."""
-        begin, held = Offset.of(start), self._hold()
+        begin, held = Offset.of(start, mode=SQS), self._hold()
         if self._progress.finished(begin.number):
             held.delete(begin.number)
         number = begin.number + 1
@@ -84,7 +84,7 @@ class SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the messages of the batch, which are gone if an earlier process received them."""
-        begin, until = Offset.of(start), Offset.of(end)
+        begin, until = Offset.of(start, mode=SQS), Offset.of(end, mode=SQS)
         if until.number == begin.number:
             return []
         self._progress.planned(begin.number)
@@ -104,7 +104,7 @@ class SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Delete what ends at ``end``, which Spark keeps as finished."""
-        number = Offset.of(end).number
+        number = Offset.of(end, mode=SQS).number
         self._progress.committed(number)
         self._hold().delete(number)
 
