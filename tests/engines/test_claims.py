@@ -761,6 +761,29 @@ def test_no_command_handles_more_rows_than_a_slice(sliced: Host, kind: str, end:
     assert rows[-1] == 0
 
 
+@pytest.mark.parametrize("received", [False, True])
+def test_slices_have_fewer_of_large_messages(sliced: Host, *, received: bool) -> None:
+    """Reading their pages takes long, to bind what was received before, and to delete anything."""
+    sliced.create()
+    for _ in range(20):
+        sliced.send("x" * 200_000)
+    if received:
+        sliced.receive(20, timeout_s=0)
+    open_source(sliced)
+    bound = claim(sliced, 1, 20)
+    assert bound.messages == (3 if received else 20)
+    claim_whole(sliced, 1, 20)
+    left: list[int] = []
+
+    def count(_: object) -> None:
+        left.extend(*sliced.engine._journal._connection.execute("SELECT count(*) FROM message"))
+
+    sliced.do_together(claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1), told=count)
+    assert left == [18 if received else 16]
+    settle(sliced)
+    assert sliced.counts() == (0, 0, 0)
+
+
 @pytest.mark.parametrize("restart", [Host.reopen, Host.crash])
 @pytest.mark.parametrize("kind", ["fresh", "returned", "fifo"])
 def test_a_claim_goes_on_where_a_restart_cut_it(sliced: Host, kind: str, restart: Callable[[Host], None]) -> None:

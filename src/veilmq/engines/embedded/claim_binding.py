@@ -18,6 +18,8 @@ _STRETCH_EFFORT = 20
 _COUNTED_PER_EFFORT = 5
 _TAKEN_EFFORT = {False: 5, True: 12}
 """What taking one message costs, in rows that are merely deleted: more where groups are in order."""
+_CHARACTERS_PER_EFFORT = 16_384
+"""Of a body, which is read."""
 
 
 class Wish(NamedTuple):
@@ -115,7 +117,7 @@ def _take(lane: ClaimableLane, redrive: Redrive | None, part: _Slice, now_ms: in
     taken = lane.take(now_ms)
     if taken is None:
         return False
-    part.effort_left -= _TAKEN_EFFORT[lane.kind == FIFO]
+    part.effort_left -= _TAKEN_EFFORT[lane.kind == FIFO] + len(taken[0].body) // _CHARACTERS_PER_EFFORT
     if redrive is None or not redrive.takes(taken):
         part.chosen.append((lane, taken))
         part.wanted -= 1

@@ -70,12 +70,15 @@ class Endings:
             self._store.drop(part)
             return 0
         if claim.state == ACKNOWLEDGED:
-            effort, end = (_DELETED_EFFORT[lane.kind] if part.leased else 1), _delete
+            effort = _DELETED_EFFORT[lane.kind] if part.leased else 1
+            end, weight = self._journal.slice_from(part.first, part.last + 1, max(1, effort_left // effort))
+            done = _delete(lane, part, end, now_ms)
         else:
-            effort, end = _BACK_EFFORT[lane.kind], _bring_back
-        done = end(lane, claim, part, max(1, effort_left // effort), now_ms)
+            effort = _BACK_EFFORT[lane.kind]
+            done = _bring_back(lane, claim, part, max(1, effort_left // effort), now_ms)
+            weight = done.messages
         self._store.cut(part, done.end, part.messages - done.messages)
-        return done.messages * effort
+        return weight * effort
 
     def _finish(self, claim: BoundClaim) -> None:
         del self._left[claim.id]
@@ -91,10 +94,10 @@ def tell(queue: Queue, now_ms: int) -> None:
         queue.rouse(now_ms)
 
 
-def _delete(lane: ClaimableLane, claim: BoundClaim, part: Range, count: int, now_ms: int) -> Stretch:
+def _delete(lane: ClaimableLane, part: Range, end: int, now_ms: int) -> Stretch:
     if part.leased:
-        return lane.delete_leased(part.first, part.last + 1, count, now_ms)
-    return lane.delete(part.first, part.last + 1, count)
+        return lane.delete_leased(part.first, end, now_ms)
+    return lane.delete(part.first, end)
 
 
 def _bring_back(lane: ClaimableLane, claim: BoundClaim, part: Range, count: int, now_ms: int) -> Stretch:

@@ -104,24 +104,23 @@ class ClaimableLane(Lane):
     def _come_back(self, lease: Lease, now_ms: int) -> None:
         self.move(lease, now_ms, now_ms, supersede=False)
 
-    def delete(self, start: int, end: int, count: int) -> Stretch:
-        """Delete up to ``count`` messages of a stretch."""
-        end_of_slice = min(end, self._journal.position_after(start, end, count))
-        messages, _, _ = self._journal.delete_between(start, end_of_slice, self.counters.counted_at_ms)
+    def delete(self, start: int, end: int) -> Stretch:
+        """Delete the messages of a stretch."""
+        messages, _, _ = self._journal.delete_between(start, end, self.counters.counted_at_ms)
         self.counters.messages -= messages
         self.counters.claimed -= messages
         self.counters.doomed -= messages
         self._journal.touch(self)
-        return Stretch(start, end_of_slice, messages)
+        return Stretch(start, end, messages)
 
-    def delete_leased(self, start: int, end: int, count: int, now_ms: int) -> Stretch:
-        """Delete up to ``count`` messages with leases."""
-        leases = self._claimed(start, end, count)
+    def delete_leased(self, start: int, end: int, now_ms: int) -> Stretch:
+        """Delete the messages of a stretch, which have leases."""
+        leases = self._claimed(start, end, end - start)
         for lease in leases:
             self._unbind(lease)
             self.remove(lease, now_ms)
         self.counters.doomed -= len(leases)
-        return _done([lease.position for lease in leases], end, count)
+        return Stretch(start, end, len(leases))
 
     def take_out(self, position: int, bound_at_ms: int, now_ms: int) -> tuple[MessageRow, Lease]:
         """Delete one claimed message, to be stored elsewhere; return what it was."""

@@ -255,10 +255,25 @@ class Journal(Database):
         rows = self.rows("first_moved", lane, after_ms, start)
         return rows[0][0] if rows else None
 
-    def position_after(self, start: int, end: int, count: int) -> int:
-        """Return the position behind the first ``count`` messages from ``start`` on; ``end`` when there are fewer."""
+    def slice_from(self, start: int, end: int, count: int) -> tuple[int, int]:
+        """Return where a slice of ``[start, end)`` ends, and what its messages count for: about ``count`` at the most.
+
+        A small message counts for one, a large one for several, and a slice has one of them at least.
+        """
         rows = self.rows("position_after", start, end, count)
-        return rows[0][0] if rows else end
+        bound = rows[0][0] if rows else end
+        weight = self._weight(start, bound)
+        if weight <= count:
+            return bound, weight
+        rows = self.rows("position_after_weight", start, bound, count)
+        if not rows:  # the last one made it too much
+            return bound, weight
+        return rows[0][0], self._weight(start, rows[0][0])
+
+    def _weight(self, start: int, end: int) -> int:
+        weight: int
+        ((weight,),) = self.rows("weight_between", start, end)
+        return weight
 
     def count_due(self, lane: int, after_ms: int, until_ms: int) -> tuple[int, int]:
         """Count the leases that ended in ``(after, until]``, and those of them that had been received."""

@@ -53,11 +53,11 @@ class Series:
         return self._swept_to >= self.floor
 
     def sweep(self, journal: Journal, rows_max: int) -> tuple[int, int]:
-        """Choose the next slice below the floor, at most ``rows_max`` messages, and count it swept.
+        """Choose the next slice below the floor, at most ``rows_max`` messages, and fewer large ones; count it swept.
 
         Returns its bounds ``(from, to)``; the caller deletes what lies between.
         """
         start = self._swept_to
-        end = min(journal.position_after(start, self.floor, rows_max), self.floor)
+        end, _ = journal.slice_from(start, self.floor, rows_max)
         self._swept_to = end
         return start, end
