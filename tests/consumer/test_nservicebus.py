@@ -163,7 +163,7 @@ class TestOfNServiceBus:
         """V = 10, and the message is gone: one call, and the lease is lost."""
         play = Play(NServiceBusPolicy())
         play.take(timeout_s=10)
-        play.queue.script = [Answer(error=error)]
+        play.queue.script = [Answer(entries={"r": error})]
         play.until(100)
         assert play.queue.asked == [(5, 15)]
         assert play.news == [(5, "r", LeaseState.LOST)]
@@ -198,7 +198,7 @@ class TestOfNServiceBus:
         """The receipt is invalid when the message expires: one call, the handler ends, and nothing is made visible."""
         play = Play(NServiceBusPolicy())
         (lease,) = play.take(timeout_s=30, received_at_s=-30)
-        play.queue.script = [Answer(error=INVALID)]
+        play.queue.script = [Answer(entries={"r": INVALID})]
         play.until(1)
         assert play.queue.asked == [(0, 30)]
         assert play.news[-1:] == [(0, "r", LeaseState.LOST)]

@@ -18,7 +18,7 @@ from typing import ClassVar
 from veilmq.client.messages import ReceivedMessage
 from veilmq.consumer.clock import Clock
 from veilmq.consumer.due_heap import DueHeap
-from veilmq.consumer.leases import Lease, LeaseLost, LeaseState, Subscription, Watcher
+from veilmq.consumer.leases import Lease, LeaseLost, LeaseState, Subscription, Unwatched, Watcher
 from veilmq.consumer.measures import Renewing
 from veilmq.consumer.policies import Draw, Policy, allowed_s, checked_timeout_s
 from veilmq.consumer.verdicts import Verdict
@@ -34,21 +34,15 @@ PAUSE_S_MAX_LATE = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One renewal on its way: ``lease`` is to be hidden for ``for_s`` from ``sent_at_s`` on."""
+    """One renewal on its way: ``lease`` is to be hidden for ``for_s`` from ``sent_at_s`` on.
+
+    The ``last`` one asks for all that the twelve hours leave.
+    """
 
     lease: Lease
     for_s: int
     sent_at_s: float
-
-
-class Unwatched:
-    """A ``Watcher`` that looks away."""
-
-    def changed(self, lease: Lease, state: LeaseState) -> object:
-        """Do nothing."""
-
-    def ending(self, lease: Lease, left_s: float) -> object:
-        """Do nothing."""
+    last: bool
 
 
 class LeaseTable:
@@ -226,7 +220,8 @@ class LeaseTable:
         """Schedule the next renewal of ``lease``, or its end where there will be none."""
         lease.jitter = self._draw()
         at_s = lease.subscription.policy.renew_at_s(lease, now_s)
-        self._schedule(lease, lease.expires_at_s if self._is_over(lease, at_s) else at_s)
+        ends = self._is_over(lease, at_s) or at_s > lease.expires_at_s > now_s
+        self._schedule(lease, lease.expires_at_s if ends else at_s)
 
     def _schedule(self, lease: Lease, at_s: float) -> None:
         if self._heap.put(lease, at_s):
@@ -244,7 +239,7 @@ class LeaseTable:
 
     def _is_to_renew(self, lease: Lease, now_s: float) -> bool:
         self._notice_end(lease, now_s)
-        if not _is_renewable(lease):
+        if not lease.is_renewable:
             return False
         if self._is_over(lease, now_s):
             if now_s < lease.expires_at_s:
@@ -276,7 +271,7 @@ class LeaseTable:
 
     def _prepare(self, lease: Lease, now_s: float) -> Asked | None:
         self._notice_end(lease, now_s)
-        if not _is_renewable(lease):
+        if not lease.is_renewable:
             return None
         subscription = lease.subscription
         subscription.measured = subscription.measures.at(now_s)
@@ -290,7 +285,7 @@ class LeaseTable:
             self.renewing.lateness.add(now_s - lease.wanted_at_s, now_s=now_s)
         lease.begun_at_s = now_s if lease.begun_at_s is None else lease.begun_at_s
         lease.in_flight = True
-        return Asked(lease, for_s, now_s)
+        return Asked(lease, for_s, now_s, last=for_s < wanted_s)
 
     def _warn(self, lease: Lease, now_s: float, for_s: int) -> None:
         left_s = LEASE_S_MAX - lease.elapsed_s(now_s)
@@ -313,7 +308,7 @@ class LeaseTable:
             self._change(lease, LeaseState.LOST)
         if lease.withdrawal is not None:
             self._quiet(lease)
-        elif _is_renewable(lease):
+        elif lease.is_renewable:
             self._follow_up[answer](self, asked, now_s)
 
     def _renewed(self, asked: Asked, now_s: float) -> None:
@@ -321,6 +316,7 @@ class LeaseTable:
         self.renewing.renewal.add(now_s - (lease.begun_at_s or asked.sent_at_s), now_s=now_s)
         lease.begun_at_s, lease.tries = None, 0
         lease.renewals += 1
+        lease.final = asked.last
         lease.renewed_at_s = asked.sent_at_s
         lease.expires_at_s = asked.sent_at_s + asked.for_s
         self._end_fences(lease)
@@ -378,16 +374,6 @@ class LeaseTable:
             self._quiet(lease)
 
 
-def _is_renewable(lease: Lease) -> bool:
-    """Tell whether a renewal of ``lease`` may do any good; one that is SUSPECT may still hide the message in time."""
-    return (
-        not lease.closed
-        and not lease.final
-        and lease.withdrawal is None
-        and lease.state in (LeaseState.HELD, LeaseState.SUSPECT)
-    )
-
-
 def _resolve(withdrawal: "Future[bool]", may_release: bool) -> None:
     if not withdrawal.done():
         withdrawal.set_result(may_release)
@@ -395,4 +381,4 @@ def _resolve(withdrawal: "Future[bool]", may_release: bool) -> None:
 
 def _is_past_half(lease: Lease, now_s: float) -> bool:
     """Tell whether ``lease`` may be renewed now and half the time until it would be due anyway has passed."""
-    return _is_renewable(lease) and now_s - lease.renewed_at_s > (lease.wanted_at_s - lease.renewed_at_s) / 2
+    return lease.is_renewable and now_s - lease.renewed_at_s > (lease.wanted_at_s - lease.renewed_at_s) / 2

@@ -129,6 +129,16 @@ class Lease:
         """What was observed lately of messages like this one, and of renewals."""
         return self.subscription.measured
 
+    @property
+    def is_renewable(self) -> bool:
+        """Whether a renewal may do any good; that of a lease which is SUSPECT may still hide the message in time."""
+        return (
+            self.state in (LeaseState.HELD, LeaseState.SUSPECT)
+            and self.withdrawal is None
+            and not self.closed
+            and not self.final
+        )
+
     def remaining_s(self, now_s: float) -> float:
         """Return how long it lasts yet; negative when it has passed."""
         return self.expires_at_s - now_s
@@ -142,6 +152,16 @@ class Lease:
         if self.state is LeaseState.HELD and now_s >= self.expires_at_s:
             return lapsed(self)
         return self.state
+
+
+class Unwatched:
+    """A ``Watcher`` that looks away."""
+
+    def changed(self, lease: Lease, state: LeaseState) -> object:
+        """Do nothing."""
+
+    def ending(self, lease: Lease, left_s: float) -> object:
+        """Do nothing."""
 
 
 def lapsed(lease: Lease) -> LeaseState:

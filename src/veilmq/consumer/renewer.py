@@ -16,7 +16,9 @@ from veilmq.consumer.leases import Lease
 from veilmq.consumer.verdicts import Verdict, verdict
 from veilmq.core.commands import VisibilityChange
 
-PATIENCE_S_MIN = 2.0
+PATIENCE_S_USUAL = 5.0
+PATIENCE_S_LAST = 2.0
+"""Not halved any more: what is left of a lease then goes to one try."""
 PATIENCE_S_LEAST = 0.5
 """For a batch with a lease that is nearly over, or is."""
 
@@ -96,22 +98,21 @@ class Renewer:
         asked = self._table.prepare(batch)
         if not asked:
             return
-        sent_at_s = asked[0].sent_at_s
-        errors = self._ask(asked, patience_s(asked, self._table))
-        verdicts = [
-            verdict(error, asked_s=one.for_s, elapsed_s=one.lease.elapsed_s(sent_at_s))
-            for one, error in zip(asked, errors, strict=True)
-        ]
+        verdicts = self._ask(asked, patience_s(asked, self._table))
         self._table.answered(asked, verdicts)
-        self._meter.called(asked, verdicts, clock.now_s() - sent_at_s)
+        self._meter.called(asked, verdicts, clock.now_s() - asked[0].sent_at_s)
 
-    def _ask(self, asked: Sequence[Asked], patience_s: float) -> Sequence[Exception | None]:
+    def _ask(self, asked: Sequence[Asked], patience_s: float) -> Sequence[Verdict]:
         changes = [VisibilityChange(receipt=one.lease.message.receipt, timeout_s=one.for_s) for one in asked]
         queue = asked[0].lease.subscription.queue
         try:
-            return self._client.change_visibility_batch(queue, changes, patience_s=patience_s)
-        except Exception as error:  # noqa: BLE001 - whatever the client did, leases are to be tried again, not dropped
-            return [error] * len(asked)
+            errors = self._client.change_visibility_batch(queue, changes, patience_s=patience_s)
+        except Exception:  # noqa: BLE001 - what befell the whole call says nothing about a lease, and the thread goes on
+            return [Verdict.AGAIN] * len(asked)
+        return [
+            verdict(error, asked_s=one.for_s, elapsed_s=one.lease.elapsed_s(one.sent_at_s))
+            for one, error in zip(asked, errors, strict=True)
+        ]
 
 
 def patience_s(asked: Sequence[Asked], table: LeaseTable) -> float:
@@ -121,5 +122,5 @@ def patience_s(asked: Sequence[Asked], table: LeaseTable) -> float:
     """
     first = asked[0].lease
     left_s = min(one.lease.remaining_s(table.clock.now_s()) for one in asked)
-    usual_s = max(PATIENCE_S_MIN, 4 * (first.measured.call_s or 0.0)) * 2.0 ** min(first.tries, 10)
-    return max(PATIENCE_S_LEAST, min(usual_s, max(left_s / 2, PATIENCE_S_MIN), left_s))
+    usual_s = max(PATIENCE_S_USUAL, 4 * (first.measured.call_s or 0.0)) * 2.0 ** min(first.tries, 10)
+    return max(PATIENCE_S_LEAST, min(usual_s, max(left_s / 2, PATIENCE_S_LAST), left_s))

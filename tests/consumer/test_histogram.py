@@ -1,0 +1,53 @@
+"""Quantiles of what was observed lately."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from veilmq.consumer.histogram import BUCKETS, RATIO, Durations, bucket, edge_s
+
+
+@given(st.lists(st.floats(min_value=0.001, max_value=43_200), min_size=1), st.sampled_from([0.5, 0.9, 0.99, 1.0]))
+def test_a_quantile_is_never_too_short_and_five_percent_too_long_at_most(values: list[float], share: float) -> None:
+    """Against the values themselves, sorted."""
+    durations = Durations()
+    for value in values:
+        durations.add(value, now_s=0)
+    exact_s = sorted(values)[-int(-share * len(values) // 1) - 1]
+    found_s = durations.quantile(share, now_s=0)
+    assert found_s is not None
+    assert exact_s * (1 - 1e-6) <= found_s <= exact_s * RATIO * (1 + 1e-6)
+
+
+def test_twelve_hours_have_a_bucket() -> None:
+    """The longest and the shortest lie on the scale, and what is beyond lies at its ends."""
+    assert edge_s(bucket(43_200)) >= 43_200
+    assert bucket(1e9) == BUCKETS - 1
+    assert bucket(0) == bucket(-1) == 0
+
+
+def test_nothing_has_no_quantile() -> None:
+    """And it is not taken for zero."""
+    assert Durations().quantile(0.99, now_s=0) is None
+
+
+def test_what_is_older_than_two_windows_is_forgotten() -> None:
+    """The windows turn with the time, also when nothing is observed for long."""
+    durations = Durations(window_s=10)
+    durations.add(100.0, now_s=0)
+    durations.add(1.0, now_s=9)
+    assert durations.quantile(0.99, now_s=9) == pytest.approx(100, rel=0.05)
+    durations.add(1.0, now_s=11)
+    assert durations.quantile(0.99, now_s=19) == pytest.approx(100, rel=0.05)
+    assert durations.quantile(0.99, now_s=20) == pytest.approx(1, rel=0.05)
+    assert durations.count == 1
+    assert durations.quantile(0.99, now_s=1_000) is None
+    assert durations.count == 0
+
+
+def test_what_is_running_counts_as_if_it_ended_now() -> None:
+    """It is not kept, so that it does not count twice."""
+    durations = Durations()
+    durations.add(1.0, now_s=0)
+    assert durations.quantile(1.0, now_s=0, running_s=[500.0]) == pytest.approx(500, rel=0.05)
+    assert durations.quantile(1.0, now_s=0) == pytest.approx(1, rel=0.05)

@@ -1,0 +1,389 @@
+"""The renewer and the table against a network that fails: what is tried again, what is believed, what is lost."""
+
+import threading
+
+import pytest
+
+from tests.consumer.lease_play import (
+    BEYOND,
+    BUSY,
+    CUT_OFF,
+    FORBIDDEN_FOR_NOW,
+    GONE,
+    THROTTLED,
+    Answer,
+    Play,
+    ScriptedQueue,
+    message,
+)
+from veilmq.client.errors import ClientError, Unreachable
+from veilmq.consumer.lease_table import Asked, LeaseTable
+from veilmq.consumer.leases import Lease, LeaseLost, LeaseState
+from veilmq.consumer.nservicebus import NServiceBusPolicy
+from veilmq.consumer.policies import Fixed
+from veilmq.consumer.renewer import Renewer
+from veilmq.consumer.verdicts import Verdict
+from veilmq.testing import SteppedClock
+
+HELD, SUSPECT, LOST, ENDED = LeaseState.HELD, LeaseState.SUSPECT, LeaseState.LOST, LeaseState.ENDED
+
+
+class TestFaults:
+    """One lease of 30 s, renewed every 20 s, and a script."""
+
+    @pytest.mark.parametrize(
+        "error",
+        [BUSY, THROTTLED, FORBIDDEN_FOR_NOW, CUT_OFF, ClientError("AccessDenied", "Not now.", 403)],
+        ids=["503", "throttled-400", "throttled-403", "cut-off", "denied"],
+    )
+    @pytest.mark.parametrize("whole", [True, False], ids=["call", "entry"])
+    def test_one_failure_is_tried_again_at_once(self, error: ClientError | Unreachable, whole: bool) -> None:
+        """The next try comes within 0.15 s, and the lease was never in doubt."""
+        play = Play(Fixed(30, 20), jitter=0.5)
+        (lease,) = play.take(timeout_s=30)
+        entries = {"r": error} if isinstance(error, ClientError) else {}
+        play.queue.script = [Answer(error=error) if whole or not entries else Answer(entries=entries)]
+        play.until(45)
+        assert play.queue.asked == [(20, 30), (20.1, 30), (40.1, 30)]
+        assert play.news == []
+        assert lease.state is HELD
+
+    def test_failures_until_the_end_leave_the_lease_in_doubt(self) -> None:
+        """Pauses double up to 1.6 s; at the deadline it is SUSPECT, and not before; no 503 makes it LOST."""
+        play = Play(Fixed(30, 20), jitter=0.5)
+        play.take(timeout_s=30)
+        play.queue.script = [Answer(error=BUSY)] * 100
+        play.until(29.999)
+        assert play.news == []
+        tries = [at_s for at_s, _ in play.queue.asked]
+        assert tries[:7] == [20, 20.1, 20.3, 20.7, 21.5, 23.1, 24.7]
+        play.until(60)
+        assert play.news == [(30, "r", SUSPECT)]
+
+    def test_a_success_after_the_end_proves_nothing(self) -> None:
+        """The message is hidden again, which may save it, but whether somebody else has it is not known."""
+        play = Play(Fixed(30, 20), jitter=0.5)
+        (lease,) = play.take(timeout_s=30)
+        play.queue.script = [Answer(error=BUSY)] * 11
+        play.until(100)
+        assert play.news == [(30, "r", SUSPECT)]
+        assert lease.renewals > 0
+        assert lease.expires_at_s > 100
+        assert play.table.withdraw(lease).result(0) is False
+
+    def test_an_answer_that_comes_after_the_end_proves_nothing(self) -> None:
+        """It was sent in time; but a server that took it late may have said yes to a receipt that does nothing."""
+        play = Play(Fixed(30, 20))
+        (lease,) = play.take(timeout_s=30)
+        play.until(19)
+        play.jump(29.9)
+        assert lease.state is HELD
+        play = Play(Fixed(30, 20))
+        (lease,) = play.take(timeout_s=30)
+        play.queue.script = [Answer(takes_s=0.4)]
+        play.jump(29.8)
+        assert play.news == [(30.2, "r", SUSPECT)]
+
+    def test_an_answer_just_in_time_is_proof(self) -> None:
+        """And the new deadline counts from when it was sent."""
+        play = Play(Fixed(30, 20))
+        (lease,) = play.take(timeout_s=30)
+        play.queue.script = [Answer(takes_s=0.1)]
+        play.jump(29.8)
+        assert play.news == []
+        assert lease.expires_at_s == 59.8
+
+    def test_in_a_fifo_queue_doubt_is_loss(self) -> None:
+        """An expired receipt does nothing there."""
+        play = Play(Fixed(30, 20), fifo=True)
+        play.take(timeout_s=30)
+        play.queue.script = [Answer(error=BUSY)] * 100
+        play.until(60)
+        assert play.news == [(30, "r", LOST)]
+        assert play.queue.calls[-1].at_s < 30
+
+    def test_who_is_strict_takes_doubt_for_loss(self) -> None:
+        """Whatever the queue and the policy."""
+        play = Play(NServiceBusPolicy(), strict=True)
+        play.take(timeout_s=30)
+        play.queue.script = [Answer(error=BUSY)] * 100
+        play.until(60)
+        assert play.news == [(30, "r", LOST)]
+
+    def test_a_failed_entry_fails_alone(self) -> None:
+        """One is gone, one is throttled, the others are renewed: each by what was said about it."""
+        play = Play(Fixed(30, 20), jitter=0.5)
+        leases = play.take("a", "b", "c", timeout_s=30)
+        play.queue.script = [Answer(entries={"a": GONE, "b": THROTTLED})]
+        play.until(21)
+        assert [lease.state for lease in leases] == [LOST, HELD, HELD]
+        assert [[receipt for receipt, _ in call.entries] for call in play.queue.calls] == [["a", "b", "c"], ["b"]]
+        assert play.news == [(20, "a", LOST)]
+
+    def test_a_swallowed_call_costs_a_try_and_not_the_lease(self) -> None:
+        """The first call gets no answer; it is given up in time for others."""
+        play = Play(Fixed(30, 20), jitter=0.5)
+        (lease,) = play.take(timeout_s=30)
+        play.queue.script = [Answer(takes_s=1_000)]
+        play.until(26)
+        assert play.queue.asked == [(20, 30), (25.1, 30)]
+        assert lease.state is HELD
+
+    def test_connections_swallowed_for_half_and_for_twice_the_timeout(self) -> None:
+        """A third of the lease is there for it: what ends before the deadline is survived, what does not is noticed."""
+        for from_s, to_s, news in [(10, 25, []), (10, 70, [(30, "r", SUSPECT)])]:
+            play = Play(Fixed(30, 20), jitter=0.5)
+            play.take(timeout_s=30)
+            play.until(from_s)
+            play.queue.script = [Answer(takes_s=1_000)]
+            while play.clock.now_s() < to_s:
+                play.until(play.clock.now_s() + 0.1)
+                play.queue.script = [Answer(takes_s=1_000)] if play.clock.now_s() < to_s else []
+            play.until(100)
+            assert play.news == news
+
+    def test_a_stop_of_the_process_is_noticed_at_the_first_look(self) -> None:
+        """Stopped for 40 s and woken: the state is in doubt for whoever looks, before the renewer does."""
+        play = Play(Fixed(30, 20))
+        (lease,) = play.take(timeout_s=30)
+        play.clock.set(40)
+        assert lease.state_at(40) is SUSPECT
+        assert not play.table.may_release(lease)
+        play.jump(40)
+        assert play.news == [(40, "r", SUSPECT)]
+
+    def test_nothing_ends_the_renewers_thread(self) -> None:
+        """An error that nobody thought of is a failed try."""
+        play = Play(Fixed(30, 20), jitter=0.5)
+        (lease,) = play.take(timeout_s=30)
+        play.queue.script = [Answer(error=ZeroDivisionError())]  # type: ignore[arg-type]
+        play.until(21)
+        assert len(play.queue.calls) == 2
+        assert lease.state is HELD
+
+
+class TestEnd:
+    """The twelve hours of a message, counted from when its receive was sent."""
+
+    def test_the_last_renewals_ask_for_less_and_then_for_nothing(self) -> None:
+        """No request goes beyond; there is a warning; and the end is no loss."""
+        play = Play(Fixed(300, 200))
+        play.take(timeout_s=300)
+        play.until(50_000)
+        assert all(1 <= for_s <= 300 and at_s + for_s <= 43_200 for at_s, for_s in play.queue.asked)
+        assert play.queue.asked[-1:] == [(43_000, 198)]
+        assert play.news == [(43_198, "r", ENDED)]
+        ((at_s, _, left_s),) = play.warnings
+        assert 600 < left_s <= 900
+        assert at_s + left_s == 43_200
+
+    def test_the_time_of_the_long_poll_counts(self) -> None:
+        """The server counts from the request, for all that is known."""
+        play = Play(Fixed(300, 200))
+        play.table.take(play.subscription, [message("r")], requested_at_s=-20, answered_at_s=0, timeout_s=300)
+        play.until(50_000)
+        assert play.news == [(43_178, "r", ENDED)]
+
+    def test_a_timeout_of_twelve_hours_is_never_renewed(self) -> None:
+        """There is nothing to win; the request that NServiceBus would send is illegal, and would read as a loss."""
+        play = Play(NServiceBusPolicy(max_auto_message_visibility_renewal_duration=43_200))
+        play.take(timeout_s=43_200)
+        play.until(50_000)
+        assert play.queue.calls == []
+        assert play.news == [(43_200, "r", ENDED)]
+
+    def test_a_server_that_counts_earlier_ends_renewals_and_not_the_lease(self) -> None:
+        """Its refusal of the total is no loss: what was granted before still holds."""
+        play = Play(Fixed(300, 200))
+        (lease,) = play.take(timeout_s=300)
+        play.queue.script = [Answer(entries={"r": BEYOND})]
+        play.until(299)
+        assert lease.state is HELD
+        assert len(play.queue.calls) == 1
+        play.until(301)
+        assert play.news == [(300, "r", ENDED)]
+
+
+class TestRaces:
+    """Settling, releasing and fencing while a renewal is on its way."""
+
+    def test_a_delete_does_not_wait_for_a_renewal(self) -> None:
+        """It is settled at once, and the late error of the renewal means nothing."""
+        play = Play(Fixed(30, 20))
+        (lease,) = play.take(timeout_s=30)
+        (asked,) = sent(play, at_s=20)
+        play.table.settle(lease)
+        assert len(play.table) == 0
+        play.table.answered([asked], [Verdict.GONE])
+        play.until(1_000)
+        assert play.news == []
+        assert play.queue.calls == []
+
+    def test_a_release_waits_for_a_renewal(self) -> None:
+        """Sent before the renewal has arrived, it would be undone by it."""
+        play = Play(Fixed(30, 20))
+        (lease,) = play.take(timeout_s=30)
+        (asked,) = sent(play, at_s=20)
+        withdrawal = play.table.withdraw(lease)
+        assert not withdrawal.done()
+        play.table.answered([asked], [Verdict.RENEWED])
+        assert withdrawal.result(0) is True
+        play.until(1_000)
+        assert play.queue.calls == []
+
+    def test_a_release_after_a_loss_is_forbidden(self) -> None:
+        """The renewal that was waited for brought the bad news."""
+        play = Play(Fixed(30, 20))
+        (lease,) = play.take(timeout_s=30)
+        (asked,) = sent(play, at_s=20)
+        withdrawal = play.table.withdraw(lease)
+        play.table.answered([asked], [Verdict.GONE])
+        assert withdrawal.result(0) is False
+
+    def test_a_release_past_the_deadline_is_forbidden(self) -> None:
+        """Allowed when it was asked for, not any more when it is to be sent."""
+        play = Play(Fixed(30, 20))
+        (lease,) = play.take(timeout_s=30)
+        assert play.table.withdraw(lease).result(0) is True
+        assert play.table.may_release(lease)
+        play.clock.set(30)
+        assert not play.table.may_release(lease)
+
+    def test_a_withdrawn_lease_that_is_settled_tells_so(self) -> None:
+        """Nobody waits for ever, and settling twice is harmless."""
+        play = Play(Fixed(30, 20))
+        (lease,) = play.take(timeout_s=30)
+        sent(play, at_s=20)
+        withdrawal = play.table.withdraw(lease)
+        play.table.settle(lease)
+        play.table.settle(lease)
+        assert withdrawal.result(0) is False
+        assert play.table.withdraw(lease) is withdrawal
+
+    def test_a_fence_is_a_renewal_at_once(self) -> None:
+        """And passes when that succeeded."""
+        play = Play(Fixed(30, 20))
+        (lease,) = play.take(timeout_s=30)
+        play.until(5)
+        fence = play.table.confirm(lease)
+        assert not fence.done()
+        play.until(6)
+        assert fence.result(0) is HELD
+        assert play.queue.asked == [(5, 30)]
+        play.until(26)
+        assert play.queue.asked == [(5, 30), (25, 30)]
+
+    @pytest.mark.parametrize("answer", [Answer(entries={"r": GONE}), Answer(takes_s=0.6)], ids=["gone", "too-late"])
+    def test_a_fence_fails_without_proof(self, answer: Answer) -> None:
+        """The side effect behind it must not happen."""
+        play = Play(Fixed(30, 20))
+        (lease,) = play.take(timeout_s=30)
+        play.clock.set(29.5)
+        fence = play.table.confirm(lease)
+        play.queue.script = [answer]
+        play.renewer.run_due()
+        assert isinstance(fence.exception(0), LeaseLost)
+
+    def test_a_fence_on_a_lost_lease_fails_at_once(self) -> None:
+        """Without a call."""
+        play = Play(Fixed(30, 20))
+        (lease,) = play.take(timeout_s=30)
+        play.jump(40)
+        calls = len(play.queue.calls)
+        with pytest.raises(LeaseLost, match="suspect"):
+            play.table.confirm(lease).result(0)
+        assert len(play.queue.calls) == calls
+
+
+class TestBatches:
+    """What shares a call."""
+
+    def test_a_call_is_filled_with_what_is_due_next(self) -> None:
+        """Each with its own timeout; what was renewed lately stays out."""
+        play = Play(Fixed(30, 20))
+        play.take("early", timeout_s=30)
+        play.until(8)
+        play.take("a", "b", timeout_s=30)
+        play.until(15)
+        play.take("late", timeout_s=30)
+        play.until(21)
+        assert [[receipt for receipt, _ in call.entries] for call in play.queue.calls] == [["early", "a", "b"]]
+
+    def test_queues_do_not_share_calls(self) -> None:
+        """A call is for one queue, whatever is due together."""
+        play = Play(Fixed(30, 20))
+        play.take("a", timeout_s=30)
+        other = play.table.subscribe("invoices", Fixed(30, 20))
+        play.table.take(other, [message("b")], requested_at_s=0, answered_at_s=0, timeout_s=30)
+        play.until(20)
+        assert [call.entries for call in play.queue.calls] == [(("a", 30),), (("b", 30),)]
+
+    def test_the_heap_does_not_keep_what_is_settled(self) -> None:
+        """A hundred thousand messages that were settled at once leave next to nothing behind."""
+        play = Play(Fixed(30, 20))
+        for _ in range(1_000):
+            for lease in play.take(*map(str, range(10)), timeout_s=30):
+                play.table.settle(lease)
+            play.table.next_due_s()
+        assert len(play.table) == 0
+        assert len(play.table._heap._entries) < 100
+
+    def test_a_cap_ends_renewals(self) -> None:
+        """A handler may hold its message for so long and no longer."""
+        play = Play(Fixed(30, 20), cap_s=50)
+        play.take(timeout_s=30)
+        play.until(200)
+        assert play.queue.asked == [(20, 30), (40, 30)]
+        assert play.news == [(70, "r", SUSPECT)]
+
+
+class TestThread:
+    """The renewer's own thread, on a clock that stands still until it is moved."""
+
+    def test_it_renews_what_others_take_and_stops(self) -> None:
+        """A lease that is taken while it sleeps without a date wakes it."""
+        clock = SteppedClock()
+        queue, table = ScriptedQueue(clock), LeaseTable(clock)
+        renewer = Renewer(table, queue, calls_max=2)
+        subscription = table.subscribe("orders", Fixed(30, 20))
+        renewer.start()
+        clock.settle()
+        received = [message(str(number)) for number in range(12)]
+        table.take(subscription, received, requested_at_s=0, answered_at_s=0, timeout_s=30)
+        clock.advance(61)
+        renewer.stop()
+        assert sorted(round(call.at_s) for call in queue.calls) == [20, 20, 40, 40, 60, 60]
+        assert "veilmq-renewer" not in [thread.name for thread in threading.enumerate()]
+
+    def test_stopping_before_the_start_is_harmless(self) -> None:
+        """As it is for whoever cleans up after a failed start."""
+        clock = SteppedClock()
+        Renewer(LeaseTable(clock), ScriptedQueue(clock)).stop()
+
+
+def sent(play: Play, *, at_s: float) -> list[Asked]:
+    """Have everything that is due at ``at_s`` be on its way."""
+    play.clock.set(at_s)
+    return [asked for batch in play.table.due() for asked in play.table.prepare(batch)]
+
+
+def test_a_timeout_of_zero_is_refused() -> None:
+    """NServiceBus would renew it in a loop without a pause."""
+    play = Play(NServiceBusPolicy())
+    with pytest.raises(ValueError, match="visibility timeout of 0 s cannot be kept"):
+        play.take(timeout_s=0)
+
+
+def lease_of(play: Play) -> Lease:
+    """Return its only lease."""
+    (lease,) = play.table.open_leases()
+    return lease
+
+
+def test_leases_are_renewed_while_they_wait_for_their_turn() -> None:
+    """From the receive on, not from the begin of the handler as NServiceBus does: 45 s in a buffer lose nothing."""
+    play = Play(NServiceBusPolicy())
+    play.table.take(play.subscription, [message("r")], requested_at_s=0, answered_at_s=0, timeout_s=30)
+    play.until(45)
+    assert play.queue.asked == [(20, 40)]
+    assert lease_of(play).state is HELD
