@@ -193,8 +193,8 @@ class Dispatcher:
             except SqsError as error:
                 exchange.reply(protocol.refuse(error))
                 return None
-            except Unknown:
-                return self._permissions.wait(exchange, command, partial(self._ask, request, route, context, started_s))
+            except Unknown as unknown:
+                return self._permissions.wait(exchange, unknown, partial(self._ask, request, route, context, started_s))
             if type(command) in CHANGING:
                 done = self._permissions.forgetting(command, done)
         ask = self._asked.get(type(command))

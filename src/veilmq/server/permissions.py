@@ -10,7 +10,7 @@ queue, or lists, needs none.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ import msgspec
 
 from veilmq.core import commands
 from veilmq.core.commands import Command
+from veilmq.core.forwards import Forward
 from veilmq.core.ports import Done, Engine
 from veilmq.core.results import QueueView
 from veilmq.server.http_request import Pending, Request
@@ -62,7 +63,12 @@ Again = Callable[[], Pending | None]
 
 
 class Unknown(Exception):
-    """The policy that decides is not known yet: ``wait`` for it."""
+    """The policy of ``queue``, which decides, is not known yet: ``wait`` for it."""
+
+    def __init__(self, queue: str) -> None:
+        """``queue`` is its full name."""
+        super().__init__(queue)
+        self.queue = queue
 
 
 class _Kept(msgspec.Struct, eq=False):
@@ -131,20 +137,26 @@ class Permissions:
         queue = _queue_of(command)
         if queue is None:
             return
+        self._check(queue, exchange, None, caller)
+        if type(command) is Forward:
+            for other, action in _also(command):
+                self._check(other, exchange, action, caller)
+
+    def _check(self, queue: str, exchange: Exchange, action: str | None, caller: Caller) -> None:
+        """Do the same for one queue and an action of SQS, ``None`` for what the request itself asks for."""
         kept = self._kept.get(queue)
         if kept is None or kept.waiting is not None:
-            raise Unknown
+            raise Unknown(queue)
         if exchange.started_s >= kept.stale_at_s:
             kept.stale_at_s = exchange.started_s + FRESH_S
             self._engine.submit(commands.ShowQueue(queue=queue), partial(self._learn, queue, kept))
         address = exchange.request.source_ip() if kept.asks_address else None
-        if (caller.arn, exchange.action, address) not in kept.passed:
-            self._judge(queue, kept, exchange, caller)
+        if (caller.arn, action or exchange.action, address) not in kept.passed:
+            self._judge(queue, kept, exchange, action, caller)
 
-    def wait(self, exchange: Exchange, command: Command, again: Again) -> Pending:
-        """Call ``again`` once what decides about ``command`` is known; or answer with the engine's error."""
-        queue = _queue_of(command)
-        assert queue is not None, "only a queue's policy can be unknown"
+    def wait(self, exchange: Exchange, unknown: Unknown, again: Again) -> Pending:
+        """Call ``again`` once the policy that is ``unknown`` is known; or answer with the engine's error."""
+        queue = unknown.queue
         waiting = _Waiting(exchange, again)
         kept = self._kept.get(queue)
         if kept is not None and kept.waiting is not None:
@@ -166,9 +178,9 @@ class Permissions:
 
         return forget_first
 
-    def _judge(self, queue: str, kept: _Kept, exchange: Exchange, caller: Caller) -> None:
+    def _judge(self, queue: str, kept: _Kept, exchange: Exchange, action: str | None, caller: Caller) -> None:
         """Judge a request; remember one that passes if all of its kind do."""
-        policy, actions = kept.policy, actions_of(exchange.permission)
+        policy, actions = kept.policy, actions_of(action or exchange.permission)
         asked = Asked(
             caller=caller,
             owner=kept.owner,
@@ -185,7 +197,7 @@ class Permissions:
             if len(kept.passed) >= _PASSED_MAX:
                 kept.passed.clear()
             address = exchange.request.source_ip() if kept.asks_address else None
-            kept.passed.add((caller.arn, exchange.action, address))
+            kept.passed.add((caller.arn, action or exchange.action, address))
 
     def _learn(self, queue: str, kept: _Kept, result: Any) -> None:
         """Take the engine's answer about a queue, and let those go on that waited for it."""
@@ -231,6 +243,13 @@ def _queue_of(command: Command) -> str | None:
         return None
     name: str = command.source if kind in _OF_SOURCE else command.queue  # type: ignore[attr-defined]
     return name
+
+
+def _also(command: Forward) -> Iterator[tuple[str, str]]:
+    """Yield what a forward does beside receiving: on which queue, and by which action it would be done singly."""
+    yield command.queue, "DeleteMessage"
+    for target in dict.fromkeys(entry.target for entry in command.entries):
+        yield target, "SendMessage"
 
 
 def _owner(queue: str) -> str:

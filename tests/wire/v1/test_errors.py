@@ -8,6 +8,7 @@ from tests.wire.v1.asking import refusal
 from veilmq.core import errors
 from veilmq.core.claims import ListSources
 from veilmq.core.errors import VeilmqError
+from veilmq.core.results import ReceiptState
 from veilmq.wire.v1 import ROUTES, encode_error, encode_failure
 from veilmq.wire.v1.call import ApiCall
 from veilmq.wire.v1.errors import ANSWERS
@@ -32,6 +33,11 @@ TOLD: list[tuple[VeilmqError, int, dict[str, object]]] = [
         {"index": 3, "why": "GroupMissing", "bytes_max": None},
     ),
     (errors.DeadLetterQueueRefused("a/dlq", "It is missing."), 400, {"queue": "a/dlq"}),
+    (errors.GroupHeld(), 409, {}),
+    (errors.ReceiptEnded(ReceiptState.EXPIRED), 410, {"state": "expired"}),
+    (errors.ReceiptInvalid(), 400, {}),
+    (errors.DestinationRefused("a/q", "It is another."), 400, {"queue": "a/q"}),
+    (errors.MessageTooLong(1_024), 400, {"bytes_max": 1_024}),
     (errors.StoreFull(), 503, {}),
     (errors.OutcomeUnknown(), 503, {}),
     (errors.ShuttingDown(), 503, {}),

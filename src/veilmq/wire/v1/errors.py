@@ -48,6 +48,11 @@ ANSWERS: dict[type[VeilmqError], tuple[int, tuple[str, ...]]] = {
     core.ClaimAcknowledged: (410, ("number", "acknowledged")),
     core.ClaimLost: (410, ("number",)),
     core.ClaimReleased: (410, ("number",)),
+    core.GroupHeld: (409, ()),
+    core.ReceiptEnded: (410, ("state",)),
+    core.ReceiptInvalid: (400, ()),
+    core.DestinationRefused: (400, ("queue",)),
+    core.MessageTooLong: (400, ("bytes_max",)),
     core.StageRefused: (400, ("index", "why", "bytes_max")),
     core.CursorInvalid: (400, ()),
     core.DeadLetterQueueRefused: (400, ("queue",)),
@@ -68,14 +73,19 @@ def json_reply(status: int, value: Any, *, headers: bytes = b"", code: str = "OK
 
 
 def encode_failure(error: VeilmqError) -> Reply:
-    """Return the reply for an error of core; one that no row knows is a defect of ours, and says no more than that."""
+    """Return the reply for an error of core."""
+    status, told = failure(error)
+    return json_reply(status, told, code=told["code"])
+
+
+def failure(error: VeilmqError) -> tuple[int, dict[str, Any]]:
+    """Return status and members of an error of core; one that no row knows is a defect, and says no more than that."""
     known = ANSWERS.get(type(error))
     if known is None:
         error, known = core.InternalError(), ANSWERS[core.InternalError]
     status, fields = known
-    code = type(error).__name__
-    told = {"code": code, "message": str(error)} | {field: getattr(error, field) for field in fields}
-    return json_reply(status, told, code=code)
+    told = {"code": type(error).__name__, "message": str(error)}
+    return status, told | {field: getattr(error, field) for field in fields}
 
 
 def encode_error(error: SqsError) -> Reply:

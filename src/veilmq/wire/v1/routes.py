@@ -9,7 +9,7 @@ from typing import NamedTuple
 from veilmq.core import errors
 from veilmq.core.errors import VeilmqError
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.v1 import claims, publications
+from veilmq.wire.v1 import claims, forwards, publications
 from veilmq.wire.v1.call import ApiCall
 from veilmq.wire.v1.request import ApiRequest
 
@@ -83,6 +83,20 @@ _ROWS = (
     Route(_POST, b"publications", b"stage", publications.stage, "SendMessage", (errors.StageRefused,)),
     Route(_POST, b"publications", b"publish", publications.publish, "SendMessage", (errors.StageMissing,)),
     Route(_POST, b"publications", b"abandon", publications.abandon, "SendMessage"),
+    Route(  # needs DeleteMessage too, and SendMessage on the targets (server.permissions)
+        _POST,
+        b"queues",
+        b"forward",
+        forwards.forward,
+        "ReceiveMessage",
+        (
+            errors.ReceiptEnded,
+            errors.ReceiptInvalid,
+            errors.GroupHeld,
+            errors.DestinationRefused,
+            errors.MessageTooLong,
+        ),
+    ),
 )
 
 ROUTES: dict[bytes, Route] = {b"%b %b/%b" % (row.method, row.noun, row.verb): row for row in _ROWS}

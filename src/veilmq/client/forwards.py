@@ -1,0 +1,39 @@
+"""Forwards from a client's side: received messages move on to other queues, each once.
+
+``docs/forwarding.md`` has the whole story. A call whose answer was lost is made again; what it had moved is then
+``ReceiptEnded`` with the field ``state`` saying ``gone``.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from veilmq.client.api import QueueApi
+from veilmq.client.errors import ClientError
+from veilmq.wire.v1.forwards import ForwardedEntry
+
+
+class _Entries(msgspec.Struct, frozen=True):
+    entries: list[dict[str, Any]]
+
+
+class Forwards(QueueApi):
+    """The forwards of one intake queue."""
+
+    noun = "queues"
+
+    def forward(self, entries: Sequence[tuple[str, str]]) -> list[ForwardedEntry | ClientError]:
+        """Move the message of each receipt to its target, a queue's name; an item for each entry, in order.
+
+        Up to ten; without any it asks whether the server can. Raises ``ClientError`` and ``Unreachable``.
+        """
+        wanted = [{"receipt": receipt, "target": target} for receipt, target in entries]
+        reply = self.post("forward", {"entries": wanted}, _Entries)
+        return [_item(entry) for entry in reply.entries]
+
+
+def _item(entry: dict[str, Any]) -> ForwardedEntry | ClientError:
+    if "code" in entry:
+        return ClientError(entry["code"], entry["message"], entry["status"], fields=entry)
+    return msgspec.convert(entry, ForwardedEntry)

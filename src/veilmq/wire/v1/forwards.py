@@ -1,0 +1,67 @@
+"""The route that forwards received messages to other queues."""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from veilmq.core.errors import VeilmqError
+from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
+from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX, SQS_QUEUE_NAME_CHARACTERS_MAX
+from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.identifiers import sequence_text
+from veilmq.wire.sqs.names import id_text
+from veilmq.wire.sqs.reply import Reply
+from veilmq.wire.v1.call import ApiCall
+from veilmq.wire.v1.errors import failure, json_reply
+from veilmq.wire.v1.request import ApiRequest, from_json
+
+_NAME = rf"\A([0-9]{{12}}/)?[A-Za-z0-9_-]{{1,{SQS_QUEUE_NAME_CHARACTERS_MAX}}}(\.fifo)?\Z"
+
+Target = Annotated[str, Meta(pattern=_NAME)]
+
+
+class EntryFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One message; ``target`` is the name of a queue of the intake's account, or ``account/name``."""
+
+    receipt: str
+    target: Target
+
+
+class ForwardFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fields of ``forward``; without entries it tells that the server can."""
+
+    entries: Annotated[list[EntryFields], Meta(max_length=SQS_BATCH_ENTRIES_MAX)]
+
+
+class ForwardedEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one message that is in its target now; see ``core.forwards.Forwarded``."""
+
+    id: str
+    sequence_number: str | None = None
+    duplicate: bool = False
+
+
+def forward(request: ApiRequest, context: RequestContext) -> ApiCall:
+    """Move messages in flight to other queues, each by itself: ``{"entries": [...]}``, in order."""
+    entries = from_json(request.body, ForwardFields).entries
+    account = request.queue.partition("/")[0]
+    wanted = [ForwardEntry(receipt=each.receipt, target=_full(each.target, account)) for each in entries]
+    return ApiCall(Forward(queue=request.queue, entries=tuple(wanted)), _answer)
+
+
+def _full(name: str, account: str) -> str:
+    return name if "/" in name else f"{account}/{name}"
+
+
+def _answer(results: list[Forwarded | VeilmqError]) -> Reply:
+    return json_reply(200, {"entries": [_entry(each) for each in results]})
+
+
+def _entry(result: Forwarded | VeilmqError) -> Any:
+    if isinstance(result, VeilmqError):
+        status, told = failure(result)
+        return told | {"status": status}
+    return ForwardedEntry(
+        id=id_text(result.id), sequence_number=sequence_text(result.sequence), duplicate=result.duplicate
+    )
