@@ -345,7 +345,7 @@ def test_who_waits_for_a_policy_may_go_or_be_hurried() -> None:
     steps = [Step() for _ in range(4)]
     with pytest.raises(Unknown):
         permissions.check(steps[0], PURGE, caller(OWNER))
-    gone, hurried, patient, late = [permissions.wait(step, PURGE, step.again) for step in steps]
+    gone, hurried, patient, late = [permissions.wait(step, Unknown(PURGE.queue), step.again) for step in steps]
     gone.withdraw()
     hurried.hurry()
     assert [command for command, _ in engine.asked] == [commands.ShowQueue(queue=PURGE.queue)]
@@ -362,7 +362,7 @@ def test_a_policy_that_is_forgotten_while_it_is_asked_for_is_not_kept() -> None:
     engine = HeldEngine()
     permissions = Permissions(engine, region=REGION, secure=False, wall_s=lambda: 0.0)
     step, heard = Step(), Step()
-    permissions.wait(step, PURGE, step.again)
+    permissions.wait(step, Unknown(PURGE.queue), step.again)
     permissions.forgetting(commands.DeleteQueue(queue=PURGE.queue), heard.done)(None)
     engine.answer(VIEW)
     assert (step.happened, heard.happened) == (["again"], ["NoneType"])
@@ -375,7 +375,7 @@ def test_a_queue_that_is_gone_when_it_is_asked_for_again_is_forgotten() -> None:
     engine = HeldEngine()
     permissions = Permissions(engine, region=REGION, secure=False, wall_s=lambda: 0.0)
     step = Step()
-    permissions.wait(step, PURGE, step.again)
+    permissions.wait(step, Unknown(PURGE.queue), step.again)
     engine.answer(VIEW)
     step.started_s = FRESH_S
     permissions.check(step, PURGE, caller(OWNER))
@@ -391,7 +391,7 @@ def test_what_is_kept_of_queues_has_an_end(monkeypatch: pytest.MonkeyPatch) -> N
     for number in range(10):
         step = Step()
         queue = f"{OWNER}/jobs{number}"
-        permissions.wait(step, commands.PurgeQueue(queue=queue), step.again)
+        permissions.wait(step, Unknown(queue), step.again)
         engine.answer(QueueView(queue=queue, settings=QueueSettings(), created_at_ms=0, modified_at_ms=0))
         assert step.happened == ["again"]
     assert len(permissions._kept) <= 3
