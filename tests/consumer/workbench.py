@@ -1,7 +1,7 @@
 """A consumer at work against a real server whose clock the test moves; its polls wait for one second of that."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from veilmq.client import HttpQueueClient
@@ -52,12 +52,17 @@ class Workbench:
 
     async def settled(self, running: Running) -> None:
         """Return when nothing is in the consumer's hands, and every poll of it waits at the server."""
-        while not self._is_quiet(running):  # noqa: ASYNC110 - asking turns only as fast as the server does
-            await asyncio.sleep(0)
+        await until(lambda: self._is_quiet(running))
 
     def _is_quiet(self, running: Running) -> bool:
         polling = sum(runner.polling for runner in running.runners)
         return polling > 0 and self.server.parked == polling and not any(runner.held for runner in running.runners)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the event loop turn until ``condition`` holds."""
+    while not condition():  # noqa: ASYNC110 - what is waited for happens in threads and at the server
+        await asyncio.sleep(0)
 
 
 @contextmanager

@@ -34,6 +34,10 @@ from veilmq.core.limits import SECOND_MS, SQS_RECEIVE_COUNT
 
 OPEN_MAX = 1_000
 """Messages held at once, those included whose deletes are on their way; far below what a queue has in flight."""
+BEHIND_MAX = 10
+"""Messages that may wait behind another of their FIFO group, for each slot: a queue gives many of one at once,
+and they must not keep other groups from the slots.
+"""
 
 _POOLS: dict[str, Callable[[Handler], Pool]] = {"async": AsyncPool, "thread": ThreadPool, "process": ProcessPool}
 _THREADS_TO_SETTLE = 5
@@ -207,11 +211,12 @@ class Runner:
         options = self.handler.options
         batching = self.handler.batching
         slots = options.concurrency * (batching.size_max if batching else 1)
-        waiting = self.waiting
-        free = slots + self._prefetch.target(slots, lease_s=self._lease_s) - self._working - waiting
-        if waiting and free < SQS_RECEIVE_COUNT.maximum:
+        ready = self._schedule.ready + len(self._gathering)
+        free = slots + self._prefetch.target(slots, lease_s=self._lease_s) - self._working - ready
+        if ready and free < SQS_RECEIVE_COUNT.maximum:
             return 0  # a whole batch for one request is worth waiting for while there is something to do
-        return min(free, OPEN_MAX - len(self._held))
+        behind = self._schedule.behind
+        return min(free, slots * BEHIND_MAX - behind, OPEN_MAX - len(self._held))
 
     async def _receive(self, count: int) -> list[Lease]:
         loop = asyncio.get_running_loop()

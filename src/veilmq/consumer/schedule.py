@@ -17,11 +17,17 @@ class Schedule:
         self._ordered = ordered
         self._ready: deque[Delivery] = deque()
         self._groups: dict[str, deque[Delivery]] = {}
-        self._behind = 0
+        self.behind = 0
+        """How many wait behind another of their group."""
 
     def __len__(self) -> int:
         """Return how many messages wait, ready or behind another of their group."""
-        return len(self._ready) + self._behind
+        return len(self._ready) + self.behind
+
+    @property
+    def ready(self) -> int:
+        """Return how many messages could begin now."""
+        return len(self._ready)
 
     def add(self, delivery: Delivery) -> None:
         """Put ``delivery`` at the end of its group, or of all."""
@@ -30,7 +36,7 @@ class Schedule:
             self._ready.append(delivery)
         elif group in self._groups:
             self._groups[group].append(delivery)
-            self._behind += 1
+            self.behind += 1
         else:
             self._groups[group] = deque()
             self._ready.append(delivery)
@@ -43,7 +49,7 @@ class Schedule:
         """Let the next of the group begin: ``delivery`` is settled for good."""
         waiting = self._waiting(delivery)
         if waiting:
-            self._behind -= 1
+            self.behind -= 1
             self._ready.append(waiting.popleft())
         elif waiting is not None:
             del self._groups[delivery.message.group or ""]
@@ -54,7 +60,7 @@ class Schedule:
         if waiting is None:
             return []
         del self._groups[delivery.message.group or ""]
-        self._behind -= len(waiting)
+        self.behind -= len(waiting)
         return list(waiting)
 
     def remove(self, delivery: Delivery) -> list[Delivery]:
@@ -68,7 +74,7 @@ class Schedule:
         behind = []
         while (last := waiting.pop()) is not delivery:
             behind.append(last)
-        self._behind -= len(behind) + 1
+        self.behind -= len(behind) + 1
         return behind[::-1]
 
     def drain(self) -> list[Delivery]:
@@ -78,7 +84,7 @@ class Schedule:
         for waiting in self._groups.values():
             drained += waiting
             waiting.clear()
-        self._behind = 0
+        self.behind = 0
         return drained
 
     def _waiting(self, delivery: Delivery) -> "deque[Delivery] | None":

@@ -1,0 +1,280 @@
+"""How a consumer stops: nothing unstarted is kept, nothing started is cut off without need, nothing done is undone."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.consumer import acting
+from tests.consumer.workbench import WAIT, WAIT_MS, Workbench, until, workbench
+from veilmq.client import ClientError, HttpQueueClient
+from veilmq.consumer import Consumer, Context, LeaseState, Running
+from veilmq.consumer.running import ABANDONED, DONE
+
+
+@pytest.fixture
+def bench() -> Iterator[Workbench]:
+    """Give a server."""
+    with workbench() as made:
+        yield made
+
+
+def received(client: HttpQueueClient, queue: str) -> list[tuple[str, int]]:
+    """Return body and receive count of what is visible in ``queue``."""
+    return sorted((message.body, message.receive_count) for message in client.receive(queue, count=10, wait_s=0))
+
+
+def test_what_the_last_poll_brings_is_given_back(bench: Workbench) -> None:
+    """The poll was on its way when the stop came; its message is visible again at once, not after its timeout."""
+    app = bench.consumer("late")
+    app.declare(acting.act_async, wait=WAIT)
+
+    async def scenario() -> None:
+        async with bench.working(app) as running:
+            await bench.settled(running)
+            stopping = asyncio.create_task(running.stop())
+            await asyncio.sleep(0)
+            bench.client.send("late", "for somebody else")
+            await stopping
+            assert running.runners[0].counts.events["started"] == 0
+
+    asyncio.run(scenario())
+    assert received(bench.client, "late") == [("for somebody else", 2)]
+
+
+def test_what_waits_for_a_slot_is_given_back_and_what_runs_goes_on(bench: Workbench) -> None:
+    """The handler ends within the grace, and its delete is confirmed before the consumer is gone."""
+    app = bench.consumer("busy")
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.handler(concurrency=1, prefetch=5, wait=WAIT)
+    async def work(body: str) -> None:
+        begun.set()
+        await go_on.wait()
+
+    async def scenario() -> None:
+        async with bench.working(app) as running:
+            bench.client.send("busy", "first")
+            await begun.wait()
+            stopping = asyncio.create_task(bench.stop(running))
+            await asyncio.sleep(0)
+            bench.client.send("busy", "second")
+            go_on.set()
+            await stopping
+            assert running.exit_code == DONE
+
+    asyncio.run(scenario())
+    assert [body for body, _ in received(bench.client, "busy")] == ["second"]
+
+
+def test_after_the_grace_a_handler_is_cancelled_and_its_message_released(bench: Workbench) -> None:
+    """Visible again at once."""
+    app = bench.consumer("slow", grace="10ms")
+    causes = []
+
+    @app.handler(wait=WAIT)
+    async def work(body: str, ctx: Context) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            causes.append(ctx.cancelled.is_set())
+
+    async def scenario() -> None:
+        bench.client.send("slow", "x")
+        async with bench.working(app) as running:
+            await until(lambda: running.runners[0].working)
+        assert running.exit_code == DONE
+
+    asyncio.run(scenario())
+    assert causes == [True]
+    assert received(bench.client, "slow") == [("x", 2)]
+
+
+def test_whoever_is_in_a_hurry_does_not_wait_for_the_grace(bench: Workbench) -> None:
+    """The second request to stop cancels the handlers at once."""
+    app = bench.consumer("hurried", grace="1h")
+
+    @app.handler(wait=WAIT)
+    async def work(body: str) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        bench.client.send("hurried", "x")
+        async with bench.working(app) as running:
+            await until(lambda: running.runners[0].working)
+            running.request_stop()
+            running.request_stop()
+            await running.wait()
+
+    asyncio.run(scenario())
+    assert received(bench.client, "hurried") == [("x", 2)]
+
+
+def test_a_thread_that_looks_at_its_context_stops(bench: Workbench) -> None:
+    """``check`` raises, and the message is released."""
+    app = bench.consumer("looking", grace="10ms")
+    app.declare(acting.stop_when_told, wait=WAIT, concurrency=1)
+
+    async def scenario() -> Running:
+        bench.client.send("looking", "x")
+        async with bench.working(app) as running:
+            await until(lambda: running.runners[0].working)
+        return running
+
+    assert asyncio.run(scenario()).exit_code == DONE
+    assert received(bench.client, "looking") == [("x", 2)]
+
+
+def test_a_thread_that_does_not_stop_is_abandoned(bench: Workbench) -> None:
+    """Its message is released, the exit code says so, and its end changes nothing any more."""
+    app = bench.consumer("deaf", grace="10ms")
+    go_on = threading.Event()
+
+    @app.handler(wait=WAIT, concurrency=1)
+    def work(body: str) -> None:
+        go_on.wait()
+
+    async def scenario() -> Running:
+        bench.client.send("deaf", "x")
+        async with bench.working(app) as running:
+            await until(lambda: running.runners[0].working)
+        go_on.set()
+        return running
+
+    assert asyncio.run(scenario()).exit_code == ABANDONED
+    assert received(bench.client, "deaf") == [("x", 2)]
+
+
+def test_leases_are_kept_while_handlers_use_their_grace(bench: Workbench) -> None:
+    """The renewer ends last: a renewal during the grace still proves the lease."""
+    app = bench.consumer("kept")
+    proofs: list[LeaseState] = []
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.handler(wait=WAIT)
+    async def work(body: str, ctx: Context) -> None:
+        begun.set()
+        await go_on.wait()
+        async with ctx.fence():
+            proofs.append(ctx.lease.state)
+
+    async def scenario() -> None:
+        bench.client.send("kept", "x")
+        async with bench.working(app) as running:
+            await begun.wait()
+            stopping = asyncio.create_task(bench.stop(running))
+            await asyncio.sleep(0)
+            go_on.set()
+            await stopping
+
+    asyncio.run(scenario())
+    assert proofs == [LeaseState.HELD]
+    assert bench.counts("kept") == (0, 0)
+
+
+def test_deletes_that_wait_for_others_are_sent_at_the_end(bench: Workbench) -> None:
+    """Fewer than a batch, and still gone."""
+    app = bench.consumer("few")
+    app.declare(acting.act_async, wait=WAIT)
+    for number in range(3):
+        bench.client.send("few", str(number))
+
+    async def scenario() -> None:
+        async with bench.working(app) as running:
+            await until(lambda: running.runners[0].counts.events["started"] == 3)
+
+    asyncio.run(scenario())
+    assert bench.counts("few") == (0, 0)
+
+
+def test_drained_is_when_nothing_is_visible_and_nothing_in_our_hands(bench: Workbench) -> None:
+    """It returns after all have been handled; while somebody works it does not."""
+    app = bench.consumer("drained")
+    go_on = asyncio.Event()
+
+    @app.handler(wait=WAIT)
+    async def work(body: str) -> None:
+        await go_on.wait()
+
+    async def scenario() -> None:
+        for number in range(25):
+            bench.client.send("drained", str(number))
+        async with bench.working(app) as running:
+            with pytest.raises(TimeoutError):
+                await running.drained("100ms")
+            go_on.set()
+            await running.drained("20s")
+            assert bench.counts("drained") == (0, 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_queue_that_is_not_there_is_said_loudly(bench: Workbench) -> None:
+    """The consumer stops by itself and raises what the server said."""
+    app = Consumer("nowhere", endpoint=bench.server.endpoint)
+    app.declare(acting.act_async, wait=WAIT)
+
+    async def scenario() -> None:
+        async with app.running() as running:
+            await running.wait()
+
+    with pytest.raises(ClientError, match="does not exist"):
+        asyncio.run(scenario())
+
+
+def test_a_queue_that_hides_nothing_is_refused(bench: Workbench) -> None:
+    """A timeout of zero can be kept by no renewal."""
+    app = bench.consumer("naked", visibility_timeout_s=0)
+    app.declare(acting.act_async, wait=WAIT)
+
+    async def scenario() -> None:
+        async with app.running() as running:
+            await running.wait()
+
+    with pytest.raises(ValueError, match="0 s cannot be kept"):
+        asyncio.run(scenario())
+
+
+def test_a_handler_that_needs_too_long_is_cancelled_and_tried_again(bench: Workbench) -> None:
+    """Its time is over: backoff, not a second run beside the first."""
+    app = bench.consumer("timely")
+    app.declare(acting.stop_when_told, wait=WAIT, timeout="20ms", concurrency=1)
+    bench.client.send("timely", "x")
+
+    async def scenario() -> None:
+        async with bench.working(app) as running:
+            await bench.settled(running)
+            assert running.runners[0].counts.events["retried"] == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_handler_without_progress_is_cancelled(bench: Workbench) -> None:
+    """``stall`` counts from the last report."""
+    app = bench.consumer("stalled")
+    app.declare(acting.stop_when_told, wait=WAIT, stall="20ms", concurrency=1)
+    bench.client.send("stalled", "x")
+
+    async def scenario() -> None:
+        async with bench.working(app) as running:
+            await bench.settled(running)
+            assert running.runners[0].counts.events["retried"] == 1
+
+    asyncio.run(scenario())
+
+
+def test_polls_wait_as_long_as_they_were_told(bench: Workbench) -> None:
+    """One poll while the queue is quiet, answered when its wait is over and asked again."""
+    app = bench.consumer("quiet")
+    app.declare(acting.act_async, wait=WAIT)
+
+    async def scenario() -> None:
+        async with bench.working(app) as running:
+            await bench.settled(running)
+            assert running.runners[0].polling == 1
+            bench.server.advance(WAIT_MS)
+            await bench.settled(running)
+            assert running.runners[0].polling == 1
+
+    asyncio.run(scenario())
