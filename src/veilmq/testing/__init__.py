@@ -1,7 +1,32 @@
-"""The test kit: a real server for tests, and clocks that they move: the server's, and that of a consumer's leases."""
+"""The test kit: a real server for tests, its queues from inside, faults on demand, and clocks that tests move.
 
-from veilmq.testing.running_server import RunningServer
+``pytest_veilmq`` has it as fixtures. A server needs the extra ``server``; the clocks are the server's and that of a
+consumer's leases.
+"""
+
+try:
+    from veilmq.testing import faults
+    from veilmq.testing.running_queue import RunningQueue
+    from veilmq.testing.running_server import RunningServer
+    from veilmq.testing.script import ANY
+except ModuleNotFoundError as error:
+    if error.name is None or error.name.partition(".")[0] == "veilmq":
+        raise  # a defect of ours, which no extra repairs
+    raise ModuleNotFoundError(
+        f"veilmq.testing runs a server, for which the module {error.name} is missing: pip install 'veilmq[server]'",
+        name=error.name,
+    ) from error
+from veilmq.core.looks import MessageState, SeenMessage
 from veilmq.testing.stepped_clock import SteppedClock
 from veilmq.testing.virtual_clock import VirtualClock
 
-__all__ = ["RunningServer", "SteppedClock", "VirtualClock"]
+__all__ = [
+    "ANY",
+    "MessageState",
+    "RunningQueue",
+    "RunningServer",
+    "SeenMessage",
+    "SteppedClock",
+    "VirtualClock",
+    "faults",
+]

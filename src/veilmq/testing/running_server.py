@@ -2,6 +2,8 @@
 
 With the virtual clock (the default) nothing becomes due until ``advance``, which goes from one instant to the next at
 which something is due and lets the server finish what that set off, so that a test sees the state of that moment.
+
+Tests call it from their own threads, or from coroutines of their own event loops: no call waits for a client.
 """
 
 import asyncio
@@ -10,21 +12,34 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from pathlib import Path
+from time import monotonic, sleep
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
-from veilmq.core.commands import ListQueues
+from veilmq.client import translation
+from veilmq.core.commands import Command, ListQueues
+from veilmq.core.errors import VeilmqError
+from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock
+from veilmq.core.settings import SettingValue
 from veilmq.engines.clock import wall_s
 from veilmq.engines.execute import execute
 from veilmq.server.app import Bound, serve
 from veilmq.server.event_loop import loop_factory
 from veilmq.server.settings import ServerSettings
+from veilmq.testing.running_queue import RunningQueue
+from veilmq.testing.script import Script
 from veilmq.testing.virtual_clock import VirtualClock
+from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.queues import create_queue
+from veilmq.wire.sqs.requests import CreateQueueRequest
+from veilmq.wire.sqs.responses import QueueUrlResult
 
 T = TypeVar("T")
 
 _PATIENCE_S = 30.0
+_LOOK_S = 0.001
+_FIFO = ".fifo"
 
 
 class RunningServer:
@@ -32,7 +47,7 @@ class RunningServer:
 
     ``data`` is a folder that outlives the server, ``None`` keeps everything in memory. ``clock`` is a ``VirtualClock``
     unless another one is given; ``wall_s``, with which the dates of signatures are compared, is the machine's all the
-    same. ``settings`` are fields of ``ServerSettings``.
+    same. ``settings`` are fields of ``ServerSettings``. What is written into ``faults`` happens to requests.
     """
 
     def __init__(
@@ -45,6 +60,7 @@ class RunningServer:
     ) -> None:
         """Start nothing yet."""
         self.clock: Clock = clock or VirtualClock()
+        self.faults = Script(self.clock)
         self._wall_s = wall_s
         self._settings = ServerSettings(**{"port": 0, "admin_port": 0, "data": data, **settings})
         self._thread = threading.Thread(target=self._run, name="veilmq-server", daemon=True)
@@ -93,14 +109,14 @@ class RunningServer:
         """Have credentials and certificate read again, as SIGHUP does; returns when they are."""
         self._call(self._reload())
 
-    def advance(self, ms: int) -> None:
+    def advance(self, ms: int = 0, *, seconds: float = 0) -> None:
         """Move the virtual clock; returns when everything that became due has been answered.
 
-        Raises ``TypeError`` when the server runs on another clock.
+        Raises ``TypeError`` when the server runs on another clock, ``ValueError`` for a move backwards.
         """
         if not isinstance(self.clock, VirtualClock):
             raise TypeError("only a virtual clock can be moved")
-        self._call(self._advance(self.clock, self.clock.now_ms() + ms))
+        self._call(self._advance(self.clock, self.clock.now_ms() + ms + round(seconds * SECOND_MS)))
 
     def settle(self) -> None:
         """Wait until everything that the server has received so far is answered or parked."""
@@ -110,6 +126,41 @@ class RunningServer:
     def parked(self) -> int:
         """Return how many receives wait for a message."""
         return self._call(self._parked())
+
+    def wait_until(self, condition: Callable[[], object], *, patience_s: float = _PATIENCE_S) -> None:
+        """Return when ``condition()`` is true; raises ``TimeoutError`` when it is not after so many real seconds.
+
+        For what threads, tasks and processes beside the test do. A coroutine whose own event loop has to go on
+        meanwhile awaits ``asyncio.to_thread(server.wait_until, condition)``.
+        """
+        give_up_at_s = monotonic() + patience_s
+        while not condition():
+            if monotonic() > give_up_at_s:
+                raise TimeoutError(f"not so within {patience_s:g} seconds: {condition}")
+            sleep(_LOOK_S)
+
+    def wait_parked(self, count: int = 1) -> None:
+        """Return when at least ``count`` receives wait for a message; raises ``TimeoutError``, as ``wait_until`` does.
+
+        For long polls that begin beside the test: ``advance`` answers what waits, not what is yet to come.
+        """
+        self.wait_until(lambda: self.parked >= count)
+
+    def queue(self, name: str, **settings: SettingValue) -> RunningQueue:
+        """Return the queue called ``name``, made if there is none; a name that ends with ``.fifo`` makes a FIFO queue.
+
+        ``settings`` are fields of ``QueueSettings``; a ``dead_letter_queue`` is given by its name. Without settings an
+        existing queue is taken as it is. Raises ``ValueError`` for an unknown setting, ``SqsError`` for a bad value.
+        """
+        context = RequestContext(base_url=self.endpoint, account=self._settings.account, region=self._settings.region)
+        if name.endswith(_FIFO):
+            settings["fifo"] = True
+        if "dead_letter_queue" in settings:
+            settings["dead_letter_queue"] = f"{context.account}/{settings['dead_letter_queue']}"
+        attributes = translation.write_settings(settings, context)
+        plan = create_queue(CreateQueueRequest(queue_name=name, attributes=attributes or None), context)
+        found = cast(QueueUrlResult, plan.respond(self._call(self._outcome(plan.command))))
+        return RunningQueue(name=name, url=found.queue_url, account=context.account, do=self._do)
 
     async def _reload(self) -> None:
         self.bound.reload()
@@ -133,18 +184,36 @@ class RunningServer:
         while self.bound.polls.asking:
             await execute(self.bound.engine, barrier)
 
+    async def _outcome(self, command: Command) -> object:
+        try:
+            return await execute(self.bound.engine, command)
+        except VeilmqError as error:
+            return error
+
+    def _do(self, command: Command) -> object:
+        return self._call(execute(self.bound.engine, command))
+
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE_S)
 
     def _run(self) -> None:
         try:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
-                runner.run(serve(self._settings, clock=self.clock, wall_s=self._wall_s, ready=self._serving))
+                runner.run(self._serve())
         except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits
             failed = self._ended if self._ready.done() else self._ready
             failed.set_exception(error)
         else:
             self._ended.set_result(None)
+
+    async def _serve(self) -> None:
+        await serve(
+            self._settings,
+            clock=self.clock,
+            wall_s=self._wall_s,
+            ready=self._serving,
+            around=self.faults.around,
+        )
 
     def _serving(self, bound: Bound) -> None:
         self._ready.set_result((bound, asyncio.get_running_loop()))

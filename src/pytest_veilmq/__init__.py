@@ -1,0 +1,86 @@
+"""The fixtures of veilmq for test suites, which pytest finds by its entry point ``veilmq``; see ``docs/testing.md``.
+
+Nothing of veilmq is imported before a test asks for a fixture: runs that use none of them pay nothing, and the plain
+install, which has no server, does them no harm.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:  # a third of a second that test runs without a server need not wait
+    from veilmq.testing import RunningServer
+
+REGION = "us-east-1"
+KEY = "testing"
+"""Region, key and secret of clients; a server without a credentials file takes any key."""
+
+
+@pytest.fixture
+def veilmq_settings() -> dict[str, Any]:
+    """Override this to run the test's server otherwise: keyword arguments of ``veilmq.testing.RunningServer``."""
+    return {}
+
+
+@pytest.fixture
+def veilmq_server(veilmq_settings: dict[str, Any]) -> "Iterator[RunningServer]":
+    """Run a server of the test's own: empty, in memory, on a free port, its clock standing still until it is moved."""
+    with _server_class()(**veilmq_settings) as server:
+        yield server
+
+
+@pytest.fixture
+def veilmq_url(veilmq_server: "RunningServer") -> str:
+    """Return the endpoint URL of the test's server."""
+    return veilmq_server.endpoint
+
+
+@pytest.fixture
+def veilmq_environment(veilmq_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Point AWS SDKs, the AWS CLI and veilmq's own commands to the test's server, by their environment variables.
+
+    Of a program under test that makes its own clients nothing has to be changed. Other services of AWS stay where they
+    are, but get keys that are good for nothing.
+    """
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", veilmq_url)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
+    monkeypatch.setenv("VEILMQ_ENDPOINT", veilmq_url)
+
+
+@pytest.fixture
+def veilmq_boto3(veilmq_url: str) -> Iterator[Any]:
+    """Give a boto3 client for SQS of the test's server, which tries nothing twice; boto3 is the suite's own."""
+    boto3 = _boto3()
+    from botocore.config import Config  # noqa: PLC0415
+
+    client = boto3.client(
+        "sqs",
+        endpoint_url=veilmq_url,
+        region_name=REGION,
+        aws_access_key_id=KEY,
+        aws_secret_access_key=KEY,
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+    yield client
+    client.close()
+
+
+def _server_class() -> "type[RunningServer]":
+    try:
+        from veilmq.testing import RunningServer  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        pytest.fail(str(error), pytrace=False)
+    return RunningServer
+
+
+def _boto3() -> Any:
+    try:
+        import boto3  # noqa: PLC0415
+    except ModuleNotFoundError:
+        pytest.fail("the fixture veilmq_boto3 needs boto3 in the suite's environment: pip install boto3", pytrace=False)
+    return boto3
