@@ -127,9 +127,13 @@ class EvictMessage(Command, frozen=True, kw_only=True):
 
 
 class ListSources(Command, frozen=True, kw_only=True):
-    """Tell the sources of ``queue``, those with open claims first. Answers a list of ``SourceView``."""
+    """Tell up to ``count`` sources of ``queue``, those with open claims first, then those that were heard of last.
+
+    Answers a list of ``SourceView``. Each snapshot that Spark reads is a source for two weeks, so there may be many.
+    """
 
     queue: str
+    count: int = limits.SOURCES_LISTED_MAX
 
 
 class CloseSource(Command, frozen=True, kw_only=True):

@@ -49,6 +49,7 @@ CLAIM_SHARDS_MAX = 1_024
 CLAIM_PAGE_BYTES = 4 * 1_048_576
 CLAIM_SLICE_ROWS = 2_000  # rows of claims that one command deletes; fewer are given back, or taken singly
 SOURCE_SILENCE_S = 1_209_600  # after that a source without open claims is forgotten
+SOURCES_LISTED_MAX = 1_000
 CLAIM_READ_BYTES = 4 * 1_048_576  # an answer with messages of a claim ends with the page that brings it there
 STAGE_MESSAGES_MAX = 5_000  # of one call
 STAGE_BYTES_MAX = 4 * 1_048_576  # of the messages of one call
