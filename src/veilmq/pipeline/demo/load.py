@@ -67,7 +67,8 @@ def run(stage: Stage, load: Load, *, report: Callable[[int], None]) -> float:
     while finished < len(load.work):
         time.sleep(_LOOK_S)
         sent = producer.sent
-        finished = sent - sum(_left(stage.client, queue) for queue in queues)
+        left = sum(_left(stage.client, queue) for queue in queues)  # what is on its way may be in two
+        finished = max(finished, sent - left)
         report(finished)
         if finished >= KILL_AT * len(load.work) and len(workers) == WORKERS:
             workers.pop().kill()
