@@ -28,6 +28,7 @@ from veilmq.core.errors import (
     VeilmqError,
 )
 from veilmq.core.results import ReceiptState
+from veilmq.engines.embedded.batch import Batch
 from veilmq.engines.embedded.doctor import examine
 from veilmq.engines.embedded.folder import DATABASE_NAME
 
@@ -759,6 +760,27 @@ def test_no_command_handles_more_rows_than_a_slice(sliced: Host, kind: str, end:
     assert sliced.counts() == ((0, 0, 0) if end == "acknowledge" else (300, 0, 0))
     assert max(rows) <= 3 * SLICES.claim_slice_rows + 10  # a message may have a message, a lease and a turn
     assert rows[-1] == 0
+
+
+def test_a_batch_has_few_slices(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many readers who claim at once."""
+    host.create()
+    host.send(*(str(number) for number in range(3_000)))
+    host.receive(3_000, timeout_s=0)
+    claiming = []
+    for source in "abcdef":
+        open_source(host, source)
+        claiming.append(claims.Claim(queue=QUEUE, source=source, epoch=1, number=1, messages_max=10_000))
+    batches = []
+    deliver = Batch.deliver
+
+    def count(batch: Batch) -> None:
+        batches.append(len(batch._entries))
+        deliver(batch)
+
+    monkeypatch.setattr(Batch, "deliver", count)
+    assert all(bound.more for bound in host.do_together(*claiming))
+    assert batches == [3, 3]
 
 
 @pytest.mark.parametrize("received", [False, True])

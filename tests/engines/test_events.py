@@ -23,6 +23,7 @@ from tests.tidy.tree import ROOT
 from veilmq.core import claims, commands
 from veilmq.core.commands import NewMessage
 from veilmq.core.events import CountEvents, EventCounts, ForgetEvents, PlanExport, ReadEvents
+from veilmq.core.properties import Attribute, Properties, encode
 from veilmq.engines.embedded.folder import DATABASE_NAME
 from veilmq.engines.embedded.janitor import Sweep
 
@@ -304,6 +305,20 @@ def test_it_says_the_same_when_nothing_is_remembered(kept: Host) -> None:
     kept.delete(receipt)
     (event,) = events_of(kept)
     assert (event.key, event.size_bucket, event.extensions, event.batch_size) == ("x", 4, 1, 1)
+
+
+def test_large_properties_are_not_remembered(host: Host) -> None:
+    """What is remembered of very many messages must not take more memory than their number says."""
+    attributes = {"Type": Attribute("String", "thumbnail"), "more": Attribute("String", "x" * 5_000)}
+    properties = encode(Properties(attributes=attributes))
+    new = NewMessage(body="a", properties=properties, size_bytes=5_000)
+    host.do(commands.Send(queue=QUEUE, messages=(new,)))
+    receipt = host.receive_one().receipt
+    log = host.engine._machine.events
+    host.delete(receipt)
+    (event,) = events_of(host)
+    assert (event.key, event.outcome.value) == ("thumbnail", "deleted")
+    assert (log._facts, log._keys) == ({}, {})
 
 
 def test_another_routing_attribute() -> None:

@@ -7,9 +7,11 @@ than so many. Shards are filled as the messages come, so that a message's shard 
 
 from typing import NamedTuple
 
+from veilmq.core.limits import BATCH_ROW_BYTES
 from veilmq.engines.embedded.claim_store import GROUPED, BoundClaim, ClaimStore, Range
 from veilmq.engines.embedded.claimable import ClaimableLane, Stretch
 from veilmq.engines.embedded.dead_letters import DeadLetters, Redrive
+from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.lane import FIFO, PLAIN, Taken
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.queue import Queue
@@ -32,9 +34,12 @@ class Wish(NamedTuple):
 class Binding:
     """Binds slices."""
 
-    def __init__(self, *, store: ClaimStore, dead_letters: DeadLetters, options: EngineOptions) -> None:
+    def __init__(
+        self, *, store: ClaimStore, journal: Journal, dead_letters: DeadLetters, options: EngineOptions
+    ) -> None:
         """All are the state machine's own."""
         self._store = store
+        self._journal = journal
         self._dead_letters = dead_letters
         self._effort_max = options.claim_slice_rows
 
@@ -59,6 +64,7 @@ class Binding:
             redrive.tell()
         if claim.messages:
             self._store.put_claim(claim)
+        self._journal.batch_bytes += (self._effort_max - part.effort_left) * BATCH_ROW_BYTES
         return part.wanted > 0 and part.effort_left <= 0
 
     def _add(self, claim: BoundClaim, lane: ClaimableLane, stretch: Stretch, wish: Wish, *, leased: bool) -> None:

@@ -57,7 +57,7 @@ class Claims:
         """Go on with what ``journal`` has."""
         self._catalog = catalog
         self._store = ClaimStore(journal=journal)
-        self._binding = Binding(store=self._store, dead_letters=dead_letters, options=options)
+        self._binding = Binding(store=self._store, journal=journal, dead_letters=dead_letters, options=options)
         self._endings = Endings(store=self._store, journal=journal, options=options)
         self._reads = ClaimReads(journal=journal)
         self._dead_letters = dead_letters
@@ -277,7 +277,8 @@ class Claims:
         for source in sources:
             self._expire(source, queue, now_ms)
         sources.sort(key=lambda source: (not source.holds, source.name))
-        return [self._view(source, queue, now_ms) for source in sources]
+        ready = queue.counts(now_ms).visible
+        return [seen(source, ready=ready, now_ms=now_ms) for source in sources]
 
     def release(self, command: claims.ReleaseClaim, now_ms: int) -> SourceView:
         """Give the messages of a claim back."""

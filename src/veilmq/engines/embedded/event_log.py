@@ -38,6 +38,7 @@ EXPIRED_KEPT_S = 86_400
 EXPIRED_KEPT_MAX = 1_000_000
 _FACTS_MAX = 65_536
 _KEYS_MAX = 4_096
+_REMEMBERED_BYTES_MAX = 1_000  # of the properties of a message: larger ones are read, and looked into, each time
 
 _DELETED, _LATE_DELETED = Outcome.DELETED.value, Outcome.LATE_DELETED.value
 _EXPIRED, _NACKED, _DEAD_LETTERED = Outcome.EXPIRED.value, Outcome.NACKED.value, Outcome.DEAD_LETTERED.value
@@ -112,7 +113,9 @@ class EventLog:
     # Messages.
 
     def remember(self, row: MessageRow) -> None:
-        """Keep what an event will say of a message, for a while."""
+        """Keep what an event will say of a message, for a while, unless that is much."""
+        if len(row.properties) > _REMEMBERED_BYTES_MAX:
+            return
         if len(self._facts) >= _FACTS_MAX:
             del self._facts[next(iter(self._facts))]
         self._facts[row.position] = facts_of(row)
@@ -124,6 +127,8 @@ class EventLog:
 
     def key(self, properties: bytes) -> str:
         """Return the routing key of a message with these properties."""
+        if len(properties) > _REMEMBERED_BYTES_MAX:
+            return key_of(properties, self._options.routing_attribute)
         found = self._keys.get(properties)
         if found is None:
             if len(self._keys) >= _KEYS_MAX:
