@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.server.scripted_engine import ScriptedEngine
@@ -192,6 +193,23 @@ def test_reads_take_turns() -> None:
     run(story)
 
 
+def test_reads_that_write_take_turns() -> None:
+    """However many there are, the loop has other work after each piece."""
+
+    async def story(bench: Bench) -> None:
+        for _ in range(4):
+            bench.read()
+        for _ in range(4):
+            await bench.asked()
+            bench.engine.answer(page(*["x"] * (20 * PIECE_MESSAGES), cursor="more"))
+        before = len(bench.log)
+        for turns in range(1, 21):
+            await asyncio.sleep(0)
+            assert len(bench.log) - before <= turns
+
+    run(story)
+
+
 def test_many_reads_wait_outside() -> None:
     """With nothing in their hands, until one of those inside is answered."""
 
@@ -234,3 +252,5 @@ def test_pieces_are_of_bounded_size() -> None:
         [2],
     ]
     assert list(pieces([])) == []
+    heavy = msgspec.structs.replace(message("x"), properties=bytes(PIECE_CHARACTERS - 1))
+    assert [len(piece) for piece in pieces([heavy] * 3)] == [2, 1], "attributes take their time, too"

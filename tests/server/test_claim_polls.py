@@ -172,6 +172,17 @@ def test_a_receive_without_a_place_does_not_hold_claims_up() -> None:
     assert bench.engine.asked == []
 
 
+def test_a_receive_that_found_nothing_asks_no_claim() -> None:
+    """There is nothing for it either: it would be asked in vain after each."""
+    bench = Bench()
+    bench.park(bench.receive(), EMPTY)
+    bench.park(bench.claim(), NOTHING)
+    bench.wake()
+    bench.engine.answer(EMPTY)
+    assert bench.engine.asked == []
+    assert bench.polls.parked == 2
+
+
 def test_who_goes_while_it_is_bound_lets_the_next_one_ask() -> None:
     bench = Bench()
     poll = bench.park(bench.claim(), NOTHING)

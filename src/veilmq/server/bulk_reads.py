@@ -70,7 +70,7 @@ def pieces(messages: Sequence[ClaimedMessage]) -> Iterator[Sequence[ClaimedMessa
     """Cut ``messages`` so that none but a single long one takes long to write."""
     first = characters = 0
     for place, message in enumerate(messages):
-        if place - first == PIECE_MESSAGES or (characters > PIECE_CHARACTERS and place > first):
+        if place - first == PIECE_MESSAGES or characters > PIECE_CHARACTERS:
             yield messages[first:place]
             first, characters = place, 0
         characters += len(message.body) + len(message.properties)
