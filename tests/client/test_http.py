@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, QueueClient, SentMessage
+from veilmq.client.batches import RECEIPT_SUPERSEDED
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.properties import Attribute
 from veilmq.core.settings import QueueSettings
@@ -124,6 +125,19 @@ def test_a_batch_succeeds_and_fails_entry_by_entry(client: QueueClient) -> None:
     assert [error and error.code for error in deleted] == [None, "ReceiptHandleIsInvalid", None]
     status = client.show("orders")
     assert (status.visible, status.in_flight, status.delayed) == (0, 0, 0)
+
+
+def test_a_change_by_a_receipt_that_others_have_outdated_is_an_error(
+    server: RunningServer, client: QueueClient
+) -> None:
+    """SQS calls it a success; our server tells us that nothing was changed."""
+    client.send("orders", "hello")
+    (early,) = client.receive("orders", timeout_s=1)
+    server.advance(1_000)
+    (late,) = client.receive("orders")
+    changes = [VisibilityChange(receipt=receipt, timeout_s=7) for receipt in (early.receipt, late.receipt)]
+    errors = client.change_visibility_batch("orders", changes)
+    assert [error and error.code for error in errors] == [RECEIPT_SUPERSEDED, None]
 
 
 def test_purge_empties_and_delete_queue_removes(client: QueueClient) -> None:

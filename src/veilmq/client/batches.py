@@ -14,6 +14,9 @@ from veilmq.core.commands import VisibilityChange
 from veilmq.wire.sqs import requests, responses
 from veilmq.wire.sqs.shapes import Shape
 
+RECEIPT_SUPERSEDED = "ReceiptSuperseded"
+"""Our own code for a change that did nothing, since the message was received again."""
+
 
 class SentEntriesReply(Shape, frozen=True, kw_only=True):
     """The answer to a batch of sends."""
@@ -25,7 +28,7 @@ class SentEntriesReply(Shape, frozen=True, kw_only=True):
 class EntriesReply(Shape, frozen=True, kw_only=True):
     """The answer to a batch of deletes or changes."""
 
-    successful: list[responses.BatchResultEntry] | None = None
+    successful: list[responses.ChangedResultEntry] | None = None
     failed: list[responses.BatchResultErrorEntry] | None = None
 
 
@@ -72,14 +75,26 @@ def sent(reply: SentEntriesReply, count: int) -> list[SentMessage | ClientError]
 
 
 def done(reply: EntriesReply, count: int) -> list[ClientError | None]:
-    """Return the error of each of ``count`` entries, in order, ``None`` where there was none."""
-    succeeded = {entry.id for entry in reply.successful or []}
-    failed = _failures(reply.failed or [])
+    """Return the error of each of ``count`` entries, in order, ``None`` where there was none.
+
+    An entry that succeeded by the rules of SQS and did nothing, because another consumer has the message, is an error
+    here: ``RECEIPT_SUPERSEDED``. Only veilmq's server tells.
+    """
+    entries = reply.successful or []
+    succeeded = {entry.id for entry in entries if entry.veilmq_receipt is None}
+    failed = {
+        **_failures(reply.failed or []),
+        **{entry.id: _superseded() for entry in entries if entry.veilmq_receipt is not None},
+    }
     return [None if place in succeeded else failed.get(place) or _unanswered() for place in map(str, range(count))]
 
 
 def _failures(entries: Sequence[responses.BatchResultErrorEntry]) -> Mapping[str, ClientError]:
     return {entry.id: ClientError(entry.code, entry.message, 400 if entry.sender_fault else 500) for entry in entries}
+
+
+def _superseded() -> ClientError:
+    return ClientError(RECEIPT_SUPERSEDED, "Another consumer has received the message since; nothing was changed.", 200)
 
 
 def _unanswered() -> ClientError:

@@ -7,6 +7,7 @@ only then the words. What is not known to mean a loss is tried again, throttling
 
 from enum import Enum
 
+from veilmq.client.batches import RECEIPT_SUPERSEDED
 from veilmq.client.errors import ClientError
 from veilmq.core.limits import LEASE_S_MAX
 
@@ -23,7 +24,7 @@ class Verdict(Enum):
     """Nothing is known; try again."""
 
 
-GONE_CODES = frozenset({"ReceiptHandleIsInvalid", "MessageNotInflight", "InvalidParameterValue"})
+GONE_CODES = frozenset({"ReceiptHandleIsInvalid", "MessageNotInflight", "InvalidParameterValue", RECEIPT_SUPERSEDED})
 _LIMIT_WORDS = ("total visibilitytimeout", "beyond the limit")
 
 

@@ -1,9 +1,11 @@
 """What each state of a receipt is answered with: the receipt table of docs/lifecycle.md, its columns for SQS."""
 
+import json
+
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.wire.sqs.asking import QUEUE, answer, entries
+from tests.wire.sqs.asking import QUEUE, answer, ask, entries
 from veilmq.core.results import LeaseChange, ReceiptState
 
 FIFO = QUEUE + ".fifo"
@@ -31,6 +33,15 @@ def test_a_change_succeeds_while_the_message_exists(state: ReceiptState) -> None
     assert answer("ChangeMessageVisibility", [change(state)], **members) == {}
     told = answer("ChangeMessageVisibilityBatch", [change(state)], Entries=entries(1, **members))
     assert told == {"Successful": [{"Id": "e0"}]}
+
+
+def test_a_change_that_did_nothing_says_so_to_those_who_look() -> None:
+    """In a member of ours, which clients of SQS ignore; nothing else is told more than AWS tells."""
+    call = ask("ChangeMessageVisibilityBatch", Entries=entries(1, ReceiptHandle="r", VisibilityTimeout=0))
+    bodies = [
+        json.loads(call.encode([change(state)]).body)["Successful"] for state in ReceiptState if state.value != "gone"
+    ]
+    assert bodies == [[{"Id": "e0"}], [{"Id": "e0"}], [{"Id": "e0", "VeilmqReceipt": "superseded"}]]
 
 
 def test_a_change_fails_for_a_message_that_is_gone() -> None:

@@ -67,6 +67,12 @@ def test_a_structure_has_the_members_of_the_model(struct: type[msgspec.Struct], 
     assert members(struct) == set(shape(name).members)
 
 
+def test_the_one_member_of_ours() -> None:
+    """It is added to what the model says of a change that succeeded."""
+    theirs = set(shape("ChangeMessageVisibilityBatchResultEntry").members)
+    assert members(responses.ChangedResultEntry) - theirs == {"VeilmqReceipt"}
+
+
 @pytest.mark.parametrize(
     ("field", "name"),
     [

@@ -25,7 +25,7 @@ from veilmq.wire.sqs.requests import (
     DeleteMessageBatchRequest,
     DeleteMessageRequest,
 )
-from veilmq.wire.sqs.responses import BatchResult, BatchResultEntry
+from veilmq.wire.sqs.responses import BatchResult, BatchResultEntry, ChangedResultEntry
 
 _OUT_OF_ORDER = (ReceiptState.EXPIRED, ReceiptState.SUPERSEDED)
 """What a receipt of a FIFO queue may not be: somebody else may be at work on its group."""
@@ -73,6 +73,8 @@ def change_message_visibility_batch(request: ChangeMessageVisibilityBatchRequest
 
     def changed(identifier: str, change: VisibilityChange, outcome: Any) -> BatchResultEntry:
         _check_change(queue, change, outcome)
+        if outcome.state is ReceiptState.SUPERSEDED:
+            return ChangedResultEntry(id=identifier, veilmq_receipt=ReceiptState.SUPERSEDED.value)
         return BatchResultEntry(id=identifier)
 
     def respond(results: Any) -> BatchResult:

@@ -85,7 +85,9 @@ there, as on AWS.
 - **SSE attributes** are kept and shown, no more: nothing is encrypted by them.
 - **Counters are exact** where AWS approximates, but for a thousand and more messages that pass their retention at once:
   those count as visible until they are deleted, soon after.
-- **A receipt of a message that was received again** does nothing on a standard queue; AWS may still act on it.
+- **A receipt of a message that was received again** does nothing on a standard queue; AWS may still act on it. An entry
+  of `ChangeMessageVisibilityBatch` with such a receipt succeeds all the same, with a member of ours that clients of SQS
+  ignore, `"VeilmqReceipt": "superseded"`: our own client takes it for an error, and so a consumer learns of its loss.
 - **A dead-letter queue** is of the same account, region and server as its sources.
 - **A valid queue URL may name any host:** only its path counts, and a bare queue name is taken for a URL.
 - **Lists and maps have an end:** in a body above {large:,} bytes, one with more than {wide:,} brackets, braces and

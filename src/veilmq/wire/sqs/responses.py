@@ -95,6 +95,15 @@ class BatchResultEntry(Shape, frozen=True, kw_only=True):
     id: str
 
 
+class ChangedResultEntry(BatchResultEntry, frozen=True, kw_only=True):
+    """The same of ChangeMessageVisibilityBatch, with a member of ours that clients of SQS ignore.
+
+    ``veilmq_receipt`` is ``superseded`` where a change succeeded by the rules of SQS and did nothing.
+    """
+
+    veilmq_receipt: str | None = None
+
+
 class BatchResultErrorEntry(Shape, frozen=True, kw_only=True):
     """One entry of a batch that failed."""
 
