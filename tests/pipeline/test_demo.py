@@ -40,7 +40,7 @@ def test_the_demonstration_from_beginning_to_end(tmp_path: Path) -> None:
     assert [sum(each) for each in zip(done, dead, strict=True)] == [300, 300]
     single, several = numbers(r"([\d,]+) deliveries were repetitions", said)
     assert several < single
-    assert "each one once" in said
+    assert "different messages: each one once" in said
     assert f"{WORK:,} of {WORK:,} pieces of work" in said
     report = (folder / "report.html").read_text(encoding="utf-8")
     assert "<svg" in report
