@@ -1,0 +1,257 @@
+"""One handler at work: lost leases, messages that come back, hooks, batches and counts."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY, generate_latest
+
+from tests.consumer import acting
+from tests.consumer.workbench import WAIT, Workbench, until, workbench
+from veilmq.client import ClientError, NewMessage
+from veilmq.consumer import Batch, Context, Fixed, Item, LeaseLost, RetryLater, Running
+from veilmq.consumer.outcomes import Ending, Kind
+
+BRISK = Fixed(10, every=0.02)
+"""Renewed so often that a loss is noticed at once."""
+
+
+@pytest.fixture
+def bench() -> Iterator[Workbench]:
+    """Give a server."""
+    with workbench() as made:
+        yield made
+
+
+def test_a_lost_lease_cancels_the_handler_and_touches_nothing(bench: Workbench) -> None:
+    """The queue is purged under the handler: its message is nobody's any more."""
+    app = bench.consumer("taken")
+    lost: list[str] = []
+    endings: list[Ending] = []
+    app.on("lost", lambda ctx: lost.append(ctx.message_id))
+    app.on("settle", lambda ctx, ending: endings.append(ending))
+
+    @app.handler(wait=WAIT, lease=BRISK)
+    async def work(body: str, ctx: Context) -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        with pytest.raises(LeaseLost):
+            ctx.check()
+        raise asyncio.CancelledError
+
+    async def scenario() -> None:
+        sent = bench.client.send("taken", "x").id
+        async with bench.working(app) as running:
+            await until(lambda: running.runners[0].working)
+            bench.client.purge("taken")
+            await until(lambda: endings)
+            assert lost == [sent]
+            assert running.runners[0].counts.events["left"] == 1
+        assert running.exit_code == 0
+
+    asyncio.run(scenario())
+    assert [ending.kind for ending in endings] == [Kind.LEFT]
+
+
+def test_a_process_whose_message_is_lost_is_killed_if_so_wanted(bench: Workbench) -> None:
+    """Even one that never looks up; another takes the next message."""
+    app = bench.consumer("killed")
+    app.declare(acting.spin, pool="process", kill_on_lost=True, concurrency=1, wait=WAIT, lease=BRISK)
+    bench.client.send("killed", "x")
+
+    async def scenario() -> None:
+        async with bench.working(app) as running:
+            await until(lambda: running.renewals.calls)
+            bench.client.purge("killed")
+            await until(lambda: running.runners[0].counts.events["left"])
+            assert running.runners[0].working == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_function_may_decide_about_a_loss(bench: Workbench) -> None:
+    """The handler goes on, and is told nothing."""
+    app = bench.consumer("decided")
+    told: list[str] = []
+    go_on = asyncio.Event()
+
+    def decide(ctx: Context) -> None:
+        told.append(ctx.message_id)
+        go_on.set()
+
+    @app.handler(wait=WAIT, lease=BRISK, on_lost=decide)
+    async def work(body: str, ctx: Context) -> None:
+        await go_on.wait()
+        assert not ctx.cancelled.is_set()
+
+    async def scenario() -> None:
+        sent = bench.client.send("decided", "x").id
+        async with bench.working(app) as running:
+            await until(lambda: running.runners[0].working)
+            bench.client.purge("decided")
+            await go_on.wait()
+            assert told == [sent]
+
+    asyncio.run(scenario())
+
+
+def test_a_fence_in_a_process_is_asked_of_the_parent(bench: Workbench) -> None:
+    """A renewal proves the lease before the side effect."""
+    app = bench.consumer("fenced")
+    app.declare(acting.fenced, pool="process", concurrency=1, wait=WAIT)
+    bench.client.send("fenced", "x")
+
+    async def scenario() -> None:
+        async with bench.working(app) as running:
+            await bench.settled(running)
+            assert running.renewals.verdicts == {"renewed": 1}
+            assert running.runners[0].counts.events["acked"] == 1
+
+    asyncio.run(scenario())
+
+
+class LyingClient:
+    """A client whose deletes answer "done" and do nothing, as long as ``lies``; everything else is the real one's."""
+
+    def __init__(self, client: Any) -> None:
+        """Lie at first."""
+        self._client = client
+        self.lies = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def close(self) -> None:
+        """Leave the real one open."""
+
+    def delete_batch(self, queue: str, receipts: list[str]) -> list[ClientError | None]:
+        """Answer that all is deleted."""
+        return [None] * len(receipts) if self.lies else self._client.delete_batch(queue, receipts)
+
+
+def test_a_message_that_returns_after_its_delete_is_deleted_and_not_handled_again(bench: Workbench) -> None:
+    """The delete had answered 200; its id is remembered."""
+    from veilmq.consumer import Consumer  # noqa: PLC0415
+
+    bench.client.create_queue("ghost")
+    client = LyingClient(bench.client)
+    app = Consumer("ghost", client=client)
+    handled: list[str] = []
+
+    @app.handler(wait=WAIT)
+    async def work(body: str) -> None:
+        handled.append(body)
+
+    bench.client.send("ghost", "x")
+
+    async def scenario() -> None:
+        async with bench.working(app) as running:
+            await bench.settled(running)
+            assert bench.counts("ghost") == (0, 1)
+            client.lies = False
+            bench.server.advance(30_000)
+            await bench.settled(running)
+            assert running.runners[0].counts.events["recognised"] == 1
+
+    asyncio.run(scenario())
+    assert handled == ["x"]
+    assert bench.counts("ghost") == (0, 0)
+
+
+def test_a_batch_fails_in_part(bench: Workbench) -> None:
+    """What fails comes back as it says, what cannot be decoded is rejected, the rest is done."""
+    app = bench.consumer("rows")
+    bench.client.create_queue("dead")
+    sizes: list[int] = []
+
+    @app.batch(max_size=4, linger="20ms", wait=WAIT, dead_letter="dead")
+    async def load(batch: Batch[int]) -> None:
+        sizes.append(len(batch))
+        for item in batch:
+            if item.body == 3:
+                item.fail(RetryLater("1m"))
+
+    bench.client.send_batch("rows", [NewMessage(body=text) for text in ("1", "2", "three", "3")])
+
+    async def scenario() -> None:
+        async with bench.working(app) as running:
+            await bench.settled(running)
+            events = running.runners[0].counts.events
+            assert (events["acked"], events["retried"], events["rejected"]) == (2, 1, 1)
+
+    asyncio.run(scenario())
+    assert sizes == [3], "full at four, and one of them was never shown to the handler"
+    assert bench.counts("rows") == (0, 1)
+
+
+def test_a_batch_that_raises_fails_whole(bench: Workbench) -> None:
+    """In a thread as on the loop."""
+    app = bench.consumer("whole")
+
+    @app.batch(max_size=10, linger="20ms", wait=WAIT)
+    def load(batch: Batch[str]) -> None:
+        raise LookupError(batch[0].body)
+
+    bench.client.send_batch("whole", [NewMessage(body=text) for text in "ab"])
+
+    async def scenario() -> None:
+        async with bench.working(app) as running:
+            await until(lambda: running.runners[0].counts.events["retried"] == 2)
+
+    asyncio.run(scenario())
+
+
+def test_batches_hold_one_key_each(bench: Workbench) -> None:
+    """Keys come from the items."""
+    app = bench.consumer("keyed")
+    seen: list[set[str]] = []
+
+    def first_letter(item: Item[str]) -> str:
+        return item.body[0]
+
+    @app.batch(max_size=10, linger="20ms", group_by=first_letter, wait=WAIT)
+    async def load(batch: Batch[str]) -> None:
+        seen.append(set(batch.bodies))
+
+    bench.client.send_batch("keyed", [NewMessage(body=text) for text in ("a1", "b1", "a2", "b2")])
+
+    async def scenario() -> None:
+        async with bench.working(app) as running:
+            await bench.settled(running)
+
+    asyncio.run(scenario())
+    assert sorted(map(sorted, seen)) == [["a1", "a2"], ["b1", "b2"]]
+
+
+def test_numbers_are_exported_while_it_runs(bench: Workbench) -> None:
+    """And not afterwards."""
+    app = bench.consumer("counted")
+    app.declare(acting.act_async, wait=WAIT)
+    bench.client.send("counted", "x")
+
+    async def scenario() -> None:
+        async with bench.working(app) as running:
+            await bench.settled(running)
+            text = generate_latest(REGISTRY).decode()
+            labels = 'event="acked",handler="act_async",queue="counted"'
+            assert f"veilmq_consumer_events_total{{{labels}}} 1.0" in text
+            assert 'veilmq_consumer_hold_time_seconds_count{handler="act_async",queue="counted"} 1.0' in text
+
+    asyncio.run(scenario())
+    assert "veilmq_consumer" not in generate_latest(REGISTRY).decode()
+
+
+def test_a_hook_that_fails_harms_nobody(bench: Workbench) -> None:
+    """It is logged, and the message is handled."""
+    app = bench.consumer("hooked")
+    app.declare(acting.act_async, wait=WAIT)
+    app.on("start", lambda ctx: 1 / 0)
+    bench.client.send("hooked", "x")
+
+    async def scenario() -> Running:
+        async with bench.working(app) as running:
+            await bench.settled(running)
+        return running
+
+    assert asyncio.run(scenario()).runners[0].counts.events["acked"] == 1
