@@ -173,13 +173,17 @@ def test_a_killed_compaction_changes_nothing(table: ArchiveTable, tmp_path: Path
 
 
 def test_vacuum_takes_what_does_not_count(table: ArchiveTable) -> None:
-    """Replaced files and left-over ones, and no others."""
+    """Replaced files and left-over ones, and no others: not the checkpoints that lie beside them."""
     for number in range(3):
         table.commit(writer="w", batch=number, files=[written(table, f"f{number}", [f"m{number}"])])
     written(table, "left-over", ["m0"])
+    checkpoint = table.folder / "_checkpoints" / "orders" / "offsets" / "0"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.write_text("kept")
     compact(table)
     assert table.vacuum(keep_h=1) == 0
     assert table.vacuum(keep_h=0) == 4
+    assert checkpoint.read_text() == "kept"
     assert ids(table) == ["m0", "m1", "m2"]
     assert len(list(table.folder.rglob("*.parquet"))) == 1
 
