@@ -411,6 +411,16 @@ def test_sources_with_open_claims_are_listed_first(jobs: Host) -> None:
     assert view(jobs).ready == 3
 
 
+def test_only_so_many_sources_are_listed(jobs: Host) -> None:
+    """Those with open claims, and of the others those that were heard of last: each read of a table makes one."""
+    claim(jobs, 1, 1)
+    for name in ("c", "b", "a"):
+        jobs.advance(1)
+        open_source(jobs, name)
+    listed = [each.source for each in jobs.do(claims.ListSources(queue=QUEUE, count=3))]
+    assert listed == ["s", "a", "b"]
+
+
 def test_a_silent_source_is_forgotten_after_two_weeks(tmp_path: Path) -> None:
     with hosting(tmp_path / "store") as host:
         host.create(retention_s=1_209_600)

@@ -197,11 +197,12 @@ def test_reads_that_write_take_turns() -> None:
     """However many there are, the loop has other work after each piece."""
 
     async def story(bench: Bench) -> None:
+        long = page(*["x"] * (200 * PIECE_MESSAGES), cursor="more")
         for _ in range(4):
             bench.read()
         for _ in range(4):
             await bench.asked()
-            bench.engine.answer(page(*["x"] * (20 * PIECE_MESSAGES), cursor="more"))
+            bench.engine.answer(long)
         before = len(bench.log)
         for turns in range(1, 21):
             await asyncio.sleep(0)

@@ -8,6 +8,7 @@ lost from then on, their messages follow in slices.
 """
 
 from collections.abc import Callable
+from heapq import nsmallest
 from typing import Any
 
 import msgspec
@@ -271,14 +272,14 @@ class Claims:
     # The commands of operators.
 
     def list_sources(self, command: claims.ListSources, now_ms: int) -> list[SourceView]:
-        """Tell all sources, those with open claims first."""
+        """Tell the sources, those with open claims first."""
         queue = self._catalog.queue(command.queue)
         sources = list(self._sources.get(queue.number, {}).values())
         for source in sources:
             self._expire(source, queue, now_ms)
-        sources.sort(key=lambda source: (not source.holds, source.name))
+        found = nsmallest(command.count, sources, lambda source: (not source.holds, -source.beat_at_ms, source.name))
         ready = queue.counts(now_ms).visible
-        return [seen(source, ready=ready, now_ms=now_ms) for source in sources]
+        return [seen(source, ready=ready, now_ms=now_ms) for source in found]
 
     def release(self, command: claims.ReleaseClaim, now_ms: int) -> SourceView:
         """Give the messages of a claim back."""
