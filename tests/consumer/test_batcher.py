@@ -48,7 +48,8 @@ def test_nothing_waits_after_a_flush() -> None:
 def test_entries_fail_alone_and_calls_fail_whole() -> None:
     async def scenario() -> None:
         batcher = Batcher(Sink().take, linger_s=0)
-        assert await asyncio.gather(batcher.put(1), batcher.put(-1), batcher.put(2)) == [None, REFUSED, None]
+        answers = await asyncio.gather(batcher.put(1), batcher.put(-1), batcher.put(2))
+        assert list(answers) == [None, REFUSED, None]
         errors = await asyncio.gather(batcher.put(1), batcher.put(0))
         assert [type(error) for error in errors] == [Unreachable, Unreachable]
 

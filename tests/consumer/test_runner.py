@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY, generate_latest
 from tests.consumer import acting
 from tests.consumer.workbench import WAIT, Workbench, until, workbench
 from veilmq.client import ClientError, NewMessage
-from veilmq.consumer import Batch, Context, Fixed, Item, LeaseLost, RetryLater, Running
+from veilmq.consumer import Batch, Consumer, Context, Fixed, Item, LeaseLost, RetryLater, Running
 from veilmq.consumer.outcomes import Ending, Kind
 
 BRISK = Fixed(10, every=0.02)
@@ -132,10 +132,8 @@ class LyingClient:
 
 def test_a_message_that_returns_after_its_delete_is_deleted_and_not_handled_again(bench: Workbench) -> None:
     """The delete had answered 200; its id is remembered."""
-    from veilmq.consumer import Consumer  # noqa: PLC0415
-
     bench.client.create_queue("ghost")
-    client = LyingClient(bench.client)
+    client: Any = LyingClient(bench.client)
     app = Consumer("ghost", client=client)
     handled: list[str] = []
 

@@ -36,13 +36,21 @@ class Settler:
     """Settles the messages of one queue; used in the event loop."""
 
     def __init__(
-        self, client: MessageClient, queue: str, table: LeaseTable, in_thread: InThread, *, linger_s: float = LINGER_S
+        self,
+        client: MessageClient,
+        queue: str,
+        table: LeaseTable,
+        in_thread: InThread,
+        *,
+        linger_s: float = LINGER_S,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         """``linger_s`` is how long a delete may wait for others, 0 for not at all."""
         self._client = client
         self._queue = queue
         self._table = table
         self._in_thread = in_thread
+        self._pause = pause
         self._deletes: Batcher[str] = Batcher(self._delete_batch, linger_s=linger_s)
         self._changes: Batcher[VisibilityChange] = Batcher(self._change_batch, linger_s=0)
 
@@ -72,7 +80,7 @@ class Settler:
         for number in range(TRIES_MAX):
             if error is None or _is_final(error):
                 return error
-            await asyncio.sleep(min(PAUSE_S * 2**number, PAUSE_S_MAX) * (0.5 + random.random()))
+            await self._pause(min(PAUSE_S * 2**number, PAUSE_S_MAX) * (0.5 + random.random()))
             error = await self._delete_alone(lease)
         return error
 

@@ -1,0 +1,104 @@
+"""The adapter over a boto3 client: the same port, against the real server, and boto3's failures as ours."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import EndpointConnectionError
+from botocore.stub import Stubber
+
+from veilmq.client import ClientError, NewMessage, Unreachable
+from veilmq.client.boto import BotoQueueClient
+from veilmq.core.commands import VisibilityChange
+from veilmq.core.properties import Attribute
+from veilmq.testing import RunningServer
+
+
+def boto(endpoint: str) -> Any:
+    """Return a boto3 client of ``endpoint``, with a key that nobody checks."""
+    return boto3.client(
+        "sqs",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="a",
+        aws_secret_access_key="b",
+    )
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """Give one server for all."""
+    with RunningServer() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[BotoQueueClient]:
+    """Give an adapter."""
+    with BotoQueueClient(boto(server.endpoint)) as made:
+        yield made
+
+
+def test_a_message_goes_there_and_back_whole(client: BotoQueueClient) -> None:
+    """Body, attributes of both kinds, counts and receipts."""
+    client.create_queue("whole", {"visibility_timeout_s": 45})
+    attributes = {"kind": Attribute(type="String", text="a"), "raw": Attribute(type="Binary", data=b"\x00\xff")}
+    sent = client.send("whole", "é", attributes=attributes)
+    (message,) = client.receive("whole", count=10, wait_s=0)
+    assert (message.id, message.body, message.attributes) == (sent.id, "é", attributes)
+    assert message.receive_count == 1
+    client.change_visibility("whole", message.receipt, 0)
+    (again,) = client.receive("whole", count=10, wait_s=0)
+    client.delete("whole", again.receipt)
+    status = client.show("whole")
+    assert (status.settings.visibility_timeout_s, status.visible, status.in_flight) == (45, 0, 0)
+
+
+def test_batches_answer_entry_by_entry(client: BotoQueueClient) -> None:
+    """One that fails is a value, in its place."""
+    client.create_queue("batches")
+    client.send_batch("batches", [NewMessage(body="a"), NewMessage(body="b")])
+    first, second = client.receive("batches", count=10, wait_s=0)
+    changes = [VisibilityChange(receipt=first.receipt, timeout_s=60), VisibilityChange(receipt="none", timeout_s=60)]
+    done, refused = client.change_visibility_batch("batches", changes, patience_s=1.0)
+    assert done is None
+    assert refused is not None
+    assert refused.code == "ReceiptHandleIsInvalid"
+    assert client.delete_batch("batches", [first.receipt, second.receipt]) == [None, None]
+
+
+def test_a_refusal_has_the_servers_own_word(client: BotoQueueClient) -> None:
+    """Not the older one that boto3 puts in its place."""
+    with pytest.raises(ClientError) as raised:
+        client.receive("nowhere")
+    assert (raised.value.code, raised.value.status) == ("QueueDoesNotExist", 400)
+
+
+def test_no_answer_is_unreachable() -> None:
+    made = boto("http://127.0.0.1:1")
+    with Stubber(made):
+        made.get_queue_url = _unreachable
+        with pytest.raises(Unreachable, match="Could not connect"):
+            BotoQueueClient(made).queue_url("a")
+
+
+def test_an_answer_of_another_service_is_told() -> None:
+    made = boto("http://127.0.0.1:1")
+    with Stubber(made) as stub:
+        stub.add_response("get_queue_url", {}, {"QueueName": "a"})
+        with pytest.raises(ClientError, match="not that of a queue server"):
+            BotoQueueClient(made).queue_url("a")
+
+
+def test_throttling_keeps_its_code_and_status() -> None:
+    made = boto("http://127.0.0.1:1")
+    with Stubber(made) as stub:
+        stub.add_client_error("get_queue_url", "RequestThrottled", "Slower.", http_status_code=403)
+        with pytest.raises(ClientError) as raised:
+            BotoQueueClient(made).queue_url("a")
+    assert (raised.value.code, raised.value.status, raised.value.message) == ("RequestThrottled", 403, "Slower.")
+
+
+def _unreachable(**parameters: Any) -> None:
+    raise EndpointConnectionError(endpoint_url="http://127.0.0.1:1")

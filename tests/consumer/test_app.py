@@ -1,0 +1,122 @@
+"""What may be declared, and what is refused when it is."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.consumer import acting
+from veilmq.consumer import Adaptive, Batch, Consumer, Context, Fixed, NServiceBusPolicy
+from veilmq.consumer.process_pool import ProcessPool
+
+
+def declared(function: Callable[..., Any], **options: Any) -> Any:
+    """Return the handler that ``function`` becomes."""
+    app = Consumer("orders")
+    assert app.handler(**options)(function) is function, "it stays an ordinary function"
+    return app.handlers[0]
+
+
+async def plain(body: str) -> None:
+    """Take a body."""
+
+
+def test_a_handler_needs_no_options() -> None:
+    app = Consumer("orders")
+    assert app.handler(plain) is plain
+    assert (app.handlers[0].options.queue, app.handlers[0].options.pool) == ("orders", "async")
+
+
+def test_a_plain_function_runs_in_threads_unless_it_says_otherwise() -> None:
+    assert declared(acting.act).options.pool == "thread"
+    assert declared(acting.act, pool="process").options.pool == "process"
+
+
+def test_payload_and_context_may_come_in_any_order() -> None:
+    async def turned(ctx: Context, body: str) -> None: ...
+
+    handler = declared(turned)
+    context: Any = object()
+    assert handler.arguments("x", context) == (context, "x")
+    assert declared(plain).arguments("x", context) == ("x",)
+
+
+@pytest.mark.parametrize(
+    ("lease", "kind"),
+    [("auto", Adaptive), (30, Fixed), ("2m", Fixed), (NServiceBusPolicy(), NServiceBusPolicy)],
+    ids=["auto", "number", "text", "policy"],
+)
+def test_a_lease_is_a_policy_or_one_length(lease: object, kind: type) -> None:
+    assert isinstance(declared(plain, lease=lease).options.policy, kind)
+
+
+def test_each_queue_has_one_handler() -> None:
+    app = Consumer("orders")
+    app.handler(plain)
+    app.handler(queue="returns")(plain)
+    with pytest.raises(ValueError, match="has a handler already"):
+        app.handler(queue="returns")(plain)
+
+
+async def nothing() -> None:
+    """Take nothing."""
+
+
+async def both(body: str, more: str) -> None:
+    """Take too much."""
+
+
+async def load(batch: Batch[str]) -> None:
+    """Take a batch."""
+
+
+@pytest.mark.parametrize("function", [nothing, both], ids=["nothing", "both"])
+def test_a_signature_that_no_message_fits_is_refused(function: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match="must take the payload"):
+        declared(function)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"concurrency": 0}, "at least 1"),
+        ({"prefetch": -1}, "at least 0"),
+        ({"polls": 0}, "at least 1"),
+        ({"wait": "21s"}, "1 to 20"),
+        ({"wait": 0}, "1 to 20"),
+        ({"timeout": "13h"}, "12 hours"),
+        ({"timeout": 0}, "12 hours"),
+        ({"lease": "soon"}, "no span"),
+        ({"lease": 0}, "cannot be kept"),
+        ({"pool": "fibre"}, "use one of"),
+        ({"pool": "thread"}, "cannot run in the thread pool"),
+        ({"on_lost": "ignore"}, "on_lost"),
+        ({"kill_on_lost": True}, "needs pool='process'"),
+    ],
+    ids=str,
+)
+def test_an_option_that_makes_no_sense_is_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        declared(plain, **options)
+
+
+@pytest.mark.parametrize(
+    ("queue", "options"), [("a.fifo", {}), ("a", {"max_size": 0}), ("a", {"max_size": 1_001})], ids=str
+)
+def test_a_batch_that_cannot_be_is_refused(queue: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"FIFO|max_size"):
+        Consumer(queue).batch(**options)(load)
+
+
+def test_a_consumer_without_handlers_does_not_run() -> None:
+    with pytest.raises(ValueError, match="has no handler"):
+        Consumer("orders").run()
+
+
+def test_an_unknown_hook_is_refused() -> None:
+    with pytest.raises(ValueError, match="there is no hook 'begin'"):
+        Consumer("orders").on("begin", print)
+
+
+def test_a_process_pool_starts_no_process_before_it_is_needed() -> None:
+    ProcessPool(declared(acting.act, pool="process")).close()

@@ -1,0 +1,215 @@
+"""Messages ended at the server: batches, tries, and the rule that a receipt past its deadline sets nothing free."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from veilmq.client import ClientError, ReceivedMessage, Unreachable
+from veilmq.consumer.clock import SystemClock
+from veilmq.consumer.lease_table import LeaseTable
+from veilmq.consumer.leases import Lease
+from veilmq.consumer.policies import Fixed
+from veilmq.consumer.settler import TRIES_MAX, Settler
+from veilmq.consumer.verdicts import Verdict
+from veilmq.core.commands import VisibilityChange
+
+THROTTLED = ClientError("RequestThrottled", "Slower.", 403)
+GONE = ClientError("ReceiptHandleIsInvalid", "Too late.", 400)
+
+
+class StoppedClock(SystemClock):
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        """Stand at 0."""
+        self.at_s = 0.0
+
+    def now_s(self) -> float:
+        """Return the instant that was set."""
+        return self.at_s
+
+
+class ScriptedClient:
+    """Answers deletes and changes by a script; what is left out succeeds."""
+
+    def __init__(self, *answers: ClientError | Unreachable | None) -> None:
+        """Give ``answers`` to deletes, one for each receipt."""
+        self.answers = list(answers)
+        self.deleted: list[list[str]] = []
+        self.changes: list[VisibilityChange] = []
+
+    def delete_batch(self, queue: str, receipts: Sequence[str]) -> list[ClientError | None]:
+        """Answer each receipt by the script."""
+        self.deleted.append(list(receipts))
+        answers = [self.answers.pop(0) if self.answers else None for _ in receipts]
+        for answer in answers:
+            if isinstance(answer, Unreachable):
+                raise answer
+        return answers  # type: ignore[return-value]
+
+    def delete(self, queue: str, receipt: str) -> None:
+        """Raise what the script says."""
+        self.deleted.append([receipt])
+        if self.answers and (answer := self.answers.pop(0)) is not None:
+            raise answer
+
+    def change_visibility_batch(self, queue: str, changes: Sequence[VisibilityChange]) -> list[ClientError | None]:
+        """Note the changes."""
+        self.changes += changes
+        return [None] * len(changes)
+
+
+class Desk:
+    """A settler with leases to settle."""
+
+    def __init__(self, *answers: ClientError | Unreachable | None) -> None:
+        """``answers`` are those of deletes."""
+        self.clock = StoppedClock()
+        self.table = LeaseTable(self.clock)
+        self.client = ScriptedClient(*answers)
+        client: Any = self.client  # as much of a client as a settler needs
+        self.settler = Settler(client, "q", self.table, self._at_once, pause=self._pause)
+        self.pauses: list[float] = []
+        self.open_in_pauses: list[int] = []
+        self._subscription = self.table.subscribe("q", Fixed(30))
+
+    def leases(self, count: int) -> list[Lease]:
+        """Return leases of 30 s."""
+        messages = [
+            ReceivedMessage(
+                id=str(number),
+                receipt=f"r{number}",
+                body="",
+                attributes={},
+                sent_at_ms=0,
+                first_received_at_ms=0,
+                receive_count=1,
+            )
+            for number in range(count)
+        ]
+        return self.table.take(
+            self._subscription, messages, requested_at_s=0, answered_at_s=self.clock.at_s, timeout_s=30
+        )
+
+    async def _pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.open_in_pauses.append(len(self.table))
+
+    async def _at_once(self, call: Any) -> Any:
+        return call()
+
+
+def test_deletes_share_a_request_and_end_their_leases() -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        leases = desk.leases(3)
+        answers = await asyncio.gather(*map(desk.settler.delete, leases))
+        assert answers == [True] * 3
+        assert desk.client.deleted == [["r0", "r1", "r2"]]
+        assert len(desk.table) == 0
+
+    asyncio.run(scenario())
+
+
+def test_an_entry_that_failed_is_tried_again_alone() -> None:
+    """Its neighbours are settled meanwhile."""
+
+    async def scenario() -> None:
+        desk = Desk(None, THROTTLED, None, THROTTLED, None)
+        answers = await asyncio.gather(*map(desk.settler.delete, desk.leases(3)))
+        assert answers == [True] * 3
+        assert desk.client.deleted == [["r0", "r1", "r2"], ["r1"], ["r1"]]
+        assert len(desk.pauses) == 2
+        assert desk.pauses[0] < desk.pauses[1] * 2
+
+    asyncio.run(scenario())
+
+
+def test_a_message_is_leased_until_its_delete_is_confirmed() -> None:
+    async def scenario() -> None:
+        desk = Desk(Unreachable("http://nowhere", "made up"))
+        (lease,) = desk.leases(1)
+        assert await desk.settler.delete(lease)
+        assert (desk.open_in_pauses, len(desk.table)) == ([1], 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_receipt_that_is_no_good_is_not_tried_again() -> None:
+    async def scenario() -> None:
+        desk = Desk(GONE)
+        (lease,) = desk.leases(1)
+        assert not await desk.settler.delete(lease)
+        assert (desk.client.deleted, len(desk.table)) == ([["r0"]], 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_delete_is_given_up_in_the_end() -> None:
+    async def scenario() -> None:
+        desk = Desk(*[THROTTLED] * (TRIES_MAX + 1))
+        (lease,) = desk.leases(1)
+        assert not await desk.settler.delete(lease)
+        assert len(desk.client.deleted) == TRIES_MAX + 1
+
+    asyncio.run(scenario())
+
+
+def test_a_late_delete_is_certain_of_nothing() -> None:
+    """The service may answer 200 to a receipt that deletes nothing."""
+
+    async def scenario() -> None:
+        desk = Desk()
+        (lease,) = desk.leases(1)
+        desk.clock.at_s = 31.0
+        assert not await desk.settler.delete(lease)
+        assert desk.client.deleted == [["r0"]]
+
+    asyncio.run(scenario())
+
+
+def test_a_release_is_never_sent_after_the_deadline() -> None:
+    """Another consumer may work on the message by then."""
+
+    async def scenario() -> None:
+        desk = Desk()
+        first, second = desk.leases(2)
+        assert await desk.settler.release([first], 7) == [True]
+        desk.clock.at_s = 30.0
+        assert await desk.settler.release([second]) == [False]
+        assert desk.client.changes == [VisibilityChange(receipt="r0", timeout_s=7)]
+        assert len(desk.table) == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_backoff_ends_with_the_twelve_hours() -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        desk.clock.at_s = 40_000.0
+        (lease,) = desk.leases(1)
+        await desk.settler.release([lease], 20_000)
+        assert desk.client.changes[0].timeout_s == 3_198
+
+    asyncio.run(scenario())
+
+
+def test_a_release_waits_for_a_renewal_on_its_way_and_a_delete_does_not() -> None:
+    """A renewal that came after the release would hide the message again."""
+
+    async def scenario() -> None:
+        desk = Desk()
+        first, second = desk.leases(2)
+        desk.clock.at_s = 16.0
+        (batch,) = desk.table.due()
+        asked = desk.table.prepare(batch)
+        assert await desk.settler.delete(first)
+        releasing = asyncio.create_task(desk.settler.release([second]))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert desk.client.changes == []
+        desk.table.answered(asked, [Verdict.RENEWED] * len(asked))
+        assert await releasing == [True]
+        assert desk.client.changes == [VisibilityChange(receipt="r1", timeout_s=0)]
+
+    asyncio.run(scenario())
