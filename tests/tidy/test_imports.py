@@ -27,7 +27,8 @@ def lint_imports(*, source: Path, folder: Path) -> subprocess.CompletedProcess[s
 def made_up_package(folder: Path, files: dict[str, str]) -> Path:
     """Write a package `veilmq` with `files` (path → text) and our contracts into `folder`."""
     shutil.copy(ROOT / "pyproject.toml", folder)
-    needed = {"__init__.py": "", "core/__init__.py": ""}
+    named = ("core", "consumer", "engines", "events")
+    needed = {"__init__.py": ""} | {f"{part}/__init__.py": "" for part in named}
     for path, text in (needed | files).items():
         file = folder / "veilmq" / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -61,6 +62,14 @@ def test_input_and_output_in_core_break_a_contract(tmp_path: Path) -> None:
     done = lint_imports(source=tmp_path, folder=made_up_package(tmp_path, {"core/leak.py": "import socket\n"}))
     assert done.returncode == 1
     assert "veilmq.core is not allowed to import socket" in done.stdout
+
+
+def test_a_consumer_that_meets_an_engine_breaks_a_contract(tmp_path: Path) -> None:
+    """Consumer that imports an engine is found."""
+    files = {"consumer/leak.py": "import veilmq.engines\n"}
+    done = lint_imports(source=tmp_path, folder=made_up_package(tmp_path, files))
+    assert done.returncode == 1
+    assert "veilmq.consumer is not allowed to import veilmq.engines" in done.stdout
 
 
 def test_a_package_without_a_place_breaks_a_contract(tmp_path: Path) -> None:
