@@ -13,7 +13,7 @@ export PYTHON
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-run setup-bench setup-clients setup-java run demo test test-fast check format bench \
-	prove-crash prove-flat prove-quota prove-spark prove-tune build clean
+	prove-crash prove-flat prove-quota prove-spark prove-tune prove-leases build clean
 # A target is one story with one end: the last line of `make test` is pytest's.
 .NOTPARALLEL:
 
@@ -75,6 +75,9 @@ prove-spark: setup setup-java ## the crash matrix of the Spark source at full si
 
 prove-tune: setup ## learned timeouts at full size, against a truth that is known: forty types, ten million receipts
 	@PROVE=whole $(PYTEST) tests/proofs/test_tune.py -s --timeout 3600 $(ARGS)
+
+prove-leases: setup ## a day of a consumer with 1,000 messages in work, in virtual time: what each renewal policy costs and loses
+	@PROVE=whole $(PYTEST) tests/proofs/test_leases.py -s --timeout 3600 $(ARGS)
 
 build: setup ## the wheel and the source archive, in dist/
 	@$(BIN)/python -m build $(ARGS)

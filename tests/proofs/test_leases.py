@@ -1,0 +1,129 @@
+"""A day of a busy consumer in virtual time: what each policy costs, what it loses, and why the default is what it is.
+
+`make prove-leases` takes 24 hours and 1,000 messages in work, and prints the table that docs/decisions/0013-leases.md
+keeps.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from tests.consumer.lease_play import Play
+from tests.consumer.simulation import QUIET, REFUSED, STALLED, SWALLOWED, WEATHERS, Outcome, Simulation, Weather
+from tests.consumer.simulation import calls_of_nservicebus as calls_of
+from veilmq.consumer.adaptive import Adaptive
+from veilmq.consumer.nservicebus import NServiceBusPolicy
+from veilmq.consumer.policies import Fixed, Measured, Policy
+
+WHOLE = os.environ.get("PROVE") == "whole"
+IN_WORK = 1_000 if WHOLE else 150
+HOURS = 24.0 if WHOLE else 4.0
+RARE = 0.003
+"""Of messages that take long, where most take a second or two."""
+
+
+class Ageless(Adaptive):
+    """``Adaptive`` as it was first proposed: a message's own age does not lengthen its lease."""
+
+    def length_s(self, measured: Measured, *, age_s: float = 0.0) -> int:
+        """Return the length, whatever the age."""
+        return super().length_s(measured)
+
+
+CANDIDATES: dict[str, Callable[[], Policy]] = {
+    "NServiceBus, V = 30": lambda: NServiceBusPolicy(max_auto_message_visibility_renewal_duration=43_200),
+    "fixed 30 s, every 20 s": lambda: Fixed(30, 20),
+    "fixed 120 s, every 60 s": lambda: Fixed(120, 60),
+    "as proposed (guard by latency alone)": lambda: Ageless(guard_share=0),
+    "and by age": lambda: Adaptive(guard_share=0),
+    "by age, guard 1/6": lambda: Adaptive(guard_share=1 / 6),
+    "by age, guard 1/3": lambda: Adaptive(guard_share=1 / 3),
+    "by age, guard 1/2": lambda: Adaptive(guard_share=1 / 2),
+    "by age, guard 1/3, 60 to 300 s": lambda: Adaptive(guard_share=1 / 3, shortest_s=60),
+    "by age, guard 1/3, 30 to 120 s": lambda: Adaptive(guard_share=1 / 3, longest_s=120),
+    "by age, guard 1/3, 30 to 600 s": lambda: Adaptive(guard_share=1 / 3, longest_s=600),
+}
+
+
+def test_a_day_without_faults() -> None:
+    """No duplicate, an eighth of NServiceBus's calls at the most, and a crash hides nothing for longer than a lease."""
+    outcome = Simulation(Adaptive(), in_work=IN_WORK, hours=HOURS).run()
+    report("a day without faults", outcome)
+    assert outcome.messages > IN_WORK
+    assert outcome.duplicates == 0
+    assert outcome.share <= 1 / 8
+    assert max(outcome.hidden_s) <= Adaptive().longest_s
+
+
+def test_quick_work_with_rare_long_work() -> None:
+    """Leases of the quick stay short and those of the long grow with their age, which saves a third of the calls."""
+    in_work, hours = (200, HOURS / 8) if WHOLE else (80, 1.0)
+    ours = Simulation(Adaptive(), in_work=in_work, hours=hours, long_share=RARE).run()
+    ageless = Simulation(Ageless(), in_work=in_work, hours=hours, long_share=RARE).run()
+    report("quick work, rarely long", ours)
+    report("the same, if age did not count", ageless)
+    assert ours.duplicates == 0
+    assert ours.calls < ageless.calls * 2 / 3
+
+
+@pytest.mark.parametrize("weather", [SWALLOWED, REFUSED, STALLED], ids=lambda weather: weather.name)
+def test_a_day_of_faults(weather: Weather) -> None:
+    """A third of the lease as a guard outlives what a guard by latency alone does not."""
+    ours = Simulation(Adaptive(), in_work=IN_WORK, hours=HOURS, weather=weather).run()
+    theirs = Simulation(Ageless(guard_share=0), in_work=IN_WORK, hours=HOURS, weather=weather).run()
+    report(weather.name, ours)
+    assert ours.duplicates <= ours.messages / 1_000
+    assert theirs.duplicates > 0
+
+
+@pytest.mark.parametrize("held_s", [1, 19, 20.5, 49, 51, 333, 4_000])
+def test_the_calls_of_nservicebus_are_counted_right(held_s: float) -> None:
+    """The formula of the comparison is what its policy does."""
+    play = Play(NServiceBusPolicy(max_auto_message_visibility_renewal_duration=43_200))
+    play.take(timeout_s=30)
+    play.until(held_s)
+    assert len(play.queue.calls) == calls_of(held_s)
+
+
+@pytest.mark.skipif(not WHOLE, reason="takes minutes: make prove-leases")
+def test_the_candidates() -> None:
+    """Print them side by side; the default is among the best at everything and the worst at nothing."""
+    weathers = [weather.name for weather in WEATHERS]
+    row("policy", "calls", "of NServiceBus's", "hidden after a crash: mean", "most", *weathers, "calls, rarely long")
+    row(*["---"] * (len(weathers) + 6))
+    for name, policy in CANDIDATES.items():
+        runs = [Simulation(policy(), in_work=200, hours=8, weather=weather).run() for weather in WEATHERS]
+        rare = Simulation(policy(), in_work=40, hours=2, long_share=RARE).run()
+        quiet = runs[WEATHERS.index(QUIET)]
+        mean_s, most_s = sum(quiet.hidden_s) / len(quiet.hidden_s), max(quiet.hidden_s)
+        duplicates = [f"{run.duplicates} of {run.messages}" for run in runs]
+        row(
+            name,
+            f"{quiet.calls:,}",
+            f"{quiet.share:.3f}",
+            f"{mean_s:.0f} s",
+            f"{most_s:.0f} s",
+            *duplicates,
+            rare.calls,
+        )
+        assert quiet.duplicates == 0
+
+
+def row(*cells: object) -> None:
+    """Print a row of the table."""
+    say("| " + " | ".join(map(str, cells)) + " |")
+
+
+def report(name: str, outcome: Outcome) -> None:
+    """Print what a run came to."""
+    say(
+        f"{name}: {outcome.messages:,} messages, {outcome.duplicates} duplicates, {outcome.calls:,} calls with "
+        f"{outcome.entries:,} renewals, {outcome.share:.4f} of NServiceBus's {outcome.calls_of_nservicebus:,}"
+    )
+
+
+def say(line: str) -> None:
+    """Print ``line``, which pytest shows where it was asked to."""
+    sys.stdout.write(line + "\n")
