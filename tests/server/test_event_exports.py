@@ -1,6 +1,7 @@
 """A server that exports its event log: settings, the flush on demand and at the end, and the metrics."""
 
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from pyarrow import dataset
 from veilmq.client import HttpQueueClient
 from veilmq.core.settings import SettingValue
 from veilmq.events.failures import EventsError
+from veilmq.events.target import Target
 from veilmq.server.event_exports import log_of
 from veilmq.server.settings import ServerSettings, SettingError
 from veilmq.testing import RunningServer
@@ -58,6 +60,31 @@ def test_events_are_exported_on_demand(server: RunningServer, tmp_path: Path) ->
 def test_events_are_exported_at_the_end(server: RunningServer, tmp_path: Path) -> None:
     use(server)
     server.stop()
+    assert outcomes(tmp_path / "events") == ["deleted"]
+
+
+def test_an_export_that_takes_long_is_waited_for_again(
+    server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator's port gives no connection longer than half a minute; what was begun goes on."""
+    began, may_end = threading.Event(), threading.Event()
+    put = Target.put
+
+    def slow(target: Target, folder: str, name: str, table: Any) -> None:
+        began.set()
+        may_end.wait(30)
+        put(target, folder, name, table)
+
+    monkeypatch.setattr(Target, "put", slow)
+    monkeypatch.setattr("veilmq.server.admin.FLUSH_S_MAX", 0.01)
+    use(server)
+    answer = flush(server)
+    assert (answer.status, answer.json()) == (202, {"exported": 0, "waiting": 1, "dropped": 0})
+    assert began.wait(30)
+    may_end.set()
+    monkeypatch.setattr("veilmq.server.admin.FLUSH_S_MAX", 30)
+    answer = flush(server)
+    assert (answer.status, answer.json()) == (200, {"exported": 1, "waiting": 0, "dropped": 0})
     assert outcomes(tmp_path / "events") == ["deleted"]
 
 

@@ -19,7 +19,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from veilmq.core.events import CountEvents
+from veilmq.core import limits
+from veilmq.core.events import CountEvents, EventCounts
 from veilmq.core.ports import Clock, Engine
 from veilmq.engines.execute import execute
 from veilmq.events.failures import EventsError
@@ -33,6 +34,9 @@ from veilmq.server.metrics import Metrics
 from veilmq.server.prometheus import Snapshot, exposition
 from veilmq.server.queue_counts import QueueCountBook
 from veilmq.server.shutdown import Shutdown
+
+FLUSH_S_MAX = limits.HTTP_REQUEST_S_MAX / 2
+"""How long an export on demand is waited for: a connection may take no longer than twice that for its reply."""
 
 DRAINING = "The server is draining: it is about to stop."
 FAILED = "The store has failed; the process is about to end, and recovers when it is started again."
@@ -119,11 +123,15 @@ class Admin:
     async def _flush_events(self, request: Request) -> Response:
         if self._exports is None:
             return PlainTextResponse(NO_EXPORT + "\n", status_code=409)
+        flushing = asyncio.ensure_future(self._exports.flush())
+        flushing.add_done_callback(_heard)
+        done, _ = await asyncio.wait({flushing}, timeout=FLUSH_S_MAX)
         try:
-            counts = await self._exports.flush()
+            counts = flushing.result() if done else await execute(self._engine, CountEvents())
         except EventsError as error:
             return PlainTextResponse(f"{error}\n", status_code=503)
-        return JSONResponse({"exported": counts.exported, "waiting": counts.waiting, "dropped": counts.dropped})
+        told = {"exported": counts.exported, "waiting": counts.waiting, "dropped": counts.dropped}
+        return JSONResponse(told, status_code=200 if done else 202)
 
     async def _show_metrics(self, request: Request) -> Response:
         async with self._showing:
@@ -141,3 +149,9 @@ class Admin:
             )
             text = await asyncio.to_thread(exposition, snapshot)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+def _heard(flushing: "asyncio.Future[EventCounts]") -> None:
+    """Take the error of an export that nobody waits for any more; it was logged where it happened."""
+    if not flushing.cancelled():
+        flushing.exception()
