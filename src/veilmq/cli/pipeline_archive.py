@@ -10,6 +10,7 @@ from veilmq.cli.connection import connect
 from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, Json, whole_number
 from veilmq.cli.pipeline_options import ClusterOptions, job, spark_session
 from veilmq.cli.printing import print_json
+from veilmq.cli.stopping import stop_on_signals
 from veilmq.core.limits import ARCHIVE_COMPACT_MINUTES, ARCHIVE_KEEP_H, CLAIM_MESSAGES
 
 _HERE = ClusterOptions()
@@ -51,7 +52,6 @@ def archive(
     with job("archive"):
         from veilmq.pipeline.archive import ArchiveOptions, archive
         from veilmq.pipeline.shown import showing
-        from veilmq.pipeline.streams import stop_on_signals
 
         options = ArchiveOptions(
             queues=queues,

@@ -7,6 +7,7 @@ from cyclopts import Parameter
 
 from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, whole_number
 from veilmq.cli.pipeline_options import ClusterOptions, job, spark_session
+from veilmq.cli.stopping import stop_on_signals
 from veilmq.core.limits import REPLAY_BATCH_MESSAGES
 
 _HERE = ClusterOptions()
@@ -64,7 +65,6 @@ def replay(
     with job("replay"):
         from veilmq.pipeline.replay import ReplayOptions, Slice, replay
         from veilmq.pipeline.shown import showing
-        from veilmq.pipeline.streams import stop_on_signals
 
         part = Slice(to=to, queues=queue, since=_utc(since), until=_utc(until), where=where, ids=id)
         options = ReplayOptions(table=table, run=run, slice=part, endpoint=endpoint, batch_messages=batch)

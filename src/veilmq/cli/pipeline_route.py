@@ -10,6 +10,7 @@ from veilmq.cli.connection import connect
 from veilmq.cli.failures import UsageError
 from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, whole_number
 from veilmq.cli.pipeline_options import ClusterOptions, job, spark_session
+from veilmq.cli.stopping import stop_on_signals
 from veilmq.core.limits import CLAIM_MESSAGES, SQS_RECEIVES_MAX
 from veilmq.core.routing import RoutingTable
 
@@ -49,7 +50,6 @@ def route(
     with job("route"):
         from veilmq.pipeline.forward import ForwardOptions, checked, create_queues, forward
         from veilmq.pipeline.shown import showing
-        from veilmq.pipeline.streams import stop_on_signals
 
         options = ForwardOptions(
             intake=intake,

@@ -1,11 +1,8 @@
 """Running streams: some queries side by side, until all are done, one fails, or somebody asks them to stop."""
 
-import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import FrameType
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -65,22 +62,3 @@ def _runs(name: str, query: StreamingQuery) -> bool:
     if error is not None:
         raise PipelineFailed(f"{name}: {reason_of(error)}") from error
     return False
-
-
-@contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
-    """Give an event that Ctrl-C and SIGTERM set; a second one ends the process as usual."""
-    stop = threading.Event()
-    before: dict[signal.Signals, object] = {}
-
-    def note(number: int, frame: FrameType | None) -> None:
-        stop.set()
-        signal.signal(number, before[signal.Signals(number)])  # type: ignore[arg-type]  # what signal() itself has returned
-
-    for sign in (signal.SIGINT, signal.SIGTERM):
-        before[sign] = signal.signal(sign, note)
-    try:
-        yield stop
-    finally:
-        for sign, handler in before.items():
-            signal.signal(sign, handler)  # type: ignore[arg-type]  # the same
