@@ -74,13 +74,17 @@ def _server_class() -> "type[RunningServer]":
     try:
         from veilmq.testing import RunningServer  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        pytest.fail(str(error), pytrace=False)
-    return RunningServer
+        missing = str(error)
+    else:
+        return RunningServer
+    pytest.fail(missing, pytrace=False)
 
 
 def _boto3() -> Any:
     try:
         import boto3  # noqa: PLC0415
-    except ModuleNotFoundError:
-        pytest.fail("the fixture veilmq_boto3 needs boto3 in the suite's environment: pip install boto3", pytrace=False)
-    return boto3
+    except ModuleNotFoundError as error:
+        missing = error.name
+    else:
+        return boto3
+    pytest.fail(f"the fixture veilmq_boto3 needs the suite's own {missing}: pip install boto3", pytrace=False)

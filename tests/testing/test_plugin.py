@@ -133,23 +133,24 @@ def test_with_xdist(pytester: pytest.Pytester) -> None:
     pytester.runpytest_subprocess("-n2", "-Werror").assert_outcomes(passed=4)
 
 
-@pytest.mark.parametrize(
-    ("missing", "fixture", "lines"),
-    [
-        pytest.param(
-            "apsw", "veilmq_server", ["*the module apsw is missing: pip install 'veilmq?server?'*"], id="server"
-        ),
-        pytest.param("boto3", "veilmq_boto3", ["*needs boto3*pip install boto3*"], id="boto3"),
-    ],
-)
-def test_what_is_missing_is_named(missing: str, fixture: str, lines: list[str], pytester: pytest.Pytester) -> None:
-    """In the one test that needs it: the others run as ever, and the message is all that is shown."""
-    pytester.makeconftest(f"import sys\nsys.modules[{missing!r}] = None")
-    pytester.makepyfile(f"def test_with({fixture}): ...\ndef test_without(): ...")
+def test_what_is_missing_is_named(pytester: pytest.Pytester) -> None:
+    """By the tests that need it: the others run as ever, and how to install it is all that is shown."""
+    pytester.makeconftest("import sys\nsys.modules['apsw'] = sys.modules['boto3'] = None")
+    pytester.makepyfile("""
+        import pytest
+
+        def test_with_a_server(veilmq_server): ...
+
+        @pytest.mark.parametrize("veilmq_url", ["http://127.0.0.1:9324"])
+        def test_with_boto3(veilmq_url, veilmq_boto3): ...
+
+        def test_without(): ...
+    """)
     done = pytester.runpytest_subprocess()
-    done.assert_outcomes(passed=1, errors=1)
-    done.stdout.fnmatch_lines(lines)
-    done.stdout.no_fnmatch_line("*Traceback*")
+    done.assert_outcomes(passed=1, errors=2)
+    done.stdout.fnmatch_lines(["*the module apsw is missing: pip install 'veilmq?server?'*"])
+    done.stdout.fnmatch_lines(["*veilmq_boto3 needs the suite's own boto3: pip install boto3"])
+    done.stdout.no_fnmatch_line("*another exception*")
 
 
 def test_a_suite_without_the_fixtures_imports_nothing(pytester: pytest.Pytester) -> None:

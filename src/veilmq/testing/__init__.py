@@ -15,7 +15,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f"veilmq.testing runs a server, for which the module {error.name} is missing: pip install 'veilmq[server]'",
         name=error.name,
-    ) from error
+    ) from None
 from veilmq.core.looks import MessageState, SeenMessage
 from veilmq.testing.stepped_clock import SteppedClock
 from veilmq.testing.virtual_clock import VirtualClock
