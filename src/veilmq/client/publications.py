@@ -6,6 +6,7 @@ of ``StageRefused``, the field ``index`` tells which message it was.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -59,11 +60,18 @@ class Publications(QueueApi):
         With ``messages_per_s_max`` they come into the queue no faster than that.
         Returns when all is in the queue; ``again`` tells that the batch had been published before.
         """
-        fields = {"writer": writer, "batch": batch, "attempts": attempts, "messages_per_s_max": messages_per_s_max}
-        first = last = self.post("publish", fields, Published, wait_s=PUBLISHING_S_MAX)
+        ask = partial(self.publish_on, writer, batch=batch, attempts=attempts, messages_per_s_max=messages_per_s_max)
+        first = last = ask()
         while last.more:
-            last = self.post("publish", fields, Published, wait_s=PUBLISHING_S_MAX)
+            last = ask()
         return msgspec.structs.replace(last, again=first.again)
+
+    def publish_on(
+        self, writer: str, *, batch: int, attempts: Sequence[tuple[str, int]], messages_per_s_max: int | None = None
+    ) -> Published:
+        """Do the same for some seconds at the most; with ``more`` in the answer not all is in the queue: ask again."""
+        fields = {"writer": writer, "batch": batch, "attempts": attempts, "messages_per_s_max": messages_per_s_max}
+        return self.post("publish", fields, Published, wait_s=PUBLISHING_S_MAX)
 
     def abandon(self, writer: str, *, batch: int) -> None:
         """Drop what is staged for ``batch`` and is not published."""

@@ -6,15 +6,16 @@ that the option ``writer`` gives. Messages follow each other as the rows of the 
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 from uuid import uuid4
 
+from msgspec.structs import replace
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from veilmq.client.publications import Publications
 from veilmq.core import limits
 from veilmq.core.publications import Published
 from veilmq.spark import sink_columns
@@ -27,8 +28,6 @@ from veilmq.spark.sink_partition import PartitionWriter, SinkFailed, Written, cl
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
 _ONLY_BATCH = 0
-
-T = TypeVar("T")
 
 _log = logging.getLogger("veilmq.spark")
 
@@ -168,18 +167,17 @@ def _publish_to(
     *,
     rate: int | None,
 ) -> Published:
-    def publish(queue: Publications) -> Published:
-        return queue.publish(writer, batch=batch, attempts=attempts, messages_per_s_max=rate)
-
-    return _ask(connection, options, publish)
+    """Publish; a server may restart as often as it likes meanwhile, and be away for so long each time."""
+    with client(connection) as queue:
+        ask = partial(queue.publish_on, writer, batch=batch, attempts=attempts, messages_per_s_max=rate)
+        first = last = patiently(ask, options.patience_s)
+        while last.more:
+            last = patiently(ask, options.patience_s)
+    return replace(last, again=first.again)
 
 
 def _abandon(options: SinkOptions, writer: str, batch: int) -> None:
     for connection in (options.connection, options.dead_letters):
         if connection is not None:
-            _ask(connection, options, lambda queue: queue.abandon(writer, batch=batch))
-
-
-def _ask(connection: Connection, options: SinkOptions, call: Callable[[Publications], T]) -> T:
-    with client(connection) as queue:
-        return patiently(lambda: call(queue), options.patience_s)
+            with client(connection) as queue:
+                patiently(partial(queue.abandon, writer, batch=batch), options.patience_s)
