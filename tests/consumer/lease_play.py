@@ -95,7 +95,7 @@ class Play:
         self.news: list[tuple[float, str, LeaseState]] = []
         self.warnings: list[tuple[float, str, float]] = []
         self.table = LeaseTable(self.clock, watcher=self, draw=lambda: jitter)
-        self.renewer = Renewer(self.table, self.queue)
+        self.renewer = Renewer(self.table, self.queue, calls_max=1)
         self.subscription: Subscription = self.table.subscribe("orders", policy, fifo=fifo, strict=strict, cap_s=cap_s)
 
     def changed(self, lease: Lease, state: LeaseState) -> None:

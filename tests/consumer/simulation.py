@@ -89,7 +89,7 @@ class Simulation:
         """Prepare everything; ``run`` does it. All messages but ``long_share`` of them take 1 to 2 s."""
         self.clock = SteppedClock()
         self.table = LeaseTable(self.clock, draw=random.Random(seed).random)
-        self.renewer = Renewer(self.table, self)
+        self.renewer = Renewer(self.table, self, calls_max=1)
         self.outcome = Outcome()
         self._subscription = self.table.subscribe("orders", policy)
         self._in_work, self._end_s = in_work, hours * 3_600

@@ -122,7 +122,7 @@ def test_nobody_is_sure_of_what_another_could_have(
     clock = SteppedClock()
     queue = HonestQueue(clock, trips)
     table = LeaseTable(clock, draw=lambda: jitter)
-    renewer = Renewer(table, queue)
+    renewer = Renewer(table, queue, calls_max=1)
     subscription = table.subscribe("orders", policy, fifo=fifo)
     leases: list[Lease] = []
     for step, pause_s in steps:

@@ -37,7 +37,7 @@ class Served(Play):
     ) -> None:
         """Begin with both clocks at their origins."""
         super().__init__(policy, fifo=queue.endswith(".fifo"))
-        self.renewer = Renewer(self.table, client)
+        self.renewer = Renewer(self.table, client, calls_max=1)
         self._server, self._client, self._name = server, client, queue
         self.subscription = self.table.subscribe(queue, policy, fifo=queue.endswith(".fifo"))
 

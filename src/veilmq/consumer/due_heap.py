@@ -23,12 +23,10 @@ class DueHeap:
         """Begin with nothing due."""
         self._entries: list[Entry] = []
 
-    def put(self, lease: Lease, at_s: float) -> bool:
-        """Have ``lease`` be due at ``at_s`` instead of at any other instant; tell whether that is the first of all."""
+    def put(self, lease: Lease, at_s: float) -> None:
+        """Have ``lease`` be due at ``at_s``, and at no other instant."""
         lease.due_at_s = at_s
-        entry = (at_s, lease.number, lease)
-        heapq.heappush(self._entries, entry)
-        return self._entries[0] is entry
+        heapq.heappush(self._entries, (at_s, lease.number, lease))
 
     def first_s(self) -> float | None:
         """Return when something is due next, ``None`` when nothing is."""

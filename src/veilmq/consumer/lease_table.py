@@ -6,6 +6,7 @@ table, and no watcher is called while it is held.
 """
 
 import itertools
+import math
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,6 +59,7 @@ class LeaseTable:
         self._draw = draw
         self._lock = threading.Lock()
         self._heap = DueHeap()
+        self._looked_s = math.inf  # what next_due_s has answered, or an earlier instant of which the alarm has told
         self._numbers = itertools.count()
         self._subscriptions: list[Subscription] = []
         self._news: list[Callable[[], object]] = []
@@ -161,7 +163,9 @@ class LeaseTable:
         """Return when something is due next; ``None`` when nothing is."""
         with self._lock:
             self._heap.shrink(len(self))
-            return self._heap.first_s()
+            first_s = self._heap.first_s()
+            self._looked_s = math.inf if first_s is None else first_s
+            return first_s
 
     def due(self) -> list[list[Lease]]:
         """Return what is to be renewed now, in batches of one queue each, filled with what would be due next."""
@@ -224,7 +228,9 @@ class LeaseTable:
         self._schedule(lease, lease.expires_at_s if ends else at_s)
 
     def _schedule(self, lease: Lease, at_s: float) -> None:
-        if self._heap.put(lease, at_s):
+        self._heap.put(lease, at_s)
+        if at_s < self._looked_s:
+            self._looked_s = at_s
             self.alarm.ring()
 
     def _pop_due(self, now_s: float) -> Lease | None:

@@ -50,12 +50,11 @@ class Renewer:
     """Renews what is due in a ``LeaseTable``; ``run_due`` does it once, ``start`` for as long as the process lives."""
 
     def __init__(
-        self, table: LeaseTable, client: VisibilityChanger, *, meter: RenewalMeter | None = None, calls_max: int = 1
+        self, table: LeaseTable, client: VisibilityChanger, *, meter: RenewalMeter | None = None, calls_max: int = 4
     ) -> None:
         """``client`` should have connections of its own: nothing else may keep a renewal waiting.
 
-        With ``calls_max`` above 1 that many calls are under way at once when more than one batch is due, which needs a
-        client that threads can share.
+        When more than one batch is due, up to ``calls_max`` calls are under way at once.
         """
         self._table = table
         self._client = client
