@@ -10,7 +10,7 @@ from veilmq.consumer import Consumer
 app = Consumer("work", endpoint=os.environ["VEILMQ_ENDPOINT"])
 
 
-@app.handler(concurrency=8, prefetch=0, wait="20s")
+@app.handler(concurrency=8, prefetch=0, wait="1s")
 async def work(body: str) -> None:
     """Report, and get stuck or not."""
     sys.stdout.write(json.dumps({"event": "begun", "body": body}) + "\n")
