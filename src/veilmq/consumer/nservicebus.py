@@ -5,7 +5,7 @@ Its rule, with V the visibility timeout: wake ``min(half of what remains, 10 s)`
 moves the old end by V; too late it asks for more than V on purpose. Its arithmetic is in ticks of 100 ns, so ours is.
 
 The renewals end a fixed time after processing began, and that does not cancel the handler. What this project does
-otherwise on purpose is around the policy, in the renewer (``docs/consumer.md`` lists it).
+otherwise on purpose is around the policy, in the renewer (``docs/leases.md`` lists it).
 """
 
 from datetime import timedelta
