@@ -340,6 +340,7 @@ def test_of_a_consumer_there_is_one_source(jobs: Host) -> None:
         open_source(jobs, "t", consumer="c")
     assert open_source(jobs, "u", consumer="other").epoch == 1
     assert open_source(jobs, "t", consumer="c", takeover=True).epoch == 1
+    assert [view(jobs, source).consumer for source in "stu"] == ["", "c", "other"]
     assert jobs.counts() == (4, 0, 0)
     assert [each.state for each in view(jobs).claims] == [ClaimState.RELEASED]
     with pytest.raises(EpochFenced):
