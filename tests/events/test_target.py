@@ -1,5 +1,6 @@
 """Places that exported files go to, and those that are refused with what to do."""
 
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -30,6 +31,20 @@ def test_a_folder_is_made_and_a_file_appears_whole(tmp_path: Path, scheme: str) 
     target.put("date=1/hour=2", "x.parquet", ROWS)
     (file,) = [path for path in folder.rglob("*") if path.is_file()]
     assert file == folder / "date=1" / "hour=2" / "x.parquet"
+
+
+def test_what_is_put_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file before it has its name, then its folder and those above it, which may be new, up to the root's."""
+    synced: list[str] = []
+
+    def note(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}").removeprefix(f"{tmp_path}"))
+
+    target = open_target(str(tmp_path / "events"))
+    monkeypatch.setattr(os, "fsync", note)
+    target.put("date=1/hour=2", "x.parquet", ROWS)
+    hour = "/events/date=1/hour=2"
+    assert synced == [f"{hour}/_x.parquet.tmp", hour, "/events/date=1", "/events", ""]
 
 
 def test_a_relative_folder_counts_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
