@@ -38,7 +38,7 @@ def test_what_is_put_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     synced: list[str] = []
 
     def note(descriptor: int) -> None:
-        synced.append(os.readlink(f"/proc/self/fd/{descriptor}").removeprefix(f"{tmp_path}"))
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()).removeprefix(str(tmp_path)))
 
     target = open_target(str(tmp_path / "events"))
     monkeypatch.setattr(os, "fsync", note)
