@@ -3,9 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.engines.embedded.store import QUEUE, Store
 from veilmq.core import claims
 from veilmq.core.claims import ClaimState
+from veilmq.core.commands import Command
+from veilmq.core.errors import ClaimLost
 from veilmq.engines.embedded.claims import ClaimStep
 
 HOUR_MS = 3_600_000
@@ -36,6 +40,36 @@ def test_a_hold_ends_at_its_instant_and_not_before() -> None:
     store.now_ms += HOUR_MS
     assert [each.state for each in beat(store).claims] == [ClaimState.LOST]
     assert beat(store).ready == 2
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        claims.ReadClaim(queue=QUEUE, source="s", number=1),
+        claims.Claim(queue=QUEUE, source="s", epoch=1, number=1, messages_max=2),
+        claims.ReleaseClaim(queue=QUEUE, source="s", number=1),
+        claims.EvictMessage(queue=QUEUE, source="s", number=1, message=bytes(16)),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+def test_each_command_sees_the_end_of_a_hold_by_itself(command: Command) -> None:
+    store = held()
+    store.now_ms += HOUR_MS
+    (answer,) = store.run(command)
+    assert isinstance(answer, ClaimLost)
+    store.close()
+
+
+def test_who_acknowledges_and_who_lists_sees_the_end_of_a_hold_by_himself() -> None:
+    store = held()
+    store.now_ms += HOUR_MS
+    ((view,),) = store.run(claims.ListSources(queue=QUEUE))
+    assert [each.state for each in view.claims] == [ClaimState.LOST]
+    store = held()
+    store.now_ms += HOUR_MS
+    answers = store.run(claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1))
+    assert answers == [claims.Acknowledged(acknowledged=1, lost=[1])]
     store.close()
 
 
