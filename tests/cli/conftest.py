@@ -71,11 +71,10 @@ def veilmq(capsys: pytest.CaptureFixture[str]) -> Veilmq:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
+def server(veilmq_server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> RunningServer:
     """Run a server that keeps nothing; it is the endpoint of every command."""
-    with RunningServer() as running:
-        monkeypatch.setenv("VEILMQ_ENDPOINT", running.endpoint)
-        yield running
+    monkeypatch.setenv("VEILMQ_ENDPOINT", veilmq_server.endpoint)
+    return veilmq_server
 
 
 @pytest.fixture

@@ -12,10 +12,9 @@ from veilmq.testing import RunningServer
 
 
 @pytest.fixture
-def server() -> Iterator[RunningServer]:
+def server(veilmq_server: RunningServer) -> RunningServer:
     """A server in memory."""
-    with RunningServer() as running:
-        yield running
+    return veilmq_server
 
 
 CREDENTIALS = """
@@ -37,9 +36,9 @@ def verifying_server(tmp_path: Path) -> Iterator[RunningServer]:
 
 
 @pytest.fixture
-def sqs(server: RunningServer) -> Any:
+def sqs(veilmq_boto3: Any) -> Any:
     """The client that everybody has, told only where the server is."""
-    return client(server)
+    return veilmq_boto3
 
 
 def client(server: RunningServer) -> Any:

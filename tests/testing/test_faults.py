@@ -9,6 +9,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
+from veilmq.client.claims import Claims
 from veilmq.testing import RunningQueue, RunningServer, faults
 from veilmq.testing.faults import Fault
 
@@ -121,7 +122,8 @@ def test_a_late_answer(veilmq_server: RunningServer, queue: RunningQueue, veilmq
     """It is done at once; the answer comes when the virtual clock says so, not sooner."""
     veilmq_server.faults.script("SendMessage", faults.late_answer(seconds=40))
     sending = Calling(lambda: veilmq_boto3.send_message(QueueUrl=queue.url, MessageBody="a"))
-    veilmq_server.wait_until(lambda: queue.bodies == ["a"])
+    veilmq_server.wait_until(lambda: veilmq_server.faults.happened)
+    assert queue.bodies == ["a"]
     veilmq_server.advance(seconds=39.999)
     assert not sending.answered
     veilmq_server.advance(1)
@@ -152,6 +154,20 @@ def test_a_late_receive_waits_for_messages_all_the_same(
     assert veilmq_server.parked == 1
     veilmq_boto3.send_message(QueueUrl=queue.url, MessageBody="a")
     assert receiving.answer()["Messages"][0]["Body"] == "a"
+
+
+def test_a_late_answer_in_many_parts(veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:
+    """What waits for its turn on the connection gets it."""
+    veilmq_boto3.send_message(QueueUrl=queue.url, MessageBody="a")
+    with Claims(veilmq_server.endpoint, queue.url) as claims:
+        epoch = claims.open("s").epoch
+        claims.claim("s", epoch=epoch, number=1, messages_max=1)
+        veilmq_server.faults.script("claims.read", faults.late_answer(seconds=1))
+        reading = Calling(lambda: [row["body"] for batch in claims.read("s", number=1) for row in batch.to_pylist()])
+        veilmq_server.wait_until(lambda: veilmq_server.faults.happened)
+        assert not reading.answered
+        veilmq_server.advance(seconds=1)
+        assert reading.answer() == ["a"]
 
 
 def test_who_gives_up_hears_nothing_later(veilmq_server: RunningServer, queue: RunningQueue) -> None:

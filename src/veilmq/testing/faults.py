@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.ports import Clock
+from veilmq.core.ports import Clock, Timer
 from veilmq.server.http_request import Handler, Pending, Request
 from veilmq.server.protocols import Protocol
 from veilmq.testing.batch_faults import answer_without_doing, leave_out
@@ -19,12 +19,20 @@ from veilmq.wire.sqs.errors import INTERNAL_FAILURE, SERVICE_UNAVAILABLE, Code, 
 
 
 class Scene(NamedTuple):
-    """One request and all that a fault needs to play on it."""
+    """One request and all that a fault needs to play on it.
+
+    ``happened`` is called once: before the client can notice anything, and once nothing but time has to come.
+    """
 
     request: Request
     handler: Handler
     clock: Clock
     protocol: Protocol
+    happened: Callable[[], object]
+
+    def later(self, delay_ms: int, call: Callable[[], object]) -> Timer:
+        """Arrange for ``call`` by the server's clock."""
+        return self.clock.call_at(self.clock.now_ms() + delay_ms, call)
 
 
 class Fault(NamedTuple):
@@ -43,44 +51,55 @@ _THROTTLED_TEXT = "The request was denied due to request throttling."
 
 
 def _refuse(code: Code, text: str, scene: Scene) -> None:
+    scene.happened()
     reply = scene.protocol.refuse(SqsError(code, text))
     scene.request.respond(reply.status, reply.headers, reply.body)
 
 
 def _drop_request(scene: Scene) -> None:
+    scene.happened()
     hang_up(scene.request)
 
 
 def _lose_request(scene: Scene) -> Pending:
+    scene.happened()
     return Held(scene.request)
 
 
 def _drop_answer(scene: Scene) -> Pending:
-    return Shadow(scene.request, answered=lambda shadow: hang_up(shadow.outer)).begin(scene.handler)
+    def answered(shadow: Shadow) -> None:
+        scene.happened()
+        hang_up(shadow.outer)
+
+    return Shadow(scene.request, answered=answered).begin(scene.handler)
 
 
 def _lose_answer(scene: Scene) -> Pending:
-    return Shadow(scene.request, answered=lambda shadow: None).begin(scene.handler)
+    return Shadow(scene.request, answered=lambda shadow: scene.happened()).begin(scene.handler)
 
 
 def _delay_request(delay_ms: int, scene: Scene) -> Pending:
     delayed = Delayed(scene.request, scene.handler)
-    scene.clock.call_at(scene.clock.now_ms() + delay_ms, delayed.arrive)
+    scene.later(delay_ms, delayed.arrive)
+    scene.happened()
     return delayed
 
 
 def _delay_answer(delay_ms: int, scene: Scene) -> Pending:
     def answered(shadow: Shadow) -> None:
-        shadow.timer = scene.clock.call_at(scene.clock.now_ms() + delay_ms, shadow.deliver)
+        shadow.timer = scene.later(delay_ms, shadow.deliver)
+        scene.happened()
 
     return Shadow(scene.request, answered=answered).begin(scene.handler)
 
 
 def _fail_entries(places: tuple[int, ...], scene: Scene) -> Pending | None:
+    scene.happened()
     return leave_out(scene.request, scene.handler, places)
 
 
 def _ignore(scene: Scene) -> None:
+    scene.happened()
     answer_without_doing(scene.request)
 
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from veilmq.core.ports import Clock
@@ -63,7 +64,11 @@ class Script:
 
     @property
     def happened(self) -> list[Happened]:
-        """Return what was played so far, in order."""
+        """Return what was played so far, in order.
+
+        A late answer, or one that never comes, is listed once the request is carried out, a late request once it waits:
+        then ``RunningServer.advance`` finds it.
+        """
         with self._lock:
             return list(self._happened)
 
@@ -87,7 +92,8 @@ class Script:
         for protocol, action in _recognised(request):
             fault = self._next(action)
             if fault is not None:
-                return fault.play(Scene(request, handler, self._clock, protocol))
+                happened = partial(self._note, Happened(action, fault))
+                return fault.play(Scene(request, handler, self._clock, protocol, happened))
         return handler(request)
 
     def _next(self, action: str) -> Fault | None:
@@ -99,8 +105,11 @@ class Script:
                 row.left -= 1
                 if not row.left:
                     self._rows.remove(row)
-            self._happened.append(Happened(action, row.fault))
             return row.fault
+
+    def _note(self, happened: Happened) -> None:
+        with self._lock:
+            self._happened.append(happened)
 
 
 def _recognised(request: Request) -> Iterator[tuple[Protocol, str]]:
