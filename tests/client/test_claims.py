@@ -142,6 +142,19 @@ def test_the_answer_of_something_else_is_called_that(answer: bytes) -> None:
     assert caught.value.code == UNEXPECTED_REPLY
 
 
+def test_a_page_of_something_else_is_called_that() -> None:
+    """No failure of Arrow's own, which nobody who reads expects."""
+    whole = pa.BufferOutputStream()
+    with pa.ipc.new_stream(whole, SCHEMA):
+        pass
+    cut = whole.getvalue().to_pybytes()[:100]
+    for body in (b"", b"<html>", cut):
+        with ScriptedServer(reply(200, body)) as other, Claims(other.endpoint, "a/000000000000/jobs") as claims:
+            with pytest.raises(ClientError) as caught:
+                list(claims.read("s", number=1))
+            assert caught.value.code == UNEXPECTED_REPLY
+
+
 def test_a_server_that_always_hangs_up_is_unreachable() -> None:
     with ScriptedServer() as scripted, Claims(scripted.endpoint, URL) as claims, pytest.raises(Unreachable):
         claims.sources()

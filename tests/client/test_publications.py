@@ -6,8 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
+from tests.client.scripted_server import ScriptedServer, reply
 from veilmq.client import ClientError, HttpQueueClient
 from veilmq.client.publications import Publications
+from veilmq.client.transport import UNEXPECTED_REPLY
 from veilmq.core.publications import Published, Staged
 from veilmq.testing import RunningServer
 from veilmq.wire.v1.outgoing import OutgoingRow
@@ -89,3 +91,10 @@ def test_refusals_tell_which_and_why(jobs: Publications) -> None:
     with pytest.raises(ClientError) as caught:
         jobs.publish("w", batch=0, attempts=[("a", 1)])
     assert (caught.value.code, caught.value.status) == ("StageMissing", 409)
+
+
+def test_an_answer_of_something_else_is_called_that() -> None:
+    with ScriptedServer(reply(200, b"<html>")) as other, Publications(other.endpoint, "a/000000000000/jobs") as jobs:
+        with pytest.raises(ClientError) as caught:
+            jobs.stage("w", batch=0, attempt="a", part=0, messages=rows("x"))
+        assert caught.value.code == UNEXPECTED_REPLY

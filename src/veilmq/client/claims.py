@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from veilmq.client.api import QueueApi
+from veilmq.client.transport import unexpected
 from veilmq.core import limits
 from veilmq.core.claims import Acknowledged, Bound, SourceView
 from veilmq.wire.v1.reads import CURSOR
@@ -79,12 +80,15 @@ class Claims(QueueApi):
 
     def page(self, source: str, *, number: int, shard: int = 0, cursor: str = "") -> tuple[list[Any], str]:
         """Return one answer's part of ``read`` from ``cursor`` on, and where the next begins, empty after the last."""
-        from pyarrow import ipc  # noqa: PLC0415 (an extra)
+        from pyarrow import ArrowException, ipc  # noqa: PLC0415 (an extra)
 
         parameters = {"source": source, "number": number, "shard": shard, "format": "arrow"}
         answer = self.ask("GET", "read", parameters={**parameters, "cursor": cursor} if cursor else parameters)
-        with ipc.open_stream(answer.data) as batches:
-            return list(batches), answer.headers.get(CURSOR, "")
+        try:
+            with ipc.open_stream(answer.data) as batches:
+                return list(batches), answer.headers.get(CURSOR, "")
+        except (ArrowException, OSError) as error:
+            raise unexpected(answer) from error
 
     def heartbeat(
         self, source: str, *, epoch: int, lease_s: int | None = None, hold_s: int | None = None

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from veilmq.client.api import QueueApi
+from veilmq.client.transport import decode
 from veilmq.core.publications import Published, Staged, WriterView
 from veilmq.wire.v1.outgoing import OutgoingRow
 from veilmq.wire.v1.publications import ARROW_TYPE, MessagesFields
@@ -50,7 +51,7 @@ class Publications(QueueApi):
     def _stage(self, writer: str, batch: int, attempt: str, part: int, body: bytes, content_type: str) -> Staged:
         parameters = {"writer": writer, "batch": batch, "attempt": attempt, "part": part}
         answer = self.ask("POST", "stage", parameters=parameters, body=body, content_type=content_type)
-        return msgspec.json.decode(answer.data, type=Staged)
+        return decode(answer, Staged)
 
     def publish(
         self, writer: str, *, batch: int, attempts: Sequence[tuple[str, int]], messages_per_s_max: int | None = None

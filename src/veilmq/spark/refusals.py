@@ -24,6 +24,7 @@ ADVICE = {
     "ClaimReleased": "They are in the queue again. Go on with onLostClaim=skip.",
     "ConsumerTaken": "Stop the other stream, or give this one takeover=true or another consumer.",
     "EpochFenced": "Another run of this query goes on. One checkpoint is for one query at a time.",
+    "QueueDoesNotExist": "Check the options endpoint and queue.",  # by its name, which is looked up as SQS has it
     "QueueNotFound": "Check the options endpoint and queue.",
 }
 LOST = frozenset({"ClaimLost", "ClaimReleased"})
