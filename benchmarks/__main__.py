@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from benchmarks import backlog, chart, idle, keeps, kinds, machine, rates, report, signed, streams, table, wrk
+from benchmarks import backlog, chart, drain, idle, keeps, kinds, machine, rates, report, signed, streams, table, wrk
 from benchmarks.bench import Bench
 from benchmarks.options import arguments, settings
 from benchmarks.row import Section
@@ -22,6 +22,7 @@ MEASUREMENTS: Mapping[str, Callable[[Bench], Iterator[Section]]] = {
     **{name: partial(rates.measure, name=name) for name in rates.GROUPS},
     "kinds": kinds.measure,
     "signed": _one(signed.measure),
+    "drain": _one(drain.measure),
     "spark": _one(streams.measure),
     "backlog": backlog.measure,
     "idle": _one(idle.measure),
