@@ -227,3 +227,20 @@ def test_a_queue_that_is_deleted_ends_all() -> None:
         ("receive", QueueNotFound),
         ("claim", QueueNotFound),
     ]
+
+
+def test_a_claim_without_a_place_does_not_hold_receives_up() -> None:
+    """It stands before the receive in the line; each is asked once, whatever both lack."""
+    bench = Bench()
+    bench.park(bench.claim(), NOTHING)
+    bench.park(bench.receive(), EMPTY)
+    bench.wake()
+    assert bench.engine.answer(NOTHING) == CLAIM
+    assert isinstance(bench.engine.answer(FULL), Receive)
+    assert bench.engine.asked == []
+    assert bench.polls.parked == 2
+    bench.wake()
+    assert bench.engine.answer(NOTHING) == CLAIM
+    assert isinstance(bench.engine.answer(GOT), Receive)
+    assert bench.heard == [("receive", GOT)]
+    assert (bench.engine.asked, bench.polls.parked) == ([], 1)

@@ -10,7 +10,9 @@ The first of a line is asked a second time before it parks: what was sent betwee
 the watch would be missed otherwise. Polls that do not wait pay one look into a table.
 
 Receives and claims stand in one line. A receive that got nothing because too many messages are in flight waits for
-another thing than claims do, which have no such quota: then the first claim behind it is asked.
+another thing than claims do, which have no such quota: then the first claim of the line is asked. A claim that got
+nothing, and is told of no instant, may be at the limit of claimed messages, which does not concern receives: then the
+first of them is asked.
 
 There is one timer for each line (the next instant at which the queue has something by itself) and one for each
 deadline, and nothing that runs periodically.
@@ -96,6 +98,7 @@ class Poll(msgspec.Struct, eq=False):
     timer: Timer | None = None
     deadline_ms: int = 0
     ticket: int = 0
+    instead: bool = False  # it is being asked in place of one of the other kind
 
     def withdraw(self) -> None:
         """Forget it: what is not begun does not happen."""
@@ -154,6 +157,10 @@ class Poll(msgspec.Struct, eq=False):
         """Return how long to wait where the caller has not said it, by an empty result."""
         return 0
 
+    def lacks_a_place(self, result: Any) -> bool:
+        """Tell whether an empty result may be for want of a place, and not of messages."""
+        raise NotImplementedError
+
     def nothing(self) -> Any:
         """Return the result of having waited in vain."""
         raise NotImplementedError
@@ -195,6 +202,10 @@ class ReceivePoll(Poll, eq=False):
         """Return the wait that the queue is set to."""
         return result.receive_wait_s
 
+    def lacks_a_place(self, result: Received) -> bool:
+        """Tell whether too many messages are in flight."""
+        return result.over_limit
+
     def nothing(self) -> Received:
         """Return no messages."""
         return Received(messages=[], next_due_ms=None, receive_wait_s=0)
@@ -204,6 +215,10 @@ class ClaimPoll(Poll, eq=False):
     """A claim; a large one is bound in slices, and asked for again until it is whole."""
 
     result_type = Bound
+
+    def lacks_a_place(self, result: Bound) -> bool:
+        """Tell whether too many messages may be claimed: then no instant is known at which there is something."""
+        return result.next_due_ms is None
 
     def nothing(self) -> Bound:
         """Return that nothing was bound."""
@@ -278,9 +293,10 @@ class _Line:
     def keep(self, poll: Poll, result: Received | Bound) -> None:
         """Park a poll that was asked and got nothing, at its old place."""
         self.asking -= 1
+        asked_instead, poll.instead = poll.instead, False
         self._park(poll, result)
-        if isinstance(result, Received) and result.over_limit:
-            self._ask_a_claim()
+        if not asked_instead and poll.lacks_a_place(result):
+            self._ask_instead_of(poll)
 
     def let_go(self, result: Any) -> None:
         """Hear the answer of a poll that was asked and is out of the line; it tells how it goes on."""
@@ -326,11 +342,12 @@ class _Line:
         if self.parked:
             self._ask(self.parked.pop(0))
 
-    def _ask_a_claim(self) -> None:
-        for poll in self.parked:
-            if poll.result_type is Bound:
-                self.parked.remove(poll)
-                self._ask(poll)
+    def _ask_instead_of(self, poll: Poll) -> None:
+        for other in self.parked:
+            if other.result_type is not poll.result_type:
+                self.parked.remove(other)
+                other.instead = True
+                self._ask(other)
                 return
 
     def _end_all(self) -> None:

@@ -27,7 +27,7 @@ from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.moves import Stepped
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.queue import Queue
-from veilmq.engines.embedded.run import CLAIMED_MS
+from veilmq.engines.embedded.run import CLAIMED_MS, NEVER_MS
 
 _PAUSE_MS = 5
 
@@ -147,7 +147,7 @@ class Claims:
             self._whole(claim, limits.CLAIM_SHARD_MESSAGES)
 
     def _nothing(self, queue: Queue, number: int, now_ms: int) -> claims.Bound:
-        due_ms = queue.next_message_ms(now_ms)
+        due_ms = queue.next_message_ms(now_ms) if self._places(queue) else NEVER_MS  # the end of a claim tells
         return claims.Bound(number=number, messages=0, shards=0, next_due_ms=None if due_ms >= CLAIMED_MS else due_ms)
 
     def acknowledge(self, command: claims.AcknowledgeClaims, now_ms: int) -> claims.Acknowledged:
