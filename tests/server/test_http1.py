@@ -1,6 +1,7 @@
 """HTTP/1.1 over real sockets, byte by byte: what is served, in which order, and what is refused with which words."""
 
 import struct
+import threading
 from collections.abc import Iterator
 from socket import SO_LINGER, SO_RCVBUF, SOL_SOCKET
 
@@ -92,6 +93,26 @@ def test_a_full_line_is_not_read_from(host: HttpHost, client: Client) -> None:
     assert host.call(lambda: host.handled) == before + 1
     host.release(held, b"first")
     assert [client.read().status for _ in range(SMALL.pipelined_max + 3)] == [200] * (SMALL.pipelined_max + 3)
+
+
+def test_long_bodies_behind_a_long_poll_are_not_read() -> None:
+    """Sixty of the longest would be half a gigabyte for one client; what was not read is answered later."""
+    size, count = 1_000_000, 30
+    allowed = HttpLimits(body_bytes_max=2 * size, pipelined_max=2 * count)
+    with HttpHost(allowed) as host, host.client() as client, host.client() as other:
+        post = HEAD + b"Content-Length: %d\r\n\r\n" % size + b"x" * size
+        sending = threading.Thread(target=client.send, args=(HOLD + post * count,), daemon=True)
+        sending.start()
+        held = host.await_held()
+        turns = 300
+        for _ in range(turns):
+            other.send(GET)
+            other.read()
+        assert 1 <= host.handled - turns - 1 <= 3
+        host.release(held, b"first")
+        assert client.read().body == b"first"
+        assert {len(client.read().body) > size for _ in range(count)} == {True}
+        sending.join(PATIENCE_S)
 
 
 def test_a_thousand_pipelined_requests_are_answered(client: Client) -> None:

@@ -5,7 +5,7 @@ The hot path is a request that arrives in one segment and gets one reply: one ca
 
 A refused request is answered in its turn; then the connection says nothing more and drops what comes until the client
 closes, for a short time: closing at once would reset the connection and take the reply with it. A client that reads no
-replies, or has too many requests in the line, is not read from (then its going is noticed late).
+replies, or has too many requests in the line, or too long ones, is not read from (then its going is noticed late).
 """
 
 import asyncio
@@ -254,6 +254,12 @@ class Http1Connection(asyncio.Protocol):
         self._reader.check_unfinished(segment_bytes)
         if self._reader.continue_due and not self._line:
             self._send_continue()
+        if self._line and self._is_heavy():
+            self._regulate()
+
+    def _is_heavy(self) -> bool:
+        """Tell whether the bodies in the line are as long as one may be: behind a long poll they stay for a while."""
+        return sum([len(request.body) for request in self._line]) >= self._limits.body_bytes_max
 
     def _send_continue(self) -> None:
         self._reader.continue_due = False
@@ -286,7 +292,7 @@ class Http1Connection(asyncio.Protocol):
 
     def _regulate(self) -> None:
         """Read from the client, or do not."""
-        pause = bool(self._stalled_since_s) or len(self._line) >= self._limits.pipelined_max
+        pause = bool(self._stalled_since_s) or len(self._line) >= self._limits.pipelined_max or self._is_heavy()
         if pause is self._paused or self._transport.is_closing():
             return
         self._paused = pause
