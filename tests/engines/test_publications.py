@@ -380,6 +380,8 @@ def test_a_deleted_queue_takes_its_writers_along(ready: Host) -> None:
     ready.do(commands.DeleteQueue(queue=QUEUE))
     settle(ready)
     assert rows(ready) == 0
+    lanes = ready.engine._journal._connection.execute("SELECT count(*) FROM lane WHERE queue IS NOT NULL")
+    assert list(lanes) == [(0,)]
     ready.create()
     assert ready.do(ListWriters(queue=QUEUE)) == []
     assert ready.counts() == (0, 0, 0)
