@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 from veilmq.client import translation
 from veilmq.core.commands import Command, ListQueues
@@ -33,7 +33,6 @@ from veilmq.testing.virtual_clock import VirtualClock
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.queues import create_queue
 from veilmq.wire.sqs.requests import CreateQueueRequest
-from veilmq.wire.sqs.responses import QueueUrlResult
 
 T = TypeVar("T")
 
@@ -159,7 +158,7 @@ class RunningServer:
             settings["dead_letter_queue"] = f"{context.account}/{settings['dead_letter_queue']}"
         attributes = translation.write_settings(settings, context)
         plan = create_queue(CreateQueueRequest(queue_name=name, attributes=attributes or None), context)
-        found = cast(QueueUrlResult, plan.respond(self._call(self._outcome(plan.command))))
+        found: Any = plan.respond(self._call(self._outcome(plan.command)))
         return RunningQueue(name=name, url=found.queue_url, account=context.account, do=self._do)
 
     async def _reload(self) -> None:
