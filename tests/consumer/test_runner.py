@@ -1,6 +1,7 @@
 """One handler at work: lost leases, messages that come back, hooks, batches and counts."""
 
 import asyncio
+import multiprocessing
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.consumer.workbench import WAIT, Workbench, until, workbench
 from veilmq.client import ClientError, NewMessage
 from veilmq.consumer import Batch, Consumer, Context, Fixed, Item, LeaseLost, RetryLater, Running
 from veilmq.consumer.outcomes import Ending, Kind
+from veilmq.consumer.running import ABANDONED
 
 BRISK = Fixed(10, every=0.02)
 """Renewed so often that a loss is noticed at once."""
@@ -253,3 +255,60 @@ def test_a_hook_that_fails_harms_nobody(bench: Workbench) -> None:
         return running
 
     assert asyncio.run(scenario()).runners[0].counts.events["acked"] == 1
+
+
+def test_one_lost_message_does_not_end_its_batch(bench: Workbench) -> None:
+    """It is told to its own item; the rest of the batch is done."""
+    app = bench.consumer("lossy")
+    seen: list[bool] = []
+
+    @app.batch(max_size=2, linger="1s", wait=WAIT, lease=BRISK)
+    async def load(batch: Batch[str]) -> None:
+        receipt = batch[0].context.message.receipt
+        bench.client.delete("lossy", receipt)
+        await until(batch[0].context.cancelled.is_set)
+        seen.append(batch[1].context.cancelled.is_set())
+
+    bench.client.send_batch("lossy", [NewMessage(body=text) for text in "ab"])
+
+    async def scenario() -> None:
+        async with bench.working(app) as running:
+            await until(lambda: seen and not running.runners[0].held)
+            assert running.runners[0].counts.events["lost"] == 1
+
+    asyncio.run(scenario())
+    assert seen == [False]
+    assert bench.counts("lossy") == (0, 0)
+
+
+def test_a_batch_whose_time_is_over_comes_back_whole(bench: Workbench) -> None:
+    """One call, one time."""
+    app = bench.consumer("timely")
+
+    @app.batch(max_size=2, linger="1s", wait=WAIT, timeout="20ms")
+    async def load(batch: Batch[str]) -> None:
+        await asyncio.Event().wait()
+
+    bench.client.send_batch("timely", [NewMessage(body=text) for text in "ab"])
+
+    async def scenario() -> None:
+        async with bench.working(app) as running:
+            await until(lambda: running.runners[0].counts.events["retried"] == 2)
+
+    asyncio.run(scenario())
+
+
+def test_a_process_that_does_not_stop_is_ended(bench: Workbench) -> None:
+    """After the grace; its message is released."""
+    app = bench.consumer("deaf", grace="10ms")
+    app.declare(acting.spin, pool="process", concurrency=1, wait=WAIT, lease=BRISK)
+    bench.client.send("deaf", "x")
+
+    async def scenario() -> Running:
+        async with bench.working(app) as running:
+            await until(lambda: running.renewals.calls)
+        return running
+
+    assert asyncio.run(scenario()).exit_code == ABANDONED
+    assert bench.counts("deaf") == (1, 0)
+    assert not [child for child in multiprocessing.active_children() if child.name == "veilmq-spin"]

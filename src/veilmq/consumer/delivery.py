@@ -34,6 +34,11 @@ class Delivery:
         """Stop the handler if it runs; the first cause counts."""
         if self.interrupt is None or self.cause is not None:
             return
-        self.cause = cause
-        self.context.stop(cause)
+        self.join(cause)
         self.interrupt(cause)
+
+    def join(self, cause: Cause) -> None:
+        """Take part in a cancellation that stops others too; a cause of its own counts first."""
+        if self.cause is None:
+            self.cause = cause
+            self.context.stop(cause)

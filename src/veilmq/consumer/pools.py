@@ -15,6 +15,8 @@ from veilmq.consumer.handlers import Handler
 from veilmq.consumer.outcomes import DONE, Cause, Ending, ending_of
 from veilmq.consumer.threads import Threads
 
+_OF_ONE = (Cause.LOST, Cause.ENDED)
+
 
 class Pool(Protocol):
     """Runs a handler for one message, or for several at once where the handler takes batches."""
@@ -38,14 +40,14 @@ class AsyncPool:
         task = asyncio.current_task()
         assert task is not None
         for delivery in deliveries:
-            delivery.interrupt = partial(_cancel, task)
+            delivery.interrupt = partial(_cancel, task, deliveries)
         try:
             work = prepare(self._handler, deliveries)
             result = await self._handler.function(*work.arguments) if work.arguments else None
         except asyncio.CancelledError as error:
-            if task.cancelling():
-                if deliveries[0].cause is None:
-                    raise  # the event loop itself is being closed
+            if task.cancelling() and all(delivery.cause is None for delivery in deliveries):
+                raise  # the event loop itself is being closed
+            while task.cancelling():
                 task.uncancel()
             return [ending_of(error, delivery.cause) for delivery in deliveries]
         except Exception as error:  # noqa: BLE001 - a handler may raise anything
@@ -140,7 +142,13 @@ def _call(handler: Handler, deliveries: Sequence[Delivery]) -> list[Ending]:
     return work.endings(result)
 
 
-def _cancel(task: "asyncio.Task[object]", cause: Cause) -> None:
+def _cancel(task: "asyncio.Task[object]", deliveries: Sequence[Delivery], cause: Cause) -> None:
+    """Cancel the call. What befalls one message of a batch is told to its own context only, for the others go on."""
+    if len(deliveries) > 1:
+        if cause in _OF_ONE:
+            return
+        for delivery in deliveries:
+            delivery.join(cause)
     task.cancel(f"veilmq: {cause.value}")
 
 

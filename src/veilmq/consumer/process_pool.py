@@ -35,6 +35,7 @@ class ProcessPool:
         self._handler = handler
         self._threads = Threads(f"veilmq-{handler.name}", handler.options.concurrency)
         self._idle: list[Worker] = []
+        self._all: list[Worker] = []
         self._lock = threading.Lock()
 
     async def run(self, deliveries: Sequence[Delivery]) -> list[Ending]:
@@ -50,16 +51,20 @@ class ProcessPool:
         return [ending]
 
     def close(self) -> None:
-        """End the processes that do nothing, and let the threads end after what they do."""
+        """End the processes, those too whose handlers did not stop, and then the threads."""
         with self._lock:
-            idle, self._idle = self._idle, []
-        for worker in idle:
+            workers, self._all = self._all, []
+        for worker in workers:
             worker.kill()
         self._threads.close()
 
     def _worker(self) -> "Worker":
         with self._lock:
-            return self._idle.pop() if self._idle else Worker(self._handler)
+            if self._idle:
+                return self._idle.pop()
+            worker = Worker(self._handler)
+            self._all = [*(known for known in self._all if not known.dead), worker]
+            return worker
 
 
 class Worker:

@@ -100,6 +100,7 @@ class Running:
             return
         self._stopped = True
         self._stop.set()
+        _log.info("stopping, when the receives on their way are answered")
         polls = asyncio.gather(*(runner.stop_intake() for runner in self.runners))
         if not await self._within(self._grace_s, Runner.worked, impatient=True):
             for runner in self.runners:
