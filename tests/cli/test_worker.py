@@ -17,10 +17,10 @@ from veilmq.testing import RunningServer
 WORKER = "tests.consumer.stuck_worker:app"
 
 
-def start(server: RunningServer, *options: str) -> "subprocess.Popen[str]":
+def start(server: RunningServer, place: str = WORKER) -> "subprocess.Popen[str]":
     """Start a worker against `server`."""
     return subprocess.Popen(
-        [*COMMAND, "worker", WORKER, *options],
+        [*COMMAND, "worker", place],
         cwd=ROOT,
         env=environment(VEILMQ_ENDPOINT=server.endpoint),
         stdout=subprocess.PIPE,
@@ -52,6 +52,28 @@ def test_a_worker_handles_messages_until_it_is_told_to_stop() -> None:
         assert code == 0, log
         status = client.show("work")
         assert (status.visible, status.in_flight) == (0, 0)
+
+
+def test_a_handler_may_run_in_processes() -> None:
+    """They find its module as the worker did."""
+    with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
+        client.create_queue("work")
+        client.send("work", "m2")
+        code, log = signalled(start(server, "tests.consumer.process_worker:app"), server, signal.SIGTERM)
+        assert code == 0, log
+        status = client.show("work")
+        assert (status.visible, status.in_flight) == (0, 0)
+
+
+def test_a_second_signal_does_not_wait_for_handlers() -> None:
+    """The one that never ends is cancelled, and its message released."""
+    with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
+        client.create_queue("work")
+        client.send("work", "m1")
+        code, log = signalled(start(server), server, signal.SIGTERM, signal.SIGINT)
+        assert code == 0, log
+        status = client.show("work")
+        assert (status.visible, status.in_flight) == (1, 0)
 
 
 def test_a_queue_that_is_not_there_ends_the_worker() -> None:

@@ -1,5 +1,6 @@
 """The adapter over a boto3 client: the same port, against the real server, and boto3's failures as ours."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,8 +9,10 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 from botocore.stub import Stubber
 
+from tests.consumer.workbench import WAIT, Workbench
 from veilmq.client import ClientError, NewMessage, Unreachable
 from veilmq.client.boto import BotoQueueClient
+from veilmq.consumer import Consumer, Context
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.properties import Attribute
 from veilmq.testing import RunningServer
@@ -98,6 +101,29 @@ def test_throttling_keeps_its_code_and_status() -> None:
         with pytest.raises(ClientError) as raised:
             BotoQueueClient(made).queue_url("a")
     assert (raised.value.code, raised.value.status, raised.value.message) == ("RequestThrottled", 403, "Slower.")
+
+
+def test_a_consumer_works_through_it(server: RunningServer, client: BotoQueueClient) -> None:
+    """Receives, leases, fences and deletes; the boto3 client stays the user's."""
+    client.create_queue("consumed")
+    client.send_batch("consumed", [NewMessage(body=text) for text in "abc"])
+    app = Consumer("consumed", client=client)
+    handled: list[str] = []
+
+    @app.handler(wait=WAIT)
+    async def work(body: str, ctx: Context) -> None:
+        async with ctx.fence():
+            handled.append(body)
+
+    async def scenario() -> None:
+        bench = Workbench(server, client)
+        async with bench.working(app) as running:
+            await bench.settled(running)
+
+    asyncio.run(scenario())
+    assert sorted(handled) == ["a", "b", "c"]
+    status = client.show("consumed")
+    assert (status.visible, status.in_flight) == (0, 0)
 
 
 def _unreachable(**parameters: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.consumer import acting
 from tests.consumer.workbench import WAIT, WAIT_MS, Workbench, until, workbench
-from veilmq.client import ClientError, HttpQueueClient
+from veilmq.client import ClientError, QueueClient
 from veilmq.consumer import Consumer, Context, LeaseState, Running
 from veilmq.consumer.running import ABANDONED, DONE
 
@@ -20,7 +20,7 @@ def bench() -> Iterator[Workbench]:
         yield made
 
 
-def received(client: HttpQueueClient, queue: str) -> list[tuple[str, int]]:
+def received(client: QueueClient, queue: str) -> list[tuple[str, int]]:
     """Return body and receive count of what is visible in ``queue``."""
     return sorted((message.body, message.receive_count) for message in client.receive(queue, count=10, wait_s=0))
 

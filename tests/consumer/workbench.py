@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from veilmq.client import HttpQueueClient
+from veilmq.client import HttpQueueClient, QueueClient
 from veilmq.consumer import Consumer, Running
 from veilmq.core.settings import SettingValue
 from veilmq.testing import RunningServer
@@ -17,7 +17,7 @@ PATIENCE_S = 30
 class Workbench:
     """A server, a client of it, and consumers of its queues."""
 
-    def __init__(self, server: RunningServer, client: HttpQueueClient) -> None:
+    def __init__(self, server: RunningServer, client: QueueClient) -> None:
         """Made by ``workbench``."""
         self.server = server
         self.client = client
