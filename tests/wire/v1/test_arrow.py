@@ -88,6 +88,16 @@ def test_long_bodies_are_written_early() -> None:
     assert len(ipc.open_stream(writer.finish()).read_all()) == 2
 
 
+def test_attributes_are_written_early() -> None:
+    """Two thousand messages with ten each kept the event loop busy for tens of milliseconds."""
+    many = {f"name{n}": Attribute("String", "v" * 20) for n in range(10)}
+    writer = ArrowWriter("jobs")
+    for _ in range(4):
+        writer.add([message(attributes=many)] * 500)
+    batches = ipc.open_stream(writer.finish()).read_all().to_batches()
+    assert max(batch.num_rows for batch in batches) <= 1_000
+
+
 def test_a_server_without_pyarrow_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """And goes on to speak JSON."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)

@@ -37,7 +37,7 @@ SCHEMA = pa.schema(
 
 _NO_TEXTS = pa.array([], pa.string())
 _BATCH_ROWS = 2_048
-_BATCH_CHARACTERS = 1_048_576
+_BATCH_CHARACTERS = 262_144  # with ten attributes each, some five hundred messages: to write more takes long
 
 
 class ArrowWriter:
@@ -62,7 +62,7 @@ class ArrowWriter:
     def add(self, messages: Sequence[ClaimedMessage]) -> None:
         """Take further messages."""
         self._waiting += messages
-        self._characters += sum([len(message.body) for message in messages])
+        self._characters += sum([len(message.body) + len(message.properties) for message in messages])
         if len(self._waiting) >= _BATCH_ROWS or self._characters >= _BATCH_CHARACTERS:
             self._write()
 
