@@ -1,8 +1,10 @@
 """Answers that say 200 and are not the whole truth."""
 
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
+import urllib3
 from botocore.exceptions import ClientError
 
 from veilmq.testing import RunningQueue, RunningServer, faults
@@ -86,3 +88,13 @@ def test_a_fault_that_does_not_fit(
         veilmq_boto3.send_message(QueueUrl=queue.url, MessageBody="a")
     assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 501
     assert queue.bodies == []
+
+
+def test_a_protocol_that_does_not_fit(veilmq_server: RunningServer, queue: RunningQueue) -> None:
+    """The Query protocol has other words for batches."""
+    veilmq_server.faults.script("SendMessageBatch", faults.failed_entries(0))
+    form = urlencode({"Action": "SendMessageBatch", "QueueUrl": queue.url})
+    kind = {"Content-Type": "application/x-www-form-urlencoded"}
+    with urllib3.PoolManager() as pool:
+        answer = pool.request("POST", queue.url, body=form, headers=kind, retries=False)
+    assert (answer.status, b"over JSON" in answer.data) == (501, True)

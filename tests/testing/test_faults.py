@@ -1,5 +1,8 @@
 """Each fault, seen by a stock boto3 client and from inside the queue: what the client hears, and what was done."""
 
+import contextlib
+import json
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -59,15 +62,15 @@ class Calling:
         return self._answer[0]
 
 
-def impatient(server: RunningServer) -> Any:
-    """Return a client that gives up after a moment."""
+def impatient(server: RunningServer, *, read_timeout_s: float = 0.2) -> Any:
+    """Return a client that tries nothing twice and gives up after a moment."""
     return boto3.client(
         "sqs",
         endpoint_url=server.endpoint,
         region_name="us-east-1",
         aws_access_key_id="any",
         aws_secret_access_key="any",
-        config=Config(retries={"total_max_attempts": 1}, read_timeout=0.2),
+        config=Config(retries={"total_max_attempts": 1}, read_timeout=read_timeout_s),
     )
 
 
@@ -172,14 +175,20 @@ def test_a_late_answer_in_many_parts(veilmq_server: RunningServer, queue: Runnin
 
 def test_who_gives_up_hears_nothing_later(veilmq_server: RunningServer, queue: RunningQueue) -> None:
     """The client has gone when its answer would be due."""
-    sqs = impatient(veilmq_server)
     veilmq_server.faults.script("SendMessage", faults.late_answer(seconds=9))
-    with pytest.raises(ReadTimeoutError):
-        sqs.send_message(QueueUrl=queue.url, MessageBody="a")
+    host, port = veilmq_server.endpoint.removeprefix("http://").split(":")
+    body = json.dumps({"QueueUrl": queue.url, "MessageBody": "a"}).encode()
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as gone:
+        gone.sendall(
+            b"POST / HTTP/1.1\r\nHost: h\r\nX-Amz-Target: AmazonSQS.SendMessage\r\n"
+            b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        veilmq_server.wait_until(lambda: veilmq_server.faults.happened)
+        gone.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionResetError):
+            assert gone.recv(1) == b""
     veilmq_server.advance(seconds=9)
-    sqs.send_message(QueueUrl=queue.url, MessageBody="b")
-    assert queue.bodies == ["a", "b"]
-    sqs.close()
+    assert queue.bodies == ["a"]
 
 
 def test_what_was_sent_late_arrives_after_its_client_gave_up(veilmq_server: RunningServer, queue: RunningQueue) -> None:
@@ -205,13 +214,35 @@ def test_the_end_of_the_server_lets_nobody_wait(fault: Fault) -> None:
     """Whoever still waits is hung up on, and the server stops at once."""
     with RunningServer() as server:
         url = server.queue("jobs").url
-        sqs = boto3.client(
-            "sqs", endpoint_url=server.endpoint, region_name="r", aws_access_key_id="a", aws_secret_access_key="a",
-            config=Config(retries={"total_max_attempts": 1}),
-        )  # fmt: skip
+        sqs = impatient(server, read_timeout_s=PATIENCE_S)
         server.faults.script("SendMessage", fault)
         sending = Calling(lambda: sqs.send_message(QueueUrl=url, MessageBody="a"))
         server.wait_until(lambda: server.faults.happened)
         server.stop()
         assert isinstance(sending.answer(), ConnectionClosedError)
         sqs.close()
+
+
+def test_the_end_of_the_server_ends_a_poll_whose_answer_would_be_late() -> None:
+    """It is answered with nothing, which nobody hears."""
+    with RunningServer() as server:
+        url = server.queue("jobs").url
+        sqs = impatient(server, read_timeout_s=PATIENCE_S)
+        server.faults.script("ReceiveMessage", faults.late_answer(seconds=9))
+        receiving = Calling(lambda: sqs.receive_message(QueueUrl=url, WaitTimeSeconds=20))
+        server.wait_parked()
+        server.stop()
+        assert isinstance(receiving.answer(), ConnectionClosedError)
+        sqs.close()
+
+
+def test_a_poll_whose_client_gave_up_takes_nothing(veilmq_server: RunningServer, queue: RunningQueue) -> None:
+    """Also where its answer would not have come."""
+    sqs = impatient(veilmq_server)
+    veilmq_server.faults.script("ReceiveMessage", faults.ANSWER_LOST)
+    with pytest.raises(ReadTimeoutError):
+        sqs.receive_message(QueueUrl=queue.url, WaitTimeSeconds=20)
+    veilmq_server.wait_until(lambda: not veilmq_server.parked)
+    sqs.send_message(QueueUrl=queue.url, MessageBody="a")
+    assert [message.receive_count for message in queue.visible] == [0]
+    sqs.close()

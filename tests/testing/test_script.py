@@ -86,4 +86,6 @@ def test_what_no_protocol_knows_is_left_alone(veilmq_server: RunningServer) -> N
     veilmq_server.faults.script(ANY, faults.REQUEST_DROPPED)
     with urllib3.PoolManager() as pool:
         assert pool.request("POST", veilmq_server.endpoint, body=b"").status == 404
+        unknown = {"X-Amz-Target": "AmazonSQS.Nonsense"}
+        assert pool.request("POST", veilmq_server.endpoint, body=b"{}", headers=unknown).status == 400
     assert len(veilmq_server.faults.left) == 1
