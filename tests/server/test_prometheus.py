@@ -9,7 +9,7 @@ from veilmq.server.prometheus import Snapshot, exposition
 
 def lines(**parts: Any) -> list[str]:
     """Return the text of a snapshot of a server at rest, but for `parts`."""
-    rest = {
+    rest: dict[str, Any] = {
         "metrics": Metrics(),
         "queues": [],
         "queues_in_all": 0,
