@@ -9,6 +9,7 @@ from tests.consumer import acting
 from tests.consumer.workbench import WAIT, Workbench, workbench
 from veilmq.consumer import Backoff, Cancelled, Drop, LeaseLost, LeaseState, Reject, RetryLater
 from veilmq.consumer.outcomes import TRACE_CHARACTERS_MAX, Cause, Kind, Undecodable, ending_of
+from veilmq.core.limits import MESSAGE_BYTES
 
 POOLS = {"async": acting.act_async, "thread": acting.act, "process": acting.act}
 
@@ -110,6 +111,22 @@ def test_a_rejected_message_stays_while_it_cannot_be_copied(bench: Workbench) ->
             assert (bench.counts("kept"), bench.counts("nowhere")) == ((0, 0), (1, 0))
 
     asyncio.run(scenario())
+
+
+def test_a_message_of_the_greatest_length_is_copied_without_reasons(bench: Workbench) -> None:
+    """It would be too long with them."""
+    app = bench.consumer("long")
+    app.declare(acting.takes_number, wait=WAIT, dead_letter="dead")
+    bench.client.send("long", "x" * MESSAGE_BYTES.maximum)
+
+    async def scenario() -> None:
+        async with bench.working(app) as running:
+            await bench.settled(running)
+            assert running.runners[0].counts.events["rejected"] == 1
+
+    asyncio.run(scenario())
+    (letter,) = bench.client.receive("dead", count=10, wait_s=0)
+    assert (len(letter.body), letter.attributes) == (MESSAGE_BYTES.maximum, {})
 
 
 def test_the_queues_own_dead_letter_queue_is_used(bench: Workbench) -> None:

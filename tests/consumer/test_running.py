@@ -223,6 +223,19 @@ def test_a_queue_that_is_not_there_is_said_loudly(bench: Workbench) -> None:
         asyncio.run(scenario())
 
 
+def test_nobody_waits_for_a_queue_that_is_not_there_to_be_drained(bench: Workbench) -> None:
+    app = Consumer("nowhere", endpoint=bench.server.endpoint)
+    app.declare(acting.act_async, wait=WAIT)
+
+    async def scenario() -> None:
+        async with app.running() as running:
+            await running.wait()
+            await running.drained("1h")
+
+    with pytest.raises(ClientError, match="does not exist"):
+        asyncio.run(scenario())
+
+
 def test_a_queue_that_hides_nothing_is_refused(bench: Workbench) -> None:
     """A timeout of zero can be kept by no renewal."""
     app = bench.consumer("naked", visibility_timeout_s=0)

@@ -3,9 +3,11 @@
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from veilmq.client.errors import ClientError, Unreachable
+from veilmq.client.messages import NewMessage
 from veilmq.client.port import MessageClient
 from veilmq.consumer.counts import Counts
 from veilmq.consumer.dead_letters import dead_letter
@@ -95,6 +97,15 @@ class Endings:
 
     async def _copy(self, delivery: Delivery, ending: Ending, target: str) -> None:
         copy = dead_letter(delivery.message, ending, source=self._options.queue, target=target)
+        try:
+            await self._send(copy, target)
+        except ClientError as error:
+            if error.status >= 500:
+                raise
+            plain = replace(copy, attributes=delivery.message.attributes)  # with our reasons it may have been too long
+            await self._send(plain, target)
+
+    async def _send(self, copy: NewMessage, target: str) -> None:
         send = partial(
             self._client.send, target, copy.body, attributes=copy.attributes, group=copy.group, dedup_id=copy.dedup_id
         )

@@ -88,7 +88,8 @@ class Running:
     async def drained(self, timeout: Span | None = None) -> None:  # noqa: ASYNC109 - people look for it there
         """Return when the queues have nothing visible and nothing is in our hands; raises ``TimeoutError``.
 
-        What others have in flight, and what is delayed, is not waited for. On Amazon SQS the counts are approximate.
+        Raises, too, what makes a queue impossible to consume or to look at. What others have in flight, and what is
+        delayed, is not waited for. On Amazon SQS the counts are approximate.
         """
         async with asyncio.timeout(None if timeout is None else span_s(timeout)):
             while not await self._is_drained():  # noqa: ASYNC110 - the queue tells nobody
@@ -136,6 +137,8 @@ class Running:
         self._stop.set()
 
     async def _is_drained(self) -> bool:
+        if self.failure is not None:
+            raise self.failure
         if any(runner.held for runner in self.runners):
             return False
         visible = await asyncio.gather(*(runner.count_visible() for runner in self.runners))
