@@ -46,6 +46,9 @@ def test_names_are_read_in_any_case_as_spark_gives_them() -> None:
         pytest.param({"queue": "a", "endpoint": "here:1"}, "must look like http://127.0.0.1:9324", id="endpoint"),
         pytest.param({"queue": "a", "accessKey": "AK"}, "goes with secretKey", id="half-a-key"),
         pytest.param({"queue": ""}, "queue = '': must be text", id="empty"),
+        pytest.param({"queue": "a", "snapshot": "a/b"}, "snapshot = 'a/b': must be 1 to 128 letters", id="name"),
+        pytest.param({"queue": "a", "snapshot": "x" * 129}, "must be 1 to 128 letters", id="long-name"),
+        pytest.param({"queue": "a", "snapshot": "é"}, "must be 1 to 128 letters", id="letter"),
     ],
 )
 def test_what_is_wrong_is_named(given: dict[str, str], says: str) -> None:

@@ -5,6 +5,7 @@ was and what is allowed; a name that is no option is an error too. What was give
 """
 
 import difflib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,6 +77,18 @@ def whole(allowed: Range) -> Kind:
 def choice(*names: str) -> Kind:
     """Return the kind of one of ``names``, in any case."""
     return Kind(read=lambda text: names[names.index(text.lower())], says=" or ".join(f"`{name}`" for name in names))
+
+
+def name_of(characters_max: int) -> Kind:
+    """Return the kind of names that the server takes for sources and writers."""
+    allowed = re.compile(f"[A-Za-z0-9_-]{{1,{characters_max}}}")
+
+    def read_name(text: str) -> str:
+        if not allowed.fullmatch(text):
+            raise ValueError
+        return text
+
+    return Kind(read=read_name, says=f"1 to {characters_max} letters, digits, - and _")
 
 
 def _text(text: str) -> str:

@@ -8,7 +8,7 @@ from veilmq.core import limits
 from veilmq.core.limits import Range
 from veilmq.spark import connection
 from veilmq.spark.connection import Connection
-from veilmq.spark.options import TEXT, Kind, Option, OptionWrong, choice, read, whole
+from veilmq.spark.options import TEXT, Option, OptionWrong, choice, name_of, read, whole
 
 FAIL = "fail"
 DEAD_LETTER = "deadletter"
@@ -18,14 +18,6 @@ PATIENCE_S = Range(minimum=0, maximum=3_600, default=60)
 _WRITER_CHARACTERS_MAX = 64
 # What its streaming writer reads, and hands on all the same.
 _OF_SPARK = ("checkpointlocation", "asyncprogresstracking", "queryname")
-
-
-def _name(text: str) -> str:
-    if not 1 <= len(text) <= _WRITER_CHARACTERS_MAX or not all(each.isalnum() or each in "-_" for each in text):
-        raise ValueError
-    if not text.isascii():
-        raise ValueError
-    return text
 
 
 OPTIONS = (
@@ -60,7 +52,7 @@ OPTIONS = (
     Option(
         name="writer",
         field="writer",
-        kind=Kind(read=_name, says=f"1 to {_WRITER_CHARACTERS_MAX} letters, digits, - and _"),
+        kind=name_of(_WRITER_CHARACTERS_MAX),
         shown="a new one for each write",
         doc="Batch writes only: what is written under one name is sent once, in `foreachBatch` once for each batch.",
     ),

@@ -8,7 +8,7 @@ from veilmq.core import limits
 from veilmq.core.limits import Range
 from veilmq.spark import connection
 from veilmq.spark.connection import Connection
-from veilmq.spark.options import TEXT, YES_NO, Option, choice, read, whole
+from veilmq.spark.options import TEXT, YES_NO, Option, choice, name_of, read, whole
 
 CLAIMS = "claims"
 SQS = "sqs"
@@ -17,6 +17,7 @@ SKIP = "skip"
 EMPTY = "empty"
 
 SNAPSHOT_HOLD_S = 600
+SNAPSHOT_CHARACTERS_MAX = 128
 SQS_MESSAGES_MAX = 5_000
 PATIENCE_S = Range(minimum=0, maximum=3_600, default=60)
 
@@ -105,7 +106,7 @@ OPTIONS = (
     Option(
         name="snapshot",
         field="snapshot",
-        kind=TEXT,
+        kind=name_of(SNAPSHOT_CHARACTERS_MAX),
         shown="a new one for each `load`",
         doc="Batch reads only: name of the set of messages, by which it can be read again and acknowledged.",
     ),
