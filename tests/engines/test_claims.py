@@ -227,6 +227,30 @@ def test_a_group_is_in_one_shard_in_its_order(host: Host, *, fifo: bool) -> None
         assert messages == sorted(messages)
 
 
+@pytest.mark.parametrize(("kind", "cursor"), [("returned", ""), ("fair", "g"), ("fifo", "g")])
+def test_a_page_looks_once_at_most_at_what_is_behind_it(tmp_path: Path, kind: str, cursor: str) -> None:
+    """In tens of steps of SQLite's machine, of a claim in many small ranges."""
+
+    def count_a_step() -> bool:
+        looked.append(None)
+        return False
+
+    steps: list[int] = []
+    for count in (200, 2_000):
+        with hosting(tmp_path / f"{count}", options=SLICES) as host:
+            fill(host, kind, count)
+            open_source(host)
+            claim_whole(host, 1, count)
+            connection = host.engine._journal._connection
+            looked: list[None] = []
+            connection.set_progress_handler(count_a_step, 10)
+            page = host.do(claims.ReadClaim(queue=QUEUE, source="s", number=1, cursor=cursor, messages_max=20))
+            connection.set_progress_handler(None)
+            assert len(page.messages) == 20
+            steps.append(len(looked))
+    assert steps[1] - steps[0] < 1_800  # each lease of a group is counted once, to bound what a page looks at
+
+
 def test_a_page_is_bounded_by_its_bytes(host: Host) -> None:
     host.create()
     open_source(host)

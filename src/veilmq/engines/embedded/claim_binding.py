@@ -12,14 +12,14 @@ from veilmq.engines.embedded.claim_store import GROUPED, BoundClaim, ClaimStore,
 from veilmq.engines.embedded.claimable import ClaimableLane, Stretch
 from veilmq.engines.embedded.dead_letters import DeadLetters, Redrive
 from veilmq.engines.embedded.journal import Journal
-from veilmq.engines.embedded.lane import FIFO, PLAIN, Taken
+from veilmq.engines.embedded.lane import FAIR, FIFO, PLAIN, Taken
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.queue import Queue
 
 _STRETCH_EFFORT = 20
 _COUNTED_PER_EFFORT = 5
-_TAKEN_EFFORT = {False: 5, True: 12}
-"""What taking one message costs, in rows that are merely deleted: more where groups are in order."""
+_TAKEN_EFFORT = {PLAIN: 5, FAIR: 12, FIFO: 12}
+"""What taking one message costs, in rows that are merely deleted: more where there are groups."""
 _CHARACTERS_PER_EFFORT = 16_384
 """Of a body, which is read."""
 
@@ -123,7 +123,7 @@ def _take(lane: ClaimableLane, redrive: Redrive | None, part: _Slice, now_ms: in
     taken = lane.take(now_ms)
     if taken is None:
         return False
-    part.effort_left -= _TAKEN_EFFORT[lane.kind == FIFO] + len(taken[0].body) // _CHARACTERS_PER_EFFORT
+    part.effort_left -= _TAKEN_EFFORT[lane.kind] + len(taken[0].body) // _CHARACTERS_PER_EFFORT
     if redrive is None or not redrive.takes(taken):
         part.chosen.append((lane, taken))
         part.wanted -= 1

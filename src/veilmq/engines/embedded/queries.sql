@@ -472,16 +472,17 @@ WHERE claim = ?1 AND shard = -1 AND claim_range.first >= coalesce(
 LIMIT 1 OFFSET ?3;
 
 -- name: group_shard_messages
--- The grouped messages of a shard from a position on, before another one.
+-- The grouped messages of a shard from a position on, before another one. (With two upper bounds of its own, SQLite
+-- would seek by one of them, and look at all leases behind each range.)
 SELECT
     message.position, id, body, properties, coalesce(first_sent_at_ms, sent_at_ms),
     receive_count + coalesce(receives_before, 0)
 FROM claim_range
-CROSS JOIN lease ON lease.position >= max(claim_range.first, ?4) AND lease.position <= claim_range.last
+CROSS JOIN lease ON lease.position >= max(claim_range.first, ?4) AND lease.position <= min(claim_range.last, ?5 - 1)
 CROSS JOIN message ON message.position = lease.position
 WHERE claim = ?1 AND shard = -1 AND lease.group_key % ?3 = ?2 AND claim_range.first >= coalesce(
     (SELECT max(first) FROM claim_range WHERE claim = ?1 AND shard = -1 AND first <= ?4), 0
-) AND lease.position < ?5
+)
 LIMIT ?6;
 
 -- name: claimed_message
