@@ -191,6 +191,16 @@ def test_who_gives_up_hears_nothing_later(veilmq_server: RunningServer, queue: R
     assert queue.bodies == ["a"]
 
 
+@pytest.mark.parametrize("fault", [faults.late_answer(seconds=2), faults.late_request(seconds=2)], ids=str)
+def test_a_late_refusal(fault: Fault, veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:
+    """What the server refuses at once is late like any answer."""
+    veilmq_server.faults.script("SendMessage", fault)
+    sending = Calling(lambda: veilmq_boto3.send_message(QueueUrl=queue.url, MessageBody=""))
+    veilmq_server.wait_until(lambda: veilmq_server.faults.happened)
+    veilmq_server.advance(seconds=2)
+    assert sending.answer().response["Error"]["Code"] == "MissingParameter"
+
+
 def test_what_was_sent_late_arrives_after_its_client_gave_up(veilmq_server: RunningServer, queue: RunningQueue) -> None:
     """As a packet that was long on its way; not before its time."""
     sqs = impatient(veilmq_server)
@@ -224,7 +234,7 @@ def test_the_end_of_the_server_lets_nobody_wait(fault: Fault) -> None:
 
 
 def test_the_end_of_the_server_ends_a_poll_whose_answer_would_be_late() -> None:
-    """It is answered with nothing, which nobody hears."""
+    """It is hung up on, and waits no more."""
     with RunningServer() as server:
         url = server.queue("jobs").url
         sqs = impatient(server, read_timeout_s=PATIENCE_S)

@@ -50,25 +50,17 @@ class Shadow:
             outer.persistence,
         )
         self._answered = answered
-        self._withdrawn = False
 
     def begin(self, handler: Handler) -> Pending:
         """Have the server answer the inner request."""
-        pending = handler(self.inner)
-        if self.inner.reply is None:
-            self.inner.pending = pending
+        self.inner.pending = handler(self.inner)
         return self
 
     def deliver(self) -> None:
-        """Give the outer request the answer of the inner one."""
-        self.give(self.inner.reply)
-
-    def give(self, reply: bytes | None) -> None:
-        """Give the outer request ``reply``, the bytes of a whole one, unless its client has gone."""
-        if not self._withdrawn:
-            self.outer.pending = None
-            self.outer.reply = reply
-            self.outer.line.answered()
+        """Give the outer request the answer of the inner one; a connection that is gone takes no notice."""
+        self.outer.pending = None
+        self.outer.reply = self.inner.reply
+        self.outer.line.answered()
 
     # What the inner request calls.
 
@@ -83,25 +75,21 @@ class Shadow:
     def turn(self) -> None:
         """Let the inner request wait for the turn of the outer one."""
         begin, self.inner.begin = self.inner.begin, None
-        if begin is not None:
-            self.outer.in_turn(begin)
+        assert begin is not None, "set by whoever waits"
+        self.outer.in_turn(begin)
 
     # What the connection calls.
 
     def withdraw(self) -> None:
         """Forget it: the client has gone."""
-        self._withdrawn = True
         if self.timer is not None:
             self.timer.cancel()
         if self.inner.pending is not None:
             self.inner.pending.withdraw()
 
     def hurry(self) -> None:
-        """Have it carried out, then hang up if there is no answer yet: the server ends."""
-        if self.inner.pending is not None:
-            self.inner.pending.hurry()
-        if self.outer.reply is None:
-            hang_up(self.outer)
+        """Hang up: the server ends, or the client has given up."""
+        hang_up(self.outer)
 
 
 class Delayed:
@@ -118,10 +106,7 @@ class Delayed:
         if self._withdrawn:
             Shadow(self._request, answered=_forget).begin(self._handler)
             return
-        self._request.pending = None
-        pending = self._handler(self._request)
-        if self._request.reply is None:
-            self._request.pending = pending
+        self._request.pending = self._handler(self._request)
 
     def withdraw(self) -> None:
         """Take note that the client has gone; what it sent is on its way."""
