@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.engines.embedded.store import Store, rows_read
+from tests.engines.embedded.store import QUEUE, Store, rows_read
+from veilmq.core import claims
 from veilmq.core.commands import ShowQueue
 from veilmq.core.limits import FAIR_IN_FLIGHT_MIN
 from veilmq.engines.embedded import fair_lane
@@ -109,4 +110,19 @@ def test_after_a_start_flights_are_looked_for_among_so_many_hidden_messages(
     store = Store(tmp_path)
     store.send_to("nq")
     assert store.bodies()[0][0] == first
+    store.close()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_claimed_messages_make_no_group_noisy(*, restarts: bool) -> None:
+    """A reader takes what there is, of whichever group."""
+    store = Store()
+    store.create()
+    store.send_to("n" * MANY)
+    store.run(claims.OpenSource(queue=QUEUE, source="s"))
+    store.run(claims.Claim(queue=QUEUE, source="s", epoch=1, number=1, messages_max=MANY))
+    if restarts:
+        store.machine.reload()
+    store.send_to("nq")
+    assert store.bodies(1)[0][0] == "n"
     store.close()

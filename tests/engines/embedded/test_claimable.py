@@ -1,0 +1,25 @@
+"""Claims and the runs of a lane: what is claimed stays on the disk."""
+
+import pytest
+
+from tests.engines.embedded.store import QUEUE, Store, rows_read
+from veilmq.core import claims
+
+
+def test_claimed_leases_are_not_read_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for them to end, and they may be many."""
+    store = Store(hidden_window_leases=8)
+    store.create()
+    store.send(*(str(number) for number in range(20)))
+    store.receive(20, timeout_s=0)
+    store.run(claims.OpenSource(queue=QUEUE, source="s"))
+    store.run(claims.Claim(queue=QUEUE, source="s", epoch=1, number=1, messages_max=20))
+    store.receive()
+    read = rows_read(monkeypatch, store, "leases_after_instant")
+    for _ in range(3):
+        assert store.bodies() == []
+        store.send("a")
+        assert store.bodies(timeout_s=0) == ["a"]
+        assert store.delete(store.receive(timeout_s=60).messages[0].receipt)
+    assert sum(read) == 0
+    store.close()
