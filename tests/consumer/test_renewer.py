@@ -24,6 +24,7 @@ from veilmq.consumer.policies import Fixed
 from veilmq.consumer.renewer import Renewer
 from veilmq.consumer.verdicts import Verdict
 from veilmq.testing import SteppedClock
+from veilmq.testing.stepped_clock import SteppedAlarm
 
 HELD, SUSPECT, LOST, ENDED = LeaseState.HELD, LeaseState.SUSPECT, LeaseState.LOST, LeaseState.ENDED
 
@@ -319,14 +320,17 @@ class TestBatches:
         assert [call.entries for call in play.queue.calls] == [(("a", 30),), (("b", 30),)]
 
     def test_the_heap_does_not_keep_what_is_settled(self) -> None:
-        """A hundred thousand messages that were settled at once leave next to nothing behind."""
+        """Thousands of messages that were settled at once leave next to nothing behind, whatever is open."""
         play = Play(Fixed(30, 20))
+        play.take("open", timeout_s=30)
         for _ in range(1_000):
             for lease in play.take(*map(str, range(10)), timeout_s=30):
                 play.table.settle(lease)
             play.table.next_due_s()
-        assert len(play.table) == 0
+        assert len(play.table) == 1
         assert len(play.table._heap._entries) < 100
+        play.until(21)
+        assert play.queue.calls[0].entries == (("open", 30),)
 
     def test_a_cap_ends_renewals(self) -> None:
         """A handler may hold its message for so long and no longer."""
@@ -335,6 +339,28 @@ class TestBatches:
         play.until(200)
         assert play.queue.asked == [(20, 30), (40, 30)]
         assert play.news == [(70, "r", SUSPECT)]
+
+    def test_a_cap_that_passes_while_nobody_looks_counts(self) -> None:
+        """Woken late, the renewer lets be what it may not renew any more, and notices the end."""
+        play = Play(Fixed(30, 20), cap_s=45)
+        play.take(timeout_s=30)
+        play.until(30)
+        play.jump(46)
+        play.until(100)
+        assert play.queue.asked == [(20, 30)]
+        assert play.news == [(50, "r", SUSPECT)]
+
+    def test_what_is_settled_on_the_way_to_the_call_stays_out(self) -> None:
+        """Between being found due and being sent, and an empty call is not made."""
+        play = Play(Fixed(30, 20))
+        leases = play.take("a", "b", timeout_s=30)
+        play.clock.set(20)
+        (batch,) = play.table.due()
+        play.table.settle(leases[0])
+        assert [asked.lease.message.receipt for asked in play.table.prepare(batch)] == ["b"]
+        play.table.settle(leases[1])
+        play.renewer._renew(batch)
+        assert play.queue.calls == []
 
 
 class TestThread:
@@ -355,10 +381,55 @@ class TestThread:
         assert sorted(round(call.at_s) for call in queue.calls) == [20, 20, 40, 40, 60, 60]
         assert "veilmq-renewer" not in [thread.name for thread in threading.enumerate()]
 
+    def test_it_is_woken_for_nothing_that_can_wait(self) -> None:
+        """A lease that is due after what it waits for anyway lets it sleep."""
+        clock = CountingClock()
+        table = LeaseTable(clock)
+        subscription = table.subscribe("orders", Fixed(30, 20))
+
+        def take() -> None:
+            now_s = clock.now_s()
+            table.take(subscription, [message("r")], requested_at_s=now_s, answered_at_s=now_s, timeout_s=30)
+
+        take()
+        assert clock.rings == 1
+        table.next_due_s()
+        clock.set(1)
+        take()
+        assert clock.rings == 1
+        table.confirm(table.open_leases()[1])
+        assert clock.rings == 2
+
     def test_stopping_before_the_start_is_harmless(self) -> None:
         """As it is for whoever cleans up after a failed start."""
         clock = SteppedClock()
         Renewer(LeaseTable(clock), ScriptedQueue(clock)).stop()
+
+
+class CountingClock(SteppedClock):
+    """Counts how often its alarms ring."""
+
+    def __init__(self) -> None:
+        """Begin at 0."""
+        super().__init__()
+        self.rings = 0
+
+    def alarm(self) -> "CountingAlarm":
+        """Return an alarm that nobody sleeps on."""
+        return CountingAlarm(self, threading.Condition())
+
+
+class CountingAlarm(SteppedAlarm):
+    """Counts on its clock."""
+
+    def __init__(self, clock: CountingClock, moved: threading.Condition) -> None:
+        """Made by the clock."""
+        super().__init__(clock, moved)
+        self._counting = clock
+
+    def ring(self) -> None:
+        """Count."""
+        self._counting.rings += 1
 
 
 def sent(play: Play, *, at_s: float) -> list[Asked]:
