@@ -111,7 +111,7 @@ class Consumer:
         queue: str | None = None,
         concurrency: int = 16,
         prefetch: int | None = None,
-        polls: int = 4,
+        polls: int = 6,
         wait: Span = SQS_RECEIVE_WAIT_S.maximum,
         pool: str | None = None,
         lease: object = "auto",

@@ -26,7 +26,7 @@ class Options:
     queue: str
     concurrency: int = 16
     prefetch: int | None = None
-    polls: int = 4
+    polls: int = 6
     wait_s: int = SQS_RECEIVE_WAIT_S.maximum
     pool: str = "async"
     policy: Policy = field(default_factory=Adaptive)

@@ -40,7 +40,7 @@ and they must not keep other groups from the slots.
 """
 
 _POOLS: dict[str, Callable[[Handler], Pool]] = {"async": AsyncPool, "thread": ThreadPool, "process": ProcessPool}
-_THREADS_TO_SETTLE = 5
+_THREADS_TO_SETTLE = 4  # with the default polls as many as connections are kept
 _GOING_ON = (Kind.DONE, Kind.DROPPED, Kind.REJECT)
 _CAUSES = {LeaseState.LOST: Cause.LOST, LeaseState.ENDED: Cause.ENDED}
 
