@@ -20,6 +20,7 @@ from veilmq.cli.demo import demo
 from veilmq.cli.doctor import doctor
 from veilmq.cli.events_flush import flush
 from veilmq.cli.failures import CommandFailed, UsageError
+from veilmq.cli.forward import forward
 from veilmq.cli.pipeline_archive import archive
 from veilmq.cli.pipeline_replay import replay
 from veilmq.cli.pipeline_report import report
@@ -77,6 +78,7 @@ def build() -> App:
     app.command(_events())
     app.command(send)
     app.command(receive)
+    app.command(forward)
     app.command(worker)
     app.command(_pipeline())
     app.command(demo)

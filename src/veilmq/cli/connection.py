@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from veilmq.cli.failures import UsageError
 from veilmq.client import HttpQueueClient
 from veilmq.client.claims import Claims
+from veilmq.client.forwards import Forwards
 from veilmq.client.signing import key_of
 
 
@@ -24,6 +25,12 @@ def connect_claims(endpoint: str, queue: str) -> Claims:
     """Return a client for the claims of ``queue`` at ``endpoint``."""
     with _named():
         return Claims(endpoint, queue, key=key_of(os.environ))
+
+
+def connect_forwards(endpoint: str, intake: str) -> Forwards:
+    """Return a client for the forwards of the queue ``intake`` at ``endpoint``."""
+    with _named():
+        return Forwards(endpoint, intake, key=key_of(os.environ))
 
 
 @contextmanager

@@ -1,0 +1,137 @@
+"""``veilmq forward``."""
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from veilmq.cli.connection import connect, connect_forwards
+from veilmq.cli.failures import UsageError
+from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, whole_number
+from veilmq.cli.stopping import stop_on_signals
+from veilmq.client import HttpQueueClient
+from veilmq.core.routing import TableError, read_table
+from veilmq.forwarding.carriers import Carrier, ForwardCarrier, SendCarrier
+from veilmq.forwarding.forwarder import REPORT_S, TIMEOUT_S, WAIT_S, WORKERS, Forwarder, ForwarderOptions
+from veilmq.forwarding.preparation import FIFO_SUFFIX, can_forward, check_targets, ready_queues
+from veilmq.forwarding.router import Router, RoutesError, TableRouter
+from veilmq.forwarding.rules import read_rules
+from veilmq.forwarding.tally import Totals
+
+_ATOMIC = "each message in one transaction"
+_PLAIN = "by sending and deleting"
+
+
+def forward(
+    *,
+    intake: Annotated[
+        str, Parameter(name="--from", metavar="QUEUE", help="Name of the queue whose messages are forwarded.")
+    ],
+    rules: Annotated[Path | None, Parameter(metavar="FILE", help="Rules that name a queue for each message.")] = None,
+    table: Annotated[
+        Path | None, Parameter(metavar="FILE", help="Instead of rules: a routing table, as route-table writes it.")
+    ] = None,
+    create: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Make the queues that are missing.")
+    ] = False,
+    plain: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Send and delete, even if the server can forward.")
+    ] = False,
+    until_empty: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="End when nothing is left to receive.")
+    ] = False,
+    workers: Annotated[int, whole_number(WORKERS, "Batches of messages on their way at once.")] = WORKERS.default,
+    timeout: Annotated[
+        int, whole_number(TIMEOUT_S, "Seconds after which a message that was not forwarded comes back.")
+    ] = TIMEOUT_S.default,
+    wait: Annotated[
+        int, whole_number(WAIT_S, "Seconds that a receive waits for a message, and a stop for the receive.")
+    ] = WAIT_S.default,
+    every: Annotated[int, whole_number(REPORT_S, "Seconds from one line of progress to the next.")] = REPORT_S.default,
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+) -> None:
+    """Forward each message of a queue to the queue that rules name, until stopped.
+
+    Killed at any moment it loses nothing; started again, or twice, it goes on.
+    """
+    router = _checked(_router(rules, table), intake)
+    options = ForwarderOptions(intake=intake, workers=workers, timeout_s=timeout, wait_s=wait, until_empty=until_empty)
+    with ExitStack() as stack:
+        client = stack.enter_context(connect(endpoint))
+        for made in _ready(client, router, intake, create=create):
+            print(f"{made}: created", file=sys.stderr)
+        carrier, how = _carrier(stack, client, endpoint, intake, plain=plain)
+        stop = stack.enter_context(stop_on_signals())
+        print(f"{intake}: forwarding to {', '.join(router.targets)}, {how}", file=sys.stderr, flush=True)
+        forwarder = Forwarder(client, router, carrier, options, stop=stop)
+        totals = forwarder.run(report=_progress(intake, every), every_s=every)
+    _print(intake, totals)
+
+
+def _router(rules: Path | None, table: Path | None) -> Router:
+    if (rules is None) == (table is None):
+        raise UsageError("Say where messages go: by --rules FILE or by --table FILE, one of them.")
+    if rules is not None:
+        return _read("--rules", rules, read_rules)
+    assert table is not None
+    return _read("--table", table, lambda text: TableRouter(read_table(text)))
+
+
+def _read(option: str, path: Path, read: Callable[[str], Router]) -> Router:
+    try:
+        return read(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, RoutesError, TableError) as error:
+        raise UsageError(f"{option} {os.fspath(path)}: {error}") from error
+
+
+def _checked(router: Router, intake: str) -> Router:
+    try:
+        check_targets(intake, router.targets)
+    except RoutesError as error:
+        raise UsageError(str(error)) from error
+    return router
+
+
+def _ready(client: HttpQueueClient, router: Router, intake: str, *, create: bool) -> list[str]:
+    client.show(intake)
+    try:
+        return ready_queues(client, router.targets, create=create)
+    except RoutesError as error:
+        raise UsageError(str(error)) from error
+
+
+def _carrier(
+    stack: ExitStack, client: HttpQueueClient, endpoint: str, intake: str, *, plain: bool
+) -> tuple[Carrier, str]:
+    fifo = intake.endswith(FIFO_SUFFIX)
+    forwards = stack.enter_context(connect_forwards(endpoint, intake))
+    if plain or not can_forward(forwards):
+        return SendCarrier(client, intake, fifo=fifo), _PLAIN
+    return ForwardCarrier(forwards, fifo=fifo), _ATOMIC
+
+
+def _progress(intake: str, every_s: int) -> Callable[[Totals], None]:
+    """Return what prints a line about what was done since the last one; none about nothing."""
+    before = Totals()
+
+    def tell(totals: Totals) -> None:
+        nonlocal before
+        if totals != before:
+            rate = (totals.messages - before.messages) / every_s
+            stayed = f", {totals.stayed.total()} stayed" if totals.stayed else ""
+            print(f"{intake}: {totals.messages} messages forwarded ({rate:.0f}/s){stayed}", file=sys.stderr, flush=True)
+            before = totals
+
+    return tell
+
+
+def _print(intake: str, totals: Totals) -> None:
+    each = ", ".join(f"{queue} {count}" for queue, count in sorted(totals.forwarded.items()))
+    print(f"{intake}: {totals.messages} messages forwarded{f' ({each})' if each else ''}")
+    if totals.stayed:
+        reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(totals.stayed.items()))
+        print(f"{intake}: {totals.stayed.total()} attempts failed, and the messages stayed ({reasons})")

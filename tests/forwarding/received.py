@@ -1,0 +1,28 @@
+"""A received message for tests that have no server."""
+
+from typing import Any
+
+from veilmq.client.messages import ReceivedMessage
+from veilmq.core.properties import Attribute
+
+
+def received(
+    body: str = "x", *, name: str = "1", group: str | None = None, receive_count: int = 1, **attributes: Any
+) -> ReceivedMessage:
+    """Return a message; attributes that are numbers have the type Number, bytes the type Binary."""
+    kinds = {str: "String", int: "Number", float: "Number.float", bytes: "Binary"}
+    return ReceivedMessage(
+        id=f"id-{name}",
+        receipt=f"receipt-{name}",
+        body=body,
+        attributes={
+            key: Attribute(kinds[type(value)], data=value)
+            if isinstance(value, bytes)
+            else Attribute(kinds[type(value)], str(value))
+            for key, value in attributes.items()
+        },
+        sent_at_ms=0,
+        first_received_at_ms=0,
+        receive_count=receive_count,
+        group=group,
+    )

@@ -1,0 +1,249 @@
+"""`veilmq forward` is killed with SIGKILL again and again while producers send: nothing is lost, nothing goes astray.
+
+Afterwards each message is in the queue that the rules name for it. None is there twice where the server forwards, and
+in FIFO queues where the forwarder sends and deletes; order holds in groups. `PROVE=whole` kills thirty times.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import COMMAND, environment
+from tests.proofs.served import ServedFolder
+from veilmq.client import HttpQueueClient, NewMessage, Unreachable
+from veilmq.core.properties import Attribute
+
+WHOLE = os.environ.get("PROVE") == "whole"
+KILLS = 30 if WHOLE else 5
+SEED = 20_240_229
+PRODUCERS = 2
+TENS_MAX = 300
+TIMEOUT_S = 1
+DRAIN_S_MAX = 90.0
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+RULES = """
+default = "rest{0}"
+
+[[rules]]
+queue = "big{0}"
+size = {{ min = 2000 }}
+
+[[rules]]
+queue = "video{0}"
+attributes.kind = ["video", "film"]
+
+[[rules]]
+queue = "pages{0}"
+body."/pages" = {{ min = 50 }}
+"""
+NAMES = ("rest", "big", "video", "pages")
+
+
+def place_of(number: int) -> str:
+    """Say where a message belongs, by what `message` makes of its number."""
+    if number % 7 == 0:
+        return "big"
+    if number % 5 in (1, 2):
+        return "video"
+    return "pages" if number % 4 == 3 else "rest"
+
+
+def message(producer: int, number: int, *, fifo: bool) -> NewMessage:
+    """Return a message that says by its number what it is."""
+    document: dict[str, Any] = {"id": f"{producer}-{number}", "pages": 50 if number % 4 == 3 else 49}
+    if number % 7 == 0:
+        document["filling"] = "x" * 2_000
+    kinds = {1: "video", 2: "film", 3: "text"}
+    kind = kinds.get(number % 5)
+    return NewMessage(
+        body=json.dumps(document),
+        attributes={} if kind is None else {"kind": Attribute("String", kind)},
+        group=f"{producer}-{number % 3}",
+        dedup_id=document["id"] if fifo else None,
+    )
+
+
+class Producers:
+    """Threads that send to the intake until they are told to stop; a FIFO queue is asked again until it answers."""
+
+    def __init__(self, endpoint: str, intake: str) -> None:
+        """Start nothing yet."""
+        self._endpoint = endpoint
+        self._intake = intake
+        self._fifo = intake.endswith(".fifo")
+        self._stop = threading.Event()
+        self.sent = [0] * PRODUCERS
+        self._threads = [threading.Thread(target=self._run, args=(each,)) for each in range(PRODUCERS)]
+
+    def __enter__(self) -> "Producers":
+        """Start all."""
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop all, and wait for their end."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+            assert not thread.is_alive()
+
+    def _run(self, producer: int) -> None:
+        with HttpQueueClient(self._endpoint) as client:
+            while not self._stop.wait(0.01) and self.sent[producer] < 10 * TENS_MAX:
+                first = self.sent[producer]
+                ten = [message(producer, number, fifo=self._fifo) for number in range(first, first + 10)]
+                while not self._send(client, ten):
+                    assert self._fifo, "only a FIFO queue may be asked again"
+                self.sent[producer] += 10
+
+    def _send(self, client: HttpQueueClient, ten: list[NewMessage]) -> bool:
+        try:
+            assert all(hasattr(answer, "id") for answer in client.send_batch(self._intake, ten))
+        except Unreachable:
+            return False
+        return True
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServedFolder]:
+    """Run a server on a folder."""
+    served = ServedFolder(tmp_path / "store")
+    served.start()
+    yield served
+    served.stop()
+
+
+class Forwarding:
+    """`veilmq forward` as a process of its own, again and again."""
+
+    def __init__(self, server: ServedFolder, intake: str, rules: Path, *options: str) -> None:
+        """`options` are more of it."""
+        shared = ["--from", intake, "--rules", str(rules), "--timeout", str(TIMEOUT_S), "--wait", "1", *options]
+        self._command = [*COMMAND, "forward", *shared]
+        self._environment = environment(VEILMQ_ENDPOINT=f"http://127.0.0.1:{server.port}")
+
+    def run_and_kill(self, after_s: float) -> None:
+        """Start it, and kill it so long after it began its work."""
+        process = subprocess.Popen(self._command, env=self._environment, stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
+        with process.stderr as told:
+            assert "forwarding to" in told.readline()
+            time.sleep(after_s)
+            process.send_signal(signal.SIGKILL)
+            assert process.wait(30) == -signal.SIGKILL
+
+    def finish(self, client: HttpQueueClient, intake: str) -> None:
+        """Run it until nothing is left."""
+        deadline_s = time.monotonic() + DRAIN_S_MAX
+        while True:
+            ended = subprocess.run(
+                [*self._command, "--until-empty"],
+                env=self._environment,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+            assert ended.returncode == 0, ended.stderr
+            status = client.show(intake)
+            if status.visible + status.in_flight == 0:
+                return
+            assert time.monotonic() < deadline_s, ended.stderr
+
+
+def create(client: HttpQueueClient, suffix: str) -> None:
+    """Create the intake and all targets."""
+    for name in ("intake", *NAMES):
+        client.create_queue(f"{name}{suffix}", {"fifo": True} if suffix else {})
+
+
+def drained(client: HttpQueueClient, queue: str) -> list[tuple[str | None, str]]:
+    """Receive and delete all; return group and id of each, in order."""
+    found: list[tuple[str | None, str]] = []
+    while got := client.receive(queue, count=10, wait_s=0, timeout_s=600):
+        found += [(each.group, json.loads(each.body)["id"]) for each in got]
+        assert client.delete_batch(queue, [each.receipt for each in got]) == [None] * len(got)
+    return found
+
+
+def check(client: HttpQueueClient, sent: list[int], suffix: str, *, once: bool) -> None:
+    """Assert that each message is where it belongs, in order, and how often."""
+    arrived: Counter[tuple[str, str]] = Counter()
+    for name in NAMES:
+        found = drained(client, f"{name}{suffix}")
+        arrived.update((name, each) for _, each in found)
+        if suffix:
+            for group in {group for group, _ in found}:
+                numbers = [int(each.partition("-")[2]) for of, each in found if of == group]
+                assert numbers == sorted(numbers)
+    wanted = {
+        (place_of(number), f"{producer}-{number}") for producer in range(PRODUCERS) for number in range(sent[producer])
+    }
+    assert min(sent) > 0
+    assert set(arrived) == wanted
+    if once:
+        assert arrived.total() == len(wanted)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "options", "once"),
+    [
+        pytest.param("", (), True, id="forward-standard"),
+        pytest.param(".fifo", (), True, id="forward-fifo"),
+        pytest.param("", ("--plain",), False, id="plain-standard"),
+        pytest.param(".fifo", ("--plain",), True, id="plain-fifo"),
+    ],
+)
+def test_the_forwarder_is_killed(
+    server: ServedFolder, tmp_path: Path, suffix: str, options: tuple[str, ...], once: bool
+) -> None:
+    chance = random.Random(SEED)
+    rules = tmp_path / "routes.toml"
+    rules.write_text(RULES.format(suffix))
+    endpoint = f"http://127.0.0.1:{server.port}"
+    with HttpQueueClient(endpoint) as client:
+        create(client, suffix)
+        forwarding = Forwarding(server, f"intake{suffix}", rules, *options)
+        with Producers(endpoint, f"intake{suffix}") as producers:
+            for _ in range(KILLS):
+                forwarding.run_and_kill(chance.uniform(0.02, 0.4))
+        forwarding.finish(client, f"intake{suffix}")
+        check(client, producers.sent, suffix, once=once)
+
+
+def test_two_forwarders_and_the_server_are_killed(server: ServedFolder, tmp_path: Path) -> None:
+    """Two at work on one FIFO intake: one lives on through the server's deaths, the other dies too."""
+    chance = random.Random(SEED)
+    rules = tmp_path / "routes.toml"
+    rules.write_text(RULES.format(".fifo"))
+    endpoint = f"http://127.0.0.1:{server.port}"
+    with HttpQueueClient(endpoint) as client:
+        create(client, ".fifo")
+        forwarding = Forwarding(server, "intake.fifo", rules)
+        steady = subprocess.Popen(forwarding._command, env=forwarding._environment, stderr=subprocess.PIPE, text=True)
+        assert steady.stderr is not None
+        with steady.stderr as told, Producers(endpoint, "intake.fifo") as producers:
+            assert "forwarding to" in told.readline()
+            for _ in range(KILLS // 2):
+                forwarding.run_and_kill(chance.uniform(0.02, 0.2))
+                server.kill()
+                time.sleep(chance.uniform(0, 0.5))
+                server.start()
+            steady.send_signal(signal.SIGTERM)
+            assert steady.wait(60) == 0, told.read()
+        with suppress(Unreachable):
+            forwarding.finish(client, "intake.fifo")
+        check(client, producers.sent, ".fifo", once=True)
