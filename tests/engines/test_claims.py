@@ -183,6 +183,19 @@ def test_claims_take_in_the_order_of_receives(host: Host) -> None:
     assert bodies(read(host, 5)) == ["z"]
 
 
+def test_a_message_that_returned_has_its_place_among_those_never_received(host: Host) -> None:
+    """By the instant at which it became visible; a stretch of new messages ends there."""
+    host.create()
+    host.send("returned")
+    host.receive(1, timeout_s=5)
+    host.send("before")
+    host.advance(10_000)
+    host.send("after")
+    open_source(host)
+    assert claim(host, 1, 2).messages == 2
+    assert sorted(bodies(read(host))) == ["before", "returned"]
+
+
 def test_nothing_visible_records_nothing_and_tells_when_to_come_back(host: Host) -> None:
     host.create()
     open_source(host)
@@ -543,6 +556,24 @@ def test_a_group_stays_blocked_by_a_claimed_message_past_its_retention(tmp_path:
         assert bodies(host.receive(10)) == ["a2"]
 
 
+def test_a_group_stays_blocked_by_what_is_left_of_it_in_a_claim(tmp_path: Path) -> None:
+    """Past its retention, too, and read from the disk."""
+    with hosting(tmp_path / "store") as host:
+        host.create(DEAD, fifo=True)
+        host.create(fifo=True, retention_s=60, dead_letter_queue=DEAD, receives_max=5)
+        open_source(host)
+        send_to_group(host, "a1", "a2")
+        claim(host, 1, 2)
+        evicted = read(host)[0].id
+        host.advance(60_000)
+        send_to_group(host, "a3")
+        host.crash()
+        host.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=evicted))
+        assert host.receive(10) == []
+        acknowledge(host, 1)
+        assert bodies(host.receive(10)) == ["a3"]
+
+
 def send_to_group(host: Host, *texts: str) -> None:
     """Send messages whose first letters are their groups."""
     messages = tuple(message(text, group=text[0], dedup_id=text) for text in texts)
@@ -624,8 +655,11 @@ def test_a_slice_moves_no_more_dead_letters_than_a_receive(host: Host) -> None:
     open_source(host)
     host.send(*(str(number) for number in range(150)))
     host.receive(150, timeout_s=0)
+    woken: list[int] = []
+    host.engine.watch(DEAD, woken.append)
     assert claim(host) == claims.Bound(number=1, messages=0, shards=0, next_due_ms=host.clock.now_ms())
     assert host.counts(DEAD)[0] == limits.DEAD_LETTERS_PER_RECEIVE
+    assert woken == [host.clock.now_ms()]
     host.send("alive")
     assert claim_whole(host).messages == 1
     assert host.counts(DEAD)[0] == 150
