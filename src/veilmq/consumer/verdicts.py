@@ -25,7 +25,7 @@ class Verdict(Enum):
 
 
 GONE_CODES = frozenset({"ReceiptHandleIsInvalid", "MessageNotInflight", "InvalidParameterValue", RECEIPT_SUPERSEDED})
-_LIMIT_WORDS = ("total visibilitytimeout", "beyond the limit")
+_LIMIT_WORDS = "beyond the limit"
 
 
 def verdict(error: Exception | None, *, asked_s: int, elapsed_s: float) -> Verdict:
@@ -41,8 +41,7 @@ def verdict(error: Exception | None, *, asked_s: int, elapsed_s: float) -> Verdi
         return Verdict.AT_LIMIT
     if plain_code(error.code) not in GONE_CODES:
         return Verdict.AGAIN
-    words = error.message.lower()
-    return Verdict.AT_LIMIT if any(word in words for word in _LIMIT_WORDS) else Verdict.GONE
+    return Verdict.AT_LIMIT if _LIMIT_WORDS in error.message.lower() else Verdict.GONE
 
 
 def plain_code(code: str) -> str:
