@@ -2,11 +2,14 @@
 
 import struct
 from socket import SO_LINGER, SO_RCVBUF, SOL_SOCKET
+from typing import cast
 
 import pytest
 
-from tests.server.http_host import LARGE, Client, HttpHost
+from tests.server.http_host import LARGE, Client, HttpHost, Large
 from veilmq.server.event_loop import loop_factory
+from veilmq.server.http_request import Date, Request
+from veilmq.server.in_turn import InTurn
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 HOLD = b"GET /hold HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -68,3 +71,51 @@ def test_it_hears_of_a_half_close_before_and_after_it_has_begun() -> None:
         assert client.at_end()
         assert host.begun[0].told == ["hurry"]
         pass_turns(other)
+
+
+def test_one_that_is_begun_while_the_server_drains_hears_of_it() -> None:
+    with HttpHost() as host, host.client() as client, host.client() as other:
+        client.socket.setsockopt(SOL_SOCKET, SO_RCVBUF, 262_144)
+        client.send(ASK * 3)
+        pass_turns(other)
+        host.drain()
+        begun = len(host.begun)
+        assert begun < 3
+        assert [client.read().body == LARGE for _ in range(3)] == [True] * 3
+        assert [each.told for each in host.begun[begun:]] == [["hurry"]] * (3 - begun)
+
+
+def test_one_that_has_begun_is_withdrawn() -> None:
+    """As any other is whose client goes."""
+    begun: list[Large] = []
+    request = Request(OneRequest(), b"GET", b"/large", {}, b"", True)
+
+    def begin() -> Large:
+        begun.append(Large(request))
+        return begun[-1]
+
+    pending = InTurn(request, begin)
+    pending.withdraw()
+    assert begun == []
+    assert request.begin is not None
+    request.begin()
+    pending.withdraw()
+    assert begun[0].told == ["withdraw"]
+
+
+class OneRequest:
+    """A connection whose only request waits for its turn."""
+
+    def __init__(self) -> None:
+        """It has no date."""
+        self.date: Date = cast(Date, None)
+
+    def answered(self) -> None:
+        """Take note."""
+
+    def peer(self) -> str | None:
+        """Return no address."""
+        return None
+
+    def turn(self) -> None:
+        """Let it wait."""

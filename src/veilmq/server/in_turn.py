@@ -13,19 +13,17 @@ from veilmq.server.http_request import Pending, Request
 class InTurn:
     """What stands for the request until it is answered; a ``Pending``."""
 
-    __slots__ = ("_begin", "_hurried", "_over", "_pending")
+    __slots__ = ("_begin", "_hurried", "_pending")
 
     def __init__(self, request: Request, begin: Callable[[], Pending]) -> None:
         """``begin`` begins it."""
         self._begin = begin
         self._pending: Pending | None = None
-        self._over = False
         self._hurried = False
         request.in_turn(self._start)
 
     def withdraw(self) -> None:
-        """Forget it."""
-        self._over = True
+        """Forget it; one that was not begun never is, as its connection has no line any more."""
         if self._pending is not None:
             self._pending.withdraw()
 
@@ -36,8 +34,6 @@ class InTurn:
             self._pending.hurry()
 
     def _start(self) -> None:
-        if self._over:
-            return
         self._pending = self._begin()
         if self._hurried:
             self._pending.hurry()
