@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, QueueClient, SentMessage
-from veilmq.client.batches import RECEIPT_SUPERSEDED
+from veilmq.client.errors import RECEIPT_SUPERSEDED
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.properties import Attribute
 from veilmq.core.settings import QueueSettings

@@ -6,16 +6,13 @@ back into the order in which they were asked.
 
 from collections.abc import Mapping, Sequence
 
-from veilmq.client.errors import ClientError
+from veilmq.client.errors import RECEIPT_SUPERSEDED, ClientError
 from veilmq.client.messages import NewMessage, SentMessage
 from veilmq.client.translation import write_attributes
 from veilmq.client.transport import UNEXPECTED_REPLY
 from veilmq.core.commands import VisibilityChange
 from veilmq.wire.sqs import requests, responses
 from veilmq.wire.sqs.shapes import Shape
-
-RECEIPT_SUPERSEDED = "ReceiptSuperseded"
-"""Our own code for a change that did nothing, since the message was received again."""
 
 
 class SentEntriesReply(Shape, frozen=True, kw_only=True):

@@ -3,6 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+RECEIPT_SUPERSEDED = "ReceiptSuperseded"
+"""Our own code for a change that did nothing, since the message was received again."""
+
+DEAD_RECEIPT_CODES = frozenset(
+    {"ReceiptHandleIsInvalid", "MessageNotInflight", "InvalidParameterValue", RECEIPT_SUPERSEDED}
+)
+"""What queue servers answer to a legal request about a receipt that is not the message's any more."""
+
 
 class ClientError(Exception):
     """The server refused or failed; ``code`` is its word for it, for example ``QueueDoesNotExist``."""

@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from veilmq.client.errors import ClientError, Unreachable
+from veilmq.client.errors import DEAD_RECEIPT_CODES, ClientError, Unreachable
 from veilmq.client.port import MessageClient
 from veilmq.consumer.batcher import Batcher, Failure
 from veilmq.consumer.lease_table import LeaseTable
 from veilmq.consumer.leases import Lease, LeaseState
 from veilmq.consumer.policies import allowed_s
-from veilmq.consumer.verdicts import GONE_CODES, plain_code
+from veilmq.consumer.verdicts import plain_code
 from veilmq.core.commands import VisibilityChange
 
 LINGER_S = 0.01
@@ -118,4 +118,4 @@ class Settler:
 
 def _is_final(error: Failure) -> bool:
     """Tell whether asking again cannot help: the receipt is no good any more."""
-    return isinstance(error, ClientError) and error.status < 500 and plain_code(error.code) in GONE_CODES
+    return isinstance(error, ClientError) and error.status < 500 and plain_code(error.code) in DEAD_RECEIPT_CODES

@@ -7,8 +7,7 @@ only then the words. What is not known to mean a loss is tried again, throttling
 
 from enum import Enum
 
-from veilmq.client.batches import RECEIPT_SUPERSEDED
-from veilmq.client.errors import ClientError
+from veilmq.client.errors import DEAD_RECEIPT_CODES, ClientError
 from veilmq.core.limits import LEASE_S_MAX
 
 
@@ -24,7 +23,6 @@ class Verdict(Enum):
     """Nothing is known; try again."""
 
 
-GONE_CODES = frozenset({"ReceiptHandleIsInvalid", "MessageNotInflight", "InvalidParameterValue", RECEIPT_SUPERSEDED})
 _LIMIT_WORDS = "beyond the limit"
 
 
@@ -39,7 +37,7 @@ def verdict(error: Exception | None, *, asked_s: int, elapsed_s: float) -> Verdi
         return Verdict.AGAIN
     if not 1 <= asked_s <= LEASE_S_MAX or elapsed_s + asked_s > LEASE_S_MAX:
         return Verdict.AT_LIMIT
-    if plain_code(error.code) not in GONE_CODES:
+    if plain_code(error.code) not in DEAD_RECEIPT_CODES:
         return Verdict.AGAIN
     return Verdict.AT_LIMIT if _LIMIT_WORDS in error.message.lower() else Verdict.GONE
 
