@@ -25,10 +25,10 @@ from veilmq.client import HttpQueueClient, NewMessage, Unreachable
 from veilmq.core.properties import Attribute
 
 WHOLE = os.environ.get("PROVE") == "whole"
-KILLS = 30 if WHOLE else 5
+KILLS = 30 if WHOLE else 4
 SEED = 20_240_229
 PRODUCERS = 2
-TENS_MAX = 300
+TENS_MAX = 1_000 if WHOLE else 80
 TIMEOUT_S = 1
 DRAIN_S_MAX = 90.0
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -102,7 +102,7 @@ class Producers:
 
     def _run(self, producer: int) -> None:
         with HttpQueueClient(self._endpoint) as client:
-            while not self._stop.wait(0.01) and self.sent[producer] < 10 * TENS_MAX:
+            while not self._stop.wait(0.04) and self.sent[producer] < 10 * TENS_MAX:
                 first = self.sent[producer]
                 ten = [message(producer, number, fifo=self._fifo) for number in range(first, first + 10)]
                 while not self._send(client, ten):
