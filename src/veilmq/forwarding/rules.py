@@ -32,12 +32,12 @@ _PLACE = re.compile(r"(.*) - at `(?:key in )?\$\.?(.*)`", re.DOTALL)
 _WORDS = {"array": "list", "object": "table", "Object": "Table", "`str`": "`string`", "str`": "string`"}
 _RULE = re.compile(r"rules\[(\d+)\]\.?")
 
-QueueName = Annotated[str, Meta(min_length=1)]
+Name = Annotated[str, Meta(min_length=1)]
 Timeout = Annotated[int, Meta(ge=VISIBILITY_TIMEOUT_S.minimum, le=VISIBILITY_TIMEOUT_S.maximum)]
 
 
 class _RuleFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    queue: QueueName
+    queue: Name
     attributes: dict[str, Any] = {}
     body: dict[str, Any] = {}
     size: Any = None
@@ -49,7 +49,7 @@ class _QueueFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    default: QueueName
+    default: Name
     rules: list[_RuleFields] = []
     queues: dict[str, Any] = {}
 
