@@ -232,9 +232,7 @@ class FairLane(GroupedLane):
 
     def _read_flights(self, now_ms: int) -> None:
         self._unread = False
-        rows = self._journal.rows(
-            "flights", self.number, now_ms, CLAIMED_MS, _HIDDEN_READ_MAX, _FLIGHTS_READ_MAX
-        )
+        rows = self._journal.rows("flights", self.number, now_ms, CLAIMED_MS, _HIDDEN_READ_MAX, _FLIGHTS_READ_MAX)
         for position, visible_at_ms, group_key, received_at_ms in rows:
             self._fairness.received(group_key, now_ms)
             self._flights.put(position, Flight(visible_at_ms, group_key, received_at_ms))

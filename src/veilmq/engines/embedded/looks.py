@@ -16,7 +16,6 @@ class Looks:
         """``catalog`` has the queues, ``journal`` their messages."""
         self._catalog = catalog
         self._journal = journal
-        self.handlers = {LookAtQueue: self.look}
 
     def look(self, command: LookAtQueue, now_ms: int) -> list[SeenMessage]:
         """Show what there is of every lane, in the order of sending."""

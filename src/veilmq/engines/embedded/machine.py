@@ -9,6 +9,7 @@ from typing import Any
 
 from veilmq.core import commands
 from veilmq.core.forwards import Forward
+from veilmq.core.looks import LookAtQueue
 from veilmq.core.ports import Wake
 from veilmq.core.receipts import ReceiptBook
 from veilmq.engines.embedded.catalog import Catalog
@@ -64,9 +65,7 @@ class Machine:
         self.publications = Publications(
             catalog=self.catalog, journal=self._journal, space=self.space, entrance=entrance
         )
-        self.claims = Claims(
-            catalog=self.catalog, journal=self._journal, dead_letters=letters, options=self._options
-        )
+        self.claims = Claims(catalog=self.catalog, journal=self._journal, dead_letters=letters, options=self._options)
         pauses = QueuePauses(journal=self._journal, options=self._options)
         queues = QueueCommands(
             catalog=self.catalog,
@@ -87,7 +86,7 @@ class Machine:
             commands.ListDeadLetterSources: letters.list_sources,
             **_of_moves(self.moves),
             **EventExport(journal=self._journal, events=self.events).handlers,
-            **Looks(catalog=self.catalog, journal=self._journal).handlers,
+            LookAtQueue: Looks(catalog=self.catalog, journal=self._journal).look,
             Sweep: sweeper.sweep,
         }
 
