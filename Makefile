@@ -24,6 +24,9 @@ setup: ## make .venv with everything that development needs
 	@scripts/setup.sh all,dev
 
 setup-run:
+	@scripts/setup.sh server
+
+setup-demo: setup-java
 	@scripts/setup.sh all
 
 setup-bench:
@@ -39,7 +42,7 @@ setup-java:
 run: setup-run ## start the server on 127.0.0.1:9324, its data under ./veilmq-data
 	@exec $(BIN)/veilmq serve --host 127.0.0.1 --port 9324 --data ./veilmq-data $(ARGS)
 
-demo: setup-run setup-java ## play everything once: server, workers, archive, tuning, routing, a report (some minutes)
+demo: setup-demo ## play everything once: server, workers, archive, tuning, routing, a report (some minutes)
 	@exec $(BIN)/veilmq demo $(ARGS)
 
 test: setup setup-clients setup-java check ## check, then every test, with branch coverage

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from veilmq.engines.clock import SystemClock
+from veilmq.testing import RunningServer
 
 pytest_plugins = ["pytester"]
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
-CLIENT, SUITE = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+CLIENT, WORKER, SUITE = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 COMMANDS = re.findall(r"^\$ \.venv/bin/veilmq ([^#\n]*)", README, re.MULTILINE)
 
 
@@ -36,6 +37,19 @@ def _run(words: list[str], folder: Path, **environment: str) -> str:
 def test_the_client(veilmq_url: str, tmp_path: Path) -> None:
     program = CLIENT.replace("http://127.0.0.1:9324", veilmq_url)
     assert _run([sys.executable, "-c", program], tmp_path) == "hello\n"
+
+
+def test_the_worker(veilmq_server: RunningServer, veilmq_boto3: Any, tmp_path: Path) -> None:
+    queue = veilmq_server.queue("orders")
+    veilmq_boto3.send_message(QueueUrl=queue.url, MessageBody="hello")
+    program = WORKER.replace("http://127.0.0.1:9324", veilmq_server.endpoint)
+    with subprocess.Popen([sys.executable, "-u", "-c", program], cwd=tmp_path, stdout=subprocess.PIPE) as worker:
+        try:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == b"hello\n"
+            veilmq_server.wait_until(lambda: not (queue.visible or queue.in_flight))
+        finally:
+            worker.kill()
 
 
 def test_the_suite(pytester: pytest.Pytester) -> None:
