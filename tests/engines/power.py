@@ -9,11 +9,15 @@ their folders. Creating a file is taken as durable with its first sync.
 """
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
 import apsw
+
+from tests.engines.host import Host, hosting
+from veilmq.engines.embedded import EngineOptions
 
 SECTOR_BYTES = 512
 
@@ -94,6 +98,17 @@ class RecordingVFS(apsw.VFS):
         """Delete a file."""
         super().xDelete(filename, syncdir)
         self._log.add(Delete(Path(filename).name))
+
+
+def record(work: Callable[[Host], object], store: Path) -> Log:
+    """Return the log of a disk on which `work` has run, with an engine whose folder is `store`."""
+    log = Log()
+    name = f"recording-{store}"
+    vfs = RecordingVFS(name, log)
+    with hosting(store, options=EngineOptions(vfs=name, free_space_reserve_bytes=0)) as host:
+        work(host)
+    vfs.unregister()
+    return log
 
 
 class _RecordingFile(apsw.VFSFile):

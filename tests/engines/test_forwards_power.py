@@ -11,12 +11,11 @@ from pathlib import Path
 import apsw
 import pytest
 
-from tests.engines.host import QUEUE, Host, hosting, message
-from tests.engines.power import Change, Disk, Log, RecordingVFS
+from tests.engines.host import QUEUE, Host, message
+from tests.engines.power import Change, Disk, Log, record
 from tests.engines.test_moves_power import LONG, SEED, WHERE
 from veilmq.core import commands
 from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
-from veilmq.engines.embedded import EngineOptions
 from veilmq.engines.embedded.doctor import examine
 from veilmq.engines.embedded.folder import DATABASE_NAME
 
@@ -45,13 +44,7 @@ def work(host: Host) -> None:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Log:
     """Return the log of a disk on which the workload has run."""
-    log = Log()
-    vfs = RecordingVFS("forwarding", log)
-    options = EngineOptions(vfs="forwarding", free_space_reserve_bytes=0)
-    with hosting(tmp_path_factory.mktemp("forwarding") / "store", options=options) as host:
-        work(host)
-    vfs.unregister()
-    return log
+    return record(work, tmp_path_factory.mktemp("forwarding") / "store")
 
 
 def look(folder: Path) -> Counter[str]:

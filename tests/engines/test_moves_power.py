@@ -11,10 +11,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from tests.engines.host import QUEUE, Host, hosting, message
-from tests.engines.power import Change, Disk, Log, RecordingVFS
+from tests.engines.host import QUEUE, Host, message
+from tests.engines.power import Change, Disk, Log, record
 from veilmq.core import commands
-from veilmq.engines.embedded import EngineOptions
 from veilmq.engines.embedded.doctor import examine
 from veilmq.engines.embedded.folder import DATABASE_NAME
 
@@ -48,13 +47,7 @@ def work(host: Host) -> None:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Log:
     """Return the log of a disk on which the workload has run."""
-    log = Log()
-    vfs = RecordingVFS("moving", log)
-    options = EngineOptions(vfs="moving", free_space_reserve_bytes=0)
-    with hosting(tmp_path_factory.mktemp("moving") / "store", options=options) as host:
-        work(host)
-    vfs.unregister()
-    return log
+    return record(work, tmp_path_factory.mktemp("moving") / "store")
 
 
 def look(folder: Path) -> tuple[Counter[str], int]:

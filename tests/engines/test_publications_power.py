@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.engines.host import QUEUE, RESTLESS, Host, hosting, message
-from tests.engines.power import Change, Disk, Log, RecordingVFS
+from tests.engines.power import Change, Disk, Log, record
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.publications import ListWriters, Publish, Stage
-from veilmq.engines.embedded import EngineOptions, publications, staging
+from veilmq.engines.embedded import publications, staging
 from veilmq.engines.embedded.doctor import examine
 
 SEED = 20_240_229
@@ -40,19 +40,17 @@ def write(host: Host) -> None:
         pass
 
 
+def _work(host: Host) -> None:
+    host.create()
+    write(host)
+    for _ in range(10):
+        host.advance(10)
+
+
 @pytest.fixture
 def recorded(tmp_path: Path) -> Log:
     """Return the log of a disk on which the workload has run."""
-    log = Log()
-    vfs = RecordingVFS("publishing", log)
-    options = EngineOptions(vfs="publishing", free_space_reserve_bytes=0)
-    with hosting(tmp_path / "recorded", options=options) as host:
-        host.create()
-        write(host)
-        for _ in range(10):
-            host.advance(10)
-    vfs.unregister()
-    return log
+    return record(_work, tmp_path / "recorded")
 
 
 @pytest.mark.slow

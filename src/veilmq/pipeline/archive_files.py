@@ -11,25 +11,12 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-_TEXTS = pa.map_(pa.string(), pa.string())
-_INSTANT = pa.timestamp("us", tz="UTC")
+from veilmq.wire.v1 import arrow
 
 PARTITION = ("queue", "date")
 """The columns that are in the names of the folders: the queue, and the day (UTC) on which a message was sent."""
 
-CONTENT = pa.schema(
-    [
-        ("id", pa.string()),
-        ("body", pa.string()),
-        ("attributes", _TEXTS),
-        ("attribute_types", _TEXTS),
-        ("group", pa.string()),
-        ("sent_at", _INSTANT),
-        ("received_at", _INSTANT),
-        ("receive_count", pa.int32()),
-        ("sequence_number", pa.string()),
-    ]
-)
+CONTENT = arrow.SCHEMA.remove(arrow.SCHEMA.get_field_index("queue"))
 """The columns that are in the files."""
 
 SCHEMA = pa.schema([*CONTENT, ("queue", pa.string()), ("date", pa.date32())])
