@@ -281,10 +281,10 @@ def test_a_store_that_fails_is_told_of(stage: Stage, caplog: pytest.LogCaptureFi
 # When it exports.
 
 
-def until(stage: Stage, done: Callable[[], bool]) -> None:
-    """Let the loop turn, at the same instant, until `done`: files are written in a thread."""
+def until(stage: Stage, done: Callable[[], bool], *, step_ms: int = 0) -> None:
+    """Let the loop turn until `done`, at the same instant or by `step_ms` a turn: files are written in a thread."""
     while not done():
-        stage.host.advance(0)
+        stage.host.advance(step_ms)
 
 
 def test_it_exports_once_in_a_period_and_goes_on(stage: Stage) -> None:
@@ -296,9 +296,7 @@ def test_it_exports_once_in_a_period_and_goes_on(stage: Stage) -> None:
     stage.host.advance(30_000)
     until(stage, lambda: len(stage.files()) == 1)
     stage.cycle(1)
-    for _ in range(14):  # each look arms the next one
-        stage.host.advance(5_000)
-    until(stage, lambda: len(stage.files()) == 2)
+    until(stage, lambda: len(stage.files()) == 2, step_ms=5_000)  # the next look is armed when all of this one is done
     stage.host.run(exporter.close())
 
 
