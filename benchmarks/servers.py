@@ -124,7 +124,7 @@ def _ministack(port: int, admin_port: int, data: Path) -> Command:
     )
 
 
-VEILMQ = veilmq()
+VEILMQ = veilmq("--in-flight-max", "1000000")  # a load of receives alone leaves more in flight than the quota
 CEILING = Server(
     name="ceiling",
     modules=("uvloop", "httptools"),
