@@ -1,0 +1,6 @@
+"""The engine on PostgreSQL: any number of nodes, none of which keeps anything."""
+
+from veilmq.engines.postgres.engine import PostgresEngine
+from veilmq.engines.postgres.options import PostgresOptions
+
+__all__ = ["PostgresEngine", "PostgresOptions"]

@@ -1,0 +1,118 @@
+"""The engine on PostgreSQL: commands in, statements out, answers when they are durable.
+
+Nothing is kept here but what can be looked up again. Commands on messages travel together, those of one kind on one
+queue (``lines``); everything else is rare and goes alone.
+"""
+
+import asyncio
+from os import urandom
+from typing import Any, Self
+
+from veilmq.core.commands import Command
+from veilmq.core.errors import ShuttingDown
+from veilmq.core.ports import Clock, Done, Wake
+from veilmq.core.receipts import KEY_BYTES, ReceiptBook
+from veilmq.engines.postgres.catalog import SQL
+from veilmq.engines.postgres.database import Database
+from veilmq.engines.postgres.failures import IN_DOUBT, told
+from veilmq.engines.postgres.lines import Line
+from veilmq.engines.postgres.machine import READS, Alone, Machine
+from veilmq.engines.postgres.options import PostgresOptions
+
+_RECEIPT_KEY = "receipt_key"
+_TOKEN_KEY = "token_key"
+
+
+class PostgresEngine:
+    """``core.ports.Engine`` on a server of PostgreSQL. Every method belongs to the event loop's thread."""
+
+    def __init__(
+        self, *, database: Database, options: PostgresOptions, clock: Clock, receipt_key: bytes, token_key: bytes
+    ) -> None:
+        """Use ``open``."""
+        self.token_key = token_key
+        self._database = database
+        self._options = options
+        self._closing = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lines: dict[tuple[str, type[Command]], Line] = {}
+        self.machine = Machine(
+            database=database, options=options, clock=clock, book=ReceiptBook(keys=[receipt_key]), start=self._start
+        )
+        """What this node can do, and does by itself."""
+        self.machine.begin()
+
+    @classmethod
+    async def open(cls, url: str, *, clock: Clock, options: PostgresOptions | None = None) -> Self:
+        """Connect to ``url`` (``postgresql://…``); make or upgrade the schema there.
+
+        ``clock`` says when to look for work, and no more: what is visible is the database's clock's business.
+        """
+        options = options or PostgresOptions()
+        database = await Database.open(url, options=options, clock=clock)
+        async with database.connection() as connection:
+            receipt_key, token_key = [
+                await connection.fetchval(SQL["kept_key"], name, urandom(KEY_BYTES))
+                for name in (_RECEIPT_KEY, _TOKEN_KEY)
+            ]
+        return cls(database=database, options=options, clock=clock, receipt_key=receipt_key, token_key=token_key)
+
+    def submit(self, command: Command, done: Done) -> None:
+        """Take ``command``; call ``done`` with its result or error once that is durable."""
+        if self._closing:
+            done(ShuttingDown())
+            return
+        together = self.machine.together.get(type(command))
+        if together is None:
+            self._start(self._do(self.machine.alone[type(command)], command, done))
+            return
+        key = command.queue, type(command)  # type: ignore[attr-defined]
+        line = self._lines.get(key)
+        if line is None:
+            work, weight = together
+            line = self._lines[key] = Line(work, weight=weight, weight_max=self._options.coalesced_max)
+        line.add(command, done)
+
+    async def _do(self, work: Alone, command: Command, done: Done) -> None:
+        try:
+            done(await self._answer(work, command))
+        except Exception as error:  # noqa: BLE001 - whoever asked is told, and a fault of ours is in the log
+            done(told(error, type(command).__name__))
+
+    async def _answer(self, work: Alone, command: Command) -> Any:
+        try:
+            return await work(command)
+        except IN_DOUBT:
+            if type(command) not in READS:
+                raise
+        return await work(command)  # it changes nothing, so it may be asked again
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def withdraw(self, done: Done) -> None:
+        """Drop the command submitted with ``done`` if it has not been begun; its client has gone."""
+        for line in self._lines.values():
+            line.withdraw(done)
+
+    def watch(self, queue: str, wake: Wake) -> None:
+        """Call ``wake`` when ``queue`` may have a message; see ``core.ports.Engine``."""
+        self.machine.watches.begin(queue, wake)
+
+    def unwatch(self, queue: str) -> None:
+        """End the watch on ``queue``."""
+        self.machine.watches.end(queue)
+
+    async def close(self) -> None:
+        """Answer what was submitted, and end all connections."""
+        self._closing = True
+        await self.machine.stop()
+        await self.answered()
+        await self._database.close()
+
+    async def answered(self) -> None:
+        """Return when nothing waits and nothing is under way."""
+        while under_way := {*self._tasks, *(line.task for line in self._lines.values() if line.task is not None)}:
+            await asyncio.wait(under_way)

@@ -1,0 +1,49 @@
+"""What can go wrong with a database, and what that means for a command: nothing was done, or nobody knows."""
+
+import logging
+
+import asyncpg
+
+from veilmq.core.errors import InternalError, OutcomeUnknown, StoreFull, StoreUnavailable, VeilmqError
+
+log = logging.getLogger(__name__)
+
+IN_DOUBT = (OSError, asyncpg.InterfaceError, asyncpg.PostgresConnectionError, asyncpg.AdminShutdownError, TimeoutError)
+"""What leaves open whether a statement was carried out: the connection ended before the answer came."""
+
+UNREACHABLE = (
+    *IN_DOUBT,
+    asyncpg.CannotConnectNowError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+)
+"""What ends an attempt to connect: the server is down, starting, full, or not to be had otherwise."""
+
+_NOTHING_DONE = (
+    asyncpg.QueryCanceledError,  # the statement took too long
+    asyncpg.ReadOnlySQLTransactionError,  # the server is a standby now
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.OutOfMemoryError,
+)
+
+OF_ALL = (VeilmqError, *IN_DOUBT, *_NOTHING_DONE)
+"""What is no single command's fault, of those that travel together."""
+
+
+def told(error: BaseException, what: str) -> VeilmqError:
+    """Return what whoever asked for ``what`` is answered after ``error``; what is our fault is in the log."""
+    if isinstance(error, VeilmqError):
+        return error
+    if isinstance(error, asyncpg.DiskFullError):
+        return StoreFull()
+    if isinstance(error, _NOTHING_DONE):
+        log.warning("the database gave up on %s: %s", what, error)
+        return StoreUnavailable()
+    if isinstance(error, IN_DOUBT):
+        log.warning("the connection to the database was lost in %s", what)
+        return OutcomeUnknown()
+    log.error("a command failed: %s", what, exc_info=error)
+    return InternalError()

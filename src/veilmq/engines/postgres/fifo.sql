@@ -1,0 +1,114 @@
+-- Messages of FIFO queues: each statement calls one function of the schema, which acts on one partition ($1).
+
+-- name: send
+SELECT place, o_seq AS seq, o_id AS id, o_visible_at AS visible_at, o_sent_at AS sent_at
+FROM mq.fifo_send($1, $2, $3, $4, $5::text[], $6::bytea[], $7::bytea[], $8::bytea[], $9::text[], $10::bigint[])
+ORDER BY place
+
+-- name: receive
+SELECT * FROM mq.fifo_receive($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+
+-- name: hide
+SELECT seq, visible_at FROM mq.fifo_hide($1, $2::bigint[], $3::bigint[], $4, $5)
+
+-- name: peek
+-- What a receive of $2 would take of groups that have nothing in flight, in its order.
+SELECT ready.* FROM (
+    SELECT group_id, eligible_at, head FROM mq.fifo_group WHERE qp = $1 AND eligible_at <= mq.now_ms()
+    ORDER BY eligible_at, head LIMIT $2
+) AS free, LATERAL (
+    SELECT seq, id, body, properties, sent_at, first_received_at, receive_count, receives_before, source
+    FROM mq.fifo_msg
+    WHERE qp = $1 AND group_id = free.group_id AND visible_at <= mq.now_ms() AND sent_at > mq.now_ms() - $3
+    ORDER BY seq
+    LIMIT $2
+) AS ready
+ORDER BY free.eligible_at, free.head, ready.seq LIMIT $2
+
+-- name: choose
+-- As a receive of $2 would, for another purpose: locks the groups, and changes nothing.
+SELECT ready.* FROM (
+    SELECT group_id, eligible_at, head FROM mq.fifo_group WHERE qp = $1 AND eligible_at <= mq.now_ms()
+    ORDER BY eligible_at, head LIMIT $2
+    FOR UPDATE SKIP LOCKED
+) AS free, LATERAL (
+    SELECT seq, id, source, properties, octet_length(body) + coalesce(octet_length(properties), 0) AS size_bytes
+    FROM mq.fifo_msg
+    WHERE qp = $1 AND group_id = free.group_id AND visible_at <= mq.now_ms() AND sent_at > mq.now_ms() - $3
+    ORDER BY seq
+    LIMIT $2
+) AS ready
+ORDER BY free.eligible_at, free.head, ready.seq LIMIT $2
+
+-- name: move_on
+SELECT * FROM mq.fifo_move_on($1, $2, $3::bigint[], $4::bytea[], $5::bytea[], $6, $7)
+
+-- name: lock
+-- The groups of the messages at the positions $2; a statement of its own, so that what follows sees what was waited for.
+SELECT mq.fifo_lock($1, $2::bigint[])
+
+-- name: found
+-- The messages at the positions $2, whose groups are locked.
+SELECT msg.*, mq.now_ms() AS now FROM mq.fifo_msg AS msg
+WHERE msg.qp = $1 AND msg.seq = ANY($2::bigint[]) AND msg.sent_at > mq.now_ms() - $3
+
+-- name: remove
+SELECT mq.fifo_remove($1, $2::bigint[], $3)
+
+-- name: look
+SELECT id, body, properties, sent_at, receive_count, source, visible_at, mq.now_ms() AS now,
+    receive_count > 0 OR visible_at > greatest(sent_at, seq >> 20) AS was_hidden
+FROM mq.fifo_msg WHERE qp = $1 AND sent_at > mq.now_ms() - $3
+ORDER BY seq LIMIT $2
+
+-- name: next_visible
+-- $2 is not needed: the groups know when retention ends what is in flight.
+SELECT mq.now_ms() AS now, (
+    SELECT eligible_at FROM mq.fifo_group WHERE qp = $1 ORDER BY eligible_at LIMIT 1
+) AS visible_at
+FROM mq.part WHERE qp = $1 AND NOT retired AND $2::bigint IS NOT NULL
+
+-- name: repeat
+SELECT msg.*, mq.now_ms() AS now
+FROM mq.fifo_repeat($1, $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6, $7, $8) AS msg
+
+-- name: find_attempt
+SELECT seqs, generations, epochs, issued, deadlines FROM mq.attempt
+WHERE qp = $1 AND key = $2 AND attempted_at + $3 > mq.now_ms() FOR UPDATE
+
+-- name: note_attempt
+INSERT INTO mq.attempt (qp, key, attempted_at, seqs, generations, epochs, issued, deadlines)
+VALUES ($1, $2, mq.now_ms(), $3, $4, $5, $6, $6)
+ON CONFLICT (qp, key) DO UPDATE SET attempted_at = excluded.attempted_at, seqs = excluded.seqs,
+    generations = excluded.generations, epochs = excluded.epochs, issued = excluded.issued, deadlines = excluded.deadlines
+
+-- name: move_attempt
+UPDATE mq.attempt SET deadlines = $3 WHERE qp = $1 AND key = $2
+
+-- name: delete
+SELECT * FROM mq.fifo_delete($1, $2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $6)
+
+-- name: change
+SELECT * FROM mq.fifo_change(
+    $1, $2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::bigint[], $7::bigint[], $8::boolean[], $9
+)
+
+-- name: in_flight
+SELECT count(*) AS in_flight, min(ends_at) AS due FROM (
+    SELECT least(msg.visible_at, msg.sent_at + $3) AS ends_at
+    FROM mq.fifo_group AS of_group CROSS JOIN unnest(of_group.leased) AS lease (seq)
+        JOIN mq.fifo_msg AS msg ON msg.qp = $1 AND msg.seq = lease.seq
+    WHERE of_group.qp = $1 AND of_group.eligible_at > mq.now_ms() AND msg.visible_at > mq.now_ms()
+        AND msg.sent_at > mq.now_ms() - $3
+    ORDER BY of_group.eligible_at
+    LIMIT $2
+) counted
+
+-- name: count
+SELECT
+    count(*) FILTER (WHERE visible_at <= clock.now) AS visible,
+    count(*) FILTER (WHERE visible_at > clock.now AND receive_count > 0) AS in_flight,
+    count(*) FILTER (WHERE visible_at > clock.now AND receive_count = 0) AS delayed,
+    min(sent_at) AS oldest_sent_at
+FROM mq.fifo_msg, (SELECT mq.now_ms() AS now) clock
+WHERE qp = $1 AND sent_at > clock.now - $2

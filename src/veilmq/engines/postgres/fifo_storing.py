@@ -1,0 +1,78 @@
+"""How messages of FIFO queues are stored: in their groups, unless they were accepted lately."""
+
+from hashlib import blake2b
+from typing import Any
+
+from veilmq.core import fifo
+from veilmq.core.commands import NewMessage, Send
+from veilmq.core.errors import InternalError
+from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
+from veilmq.engines.postgres.catalog import Queue
+from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, FIFO
+from veilmq.engines.postgres.positions import Positions
+
+_KEY_BYTES = 16
+
+
+class FifoStoring:
+    """Stores messages of FIFO queues for one node."""
+
+    def __init__(self, *, positions: Positions) -> None:
+        """``positions`` are the node's."""
+        self._positions = positions
+
+    def check(self, new: NewMessage, command: Send, queue: Queue) -> NewMessage:
+        """Return ``new`` if its queue takes it; raises what is wrong with it."""
+        fifo.group_of(new, queue.settings)
+        _key(new, command, queue)
+        return new
+
+    async def store(
+        self, connection: Any, queue: Queue, asked: list[tuple[NewMessage, Send]], ids: list[bytes]
+    ) -> list[Any]:
+        """Return the row of each message, or of that whose duplicate it is; none where the partition was retired.
+
+        Nodes that send the same ids in another order at one time may be in each other's way: one of them tries again.
+        """
+        new = [each for each, _ in asked]
+        keys = [_key(each, command, queue) for each, command in asked]
+        for _ in range(COLLISIONS_MAX):
+            try:
+                return await self.insert(connection, queue, new, keys, ids)
+            except COLLISIONS:
+                self._positions.jump()
+        raise InternalError
+
+    async def insert(
+        self, connection: Any, queue: Queue, new: list[NewMessage], keys: list[bytes | None], ids: list[bytes]
+    ) -> list[Any]:
+        """Do so once, each remembered under its key; raises what is among ``on_queue.COLLISIONS``."""
+        rows: list[Any] = await connection.fetch(
+            FIFO["send"],
+            queue.partition,
+            queue.origin,
+            self._positions.take(len(new)),
+            DEDUPLICATION_S * SECOND_MS,
+            [each.group for each in new],
+            keys,
+            ids,
+            [each.properties or None for each in new],
+            [each.body for each in new],
+            [(queue.settings.delay_s if each.delay_s is None else each.delay_s) * SECOND_MS for each in new],
+        )
+        return rows
+
+
+def _key(new: NewMessage, command: Send, queue: Queue) -> bytes | None:
+    """Return under what a message is remembered; ``None`` for one that is nobody's duplicate."""
+    settings = queue.settings
+    unrepeated = command.terms is not None and command.terms.unrepeated
+    if unrepeated and new.dedup_id is None and not settings.content_deduplication:
+        return None
+    return key_of(new.group or "", fifo.id_of(new, settings), queue)
+
+
+def key_of(group: str, dedup_id: str, queue: Queue) -> bytes:
+    """Return under what a message with that deduplication id is remembered in ``queue``."""
+    told = f"{fifo.scope_of(group, queue.settings)} {dedup_id}"
+    return blake2b(told.encode(), digest_size=_KEY_BYTES).digest()

@@ -1,0 +1,161 @@
+"""What a node can do: the tables of commands, and the work that goes on by itself."""
+
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from veilmq.core import commands
+from veilmq.core.account_settings import SetAccount, ShowAccount
+from veilmq.core.commands import Command
+from veilmq.core.forwards import Forward
+from veilmq.core.looks import LookAtQueue, Peek
+from veilmq.core.ports import Clock
+from veilmq.core.receipts import ReceiptBook
+from veilmq.engines.postgres.accounts import Accounts
+from veilmq.engines.postgres.catalog import Catalog
+from veilmq.engines.postgres.database import Database
+from veilmq.engines.postgres.forwards import Forwards
+from veilmq.engines.postgres.in_flight import InFlight
+from veilmq.engines.postgres.janitor import Janitor
+from veilmq.engines.postgres.lines import Work
+from veilmq.engines.postgres.looks import Looks
+from veilmq.engines.postgres.low_water import LowWater
+from veilmq.engines.postgres.move_slices import MoveSlices
+from veilmq.engines.postgres.mover import Mover
+from veilmq.engines.postgres.moves import Moves
+from veilmq.engines.postgres.on_queue import OnQueue
+from veilmq.engines.postgres.options import PostgresOptions
+from veilmq.engines.postgres.positions import Positions
+from veilmq.engines.postgres.queue_commands import QueueCommands
+from veilmq.engines.postgres.receipts import Receipts
+from veilmq.engines.postgres.receives import Receives
+from veilmq.engines.postgres.sends import Sends
+from veilmq.engines.postgres.sweeper import Sweeper
+from veilmq.engines.postgres.watches import Watches
+
+Alone = Callable[[Any], Awaitable[Any]]
+"""Carries out one command: returns its result, or raises ``VeilmqError``."""
+
+Together = tuple[Work, Callable[[Any], int]]
+"""Carries commands of one kind on one queue out together; and how many messages one of them brings."""
+
+READS: frozenset[type[Command]] = frozenset(
+    {
+        commands.ShowQueue,
+        commands.ListQueues,
+        commands.ListDeadLetterSources,
+        commands.ListMoves,
+        LookAtQueue,
+        Peek,
+        ShowAccount,
+    }
+)
+"""What changes nothing, so that it may be asked once more when an answer was lost."""
+
+Start = Callable[[Coroutine[Any, Any, None]], None]
+
+
+class Machine:
+    """``together`` and ``alone`` have an entry for each type of command; ``mover`` and ``janitor`` need none."""
+
+    def __init__(
+        self, *, database: Database, options: PostgresOptions, clock: Clock, book: ReceiptBook, start: Start
+    ) -> None:
+        """``start`` makes a task of the engine; ``book`` has the receipts' keys."""
+        self.watches = watches = Watches()
+        catalog = Catalog(fresh_s=options.fresh_s)
+        positions = Positions()
+        in_flight = InFlight(options=options, clock=clock, watches=watches)
+        on_queue = OnQueue(database=database, catalog=catalog)
+        low_water = LowWater(clock=clock)
+        database.on_lost.append(low_water.clear)
+        sends = Sends(on_queue=on_queue, book=book, watches=watches, positions=positions)
+        receives = Receives(
+            on_queue=on_queue,
+            catalog=catalog,
+            book=book,
+            watches=watches,
+            in_flight=in_flight,
+            low_water=low_water,
+            positions=positions,
+        )
+        self.together = _together(
+            sends, receives, Receipts(on_queue=on_queue, book=book, watches=watches, in_flight=in_flight)
+        )
+        queues = QueueCommands(
+            database=database, catalog=catalog, options=options, watches=watches, redelivered=receives.redelivered
+        )
+        forwards = Forwards(
+            database=database, catalog=catalog, book=book, watches=watches, in_flight=in_flight, positions=positions
+        )
+        slices = MoveSlices(database=database, catalog=catalog, watches=watches, positions=positions)
+        self.mover = Mover(step=slices.step, clock=clock, start=start)
+        sweeper = Sweeper(options=options, watches=watches)
+        self.janitor = Janitor(database=database, sweep=sweeper.sweep, clock=clock, start=start)
+        self.alone: dict[type[Command], Alone] = {
+            **_of_queues(queues),
+            **_of_moves(Moves(database=database, catalog=catalog, begun=self.mover.look)),
+            **_of_looks(Looks(database=database, catalog=catalog)),
+            **_of_accounts(Accounts(database=database)),
+            Forward: forwards.forward,
+        }
+
+    def begin(self) -> None:
+        """Begin with the work that goes on by itself."""
+        self.mover.look()
+        self.janitor.look_later()
+
+    async def stop(self) -> None:
+        """End that work."""
+        self.mover.stop()
+        await self.janitor.stop()
+
+
+def _together(sends: Sends, receives: Receives, receipts: Receipts) -> dict[type[Command], Together]:
+    return {
+        commands.Send: (sends.send, _messages),
+        commands.Receive: (receives.receive, _count),
+        commands.Delete: (receipts.delete, _receipts),
+        commands.ChangeVisibility: (receipts.change, _changes),
+    }
+
+
+def _of_queues(queues: QueueCommands) -> dict[type[Command], Alone]:
+    return {
+        commands.CreateQueue: queues.create,
+        commands.DeleteQueue: queues.delete,
+        commands.PurgeQueue: queues.purge,
+        commands.SetQueue: queues.set,
+        commands.EditQueue: queues.edit,
+        commands.TagQueue: queues.tag,
+        commands.ShowQueue: queues.show,
+        commands.ListQueues: queues.list,
+        commands.ListDeadLetterSources: queues.list_sources,
+    }
+
+
+def _of_moves(moves: Moves) -> dict[type[Command], Alone]:
+    return {commands.StartMove: moves.start, commands.CancelMove: moves.cancel, commands.ListMoves: moves.list}
+
+
+def _of_looks(looks: Looks) -> dict[type[Command], Alone]:
+    return {LookAtQueue: looks.look, Peek: looks.peek}
+
+
+def _of_accounts(accounts: Accounts) -> dict[type[Command], Alone]:
+    return {ShowAccount: accounts.show, SetAccount: accounts.set}
+
+
+def _messages(command: commands.Send) -> int:
+    return len(command.messages)
+
+
+def _count(command: commands.Receive) -> int:
+    return command.count
+
+
+def _receipts(command: commands.Delete) -> int:
+    return len(command.receipts)
+
+
+def _changes(command: commands.ChangeVisibility) -> int:
+    return len(command.changes)

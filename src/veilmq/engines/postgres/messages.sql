@@ -1,0 +1,247 @@
+-- Messages of standard queues: the data plane. Every statement names the one partition it acts on ($1).
+
+-- name: send
+-- $2 counters, $3 priorities, $4 delays in ms, $5 ids, $6 properties, $7 bodies. Nothing is stored in a retired partition.
+INSERT INTO mq.msg (qp, seq, priority, visible_at, sent_at, id, properties, body)
+SELECT $1, (clock.now << 20) | new.counter, new.priority, clock.now + new.delay, clock.now, new.id, new.properties, new.body
+FROM unnest($2::int[], $3::smallint[], $4::bigint[], $5::bytea[], $6::bytea[], $7::text[])
+        AS new (counter, priority, delay, id, properties, body),
+    (SELECT mq.now_ms() AS now) clock
+WHERE EXISTS (SELECT FROM mq.part WHERE qp = $1 AND NOT retired)
+RETURNING id, seq, visible_at, sent_at
+
+-- name: add_priorities
+UPDATE mq.part SET priorities = ARRAY(
+    SELECT DISTINCT each FROM unnest(priorities || $2::smallint[]) AS each ORDER BY each
+)
+WHERE qp = $1 AND NOT priorities @> $2::smallint[]
+
+-- name: receive
+-- $2 count, $3 timeout in ms, $4 generation, $5 low-water marks by priority, $6 retention in ms; of a receive that waited, $7 when it was
+-- asked for and $8 the last instant of its lease, null of others; $9 what it has already, or null. Lower priorities first;
+-- of one, what became visible first.
+WITH clock AS MATERIALIZED (
+    SELECT mq.now_ms() AS now
+), chosen AS MATERIALIZED (
+    SELECT ready.row_id, ready.visible_at
+    FROM clock, mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
+        SELECT msg.ctid AS row_id, msg.visible_at
+        FROM mq.msg
+        WHERE msg.qp = $1 AND msg.priority = of_part.priority
+            AND msg.visible_at >= ($5::bigint[])[of_part.priority] AND msg.visible_at <= clock.now
+            AND msg.sent_at > clock.now - $6
+            AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before) AND ($9::bigint[] IS NULL OR msg.seq <> ALL($9))
+        ORDER BY msg.visible_at, msg.seq
+        LIMIT $2
+        FOR UPDATE SKIP LOCKED
+    ) ready
+    WHERE part.qp = $1 AND NOT part.retired
+    LIMIT $2
+)
+UPDATE mq.msg SET
+    visible_at = least(clock.now + $3, $8),
+    receive_count = msg.receive_count + 1,
+    first_received_at = coalesce(msg.first_received_at, clock.now),
+    received_at = coalesce($7, clock.now),
+    generation = $4,
+    epoch = msg.epoch + 1
+FROM chosen, clock
+WHERE msg.qp = $1 AND msg.ctid = chosen.row_id
+RETURNING msg.seq, msg.id, msg.body, msg.properties, msg.sent_at, msg.first_received_at, msg.receive_count,
+    msg.receives_before, msg.visible_at, msg.priority, msg.generation, msg.epoch, msg.source,
+    chosen.visible_at AS was_visible_at, clock.now
+
+-- name: hide
+-- Hides the messages at the positions $2, just received in the same transaction, for $3 ms each, and no longer than $4 ms
+-- (null: for any time) from when they were asked for. ($5, the retention, changes nothing here.)
+UPDATE mq.msg SET visible_at = least(clock.now + asked.timeout, msg.received_at + $4)
+FROM unnest($2::bigint[], $3::bigint[]) AS asked (seq, timeout), (SELECT mq.now_ms() AS now) clock
+WHERE msg.qp = $1 AND msg.seq = asked.seq AND $5::bigint IS NOT NULL
+RETURNING msg.seq, msg.visible_at
+
+-- name: move_dead
+-- Sends the messages at the positions $3, just received in the same transaction, to the partition $2; a retired one takes none.
+-- $4 is where the counter begins, $5 the name of the queue that they leave. The receive that found them dead does not count.
+WITH clock AS MATERIALIZED (
+    SELECT mq.now_ms() AS now
+), dead AS (
+    DELETE FROM mq.msg
+    WHERE msg.qp = $1 AND msg.seq = ANY($3::bigint[]) AND EXISTS (SELECT FROM mq.part WHERE qp = $2 AND NOT retired)
+    RETURNING msg.*
+)
+INSERT INTO mq.msg (
+    qp, seq, visible_at, sent_at, first_received_at, priority, id, properties, source, receives_before, body
+)
+SELECT $2, (clock.now << 20) | (($4 + row_number() OVER (ORDER BY array_position($3, dead.seq))) & 1048575),
+    clock.now, dead.sent_at, dead.first_received_at, dead.priority, dead.id, dead.properties, $5,
+    dead.receives_before + dead.receive_count - 1, dead.body
+FROM dead, clock
+RETURNING priority
+
+-- name: peek
+-- What a receive of $2 would take of what is within its retention of $3 ms, in its order.
+SELECT ready.* FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
+    SELECT msg.id, msg.body, msg.properties, msg.sent_at, msg.first_received_at, msg.receive_count, msg.receives_before,
+        msg.priority, msg.source
+    FROM mq.msg
+    WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at <= mq.now_ms()
+        AND msg.sent_at > mq.now_ms() - $3 AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
+    ORDER BY msg.visible_at, msg.seq
+    LIMIT $2
+) ready
+WHERE part.qp = $1 AND NOT part.retired
+LIMIT $2
+
+-- name: choose
+-- As a receive of $2 would, for another purpose: locks the messages, and changes nothing.
+SELECT ready.* FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
+    SELECT msg.seq, msg.source, octet_length(msg.body) + coalesce(octet_length(msg.properties), 0) AS size_bytes
+    FROM mq.msg
+    WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at <= mq.now_ms()
+        AND msg.sent_at > mq.now_ms() - $3 AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
+    ORDER BY msg.visible_at, msg.seq
+    LIMIT $2
+    FOR UPDATE SKIP LOCKED
+) ready
+WHERE part.qp = $1 AND NOT part.retired
+LIMIT $2
+
+-- name: move_on
+-- Sends the messages at the positions $3, locked in the same transaction, to the partition $2, as new ones with the ids $4;
+-- $5 is where the counter begins. A retired partition takes none.
+WITH clock AS MATERIALIZED (
+    SELECT mq.now_ms() AS now
+), going AS (
+    DELETE FROM mq.msg
+    WHERE msg.qp = $1 AND msg.seq = ANY($3::bigint[]) AND EXISTS (SELECT FROM mq.part WHERE qp = $2 AND NOT retired)
+    RETURNING msg.priority, msg.properties, msg.body, array_position($3, msg.seq) AS place
+)
+INSERT INTO mq.msg (qp, seq, visible_at, sent_at, priority, id, properties, body)
+SELECT $2, (clock.now << 20) | (($5 + going.place) & 1048575), clock.now, clock.now, going.priority,
+    ($4::bytea[])[going.place], going.properties, going.body
+FROM going, clock
+RETURNING priority
+
+-- name: found
+-- The messages at the positions $2, locked; $3 is the retention in ms.
+SELECT msg.*, clock.now FROM mq.msg, (SELECT mq.now_ms() AS now, ended_until, ended_before FROM mq.part WHERE qp = $1) clock
+WHERE msg.qp = $1 AND msg.seq = ANY($2::bigint[]) AND msg.sent_at > clock.now - $3
+    AND (msg.sent_at > clock.ended_until OR msg.seq >= clock.ended_before)
+ORDER BY msg.seq
+FOR UPDATE OF msg
+
+-- name: remove
+-- Messages locked in the same transaction. ($3, the retention, changes nothing here.)
+DELETE FROM mq.msg WHERE qp = $1 AND seq = ANY($2::bigint[]) AND $3::bigint IS NOT NULL
+
+-- name: look
+-- The first $2 messages within their retention of $3 ms, as they came to the queue.
+SELECT msg.id, msg.body, msg.properties, msg.sent_at, msg.receive_count, msg.source, msg.visible_at, mq.now_ms() AS now,
+    msg.receive_count > 0 OR msg.visible_at > greatest(msg.sent_at, msg.seq >> 20) AS was_hidden
+FROM mq.part JOIN mq.msg ON msg.qp = part.qp AND msg.sent_at > mq.now_ms() - $3
+    AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
+WHERE part.qp = $1 AND NOT part.retired
+ORDER BY msg.seq LIMIT $2
+
+-- name: next_visible
+-- When the next message is, or becomes, visible; no row of a retired partition.
+SELECT clock.now, (
+    SELECT min(first.visible_at)
+    FROM unnest(part.priorities) AS of_part (priority), LATERAL (
+        SELECT visible_at FROM mq.msg
+        WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.sent_at > clock.now - $2
+            AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
+        ORDER BY visible_at LIMIT 1
+    ) first
+) AS visible_at
+FROM mq.part, (SELECT mq.now_ms() AS now) clock
+WHERE part.qp = $1 AND NOT part.retired
+
+-- name: delete
+-- Receipts: $2 positions (rising, so that two statements never wait for each other; none twice), $3 generations, $4 epochs,
+-- $5 which count whatever their epoch; $6 retention in ms; $7 which act only while they live. Tells what each message that
+-- is there was.
+WITH found AS MATERIALIZED (
+    SELECT msg.ctid AS row_id, msg.seq, msg.visible_at, clock.now,
+        msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch) AS is_current, asked.only_live
+    FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $7::boolean[])
+            AS asked (seq, generation, epoch, any_epoch, only_live)
+        CROSS JOIN (SELECT mq.now_ms() AS now, ended_until, ended_before FROM mq.part WHERE qp = $1) clock
+        JOIN mq.msg ON msg.qp = $1 AND msg.seq = asked.seq AND msg.sent_at > clock.now - $6
+            AND (msg.sent_at > clock.ended_until OR msg.seq >= clock.ended_before)
+    FOR UPDATE OF msg
+), deleted AS (
+    DELETE FROM mq.msg USING found
+    WHERE msg.qp = $1 AND msg.ctid = found.row_id AND found.is_current AND (NOT found.only_live OR found.visible_at > found.now)
+)
+SELECT seq, is_current, visible_at, now FROM found
+
+-- name: change
+-- Receipts as above; $6 timeouts in ms, $7 the longest leases in ms or null, $8 whether the old receipts die, $9 retention in
+-- ms, $10 which act only while they live. A row tells what the message was; a change that is not short would make the lease
+-- too long, and is not made.
+WITH found AS MATERIALIZED (
+    SELECT msg.ctid AS row_id, msg.seq, msg.visible_at, msg.epoch, clock.now, clock.now + asked.timeout AS until,
+        msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch) AS is_current,
+        asked.only_live, asked.renew,
+        asked.timeout = 0 OR msg.receive_count = 0 AND asked.timeout <= asked.lease_max OR asked.lease_max IS NULL
+            OR clock.now + asked.timeout <= msg.received_at + asked.lease_max AS is_short
+    FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::bigint[], $7::bigint[], $8::boolean[], $10::boolean[])
+            AS asked (seq, generation, epoch, any_epoch, timeout, lease_max, renew, only_live)
+        CROSS JOIN (SELECT mq.now_ms() AS now, ended_until, ended_before FROM mq.part WHERE qp = $1) clock
+        JOIN mq.msg ON msg.qp = $1 AND msg.seq = asked.seq AND msg.sent_at > clock.now - $9
+            AND (msg.sent_at > clock.ended_until OR msg.seq >= clock.ended_before)
+    FOR UPDATE OF msg
+), changed AS (
+    UPDATE mq.msg SET visible_at = found.until, epoch = found.epoch + found.renew::int
+    FROM found
+    WHERE msg.qp = $1 AND msg.ctid = found.row_id AND found.is_short
+        AND found.is_current AND (NOT found.only_live OR found.visible_at > found.now)
+)
+SELECT seq, is_current, visible_at, now, until, is_short, epoch + renew::int AS epoch FROM found
+
+-- name: in_flight
+-- How many messages are in flight, of each priority counted up to $2, and when the first of them is so no more; $3 is the
+-- retention in ms.
+SELECT count(*) AS in_flight, min(ends_at) AS due FROM (
+    SELECT leased.ends_at
+    FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
+        SELECT least(msg.visible_at, msg.sent_at + $3) AS ends_at FROM mq.msg
+        WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at > mq.now_ms()
+            AND msg.receive_count > 0 AND msg.sent_at > mq.now_ms() - $3
+            AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
+        ORDER BY msg.visible_at
+        LIMIT $2
+    ) leased
+    WHERE part.qp = $1
+) counted
+
+-- name: claim_count
+-- Whoever gets a row counts, and nobody else for $2 ms.
+INSERT INTO mq.in_flight AS before (qp, next_at) VALUES ($1, mq.now_ms() + $2)
+ON CONFLICT (qp) DO UPDATE SET next_at = excluded.next_at WHERE before.next_at <= mq.now_ms()
+RETURNING qp
+
+-- name: note_count
+INSERT INTO mq.in_flight (qp, counted, next_at) VALUES ($1, $2, mq.now_ms() + $3)
+ON CONFLICT (qp) DO UPDATE SET counted = excluded.counted, next_at = excluded.next_at
+RETURNING counted, next_at, mq.now_ms() AS now
+
+-- name: counted
+SELECT counted, next_at, mq.now_ms() AS now FROM mq.in_flight WHERE qp = $1
+
+-- name: count
+SELECT
+    count(*) FILTER (WHERE visible_at <= clock.now) AS visible,
+    count(*) FILTER (WHERE visible_at > clock.now AND receive_count > 0) AS in_flight,
+    count(*) FILTER (WHERE visible_at > clock.now AND receive_count = 0) AS delayed,
+    min(sent_at) AS oldest_sent_at
+FROM mq.msg, (SELECT mq.now_ms() AS now, ended_until, ended_before FROM mq.part WHERE qp = $1) clock
+WHERE qp = $1 AND sent_at > clock.now - $2
+            AND (sent_at > clock.ended_until OR seq >= clock.ended_before)
+
+-- name: admit
+SELECT mq.admit($1, $2, $3, $4)
+
+-- name: now
+SELECT mq.now_ms()

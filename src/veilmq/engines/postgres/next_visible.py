@@ -1,0 +1,23 @@
+"""When a queue has its next message, as the database sees it."""
+
+from typing import Any
+
+from veilmq.engines.postgres.catalog import Queue
+from veilmq.engines.postgres.on_queue import PartitionRetired, retention_ms, sql
+from veilmq.engines.postgres.watches import Watches
+
+
+async def next_visible_ms(connection: Any, queue: Queue) -> int | None:
+    """Return the instant from which there is a message, the present if there is one; ``None``: none comes by itself."""
+    row = await connection.fetchrow(sql(queue)["next_visible"], queue.partition, retention_ms(queue))
+    if row is None:
+        raise PartitionRetired
+    return None if row["visible_at"] is None else max(row["now"], row["visible_at"])
+
+
+async def rouse_groups(connection: Any, queue: Queue, watches: Watches) -> None:
+    """Tell whoever waits for a FIFO queue when the next of its groups is free, which only the database knows."""
+    if watches.has(queue.name):
+        due_ms = await next_visible_ms(connection, queue)
+        if due_ms is not None:
+            watches.wake(queue.name, due_ms)

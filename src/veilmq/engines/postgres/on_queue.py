@@ -1,0 +1,59 @@
+"""How commands on messages find their queue: by what the node knows, and once more where that was old."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from asyncpg import DeadlockDetectedError, UniqueViolationError
+
+from veilmq.core.errors import QueueNotFound
+from veilmq.core.limits import SECOND_MS
+from veilmq.engines.named_sql import load
+from veilmq.engines.postgres.catalog import Catalog, Queue
+from veilmq.engines.postgres.database import Database
+
+STANDARD = load("veilmq.engines.postgres", "messages.sql")
+FIFO = load("veilmq.engines.postgres", "fifo.sql")
+
+GENERATION_BITS = 32
+COLLISIONS = (DeadlockDetectedError, UniqueViolationError)
+"""What nodes do to each other now and then; nothing was done, and trying again helps."""
+COLLISIONS_MAX = 5
+
+Work = Callable[[Any, Queue, Sequence[Any]], Awaitable[list[Any]]]
+"""Carries commands out together on one connection; may raise ``PartitionRetired``."""
+
+
+def sql(queue: Queue) -> dict[str, str]:
+    """Return the statements on messages of a queue of that type."""
+    return FIFO if queue.settings.fifo else STANDARD
+
+
+def retention_ms(queue: Queue) -> int:
+    """Return how long a message is kept from its sending."""
+    return queue.settings.retention_s * SECOND_MS
+
+
+class PartitionRetired(Exception):
+    """What the node knows of the queue is old: it was purged or deleted, and nothing was done."""
+
+
+class OnQueue:
+    """Has work done on a queue of the store."""
+
+    def __init__(self, *, database: Database, catalog: Catalog) -> None:
+        """``catalog`` is the node's."""
+        self._database = database
+        self._catalog = catalog
+
+    async def __call__(self, work: Work, together: Sequence[Any]) -> list[Any]:
+        """Return the answers of ``work`` to ``together``, commands on one queue; raises ``QueueNotFound``."""
+        name: str = together[0].queue
+        async with self._database.connection() as connection:
+            try:
+                return await work(connection, await self._catalog.queue(connection, name), together)
+            except PartitionRetired:
+                self._catalog.forget(name)
+            try:
+                return await work(connection, await self._catalog.queue(connection, name), together)
+            except PartitionRetired:
+                raise QueueNotFound(name) from None

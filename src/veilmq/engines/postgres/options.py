@@ -1,0 +1,32 @@
+"""What can be tuned in the engine on PostgreSQL."""
+
+from dataclasses import dataclass
+
+from veilmq.core import limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresOptions:
+    """``connections`` is how many a node keeps to its server, beside those that listen and sweep.
+
+    A command waits ``acquire_s`` for one of them, and a statement may take ``statement_s``; both are then told to try
+    again.
+
+    ``coalesced_max`` bounds the messages that travel together in one statement. The quotas are of queues that set none
+    of their own; a queue rests for ``purge_pause_s`` after a purge, and the name of a deleted one for
+    ``queue_name_pause_s`` (0: not at all). A queue's settings are looked up again after ``fresh_s`` even if no node
+    told of a change. The janitor deletes up to ``sweep_rows`` rows at once.
+    Quotas of in-flight messages up to ``in_flight_counted_max`` are counted at each receive, larger ones now and then.
+    """
+
+    connections: int = 8
+    acquire_s: float = 5.0
+    statement_s: float = 30.0
+    coalesced_max: int = 100
+    in_flight_max: int = limits.IN_FLIGHT.default
+    fifo_in_flight_max: int = limits.FIFO_IN_FLIGHT.default
+    purge_pause_s: int = limits.PURGE_PAUSE_S
+    queue_name_pause_s: int = limits.QUEUE_NAME_PAUSE_S
+    fresh_s: float = 5.0
+    sweep_rows: int = 1_000
+    in_flight_counted_max: int = 1_000

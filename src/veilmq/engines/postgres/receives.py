@@ -1,0 +1,138 @@
+"""Receives: those that travel together are served by as few claims as their terms allow."""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from veilmq.core.commands import Receive
+from veilmq.core.errors import ReceivesThrottled
+from veilmq.core.limits import LEASE_S_MAX, PRIORITY, SECOND_MS
+from veilmq.core.receipts import ReceiptBook
+from veilmq.core.results import Received, ReceivedMessage
+from veilmq.engines.postgres.attempts import repeat_or_take
+from veilmq.engines.postgres.catalog import Catalog, Queue
+from veilmq.engines.postgres.fifo_taking import FifoTaking, properties_of
+from veilmq.engines.postgres.in_flight import InFlight
+from veilmq.engines.postgres.low_water import LowWater
+from veilmq.engines.postgres.next_visible import next_visible_ms
+from veilmq.engines.postgres.on_queue import OnQueue
+from veilmq.engines.postgres.positions import Positions
+from veilmq.engines.postgres.ruled import Take, take_by_class
+from veilmq.engines.postgres.standard_taking import StandardTaking
+from veilmq.engines.postgres.terms import Terms
+from veilmq.engines.postgres.throttle import refused
+from veilmq.engines.postgres.watches import Watches
+
+
+class Receives:
+    """The command ``Receive``."""
+
+    def __init__(
+        self,
+        *,
+        on_queue: OnQueue,
+        catalog: Catalog,
+        book: ReceiptBook,
+        watches: Watches,
+        in_flight: InFlight,
+        low_water: LowWater,
+        positions: Positions,
+    ) -> None:
+        """``book`` has the receipts' keys; ``watches`` hears of dead letters; ``in_flight`` knows the quotas."""
+        self._on_queue = on_queue
+        self._book = book
+        self._in_flight = in_flight
+        self._standard = StandardTaking(catalog=catalog, watches=watches, low_water=low_water, positions=positions)
+        self._fifo = FifoTaking(catalog=catalog, watches=watches, positions=positions)
+        self.redelivered: Counter[int] = Counter()
+        """How often this node gave messages that had been received before, by the number of their queue."""
+
+    async def receive(self, together: Sequence[Receive]) -> list[Any]:
+        """Lease what is visible, up to the number that each asks for."""
+        return await self._on_queue(self._receive, together)
+
+    async def _receive(self, connection: Any, queue: Queue, together: Sequence[Receive]) -> list[Any]:
+        too_many = await refused(connection, queue, together)
+        received = iter(await self._served(connection, queue, _without(together, too_many)))
+        return [
+            ReceivesThrottled(queue.settings.receives_per_s_max) if place in too_many else next(received)
+            for place in range(len(together))
+        ]
+
+    async def _served(self, connection: Any, queue: Queue, together: Sequence[Receive]) -> list[Any]:
+        wanted = sum(command.count for command in together)
+        places, place_due_ms = await self._in_flight.places(connection, queue, wanted)
+        given: dict[int, list[ReceivedMessage]] = {}
+        now_ms: int | None = None
+        asking = sorted(
+            (_terms(command, queue, place), place) for place, command in enumerate(together) if command.count
+        )
+        for terms, alike in groupby(asking, key=itemgetter(0)):
+            group = [place for _, place in alike]
+            count = min(places, sum(together[at].count for at in group))
+            rows = await self._take(connection, queue, count, terms) if count else []
+            self.redelivered[queue.number] += sum(row["receive_count"] > 1 for row in rows)
+            places -= len(rows)
+            self._in_flight.given(queue, sum(row["visible_at"] > row["now"] for row in rows))
+            for at in group:
+                given[at] = [self._message(queue, row) for row in rows[: together[at].count]]
+                now_ms = rows[0]["now"] if rows else now_ms
+                rows = rows[together[at].count :]
+        due_ms = now_ms
+        if due_ms is None:
+            due_ms = await next_visible_ms(connection, queue) if place_due_ms is None else place_due_ms
+        over_limit = place_due_ms is not None and not queue.settings.fifo
+        return [_received(given.get(at, []), due_ms, queue, over_limit) for at in range(len(together))]
+
+    async def _take(self, connection: Any, queue: Queue, count: int, terms: Terms) -> list[Any]:
+        taking: StandardTaking | FifoTaking = self._fifo if queue.settings.fifo else self._standard
+        take: Take = partial(taking.take, connection, queue, count, terms)
+        if terms.ruled:
+            take = partial(take_by_class, connection, queue, take, terms.bound_ms)
+        if terms.attempt_id is None:
+            return await take()
+        return await repeat_or_take(connection, queue, terms.attempt_id, terms, take)
+
+    def _message(self, queue: Queue, row: Any) -> ReceivedMessage:
+        says_ms = row.get("issued_visible_at", row["visible_at"])
+        receipt = self._book.issue(queue.number, row["seq"], row["generation"], row["epoch"], says_ms)
+        is_fifo = queue.settings.fifo
+        return ReceivedMessage(
+            id=row["id"],
+            receipt=receipt,
+            body=row["body"],
+            properties=properties_of(queue, row),
+            sent_at_ms=row["sent_at"],
+            first_received_at_ms=row["first_received_at"],
+            receive_count=row["receive_count"] + row["receives_before"],
+            visible_at_ms=row["visible_at"],
+            priority=PRIORITY.default if is_fifo else row["priority"],
+            sequence=row["seq"] if is_fifo else None,
+            source=row["source"],
+        )
+
+
+def _without(together: Sequence[Receive], places: set[int]) -> Sequence[Receive]:
+    return [command for place, command in enumerate(together) if place not in places] if places else together
+
+
+def _terms(command: Receive, queue: Queue, place: int) -> Terms:
+    ruled = command.timeout_s is None and bool(queue.settings.visibility_rules)
+    timeout_s = queue.settings.visibility_timeout_s if command.timeout_s is None else command.timeout_s
+    bound_s = command.lease_s_max
+    timeout_s = LEASE_S_MAX if ruled else timeout_s if bound_s is None else min(timeout_s, bound_s)
+    terms = Terms(timeout_s * SECOND_MS, command.requested_at_ms or 0, (bound_s or 0) * SECOND_MS, ruled)
+    return terms._replace(alone=place, attempt_id=command.attempt_id) if queue.settings.fifo else terms
+
+
+def _received(messages: list[ReceivedMessage], due_ms: int | None, queue: Queue, over_limit: bool) -> Received:
+    return Received(
+        messages=messages,
+        next_due_ms=due_ms,
+        receive_wait_s=queue.settings.receive_wait_s,
+        over_limit=over_limit and not messages,
+        smq_base64=queue.settings.smq_base64,
+    )

@@ -1,0 +1,89 @@
+"""What the janitor deletes: messages past their retention, what purged and deleted queues had, and what is remembered
+for a while only.
+
+Nothing depends on when that happens, as every statement looks at retention by itself. A slice is a statement and a
+transaction of its own, with a pause behind each full one, so that nobody waits for long.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from veilmq.core.limits import ATTEMPT_S, SECOND_MS
+from veilmq.engines.named_sql import load
+from veilmq.engines.postgres.catalog import SQL as QUEUES
+from veilmq.engines.postgres.catalog import Queue, queue_of
+from veilmq.engines.postgres.on_queue import retention_ms
+from veilmq.engines.postgres.options import PostgresOptions
+from veilmq.engines.postgres.watches import Watches
+
+SQL = load("veilmq.engines.postgres", "sweeps.sql")
+
+_PAUSE_S = 0.01
+_PAGE = 100
+_RETIRED_MS = 300 * SECOND_MS  # far longer than a statement may take
+
+_OF_PART = ("drop_messages", "drop_fifo_messages", "drop_groups", "forget_accepted")
+
+
+class Sweeper:
+    """Sweeps a whole store, on one connection."""
+
+    def __init__(self, *, options: PostgresOptions, watches: Watches) -> None:
+        """``watches`` hears of queues that lost messages, which may have taken places or blocked groups."""
+        self._options = options
+        self._watches = watches
+
+    async def sweep(self, connection: Any) -> None:
+        """Delete whatever is due."""
+        for kind, pause_s in (("purged", self._options.purge_pause_s), ("deleted", self._options.queue_name_pause_s)):
+            await connection.execute(QUEUES["forget_pauses"], kind, pause_s * SECOND_MS)
+        async for (partition,) in _pages(connection, "parts"):
+            await self._sweep_retired(connection, partition)
+        async for row in _pages(connection, "queues"):
+            await self._sweep_queue(connection, queue_of(row))
+
+    async def _sweep_retired(self, connection: Any, partition: int) -> None:
+        for name in _OF_PART:
+            await self._all(connection, name, partition, self._options.sweep_rows)
+        await self._forget_attempts(connection, partition)
+        if await connection.fetchval(SQL["drop_part"], partition, _RETIRED_MS) is not None:
+            await connection.execute(SQL["drop_throttle"], partition)
+            await connection.execute(SQL["drop_count"], partition)
+
+    async def _sweep_queue(self, connection: Any, queue: Queue) -> None:
+        rows = self._options.sweep_rows
+        if queue.settings.fifo:
+            deleted = await self._all(connection, "sweep_fifo", queue.partition, retention_ms(queue), rows)
+            await self._all(connection, "forget_accepted", queue.origin, rows)
+            await self._forget_attempts(connection, queue.origin)
+        else:
+            ended_before = await connection.fetchval(SQL["ended_before"], queue.partition)
+            deleted = await self._all(connection, "sweep", queue.partition, retention_ms(queue), rows)
+            deleted += await self._all(connection, "sweep_moved", queue.partition, retention_ms(queue), rows)
+            if ended_before is not None:
+                await connection.execute(SQL["forget_ended"], queue.partition, ended_before)
+        if deleted:
+            self._watches.wake(queue.name, 0)
+
+    async def _forget_attempts(self, connection: Any, partition: int) -> None:
+        await self._all(connection, "forget_attempts", partition, self._options.sweep_rows, ATTEMPT_S * SECOND_MS)
+
+    async def _all(self, connection: Any, name: str, *terms: Any) -> int:
+        """Have a statement done until it finds no more; return how many rows it has deleted."""
+        deleted = 0
+        while True:
+            rows: int = await connection.fetchval(SQL[name], *terms)
+            deleted += rows
+            if rows < self._options.sweep_rows:
+                return deleted
+            await asyncio.sleep(_PAUSE_S)
+
+
+async def _pages(connection: Any, name: str) -> AsyncIterator[Sequence[Any]]:
+    """Yield the rows that ``name`` selects, whose first column rises."""
+    after = 0
+    while rows := await connection.fetch(SQL[name], after, _PAGE):
+        for row in rows:
+            yield row
+        after = rows[-1][0]

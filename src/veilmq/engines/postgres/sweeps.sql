@@ -1,0 +1,105 @@
+-- What the janitor does, a slice at a time: each statement names one partition ($1), and tells how many rows it deleted.
+
+-- name: parts
+-- The next partitions behind $1 that nobody uses any more ...
+SELECT qp FROM mq.part WHERE retired AND qp > $1 ORDER BY qp LIMIT $2
+
+-- name: queues
+-- ... and the next queues.
+SELECT queue_id, name, settings, created_at, modified_at, qp, origin FROM mq.queue
+WHERE queue_id > $1 ORDER BY queue_id LIMIT $2
+
+-- name: sweep
+-- Of a standard queue with a retention of $2 ms, up to $3 messages that are past it, or were when it was shorter.
+WITH ended AS MATERIALIZED (
+    SELECT msg.ctid AS row_id
+    FROM mq.part JOIN mq.msg ON msg.qp = part.qp, (SELECT mq.now_ms() - $2 AS until) clock
+    WHERE part.qp = $1 AND msg.seq < greatest((clock.until + 1) << 20, part.ended_before)
+        AND (msg.sent_at <= clock.until OR msg.sent_at <= part.ended_until AND msg.seq < part.ended_before)
+    ORDER BY msg.seq LIMIT $3
+    FOR UPDATE OF msg
+), deleted AS (
+    DELETE FROM mq.msg USING ended WHERE msg.qp = $1 AND msg.ctid = ended.row_id RETURNING 1
+)
+SELECT count(*) FROM deleted
+
+-- name: sweep_moved
+-- The same of dead letters, which came later than they were sent.
+WITH ended AS MATERIALIZED (
+    SELECT msg.ctid AS row_id FROM mq.msg
+    WHERE msg.qp = $1 AND msg.source IS NOT NULL AND msg.sent_at <= mq.now_ms() - $2
+    ORDER BY msg.sent_at LIMIT $3
+    FOR UPDATE
+), deleted AS (
+    DELETE FROM mq.msg USING ended WHERE msg.qp = $1 AND msg.ctid = ended.row_id RETURNING 1
+)
+SELECT count(*) FROM deleted
+
+-- name: sweep_fifo
+SELECT mq.fifo_sweep($1, $2, $3)
+
+-- name: forget_ended
+-- Nothing is left of what a shorter retention had ended, as of position $2.
+UPDATE mq.part SET ended_until = 0, ended_before = 0 WHERE qp = $1 AND ended_before = $2
+
+-- name: ended_before
+SELECT ended_before FROM mq.part WHERE qp = $1 AND ended_before > 0
+
+-- name: forget_accepted
+WITH deleted AS (
+    DELETE FROM mq.accepted WHERE qp = $1 AND key = ANY(ARRAY(
+        SELECT key FROM mq.accepted WHERE qp = $1 AND expires_at <= mq.now_ms() ORDER BY expires_at LIMIT $2
+        FOR UPDATE SKIP LOCKED
+    )) RETURNING 1
+)
+SELECT count(*) FROM deleted
+
+-- name: forget_attempts
+-- Those of $3 ms ago and earlier.
+WITH deleted AS (
+    DELETE FROM mq.attempt WHERE qp = $1 AND key = ANY(ARRAY(
+        SELECT key FROM mq.attempt WHERE qp = $1 AND attempted_at <= mq.now_ms() - $3 ORDER BY attempted_at LIMIT $2
+        FOR UPDATE SKIP LOCKED
+    )) RETURNING 1
+)
+SELECT count(*) FROM deleted
+
+-- name: drop_messages
+WITH deleted AS (
+    DELETE FROM mq.msg WHERE qp = $1 AND seq = ANY(ARRAY(SELECT seq FROM mq.msg WHERE qp = $1 ORDER BY seq LIMIT $2))
+    RETURNING 1
+)
+SELECT count(*) FROM deleted
+
+-- name: drop_fifo_messages
+WITH deleted AS (
+    DELETE FROM mq.fifo_msg
+    WHERE qp = $1 AND seq = ANY(ARRAY(SELECT seq FROM mq.fifo_msg WHERE qp = $1 ORDER BY seq LIMIT $2))
+    RETURNING 1
+)
+SELECT count(*) FROM deleted
+
+-- name: drop_groups
+WITH deleted AS (
+    DELETE FROM mq.fifo_group
+    WHERE qp = $1 AND group_id = ANY(ARRAY(SELECT group_id FROM mq.fifo_group WHERE qp = $1 ORDER BY group_id LIMIT $2))
+    RETURNING 1
+)
+SELECT count(*) FROM deleted
+
+-- name: drop_throttle
+DELETE FROM mq.throttle WHERE qp = $1
+
+-- name: drop_count
+DELETE FROM mq.in_flight WHERE qp = $1
+
+-- name: drop_part
+-- Once it is empty, no queue remembers anything under it, and nobody who began before it was retired can still store there.
+DELETE FROM mq.part
+WHERE qp = $1 AND retired_at < mq.now_ms() - $2
+    AND NOT EXISTS (SELECT FROM mq.queue WHERE origin = $1)
+    AND NOT EXISTS (SELECT FROM mq.msg WHERE qp = $1)
+    AND NOT EXISTS (SELECT FROM mq.fifo_msg WHERE qp = $1)
+    AND NOT EXISTS (SELECT FROM mq.accepted WHERE qp = $1)
+    AND NOT EXISTS (SELECT FROM mq.attempt WHERE qp = $1)
+RETURNING qp

