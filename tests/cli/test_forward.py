@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -189,3 +190,25 @@ def test_it_goes_on_until_it_is_stopped(
     out, err = process.communicate(timeout=30)
     assert (process.returncode, first.body, late.body) == (0, "b", "late"), err
     assert out == "intake: 4 messages forwarded (rest 2, video 2)\n"
+
+
+def test_what_it_does_is_told_to_prometheus(server: RunningServer, rules: str) -> None:
+    """At the port that it says, as a worker does; the log is for machines where that is asked for."""
+    with HttpQueueClient(server.endpoint) as client:
+        client.create_queue("intake")
+        client.send("intake", "x", attributes={"kind": Attribute(type="String", text="video")})
+        arguments = ["--from", "intake", "--rules", rules, "--create", "--metrics-port", "0", "--log", "info"]
+        forwarder = subprocess.Popen(
+            [*COMMAND, "forward", *arguments, "--log-format", "json"],
+            env=environment(VEILMQ_ENDPOINT=server.endpoint),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with forwarder:
+            assert forwarder.stderr is not None
+            line = next(line for line in forwarder.stderr if "metrics at port" in line)
+            url = f"http://127.0.0.1:{json.loads(line)['message'].split()[-1]}/metrics"
+            expected = 'veilmq_forward_forwarded_total{intake="intake",queue="video",rule="1"} 1.0'
+            server.wait_until(lambda: expected in urllib.request.urlopen(url).read().decode())
+            forwarder.send_signal(signal.SIGTERM)
+        assert forwarder.returncode == 0

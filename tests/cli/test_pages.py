@@ -11,7 +11,7 @@ from veilmq.server.setting_sources import FILE_NAME, VARIABLES_OF_OTHERS
 from veilmq.server.settings import SETTINGS, Setting
 
 COMMANDS = dict(every_command())
-OPTION = re.compile(r"--[a-z][a-z-]+")
+OPTION = re.compile(r"--[a-z][a-z0-9-]+")
 
 
 def sections(page: str) -> dict[str, str]:

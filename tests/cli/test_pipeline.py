@@ -65,6 +65,8 @@ def test_java_that_is_missing_is_told_in_one_line(
         (["archive", "--table", "t"], "QUEUES"),
         (["route", "orders", "--table", "none.json", "--checkpoint", "c"], "no routing table"),
         (["tune", "--events", "e", "--state", "s", "--quantile", "1"], "less than 0.9999"),
+        (["tune", "--events", "e", "--state", "s", "--map-tasks", "0"], "from 1 to 10000"),
+        (["tune", "--events", "e", "--state", "s3a://b/s", "--apply"], "name one with --record"),
     ],
 )
 def test_what_is_asked_wrongly_is_told(veilmq: Veilmq, client: HttpQueueClient, words: list[str], says: str) -> None:

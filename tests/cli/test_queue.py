@@ -335,3 +335,40 @@ def test_a_name_that_no_queue_can_have_is_named(veilmq: Veilmq) -> None:
         "1 to 80 in length. (InvalidParameterValueException)\n"
     )
     assert "queue name" not in veilmq("queue", "create", "").err
+
+
+def test_a_queue_can_have_a_name_of_smq(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """A FIFO queue without .fifo, and a long name; set and shown as any other."""
+    url = f"{server.endpoint}/000000000000/in-order"
+    assert veilmq("queue", "create", "in-order", "--fifo", "--smq-name", "--tag", "a=b").out == f"{url}\n"
+    assert veilmq("queue", "set", "in-order", "--content-deduplication", "--receives-per-s-max", "7").code == 0
+    settings = client.show("in-order").settings
+    assert (settings.fifo, settings.content_deduplication, settings.receives_per_s_max) == (True, True, 7)
+    assert client.tags("in-order") == {"a": "b"}
+    shown = veilmq("queue", "show", "in-order").out
+    assert "fifo                 yes" in shown
+    assert "receives per second  7 at most" in shown
+    assert veilmq("queue", "create", "x" * 200, "--smq-name").code == 0
+    assert json.loads(veilmq("queue", "show", "x" * 200, "--json").out)["queue"] == "x" * 200
+
+
+def test_without_it_the_names_are_those_of_sqs(client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """A FIFO queue that SQS clients would not know for one is no slip of the finger."""
+    refused = veilmq("queue", "create", "in-order", "--fifo")
+    assert refused.code == 1
+    assert "must end with .fifo" in refused.err
+    refused = veilmq("queue", "create", "a b", "--smq-name")
+    assert refused.code == 1
+    assert "There is no such route." in refused.err
+    assert client.list_queues() == []
+
+
+def test_what_only_smq_shows_is_set_here(client: HttpQueueClient, veilmq: Veilmq) -> None:
+    client.create_queue("jobs")
+    assert veilmq("queue", "set", "jobs", "--smq-base64", "--operations-logged").code == 0
+    settings = client.show("jobs").settings
+    assert (settings.smq_base64, settings.operations_logged) == (True, True)
+    shown = veilmq("queue", "show", "jobs").out
+    assert "bodies over smq" in shown
+    assert veilmq("queue", "set", "jobs", "--no-smq-base64", "--no-operations-logged").code == 0
+    assert client.show("jobs").settings == QueueSettings()

@@ -54,3 +54,9 @@ def fenced(body: str, ctx: Context) -> None:
 
 def takes_number(number: int) -> None:
     """Take what some bodies are not."""
+
+
+def takes_whole(message: ReceivedMessage, ctx: Context) -> None:
+    """Take the message as it is, and look whether to go on."""
+    ctx.check()
+    assert (ctx.message_id, ctx.attempt) == (message.id, 1)

@@ -4,11 +4,11 @@
 told. ``ScriptedQueue`` is the other side: it notes what it was asked, takes its time and answers what the script says.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from veilmq.client.errors import ClientError, Unreachable
-from veilmq.client.messages import ReceivedMessage
+from veilmq.client.messages import Hidden, ReceivedMessage
 from veilmq.consumer.lease_table import LeaseTable
 from veilmq.consumer.leases import Lease, LeaseState, Subscription
 from veilmq.consumer.policies import Policy
@@ -34,7 +34,7 @@ class Answer:
     """What one call gets: ``error`` for the whole of it, or for its entries by receipt, after ``takes_s`` seconds."""
 
     error: ClientError | Unreachable | None = None
-    entries: dict[str, ClientError] = field(default_factory=dict)
+    entries: Mapping[str, ClientError | Hidden] = field(default_factory=dict)
     takes_s: float = 0.0
 
 
@@ -58,7 +58,7 @@ class ScriptedQueue:
 
     def change_visibility_batch(
         self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
-    ) -> list[ClientError | None]:
+    ) -> list[ClientError | Hidden | None]:
         """Answer as the script says; a call that takes longer than ``patience_s`` is given up then."""
         self.calls.append(Call(self._clock.now_s(), tuple((change.receipt, change.timeout_s) for change in changes)))
         answer = self.script.pop(0) if self.script else Answer(takes_s=self._usual_s)

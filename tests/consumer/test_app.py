@@ -1,5 +1,6 @@
 """What may be declared, and what is refused when it is."""
 
+import multiprocessing
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,8 @@ import pytest
 
 from tests.consumer import acting
 from veilmq.consumer import Adaptive, Batch, Consumer, Context, Fixed, NServiceBusPolicy
-from veilmq.consumer.process_pool import ProcessPool
+from veilmq.consumer.outcomes import Cause
+from veilmq.consumer.process_pool import ProcessPool, Worker
 
 
 def declared(function: Callable[..., Any], **options: Any) -> Any:
@@ -82,6 +84,7 @@ def test_a_signature_that_no_message_fits_is_refused(function: Callable[..., Any
         ({"concurrency": 0}, "at least 1"),
         ({"prefetch": -1}, "at least 0"),
         ({"polls": 0}, "at least 1"),
+        ({"max_outstanding_bytes": 0}, "at least 1"),
         ({"wait": "21s"}, "1 to 20"),
         ({"wait": 0}, "1 to 20"),
         ({"timeout": "13h"}, "12 hours"),
@@ -116,6 +119,14 @@ def test_a_consumer_without_handlers_does_not_run() -> None:
 def test_an_unknown_hook_is_refused() -> None:
     with pytest.raises(ValueError, match="there is no hook 'begin'"):
         Consumer("orders").on("begin", print)
+
+
+def test_a_stop_that_meets_a_process_which_has_just_died_goes_on() -> None:
+    """The others are to be stopped too, and every lease to be released."""
+    worker = Worker(declared(acting.act, pool="process"))
+    worker._pipe, theirs = multiprocessing.Pipe()
+    theirs.close()
+    worker.stop(Cause.SHUTDOWN)
 
 
 def test_a_process_pool_starts_no_process_before_it_is_needed() -> None:

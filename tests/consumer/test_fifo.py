@@ -7,7 +7,7 @@ import pytest
 
 from tests.consumer.workbench import WAIT, Workbench, until, workbench
 from veilmq.client import NewMessage, ReceivedMessage
-from veilmq.consumer import Backoff, Reject, RetryLater
+from veilmq.consumer import Reject, RetryLater
 
 QUEUE = "steps.fifo"
 GROUPS = ("a", "b", "c")
@@ -54,31 +54,6 @@ def test_groups_are_in_order_and_beside_each_other(bench: Workbench) -> None:
     for group in GROUPS:
         assert [text for text in handled if text[0] == group] == [f"{group}{number}" for number in range(4)]
     assert bench.counts(QUEUE) == (0, 0)
-
-
-def test_after_a_failure_the_rest_is_free_at_once_and_the_order_holds(bench: Workbench) -> None:
-    """Only the head waits for its backoff; nothing of the group is handled before it."""
-    app = bench.consumer(QUEUE, fifo=True)
-    handled: list[str] = []
-
-    @app.handler(concurrency=8, wait=WAIT, retry=Backoff("5s", jitter="none"))
-    async def step(message: ReceivedMessage) -> None:
-        if message.body == "a0" and message.receive_count == 1:
-            raise LookupError("not yet")
-        handled.append(message.body)
-
-    send(bench, "a0", "a1", "a2", "b0")
-
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await bench.settled(running)
-            assert handled == ["b0"]
-            assert bench.counts(QUEUE) == (2, 1), "the rest is hidden no longer"
-            bench.server.advance(5_000)
-            await bench.settled(running)
-            assert handled == ["b0", "a0", "a1", "a2"]
-
-    asyncio.run(scenario())
 
 
 def test_a_rejected_head_lets_the_next_follow(bench: Workbench) -> None:

@@ -153,6 +153,7 @@ def test_stopping_waits_for_the_polls_on_their_way() -> None:
         (MISSING, True),
         (ClientError("QueueDoesNotExist", "", 400), True),
         (ClientError("AccessDeniedException", "", 403), True),
+        (ClientError("InvalidSignatureException", "", 403), True),
         (ValueError("the timeout is 0"), True),
         (ClientError("ThrottlingException", "", 400), False),
         (ClientError("RequestThrottled", "", 403), False),
@@ -160,7 +161,18 @@ def test_stopping_waits_for_the_polls_on_their_way() -> None:
         (ClientError("InternalError", "", 500), False),
         (UNREACHABLE, False),
     ],
-    ids=["query", "json", "denied", "unusable", "throttled", "throttled-403", "quota", "internal", "unreachable"],
+    ids=[
+        "query",
+        "json",
+        "denied",
+        "secret",
+        "unusable",
+        "throttled",
+        "throttled-403",
+        "quota",
+        "internal",
+        "unreachable",
+    ],
 )
 def test_only_what_a_human_must_mend_is_fatal(error: Exception, fatal: bool) -> None:
     assert is_fatal(error) is fatal

@@ -88,7 +88,8 @@ def test_two_seconds_late_and_alone(server: RunningServer, client: HttpQueueClie
     lease = play.receive()
     play.stand_still(32)
     play.renewer.run_due()
-    assert lease.state is LeaseState.SUSPECT
+    assert play.news == [(32, lease.message.receipt, LeaseState.SUSPECT)]
+    assert lease.state is LeaseState.HELD, "the server says that nobody has had it"
     play.stand_still(32 + 31.9)
     assert client.receive("orders") == []
     client.delete("orders", lease.message.receipt)

@@ -1,21 +1,152 @@
-"""Numbers for Prometheus, where it is installed."""
+"""The metrics of a consumer: every name that there is to be, told by each library that is installed."""
 
+import asyncio
 import importlib.util
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader, NumberDataPoint
+from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 
-from veilmq.consumer.counts import EDGES_S, Spread
-from veilmq.consumer.metrics import exported
-from veilmq.consumer.prometheus import buckets
+from tests.consumer import acting
+from tests.consumer.workbench import WAIT, Workbench, workbench
+from veilmq.consumer import otel_metrics
+from veilmq.consumer.counts import EDGES_S, EVENTS, Spread
+from veilmq.consumer.figures import figures
+from veilmq.consumer.metrics import EXPORTED, Exported, Kind, Metric, exported
+from veilmq.consumer.prometheus import Collector, buckets
+
+COUNTED = [
+    *("received", "started", "acked", "retried", "rejected", "lost", "suspect", "released", "redelivered"),
+    "delete_failed",
+]
+COUNTERS = ["renew_calls", "renew_entries", "renew_errors"]
+HISTOGRAMS = ["queue_wait", "buffer_wait", "handle_time", "hold_time", "renew_rtt", "timer_lateness"]
+HISTOGRAMS += ["margin_at_renewal"]
+GAUGES = ["leased", "running", "buffered", "lease_length_seconds", "guard_seconds"]
 
 
-def test_without_prometheus_nothing_is_exported_and_nothing_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Workbench]:
+    """Give a server with a clock that the test moves."""
+    with workbench() as made:
+        yield made
+
+
+def value(name: str, **labels: str) -> float | None:
+    """Return what the registry says of a name of ours."""
+    return REGISTRY.get_sample_value(f"veilmq_consumer_{name}", labels)
+
+
+def test_every_name_is_told_while_a_consumer_runs(bench: Workbench) -> None:
+    """From its start, whether anything has happened or not."""
+    app = bench.consumer("every-name", visibility_timeout_s=90)
+    app.declare(acting.act_async, wait=WAIT)
+    bench.client.send("every-name", "x")
+    labels = {"queue": "every-name", "handler": "act_async"}
+
+    async def scenario() -> None:
+        async with bench.working(app) as running:
+            await bench.settled(running)
+            names = {metric.name: metric.kind for metric in figures(running)}
+            assert names == {
+                "veilmq_consumer_events": Kind.COUNTER,
+                **{f"veilmq_consumer_{name}": Kind.COUNTER for name in COUNTERS},
+                **{f"veilmq_consumer_{name}_seconds": Kind.HISTOGRAM for name in HISTOGRAMS},
+                **{f"veilmq_consumer_{name}": Kind.GAUGE for name in GAUGES},
+            }
+            told = {event: value("events_total", event=event, **labels) for event in EVENTS}
+            assert {event: count for event, count in told.items() if count} == {"received": 1, "started": 1, "acked": 1}
+            assert set(COUNTED) <= set(told)
+            assert None not in told.values()
+            assert [value(name, **labels) for name in ("leased", "running", "buffered")] == [0, 0, 0]
+            assert value("lease_length_seconds", **labels) is not None
+            assert value("guard_seconds", **labels) is not None
+            assert value("handle_time_seconds_count", **labels) == 1
+            assert value("renew_calls_total") == 0
+            assert value("renew_entries_total", verdict="renewed") == 0
+            assert value("margin_at_renewal_seconds_count") == 0
+
+    asyncio.run(scenario())
+    assert "veilmq_consumer" not in generate_latest(REGISTRY).decode()
+
+
+def test_two_consumers_of_one_process_are_told_together(bench: Workbench) -> None:
+    """Each by its own queue, under one heading."""
+    first, second = bench.consumer("first-of-two"), bench.consumer("second-of-two")
+    for app in (first, second):
+        app.declare(acting.act_async, wait=WAIT)
+
+    async def scenario() -> str:
+        async with bench.working(first), bench.working(second):
+            return generate_latest(REGISTRY).decode()
+
+    text = asyncio.run(scenario())
+    assert text.count("# TYPE veilmq_consumer_leased gauge") == 1
+    for queue in ("first-of-two", "second-of-two"):
+        assert f'veilmq_consumer_leased{{handler="act_async",queue="{queue}"}} 0.0' in text
+
+
+def numbers() -> tuple[list[Metric], Spread]:
+    """Return one metric of each kind, and the spread of the histogram."""
+    spread = Spread()
+    return [
+        Metric(name="a_count", kind=Kind.COUNTER, text="A", labels=("queue",), read=lambda: [(("q",), 3)]),
+        Metric(name="a_level", kind=Kind.GAUGE, text="B", read=lambda: [((), 2.5)]),
+        Metric(
+            name="a_wait_seconds", kind=Kind.HISTOGRAM, text="C", labels=("queue",), read=lambda: [(("q",), spread)]
+        ),
+    ], spread
+
+
+def test_opentelemetry_is_told_the_same_by_the_same_names() -> None:
+    """And the observations of histograms one by one, until the end."""
+    metrics, spread = numbers()
+    reader = InMemoryMetricReader()
+    with exported(metrics), otel_metrics.exporting(metrics, MeterProvider([reader])):
+        spread.add(0.3)
+        spread.add(7.0)
+        data = reader.get_metrics_data()
+    spread.add(1.0)
+    assert data is not None
+    told = {metric.name: metric for metric in data.resource_metrics[0].scope_metrics[0].metrics}
+    (count,), (level,), (wait,) = (told[name].data.data_points for name in ("a_count", "a_level", "a_wait_seconds"))
+    assert isinstance(count, NumberDataPoint)
+    assert isinstance(level, NumberDataPoint)
+    assert isinstance(wait, HistogramDataPoint)
+    assert (count.value, dict(count.attributes or {})) == (3, {"queue": "q"})
+    assert level.value == 2.5
+    assert (wait.count, wait.sum, tuple(wait.explicit_bounds)) == (2, 7.3, EDGES_S)
+    assert (told["a_wait_seconds"].unit, told["a_level"].description) == ("s", "B")
+    assert sum(spread.counts) == 3
+    assert EXPORTED.names() == {}
+
+
+def test_without_a_provider_nobody_is_told_of_observations() -> None:
+    """The API alone would take them and throw them away."""
+    metrics, spread = numbers()
+    with exported(metrics):
+        assert spread.tell is None
+
+
+def test_of_two_values_with_the_same_labels_the_first_is_told() -> None:
+    """Two consumers of one queue, in one process, with one handler's name."""
+    told = Exported()
+    for number in (1, 2):
+        read = {(): number}.items
+        told.add([Metric(name="a_level", kind=Kind.GAUGE, text="B", read=read)])
+    registry = CollectorRegistry()
+    registry.register(Collector(told))
+    assert registry.get_sample_value("a_level") == 1
+
+
+def test_without_libraries_nothing_is_exported_and_nothing_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plain install is enough to run a consumer."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    nobody: Any = None
-    with exported(nobody):
-        pass
+    metrics, spread = numbers()
+    with exported(metrics):
+        assert spread.tell is None
 
 
 def test_buckets_are_cumulative() -> None:

@@ -1,7 +1,7 @@
 """Which visibility timeout a receive sends, and what is read of the queue."""
 
+import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +14,11 @@ from veilmq.consumer.lease_table import LeaseTable
 from veilmq.consumer.nservicebus import NServiceBusPolicy
 from veilmq.consumer.policies import Fixed, Policy
 from veilmq.consumer.receiving import Receiver
+from veilmq.core.settings import SettingValue
 from veilmq.testing import RunningServer
 
 QUEUE = "orders"
+RULES = json.dumps({"version": 1, "classes": [{"name": "short", "visibility_timeout_s": 5}], "keys": {}, "default": 0})
 
 
 class WatchedClient:
@@ -27,13 +29,11 @@ class WatchedClient:
         self._client = client
         self.sent: list[int | None] = []
         self.reads = 0
-        self.rules = ""
 
     def show(self, queue: str) -> Any:
         """Note the read."""
         self.reads += 1
-        status = self._client.show(queue)
-        return replace(status, settings=status.settings.changed({"visibility_rules": self.rules}))
+        return self._client.show(queue)
 
     def receive(self, queue: str, **options: Any) -> Any:
         """Note the timeout."""
@@ -42,28 +42,39 @@ class WatchedClient:
 
 
 @pytest.fixture
-def client() -> Iterator[HttpQueueClient]:
-    """Give a client of a server of its own."""
-    with RunningServer() as server, HttpQueueClient(server.endpoint) as made:
+def server() -> Iterator[RunningServer]:
+    """Run a server."""
+    with RunningServer() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[HttpQueueClient]:
+    """Connect a client."""
+    with HttpQueueClient(server.endpoint) as made:
         yield made
 
 
-def received(client: HttpQueueClient, policy: Policy, *, rules: str = "") -> tuple[WatchedClient, list[int]]:
+def received(client: HttpQueueClient, policy: Policy, **settings: SettingValue) -> tuple[WatchedClient, list[int]]:
     """Receive three times from a queue with a message; return what was asked, and the leases' timeouts."""
-    client.create_queue(QUEUE, {"visibility_timeout_s": 45})
+    client.create_queue(QUEUE, {"visibility_timeout_s": 45, **settings})
     client.send(QUEUE, "x")
     watched: Any = WatchedClient(client)
-    watched.rules = rules
     receiver = Receiver(watched, Options(queue=QUEUE, policy=policy), LeaseTable(SystemClock()))
     leases = [lease for _ in range(3) for lease in receiver.receive(10)]
     return watched, [lease.timeout_s for lease in leases]
 
 
-@pytest.mark.parametrize("policy", [NServiceBusPolicy(), Adaptive()], ids=["nservicebus", "adaptive"])
-def test_without_a_timeout_of_its_own_the_queues_is_read_once(client: HttpQueueClient, policy: Policy) -> None:
-    """And nothing is sent, as long as nothing was observed."""
-    watched, timeouts = received(client, policy)
+def test_nservicebus_reads_the_queues_timeout_once_and_sends_none(client: HttpQueueClient) -> None:
+    """Where it has none of its own."""
+    watched, timeouts = received(client, NServiceBusPolicy())
     assert (watched.sent, watched.reads, timeouts) == ([None] * 3, 1, [45])
+
+
+def test_until_it_has_observed_something_adaptive_sends_the_queues_timeout(client: HttpQueueClient) -> None:
+    """As it was read, once: whoever changes the queue's timeout meanwhile does not change the end of our leases."""
+    watched, timeouts = received(client, Adaptive())
+    assert (watched.sent, watched.reads, timeouts) == ([45] * 3, 1, [45])
 
 
 @pytest.mark.parametrize(
@@ -75,7 +86,27 @@ def test_a_timeout_of_its_own_is_sent_with_each_receive(client: HttpQueueClient,
     assert (watched.sent, watched.reads, timeouts) == ([120] * 3, 0, [120])
 
 
-def test_a_queue_that_would_give_each_message_another_timeout_is_sent_its_own(client: HttpQueueClient) -> None:
-    """With visibility rules nobody tells which one a message was given."""
-    watched, timeouts = received(client, NServiceBusPolicy(), rules="some")
+@pytest.mark.parametrize("policy", [NServiceBusPolicy(), Adaptive()], ids=["nservicebus", "adaptive"])
+def test_a_lease_ends_when_its_consumer_thinks_whatever_the_queues_rules(
+    server: RunningServer, client: HttpQueueClient, policy: Policy
+) -> None:
+    """With visibility rules no answer says which timeout a message was given; so each receive names one."""
+    watched, timeouts = received(client, policy, visibility_rules=RULES)
+    (held,) = server.queue(QUEUE).in_flight
     assert (watched.sent, watched.reads, timeouts) == ([45] * 3, 1, [45])
+    assert held.visible_at_ms == server.clock.now_ms() + 45_000
+
+
+def test_at_a_queue_with_rules_adaptive_sends_what_it_has_observed(
+    server: RunningServer, client: HttpQueueClient
+) -> None:
+    """Nothing is left to the rules then either."""
+    client.create_queue(QUEUE, {"visibility_rules": RULES})
+    client.send(QUEUE, "x")
+    table = LeaseTable(SystemClock())
+    receiver = Receiver(client, Options(queue=QUEUE, policy=Adaptive(), wait_s=0), table)
+    receiver.subscription.measures.hold.add(100.0, now_s=table.clock.now_s())
+    (lease,) = receiver.receive(10)
+    (held,) = server.queue(QUEUE).in_flight
+    assert lease.timeout_s > 120
+    assert held.visible_at_ms == server.clock.now_ms() + lease.timeout_s * 1_000

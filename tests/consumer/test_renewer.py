@@ -1,6 +1,7 @@
 """The renewer and the table against a network that fails: what is tried again, what is believed, what is lost."""
 
 import threading
+from collections.abc import Sequence
 
 import pytest
 
@@ -17,11 +18,12 @@ from tests.consumer.lease_play import (
     message,
 )
 from veilmq.client.errors import ClientError, Unreachable
+from veilmq.client.messages import Hidden
 from veilmq.consumer.lease_table import Asked, LeaseTable
-from veilmq.consumer.leases import Lease, LeaseLost, LeaseState
+from veilmq.consumer.leases import Lease, LeaseLost, LeaseState, Unwatched
 from veilmq.consumer.nservicebus import NServiceBusPolicy
 from veilmq.consumer.policies import Fixed
-from veilmq.consumer.renewer import Renewer
+from veilmq.consumer.renewer import Renewer, Unmeasured
 from veilmq.consumer.verdicts import Verdict
 from veilmq.testing import SteppedClock
 from veilmq.testing.stepped_clock import SteppedAlarm
@@ -84,6 +86,46 @@ class TestFaults:
         play.queue.script = [Answer(takes_s=0.4)]
         play.jump(29.8)
         assert play.news == [(30.2, "r", SUSPECT)]
+
+    @pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+    def test_a_server_that_says_what_it_did_is_believed_however_late(self, fifo: bool) -> None:
+        """It answers after the end that nobody else has had the message: it was ours all the time."""
+        play = Play(Fixed(30, 20), fifo=fifo)
+        (lease,) = play.take(timeout_s=30)
+        play.queue.script = [Answer(entries={"r": Hidden(30.0)}, takes_s=0.4)]
+        play.jump(29.8)
+        assert (play.news, lease.state) == ([], HELD)
+        assert lease.expires_at_s == 59.8, "it counts from the request, so that no clocks have to agree"
+
+    def test_a_lease_in_doubt_is_held_again_by_the_servers_word(self) -> None:
+        """It was noticed too late, but nobody has taken the message meanwhile; it may be released again."""
+        play = Play(Fixed(30, 20))
+        (lease,) = play.take(timeout_s=30)
+        play.queue.script = [Answer(entries={"r": Hidden(30.0)})]
+        play.jump(32)
+        assert play.news == [(32, "r", SUSPECT)]
+        assert (lease.state, lease.expires_at_s) == (HELD, 62)
+        assert play.table.withdraw(lease).result(0) is True
+
+    def test_a_lease_that_was_lost_stays_lost(self) -> None:
+        """Its handler was cancelled: no proof comes back from that."""
+        play = Play(Fixed(30, 20), strict=True)
+        (lease,) = play.take(timeout_s=30)
+        (asked,) = play.table.prepare([lease])
+        play.clock.set(31)
+        play.renewer.run_due()
+        assert play.news == [(31, "r", LOST)]
+        play.table.answered([asked], [Verdict.PROVEN])
+        assert lease.state is LOST
+
+    def test_a_server_that_grants_less_is_believed(self) -> None:
+        """Less than was asked for counts, more does not."""
+        for granted_s, ends_s in ((12.0, 32), (99.0, 50)):
+            play = Play(Fixed(30, 20))
+            (lease,) = play.take(timeout_s=30)
+            play.queue.script = [Answer(entries={"r": Hidden(granted_s)})]
+            play.until(20)
+            assert lease.expires_at_s == ends_s
 
     def test_an_answer_just_in_time_is_proof(self) -> None:
         """And the new deadline counts from when it was sent."""
@@ -220,6 +262,17 @@ class TestRaces:
         assert play.news == []
         assert play.queue.calls == []
 
+    def test_a_renewal_that_meets_our_own_delete_is_no_loss(self) -> None:
+        """The message is gone because we deleted it, and the answer to that is still on its way."""
+        play = Play(Fixed(30, 20), jitter=0.5)
+        (lease,) = play.take(timeout_s=30)
+        (asked,) = sent(play, at_s=20)
+        lease.deleting = True
+        play.table.answered([asked], [Verdict.GONE])
+        assert lease.state is HELD
+        play.until(21)
+        assert play.queue.asked == [(20.1, 30)], "should the delete have failed, the lease is still kept"
+
     def test_a_release_waits_for_a_renewal(self) -> None:
         """Sent before the renewal has arrived, it would be undone by it."""
         play = Play(Fixed(30, 20))
@@ -273,6 +326,17 @@ class TestRaces:
         assert play.queue.asked == [(5, 30)]
         play.until(26)
         assert play.queue.asked == [(5, 30), (25, 30)]
+
+    @pytest.mark.parametrize("gone", [False, True])
+    def test_a_fence_that_nobody_waits_for_harms_nobody(self, gone: bool) -> None:
+        """The handler was cancelled in it. The other one, which waits for the same answer, has it."""
+        play = Play(Fixed(30, 20))
+        (lease,) = play.take(timeout_s=30)
+        given_up, fence = play.table.confirm(lease), play.table.confirm(lease)
+        given_up.cancel()
+        play.queue.script = [Answer(entries={"r": GONE})] if gone else []
+        play.until(1)
+        assert isinstance(fence.exception(0), LeaseLost) if gone else fence.result(0) is HELD
 
     @pytest.mark.parametrize("answer", [Answer(entries={"r": GONE}), Answer(takes_s=0.6)], ids=["gone", "too-late"])
     def test_a_fence_fails_without_proof(self, answer: Answer) -> None:
@@ -380,6 +444,33 @@ class TestThread:
         renewer.stop()
         assert sorted(round(call.at_s) for call in queue.calls) == [20, 20, 40, 40, 60, 60]
         assert "veilmq-renewer" not in [thread.name for thread in threading.enumerate()]
+
+    def test_whoever_watches_and_fails_does_not_end_it(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Leases, and all who wait for them, depend on it; what failed is logged."""
+
+        class Failing(Unwatched, Unmeasured):
+            def changed(self, lease: Lease, state: LeaseState) -> object:
+                raise LookupError("watching failed")
+
+            def called(self, asked: Sequence[Asked], verdicts: Sequence[Verdict], took_s: float) -> object:
+                raise LookupError("measuring failed")
+
+        clock = SteppedClock()
+        queue = ScriptedQueue(clock)
+        queue.script = [Answer(entries={"a": GONE, "b": GONE})]
+        table = LeaseTable(clock, watcher=Failing())
+        renewer = Renewer(table, queue, meter=Failing(), calls_max=1)
+        subscription = table.subscribe("orders", Fixed(30, 20))
+        leases = table.take(subscription, list(map(message, "abc")), requested_at_s=0, answered_at_s=0, timeout_s=30)
+        renewer.start()
+        clock.advance(41)
+        renewer.stop()
+        assert [lease.state for lease in leases] == [LOST, LOST, HELD]
+        assert [round(call.at_s) for call in queue.calls] == [20, 40]
+        assert {record.exc_text and record.exc_text.splitlines()[-1] for record in caplog.records} == {
+            "LookupError: watching failed",
+            "LookupError: measuring failed",
+        }
 
     def test_it_is_woken_for_nothing_that_can_wait(self) -> None:
         """A lease that is due after what it waits for anyway lets it sleep."""

@@ -1,18 +1,20 @@
 """One handler at work: lost leases, messages that come back, hooks, batches and counts."""
 
 import asyncio
+import json
 import multiprocessing
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pytest
 from prometheus_client import REGISTRY, generate_latest
 
 from tests.consumer import acting
 from tests.consumer.workbench import WAIT, Workbench, until, workbench
-from veilmq.client import ClientError, NewMessage
-from veilmq.consumer import Batch, Consumer, Context, Fixed, Item, LeaseLost, RetryLater, Running
+from veilmq.client import NewMessage
+from veilmq.consumer import Backoff, Batch, Context, Fixed, Item, LeaseLost, RetryLater, Running
+from veilmq.consumer.delivery import Delivery
 from veilmq.consumer.outcomes import Ending, Kind
+from veilmq.consumer.pools import AsyncPool
 from veilmq.consumer.running import ABANDONED
 
 BRISK = Fixed(10, every=0.02)
@@ -107,56 +109,10 @@ def test_a_fence_in_a_process_is_asked_of_the_parent(bench: Workbench) -> None:
     async def scenario() -> None:
         async with bench.working(app) as running:
             await bench.settled(running)
-            assert running.renewals.verdicts == {"renewed": 1}
+            assert +running.renewals.verdicts == {"proven": 1}
             assert running.runners[0].counts.events["acked"] == 1
 
     asyncio.run(scenario())
-
-
-class LyingClient:
-    """A client whose deletes answer "done" and do nothing, as long as ``lies``; everything else is the real one's."""
-
-    def __init__(self, client: Any) -> None:
-        """Lie at first."""
-        self._client = client
-        self.lies = True
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    def close(self) -> None:
-        """Leave the real one open."""
-
-    def delete_batch(self, queue: str, receipts: list[str]) -> list[ClientError | None]:
-        """Answer that all is deleted."""
-        return [None] * len(receipts) if self.lies else self._client.delete_batch(queue, receipts)
-
-
-def test_a_message_that_returns_after_its_delete_is_deleted_and_not_handled_again(bench: Workbench) -> None:
-    """The delete had answered 200; its id is remembered."""
-    bench.client.create_queue("ghost")
-    client: Any = LyingClient(bench.client)
-    app = Consumer("ghost", client=client)
-    handled: list[str] = []
-
-    @app.handler(wait=WAIT)
-    async def work(body: str) -> None:
-        handled.append(body)
-
-    bench.client.send("ghost", "x")
-
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await bench.settled(running)
-            assert bench.counts("ghost") == (0, 1)
-            client.lies = False
-            bench.server.advance(30_000)
-            await bench.settled(running)
-            assert running.runners[0].counts.events["recognised"] == 1
-
-    asyncio.run(scenario())
-    assert handled == ["x"]
-    assert bench.counts("ghost") == (0, 0)
 
 
 def test_a_batch_fails_in_part(bench: Workbench) -> None:
@@ -222,6 +178,52 @@ def test_batches_hold_one_key_each(bench: Workbench) -> None:
 
     asyncio.run(scenario())
     assert sorted(map(sorted, seen)) == [["a1", "a2"], ["b1", "b2"]]
+
+
+def test_a_message_whose_key_cannot_be_told_comes_back(bench: Workbench) -> None:
+    """It has failed, as if the handler had; those around it are handled, and the queue is received from."""
+    app = bench.consumer("keyless")
+    seen: list[str] = []
+
+    def initial(item: Item[str]) -> str:
+        return str(json.loads(item.body)[0])
+
+    @app.batch(max_size=10, linger="20ms", group_by=initial, wait=WAIT, retry=Backoff("1h", jitter="none"))
+    async def load(batch: Batch[str]) -> None:
+        seen.extend(batch.bodies)
+
+    bench.client.send_batch("keyless", [NewMessage(body=text) for text in ('"a"', '""', '"b"')])
+
+    async def scenario() -> None:
+        async with bench.working(app) as running:
+            await bench.settled(running)
+            bench.client.send("keyless", '"c"')
+            await until(lambda: len(seen) == 3)
+            await bench.settled(running)
+            assert running.runners[0].counts.events["retried"] == 1
+
+    asyncio.run(scenario())
+    assert (sorted(seen), bench.counts("keyless")) == (['"a"', '"b"', '"c"'], (0, 1))
+
+
+def test_what_fails_around_a_handler_fails_the_message(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes back: a message that nobody settled would be held for hours."""
+    app = bench.consumer("around")
+    app.declare(acting.act_async, wait=WAIT, retry=Backoff("1h", jitter="none"))
+
+    async def fail(self: AsyncPool, deliveries: Sequence[Delivery]) -> list[Ending]:
+        raise LookupError("nobody expected this")
+
+    monkeypatch.setattr(AsyncPool, "run", fail)
+    bench.client.send("around", "x")
+
+    async def scenario() -> None:
+        async with bench.working(app) as running:
+            await until(lambda: running.runners[0].counts.events["retried"])
+            await bench.settled(running)
+
+    asyncio.run(scenario())
+    assert bench.counts("around") == (0, 1)
 
 
 def test_numbers_are_exported_while_it_runs(bench: Workbench) -> None:

@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from veilmq.client import ClientError, ReceivedMessage, Unreachable
 from veilmq.consumer.clock import SystemClock
 from veilmq.consumer.lease_table import LeaseTable
 from veilmq.consumer.leases import Lease
 from veilmq.consumer.policies import Fixed
-from veilmq.consumer.settler import TRIES_MAX, Settler
+from veilmq.consumer.settler import PATIENCE_S_MAX, TRIES_MAX, Settler
 from veilmq.consumer.verdicts import Verdict
 from veilmq.core.commands import VisibilityChange
 
@@ -37,6 +39,8 @@ class ScriptedClient:
         self.answers = list(answers)
         self.deleted: list[list[str]] = []
         self.changes: list[VisibilityChange] = []
+        self.patience_s: list[float | None] = []
+        self.refusals: list[ClientError | Unreachable] = []
 
     def delete_batch(self, queue: str, receipts: Sequence[str]) -> list[ClientError | None]:
         """Answer each receipt by the script."""
@@ -53,9 +57,17 @@ class ScriptedClient:
         if self.answers and (answer := self.answers.pop(0)) is not None:
             raise answer
 
-    def change_visibility_batch(self, queue: str, changes: Sequence[VisibilityChange]) -> list[ClientError | None]:
-        """Note the changes."""
+    def change_visibility_batch(
+        self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
+    ) -> list[ClientError | None]:
+        """Note the changes, and refuse all of a request, or answer none of it, while there are ``refusals``."""
         self.changes += changes
+        self.patience_s.append(patience_s)
+        if self.refusals:
+            refusal = self.refusals.pop(0)
+            if isinstance(refusal, Unreachable) or refusal.status >= 500:
+                raise refusal
+            return [refusal] * len(changes)
         return [None] * len(changes)
 
 
@@ -69,6 +81,7 @@ class Desk:
         self.client = ScriptedClient(*answers)
         client: Any = self.client  # as much of a client as a settler needs
         self.settler = Settler(client, "q", self.table, self._at_once, pause=self._pause)
+        self.queued_s = 0.0
         self.pauses: list[float] = []
         self.open_in_pauses: list[int] = []
         self._subscription = self.table.subscribe("q", Fixed(30))
@@ -96,6 +109,7 @@ class Desk:
         self.open_in_pauses.append(len(self.table))
 
     async def _at_once(self, call: Any) -> Any:
+        self.clock.at_s += self.queued_s
         return call()
 
 
@@ -179,6 +193,86 @@ def test_a_release_is_never_sent_after_the_deadline() -> None:
         assert await desk.settler.release([second]) == [False]
         assert desk.client.changes == [VisibilityChange(receipt="r0", timeout_s=7)]
         assert len(desk.table) == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_release_that_waited_for_a_thread_past_the_deadline_is_not_sent() -> None:
+    """What was so when it was asked for is looked at again when it is sent; others of the batch are."""
+
+    async def scenario() -> None:
+        desk = Desk()
+        (first,) = desk.leases(1)
+        desk.clock.at_s, desk.queued_s = 20.0, 11.0
+        (second,) = desk.leases(1)
+        assert await desk.settler.release([first, second]) == [False, True]
+        assert len(desk.client.changes) == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("at_s", "patience_s"), [(25.0, 5.0), (0.0, PATIENCE_S_MAX)])
+def test_a_release_is_given_up_at_the_deadline(at_s: float, patience_s: float) -> None:
+    """A client that tried it again later would set free what somebody else has."""
+
+    async def scenario() -> None:
+        desk = Desk()
+        (lease,) = desk.leases(1)
+        desk.clock.at_s = at_s
+        assert await desk.settler.release([lease]) == [True]
+        assert desk.client.patience_s == [patience_s]
+
+    asyncio.run(scenario())
+
+
+def test_a_lease_that_is_nearly_over_returns_by_itself() -> None:
+    """And takes no time for an answer from the others of its batch."""
+
+    async def scenario() -> None:
+        desk = Desk()
+        (first,) = desk.leases(1)
+        desk.clock.at_s = 29.9
+        (second,) = desk.leases(1)
+        assert await desk.settler.release([first, second]) == [False, True]
+        assert desk.client.patience_s == [PATIENCE_S_MAX]
+
+    asyncio.run(scenario())
+
+
+UNANSWERED = [Unreachable("http://nowhere", "made up"), ClientError("InternalError", "Oops.", 503)]
+
+
+@pytest.mark.parametrize("error", UNANSWERED, ids=["unreachable", "503"])
+def test_a_release_without_an_answer_is_not_sent_again(error: ClientError | Unreachable) -> None:
+    """It may have made the message visible: by now another consumer may work on it. A backoff has time for it."""
+
+    async def scenario() -> None:
+        desk = Desk()
+        first, second, third = desk.leases(3)
+        desk.client.refusals = [error]
+        assert await desk.settler.release([first]) == [False]
+        assert (len(desk.client.changes), desk.pauses) == (1, [])
+        desk.client.refusals = [error]
+        assert await desk.settler.release([second], 7) == [True]
+        assert desk.client.patience_s == [10.0, 10.0, 7.0]
+        desk.client.refusals, desk.queued_s = [error], 8.0
+        assert await desk.settler.release([third], 7) == [False]
+
+    asyncio.run(scenario())
+
+
+def test_a_release_that_was_refused_for_now_is_sent_again() -> None:
+    """Nothing was done, and the lease is held: until its end."""
+
+    async def scenario() -> None:
+        desk = Desk()
+        first, second = desk.leases(2)
+        desk.client.refusals = [THROTTLED, THROTTLED]
+        assert await desk.settler.release([first]) == [True]
+        assert len(desk.client.changes) == 3
+        desk.client.refusals = [GONE]
+        assert await desk.settler.release([second]) == [False]
+        assert len(desk.client.changes) == 4
 
     asyncio.run(scenario())
 

@@ -4,6 +4,7 @@ import pytest
 
 from tests.consumer.lease_play import BEYOND, BUSY, CUT_OFF, FORBIDDEN_FOR_NOW, GONE, INVALID, THROTTLED
 from veilmq.client.errors import ClientError
+from veilmq.client.messages import Hidden
 from veilmq.consumer.verdicts import Verdict, verdict
 
 NOT_IN_FLIGHT = ClientError("AWS.SimpleQueueService.MessageNotInflight", "It is not in flight.", 400)
@@ -13,6 +14,8 @@ NOT_IN_FLIGHT = ClientError("AWS.SimpleQueueService.MessageNotInflight", "It is 
     ("error", "expected"),
     [
         pytest.param(None, Verdict.RENEWED, id="success"),
+        pytest.param(Hidden(30.0), Verdict.PROVEN, id="proof"),
+        pytest.param(Hidden(0.9), Verdict.AGAIN, id="nothing-granted"),
         pytest.param(GONE, Verdict.GONE, id="gone"),
         pytest.param(INVALID, Verdict.GONE, id="invalid"),
         pytest.param(NOT_IN_FLIGHT, Verdict.GONE, id="not-in-flight"),
@@ -26,7 +29,7 @@ NOT_IN_FLIGHT = ClientError("AWS.SimpleQueueService.MessageNotInflight", "It is 
         pytest.param(ValueError("a bug"), Verdict.AGAIN, id="bug"),
     ],
 )
-def test_the_answer_to_a_legal_request(error: Exception | None, expected: Verdict) -> None:
+def test_the_answer_to_a_legal_request(error: Exception | Hidden | None, expected: Verdict) -> None:
     """Only what is known to mean a loss is one."""
     assert verdict(error, asked_s=30, elapsed_s=100) is expected
 

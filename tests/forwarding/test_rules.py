@@ -20,7 +20,7 @@ JOB = json.dumps(
 def holds(condition: str, message: ReceivedMessage) -> bool:
     """Tell whether a rule of this one condition holds of `message`."""
     rules = read_rules(f'default = "other"\n[[rules]]\nqueue = "chosen"\n{condition}\n')
-    return rules.target(message) == "chosen"
+    return rules.route(message).queue == "chosen"
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,10 @@ def test_the_first_rule_that_holds_decides_and_else_the_default() -> None:
         visibility_timeout_s = 600
     """
     rules = read_rules(text)
-    found = [rules.target(each) for each in (received("xxx", kind="video"), received(kind="video"), received())]
-    assert (*found, rules.target(received(kind="audio"))) == ("long", "short", "rest", "short")
+    messages = (received("xxx", kind="video"), received(kind="video"), received(), received(kind="audio"))
+    found = [rules.route(each) for each in messages]
+    assert [route.queue for route in found] == ["long", "short", "rest", "short"]
+    assert [route.rule for route in found] == ["1", "2", None, "2"]
     assert rules.targets == {"rest": None, "long": 600, "short": None, "never": None}
 
 

@@ -14,13 +14,13 @@ TABLE = RoutingTable(version=1, attribute="kind", classes=(SHORT, LONG), keys={"
 def test_a_message_goes_to_the_queue_of_its_class() -> None:
     router = TableRouter(TABLE)
     messages = [received(kind="a"), received(kind="b"), received(), received(kind=b"a")]
-    assert [router.target(each) for each in messages] == ["jobs-short", "jobs-long", "jobs-long", "jobs-long"]
+    assert [router.route(each).queue for each in messages] == ["jobs-short", "jobs-long", "jobs-long", "jobs-long"]
     assert router.targets == {"jobs-short": 2, "jobs-long": 200}
 
 
 def test_receives_in_the_intake_do_not_count() -> None:
     """They were those of forwarders that were killed, and nobody's work."""
-    assert TableRouter(TABLE).target(received(kind="a", receive_count=9)) == "jobs-short"
+    assert TableRouter(TABLE).route(received(kind="a", receive_count=9)).queue == "jobs-short"
 
 
 def test_a_class_must_have_a_queue() -> None:

@@ -16,7 +16,7 @@ from veilmq.client.claims import Claims
 from veilmq.testing import RunningQueue, RunningServer, faults
 from veilmq.testing.faults import Fault
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 REFUSALS = [
     pytest.param(faults.UNAVAILABLE, 503, "ServiceUnavailable", id="unavailable"),

@@ -13,7 +13,7 @@ import pytest
 from veilmq.engines.clock import SystemClock
 from veilmq.testing import RunningServer, VirtualClock
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 def client(server: RunningServer) -> Any:

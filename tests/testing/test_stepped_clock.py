@@ -76,7 +76,7 @@ def test_it_does_not_go_back() -> None:
 
 def test_a_thread_that_does_not_sleep_again_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Instead of a test that hangs."""
-    monkeypatch.setattr("veilmq.testing.stepped_clock._PATIENCE_S", 0.01)
+    monkeypatch.setattr("veilmq.testing.stepped_clock._LOOKS_MAX", 1)
     clock = SteppedClock()
     alarm, ended = clock.alarm(), threading.Event()
 
@@ -97,3 +97,24 @@ def test_a_thread_that_does_not_sleep_again_is_reported(monkeypatch: pytest.Monk
 def _advance_for_ever(clock: SteppedClock) -> None:
     while True:
         clock.advance(1)
+
+
+def test_a_thread_that_ends_instead_of_sleeping_again_is_not_waited_for() -> None:
+    """Nobody rings when a thread ends; it is noticed all the same."""
+    clock = SteppedClock()
+    alarm, go_on = clock.alarm(), threading.Event()
+
+    def run() -> None:
+        alarm.wait_until(1.0)
+        go_on.wait(10)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    clock.settle()
+    moving = threading.Thread(target=clock.advance, args=(2.0,))
+    moving.start()
+    go_on.set()
+    moving.join(5)
+    assert not moving.is_alive()
+    assert clock.now_s() == 2.0
+    thread.join()

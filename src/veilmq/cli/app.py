@@ -40,6 +40,7 @@ from veilmq.cli.queue_tag import tag_queue
 from veilmq.cli.receive import receive
 from veilmq.cli.send import send
 from veilmq.cli.serve import serve
+from veilmq.cli.top import top
 from veilmq.cli.worker import worker
 from veilmq.client import ClientError, Unreachable
 from veilmq.client.transport import UNEXPECTED_REPLY
@@ -80,6 +81,7 @@ def build() -> App:
     app.command(receive)
     app.command(forward)
     app.command(worker)
+    app.command(top)
     app.command(_pipeline())
     app.command(demo)
     app.command(_claims())

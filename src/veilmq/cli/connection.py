@@ -12,6 +12,7 @@ from veilmq.cli.failures import UsageError
 from veilmq.client import HttpQueueClient
 from veilmq.client.claims import Claims
 from veilmq.client.forwards import Forwards
+from veilmq.client.settings import Settings
 from veilmq.client.signing import key_of
 
 
@@ -31,6 +32,12 @@ def connect_forwards(endpoint: str, intake: str) -> Forwards:
     """Return a client for the forwards of the queue ``intake`` at ``endpoint``."""
     with _named():
         return Forwards(endpoint, intake, key=key_of(os.environ))
+
+
+def connect_settings(endpoint: str, queue: str) -> Settings:
+    """Return a client for the settings of ``queue`` at ``endpoint``, through our own API."""
+    with _named():
+        return Settings(endpoint, queue, key=key_of(os.environ))
 
 
 @contextmanager

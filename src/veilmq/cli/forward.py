@@ -11,11 +11,15 @@ from cyclopts import Parameter
 
 from veilmq.cli.connection import connect, connect_forwards
 from veilmq.cli.failures import UsageError
+from veilmq.cli.logs import LogFormat, LogLevel, log_as
+from veilmq.cli.metrics_port import MetricsPort, metrics_served
 from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, whole_number
 from veilmq.cli.stopping import stop_on_signals
 from veilmq.client import HttpQueueClient
+from veilmq.consumer.metrics import exported
 from veilmq.core.routing import TableError, read_table
 from veilmq.forwarding.carriers import Carrier, ForwardCarrier, SendCarrier
+from veilmq.forwarding.figures import figures
 from veilmq.forwarding.forwarder import REPORT_S, TIMEOUT_S, WAIT_S, WORKERS, Forwarder, ForwarderOptions
 from veilmq.forwarding.preparation import FIFO_SUFFIX, can_forward, check_targets, ready_queues
 from veilmq.forwarding.router import Router, RoutesError, TableRouter
@@ -52,12 +56,16 @@ def forward(
         int, whole_number(WAIT_S, "Seconds that a receive waits for a message, and a stop for the receive.")
     ] = WAIT_S.default,
     every: Annotated[int, whole_number(REPORT_S, "Seconds from one line of progress to the next.")] = REPORT_S.default,
+    metrics_port: MetricsPort = None,
+    log: LogLevel = "warning",
+    log_format: LogFormat = "text",
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """Forward each message of a queue to the queue that rules name, until stopped.
 
     Killed at any moment it loses nothing; started again, or twice, it goes on.
     """
+    log_as(log, log_format)
     router = _checked(_router(rules, table), intake)
     options = ForwarderOptions(intake=intake, workers=workers, timeout_s=timeout, wait_s=wait, until_empty=until_empty)
     with ExitStack() as stack:
@@ -68,6 +76,8 @@ def forward(
         stop = stack.enter_context(stop_on_signals())
         print(f"{intake}: forwarding to {', '.join(router.targets)}, {how}", file=sys.stderr, flush=True)
         forwarder = Forwarder(client, router, carrier, options, stop=stop)
+        stack.enter_context(exported(figures(intake, forwarder.totals)))
+        stack.enter_context(metrics_served(metrics_port, command="forward"))
         totals = forwarder.run(report=_progress(intake, every), every_s=every)
     _print(intake, totals)
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from veilmq.cli.connection import connect
-from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, Json
+from veilmq.cli.failures import UsageError
+from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, Json, whole_number
 from veilmq.cli.pipeline_options import ClusterOptions, job, spark_session
 from veilmq.cli.printing import print_aligned
 from veilmq.cli.statistics_options import StatisticsOptions, facts
+from veilmq.core.limits import TUNE_MAP_TASKS
 
 if TYPE_CHECKING:
     from veilmq.pipeline.applying import Change
@@ -30,12 +32,19 @@ def tune(
     apply: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Set the recommended timeouts on the queues.")
     ] = False,
+    record: Annotated[
+        Path | None,
+        Parameter(metavar="FILE", help="With --apply: file to which each change is added; the state's changes.jsonl."),
+    ] = None,
     explore: Annotated[
         bool,
         Parameter(
             negative=(), show_default=False, help="With --apply: longer timeouts where too little is seen to recommend."
         ),
     ] = False,
+    map_tasks: Annotated[
+        int, whole_number(TUNE_MAP_TASKS, "Tasks that read the event log, at most.")
+    ] = TUNE_MAP_TASKS.default,
     json: Json = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
     statistics: StatisticsOptions = _USUAL,
@@ -45,16 +54,19 @@ def tune(
 
     Only what is new in the event log is read. With --apply, timeouts are set
     where that is worth it, and each change is noted in the state's
-    changes.jsonl.
+    changes.jsonl, or in --record where the state is a URL.
     """
     with job("tune"):
         from veilmq.pipeline.applying import apply as apply_to
         from veilmq.pipeline.recommendation_table import to_json
         from veilmq.pipeline.tune import tune
 
+        changes = _record(state, record) if apply else Path()
         known = facts(endpoint, needed=apply)
         with spark_session("tune", cluster) as spark:
-            tuned = tune(spark, events=events, state=state, options=statistics.values(), facts=known)
+            tuned = tune(
+                spark, events=events, state=state, options=statistics.values(), facts=known, map_tasks=map_tasks
+            )
         if json:
             print(to_json(tuned.recommendations).decode())
         else:
@@ -62,8 +74,18 @@ def tune(
         if apply:
             with connect(endpoint) as client:
                 at_ms = time.time_ns() // 1_000_000
-                record = Path(state) / RECORD
-                _tell(apply_to(client, tuned.recommendations, record=record, at_ms=at_ms, explore=explore))
+                _tell(apply_to(client, tuned.recommendations, record=changes, at_ms=at_ms, explore=explore))
+
+
+def _record(state: str, record: Path | None) -> Path:
+    """Return where changes are noted: a file here, as lines are added to it; a state may be far away."""
+    from veilmq.pipeline.folders import is_url
+
+    if record is not None:
+        return record
+    if is_url(state):
+        raise UsageError(f"--apply notes each change in a file here, and {state} is a URL: name one with --record.")
+    return Path(state) / RECORD
 
 
 def print_recommendations(found: "tuple[Recommendation, ...]") -> None:

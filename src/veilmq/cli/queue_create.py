@@ -4,13 +4,15 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from veilmq.cli.connection import connect
+from veilmq.cli.connection import connect, connect_settings
 from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, Json, Queue
 from veilmq.cli.printing import print_json
 from veilmq.cli.queue_options import QueueOptions
 from veilmq.cli.tag_options import read_tag
 from veilmq.client import ClientError, QueueClient
 from veilmq.core.settings import SettingValue
+
+_SMQ_NAME = "Take a name of SMQ: longer, and of a FIFO queue too without .fifo, which SQS clients then do not expect."
 
 
 def create(
@@ -21,6 +23,7 @@ def create(
     fifo: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Keep order in each group; the name ends in .fifo.")
     ] = False,
+    smq_name: Annotated[bool, Parameter(negative=(), show_default=False, help=_SMQ_NAME)] = False,
     tag: Annotated[
         tuple[str, ...],
         Parameter(negative=(), show_default=False, metavar="KEY=VALUE", help="A tag; may be repeated."),
@@ -34,8 +37,12 @@ def create(
     """
     settings = options.settings() | ({"fifo": True} if fifo else {})
     tags = dict(read_tag(text) for text in tag)
-    with connect(endpoint) as client:
-        url = _create(client, queue, settings, tags)
+    if smq_name:
+        with connect_settings(endpoint, queue) as door:
+            url = door.create(settings, tags=tags)
+    else:
+        with connect(endpoint) as client:
+            url = _create(client, queue, settings, tags)
     if json:
         print_json({"queue": queue, "url": url})
     else:

@@ -12,6 +12,7 @@ from veilmq.cli.options import own_number, whole_number
 from veilmq.core.limits import (
     IN_FLIGHT,
     MESSAGE_BYTES,
+    RECEIVES_PER_S,
     RETENTION_S,
     SQS_DELAY_S,
     SQS_KMS_DATA_KEY_REUSE_S,
@@ -48,6 +49,10 @@ class QueueOptions:
     message_bytes_max: Annotated[
         int | None, whole_number(MESSAGE_BYTES, "Bytes of body and attributes that a message may have.")
     ] = None
+    receives_per_s_max: Annotated[
+        int | None,
+        whole_number(RECEIVES_PER_S, "Receives that may be asked in a second, of all clients; 0 for no limit."),
+    ] = None
     in_flight_max: Annotated[str | None, own_number(IN_FLIGHT, "Messages that may be in flight at once.")] = None
     event_log: Annotated[
         Literal["off", "closed", ""] | None,
@@ -76,6 +81,12 @@ class QueueOptions:
         tuple[str, ...],
         Parameter(name="--redrive-source", negative=(), show_default=False, metavar="QUEUE", help=_SOURCE),
     ] = ()
+    smq_base64: Annotated[
+        bool | None, Parameter(help="Take and give bodies in base64 over SMQ, and keep them decoded for SQS.")
+    ] = None
+    operations_logged: Annotated[
+        bool | None, Parameter(help="Log the operations on messages, which SMQ calls LoggingEnabled.")
+    ] = None
     policy: Annotated[
         str | None, Parameter(metavar="JSON", help="Who else may do what with the queue; '' for nobody.")
     ] = None
@@ -109,6 +120,10 @@ class QueueOptions:
         return fields
 
 
+FIFO_SUFFIX = ".fifo"
+FIFO_FIELDS = frozenset({"content_deduplication", "deduplication_scope", "throughput_limit"})
+"""The fields that only FIFO queues have."""
+
 FIELDS = {
     "visibility_timeout": "visibility_timeout_s",
     "delay": "delay_s",
@@ -120,6 +135,9 @@ FIELDS = {
     "throughput_limit": "throughput_limit",
     "dead_letter_queue": "dead_letter_queue",
     "redrive_permission": "redrive_permission",
+    "receives_per_s_max": "receives_per_s_max",
+    "smq_base64": "smq_base64",
+    "operations_logged": "operations_logged",
     "policy": "policy",
     "managed_encryption": "managed_encryption",
     "kms_key": "kms_key",

@@ -1,9 +1,9 @@
 """``veilmq queue set``."""
 
-from veilmq.cli.connection import connect
+from veilmq.cli.connection import connect, connect_settings
 from veilmq.cli.failures import UsageError
 from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, Queue
-from veilmq.cli.queue_options import QueueOptions
+from veilmq.cli.queue_options import FIFO_FIELDS, FIFO_SUFFIX, QueueOptions
 
 
 def set_queue(
@@ -17,6 +17,10 @@ def set_queue(
     settings = options.settings()
     if not settings:
         raise UsageError("Name at least one setting, for example --visibility-timeout 60.")
-    with connect(endpoint) as client:
-        client.set(queue, settings)
+    if settings.keys() & FIFO_FIELDS and not queue.endswith(FIFO_SUFFIX):  # SQS knows FIFO queues by their names
+        with connect_settings(endpoint, queue) as door:
+            door.set(settings)
+    else:
+        with connect(endpoint) as client:
+            client.set(queue, settings)
     print(f"Changed {queue}.")

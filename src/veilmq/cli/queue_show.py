@@ -23,6 +23,12 @@ def _chosen(settings: QueueSettings) -> list[tuple[str, object]]:
     rows: list[tuple[str, object]] = []
     if settings.in_flight_max is not None:
         rows.append(("in flight max", settings.in_flight_max))
+    if settings.receives_per_s_max:
+        rows.append(("receives per second", f"{settings.receives_per_s_max} at most"))
+    if settings.smq_base64:
+        rows.append(("bodies over smq", "in base64"))
+    if settings.operations_logged:
+        rows.append(("operations", "logged"))
     if settings.visibility_rules:
         rows.append(("visibility rules", _told(read_table(settings.visibility_rules))))
     if settings.event_log is not None:

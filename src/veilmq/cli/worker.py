@@ -1,20 +1,16 @@
 """``veilmq worker``."""
 
 import importlib
-import logging
 import os
 import sys
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from veilmq.cli.extras import needs_extra
-from veilmq.cli.failures import CommandFailed, UsageError
-from veilmq.cli.options import whole_number
+from veilmq.cli.failures import UsageError
+from veilmq.cli.logs import LogFormat, LogLevel, log_as
+from veilmq.cli.metrics_port import MetricsPort, metrics_served
 from veilmq.consumer import Consumer
-from veilmq.core.limits import Range
-
-_PORT = Range(minimum=1, maximum=65_535, default=9_326)
 
 Place = Annotated[str, Parameter(help="Module and name of the consumer, such as shop.orders:app.")]
 
@@ -23,10 +19,12 @@ def worker(
     place: Place,
     /,
     *,
-    metrics_port: Annotated[
-        int | None, whole_number(_PORT, "Port of the machine for Prometheus's metrics; without it there are none.")
-    ] = None,
-    log: Annotated[str, Parameter(metavar="LEVEL", help="How much to log: debug, info, warning, error.")] = "info",
+    metrics_port: MetricsPort = None,
+    hidden: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Keep `veilmq top` from seeing this worker.")
+    ] = False,
+    log: LogLevel = "info",
+    log_format: LogFormat = "text",
 ) -> int:
     """Run the consumer of a module until SIGTERM or SIGINT.
 
@@ -34,19 +32,11 @@ def worker(
     is 0 when everything was settled, 1 when a queue could not be consumed, 3
     when a handler did not stop or a message could not be settled.
     """
-    level = logging.getLevelName(log.upper())
-    if not isinstance(level, int):
-        raise UsageError(f"--log: {log!r} is no level; use debug, info, warning or error.")
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_as(log, log_format)
     consumer = load(place)
-    if metrics_port is not None:
-        with needs_extra("server", command="worker --metrics-port"):
-            from prometheus_client import start_http_server
-        try:
-            start_http_server(metrics_port)
-        except OSError as error:
-            raise CommandFailed(f"--metrics-port: cannot listen at {metrics_port}: {error.strerror}.") from error
-    return consumer.run()
+    consumer.seen = consumer.seen and not hidden
+    with metrics_served(metrics_port, command="worker"):
+        return consumer.run()
 
 
 def load(place: str) -> Consumer:

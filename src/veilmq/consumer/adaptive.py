@@ -19,6 +19,7 @@ class Adaptive:
     """Leases that fit the work, renewed early enough for the network; durations in seconds."""
 
     timely_only = False
+    queue_decides = False
     server_decides = False
 
     def __init__(

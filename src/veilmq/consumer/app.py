@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import os
+import random
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from veilmq.client import HttpQueueClient, SigningKey
 from veilmq.client.port import MessageClient
@@ -24,10 +25,17 @@ from veilmq.consumer.handlers import (
     timeout_of,
 )
 from veilmq.consumer.hooks import Hook, Hooks
-from veilmq.consumer.metrics import exported
+from veilmq.consumer.outstanding import OUTSTANDING_BYTES_MAX
+from veilmq.consumer.policies import Draw
+from veilmq.consumer.records.idempotency import Idempotency
 from veilmq.consumer.running import Running
 from veilmq.consumer.spans import Span, span_s
+from veilmq.consumer.watched import watched
 from veilmq.core.limits import SQS_RECEIVE_WAIT_S
+
+if TYPE_CHECKING:  # the test kit is above us: a consumer that is not tested knows nothing of it
+    from veilmq.testing.consumer_bench import ConsumerBench
+    from veilmq.testing.virtual_clock import VirtualClock
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -53,13 +61,16 @@ class Consumer:
         client: MessageClient | None = None,
         grace: Span = GRACE,
         clock: Clock | None = None,
+        seen: bool = True,
     ) -> None:
         """``queue`` (a name or a URL) is that of handlers which name no other. Nothing is sent yet.
 
         Requests are signed with ``key``, else with the one that AWS's variables name, if they do. ``client`` takes the
         place of our own HTTP, for example ``BotoQueueClient``. ``grace`` is how long handlers may go on after a stop.
+        ``seen=False`` keeps ``veilmq top`` from seeing it.
         """
         self.queue = queue
+        self.seen = seen
         self.handlers: list[Handler] = []
         self._hooks = Hooks()
         self._grace_s = span_s(grace)
@@ -111,6 +122,7 @@ class Consumer:
         queue: str | None = None,
         concurrency: int = 16,
         prefetch: int | None = None,
+        max_outstanding_bytes: int = OUTSTANDING_BYTES_MAX,
         polls: int = 6,
         wait: Span = SQS_RECEIVE_WAIT_S.maximum,
         pool: str | None = None,
@@ -122,6 +134,7 @@ class Consumer:
         dead_letter: str | None = None,
         on_lost: OnLost = "cancel",
         kill_on_lost: bool = False,
+        idempotency: Idempotency | None = None,
         batching: Batching | None = None,
     ) -> Function:
         """Make ``function`` a handler with these options, which ``docs/consumer.md`` explains; returns it unchanged."""
@@ -129,6 +142,7 @@ class Consumer:
             queue=queue or self.queue,
             concurrency=_at_least(1, concurrency=concurrency),
             prefetch=None if prefetch is None else _at_least(0, prefetch=prefetch),
+            max_outstanding_bytes=_at_least(1, max_outstanding_bytes=max_outstanding_bytes),
             polls=_at_least(1, polls=polls),
             wait_s=_wait_s(wait),
             pool=pool_of(function, pool),
@@ -140,13 +154,14 @@ class Consumer:
             dead_letter=dead_letter,
             on_lost=on_lost,
             kill_on_lost=kill_on_lost,
+            idempotency=idempotency,
         )
         _check(chosen, batching, taken=[handler.options.queue for handler in self.handlers])
         self.handlers.append(make_handler(function, chosen, batching))
         return function
 
     def on(self, name: str, hook: Hook) -> None:
-        """Call ``hook`` at each ``name``: receive, start, settle, suspect, lost, ending, release.
+        """Call ``hook`` at each ``name``: receive, start, settle, renew, suspect, lost, ending, release.
 
         It is given the message's ``Context``; ``settle`` also the ``Ending``, ``ending`` the seconds that are left.
         """
@@ -158,8 +173,8 @@ class Consumer:
 
         Raises what made a queue impossible to consume.
         """
-        running = self._make()
-        with exported(running):
+        running = self.make()
+        with watched(running, seen=self.seen):
             running.start()
             try:
                 yield running
@@ -176,7 +191,7 @@ class Consumer:
         return asyncio.run(self._run())
 
     async def _run(self) -> int:
-        running = self._make()
+        running = self.make()
         loop = asyncio.get_running_loop()
         received = 0
 
@@ -189,7 +204,7 @@ class Consumer:
 
         for number in _SIGNALS:
             loop.add_signal_handler(number, signalled, number)
-        with exported(running), contextlib.ExitStack() as handled:
+        with watched(running, seen=self.seen), contextlib.ExitStack() as handled:
             for number in _SIGNALS:
                 handled.callback(loop.remove_signal_handler, number)
             running.start()
@@ -197,10 +212,38 @@ class Consumer:
             await running.stop()
         return running.exit_code
 
-    def _make(self) -> Running:
+    def make(
+        self,
+        *,
+        connect: Callable[[], MessageClient] | None = None,
+        clock: Clock | None = None,
+        draw: Draw = random.random,
+        renewals_at_once: int = 4,
+    ) -> Running:
+        """Return what runs the handlers, not started; for whoever runs them otherwise than ``run`` and ``running`` do.
+
+        ``connect`` gives clients, ``draw`` the jitter of renewals, in up to ``renewals_at_once`` calls at a time.
+        """
         if not self.handlers:
             raise ValueError("this consumer has no handler; declare one with @app.handler")
-        return Running(self.handlers, self._connect, self._clock, hooks=self._hooks, grace_s=self._grace_s)
+        return Running(
+            self.handlers,
+            connect or self._connect,
+            clock or self._clock,
+            hooks=self._hooks,
+            grace_s=self._grace_s,
+            draw=draw,
+            renewals_at_once=renewals_at_once,
+        )
+
+    def testing(self, *, clock: "VirtualClock | None" = None) -> "ConsumerBench":
+        """Return a bench for tests: these handlers with a server of their own, in a time that the test moves.
+
+        See ``docs/testing.md``. It needs what the server needs: ``pip install 'veilmq[server]'``.
+        """
+        from veilmq.testing.consumer_bench import ConsumerBench  # noqa: PLC0415 - only tests need a server
+
+        return ConsumerBench(self, clock)
 
 
 def _at_least(least: int, **option: int) -> int:

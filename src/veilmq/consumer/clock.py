@@ -1,4 +1,4 @@
-"""The one reader of the system's clock in the consumer: seconds that only ever go forwards, and a wait for an instant.
+"""The one reader of the system's clocks in the consumer: seconds that only ever go forwards, and a wait for an instant.
 
 Deadlines of leases are durations, so the wall clock has no say in them: it may step by an hour and nothing moves. Time
 during which the machine is suspended counts where the system can tell, since the server's clock goes on meanwhile.
@@ -9,6 +9,11 @@ import time
 from typing import Protocol
 
 _COUNTER = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def wall_s() -> float:
+    """Return the seconds since the epoch by the wall clock, which may step: for what processes share, never a lease."""
+    return time.time()
 
 
 class Alarm(Protocol):

@@ -5,6 +5,7 @@ import logging
 
 from veilmq.consumer.delivery import Delivery
 from veilmq.consumer.handlers import Options
+from veilmq.consumer.logged import about
 from veilmq.consumer.outcomes import Cause
 
 WARNED_SHARE = 0.8
@@ -49,9 +50,11 @@ class Deadline:
             self._delivery.message.id,
             timeout_s * WARNED_SHARE,
             timeout_s,
+            extra=about(self._delivery.lease),
         )
         self._timer = self._loop.call_later(timeout_s * (1 - WARNED_SHARE), self._expire)
 
     def _expire(self) -> None:
-        _log.error("message %s: the handler's time is over", self._delivery.message.id)
+        text = "message %s: the handler's time is over"
+        _log.error(text, self._delivery.message.id, extra=about(self._delivery.lease))
         self._delivery.cancel(Cause.TIMEOUT)

@@ -11,7 +11,7 @@ from veilmq.consumer.outcomes import Cause
 class Delivery:
     """Mutable, and touched by the event loop's thread only; compared by identity."""
 
-    __slots__ = ("cause", "context", "given_up", "interrupt", "lease", "message", "started_at_s")
+    __slots__ = ("cause", "context", "given_up", "interrupt", "lease", "message")
 
     def __init__(self, lease: Lease, context: Context) -> None:
         """Nothing has begun."""
@@ -21,7 +21,6 @@ class Delivery:
         self.cause: Cause | None = None
         self.interrupt: Callable[[Cause], object] | None = None
         """Set while the handler runs: stops it."""
-        self.started_at_s = 0.0
         self.given_up = False
         """Set when the consumer stopped before the handler did: its end decides nothing any more."""
 

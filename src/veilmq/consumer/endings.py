@@ -14,6 +14,7 @@ from veilmq.consumer.dead_letters import dead_letter
 from veilmq.consumer.delivery import Delivery
 from veilmq.consumer.handlers import Options
 from veilmq.consumer.lease_table import LeaseTable
+from veilmq.consumer.logged import about
 from veilmq.consumer.outcomes import Ending, Kind
 from veilmq.consumer.remembered import Remembered
 from veilmq.consumer.settler import InThread, Settler
@@ -58,7 +59,7 @@ class Endings:
             _log.warning(
                 "message %s, attempt %d, comes back: %s: %s",
                 *(delivery.message.id, delivery.attempt, ending.error, ending.reason),
-                extra={"trace": ending.trace},
+                extra=about(delivery.lease, trace=ending.trace),
             )
         return await self._ends[ending.kind](delivery, ending)
 
@@ -87,10 +88,12 @@ class Endings:
             if target is not None:
                 await self._copy(delivery, ending, target)
         except (ClientError, Unreachable) as error:
-            _log.error("message %s could not be copied to the dead letters: %s", delivery.message.id, error)
+            text = "message %s could not be copied to the dead letters: %s"
+            _log.error(text, delivery.message.id, error, extra=about(delivery.lease))
             target = None
         if target is None:
-            _log.error("message %s was rejected and comes back: %s", delivery.message.id, ending.reason)
+            text = "message %s was rejected and comes back: %s"
+            _log.error(text, delivery.message.id, ending.reason, extra=about(delivery.lease))
             await self._hide(delivery, ending)
             return False
         return await self._gone(delivery, ending, counted="rejected")

@@ -13,11 +13,19 @@ from veilmq.consumer.schedule import Schedule
 class Gathering:
     """Takes messages from a ``Schedule`` for one call after the other."""
 
-    def __init__(self, schedule: Schedule, handler: Handler, wake: Callable[[], object]) -> None:
-        """``wake`` is called when a batch has waited long enough."""
+    def __init__(
+        self,
+        schedule: Schedule,
+        handler: Handler,
+        *,
+        wake: Callable[[], object],
+        failed: Callable[[Delivery, Exception], object],
+    ) -> None:
+        """``wake`` is called when a batch has waited long enough, ``failed`` for a message whose key cannot be told."""
         self._schedule = schedule
         self._handler = handler
         self._wake = wake
+        self._failed = failed
         self._open: dict[object, list[Delivery]] = {}
         self._since_s: dict[object, float] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -50,8 +58,12 @@ class Gathering:
     def _next_batch(self, batching: Batching) -> list[Delivery]:
         now_s = asyncio.get_running_loop().time()
         while (delivery := self._schedule.next()) is not None:
-            key = self._key(batching, delivery)
-            self._since_s.setdefault(key, now_s)
+            try:
+                key = self._key(batching, delivery)
+                self._since_s.setdefault(key, now_s)
+            except Exception as error:  # noqa: BLE001 - the user's function may raise anything, and give what is no key
+                self._failed(delivery, error)
+                continue
             members = self._open.setdefault(key, [])
             members.append(delivery)
             if len(members) >= batching.size_max:

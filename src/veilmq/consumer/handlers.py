@@ -9,8 +9,10 @@ from veilmq.consumer.adaptive import Adaptive
 from veilmq.consumer.backoff import Backoff
 from veilmq.consumer.batches import Batch
 from veilmq.consumer.context import Context
+from veilmq.consumer.outstanding import OUTSTANDING_BYTES_MAX
 from veilmq.consumer.payloads import Decode, decoder
 from veilmq.consumer.policies import Fixed, Policy
+from veilmq.consumer.records.idempotency import Idempotency
 from veilmq.consumer.spans import Span, span_s
 from veilmq.core.limits import LEASE_S_MAX, SQS_RECEIVE_WAIT_S
 
@@ -26,6 +28,7 @@ class Options:
     queue: str
     concurrency: int = 16
     prefetch: int | None = None
+    max_outstanding_bytes: int = OUTSTANDING_BYTES_MAX
     polls: int = 6
     wait_s: int = SQS_RECEIVE_WAIT_S.maximum
     pool: str = "async"
@@ -37,6 +40,7 @@ class Options:
     dead_letter: str | None = None
     on_lost: OnLost = "cancel"
     kill_on_lost: bool = False
+    idempotency: Idempotency | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-HOOKS = ("receive", "start", "settle", "suspect", "lost", "ending", "release")
+HOOKS = ("receive", "start", "settle", "renew", "suspect", "lost", "ending", "release")
 
 Hook = Callable[..., Any]
 
@@ -23,6 +23,10 @@ class Hooks:
         if name not in HOOKS:
             raise ValueError(f"there is no hook {name!r}; there are {', '.join(HOOKS)}")
         self._hooks.setdefault(name, []).append(hook)
+
+    def has(self, name: str) -> bool:
+        """Tell whether anything watches ``name``."""
+        return name in self._hooks
 
     def call(self, name: str, *arguments: object) -> None:
         """Call what watches ``name``; a hook that fails is logged, and harms nobody."""

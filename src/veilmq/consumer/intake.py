@@ -23,6 +23,7 @@ FATAL_CODES = frozenset(
         "AccessDenied",
         "InvalidAddress",
         "InvalidClientTokenId",
+        "InvalidSignature",
         "NonExistentQueue",
         "QueueDoesNotExist",
         "SignatureDoesNotMatch",

@@ -6,6 +6,7 @@ table, and no watcher is called while it is held.
 """
 
 import itertools
+import logging
 import math
 import random
 import threading
@@ -19,9 +20,10 @@ from typing import ClassVar
 from veilmq.client.messages import ReceivedMessage
 from veilmq.consumer.clock import Clock
 from veilmq.consumer.due_heap import DueHeap
-from veilmq.consumer.leases import Lease, LeaseLost, LeaseState, Subscription, Unwatched, Watcher
+from veilmq.consumer.leases import Lease, LeaseState, Subscription, Unwatched, Watcher
 from veilmq.consumer.measures import Renewing
 from veilmq.consumer.policies import Draw, Policy, allowed_s, checked_timeout_s
+from veilmq.consumer.promises import Promises
 from veilmq.consumer.verdicts import Verdict
 from veilmq.core.limits import LEASE_S_MAX, SQS_BATCH_ENTRIES_MAX
 
@@ -31,6 +33,8 @@ PAUSE_S = 0.1
 PAUSE_S_MAX = 1.6
 PAUSE_S_MAX_LATE = 15.0
 """Between tries for a lease that may be lost already."""
+
+_log = logging.getLogger("veilmq.consumer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class LeaseTable:
         self._numbers = itertools.count()
         self._subscriptions: list[Subscription] = []
         self._news: list[Callable[[], object]] = []
+        self._promises = Promises(self._tell)
 
     def __len__(self) -> int:
         """Return how many leases are open."""
@@ -81,7 +86,7 @@ class LeaseTable:
         return subscription
 
     def receive_timeout_s(self, subscription: Subscription) -> int | None:
-        """Return the visibility timeout to send with the next receive; ``None``: none, the queue's own applies."""
+        """Return the visibility timeout that the next receive should have; ``None``: that of the queue."""
         with self._lock:
             subscription.measured = subscription.measures.at(self.clock.now_s())
             return subscription.policy.receive_timeout_s(subscription.measured)
@@ -144,14 +149,12 @@ class LeaseTable:
 
     def confirm(self, lease: Lease) -> "Future[LeaseState]":
         """Renew ``lease`` at once; the future gives HELD when that proved it, and raises ``LeaseLost`` otherwise."""
-        fence: Future[LeaseState] = Future()
         with self._deciding():
+            fence = self._promises.proof(lease)
             if lease.closed or lease.withdrawal is not None or lease.state is not LeaseState.HELD:
-                self._tell(lambda: fence.set_exception(LeaseLost(lease.state)))
-            else:
-                lease.fences.append(fence)
-                if not lease.in_flight:
-                    self._schedule(lease, self.clock.now_s())
+                self._promises.broken(lease, lease.state)
+            elif not lease.in_flight:
+                self._schedule(lease, self.clock.now_s())
         return fence
 
     def open_leases(self) -> list[Lease]:
@@ -206,7 +209,10 @@ class LeaseTable:
             yield
             news, self._news = self._news, []
         for tell in news:
-            tell()
+            try:
+                tell()
+            except Exception:  # noqa: BLE001 - whoever watches may raise anything, and the others are to be told
+                _log.exception("whoever watches leases failed")
 
     def _tell(self, tell: Callable[[], object]) -> None:
         self._news.append(tell)
@@ -247,11 +253,10 @@ class LeaseTable:
         self._notice_end(lease, now_s)
         if not lease.is_renewable:
             return False
-        if self._is_over(lease, now_s):
-            if now_s < lease.expires_at_s:
-                self._schedule(lease, lease.expires_at_s)
-            return False
-        return True
+        over = self._is_over(lease, now_s)
+        if over and now_s < lease.expires_at_s:
+            self._schedule(lease, lease.expires_at_s)
+        return not over
 
     def _notice_end(self, lease: Lease, now_s: float) -> None:
         state = lease.state_at(now_s)
@@ -302,15 +307,16 @@ class LeaseTable:
     def _finish(self, lease: Lease, now_s: float) -> None:
         """Let ``lease`` run out: the service keeps it no longer than it is kept already."""
         lease.final = True
-        self._fail_fences(lease, LeaseState.ENDED)
+        self._promises.broken(lease, LeaseState.ENDED)
         self._schedule(lease, max(now_s, lease.expires_at_s))
 
     def _answered(self, asked: Asked, answer: Verdict, now_s: float) -> None:
         lease = asked.lease
         if lease.closed:
             return
-        self._notice_end(lease, now_s)
-        if answer is Verdict.GONE:
+        if answer is not Verdict.PROVEN:
+            self._notice_end(lease, now_s)
+        if answer is Verdict.GONE and not lease.deleting:
             self._change(lease, LeaseState.LOST)
         if lease.withdrawal is not None:
             self._quiet(lease)
@@ -325,8 +331,15 @@ class LeaseTable:
         lease.final = asked.last
         lease.renewed_at_s = asked.sent_at_s
         lease.expires_at_s = asked.sent_at_s + asked.for_s
-        self._end_fences(lease)
+        self._promises.proven(lease)
+        if lease.on_renewed is not None:
+            self._tell(lease.on_renewed)
         self._plan(lease, now_s)
+
+    def _proven(self, asked: Asked, now_s: float) -> None:
+        """Believe the server, which knows: the message was nobody else's, however late this is."""
+        asked.lease.state = LeaseState.HELD
+        self._renewed(asked, now_s)
 
     def _again(self, asked: Asked, now_s: float) -> None:
         lease = asked.lease
@@ -341,48 +354,30 @@ class LeaseTable:
 
     _follow_up: ClassVar[Mapping[Verdict, Callable[["LeaseTable", Asked, float], None]]] = {
         Verdict.RENEWED: _renewed,
+        Verdict.PROVEN: _proven,
         Verdict.AGAIN: _again,
+        Verdict.GONE: _again,  # it met our own delete, whose answer tells
         Verdict.AT_LIMIT: _at_limit,
     }
 
     def _change(self, lease: Lease, state: LeaseState) -> None:
         lease.state = state
-        self._fail_fences(lease, state)
+        self._promises.broken(lease, state)
         self._tell(partial(self._watcher.changed, lease, state))
-
-    def _end_fences(self, lease: Lease) -> None:
-        """Answer those who wanted a proof: a renewal succeeded, and the lease had not passed before."""
-        if lease.state is not LeaseState.HELD:
-            return
-        fences, lease.fences = lease.fences, []
-        for fence in fences:
-            self._tell(partial(fence.set_result, lease.state))
-
-    def _fail_fences(self, lease: Lease, state: LeaseState) -> None:
-        fences, lease.fences = lease.fences, []
-        for fence in fences:
-            self._tell(partial(fence.set_exception, LeaseLost(state)))
 
     def _quiet(self, lease: Lease) -> None:
         """Tell that no renewal of ``lease`` is on its way, and none will be."""
         lease.due_at_s = None
-        self._fail_fences(lease, LeaseState.ENDED)
-        withdrawal = lease.withdrawal
-        assert withdrawal is not None
-        self._tell(lambda: _resolve(withdrawal, self.may_release(lease)))
+        self._promises.broken(lease, LeaseState.ENDED)
+        self._promises.quiet(lease, self.may_release)
 
     def _close(self, lease: Lease) -> None:
         lease.closed = True
         lease.due_at_s = None
         del lease.subscription.live[lease.number]
-        self._fail_fences(lease, LeaseState.ENDED)
+        self._promises.broken(lease, LeaseState.ENDED)
         if lease.withdrawal is not None:
             self._quiet(lease)
-
-
-def _resolve(withdrawal: "Future[bool]", may_release: bool) -> None:
-    if not withdrawal.done():
-        withdrawal.set_result(may_release)
 
 
 def _is_past_half(lease: Lease, now_s: float) -> bool:

@@ -7,7 +7,7 @@ or the subscription is strict. **ENDED**: the twelve hours that the service allo
 must not be released: that could make a message visible which another consumer works on.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from enum import Enum
 from typing import Protocol
@@ -74,6 +74,7 @@ class Lease:
     __slots__ = (
         "begun_at_s",
         "closed",
+        "deleting",
         "due_at_s",
         "expires_at_s",
         "fences",
@@ -82,6 +83,7 @@ class Lease:
         "jitter",
         "message",
         "number",
+        "on_renewed",
         "received_at_s",
         "renewals",
         "renewed_at_s",
@@ -120,9 +122,11 @@ class Lease:
         self.tries = 0
         self.renewals = 0
         self.jitter = 0.0
-        self.in_flight = self.closed = self.final = self.warned = False
+        self.in_flight = self.closed = self.final = self.warned = self.deleting = False
         self.withdrawal: Future[bool] | None = None
         self.fences: list[Future[LeaseState]] = []
+        self.on_renewed: Callable[[], object] | None = None
+        """Called after each renewal, in the renewer's thread."""
 
     @property
     def measured(self) -> Measured:

@@ -36,6 +36,7 @@ class NServiceBusPolicy:
     """Renews each lease by NServiceBus's formula, for at most five minutes of processing unless told otherwise."""
 
     timely_only = True
+    queue_decides = True
     server_decides = True
 
     def __init__(

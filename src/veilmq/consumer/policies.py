@@ -74,11 +74,15 @@ class Policy(Protocol):
         """Whether renewals hold due leases only, instead of taking along the ones that are due next."""
 
     @property
+    def queue_decides(self) -> bool:
+        """Whether a receive for which the policy has no timeout names none, instead of the queue's own."""
+
+    @property
     def server_decides(self) -> bool:
         """Whether a lease past its end counts as lost only when the server says so, in FIFO queues too."""
 
     def receive_timeout_s(self, measured: Measured) -> int | None:
-        """Return the visibility timeout to send with a receive; ``None``: none, the queue's own applies."""
+        """Return the visibility timeout that a receive should have; ``None``: that of the queue."""
 
     def first_expiry_s(self, *, answered_at_s: float, timeout_s: int, measured: Measured) -> float:
         """Return when a lease ends whose receive was answered at ``answered_at_s``."""
@@ -116,6 +120,7 @@ class Fixed:
     """A heartbeat: leases of one length, renewed at one interval."""
 
     timely_only = False
+    queue_decides = False
     server_decides = False
 
     def __init__(self, lease: Duration, every: Duration | None = None) -> None:

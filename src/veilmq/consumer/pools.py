@@ -6,6 +6,7 @@ in the way of the pool: by cancelling the task, by the flag that a thread looks 
 
 import asyncio
 from collections.abc import Sequence
+from contextvars import copy_context
 from functools import partial
 from typing import Protocol
 
@@ -71,7 +72,7 @@ class ThreadPool:
         for delivery in deliveries:
             delivery.interrupt = _nothing
             _ = delivery.context.cancelled  # made here, so that no thread makes it at the moment in which it is set
-        future = self._threads.submit(partial(_call, self._handler, deliveries))
+        future = self._threads.submit(partial(copy_context().run, _call, self._handler, deliveries))
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ import multiprocessing
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -102,7 +103,8 @@ class Worker:
             self.dead = True
             threading.Thread(target=self.kill, daemon=True).start()
         else:
-            self._send(child.STOP, cause)
+            with suppress(OSError):  # it has just died, and its message fails for that
+                self._send(child.STOP, cause)
 
     def kill(self) -> None:
         """End the process. Blocks for ``TERM_S`` at most, unless the system itself hangs."""

@@ -23,7 +23,7 @@ class Receiver:
             options.queue, options.policy, fifo=self.fifo, strict=options.strict, cap_s=options.timeout_s
         )
         self._queues_timeout_s: int | None = None
-        self._always_sent_s: int | None = None
+        self._names_timeout = not options.policy.queue_decides
 
     def receive(self, count: int) -> list[Lease]:
         """Wait for up to ``count`` messages.
@@ -32,16 +32,12 @@ class Receiver:
         """
         table, options = self._table, self._options
         timeout_s = table.receive_timeout_s(self.subscription)
-        if timeout_s is None:
-            in_force_s = self._queues_timeout()
-            timeout_s = self._always_sent_s
-        else:
-            in_force_s = timeout_s
+        in_force_s = self._queues_timeout() if timeout_s is None else timeout_s
         requested_at_s = table.clock.now_s()
         messages = self._client.receive(
             options.queue,
             count=count,
-            timeout_s=timeout_s,
+            timeout_s=in_force_s if self._names_timeout else timeout_s,
             wait_s=options.wait_s,
             attempt_id=str(uuid.uuid4()) if self.fifo else None,
         )
@@ -56,11 +52,13 @@ class Receiver:
     def _queues_timeout(self) -> int:
         """Return the queue's own visibility timeout, read once.
 
-        A queue with visibility rules gives each message another one and does not say which: then it is sent.
+        It is sent with each receive, so that nobody can change it under our leases, except where the policy leaves it
+        to the queue; and there, too, if the queue has visibility rules: they give each message another timeout, and no
+        answer says which.
         """
         if self._queues_timeout_s is None:
             settings = self._client.show(self._options.queue).settings
             if settings.visibility_rules:
-                self._always_sent_s = checked_timeout_s(settings.visibility_timeout_s)
+                self._names_timeout = True
             self._queues_timeout_s = checked_timeout_s(settings.visibility_timeout_s)
         return self._queues_timeout_s

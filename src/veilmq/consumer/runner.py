@@ -1,4 +1,4 @@
-"""One handler at work on its queue: receives, schedules, runs, settles.
+"""One handler at work on its queue: receives, schedules, has it called (``handling``), settles.
 
 Everything here happens in the event loop's thread; what blocks is sent to threads of this runner's own. ``_held`` has
 every message from its receive to its settle.
@@ -13,23 +13,24 @@ from typing import Any
 from veilmq.client.port import MessageClient
 from veilmq.consumer.context import Context, TableLease
 from veilmq.consumer.counts import Counts
-from veilmq.consumer.deadline import Deadline
 from veilmq.consumer.delivery import Delivery
 from veilmq.consumer.endings import Endings
 from veilmq.consumer.gathering import Gathering
 from veilmq.consumer.handlers import Handler
+from veilmq.consumer.handling import Handling
 from veilmq.consumer.hooks import Hooks
 from veilmq.consumer.intake import Intake
 from veilmq.consumer.lease_table import LeaseTable
-from veilmq.consumer.leases import Lease, LeaseState
-from veilmq.consumer.outcomes import DONE, Cause, Ending, Kind
-from veilmq.consumer.pools import AsyncPool, Pool, ThreadPool
+from veilmq.consumer.leases import Lease, LeaseState, Subscription
+from veilmq.consumer.logged import about
+from veilmq.consumer.outcomes import Cause, Ending, Kind, ending_of
+from veilmq.consumer.outstanding import Outstanding
 from veilmq.consumer.prefetch import Prefetch
-from veilmq.consumer.process_pool import ProcessPool
 from veilmq.consumer.receiving import Receiver
 from veilmq.consumer.schedule import Schedule
 from veilmq.consumer.settler import LINGER_S, Settler
 from veilmq.consumer.threads import Threads
+from veilmq.consumer.tracing import Tracing
 from veilmq.core.limits import SECOND_MS, SQS_RECEIVE_COUNT
 
 OPEN_MAX = 1_000
@@ -39,7 +40,6 @@ BEHIND_MAX = 10
 and they must not keep other groups from the slots.
 """
 
-_POOLS: dict[str, Callable[[Handler], Pool]] = {"async": AsyncPool, "thread": ThreadPool, "process": ProcessPool}
 _THREADS_TO_SETTLE = 4  # with the default polls as many as connections are kept
 _GOING_ON = (Kind.DONE, Kind.DROPPED, Kind.REJECT)
 _CAUSES = {LeaseState.LOST: Cause.LOST, LeaseState.ENDED: Cause.ENDED}
@@ -58,8 +58,9 @@ class Runner:
         *,
         hooks: Hooks,
         failed: Callable[[Exception], object],
+        tracing: Tracing | None = None,
     ) -> None:
-        """``failed`` is told what makes the queue impossible to consume."""
+        """``failed`` is told what makes the queue impossible to consume; ``tracing`` traces the handler."""
         options = handler.options
         self.handler = handler
         self.counts = Counts()
@@ -72,20 +73,34 @@ class Runner:
         self._settler = Settler(client, options.queue, table, self._in_thread, linger_s=linger_s)
         self._endings = Endings(client, options, table, self._settler, self.counts, self._in_thread)
         self._schedule = Schedule(ordered=self._receiver.fifo)
-        self._gathering = Gathering(self._schedule, handler, self._begin)
+        self._gathering = Gathering(self._schedule, handler, wake=self._begin, failed=self._fail)
         self._prefetch = Prefetch(options.prefetch)
-        self._pool = _POOLS[options.pool](handler)
+        self._handling = Handling(
+            handler,
+            table,
+            self.counts,
+            hooks=hooks,
+            prefetch=self._prefetch,
+            done_before=self._endings.remembered,
+            tracing=tracing,
+        )
         self._intake: Intake[Lease] = Intake(
             self._receive, room=self._room, taken=self._take, failed=failed, polls_max=options.polls
         )
         self._held: dict[int, Delivery] = {}
-        self._lease_s = 0
-        self._calls = 0
+        self._outstanding = Outstanding(options.max_outstanding_bytes)
+        self.lease_s = 0
+        """The timeout with which the latest message was received; 0 before the first."""
         self._working = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
         self.abandoned = 0
         self._changed = asyncio.Event()
+
+    @property
+    def subscription(self) -> Subscription:
+        """What the leases of this handler's messages have in common."""
+        return self._receiver.subscription
 
     @property
     def held(self) -> int:
@@ -101,6 +116,11 @@ class Runner:
     def waiting(self) -> int:
         """Return how many messages wait for a slot."""
         return len(self._schedule) + len(self._gathering)
+
+    @property
+    def threads_at_work(self) -> int:
+        """Return how many threads of ours have a call in work, of handlers too."""
+        return self._handling.threads_at_work + self._threads.at_work
 
     @property
     def polling(self) -> int:
@@ -137,6 +157,7 @@ class Runner:
 
     def cancel(self) -> None:
         """Stop all handlers."""
+        self._handling.cancel()
         for delivery in list(self._held.values()):
             delivery.cancel(Cause.SHUTDOWN)
 
@@ -146,7 +167,8 @@ class Runner:
         self.abandoned = len(stuck)
         for delivery in stuck:
             delivery.given_up = True
-            _log.error("message %s: the handler did not stop; it is released", delivery.message.id)
+            text = "message %s: the handler did not stop; it is released"
+            _log.error(text, delivery.message.id, extra=about(delivery.lease))
         await self._settler.release([delivery.lease for delivery in stuck])
         for delivery in stuck:
             self._forget(delivery)
@@ -158,7 +180,7 @@ class Runner:
 
     def close(self) -> None:
         """End the pool and the threads."""
-        self._pool.close()
+        self._handling.close()
         self._threads.close()
 
     async def count_visible(self) -> int:
@@ -175,19 +197,26 @@ class Runner:
             return
         self.counts.events[state.value] += 1
         self._hooks.call("suspect" if state is LeaseState.SUSPECT else "lost", delivery.context)
-        _log.warning("message %s: its lease is %s", delivery.message.id, state.value)
+        _log.warning("message %s: its lease is %s", delivery.message.id, state.value, extra=about(lease))
         if state is LeaseState.SUSPECT:
             return
         if delivery.interrupt is not None:
             self._on_lost(delivery, _CAUSES[state])
-        elif delivery.started_at_s == 0.0:
+        elif lease.started_at_s is None:
             self._drop(delivery)
+
+    def lease_renewed(self, lease: Lease) -> None:
+        """Tell who watches."""
+        delivery = self._held.get(lease.number)
+        if delivery is not None:
+            self._hooks.call("renew", delivery.context)
 
     def lease_ending(self, lease: Lease, left_s: float) -> None:
         """Say that the twelve hours of a message are nearly over."""
         delivery = self._held.get(lease.number)
         if delivery is not None:
-            _log.warning("message %s: its lease ends for good in %.0f s", delivery.message.id, left_s)
+            text = "message %s: its lease ends for good in %.0f s"
+            _log.warning(text, delivery.message.id, left_s, extra=about(lease))
             self._hooks.call("ending", delivery.context, left_s)
 
     def _on_lost(self, delivery: Delivery, cause: Cause) -> None:
@@ -212,18 +241,18 @@ class Runner:
         batching = self.handler.batching
         slots = options.concurrency * (batching.size_max if batching else 1)
         ready = self._schedule.ready + len(self._gathering)
-        free = slots + self._prefetch.target(slots, lease_s=self._lease_s) - self._working - ready
+        free = slots + self._prefetch.target(slots, lease_s=self.lease_s) - self._working - ready
         if ready and free < SQS_RECEIVE_COUNT.maximum:
             return 0  # a whole batch for one request is worth waiting for while there is something to do
         behind = self._schedule.behind
-        return min(free, slots * BEHIND_MAX - behind, OPEN_MAX - len(self._held))
+        return self._outstanding.room(min(free, slots * BEHIND_MAX - behind, OPEN_MAX - len(self._held)))
 
     async def _receive(self, count: int) -> list[Lease]:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         leases: list[Lease] = await self._in_thread(partial(self._receiver.receive, count))
         if leases:
-            self._lease_s = leases[0].timeout_s
+            self.lease_s = leases[0].timeout_s
         if len(leases) == count:  # it did not wait for more
             self._prefetch.received(loop.time() - began_s)
         return leases
@@ -232,6 +261,7 @@ class Runner:
         deliveries = [Delivery(lease, Context(lease.message, TableLease(lease, self._table))) for lease in leases]
         for delivery in deliveries:
             self._held[delivery.lease.number] = delivery
+            self._outstanding.add(delivery.message)
             self._count_received(delivery)
         if self._stopping:
             self._give_back(deliveries)
@@ -250,19 +280,19 @@ class Runner:
         self._hooks.call("receive", delivery.context)
 
     def _begin(self) -> None:
-        while self._calls < self.handler.options.concurrency and not self._stopping:
+        while self._handling.at_work < self.handler.options.concurrency and not self._stopping:
             deliveries = self._gathering.next()
             if not deliveries:
                 break
-            self._calls += 1
+            self._handling.at_work += 1
             self._working += len(deliveries)
             self._spawn(self._work(deliveries))
 
     async def _work(self, deliveries: list[Delivery]) -> None:
         try:
-            endings = await self._handle(deliveries)
+            endings = await self._handling.run(deliveries)
         finally:
-            self._calls -= 1
+            self._handling.at_work -= 1
             self._working -= len(deliveries)
             self._changed.set()
         self._begin()
@@ -272,53 +302,16 @@ class Runner:
         else:
             await asyncio.gather(*map(self._settle, deliveries, endings))
 
-    async def _handle(self, deliveries: list[Delivery]) -> list[Ending]:
-        """Run the handler for those that are still ours and not done before; return how each ended."""
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        known = {id(delivery): ending for delivery in deliveries if (ending := self._known(delivery)) is not None}
-        fresh = [delivery for delivery in deliveries if id(delivery) not in known] if known else deliveries
-        if fresh:
-            deadlines = [self._start(delivery, began_s, loop) for delivery in fresh]
-            try:
-                ended = await self._pool.run(fresh)
-            finally:
-                took_s = loop.time() - began_s
-                for delivery, deadline in zip(fresh, deadlines, strict=True):
-                    deadline.cancel()
-                    delivery.interrupt = None
-            self._prefetch.handled(took_s)
-            self.counts.handle_time.add(took_s)
-            if not known:
-                return ended
-            known |= {id(delivery): ending for delivery, ending in zip(fresh, ended, strict=True)}
-        return [known[id(delivery)] for delivery in deliveries]
-
-    def _known(self, delivery: Delivery) -> Ending | None:
-        """Return how ``delivery`` ends without its handler: it was done before, or is perhaps not ours any more."""
-        if delivery.lease.state_at(self._table.clock.now_s()) is not LeaseState.HELD:
-            return Ending(kind=Kind.LEFT)
-        if delivery.message.id in self._endings.remembered:
-            self.counts.events["recognised"] += 1
-            return DONE
-        return None
-
-    def _start(self, delivery: Delivery, now_s: float, loop: asyncio.AbstractEventLoop) -> Deadline:
-        delivery.started_at_s = now_s
-        self._table.start(delivery.lease)
-        self.counts.events["started"] += 1
-        self.counts.buffer_wait.add(self._table.clock.now_s() - delivery.lease.received_at_s)
-        self._hooks.call("start", delivery.context)
-        deadline = Deadline(delivery, self.handler.options, loop)
-        if self.handler.options.stall_s is not None:
-            delivery.context.on_progress = deadline.progress
-        return deadline
+    def _fail(self, delivery: Delivery, error: Exception) -> None:
+        """End a message that came to no call of the handler."""
+        self._spawn(self._settle(delivery, ending_of(error)))
 
     async def _settle(self, delivery: Delivery, ending: Ending) -> None:
         if delivery.given_up:
             return
         if ending.kind not in _GOING_ON:
             await self._release([*self._schedule.failed(delivery)])
+        await self._handling.ended(delivery, ending)
         gone = await self._endings.end(delivery, ending)
         self.counts.hold_time.add(self._table.clock.now_s() - delivery.lease.received_at_s)
         self._hooks.call("settle", delivery.context, ending)
@@ -342,8 +335,11 @@ class Runner:
             self._forget(delivery)
 
     def _forget(self, delivery: Delivery) -> None:
-        self._held.pop(delivery.lease.number, None)
+        if self._held.pop(delivery.lease.number, None) is not None:
+            self._outstanding.remove(delivery.message)
         self._changed.set()
+        if not self._intake.polling:
+            self._intake.fill()  # it was settling that we had no room for
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -9,19 +9,24 @@ what is still held is released; deletes are flushed and confirmed; last of all t
 import asyncio
 import contextlib
 import logging
+import random
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from veilmq.client.port import MessageClient
 from veilmq.consumer.clock import Clock
 from veilmq.consumer.handlers import Handler
 from veilmq.consumer.hooks import Hooks
-from veilmq.consumer.lease_table import LeaseTable
+from veilmq.consumer.lease_table import Asked, LeaseTable
 from veilmq.consumer.leases import Lease, LeaseState
+from veilmq.consumer.policies import Draw
 from veilmq.consumer.renewals import Renewals
 from veilmq.consumer.renewer import Renewer
 from veilmq.consumer.runner import Runner
 from veilmq.consumer.spans import Span, span_s
+from veilmq.consumer.tracing import tracing
+from veilmq.consumer.verdicts import Verdict
 
 DONE, FAILED, ABANDONED = 0, 1, 3
 """Exit codes: all was settled; a queue could not be consumed; a handler did not stop, or a message was not settled."""
@@ -44,14 +49,18 @@ class Running:
         *,
         hooks: Hooks,
         grace_s: float,
+        draw: Draw = random.random,
+        renewals_at_once: int = 4,
     ) -> None:
-        """``connect`` gives a client for each handler, and one for the renewer."""
-        self.table = LeaseTable(clock, watcher=self)
+        """``connect`` gives a client for each handler, and one for the renewer; ``draw`` the jitter of renewals."""
+        self.table = LeaseTable(clock, watcher=self, draw=draw)
         self.renewals = Renewals()
+        self._hooks = hooks
+        self._tracing = tracing()
         self._clients = [connect() for _ in range(len(handlers) + 1)]
-        self._renewer = Renewer(self.table, self._clients[-1], meter=self.renewals)
+        self._renewer = Renewer(self.table, self._clients[-1], meter=self, calls_max=renewals_at_once)
         self.runners = [
-            Runner(handler, client, self.table, hooks=hooks, failed=self._failed)
+            Runner(handler, client, self.table, hooks=hooks, failed=self._failed, tracing=self._tracing)
             for handler, client in zip(handlers, self._clients, strict=False)
         ]
         self._grace_s = grace_s
@@ -67,6 +76,11 @@ class Running:
         if self.failure is not None:
             return FAILED
         return ABANDONED if any(runner.abandoned or runner.held for runner in self.runners) else DONE
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it has begun to stop."""
+        return self._stop.is_set()
 
     def start(self) -> None:
         """Begin to receive; within a running event loop."""
@@ -119,11 +133,31 @@ class Running:
 
     def changed(self, lease: Lease, state: LeaseState) -> None:
         """Hand on what the renewer found out, to the event loop's thread."""
+        if self._tracing is not None:
+            self._tracing.changed(lease, state)
         self._tell(lease, lambda runner: runner.lease_changed(lease, state))
 
     def ending(self, lease: Lease, left_s: float) -> None:
         """Hand on that the twelve hours of a message are nearly over."""
         self._tell(lease, lambda runner: runner.lease_ending(lease, left_s))
+
+    def sending(self, asked: Sequence[Asked]) -> None:
+        """Count it."""
+        self.renewals.sending(asked)
+
+    def failed(self, errors: Sequence[Exception]) -> None:
+        """Count them."""
+        self.renewals.failed(errors)
+
+    def called(self, asked: Sequence[Asked], verdicts: Sequence[Verdict], took_s: float) -> None:
+        """Count a call of the renewer, and tell who watches renewals."""
+        self.renewals.called(asked, verdicts, took_s)
+        if self._tracing is not None:
+            self._tracing.renewed(asked, verdicts)
+        if self._hooks.has("renew"):
+            for one, verdict in zip(asked, verdicts, strict=True):
+                if verdict in (Verdict.RENEWED, Verdict.PROVEN):
+                    self._tell(one.lease, partial(Runner.lease_renewed, lease=one.lease))
 
     def _tell(self, lease: Lease, tell: Callable[[Runner], object]) -> None:
         (runner,) = [runner for runner in self.runners if runner.owns(lease)]

@@ -26,12 +26,19 @@ class Threads:
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._idle = 0
         self._started = 0
+        self._open = 0
         self._lock = threading.Lock()
+
+    @property
+    def at_work(self) -> int:
+        """Return how many threads have a call in work."""
+        return min(self._open, self._started)
 
     def submit(self, function: Callable[[], T]) -> "Future[T]":
         """Call ``function`` in a thread, as soon as one is free."""
         future: Future[T] = Future()
         with self._lock:
+            self._open += 1
             if self._idle > 0:
                 self._idle -= 1
             elif self._started < self._most:
@@ -58,4 +65,5 @@ class Threads:
                     future.set_result(result)
             del call, future, function
             with self._lock:
+                self._open -= 1
                 self._idle += 1

@@ -8,6 +8,7 @@ only then the words. What is not known to mean a loss is tried again, throttling
 from enum import Enum
 
 from veilmq.client.errors import DEAD_RECEIPT_CODES, ClientError
+from veilmq.client.messages import Hidden
 from veilmq.core.limits import LEASE_S_MAX
 
 
@@ -15,6 +16,8 @@ class Verdict(Enum):
     """What became of one renewal."""
 
     RENEWED = "renewed"
+    PROVEN = "proven"
+    """Renewed, and by the server's own word nobody else has had the message: as good an hour late as in time."""
     GONE = "gone"
     """The receipt is not the message's any more: deleted, received by another, or never valid."""
     AT_LIMIT = "at limit"
@@ -26,13 +29,19 @@ class Verdict(Enum):
 _LIMIT_WORDS = "beyond the limit"
 
 
-def verdict(error: Exception | None, *, asked_s: int, elapsed_s: float) -> Verdict:
-    """Return what ``error`` means that answered a renewal for ``asked_s``, ``elapsed_s`` after the receive was sent.
+def verdict(answer: Exception | Hidden | None, *, asked_s: int, elapsed_s: float) -> Verdict:
+    """Return what ``answer`` to a renewal for ``asked_s`` means, ``elapsed_s`` after the receive was sent.
 
-    ``None`` is success.
+    ``None`` is success as SQS knows it, ``Hidden`` as veilmq's server does; less than a second keeps nothing.
     """
-    if error is None:
+    if answer is None:
         return Verdict.RENEWED
+    if isinstance(answer, Hidden):
+        return Verdict.PROVEN if answer.for_s >= 1 else Verdict.AGAIN
+    return _of_error(answer, asked_s=asked_s, elapsed_s=elapsed_s)
+
+
+def _of_error(error: Exception, *, asked_s: int, elapsed_s: float) -> Verdict:
     if not isinstance(error, ClientError) or error.status >= 500:
         return Verdict.AGAIN
     if not 1 <= asked_s <= LEASE_S_MAX or elapsed_s + asked_s > LEASE_S_MAX:

@@ -127,7 +127,7 @@ class Forwarder:
         """Carry the messages over; tell whether the server is well."""
         if not messages:
             return True
-        parcels = [Parcel(message, self._router.target(message)) for message in messages]
+        parcels = [Parcel(message, *self._router.route(message)) for message in messages]
         outcomes: Sequence[Outcome]
         try:
             outcomes = self._carrier.carry(parcels)

@@ -8,10 +8,11 @@ from veilmq.client.messages import ReceivedMessage
 
 
 class Parcel(NamedTuple):
-    """A message in flight in the intake, and the queue that it goes to."""
+    """A message in flight in the intake, the queue that it goes to, and by which rule."""
 
     message: ReceivedMessage
     target: str
+    rule: str | None = None
 
 
 Outcome = ClientError | Unreachable | None

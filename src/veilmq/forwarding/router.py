@@ -1,10 +1,17 @@
 """Which queue a message goes to: what rules and tables have in common."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from veilmq.client.messages import ReceivedMessage
 from veilmq.core.routing import RoutingTable
+
+
+class Route(NamedTuple):
+    """Where a message goes, and by which ``rule``: its number, or the name of a table's class; ``None`` for none."""
+
+    queue: str
+    rule: str | None = None
 
 
 class Router(Protocol):
@@ -14,8 +21,8 @@ class Router(Protocol):
     def targets(self) -> Mapping[str, int | None]:
         """Return every queue that messages may go to, with the visibility timeout that it is to have, if any."""
 
-    def target(self, message: ReceivedMessage) -> str:
-        """Return the queue that the message goes to."""
+    def route(self, message: ReceivedMessage) -> Route:
+        """Return where the message goes."""
 
 
 class RoutesError(ValueError):
@@ -36,7 +43,9 @@ class TableRouter:
         self._table = table
         self.targets: Mapping[str, int | None] = {each.queue: each.visibility_timeout_s for each in table.classes}
 
-    def target(self, message: ReceivedMessage) -> str:
+    def route(self, message: ReceivedMessage) -> Route:
         """Return the queue of the message's class."""
-        kind = message.attributes.get(self._table.attribute)
-        return self._table.class_of("" if kind is None else kind.text or "").queue
+        attribute = message.attributes.get(self._table.attribute)
+        kind = "" if attribute is None else attribute.text or ""
+        found = self._table.class_of(kind)
+        return Route(found.queue, found.name if kind in self._table.keys else None)

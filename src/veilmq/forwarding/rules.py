@@ -25,7 +25,7 @@ from veilmq.client.messages import ReceivedMessage
 from veilmq.core.limits import VISIBILITY_TIMEOUT_S
 from veilmq.forwarding.conditions import Condition, compiled
 from veilmq.forwarding.content import Content, Value, read_pointer
-from veilmq.forwarding.router import RoutesError
+from veilmq.forwarding.router import Route, RoutesError
 
 _RULE_BEGINS = re.compile(r"^[ \t]*\[\[[ \t]*(?:rules|\"rules\"|'rules')[ \t]*\]\]", re.MULTILINE)
 _PLACE = re.compile(r"(.*) - at `(?:key in )?\$\.?(.*)`", re.DOTALL)
@@ -67,13 +67,13 @@ class Rules:
         self._rules = rules
         self.targets = targets
 
-    def target(self, message: ReceivedMessage) -> str:
+    def route(self, message: ReceivedMessage) -> Route:
         """Return the queue of the first rule that holds of the message, or the default one."""
         content = Content(message)
-        for queue, conditions in self._rules:
+        for number, (queue, conditions) in enumerate(self._rules, start=1):
             if all(holds(content) for holds in conditions):
-                return queue
-        return self._default
+                return Route(queue, str(number))
+        return Route(self._default)
 
 
 def read_rules(text: str) -> Rules:

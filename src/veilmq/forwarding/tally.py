@@ -16,13 +16,19 @@ NO_ANSWER = "no answer"
 class Totals:
     """Messages ``forwarded``, by queue, and attempts after which a message ``stayed`` in the intake, by reason.
 
+    ``routed`` has what was forwarded by queue and rule, ``None`` where none held. ``received`` counts all that came
+    from the intake, ``again`` those of them that had been received before.
+
     One that stayed is received again when its timeout ends, and may so be counted more than once. ``gone`` are those
     that were in the intake no more: a repeated request finds what its first answer, which was lost, told.
     """
 
     forwarded: Counter[str] = field(default_factory=Counter)
     stayed: Counter[str] = field(default_factory=Counter)
+    routed: Counter[tuple[str, str | None]] = field(default_factory=Counter)
     gone: int = 0
+    received: int = 0
+    again: int = 0
 
     @property
     def messages(self) -> int:
@@ -38,14 +44,18 @@ class Tally:
         self._lock = threading.Lock()
         self._forwarded: Counter[str] = Counter()
         self._stayed: Counter[str] = Counter()
-        self._gone = 0
+        self._routed: Counter[tuple[str, str | None]] = Counter()
+        self._gone = self._received = self._again = 0
 
     def add(self, parcels: Sequence[Parcel], outcomes: Sequence[Outcome]) -> None:
         """Count what became of some messages."""
         with self._lock:
+            self._received += len(parcels)
+            self._again += sum(parcel.message.receive_count > 1 for parcel in parcels)
             for parcel, outcome in zip(parcels, outcomes, strict=True):
                 if outcome is None:
                     self._forwarded[parcel.target] += 1
+                    self._routed[parcel.target, parcel.rule] += 1
                 elif is_gone(outcome):
                     self._gone += 1
                 else:
@@ -54,7 +64,14 @@ class Tally:
     def totals(self) -> Totals:
         """Return the numbers as they are now."""
         with self._lock:
-            return Totals(forwarded=self._forwarded.copy(), stayed=self._stayed.copy(), gone=self._gone)
+            return Totals(
+                forwarded=self._forwarded.copy(),
+                stayed=self._stayed.copy(),
+                routed=self._routed.copy(),
+                gone=self._gone,
+                received=self._received,
+                again=self._again,
+            )
 
 
 def is_gone(outcome: Outcome) -> bool:

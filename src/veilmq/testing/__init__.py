@@ -6,6 +6,8 @@ consumer's leases.
 
 try:
     from veilmq.testing import faults
+    from veilmq.testing.bench_time import Renewal
+    from veilmq.testing.consumer_bench import ConsumerBench
     from veilmq.testing.running_queue import RunningQueue
     from veilmq.testing.running_server import RunningServer
     from veilmq.testing.script import ANY
@@ -22,7 +24,9 @@ from veilmq.testing.virtual_clock import VirtualClock
 
 __all__ = [
     "ANY",
+    "ConsumerBench",
     "MessageState",
+    "Renewal",
     "RunningQueue",
     "RunningServer",
     "SeenMessage",

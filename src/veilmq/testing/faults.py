@@ -52,7 +52,8 @@ _THROTTLED_TEXT = "The request was denied due to request throttling."
 
 def _refuse(code: Code, text: str, scene: Scene) -> None:
     scene.happened()
-    reply = scene.protocol.refuse(SqsError(code, text))
+    host = scene.request.headers.get(b"host", b"").decode("latin-1")
+    reply = scene.protocol.refuse(SqsError(code, text), f"http://{host}")
     scene.request.respond(reply.status, reply.headers, reply.body)
 
 

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from veilmq.client import translation
+from veilmq.client.messages import NewMessage
 from veilmq.core.commands import Command, ListQueues
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SECOND_MS
@@ -26,17 +27,19 @@ from veilmq.engines.clock import wall_s
 from veilmq.engines.execute import execute
 from veilmq.server.app import Bound, serve
 from veilmq.server.event_loop import loop_factory
+from veilmq.server.http_request import Handler, Request
 from veilmq.server.settings import ServerSettings
 from veilmq.testing.running_queue import RunningQueue
 from veilmq.testing.script import Script
 from veilmq.testing.virtual_clock import VirtualClock
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.queues import create_queue
-from veilmq.wire.sqs.requests import CreateQueueRequest
+from veilmq.wire.sqs.requests import CreateQueueRequest, SendMessageRequest
+from veilmq.wire.sqs.sends import send_message
 
 T = TypeVar("T")
 
-_PATIENCE_S = 30.0
+_PATIENCE_S = 60.0
 _LOOK_S = 0.001
 _FIFO = ".fifo"
 
@@ -113,9 +116,8 @@ class RunningServer:
 
         Raises ``TypeError`` when the server runs on another clock, ``ValueError`` for a move backwards.
         """
-        if not isinstance(self.clock, VirtualClock):
-            raise TypeError("only a virtual clock can be moved")
-        self._call(self._advance(self.clock, self.clock.now_ms() + ms + round(seconds * SECOND_MS)))
+        clock = self._virtual()
+        self._call(self._advance(clock, clock.now_ms() + ms + round(seconds * SECOND_MS)))
 
     def settle(self) -> None:
         """Wait until everything that the server has received so far is answered or parked."""
@@ -151,7 +153,7 @@ class RunningServer:
         ``settings`` are fields of ``QueueSettings``; a ``dead_letter_queue`` is given by its name. Without settings an
         existing queue is taken as it is. Raises ``ValueError`` for an unknown setting, ``SqsError`` for a bad value.
         """
-        context = RequestContext(base_url=self.endpoint, account=self._settings.account, region=self._settings.region)
+        context = self._context()
         if name.endswith(_FIFO):
             settings["fifo"] = True
         if "dead_letter_queue" in settings:
@@ -160,6 +162,63 @@ class RunningServer:
         plan = create_queue(CreateQueueRequest(queue_name=name, attributes=attributes or None), context)
         found: Any = plan.respond(self._call(self._outcome(plan.command)))
         return RunningQueue(name=name, url=found.queue_url, account=context.account, do=self._do)
+
+    def send(self, queue: RunningQueue, message: NewMessage) -> str:
+        """Store ``message`` in ``queue``, past all faults, and return its id. Raises ``SqsError``."""
+        request = SendMessageRequest(
+            queue_url=queue.url,
+            message_body=message.body,
+            delay_seconds=message.delay_s,
+            message_attributes=translation.write_attributes(message.attributes),
+            message_group_id=message.group,
+            message_deduplication_id=message.dedup_id,
+        )
+        plan = send_message(request, self._context())
+        sent: Any = plan.respond(self._call(self._outcome(plan.command)))
+        return str(sent.message_id)
+
+    # For a consumer in the same process, which needs no socket (``direct_transport``).
+
+    def hand(self, request: Request) -> None:
+        """Have ``request`` handled as if it had come by a connection."""
+        self._loop.call_soon_threadsafe(self._handle, request)
+
+    def withdraw(self, request: Request) -> None:
+        """Take back ``request``: whoever sent it has given up."""
+        self._loop.call_soon_threadsafe(_withdraw, request)
+
+    def next_due_ms(self) -> int | None:
+        """Return the instant at which something is due next on the virtual clock."""
+        return self._call(self._next_due_ms(self._virtual()))
+
+    def move_to(self, at_ms: int, *, first: Callable[[], object]) -> None:
+        """Have the virtual clock stand at ``at_ms`` right after ``first`` was called, and do what is due then.
+
+        Whatever that sets off goes on beside the caller.
+        """
+        self._call(self._move_to(self._virtual(), at_ms, first))
+
+    def _virtual(self) -> VirtualClock:
+        if not isinstance(self.clock, VirtualClock):
+            raise TypeError("only a virtual clock can be moved")
+        return self.clock
+
+    def _context(self) -> RequestContext:
+        return RequestContext(base_url=self.endpoint, account=self._settings.account, region=self._settings.region)
+
+    async def _next_due_ms(self, clock: VirtualClock) -> int | None:
+        return clock.next_timer_ms()
+
+    async def _move_to(self, clock: VirtualClock, at_ms: int, first: Callable[[], object]) -> None:
+        first()
+        clock.set(max(at_ms, clock.now_ms()))
+
+    def _handle(self, request: Request) -> None:
+        request.pending = self._handler(request)
+
+    def _around(self, handler: Handler) -> Handler:
+        self._handler = self.faults.around(handler)
+        return self._handler
 
     async def _reload(self) -> None:
         self.bound.reload()
@@ -211,8 +270,13 @@ class RunningServer:
             clock=self.clock,
             wall_s=self._wall_s,
             ready=self._serving,
-            around=self.faults.around,
+            around=self._around,
         )
 
     def _serving(self, bound: Bound) -> None:
         self._ready.set_result((bound, asyncio.get_running_loop()))
+
+
+def _withdraw(request: Request) -> None:
+    if request.pending is not None:
+        request.pending.withdraw()

@@ -15,7 +15,7 @@ ANY = "*"
 """Every action."""
 
 ACTIONS = frozenset(label for protocol in PROTOCOLS for label in protocol.labels.values())
-"""The names of all actions: those of Amazon SQS, and those of the API under ``/v1/``."""
+"""The names of all actions: those of Amazon SQS, of SMQ (``smq.SendMessage``), and of the API under ``/v1/``."""
 
 
 class Happened(NamedTuple):
@@ -115,8 +115,8 @@ class Script:
 def _recognised(request: Request) -> Iterator[tuple[Protocol, str]]:
     """Yield the protocol of ``request`` and its action, if it has one that can be scripted."""
     for protocol in PROTOCOLS:
-        key = protocol.recognise(request)
-        if key is not None:
-            if key in protocol.labels:
-                yield protocol, protocol.labels[key]
+        found = protocol.recognise(request)
+        if found is not None:
+            if found.action in protocol.labels:
+                yield protocol, protocol.labels[found.action]
             return

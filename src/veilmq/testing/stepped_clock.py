@@ -6,7 +6,8 @@ do his work and go to sleep again before it goes on, so that each of them sees h
 
 import threading
 
-_PATIENCE_S = 30.0
+_LOOK_S = 0.02  # a thread that ends tells nobody
+_LOOKS_MAX = 1_500
 
 
 class SteppedClock:
@@ -17,6 +18,8 @@ class SteppedClock:
         self._now_s = now_s
         self._moved = threading.Condition()
         self._alarms: list[SteppedAlarm] = []
+        self.sleeps = 0
+        """How often anybody has gone to sleep."""
 
     def now_s(self) -> float:
         """Return the present instant."""
@@ -36,11 +39,17 @@ class SteppedClock:
             self._now_s = at_s
             self._moved.notify_all()
 
+    @property
+    def sleepers(self) -> int:
+        """Return how many threads sleep on an alarm, with no reason to wake yet."""
+        with self._moved:
+            return sum(alarm.is_asleep for alarm in self._alarms)
+
     def advance(self, duration_s: float) -> None:
         """Move by ``duration_s``, from sleeper to sleeper; raises ``TimeoutError`` if one does not sleep again."""
         until_s = self._now_s + duration_s
         self.settle()
-        while (next_s := self._next_s()) is not None and next_s <= until_s:
+        while (next_s := self.next_s()) is not None and next_s <= until_s:
             self.set(max(next_s, self._now_s))
             self.settle()
         self.set(max(until_s, self._now_s))
@@ -49,10 +58,13 @@ class SteppedClock:
     def settle(self) -> None:
         """Wait until everybody who has slept on an alarm sleeps again, with nothing to do."""
         with self._moved:
-            if not self._moved.wait_for(lambda: all(alarm.is_quiet for alarm in self._alarms), _PATIENCE_S):
-                raise TimeoutError("a thread on this clock has not gone to sleep again")
+            for _ in range(_LOOKS_MAX):
+                if self._moved.wait_for(lambda: all(alarm.is_quiet for alarm in self._alarms), _LOOK_S):
+                    return
+        raise TimeoutError("a thread on this clock has not gone to sleep again")
 
-    def _next_s(self) -> float | None:
+    def next_s(self) -> float | None:
+        """Return the first instant at which somebody wants to wake."""
         with self._moved:
             return min((alarm.at_s for alarm in self._alarms if alarm.at_s is not None), default=None)
 
@@ -74,6 +86,11 @@ class SteppedAlarm:
         """Whether its thread, if it has one, sleeps and has no reason to wake yet."""
         if self._sleeper is None or not self._sleeper.is_alive():
             return True
+        return self.is_asleep
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether somebody sleeps on it and has no reason to wake yet."""
         return self._asleep and not self._is_over()
 
     def ring(self) -> None:
@@ -86,6 +103,7 @@ class SteppedAlarm:
         """Return when ``at_s`` has come (``None``: never) or it has rung since the last return."""
         with self._moved:
             self.at_s, self._sleeper, self._asleep = at_s, threading.current_thread(), True
+            self._clock.sleeps += 1
             self._moved.notify_all()
             self._moved.wait_for(self._is_over)
             self.at_s, self._rung, self._asleep = None, False, False

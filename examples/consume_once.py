@@ -1,0 +1,68 @@
+"""A consumer that does nothing twice, though its worker is killed at work and an order is placed twice.
+
+Records of what was done are in a file, which outlives each worker. Run a server (`veilmq serve`), then this.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from veilmq.client import HttpQueueClient, ReceivedMessage
+from veilmq.consumer import ByKey, Consumer, Context, InFile
+
+ENDPOINT = os.environ.get("VEILMQ_ENDPOINT", "http://127.0.0.1:9324")
+QUEUE = "parcels"
+NUMBERS = (1, 2, 1, 3)
+KILLED_AT = 2
+
+
+def number_of(message: ReceivedMessage) -> str:
+    """Return what makes two messages the same order."""
+    return str(json.loads(message.body)["number"])
+
+
+async def ship(order: dict[str, int], ctx: Context) -> None:
+    """Ship one order; the first attempt at one of them ends the whole process."""
+    if order["number"] == KILLED_AT and ctx.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    print(f"order {order['number']}: shipped", flush=True)
+
+
+async def work(records: Path) -> None:
+    """Be a worker until every message is done."""
+    store = InFile(records)
+    app = Consumer(QUEUE, endpoint=ENDPOINT)
+    app.handler(concurrency=1, wait="1s", lease="2s", idempotency=ByKey(store, number_of, ttl="1h"))(ship)
+    settled = asyncio.Event()
+    app.on("settle", lambda ctx, ending: settled.set())
+    with HttpQueueClient(ENDPOINT) as client:
+        async with app.running():
+            while (status := await asyncio.to_thread(client.show, QUEUE)).visible or status.in_flight:
+                await settled.wait()
+                settled.clear()
+    store.close()
+
+
+def main() -> None:
+    """Place the orders, and start a worker again when it has died."""
+    with HttpQueueClient(ENDPOINT) as client, tempfile.TemporaryDirectory() as folder:
+        client.create_queue(QUEUE)
+        for number in NUMBERS:
+            client.send(QUEUE, json.dumps({"number": number}))
+        worker = [sys.executable, __file__, str(Path(folder) / "records.db")]
+        died = subprocess.run(worker, check=False).returncode
+        print(f"the worker was killed: {died == -signal.SIGKILL}", flush=True)
+        subprocess.run(worker, check=True)
+        print(f"left in the queue: {client.show(QUEUE).visible}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        asyncio.run(work(Path(sys.argv[1])))
+    else:
+        main()

@@ -1,0 +1,184 @@
+"""What a worker says of itself: its handlers, its leases, at a socket that only its user reaches."""
+
+import asyncio
+import os
+import socket
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.consumer import acting
+from tests.consumer.workbench import WAIT, Workbench, until, workbench
+from veilmq.consumer import Consumer, Fixed
+from veilmq.consumer.announcing import announced
+from veilmq.consumer.status import WorkerStatus, status_of
+from veilmq.consumer.status_folder import answers, folder
+from veilmq.consumer.watched import statuses
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Workbench]:
+    """Give a server with a clock that the test moves."""
+    with workbench() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give this test a folder of its own."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path
+
+
+def read(data: bytes | None) -> WorkerStatus:
+    """Return the one worker that answered."""
+    assert data is not None
+    (status,) = msgspec.json.decode(data, type=list[WorkerStatus])
+    return status
+
+
+def test_a_worker_tells_of_each_lease(bench: Workbench) -> None:
+    """Of the one in work, and of the one that waits behind it in its group."""
+    app = bench.consumer("seen.fifo", fifo=True)
+    free = asyncio.Event()
+
+    @app.handler(wait=WAIT, lease=Fixed(60))
+    async def work(body: str) -> None:
+        await free.wait()
+
+    first, second = (bench.client.send("seen.fifo", text, group="g", dedup_id=text) for text in "12")
+
+    async def scenario() -> WorkerStatus:
+        async with bench.working(app) as running:
+            await until(
+                lambda: running.runners[0].held == 2 and any(each.running for each in status_of(running).leases)
+            )
+            status = status_of(running)
+            ((_, data),) = await asyncio.to_thread(lambda: list(answers()))
+            assert sorted(lease.message_id for lease in read(data).leases) == sorted([first.id, second.id])
+            assert [each.worker for each in statuses()] == [status.worker]
+            assert {lease.message_id: lease.running for lease in status.leases} == {first.id: True, second.id: False}
+            free.set()
+            await bench.settled(running)
+        assert status_of(running).stopping
+        return status
+
+    status = asyncio.run(scenario())
+    assert (status.pid, status.stopping) == (os.getpid(), False)
+    (handler,) = status.handlers
+    assert (handler.queue, handler.handler, handler.leased, handler.running) == ("seen.fifo", "work", 2, 1)
+    assert handler.events["received"] == 2
+    for lease in status.leases:
+        assert (lease.queue, lease.handler, lease.attempt, lease.state) == ("seen.fifo", "work", 1, "held")
+        assert 0 < lease.left_s <= 60
+        assert 0 <= lease.held_s < 60
+    assert list(answers()) == []
+    assert statuses() == []
+    assert list(folder().iterdir()) == []
+
+
+def test_a_consumer_may_stay_unseen(bench: Workbench) -> None:
+    """By one argument."""
+    bench.client.create_queue("unseen")
+    app = Consumer("unseen", endpoint=bench.server.endpoint, seen=False)
+    app.declare(acting.act_async, wait=WAIT)
+
+    async def scenario() -> None:
+        async with bench.working(app):
+            assert statuses() == []
+            assert not folder().exists()
+
+    asyncio.run(scenario())
+
+
+def test_only_the_user_may_enter() -> None:
+    """The folder, and the socket in it."""
+    with announced(lambda: b"[]"):
+        assert stat.S_IMODE(folder().stat().st_mode) == 0o700
+        (place,) = folder().iterdir()
+        assert stat.S_IMODE(place.stat().st_mode) == 0o600
+        assert [data for _, data in answers()] == [b"[]"]
+
+
+def test_a_folder_that_others_may_enter_is_not_used(runtime: Path) -> None:
+    """The worker runs unseen, and whoever looks is told."""
+    (runtime / "veilmq").mkdir(mode=0o755)
+    with announced(lambda: b"[]"):
+        assert list(folder().iterdir()) == []
+    with pytest.raises(OSError, match="this user alone"):
+        list(answers())
+
+
+def test_a_path_that_is_too_long_leaves_the_worker_unseen(monkeypatch: pytest.MonkeyPatch, runtime: Path) -> None:
+    """A socket's path may have about a hundred bytes."""
+    long = runtime / ("x" * 120)
+    long.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
+    with announced(lambda: b"[]"):
+        assert list(answers()) == []
+
+
+def leave_behind() -> Path:
+    """Leave a socket at which nobody listens."""
+    left = folder() / "1-dead.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(left))
+    return left
+
+
+def test_what_a_killed_worker_left_is_removed_by_whoever_looks() -> None:
+    """And the sockets of others stay."""
+    with announced(lambda: b"[]"):
+        left = leave_behind()
+        assert len(list(answers())) == 1
+        assert not left.exists()
+
+
+def test_what_a_killed_worker_left_is_removed_by_the_next_one() -> None:
+    """Which asks nothing of those that are there."""
+    with announced(lambda: b"[]"):
+        left = leave_behind()
+        with announced(lambda: b"[1]"):
+            assert not left.exists()
+            assert sorted(data or b"" for _, data in answers()) == [b"[1]", b"[]"]
+
+
+def test_a_worker_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be stopped, and is there."""
+    monkeypatch.setattr("veilmq.consumer.status_folder.PATIENCE_S", 0.05)
+    asked, free = threading.Event(), threading.Event()
+
+    def tell() -> bytes:
+        asked.set()
+        free.wait()
+        return b"[]"
+
+    with announced(tell):
+        ((place, data),) = answers()
+        assert data is None
+        assert place.exists()
+        assert asked.is_set()
+        free.set()
+
+
+def test_a_socket_that_somebody_removed_leaves_no_thread_behind(runtime: Path) -> None:
+    """As what cleans folders for temporary files does after days."""
+    with announced(lambda: b"[]"):
+        (thread,) = (thread for thread in threading.enumerate() if thread.name == "veilmq-status")
+        (path,) = folder().glob("*.sock")
+        path.unlink()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_without_a_runtime_folder_the_one_for_temporary_files_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert folder() == tmp_path / f"veilmq-{os.getuid()}"
+    assert list(answers()) == []

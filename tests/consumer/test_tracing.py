@@ -1,0 +1,243 @@
+"""A span for each message, linked to the sender's, with its lease as events; through OpenTelemetry's own SDK."""
+
+import asyncio
+import importlib.util
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from tests.consumer import acting
+from tests.consumer.workbench import WAIT, Workbench, until, workbench
+from veilmq.client import HttpQueueClient
+from veilmq.client.messages import NewMessage, ReceivedMessage
+from veilmq.client.traces import traced
+from veilmq.consumer import Batch, Consumer, Fixed
+from veilmq.consumer.otel_tracing import amazons_context, sender_of
+from veilmq.consumer.tracing import tracing
+from veilmq.core.properties import Attribute
+from veilmq.testing import RunningServer
+
+AMAZONS = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Workbench]:
+    """Give a server with a clock that the test moves."""
+    with workbench() as made:
+        yield made
+
+
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    """Keep the spans that end."""
+    return InMemorySpanExporter()
+
+
+@pytest.fixture(autouse=True)
+def tracer(exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> trace.Tracer:
+    """Configure a provider, for this test, and give a tracer of it."""
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    return provider.get_tracer("shop")
+
+
+def run(bench: Workbench, app: Consumer) -> None:
+    """Handle what there is."""
+
+    async def scenario() -> None:
+        async with bench.working(app) as running:
+            await bench.settled(running)
+
+    asyncio.run(scenario())
+
+
+def by_name(exporter: InMemorySpanExporter) -> dict[str, ReadableSpan]:
+    """Return the spans that ended."""
+    return {span.name: span for span in exporter.get_finished_spans()}
+
+
+def test_a_span_is_linked_to_the_senders_and_around_the_handlers(
+    bench: Workbench, exporter: InMemorySpanExporter, tracer: trace.Tracer
+) -> None:
+    """It begins a trace of its own; what the handler traces is inside it."""
+    app = bench.consumer("traced")
+
+    @app.handler(wait=WAIT)
+    async def work(body: str) -> None:
+        with tracer.start_as_current_span("inside"):
+            await asyncio.sleep(0)
+
+    with tracer.start_as_current_span("outside") as outside:
+        sent = bench.client.send("traced", "x", attributes=traced())
+    run(bench, app)
+    spans = by_name(exporter)
+    ours, inside = spans["process traced"], spans["inside"]
+    assert ours.kind is SpanKind.CONSUMER
+    assert ours.parent is None
+    assert [link.context.span_id for link in ours.links] == [outside.get_span_context().span_id]
+    assert inside.parent is not None
+    assert inside.parent.span_id == ours.context.span_id
+    assert dict(ours.attributes or {}) == {
+        "messaging.system": "aws_sqs",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": "traced",
+        "messaging.message.id": sent.id,
+        "veilmq.handler": "work",
+        "veilmq.attempt": 1,
+        "veilmq.outcome": "done",
+    }
+    assert ours.status.status_code is StatusCode.UNSET
+
+
+def test_a_handler_in_a_thread_is_inside_its_span(
+    bench: Workbench, exporter: InMemorySpanExporter, tracer: trace.Tracer
+) -> None:
+    app = bench.consumer("traced-thread")
+
+    @app.handler(wait=WAIT)
+    def work(body: str) -> None:
+        tracer.start_span("inside").end()
+
+    bench.client.send("traced-thread", "x")
+    run(bench, app)
+    spans = by_name(exporter)
+    assert spans["process traced-thread"].links == ()
+    parent = spans["inside"].parent
+    assert parent is not None
+    assert parent.span_id == spans["process traced-thread"].context.span_id
+
+
+def test_each_message_of_a_batch_has_a_span_and_none_is_the_current_one(
+    bench: Workbench, exporter: InMemorySpanExporter, tracer: trace.Tracer
+) -> None:
+    app = bench.consumer("traced-batch")
+
+    @app.batch(max_size=2, linger="1h", wait=WAIT)
+    async def work(batch: Batch[str]) -> None:
+        tracer.start_span("inside").end()
+
+    bench.client.send_batch("traced-batch", [NewMessage(body="x"), NewMessage(body="y")])
+    run(bench, app)
+    assert sorted(span.name for span in exporter.get_finished_spans()) == ["inside", *["process traced-batch"] * 2]
+    assert by_name(exporter)["inside"].parent is None
+
+
+def test_a_failure_is_told_with_its_trace(bench: Workbench, exporter: InMemorySpanExporter) -> None:
+    app = bench.consumer("traced-failing")
+    app.declare(acting.act_async, wait=WAIT)
+    bench.client.send("traced-failing", "crash")
+    run(bench, app)
+    span = by_name(exporter)["process traced-failing"]
+    assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "not yet")
+    assert (span.attributes or {})["error.type"] == "LookupError"
+    (event,) = span.events
+    assert event.name == "exception"
+    assert "not yet" in str((event.attributes or {})["exception.stacktrace"])
+
+
+def test_renewals_are_events_of_the_span(bench: Workbench, exporter: InMemorySpanExporter) -> None:
+    """And not spans; the hook hears of them too."""
+    app = bench.consumer("traced-renewing")
+    renewed: list[str] = []
+    app.on("renew", lambda ctx: renewed.append(ctx.message_id))
+
+    @app.handler(wait=WAIT, lease=Fixed(30, 0.01))
+    async def work(body: str) -> None:
+        await until(lambda: len(renewed) > 1)
+
+    sent = bench.client.send("traced-renewing", "x")
+    run(bench, app)
+    (span,) = exporter.get_finished_spans()
+    assert set(renewed) == {sent.id}
+    assert len(span.events) >= 2
+    event = span.events[0]
+    assert event.name == "veilmq.lease.renewal"
+    assert (event.attributes or {})["veilmq.seconds"] == 30
+
+
+def test_a_lost_lease_is_an_event_and_an_error(bench: Workbench, exporter: InMemorySpanExporter) -> None:
+    """Somebody else took the message while the handler ran."""
+    app = bench.consumer("traced-losing")
+
+    @app.handler(wait=WAIT, lease=Fixed(30, 0.05))
+    async def work(body: str) -> None:
+        bench.server.advance(31_000)
+        assert bench.client.receive("traced-losing", wait_s=0)
+        await asyncio.Event().wait()
+
+    bench.client.send("traced-losing", "x")
+    run(bench, app)
+    (span,) = exporter.get_finished_spans()
+    assert "veilmq.lease.lost" in [event.name for event in span.events]
+    assert span.status.status_code is StatusCode.ERROR
+    assert (span.attributes or {})["veilmq.outcome"] == "left"
+
+
+def received(attributes: dict[str, Attribute], trace_header: str | None = None) -> ReceivedMessage:
+    """Return a message with these."""
+    return ReceivedMessage(
+        id="m",
+        receipt="r",
+        body="",
+        sent_at_ms=0,
+        first_received_at_ms=0,
+        receive_count=1,
+        attributes=attributes,
+        trace_header=trace_header,
+    )
+
+
+def test_amazons_trace_header_names_the_sender_where_no_attribute_does() -> None:
+    """As Lambda and X-Ray write it."""
+    span = trace.get_current_span(sender_of(received({}, AMAZONS))).get_span_context()
+    assert f"{span.trace_id:032x}" == "5759e988bd862e3fe1be46a994272793"
+    assert f"{span.span_id:016x}" == "53995c3f42cd8ad8"
+    assert span.trace_flags.sampled
+    own = Attribute(type="String", text="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+    span = trace.get_current_span(sender_of(received({"traceparent": own}, AMAZONS))).get_span_context()
+    assert f"{span.trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
+
+
+@pytest.mark.parametrize(
+    "header", ["", "Root=1-5759e988-bd862e3fe1be46a994272793", "Root=1-2-3;Parent=53995c3f42cd8ad8"]
+)
+def test_a_header_that_names_no_span_is_nothing(header: str) -> None:
+    assert amazons_context(header) is None
+
+
+def test_the_header_comes_from_the_server(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
+    """The client has it from SQS's system attributes."""
+    url = veilmq_server.queue("traced-by-amazon").url
+    header = {"AWSTraceHeader": {"DataType": "String", "StringValue": AMAZONS}}
+    veilmq_boto3.send_message(QueueUrl=url, MessageBody="x", MessageSystemAttributes=header)
+    with HttpQueueClient(veilmq_server.endpoint) as client:
+        (message,) = client.receive("traced-by-amazon", wait_s=0)
+    assert message.trace_header == AMAZONS
+
+
+def test_without_a_provider_nothing_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API's own provider takes nothing."""
+    assert tracing() is not None
+    monkeypatch.undo()
+    assert tracing() is None
+
+
+def test_without_the_library_nothing_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert tracing() is None
+
+
+def test_what_a_message_names_already_is_left_alone(tracer: trace.Tracer) -> None:
+    mine = {"traceparent": Attribute(type="String", text="mine"), "kind": Attribute(type="String", text="film")}
+    assert traced() == {}
+    with tracer.start_as_current_span("outside"):
+        assert traced(mine) == mine
+        assert set(traced({"kind": mine["kind"]})) == {"traceparent", "kind"}

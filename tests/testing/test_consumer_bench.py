@@ -1,0 +1,306 @@
+"""A consumer in virtual time: what a test sees of it, what faults do, and that nothing is left behind."""
+
+import asyncio
+import gc
+import json
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+from veilmq.consumer import Backoff, ByMessageId, Consumer, Context, Fixed, InMemory, NServiceBusPolicy, RetryLater
+from veilmq.testing import ConsumerBench, Renewal, VirtualClock, faults
+from veilmq.testing.consumer_bench import body_of
+
+HALF = "30s"
+
+
+@dataclass
+class Order:
+    """A payload."""
+
+    number: int
+
+
+def working(span_s: float, **options: Any) -> Consumer:
+    """Return a consumer whose handler takes ``span_s``."""
+    app = Consumer("orders")
+
+    @app.handler(**options)
+    async def ship(order: Order) -> None:
+        await asyncio.sleep(span_s)
+
+    return app
+
+
+def play(app: Consumer, *steps: Any) -> ConsumerBench:
+    """Send an order, take the steps (spans and calls with the bench), and return the bench, stopped."""
+
+    async def scenario() -> ConsumerBench:
+        async with app.testing() as bench:
+            bench.send(Order(1))
+            for step in steps:
+                if callable(step):
+                    step(bench)
+                else:
+                    await bench.advance(step)
+        return bench
+
+    return asyncio.run(scenario())
+
+
+def test_a_long_job_as_people_write_it() -> None:
+    """Nothing has to be started or stopped, and its ten minutes take no time."""
+
+    async def test_long_job() -> None:
+        t = working(299, lease=NServiceBusPolicy()).testing(clock=VirtualClock())
+        t.send(Order(1))
+        await t.advance("10m")
+        assert t.renewals == [(20, 40), (50, 40), *((20 + 30 * number, 40) for number in range(2, 10))]
+        assert t.deleted == 1
+
+    asyncio.run(test_long_job())
+
+
+def test_each_step_sees_its_own_instant() -> None:
+    """The handler ends at 50 s, not before and not later."""
+    at_49, at_50 = [], []
+    bench = play(
+        working(50, lease=HALF),
+        49.999,
+        lambda t: at_49.append((t.deleted, t.queue().counts.in_flight, t.now_s)),
+        0.001,
+        lambda t: at_50.append((t.queue().counts.in_flight, t.now_s)),
+        0.01,
+    )
+    assert at_49 == [(0, 1, 49.999)]
+    assert at_50 == [(1, 50)], "the delete waits ten milliseconds for others"
+    assert bench.renewals == [Renewal(15, 30), Renewal(30, 30), Renewal(45, 30)]
+    assert bench.deleted == 1
+
+
+def test_an_answer_that_comes_late_is_waited_for_in_virtual_time() -> None:
+    """The renewal of 10 s is answered at 14 s; the next one is not due before 20 s."""
+
+    def script(t: ConsumerBench) -> None:
+        t.faults.script("ChangeMessageVisibilityBatch", faults.late_answer(seconds=4))
+
+    bench = play(working(25, lease=Fixed(30, 10)), script, "1m")
+    assert bench.renewals == [(10, 30), (20, 30)]
+    assert (bench.deleted, bench.faults.left) == (1, [])
+
+
+def test_a_connection_that_swallows_everything_costs_a_try() -> None:
+    """The renewer gives up after its patience, by the virtual clock, and tries again."""
+
+    def script(t: ConsumerBench) -> None:
+        t.faults.script("ChangeMessageVisibilityBatch", faults.REQUEST_LOST)
+
+    bench = play(working(40, lease=HALF), script, "1m")
+    assert [at_s for at_s, _ in bench.renewals] == [20.05, 35.05]
+    assert (bench.deleted, bench.faults.left) == (1, [])
+
+
+@pytest.mark.parametrize("fault", [faults.UNAVAILABLE, faults.ANSWER_DROPPED, faults.REQUEST_DROPPED], ids=repr)
+def test_a_receive_that_fails_is_tried_again(fault: faults.Fault) -> None:
+    """By the transport and then by the intake, in virtual time; what was received and not answered comes back."""
+
+    def script(t: ConsumerBench) -> None:
+        t.faults.script("ReceiveMessage", fault, times=4)
+
+    bench = play(working(1), script, "2m")
+    assert (bench.deleted, bench.faults.left) == (1, [])
+
+
+def test_a_poll_that_nobody_waits_for_takes_no_message() -> None:
+    """Its answer was held back for longer than anybody waits; the server gives the message to a later one."""
+
+    def script(t: ConsumerBench) -> None:
+        t.faults.script("ReceiveMessage", faults.late_request(seconds=35))
+
+    assert play(working(1), script, "3m").deleted == 1
+
+
+def test_threads_are_waited_for() -> None:
+    """Time stands still while a plain handler computes."""
+    app = Consumer("orders")
+    threads = []
+
+    @app.handler
+    def ship(order: Order, ctx: Context) -> None:
+        with ctx.fence():
+            threads.append(threading.current_thread().name)
+
+    bench = play(app, "1s")
+    assert (bench.deleted, len(threads)) == (1, 1)
+
+
+def test_what_async_handlers_give_to_threads_is_waited_for() -> None:
+    """As with ``asyncio.to_thread``."""
+    app = Consumer("orders")
+    done = threading.Event()
+
+    @app.handler
+    async def ship(order: Order) -> None:
+        await asyncio.to_thread(done.wait)
+
+    async def scenario() -> int:
+        async with app.testing() as t:
+            t.send(Order(1))
+            threading.Timer(0.05, done.set).start()
+            await t.advance("1s")
+            return t.deleted
+
+    assert asyncio.run(scenario()) == 1
+
+
+def test_a_thread_that_waits_for_time_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would wait for ever, since the time waits for it."""
+    monkeypatch.setattr("veilmq.testing.bench_time.PATIENCE_S", 0.2)
+    app = Consumer("orders")
+    go_on = threading.Event()
+
+    @app.handler
+    def ship(order: Order) -> None:
+        go_on.wait()
+
+    async def scenario() -> None:
+        async with app.testing() as t:
+            t.send(Order(1))
+            with pytest.raises(TimeoutError, match="make it async"):
+                await t.advance("1s")
+            go_on.set()
+
+    asyncio.run(scenario())
+
+
+def test_failures_come_back_after_their_backoff() -> None:
+    """And what is beyond help goes to the dead letters."""
+    app = Consumer("orders")
+    attempts = []
+
+    @app.handler(dead_letter="orders-dead", retry=Backoff("10s", jitter="none", attempts=3))
+    async def ship(order: Order, ctx: Context) -> None:
+        attempts.append(ctx.attempt)
+        if ctx.attempt == 1:
+            raise RetryLater("1m")
+        raise LookupError("never")
+
+    dead = []
+    bench = play(app, "59s", lambda t: attempts.append(0), "2m", lambda t: dead.append(t.queue("orders-dead").bodies))
+    assert attempts == [1, 0, 2, 3]
+    assert dead == [['{"number":1}']]
+    assert bench.events["rejected"] == 1
+
+
+def test_the_queue_may_be_made_before() -> None:
+    """With settings of its own; the adaptive lease begins with its timeout."""
+
+    async def scenario() -> ConsumerBench:
+        async with working(100).testing() as t:
+            t.queue(visibility_timeout_s=6)
+            t.send(Order(1), delay="10s")
+            await t.advance("2m")
+            return t
+
+    bench = asyncio.run(scenario())
+    assert bench.renewals[0].at_s < 16
+    assert bench.deleted == 1
+
+
+def test_fifo_queues_are_made_as_such() -> None:
+    """One of a group at a time."""
+    app = Consumer("steps.fifo")
+    done: list[tuple[str, float]] = []
+
+    @app.handler
+    async def step(name: str) -> None:
+        await asyncio.sleep(10)
+        done.append((name, asyncio.get_running_loop().time()))
+
+    async def scenario() -> None:
+        async with app.testing() as t:
+            for name in ("pick", "pack"):
+                t.send(name, group="a", dedup_id=name)
+            await t.advance("1m")
+
+    asyncio.run(scenario())
+    assert done == [("pick", 10), ("pack", 20)]
+
+
+def test_records_share_the_time() -> None:
+    """A store on the bench's clock: a delete that was lost is recognised."""
+
+    def script(t: ConsumerBench) -> None:
+        t.faults.script("DeleteMessageBatch", faults.IGNORED)
+
+    bench = play(working(1, lease=30, idempotency=ByMessageId(InMemory())), script, "2m")
+    assert (bench.events["started"], bench.deleted) == (1, 2)
+
+
+def test_a_queue_that_cannot_be_consumed_is_told() -> None:
+    async def scenario() -> None:
+        async with working(1).testing() as t:
+            t.queue(visibility_timeout_s=0)
+            with pytest.raises(ValueError, match="cannot be kept"):
+                await t.advance("1s")
+
+    asyncio.run(scenario())
+
+
+def test_a_consumer_without_handlers_is_refused() -> None:
+    async def scenario() -> None:
+        async with Consumer("orders").testing() as t:
+            with pytest.raises(ValueError, match="no handler"):
+                await t.advance("1s")
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_left_behind() -> None:
+    """Threads and sockets end with the last reference; a bench that never began leaves none either."""
+    before = threading.active_count()
+    bench: ConsumerBench | None = working(1).testing()
+    assert bench is not None
+    assert bench.events == {}
+    assert bench.deleted == 0
+    bench = working(500).testing()
+    bench.send(Order(1))
+    asyncio.run(bench.advance("1s"))
+    bench = None
+    gc.collect()
+    assert threading.active_count() <= before + 1, "one thread of the system's own may end later"
+
+
+def test_a_bench_that_is_never_stopped_ends_quietly() -> None:
+    """With its process."""
+    program = (
+        "import asyncio; from veilmq.consumer import Consumer; app = Consumer('orders')\n"
+        "async def work(body: str) -> None: await asyncio.sleep(100)\n"
+        "app.handler(work); t = app.testing(); t.send('x'); asyncio.run(t.advance('10s')); print(t.events['started'])"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+class Model(pydantic.BaseModel):
+    """A payload."""
+
+    number: int
+
+
+@pytest.mark.parametrize(
+    ("payload", "body"),
+    [("x", "x"), (b"x", "x"), (Order(1), {"number": 1}), (Model(number=2), {"number": 2}), ([1, None], [1, None])],
+    ids=["text", "bytes", "dataclass", "pydantic", "list"],
+)
+def test_a_payload_is_sent_as_handlers_read_it(payload: object, body: object) -> None:
+    """As itself, or as JSON."""
+    assert body_of(payload) == (body if isinstance(body, str) else msgspec.json.encode(body).decode())
+    if not isinstance(body, str):
+        assert json.loads(body_of(payload)) == body
