@@ -13,7 +13,7 @@ export PYTHON
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-run setup-bench setup-clients setup-java run demo test test-fast check format bench \
-	prove-crash prove-flat prove-quota prove-spark prove-tune prove-leases build clean
+	prove-crash prove-flat prove-quota prove-spark prove-tune prove-leases prove-stopped build clean
 # A target is one story with one end: the last line of `make test` is pytest's.
 .NOTPARALLEL:
 
@@ -73,14 +73,18 @@ prove-flat: setup-bench ## flatness at full size: memory, cost and restart with 
 prove-quota: setup ## in-flight quotas at full size, two million messages beside them
 	@PROVE=whole $(PYTEST) tests/engines/test_quotas.py -k full_size $(ARGS)
 
-prove-spark: setup setup-java ## the crash matrix of the Spark source at full size, with sixty thousand messages
-	@PROVE=whole $(PYTEST) tests/proofs/test_spark_crash.py $(ARGS)
+prove-spark: setup setup-java ## Spark under kills at full size: the source, from queue to queue, and the jobs, also on a cluster
+	@PROVE=whole $(PYTEST) tests/proofs/test_spark_crash.py tests/proofs/test_spark_forward.py \
+		tests/proofs/test_pipeline_crash.py $(ARGS)
 
 prove-tune: setup ## learned timeouts at full size, against a truth that is known: forty types, ten million receipts
-	@PROVE=whole $(PYTEST) tests/proofs/test_tune.py -s --timeout 3600 $(ARGS)
+	@PROVE=whole $(PYTEST) tests/proofs/test_tune.py tests/proofs/test_tune_counting.py -s --timeout 3600 $(ARGS)
 
 prove-leases: setup ## a day of a consumer with 1,000 messages in work, in virtual time: what each renewal policy costs and loses
 	@PROVE=whole $(PYTEST) tests/proofs/test_leases.py -s --timeout 3600 $(ARGS)
+
+prove-stopped: setup ## a worker process that is stopped for forty seconds, with leases of thirty
+	@PROVE=whole $(PYTEST) tests/proofs/test_stopped.py $(ARGS)
 
 build: setup ## the wheel and the source archive, in dist/
 	@$(BIN)/python -m build $(ARGS)

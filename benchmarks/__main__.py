@@ -4,7 +4,22 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from benchmarks import backlog, chart, drain, idle, keeps, kinds, machine, rates, report, signed, streams, table, wrk
+from benchmarks import (
+    backlog,
+    chart,
+    drain,
+    idle,
+    keeps,
+    kinds,
+    machine,
+    rates,
+    report,
+    signed,
+    smq,
+    streams,
+    table,
+    wrk,
+)
 from benchmarks.bench import Bench
 from benchmarks.options import arguments, settings
 from benchmarks.row import Section
@@ -20,6 +35,7 @@ def _one(measure: Callable[[Bench], Section]) -> Callable[[Bench], Iterator[Sect
 MEASUREMENTS: Mapping[str, Callable[[Bench], Iterator[Section]]] = {
     "keeps": _one(keeps.measure),
     **{name: partial(rates.measure, name=name) for name in rates.GROUPS},
+    "smq": _one(smq.measure),
     "kinds": kinds.measure,
     "signed": _one(signed.measure),
     "drain": _one(drain.measure),

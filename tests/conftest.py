@@ -1,4 +1,4 @@
-"""What every test may rely on: services that are needed, a Spark session, and tests that run alone.
+"""What every test may rely on: services that are needed, a server, a Spark session, and tests that run alone.
 
 A test marked `serial` measures time, memory or processor use, so nothing may run beside it. All tests share
 one pytest run with several workers; each test holds the floor together with the others, a serial one holds
@@ -19,6 +19,9 @@ from veilmq.spark.java import has_java
 
 if TYPE_CHECKING:  # half a second that other tests need not wait
     from pyspark.sql import SparkSession
+
+    from veilmq.client import HttpQueueClient
+    from veilmq.testing import RunningServer
 
 PROOFS = Path(__file__).parent / "proofs"
 ON_SPARK = (pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600))
@@ -49,6 +52,24 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
 
     with session(tmp_path_factory.mktemp("spark")) as running:
         yield running
+
+
+@pytest.fixture
+def server() -> "Iterator[RunningServer]":
+    """Give a server in memory whose clock the test moves. A folder whose tests need another one has its own."""
+    from veilmq.testing import RunningServer  # noqa: PLC0415
+
+    with RunningServer() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: "RunningServer") -> "Iterator[HttpQueueClient]":
+    """Give a client of `server`; there are no queues yet."""
+    from veilmq.client import HttpQueueClient  # noqa: PLC0415
+
+    with HttpQueueClient(server.endpoint) as connected:
+        yield connected
 
 
 @pytest.hookimpl(tryfirst=True)

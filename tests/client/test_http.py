@@ -6,6 +6,7 @@ import pytest
 
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, QueueClient, SentMessage
 from veilmq.client.errors import RECEIPT_SUPERSEDED
+from veilmq.client.messages import Hidden
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.properties import Attribute
 from veilmq.core.settings import QueueSettings
@@ -120,7 +121,11 @@ def test_a_batch_succeeds_and_fails_entry_by_entry(client: QueueClient) -> None:
     moved = client.change_visibility_batch(
         "orders", [VisibilityChange(receipt=receipt, timeout_s=timeout_s) for receipt, timeout_s in changes]
     )
-    assert [error and error.code for error in moved] == [None, "ReceiptHandleIsInvalid", None]
+    assert [answer.code if isinstance(answer, ClientError) else answer for answer in moved] == [
+        Hidden(7.0),
+        "ReceiptHandleIsInvalid",
+        Hidden(7.0),
+    ]
     deleted = client.delete_batch("orders", [received[first.id], "nonsense", received[last.id]])
     assert [error and error.code for error in deleted] == [None, "ReceiptHandleIsInvalid", None]
     status = client.show("orders")
@@ -136,8 +141,9 @@ def test_a_change_by_a_receipt_that_others_have_outdated_is_an_error(
     server.advance(1_000)
     (late,) = client.receive("orders")
     changes = [VisibilityChange(receipt=receipt, timeout_s=7) for receipt in (early.receipt, late.receipt)]
-    errors = client.change_visibility_batch("orders", changes)
-    assert [error and error.code for error in errors] == [RECEIPT_SUPERSEDED, None]
+    outdated, moved = client.change_visibility_batch("orders", changes)
+    assert isinstance(outdated, ClientError)
+    assert (outdated.code, moved) == (RECEIPT_SUPERSEDED, Hidden(7.0))
 
 
 def test_purge_empties_and_delete_queue_removes(client: QueueClient) -> None:

@@ -1,14 +1,19 @@
 """Signed requests of our own client: genuine to the verifier, and to a real server."""
 
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from tests.client.scripted_server import ScriptedServer, reply
 from tests.server.keys import FRIEND, REGION, SECRETS, TOKEN, written
 from veilmq.client import ClientError, HttpQueueClient, SigningKey
-from veilmq.client.signing import key_of
+from veilmq.client.signing import Signer, key_of
+from veilmq.core.commands import VisibilityChange
+from veilmq.engines.clock import wall_s
 from veilmq.testing import RunningServer
+from veilmq.wire.sqs import sigv4
 from veilmq.wire.sqs.callers import AccessKey, caller
 from veilmq.wire.sqs.sigv4 import Verifier
 
@@ -53,3 +58,86 @@ def test_the_key_is_where_the_tools_of_aws_have_it() -> None:
 
 def test_a_key_shows_no_secret() -> None:
     assert "hush" not in repr(SigningKey(id="AKID", secret="hush", session_token="hushed"))
+
+
+@pytest.mark.parametrize("off_s", [-3_600.0, -600.0, 600.0, 3_600.0], ids=lambda off_s: f"{off_s:+g}")
+@pytest.mark.parametrize("tolerance_s", [300, 900], ids=["as-amazon", "as-veilmq"])
+def test_a_client_whose_clock_is_wrong_is_let_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off_s: float, tolerance_s: int
+) -> None:
+    """It learns from the first refusal what time it is, and keeps to that; when its clock is put right, anew."""
+    monkeypatch.setattr(sigv4, "SIGNATURE_SKEW_S", tolerance_s)
+    off = [off_s]
+    key = SigningKey(id="AKIDOWNER", secret=SECRETS["AKIDOWNER"], region=REGION)
+    with (
+        RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server,
+        HttpQueueClient(server.endpoint, key=key, wall_s=lambda: wall_s() + off[0]) as client,
+    ):
+        client.create_queue("jobs")
+        client.send("jobs", "hello")
+        off[0] = 0.0
+        assert [message.body for message in client.receive("jobs")] == ["hello"]
+
+
+def test_a_refusal_for_another_reason_is_not_tried_again(tmp_path: Path) -> None:
+    """The date of the answer is ours: it was not the clock."""
+    with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
+        key = SigningKey(id="AKIDOWNER", secret="wrong", region=REGION)
+        with HttpQueueClient(server.endpoint, key=key) as client, pytest.raises(ClientError) as caught:
+            client.create_queue("jobs")
+    assert caught.value.code == "InvalidSignatureException"
+
+
+def test_a_clock_that_stays_wrong_ends_in_the_refusal() -> None:
+    """One more try, signed by the date of the refusal, and within the caller's patience."""
+    body = b'{"__type": "com.amazon.coral.service#InvalidSignatureException", "message": "Signature expired."}'
+    refusal = reply(403, body).replace(b"\r\n", b"\r\nDate: Sat, 31 Jan 2026 23:59:59 GMT\r\n", 1)
+    key = SigningKey(id="AKID", secret="hush")
+    change = VisibilityChange(receipt="r", timeout_s=30)
+    with ScriptedServer(refusal, refusal, refusal) as server, HttpQueueClient(server.endpoint, key=key) as client:
+        with pytest.raises(ClientError, match="Signature expired"):
+            client.change_visibility_batch(f"{server.endpoint}/000000000000/jobs", [change], patience_s=5)
+        first, second = server.requests
+    assert b"X-Amz-Date: 20260131T235959Z" not in first
+    assert b"X-Amz-Date: 20260131T2359" in second or b"X-Amz-Date: 20260201T0000" in second
+
+
+@pytest.mark.parametrize(
+    "date",
+    [
+        None,
+        "",
+        "soon",
+        "Sat, 99 Jan 2026 23:59:59 GMT",
+        "Fri, 31 Dec 9999 23:59:59 GMT",
+        "Sat, 01 Jan 1600 00:00:00 GMT",
+    ],
+)
+def test_a_date_that_is_none_sets_no_clock(date: str | None) -> None:
+    """Nor does one that is nobody's present: by the last second of the last year nothing could be signed any more."""
+    signer = Signer(SigningKey(id="AKID", secret="hush"), wall_s)
+    assert not signer.is_set_right(date, signed_at_s=0.0)
+    assert signer.now_s() == pytest.approx(wall_s(), abs=60)
+
+
+def test_a_date_that_names_no_zone_is_of_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``-0000`` does, wherever this machine is."""
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    time.tzset()
+    try:
+        signer = Signer(SigningKey(id="AKID", secret="hush"), lambda: 0.0)
+        assert signer.is_set_right("Sat, 31 Jan 2026 23:59:59 -0000", signed_at_s=0.0)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert signer.now_s() == NOW.timestamp()
+
+
+def test_requests_that_were_refused_together_are_all_tried_again() -> None:
+    """The first refusal sets the clock right; those of the others had the wrong date all the same."""
+    signer = Signer(SigningKey(id="AKID", secret="hush"), lambda: NOW.timestamp() - 600)
+    signed_at_s = signer.now_s()
+    for _ in range(2):
+        assert signer.is_set_right("Sat, 31 Jan 2026 23:59:59 GMT", signed_at_s=signed_at_s)
+        assert signer.now_s() == NOW.timestamp()
+    assert not signer.is_set_right("Sat, 31 Jan 2026 23:59:59 GMT", signed_at_s=signer.now_s())

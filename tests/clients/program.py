@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,7 +27,7 @@ JAVASCRIPT = ROOT / "tests" / "clients" / "javascript"
 
 Report = dict[str, Any]
 
-_PATIENCE_S = 30.0
+_PATIENCE_S = 60.0
 _HOW = "scripts/install-clients.sh installs it"
 
 
@@ -134,6 +134,16 @@ class Program:
             else:
                 found.append(report)
         return found
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Have it stand still, by SIGSTOP; it goes on at the end."""
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def terminate(self) -> int:
         """Ask it to end, as SIGTERM does; returns its exit status."""

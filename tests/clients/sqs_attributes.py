@@ -37,6 +37,9 @@ STANDARD: dict[str, dict[str, str]] = {
         "VeilmqVisibilityRules": '{"version":1,"classes":[{"name":"a","visibility_timeout_s":5}],"default":0}'
     },
     "VeilmqEventLog": {"VeilmqEventLog": "closed"},
+    "VeilmqReceivesPerSecond": {"VeilmqReceivesPerSecond": "9"},
+    "VeilmqSmqBase64": {"VeilmqSmqBase64": "true"},
+    "VeilmqSmqLogging": {"VeilmqSmqLogging": "true"},
 }
 """Attribute of all queues → what sets it."""
 

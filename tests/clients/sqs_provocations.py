@@ -73,6 +73,12 @@ def _in_flight(stage: Stage) -> Reply:
     return stage.ask("ReceiveMessage", QueueUrl=url)
 
 
+def _too_often(stage: Stage) -> Reply:
+    url = stage.queue(VeilmqReceivesPerSecond="1")
+    stage.do("ReceiveMessage", QueueUrl=url)
+    return stage.ask("ReceiveMessage", QueueUrl=url)
+
+
 def _expired(action: str, **members: Any) -> Provocation:
     def provoke(stage: Stage) -> Reply:
         url = stage.fifo()
@@ -188,6 +194,7 @@ _MESSAGES: dict[tuple[str, str], Provocation] = {
     ("ReceiveMessage", "InvalidParameterValueException"): on_queue("ReceiveMessage", MaxNumberOfMessages=11),
     ("ReceiveMessage", "InvalidAttributeName"): on_queue("ReceiveMessage", AttributeNames=["Foo"]),
     ("ReceiveMessage", "OverLimit"): _in_flight,
+    ("ReceiveMessage", "RequestThrottled"): _too_often,
     ("DeleteMessage", "ReceiptHandleIsInvalid"): on_queue("DeleteMessage", ReceiptHandle="r"),
     ("DeleteMessage", "InvalidParameterValueException"): _expired("DeleteMessage"),
     ("ChangeMessageVisibility", "ReceiptHandleIsInvalid"): on_queue(

@@ -17,8 +17,7 @@ from tests.clients.sqs_stage import Stage
 from tests.server.keys import REGION, TEXT, written
 from veilmq.core.commands import ListQueues
 from veilmq.testing import RunningServer
-from veilmq.wire.sqs import ACTIONS
-from veilmq.wire.sqs.actions import BY_PROTOCOL, EVERYWHERE, WITH_CREDENTIALS
+from veilmq.wire.sqs.actions import ACTIONS, BY_PROTOCOL, EVERYWHERE, WITH_CREDENTIALS
 from veilmq.wire.sqs.errors import CODES
 
 BY_NAME = {code.name: code for code in CODES}

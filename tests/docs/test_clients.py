@@ -35,6 +35,8 @@ def _versions() -> dict[str, str]:
         "AWS CLI": _pinned("pyproject.toml", "awscli") + " or newer",
         "AWS SDK for JavaScript v3": npm["@aws-sdk/client-sqs"],
         "sqs-consumer": npm["sqs-consumer"],
+        "aliyun-mns-sdk (SMQ)": _pinned("pyproject.toml", "aliyun-mns-sdk"),
+        "@alicloud/mns (SMQ)": npm["@alicloud/mns"],
         "Celery, with kombu": f"{_pinned(celery, 'celery')}, {_pinned(celery, 'kombu')}",
     }
 
@@ -45,7 +47,7 @@ def test_versions() -> None:
 
 
 def test_programs() -> None:
-    assert len(PROGRAMS) == 3
+    assert len(PROGRAMS) == 5
     for path, text in PROGRAMS:
         assert text == (ROOT / path).read_text(encoding="utf-8"), path
 

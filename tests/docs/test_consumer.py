@@ -3,12 +3,16 @@
 import asyncio
 import inspect
 import re
+from functools import partial
 
+from tests.consumer import acting
 from tests.consumer.workbench import until
 from tests.tidy.tree import ROOT
 from veilmq.client import HttpQueueClient
-from veilmq.consumer import Consumer
-from veilmq.consumer.hooks import HOOKS
+from veilmq.consumer import Consumer, Running, clock
+from veilmq.consumer.counts import EVENTS
+from veilmq.consumer.figures import figures
+from veilmq.consumer.hooks import HOOKS, Hooks
 from veilmq.engines.clock import SystemClock
 from veilmq.testing import RunningServer
 
@@ -45,6 +49,21 @@ def test_the_table_of_options_is_complete() -> None:
     named = re.findall(r"^\| `(\w+)` \|", section("Options of a handler"), re.MULTILINE)
     parameters = set(inspect.signature(Consumer.declare).parameters) - {"self", "function", "batching"}
     assert sorted(named) == sorted(parameters)
+
+
+def test_the_metrics_and_events_are_named() -> None:
+    """Every one, in the table."""
+    app = Consumer("orders", endpoint="http://127.0.0.1:1")
+    app.declare(acting.act_async)
+
+    async def names() -> list[str]:
+        connect = partial(HttpQueueClient, "http://127.0.0.1:1")
+        running = Running(app.handlers, connect, clock.SystemClock(), hooks=Hooks(), grace_s=0)
+        return [metric.name for metric in figures(running)]
+
+    table = section("Watching").partition("**Spans.**")[0]
+    for name in (*asyncio.run(names()), *EVENTS):
+        assert f"`{name.removeprefix('veilmq_consumer_')}`" in table
 
 
 def test_the_hooks_are_named() -> None:

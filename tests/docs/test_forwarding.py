@@ -33,15 +33,15 @@ def test_the_rules_route_as_they_say(rules: object) -> None:
     assert callable(rules)
     chosen = rules()
     pages = json.dumps({"job": {"pages": 100}})
-    assert chosen.target(received(kind="video")) == "jobs-1h"
-    assert chosen.target(received(pages)) == "jobs-10min"
-    assert chosen.target(received(pages + " " * 65_536)) == "jobs-30s"
-    assert chosen.target(received(kind="text")) == "jobs-30s"
+    assert chosen.route(received(kind="video")).queue == "jobs-1h"
+    assert chosen.route(received(pages)).queue == "jobs-10min"
+    assert chosen.route(received(pages + " " * 65_536)).queue == "jobs-30s"
+    assert chosen.route(received(kind="text")).queue == "jobs-30s"
     assert chosen.targets["jobs-1h"] == 3_600
 
 
 def test_the_examples_have_a_rule_for_a_group() -> None:
-    assert in_the_examples().target(received(group="nightly-7")) == "jobs-10min"
+    assert in_the_examples().route(received(group="nightly-7")).queue == "jobs-10min"
 
 
 @pytest.fixture

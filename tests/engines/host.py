@@ -7,11 +7,15 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from veilmq.core import commands, results
 from veilmq.core.commands import Command, NewMessage, VisibilityChange
+from veilmq.core.limits import LEASE_S_MAX
 from veilmq.core.properties import Attribute, Properties, encode
 from veilmq.core.settings import SettingValue
 from veilmq.engines.embedded import EmbeddedEngine, EngineOptions
+from veilmq.engines.embedded.doctor import examine
 from veilmq.engines.execute import execute
 from veilmq.testing import VirtualClock
 
@@ -44,7 +48,7 @@ class Host:
 
     def do(self, command: Command) -> Any:
         """Return the result of `command`; raises its error."""
-        return self._runner.run(execute(self.engine, command))
+        return self.run(execute(self.engine, command))
 
     def do_together(self, *together: Command, told: Callable[[Any], object] | None = None) -> list[Any]:
         """Return the results or errors of commands submitted in one turn of the loop: one batch.
@@ -56,7 +60,7 @@ class Host:
             waiting = [self._submit(command, told) for command in together]
             return await asyncio.gather(*waiting)
 
-        return self._runner.run(submit())
+        return self.run(submit())
 
     def _submit(self, command: Command, told: Callable[[Any], object] | None) -> "asyncio.Future[Any]":
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -81,7 +85,7 @@ class Host:
             call()
             await execute(self.engine, commands.ListQueues(account="nobody"))
 
-        self._runner.run(make())
+        self.run(make())
 
     def reopen(self) -> None:
         """Close the store in good order and open it again."""
@@ -114,6 +118,11 @@ class Host:
         self.folder = copy
         self.engine = self._runner.run(self._open())
 
+    def check(self) -> None:
+        """Raise unless what the store has agrees with itself."""
+        assert self.folder is not None
+        assert [finding for finding in examine(self.folder).findings if not finding.ok] == []
+
     def close(self) -> None:
         """Close the store and the loop."""
         self._runner.run(self.engine.close())
@@ -122,9 +131,9 @@ class Host:
     # The commands in short.
 
     def create(self, queue: str = QUEUE, **settings: SettingValue) -> results.QueueView:
-        """Create a queue."""
+        """Create a queue; return it as it is seen from then on."""
         view: results.QueueView = self.do(commands.CreateQueue(queue=queue, settings=settings))
-        return view
+        return replace(view, is_new=False)
 
     def send(self, *bodies: str, queue: str = QUEUE, delay_s: int | None = None, priority: int = 8) -> None:
         """Send messages in one command."""
@@ -150,9 +159,9 @@ class Host:
         received: results.Received = self.do(commands.Receive(queue=queue, count=0))
         return received.next_due_ms
 
-    def delete(self, *receipts: str, queue: str = QUEUE, only_live: bool = False) -> list[Any]:
+    def delete(self, *receipts: str, queue: str = QUEUE, **how: bool) -> list[Any]:
         """Return what each receipt was."""
-        answers: list[Any] = self.do(commands.Delete(queue=queue, receipts=receipts, only_live=only_live))
+        answers: list[Any] = self.do(commands.Delete(queue=queue, receipts=receipts, **how))
         return answers
 
     def change(
@@ -161,16 +170,16 @@ class Host:
         timeout_s: int,
         *,
         queue: str = QUEUE,
-        only_live: bool = False,
-        renew_receipt: bool = False,
+        bounded: bool = True,
+        **how: bool,
     ) -> Any:
-        """Return what one change answers."""
+        """Return what one change answers; `bounded` by twelve hours."""
         (answer,) = self.do(
             commands.ChangeVisibility(
                 queue=queue,
                 changes=(VisibilityChange(receipt=receipt, timeout_s=timeout_s),),
-                only_live=only_live,
-                renew_receipt=renew_receipt,
+                lease_s_max=LEASE_S_MAX if bounded else None,
+                **how,
             )
         )
         return answer

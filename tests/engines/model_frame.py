@@ -14,6 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from tests.engines.host import RESTLESS, Host
 from tests.engines.naive import NaiveQueue
 from veilmq.core import commands, results
+from veilmq.core.commands import NewMessage, SendTerms
+from veilmq.core.looks import Peek
 from veilmq.engines.embedded.doctor import examine
 
 SHORT_TIMES_MS = st.sampled_from((0, 1, 999, 1_000, 30_000))
@@ -27,6 +29,7 @@ RULES = st.sampled_from(
         ]}""",
     )
 )
+TERMS = st.sampled_from((None, None, SendTerms(receipts=True), SendTerms(receipts=True, together=True)))
 WINDOWS = st.sampled_from((1, 2, 7))
 CACHES = st.sampled_from((0, 1_000_000))
 
@@ -115,6 +118,10 @@ class ModelFrame(RuleBasedStateMachine):
         assert counts.oldest_sent_at_ms == model.oldest_ms(self.now_ms), name
         model.check_conservation()
 
+    def peek(self, name: str, count: int) -> list[bytes]:
+        """Return what a peek shows, by ids."""
+        return [each.id for each in self.live.do(Peek(queue=name, count=count)).messages]
+
     def check_due(self, due_ms: int | None, model: NaiveQueue) -> None:
         """Assert that whoever waits until `due_ms` misses nothing, and is not sent away and back at once.
 
@@ -128,11 +135,29 @@ class ModelFrame(RuleBasedStateMachine):
             assert truth_ms == self.now_ms
 
 
+DOORS = st.sampled_from(
+    (
+        {},
+        {},
+        {"only_live": True},
+        {"only_live": True, "any_epoch": True},
+    )
+)
+"""How receipts may be judged: by the rules of SQS, by those of SMQ, and with lenient handles."""
+
+
 def one_of(data: st.DataObject, issued: Sequence[T]) -> T:
     """Return one of what was issued: mostly of the last ten, sometimes any."""
     last = len(issued) - 1
     recent = st.integers(max(0, last - 9), last)
     return issued[data.draw(recent | recent | st.integers(0, last))]
+
+
+def naive_send(new: NewMessage, sent: results.SentMessage) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a message that was sent, and the answer, as the models speak of them."""
+    terms = ("body", "group", "dedup_id", "delay_s", "priority")
+    answer = {"id": sent.id, "sequence": sent.sequence, "receipt": sent.receipt}
+    return {name: getattr(new, name) for name in terms}, answer
 
 
 def naive_terms(received: results.ReceivedMessage) -> dict[str, Any]:

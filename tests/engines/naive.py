@@ -27,7 +27,7 @@ class NaiveQueue:
         """Begin empty; `settings` are named as the queue's own."""
         self.settings = settings
         self.rows: list[Row] = []
-        self.receipts: dict[str, Row] = {}  # every receipt ever issued → its row and which issue it was
+        self.receipts: dict[str, Row] = {}  # every receipt ever issued → its row, which issue it was, of which receive
         self.tally = {"sent": 0, "deleted": 0, "expired": 0, "purged": 0}
 
     # What time does.
@@ -66,12 +66,19 @@ class NaiveQueue:
         self.age(now_ms)
         self.settings = settings
 
-    def store(self, now_ms: int, delay_s: int | None, terms: Row) -> None:
-        """Store a message that was sent; `terms` are what it has beside its times and counts."""
+    def store(self, now_ms: int, delay_s: int | None, terms: Row, receipt: str | None = None) -> None:
+        """Store a message that was sent; `terms` are what it has beside its times and counts.
+
+        One that is delayed may have been answered with a `receipt`, no other one may.
+        """
         wait_s = self.settings["delay_s"] if delay_s is None else delay_s
         times = {"sent_at_ms": now_ms, "visible_at_ms": now_ms + wait_s * 1_000}
-        self.rows.append({**terms, **times, "count": 0, "issue": 0, "first_ms": None, "received_at_ms": None})
+        row = {**terms, **times, "count": 0, "issue": 0, "first_ms": None, "received_at_ms": None}
+        self.rows.append(row)
         self.tally["sent"] += 1
+        if receipt is not None:
+            assert wait_s, "a receipt of a message that is not delayed"
+            self._issue(row, receipt)
 
     def wait_ms(self, row: Row, timeout_s: int | None, *, receives: int) -> int:
         """Return for how long a receive hides what it takes, which was received so often before."""
@@ -101,16 +108,16 @@ class NaiveQueue:
     def _issue(self, row: Row, receipt: str) -> None:
         assert receipt not in self.receipts, "a receipt was issued twice"
         row["issue"] += 1
-        self.receipts[receipt] = {"row": row, "issue": row["issue"]}
+        self.receipts[receipt] = {"row": row, "issue": row["issue"], "receive": row["count"]}
 
-    def state(self, now_ms: int, receipt: str) -> str:
-        """Return what a receipt of this queue is."""
+    def state(self, now_ms: int, receipt: str, *, any_epoch: bool = False) -> str:
+        """Return what a receipt of this queue is; with `any_epoch`, any one of the latest receive may be live."""
         self.age(now_ms)
         issued = self.receipts[receipt]
         row = issued["row"]
         if not any(row is other for other in self.rows):
             return "gone"
-        if issued["issue"] != row["issue"]:
+        if issued["receive"] != row["count"] or (issued["issue"] != row["issue"] and not any_epoch):
             return "superseded"
         return "live" if now_ms < row["visible_at_ms"] else "expired"
 
@@ -118,23 +125,35 @@ class NaiveQueue:
         """Tell whether a receipt in that state has an effect."""
         return state == "live" or (state == "expired" and not only_live)
 
-    def delete(self, now_ms: int, receipt: str, *, only_live: bool = False) -> str:
+    def delete(self, now_ms: int, receipt: str, *, only_live: bool = False, any_epoch: bool = False) -> str:
         """Delete with a receipt; return what it was."""
-        state = self.state(now_ms, receipt)
+        state = self.state(now_ms, receipt, any_epoch=any_epoch)
         if self.acts(state, only_live=only_live):
             row = self.receipts[receipt]["row"]
             self.rows = [other for other in self.rows if other is not row]
             self.tally["deleted"] += 1
         return state
 
-    def change(self, now_ms: int, receipt: str, timeout_s: int, *, only_live: bool = False) -> tuple[str, int | None]:
-        """Move a deadline; return what the receipt was and the deadline now in force, where it acted."""
-        state = self.state(now_ms, receipt)
+    def change(
+        self,
+        now_ms: int,
+        receipt: str,
+        timeout_s: int,
+        *,
+        only_live: bool = False,
+        any_epoch: bool = False,
+        bounded: bool = True,
+    ) -> tuple[str, int | None]:
+        """Move a deadline; return what the receipt was and the deadline now in force, where it acted.
+
+        `bounded` says that a lease lasts twelve hours at the most; of what nobody has received there is none.
+        """
+        state = self.state(now_ms, receipt, any_epoch=any_epoch)
         if not self.acts(state, only_live=only_live):
             return state, None
         row = self.receipts[receipt]["row"]
         until_ms = now_ms + timeout_s * 1_000
-        if until_ms > row["received_at_ms"] + TWELVE_HOURS_MS:
+        if bounded and row["count"] and until_ms > row["received_at_ms"] + TWELVE_HOURS_MS:
             return "too long", None
         row["visible_at_ms"] = until_ms
         return state, until_ms

@@ -98,9 +98,9 @@ class NaiveClaims(NaiveQueue):
         (row,) = [row for row in self.rows if row["id"] == message_id]
         return row
 
-    def state(self, now_ms: int, receipt: str) -> str:
+    def state(self, now_ms: int, receipt: str, *, any_epoch: bool = False) -> str:
         """Return what a receipt is; of a message past its retention nothing acts, even while it is claimed."""
-        state = super().state(now_ms, receipt)
+        state = super().state(now_ms, receipt, any_epoch=any_epoch)
         return "gone" if self.receipts[receipt]["row"]["ended"] else state
 
     def acts(self, state: str, *, only_live: bool) -> bool:

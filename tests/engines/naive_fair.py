@@ -92,14 +92,16 @@ class NaiveFair(NaiveQueue):
 
     # What commands do.
 
-    def send(self, now_ms: int, message_id: bytes, body: str, group: str | None, delay_s: int) -> None:
-        """Store a message."""
+    def send(self, now_ms: int, new: Row, sent: Row) -> None:
+        """Store a message; `new` is what was sent, `sent` the answer."""
+        group = new["group"]
         self.age(now_ms)
         if group is not None:
             if group in self.last_sent_ms and self.is_silent(group, now_ms):
                 self.suspects.discard(group)
             self.last_sent_ms[group] = now_ms
-        self.store(now_ms, delay_s, {"id": message_id, "body": body, "group": group, "since_ms": None})
+        terms = {"id": sent["id"], "body": new["body"], "group": group, "since_ms": None}
+        self.store(now_ms, new["delay_s"], terms, sent["receipt"])
 
     def check_receive(
         self, now_ms: int, count: int, timeout_s: int | None, answer: list[Row], dead: list[bytes], receives_max: int
@@ -153,24 +155,29 @@ class NaiveFair(NaiveQueue):
             row["since_ms"] = now_ms
             self.known_since_ms.setdefault(row["group"], now_ms)
 
-    def delete(self, now_ms: int, receipt: str, *, only_live: bool = False) -> str:
+    def delete(self, now_ms: int, receipt: str, **how: bool) -> str:
         """Delete with a receipt, and count its group out; return what it was."""
-        if self.acts(self.state(now_ms, receipt), only_live=only_live):
+        if self._has_effect(now_ms, receipt, **how):
             row = self.receipts[receipt]["row"]
             if row["group"] is not None:
                 self.look(now_ms)
             self.land(row, now_ms)
-        return super().delete(now_ms, receipt, only_live=only_live)
+        return super().delete(now_ms, receipt, **how)
 
-    def change(self, now_ms: int, receipt: str, timeout_s: int, *, only_live: bool = False) -> tuple[str, int | None]:
-        """Move a deadline; a message that was visible again is processed from now on."""
-        if self.acts(self.state(now_ms, receipt), only_live=only_live):
+    def _has_effect(
+        self, now_ms: int, receipt: str, *, only_live: bool = False, any_epoch: bool = False, bounded: bool = True
+    ) -> bool:
+        return self.acts(self.state(now_ms, receipt, any_epoch=any_epoch), only_live=only_live)
+
+    def change(self, now_ms: int, receipt: str, timeout_s: int, **how: bool) -> tuple[str, int | None]:
+        """Move a deadline; a message that was visible again is processed from now on, a delayed one is not."""
+        if self._has_effect(now_ms, receipt, **how):
             row = self.receipts[receipt]["row"]
-            if row["group"] is not None:
+            if row["group"] is not None and row["count"]:
                 self.look(now_ms)
                 row["since_ms"] = now_ms if row["since_ms"] is None else row["since_ms"]
                 self.known_since_ms.setdefault(row["group"], now_ms)
-        return super().change(now_ms, receipt, timeout_s, only_live=only_live)
+        return super().change(now_ms, receipt, timeout_s, **how)
 
     def purge(self, now_ms: int) -> None:
         """Delete everything."""

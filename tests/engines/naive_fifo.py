@@ -48,14 +48,17 @@ class NaiveFifo(NaiveQueue):
     def send(self, now_ms: int, new: Row, answer: Row) -> None:
         """Store a message, or check that a duplicate was answered as the first one."""
         scope = new["group"] if self.settings["deduplication_scope"] == "group" else ""
-        before = self.accepted.get((scope, new["dedup_id"]))
+        before = self.accepted.get((scope, new["dedup_id"])) if new["dedup_id"] is not None else None
         if before is not None and now_ms < before["at_ms"] + FIVE_MINUTES_MS:
             assert (answer["id"], answer["sequence"]) == (before["id"], before["sequence"]), "a duplicate was accepted"
+            assert answer["receipt"] is None, "a receipt of what was not stored"
             return
         assert answer["sequence"] > self.last_sequence, "sequence numbers do not rise"
         self.last_sequence = answer["sequence"]
-        self.accepted[scope, new["dedup_id"]] = {**answer, "at_ms": now_ms}
-        self.store(now_ms, new["delay_s"], {**answer, "body": new["body"], "group": new["group"]})
+        if new["dedup_id"] is not None:
+            self.accepted[scope, new["dedup_id"]] = {**answer, "at_ms": now_ms}
+        terms = {"id": answer["id"], "sequence": answer["sequence"], "body": new["body"], "group": new["group"]}
+        self.store(now_ms, new["delay_s"], terms, answer["receipt"])
 
     def check_receive(
         self, now_ms: int, count: int, timeout_s: int | None, attempt: str | None, answer: list[Row]

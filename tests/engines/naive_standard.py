@@ -19,9 +19,10 @@ class NaiveStandard(NaiveQueue):
             return min(ends_at_ms for ends_at_ms in in_flight if ends_at_ms > now_ms)
         return super().next_due_ms(now_ms)
 
-    def send(self, now_ms: int, message_id: bytes, body: str, delay_s: int | None, priority: int) -> None:
-        """Store a message."""
-        self.store(now_ms, delay_s, {"id": message_id, "body": body, "priority": priority})
+    def send(self, now_ms: int, new: Row, sent: Row) -> None:
+        """Store a message; `new` is what was sent, `sent` the answer."""
+        terms = {"id": sent["id"], "body": new["body"], "priority": new["priority"]}
+        self.store(now_ms, new["delay_s"], terms, sent["receipt"])
 
     def check_receive(self, now_ms: int, count: int, timeout_s: int | None, answer: list[Row]) -> None:
         """Assert that `answer` is one that is allowed, and take it over."""

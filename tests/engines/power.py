@@ -9,7 +9,9 @@ their folders. Creating a file is taken as durable with its first sync.
 """
 
 import random
-from collections.abc import Callable
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -18,8 +20,12 @@ import apsw
 
 from tests.engines.host import Host, hosting
 from veilmq.engines.embedded import EngineOptions
+from veilmq.engines.embedded.folder import DATABASE_NAME
 
 SECTOR_BYTES = 512
+
+_WHERE = """SELECT message.body, queue.name FROM message
+JOIN lane ON lane.number = message.position >> 41 JOIN queue ON queue.number = lane.queue"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,3 +200,28 @@ def _make_in_part(files: dict[str, bytearray], change: Change, torn: random.Rand
         if torn.random() < 0.5:
             sector = change.data[start : start + SECTOR_BYTES]
             _make(files, Write(change.file, change.offset + start, sector))
+
+
+def outages(recorded: Log, place: Path, *, torn: random.Random | None = None) -> Iterator[tuple[int, Path]]:
+    """Yield, for the power going after each write of ``recorded``, its number and what the disk has then."""
+    disk = Disk()
+    for number, entry in enumerate(recorded.entries):
+        disk.play(entry)
+        if isinstance(entry, Change):
+            folder = place / str(number)
+            disk.lose_power(folder, torn=torn)
+            yield number, folder
+            shutil.rmtree(folder)
+
+
+def counted(folder: Path) -> Counter[str]:
+    """Return how many messages each queue has on that disk, none of them twice."""
+    connection = apsw.Connection(str(folder / DATABASE_NAME))
+    try:
+        if not connection.pragma("user_version"):
+            return Counter()
+        rows = list(connection.execute(_WHERE))
+        assert len({body for body, _ in rows}) == len(rows)
+        return Counter(name for _, name in rows)
+    finally:
+        connection.close()

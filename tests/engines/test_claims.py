@@ -27,6 +27,7 @@ from veilmq.core.errors import (
     SourceNotFound,
     VeilmqError,
 )
+from veilmq.core.looks import Peek
 from veilmq.core.results import ReceiptState
 from veilmq.engines.embedded.batch import Batch
 from veilmq.engines.embedded.doctor import examine
@@ -156,6 +157,7 @@ def host_ends_hold(host: Host) -> int:
 def test_claimed_messages_are_in_flight_and_nobody_gets_them(jobs: Host) -> None:
     claim(jobs, 1, 3)
     assert jobs.counts() == (1, 3, 0)
+    assert bodies(jobs.do(Peek(queue=QUEUE, count=10)).messages) == ["d"]
     assert bodies(jobs.receive(10)) == ["d"]
     assert jobs.due_ms() == jobs.clock.now_ms() + 30_000
 
@@ -843,6 +845,20 @@ def test_no_command_handles_more_rows_than_a_slice(sliced: Host, kind: str, end:
     assert sliced.counts() == ((0, 0, 0) if end == "acknowledge" else (300, 0, 0))
     assert max(rows) <= 3 * SLICES.claim_slice_rows + 10  # a message may have a message, a lease and a turn
     assert rows[-1] == 0
+
+
+def test_a_claim_waits_for_the_groups_of_one_that_is_being_deleted(sliced: Host) -> None:
+    """Nothing is not the answer while messages of its groups go: it helps with that, a slice at a time."""
+    sliced.create(fifo=True)
+    new = tuple(message(str(number), group=f"g{number % 2}", dedup_id=str(number)) for number in range(40))
+    sliced.do(commands.Send(queue=QUEUE, messages=new))
+    open_source(sliced)
+    assert claim_whole(sliced, 1, 40).messages == 8
+    ending = claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1)
+    following = claims.Claim(queue=QUEUE, source="s", epoch=1, number=2, messages_max=40)
+    _, *bound = sliced.do_together(ending, *[following] * 3)
+    assert [(each.messages, each.more) for each in bound] == [(0, True), (4, True), (8, True)]
+    assert claim(sliced, 2, 40).messages == 8
 
 
 def test_a_batch_has_few_slices(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ from veilmq.core import commands, properties
 from veilmq.core.commands import NewMessage
 from veilmq.core.properties import Attribute, Properties
 from veilmq.core.results import MoveStatus, ReceiptState, SentMessage
-from veilmq.engines.embedded.doctor import examine
 
 
 def send(host: Host, *bodies: str, queue: str = QUEUE) -> list[SentMessage]:
@@ -209,7 +208,6 @@ def test_dead_letters_and_tasks_over_crashes(kept: Host) -> None:
         kept.crash()
         moved = latest(kept).messages_moved
         assert (sum(kept.counts()), sum(kept.counts(DEAD))) == (moved, 9 - moved)
-        assert kept.folder is not None
-        assert [finding for finding in examine(kept.folder).findings if not finding.ok] == []
+        kept.check()
     found = [each for _ in range(3) for each in take(kept, timeout_s=600)]
     assert groups(found) == groups(sorted(bodies))

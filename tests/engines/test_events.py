@@ -270,6 +270,21 @@ def test_a_receipt_that_a_change_renewed_has_one_end(host: Host) -> None:
 # What an event says.
 
 
+def test_a_message_that_nobody_received_has_no_event(host: Host) -> None:
+    """Though its sender has a receipt, changes its delay and takes it back; once received it begins as all others."""
+    terms = commands.SendTerms(receipts=True)
+    new = tuple(message(body, delay_s=30) for body in "ab")
+    a, b = (each.receipt for each in host.do(commands.Send(queue=QUEUE, messages=new, terms=terms)))
+    host.delete(a)
+    renewed = host.change(b, 5, renew_receipt=True).receipt
+    host.change(renewed, 0)
+    got = host.receive_one(timeout_s=10)
+    host.delete(renewed, a)
+    host.advance(2_000)
+    host.delete(got.receipt)
+    assert outcomes(host) == [("deleted", 2_000)]
+
+
 def test_what_an_event_says(host: Host) -> None:
     host.do(
         commands.Send(

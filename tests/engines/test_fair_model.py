@@ -11,10 +11,23 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from tests.engines.host import message
-from tests.engines.model_frame import CACHES, RULES, SHORT_TIMES_MS, WINDOWS, ModelFrame, naive_terms, one_of, run_model
+from tests.engines.model_frame import (
+    CACHES,
+    DOORS,
+    RULES,
+    SHORT_TIMES_MS,
+    TERMS,
+    WINDOWS,
+    ModelFrame,
+    naive_send,
+    naive_terms,
+    one_of,
+    run_model,
+)
 from tests.engines.naive import kind_of
 from tests.engines.naive_fair import NaiveFair
 from veilmq.core import commands, fairness
+from veilmq.core.commands import SendTerms
 
 QUEUE, DEAD = "a/jobs", "a/dead"
 GROUPS = st.sampled_from(("a", "b", "c", "d", None))
@@ -57,10 +70,10 @@ class EngineAndModel(ModelFrame):
 
     # Messages.
 
-    @rule(groups=st.lists(GROUPS, min_size=1, max_size=6), delay_s=st.sampled_from((0, 0, 0, 1, 30)))
-    def send(self, groups: list[str | None], delay_s: int) -> None:
-        """Send a batch of several groups."""
-        self.deliver(groups, delay_s)
+    @rule(groups=st.lists(GROUPS, min_size=1, max_size=6), delay_s=st.sampled_from((0, 0, 0, 1, 30)), terms=TERMS)
+    def send(self, groups: list[str | None], delay_s: int, terms: SendTerms | None) -> None:
+        """Send a batch of several groups, sometimes with receipts of what is delayed."""
+        self.deliver(groups, delay_s, terms)
 
     @rule(group=GROUPS, several=st.integers(3, 9), timeout_s=TIMEOUTS_S)
     def crowd(self, group: str | None, several: int, timeout_s: int) -> None:
@@ -68,7 +81,7 @@ class EngineAndModel(ModelFrame):
         self.deliver([group] * 2 * several, 0)
         self.take(several, timeout_s)
 
-    def deliver(self, groups: list[str | None], delay_s: int) -> None:
+    def deliver(self, groups: list[str | None], delay_s: int, terms: SendTerms | None = None) -> None:
         """Send a batch to both, each at an instant of its own, so that there is an order to keep."""
         self.live.advance(1)
         bodies = [f"{group}{self.bodies + number}" for number, group in enumerate(groups)]
@@ -77,9 +90,10 @@ class EngineAndModel(ModelFrame):
             message(body, group=group, delay_s=delay_s, kind=kind_of(body))
             for body, group in zip(bodies, groups, strict=True)
         ]
-        answers = self.live.do(commands.Send(queue=QUEUE, messages=tuple(new)))
-        for body, group, sent in zip(bodies, groups, answers, strict=True):
-            self.model.send(self.now_ms, sent.id, body, group, delay_s)
+        answers = self.live.do(commands.Send(queue=QUEUE, messages=tuple(new), terms=terms))
+        for each, sent in zip(new, answers, strict=True):
+            self.model.send(self.now_ms, *naive_send(each, sent))
+            self.issued += [sent.receipt] if sent.receipt is not None else []
 
     @rule(count=st.sampled_from((1, 1, 2, 3, 10)), timeout_s=st.none() | TIMEOUTS_S)
     def receive(self, count: int, timeout_s: int | None) -> None:
@@ -96,7 +110,9 @@ class EngineAndModel(ModelFrame):
     def take(self, count: int, timeout_s: int | None) -> None:
         """Receive, and have the model judge the answer and what died meanwhile."""
         now_ms = self.now_ms
+        peeked = self.peek(QUEUE, count)
         answer = self.live.do(commands.Receive(queue=QUEUE, count=count, timeout_s=timeout_s)).messages
+        assert peeked == [each.id for each in answer]
         terms = [naive_terms(each) for each in answer]
         self.model.check_receive(now_ms, count, timeout_s, terms, self.bury(), self.receives_max)
         self.issued += [each.receipt for each in answer]
@@ -114,22 +130,32 @@ class EngineAndModel(ModelFrame):
         return lately
 
     @precondition(lambda self: self.issued)
-    @rule(data=st.data(), several=st.integers(1, 9))
-    def delete(self, data: st.DataObject, several: int) -> None:
+    @rule(data=st.data(), several=st.integers(1, 9), door=DOORS)
+    def delete(self, data: st.DataObject, several: int, door: dict[str, bool]) -> None:
         """Delete with receipts of now and of long ago."""
         for _ in range(several):
             text = one_of(data, self.issued)
-            (answer,) = self.live.delete(text, queue=QUEUE)
-            assert answer.value == self.model.delete(self.now_ms, text)
+            (answer,) = self.live.delete(text, queue=QUEUE, **door)
+            assert answer.value == self.model.delete(self.now_ms, text, **door)
 
     @precondition(lambda self: self.issued)
-    @rule(data=st.data(), timeout_s=st.sampled_from((0, 0, 0, 1, 30, 600)), several=st.integers(1, 5))
-    def change(self, data: st.DataObject, timeout_s: int, several: int) -> None:
+    @rule(
+        data=st.data(),
+        timeout_s=st.sampled_from((0, 0, 0, 1, 30, 600)),
+        several=st.integers(1, 5),
+        door=DOORS,
+        renew=st.booleans(),
+    )
+    def change(self, data: st.DataObject, timeout_s: int, several: int, door: dict[str, bool], *, renew: bool) -> None:
         """Change with receipts of now or of long ago."""
         for _ in range(several):
             text = one_of(data, self.issued)
-            answer = self.live.change(text, timeout_s, queue=QUEUE)
-            assert (answer.state.value, answer.visible_at_ms) == self.model.change(self.now_ms, text, timeout_s)
+            answer = self.live.change(text, timeout_s, queue=QUEUE, renew_receipt=renew, **door)
+            judged = self.model.change(self.now_ms, text, timeout_s, **door)
+            assert (answer.state.value, answer.visible_at_ms) == judged
+            if answer.receipt is not None:
+                self.model.renew(text, answer.receipt)
+                self.issued.append(answer.receipt)
 
     # Accidents.
 

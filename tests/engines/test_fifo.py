@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.engines.host import QUEUE, Host
 from veilmq.core import commands, results
@@ -279,6 +280,7 @@ def test_whoever_waits_for_a_group_is_told_when_it_is_free(fifo: Host) -> None:
     assert wakes[-1] == fifo.clock.now_ms()
 
 
+@pytest.mark.differs_on_postgres("whoever waits was told the end of retention by its receive, and looks then")
 def test_whoever_waits_is_told_when_retention_frees_a_group(fifo: Host) -> None:
     """The janitor looks."""
     fifo.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
@@ -292,6 +294,7 @@ def test_whoever_waits_is_told_when_retention_frees_a_group(fifo: Host) -> None:
     assert any(wake <= fifo.clock.now_ms() for wake in wakes)
 
 
+@pytest.mark.differs_on_postgres("whoever waits was told the end of retention by its receive, and looks then")
 def test_whoever_waits_is_told_by_the_command_that_comes_before_the_janitor(fifo: Host) -> None:
     """Which looks once a second: who asks for the counters between two looks deletes what has ended."""
     fifo.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
@@ -446,6 +449,20 @@ def test_twelve_hours_count_from_the_first_receive(fifo: Host) -> None:
     fifo.advance(10_000)
     (again,) = receive(fifo, timeout_s=43_200, attempt="x")
     assert (again.receipt, again.visible_at_ms) == (first.receipt, end_ms)
+
+
+@pytest.mark.parametrize(("lease_s_max", "end_ms"), [(60, 60_000), (None, 43_210_000)], ids=["a-minute", "no-end"])
+def test_a_repetition_keeps_to_the_longest_lease_that_it_names(
+    fifo: Host, lease_s_max: int | None, end_ms: int
+) -> None:
+    """Also where that is another one than twelve hours, or none."""
+    send(fifo, "a1")
+    began_ms = fifo.clock.now_ms()
+    command = commands.Receive(queue=QUEUE, timeout_s=30, attempt_id="x", lease_s_max=lease_s_max)
+    first = fifo.do(command).messages
+    fifo.advance(10_000)
+    (again,) = fifo.do(replace(command, timeout_s=43_200)).messages
+    assert (again.receipt, again.visible_at_ms) == (first[0].receipt, began_ms + end_ms)
 
 
 def test_an_attempt_that_gave_nothing_is_not_remembered(fifo: Host) -> None:

@@ -8,10 +8,23 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from tests.engines.host import message
-from tests.engines.model_frame import CACHES, RULES, SHORT_TIMES_MS, WINDOWS, ModelFrame, naive_terms, one_of, run_model
+from tests.engines.model_frame import (
+    CACHES,
+    DOORS,
+    RULES,
+    SHORT_TIMES_MS,
+    TERMS,
+    WINDOWS,
+    ModelFrame,
+    naive_send,
+    naive_terms,
+    one_of,
+    run_model,
+)
 from tests.engines.naive import kind_of
 from tests.engines.naive_fifo import NaiveFifo
 from veilmq.core import commands
+from veilmq.core.commands import SendTerms
 from veilmq.core.errors import LeaseTooLong
 
 QUEUE = "a/orders"
@@ -74,10 +87,11 @@ class EngineAndModel(ModelFrame):
     @rule(
         groups=st.text(GROUPS, min_size=1, max_size=10),
         delay_s=st.sampled_from((None, None, None, 0, 1, 30)),
+        terms=TERMS | st.just(SendTerms(receipts=True, unrepeated=True)),
     )
-    def send(self, groups: str, delay_s: int | None) -> None:
+    def send(self, groups: str, delay_s: int | None, terms: SendTerms | None) -> None:
         """Send a batch, none of it sent before."""
-        self.deliver([(group, None, delay_s) for group in groups])
+        self.deliver([(group, None, delay_s) for group in groups], terms)
 
     @rule(data=st.data())
     def send_again(self, data: st.DataObject) -> None:
@@ -87,19 +101,26 @@ class EngineAndModel(ModelFrame):
         )
         self.deliver(entries)
 
-    def deliver(self, entries: Sequence[tuple[str, str | None, int | None]]) -> None:
+    def deliver(self, entries: Sequence[tuple[str, str | None, int | None]], terms: SendTerms | None = None) -> None:
         """Send, and have the model judge the answers."""
         messages = []
+        numbered = terms is None or not terms.unrepeated
         for group, dedup_id, delay_s in entries:
             self.bodies += 1
             body = f"{group}{self.bodies}"
             messages.append(
-                message(body, group=group, dedup_id=dedup_id or str(self.bodies), delay_s=delay_s, kind=kind_of(body))
+                message(
+                    body,
+                    group=group,
+                    dedup_id=dedup_id or (str(self.bodies) if numbered else None),
+                    delay_s=delay_s,
+                    kind=kind_of(body),
+                )
             )
-        answers = self.live.do(commands.Send(queue=QUEUE, messages=tuple(messages)))
+        answers = self.live.do(commands.Send(queue=QUEUE, messages=tuple(messages), terms=terms))
         for new, sent in zip(messages, answers, strict=True):
-            terms = {"body": new.body, "group": new.group, "dedup_id": new.dedup_id, "delay_s": new.delay_s}
-            self.model.send(self.now_ms, terms, {"id": sent.id, "sequence": sent.sequence})
+            self.model.send(self.now_ms, *naive_send(new, sent))
+            self.issued += [sent.receipt] if sent.receipt is not None else []
 
     @rule(
         count=st.sampled_from((1, 1, 2, 3, 10)),
@@ -126,29 +147,38 @@ class EngineAndModel(ModelFrame):
 
     def take(self, count: int, timeout_s: int | None, attempt: str | None) -> None:
         """Receive, and have the model judge the answer."""
+        peeked = self.peek(QUEUE, count)
+        repeats = attempt is not None and self.model.repeatable(self.now_ms, attempt)
         answer = self.live.do(
             commands.Receive(queue=QUEUE, count=count, timeout_s=timeout_s, attempt_id=attempt)
         ).messages
+        assert repeats or peeked == [each.id for each in answer]
         self.model.check_receive(self.now_ms, count, timeout_s, attempt, [naive_terms(each) for each in answer])
         self.issued += [each.receipt for each in answer if each.receipt not in self.issued]
         self.check_due(self.live.due_ms(queue=QUEUE), self.model)
 
     @precondition(lambda self: self.issued)
-    @rule(data=st.data(), several=st.integers(1, 5))
-    def delete(self, data: st.DataObject, several: int) -> None:
+    @rule(data=st.data(), several=st.integers(1, 5), door=DOORS)
+    def delete(self, data: st.DataObject, several: int, door: dict[str, bool]) -> None:
         """Delete with receipts of now and of long ago."""
         for _ in range(several):
             text = one_of(data, self.issued)
-            (answer,) = self.live.delete(text, queue=QUEUE)
-            assert answer.value == self.model.delete(self.now_ms, text)
+            (answer,) = self.live.delete(text, queue=QUEUE, **door)
+            assert answer.value == self.model.delete(self.now_ms, text, **door)
 
     @precondition(lambda self: self.issued)
-    @rule(data=st.data(), timeout_s=st.sampled_from((0, 0, 1, 30, 43_200)), renew=st.booleans())
-    def change(self, data: st.DataObject, timeout_s: int, *, renew: bool) -> None:
+    @rule(
+        data=st.data(),
+        timeout_s=st.sampled_from((0, 0, 1, 30, 43_200)),
+        door=DOORS,
+        renew=st.booleans(),
+        bounded=st.booleans(),
+    )
+    def change(self, data: st.DataObject, timeout_s: int, door: dict[str, bool], *, renew: bool, bounded: bool) -> None:
         """Change with a receipt of now or of long ago."""
         text = one_of(data, self.issued)
-        answer = self.live.change(text, timeout_s, queue=QUEUE, renew_receipt=renew)
-        state, until_ms = self.model.change(self.now_ms, text, timeout_s)
+        answer = self.live.change(text, timeout_s, queue=QUEUE, renew_receipt=renew, bounded=bounded, **door)
+        state, until_ms = self.model.change(self.now_ms, text, timeout_s, bounded=bounded, **door)
         if state == "too long":
             assert isinstance(answer, LeaseTooLong)
             return

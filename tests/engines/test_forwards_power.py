@@ -4,20 +4,16 @@ The disk is rebuilt as the power would have left it after each write of a worklo
 """
 
 import random
-import shutil
-from collections import Counter
 from pathlib import Path
 
-import apsw
 import pytest
 
 from tests.engines.host import QUEUE, Host, message
-from tests.engines.power import Change, Disk, Log, record
-from tests.engines.test_moves_power import LONG, SEED, WHERE
+from tests.engines.power import Log, counted, outages, record
+from tests.engines.test_moves_power import LONG, SEED
 from veilmq.core import commands
 from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
 from veilmq.engines.embedded.doctor import examine
-from veilmq.engines.embedded.folder import DATABASE_NAME
 
 FAST = "000000000000/fast"
 SLOW = "000000000000/slow"
@@ -47,36 +43,17 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Log:
     return record(work, tmp_path_factory.mktemp("forwarding") / "store")
 
 
-def look(folder: Path) -> Counter[str]:
-    """Return how many messages each queue has, none of them twice."""
-    connection = apsw.Connection(str(folder / DATABASE_NAME))
-    try:
-        if not connection.pragma("user_version"):
-            return Counter()
-        rows = list(connection.execute(WHERE))
-        assert len({body for body, _ in rows}) == len(rows)
-        return Counter(name for _, name in rows)
-    finally:
-        connection.close()
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("torn", [pytest.param(False, id="dropped"), pytest.param(True, id="torn")])
 def test_no_message_is_lost_or_doubled_when_the_power_goes(recorded: Log, tmp_path: Path, *, torn: bool) -> None:
     """After every write: all or none of them are there, each once, and a command has moved all of its own or none."""
-    disk, chance = Disk(), random.Random(SEED)
     seen: set[tuple[int, int, int]] = set()
-    for number, entry in enumerate(recorded.entries):
-        disk.play(entry)
-        if isinstance(entry, Change):
-            folder = tmp_path / str(number)
-            disk.lose_power(folder, torn=chance if torn else None)
-            found = look(folder)
-            assert found.total() in (0, TOTAL)
-            seen.add((found[QUEUE], found[FAST], found[SLOW]))
-            if number % 10 == 0 and found:
-                assert examine(folder).ok
-            shutil.rmtree(folder)
+    for number, folder in outages(recorded, tmp_path, torn=random.Random(SEED) if torn else None):
+        found = counted(folder)
+        assert found.total() in (0, TOTAL)
+        seen.add((found[QUEUE], found[FAST], found[SLOW]))
+        if number % 10 == 0 and found:
+            assert examine(folder).ok
     steps = {(TOTAL - AT_ONCE * done, 2 * done, done) for done in range(TOTAL // AT_ONCE + 1)}
     assert seen == steps | {(0, 0, 0)}

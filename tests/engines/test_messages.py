@@ -188,6 +188,7 @@ def test_counters_and_the_oldest_message(host: Host) -> None:
     assert (host.counts(), oldest_ms(host)) == ((2, 0, 0), start_ms + 1_000)
 
 
+@pytest.mark.differs_on_postgres("commands that are under way at one time have no order")
 def test_a_batch_of_commands_is_applied_in_order(host: Host) -> None:
     """One after the other at one instant: what is sent first is received by the next."""
     host.create()

@@ -8,10 +8,22 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from tests.engines.host import message
-from tests.engines.model_frame import RULES, SHORT_TIMES_MS, WINDOWS, ModelFrame, naive_terms, one_of, run_model
+from tests.engines.model_frame import (
+    DOORS,
+    RULES,
+    SHORT_TIMES_MS,
+    TERMS,
+    WINDOWS,
+    ModelFrame,
+    naive_send,
+    naive_terms,
+    one_of,
+    run_model,
+)
 from tests.engines.naive import kind_of
 from tests.engines.naive_standard import NaiveStandard
 from veilmq.core import commands, results
+from veilmq.core.commands import SendTerms
 from veilmq.core.errors import LeaseTooLong, ReceiptInvalid
 
 NAMES = ("a/first", "a/second", "b/first")
@@ -82,19 +94,22 @@ class EngineAndModel(ModelFrame):
     @rule(
         data=st.data(),
         delays_s=st.lists(st.sampled_from((None, None, 0, 1, 30)), min_size=1, max_size=10),
-        priority=st.sampled_from((8, 8, 8, 1, 16)),
+        priority=st.just(8) | st.integers(1, 16),
+        terms=TERMS,
     )
-    def send(self, data: st.DataObject, delays_s: list[int | None], priority: int) -> None:
-        """Send a batch."""
+    def send(self, data: st.DataObject, delays_s: list[int | None], priority: int, terms: SendTerms | None) -> None:
+        """Send a batch, sometimes with receipts of what is delayed."""
         name, model = self.some(data)
         messages = []
         for delay_s in delays_s:
             self.bodies += 1
             body = f"m{self.bodies}"
             messages.append(message(body, delay_s=delay_s, priority=priority, kind=kind_of(body)))
-        answers = self.live.do(commands.Send(queue=name, messages=tuple(messages)))
+        answers = self.live.do(commands.Send(queue=name, messages=tuple(messages), terms=terms))
         for new, sent in zip(messages, answers, strict=True):
-            model.send(self.now_ms, sent.id, new.body, new.delay_s, priority)
+            model.send(self.now_ms, *naive_send(new, sent))
+            if sent.receipt is not None:
+                self.issued.append((name, self.incarnations[name], sent.receipt))
 
     @rule(data=st.data(), count=st.sampled_from((1, 1, 2, 3, 10)), timeout_s=st.none() | TIMEOUTS_S)
     def receive(self, data: st.DataObject, count: int, timeout_s: int | None) -> None:
@@ -115,8 +130,11 @@ class EngineAndModel(ModelFrame):
         """Receive, and have the model judge the answer."""
         now_ms = self.now_ms
         full = model.is_full(now_ms)
+        peeked = self.peek(name, count)
         answer = self.live.do(commands.Receive(queue=name, count=count, timeout_s=timeout_s))
         assert answer.over_limit is full
+        assert len(peeked) == min(count, model.counts(now_ms)[0])
+        assert peeked[: len(answer.messages)] == [each.id for each in answer.messages]
         model.check_receive(now_ms, count, timeout_s, [naive_terms(each) for each in answer.messages])
         self.check_due(self.due_ms(name, model), model)
         for each in answer.messages:
@@ -131,33 +149,34 @@ class EngineAndModel(ModelFrame):
         return refused.next_due_ms
 
     @precondition(lambda self: self.issued)
-    @rule(data=st.data(), only_live=st.booleans(), several=st.integers(1, 5))
-    def delete(self, data: st.DataObject, several: int, *, only_live: bool) -> None:
+    @rule(data=st.data(), door=DOORS, several=st.integers(1, 5))
+    def delete(self, data: st.DataObject, several: int, door: dict[str, bool]) -> None:
         """Delete with receipts of now and of long ago."""
         for _ in range(several):
             name, incarnation, text = self.receipt(data)
-            (answer,) = self.live.delete(text, queue=name, only_live=only_live)
+            (answer,) = self.live.delete(text, queue=name, **door)
             if incarnation != self.incarnations[name]:
                 assert isinstance(answer, ReceiptInvalid)
             else:
-                assert answer.value == self.models[name].delete(self.now_ms, text, only_live=only_live)
+                assert answer.value == self.models[name].delete(self.now_ms, text, **door)
 
     @precondition(lambda self: self.issued)
     @rule(
         data=st.data(),
         timeout_s=st.sampled_from((0, 0, 1, 30, 43_200)),
-        only_live=st.booleans(),
+        door=DOORS,
         renew=st.booleans(),
+        bounded=st.booleans(),
     )
-    def change(self, data: st.DataObject, timeout_s: int, *, only_live: bool, renew: bool) -> None:
+    def change(self, data: st.DataObject, timeout_s: int, door: dict[str, bool], *, renew: bool, bounded: bool) -> None:
         """Change with a receipt of now or of long ago."""
         name, incarnation, text = self.receipt(data)
-        answer = self.live.change(text, timeout_s, queue=name, only_live=only_live, renew_receipt=renew)
+        answer = self.live.change(text, timeout_s, queue=name, renew_receipt=renew, bounded=bounded, **door)
         if incarnation != self.incarnations[name]:
             assert isinstance(answer, ReceiptInvalid)
             return
         model = self.models[name]
-        state, until_ms = model.change(self.now_ms, text, timeout_s, only_live=only_live)
+        state, until_ms = model.change(self.now_ms, text, timeout_s, bounded=bounded, **door)
         if state == "too long":
             assert isinstance(answer, LeaseTooLong)
             return

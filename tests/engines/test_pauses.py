@@ -6,18 +6,20 @@ from pathlib import Path
 import pytest
 
 from tests.engines.host import QUEUE, Host, hosting
+from tests.engines.stores import Store
 from veilmq.core import commands
 from veilmq.core.errors import PurgeInProgress, QueueDeletedRecently, QueueNotFound
+from veilmq.core.limits import PURGE_PAUSE_S, QUEUE_NAME_PAUSE_S
 from veilmq.engines.embedded import EngineOptions
 
 PURGE = commands.PurgeQueue(queue=QUEUE)
 DELETE = commands.DeleteQueue(queue=QUEUE)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
-    """Return an engine as it is by default, with one queue, on each store."""
-    with hosting(tmp_path / "store" if request.param == "sqlite" else None, options=EngineOptions()) as opened:
+@pytest.fixture
+def host(store: Store) -> Iterator[Host]:
+    """Return an engine whose queues rest as long as they do by default, with one queue."""
+    with store.open(purge_pause_s=PURGE_PAUSE_S, queue_name_pause_s=QUEUE_NAME_PAUSE_S) as opened:
         opened.create()
         yield opened
 

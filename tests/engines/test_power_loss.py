@@ -17,7 +17,8 @@ import pytest
 from tests.engines.host import QUEUE, Host, hosting, message
 from tests.engines.power import Change, Disk, Log, Note, RecordingVFS, Sync, Write
 from veilmq.core import commands
-from veilmq.core.commands import Command, VisibilityChange
+from veilmq.core.account_settings import AccountSettings, SetAccount
+from veilmq.core.commands import Command, SendTerms, VisibilityChange
 from veilmq.engines.embedded import EngineOptions
 from veilmq.engines.embedded.doctor import examine
 from veilmq.engines.embedded.folder import DATABASE_NAME
@@ -25,7 +26,12 @@ from veilmq.engines.embedded.folder import DATABASE_NAME
 SEED = 20_240_229
 BATCHES = 24
 LONG = "x" * 9_000  # a few pages, so that a commit is several writes
-TABLES = ("SELECT name, settings FROM queue", "SELECT * FROM message", "SELECT * FROM lease")
+TABLES = (
+    "SELECT name, settings FROM queue",
+    "SELECT * FROM message",
+    "SELECT * FROM lease",
+    "SELECT name, value FROM meta WHERE name LIKE 'account %'",
+)
 
 Rows = list[list[Any]]
 
@@ -38,11 +44,11 @@ class Answered:
 
 
 class Workload:
-    """Batches of sends, receives, changes, deletes and new queues, in two lives of the store."""
+    """Batches of sends, receives, changes, deletes, new queues and accounts, in two lives of the store."""
 
     def __init__(self, folder: Path, log: Log) -> None:
         """Run it on `folder`."""
-        self.states: list[Rows] = [[[], [], []]]  # after each batch, the first one before all
+        self.states: list[Rows] = [[[] for _ in TABLES]]  # after each batch, the first one before all
         self.live_receipts: list[str] = []  # after each batch from the first receive on, one that is in force
         self._folder = folder
         self._log = log
@@ -67,6 +73,23 @@ class Workload:
                 commands.ChangeVisibility(queue=QUEUE, changes=(change,)),
                 commands.CreateQueue(queue=f"{QUEUE}-{number}"),
             )
+            self._speak_smq(host, number)
+
+    def _speak_smq(self, host: Host, number: int) -> None:
+        """Send what is delayed together, change one delay by its receipt, and delete another message by its own."""
+        new = tuple(message(f"{number}-late-{place}", delay_s=3_600) for place in range(2))
+        terms = SendTerms(receipts=True, together=True)
+        (sent,) = self._ask(host, commands.Send(queue=QUEUE, messages=new, terms=terms))
+        changed, deleted = (each.receipt for each in sent)
+        change = VisibilityChange(receipt=changed, timeout_s=7_200 + number)
+        self._ask(
+            host,
+            commands.ChangeVisibility(
+                queue=QUEUE, changes=(change,), only_live=True, renew_receipt=True, lease_s_max=None
+            ),
+            commands.Delete(queue=QUEUE, receipts=(deleted,), only_live=True),
+            SetAccount(account="a", settings=AccountSettings(logging_bucket=f"{number}")),
+        )
 
     def _ask(self, host: Host, *asked: Command) -> list[Any]:
         number = len(self.states)
@@ -81,7 +104,7 @@ def rows(folder: Path) -> Rows:
     try:
         assert connection.pragma("integrity_check") == "ok"
         if not connection.pragma("user_version"):
-            return [[], [], []]  # the power went before there was a first table
+            return [[] for _ in TABLES]  # the power went before there was a first table
         return [list(connection.execute(table)) for table in TABLES]
     finally:
         connection.close()

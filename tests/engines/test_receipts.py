@@ -102,7 +102,9 @@ def test_change(one: Host, make: Make, state: ReceiptState, *, only_live: bool, 
     before, due_ms = one.counts(), one.due_ms()
     until_ms = one.clock.now_ms() + 7_000
     answer = one.change(receipt, 7, only_live=only_live)
-    assert answer == LeaseChange(state=state, visible_at_ms=until_ms if acts else None)
+    assert answer == LeaseChange(
+        state=state, visible_at_ms=until_ms if acts else None, hidden_for_ms=7_000 if acts else None
+    )
     assert one.counts() == ((0, 1, 0) if acts else before)
     assert one.due_ms() == (until_ms if acts else due_ms)
 

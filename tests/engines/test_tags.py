@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.engines.host import QUEUE, Host
 from veilmq.core import commands
@@ -40,8 +41,9 @@ def test_tags_are_put_and_removed(host: Host) -> None:
 
 def test_a_queue_is_created_with_tags(host: Host) -> None:
     """They do not tell an existing queue apart, and a second creation does not change them."""
-    created = create(host, tags={"team": "red"})
-    assert created.settings.tags == {"team": "red"}
+    made = create(host, tags={"team": "red"})
+    assert (made.settings.tags, made.is_new) == ({"team": "red"}, True)
+    created = replace(made, is_new=False)
     assert create(host, tags={"team": "blue"}) == created
     assert host.create() == created
 

@@ -70,6 +70,7 @@ def test_the_deletion_of_the_queue_wakes(host: Host) -> None:
     assert isinstance(watcher.answers[0], QueueNotFound)
 
 
+@pytest.mark.differs_on_postgres("there are no batches: who is woken takes part in the next statement like all others")
 def test_what_a_watch_submits_is_applied_next_in_the_same_batch(host: Host) -> None:
     """It comes before a receive that was submitted earlier: first come, first served."""
     host.create()
@@ -143,6 +144,7 @@ def test_closing_answers_what_was_submitted_and_refuses_the_rest(kept: Host) -> 
     assert kept.receive_one().body == "before"
 
 
+@pytest.mark.differs_on_postgres("a watch hears of what is durable already, so that its failure cannot undo it")
 def test_a_watch_that_fails_breaks_nothing_else(host: Host) -> None:
     """A waker that raises is a defect of its owner: the send may fail, the engine goes on and keeps its word."""
     host.create()
@@ -159,6 +161,7 @@ def test_a_watch_that_fails_breaks_nothing_else(host: Host) -> None:
     assert host.receive_one().body == "b"
 
 
+@pytest.mark.differs_on_postgres("there is no batch to be undone")
 @pytest.mark.parametrize("fifo", [False, True])
 def test_a_send_wakes_after_a_batch_was_undone(monkeypatch: pytest.MonkeyPatch, host: Host, *, fifo: bool) -> None:
     """The watch stays, though the queue in memory is another one, which nobody has received from yet."""

@@ -26,6 +26,19 @@ cid: open, deposit, close
 rows: [0, 1, 2, 3, 4, 5, 6]
 loaded 7, dropped 3
 """,
+    "consume_once": """\
+order 1: shipped
+the worker was killed: True
+order 2: shipped
+order 3: shipped
+left in the queue: 0
+""",
+    "consume_long_jobs": """\
+The Veil: frames 0 to 3
+The Veil: frames 4 to 7
+The Veil: frames 8 to 9
+rendered: {'The Veil': 10}
+""",
 }
 
 

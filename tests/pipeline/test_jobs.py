@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,7 +10,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from veilmq.client import HttpQueueClient, NewMessage, ReceivedMessage
+from tests.client.traffic import drained, left, send_in_order
+from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.core.properties import Attribute
 from veilmq.core.routing import RoutingTable, TimeoutClass
 from veilmq.pipeline.archive import Archived, ArchiveOptions, archive, archived
@@ -29,38 +29,9 @@ CLASSES = (
 TABLE = RoutingTable(version=1, classes=CLASSES, keys={"a": 0, "b": 1}, default=2)
 
 
-@pytest.fixture
-def server() -> Iterator[RunningServer]:
-    """Run a server that keeps nothing."""
-    with RunningServer() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: RunningServer) -> Iterator[HttpQueueClient]:
-    """Talk to it."""
-    with HttpQueueClient(server.endpoint) as connected:
-        yield connected
-
-
 def text(value: str) -> Attribute:
     """Return an attribute of type String."""
     return Attribute(type="String", text=value)
-
-
-def send(client: HttpQueueClient, queue: str, messages: list[NewMessage]) -> None:
-    """Send all `messages`."""
-    for start in range(0, len(messages), 10):
-        client.send_batch(queue, messages[start : start + 10])
-
-
-def drain(client: HttpQueueClient, queue: str) -> list[ReceivedMessage]:
-    """Receive and delete everything that is visible in `queue`."""
-    found: list[ReceivedMessage] = []
-    while messages := client.receive(queue, count=10):
-        client.delete_batch(queue, [message.receipt for message in messages])
-        found += messages
-    return found
 
 
 def test_a_message_is_archived_under_the_day_in_utc_on_which_it_was_sent(spark: SparkSession) -> None:
@@ -108,21 +79,21 @@ def test_archive_and_replay(
     number, raw = Attribute(type="Number.int", text="7"), Attribute(type="Binary", data=b"\0")
     typed = {"Type": text("x"), "number": number, "raw": raw}
     for start in range(0, 30, 10):
-        send(client, "orders", [NewMessage(body=f"o{n}", attributes=typed) for n in range(start, start + 10)])
+        send_in_order(client, "orders", [NewMessage(body=f"o{n}", attributes=typed) for n in range(start, start + 10)])
         server.advance(10)
     steps = [NewMessage(body=f"s{n}", group=f"g{n % 3}", dedup_id=str(n)) for n in range(30)]
-    send(client, "steps.fifo", steps)
+    send_in_order(client, "steps.fifo", steps)
     folder = str(tmp_path / "archive")
     options = ArchiveOptions(queues=("orders", "steps.fifo"), table=folder, endpoint=server.endpoint, batch_messages=10)
     assert run(spark, options).messages == {"orders": 30, "steps.fifo": 30}
     server.advance(1000)
-    send(client, "orders", [NewMessage(body=f"o{n}") for n in range(30, 40)])
+    send_in_order(client, "orders", [NewMessage(body=f"o{n}") for n in range(30, 40)])
     again = run(spark, options)
     assert again.messages == {"orders": 10, "steps.fifo": 0}
     assert again.compaction.removed > 0
     rows = DeltaTable(folder).to_pyarrow_table()
     assert sorted(rows["body"].to_pylist()) == sorted([f"o{n}" for n in range(40)] + [f"s{n}" for n in range(30)])
-    assert all(client.show(queue).visible + client.show(queue).in_flight == 0 for queue in options.queues)
+    assert all(left(client, queue) == (0, 0) for queue in options.queues)
 
     client.create_queue("again")
     part = Slice(
@@ -138,7 +109,7 @@ def test_archive_and_replay(
     cut_off = msgspec.structs.replace(msgspec.json.decode(record.read_bytes(), type=Plan), published=1)
     record.write_bytes(msgspec.json.encode(cut_off))  # as if it was killed before it could note the later batches
     assert replay(spark, wanted).before < 29
-    back = drain(client, "again")
+    back = drained(client, "again")
     assert Counter(message.body for message in back) == Counter(f"o{n}" for n in range(30) if n != 3)
     assert all(message.attributes == typed for message in back)
     with pytest.raises(PipelineFailed, match="begun with another slice"):
@@ -153,7 +124,7 @@ def test_archive_and_replay(
     )
     assert replay(spark, ordered).messages == 30
     found: dict[str, list[str]] = {}
-    for message in drain(client, "again.fifo"):
+    for message in drained(client, "again.fifo"):
         found.setdefault(str(message.group), []).append(message.body)
     assert found == {f"g{group}": [f"s{n}" for n in range(30) if n % 3 == group] for group in range(3)}
 
@@ -169,7 +140,7 @@ def test_route(spark: SparkSession, server: RunningServer, client: HttpQueueClie
     create_queues(client, TABLE, receives_max=1)
     keys = ["a", "b", "c"]
     messages = [NewMessage(body=f"{key}{n}", attributes={"Type": text(key)}) for n in range(20) for key in keys]
-    send(client, "intake", messages)
+    send_in_order(client, "intake", messages)
     options = ForwardOptions(
         intake="intake", table=TABLE, endpoint=server.endpoint, checkpoint=str(tmp_path / "at"), batch_messages=25
     )
@@ -179,12 +150,12 @@ def test_route(spark: SparkSession, server: RunningServer, client: HttpQueueClie
     assert client.show("middle").settings.visibility_timeout_s == 20
     expired = client.receive("short", count=10)
     server.advance(2_000)
-    assert {message.body for message in drain(client, "short")} == {f"a{n}" for n in range(20)} - {
+    assert {message.body for message in drained(client, "short")} == {f"a{n}" for n in range(20)} - {
         message.body for message in expired
     }
-    moved = {message.body for message in drain(client, "middle")}
+    moved = {message.body for message in drained(client, "middle")}
     assert moved == {f"b{n}" for n in range(20)} | {message.body for message in expired}
-    assert {message.body for message in drain(client, "long")} == {f"c{n}" for n in range(20)}
+    assert {message.body for message in drained(client, "long")} == {f"c{n}" for n in range(20)}
 
 
 def test_a_new_table_waits_for_the_batches_of_the_former_one(
@@ -193,7 +164,7 @@ def test_a_new_table_waits_for_the_batches_of_the_former_one(
     """A batch that is cut off may be in some queues already: it is finished by the table that it was begun with."""
     client.create_queue("intake")
     create_queues(client, TABLE, receives_max=1)
-    send(client, "intake", [NewMessage(body=f"a{n}", attributes={"Type": text("a")}) for n in range(5)])
+    send_in_order(client, "intake", [NewMessage(body=f"a{n}", attributes={"Type": text("a")}) for n in range(5)])
     folder = tmp_path / "at"
     _pin(folder, TABLE)
     (folder / "offsets").mkdir()

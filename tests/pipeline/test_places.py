@@ -4,15 +4,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pyspark
 import pytest
 from deltalake import DeltaTable
+from pyspark.errors import AnalysisException
 
 from tests.cli.conftest import COMMAND
 from tests.conftest import need
 from tests.tidy.tree import ROOT
 from veilmq.client import HttpQueueClient, NewMessage
+from veilmq.pipeline import session
+from veilmq.pipeline.failures import PipelineFailed
+from veilmq.pipeline.session import Cluster, open_session
 from veilmq.spark.java import has_java
 from veilmq.testing import RunningServer
 
@@ -59,3 +64,26 @@ def test_a_job_runs_there(place: str, tmp_path: Path) -> None:
         assert client.show("orders").visible + client.show("orders").in_flight == 0
     bodies = DeltaTable(table).to_pyarrow_table(columns=["body"])["body"].to_pylist()
     assert sorted(bodies, key=int) == [str(number) for number in range(MESSAGES)]
+
+
+def test_a_connect_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Soon: left to itself, Spark's client asks again for some minutes, and says nothing."""
+    monkeypatch.setattr(session, "ANSWER_S", 0.2)
+    with (
+        pytest.raises(PipelineFailed, match=r"answers at sc://127\.0\.0\.1:1 within 0\.2 s"),
+        open_session("x", Cluster(remote="sc://127.0.0.1:1")),
+    ):
+        pytest.fail("there is no session")
+
+
+def test_what_spark_fails_with_becomes_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark Connect puts the stack of the server into its messages."""
+    running = MagicMock()
+    monkeypatch.setattr(session, "_connect", lambda cluster: running)
+    said = "[PATH_NOT_FOUND] Path does not exist: x.\n\nJVM stacktrace:\n\tat org.apache.spark.Analyzer(1)"
+    with (
+        pytest.raises(PipelineFailed, match=r"^\[PATH_NOT_FOUND\] Path does not exist: x\.$"),
+        open_session("x", Cluster(remote="sc://host")),
+    ):
+        raise AnalysisException(said)
+    running.stop.assert_called_once_with()

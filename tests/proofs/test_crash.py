@@ -7,14 +7,14 @@ answered and attempted, and receipts issued before a kill worked after it. `PROV
 
 import os
 import random
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.proofs.callers import Callers
 from tests.proofs.ledger import Ledger, Receipt
 from tests.proofs.served import ServedFolder
 from tests.proofs.sqs_caller import Refused, SqsCaller, Unanswered, Unreached
@@ -32,43 +32,15 @@ now_s = time.monotonic
 
 
 class Load:
-    """Producers and consumers on one queue, each in a thread of its own, until told to stop."""
+    """Producers and consumers on one queue, and what they know."""
 
-    def __init__(self, port: int) -> None:
-        """Start nothing yet."""
+    def __init__(self) -> None:
+        """Know nothing yet."""
         self.ledger = Ledger()
-        self.errors: list[BaseException] = []
-        self._port = port
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(self._produce, seed)) for seed in range(2)]
-        self._threads += [threading.Thread(target=self._run, args=(self._consume, seed)) for seed in range(2, 5)]
 
-    def start(self) -> None:
-        """Start all."""
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        """Stop all, and wait for their end."""
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(60)
-            assert not thread.is_alive()
-
-    def _run(self, step: Callable[[SqsCaller, random.Random, int], None], seed: int) -> None:
-        caller, chance, number = SqsCaller(self._port, BUSY), random.Random(SEED + seed), 0
-        try:
-            while not self._stop.is_set():
-                number += 1
-                try:
-                    step(caller, chance, number * 10 + seed)
-                except Unanswered:
-                    time.sleep(0.02)
-        except BaseException as error:
-            self.errors.append(error)
-            raise
-        finally:
-            caller.close()
+    def callers(self, port: int) -> Callers:
+        """Return two producers and three consumers."""
+        return Callers(port, BUSY, [self._produce] * 2 + [self._consume] * 3, seed=SEED)
 
     def _produce(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
         bodies = [f"{number}-{place}" for place in range(chance.choice((1, 1, 5)))]
@@ -198,17 +170,13 @@ def kill_and_restart(server: ServedFolder, chance: random.Random) -> None:
 def test_crash(served: ServedFolder, capsys: pytest.CaptureFixture[str]) -> None:
     """Durability, exclusivity of what is in flight, and receipts, over many kills."""
     chance = random.Random(SEED)
-    load, held, handles = Load(served.port), SqsCaller(served.port, HELD), list[str]()
-    load.start()
-    try:
+    load, held, handles = Load(), SqsCaller(served.port, HELD), list[str]()
+    with load.callers(served.port):
         for number in range(KILLS):
             handles.append(hold(held, number))
             kill_and_restart(served, chance)
             held.close()
             check_handles(held, handles)
-    finally:
-        load.stop()
-    assert load.errors == []
     caller = SqsCaller(served.port, BUSY)
     drained = drain(caller, load.ledger)
     caller.close()

@@ -6,7 +6,6 @@ left out (numbers of events have no gap).
 """
 
 import random
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,10 +15,12 @@ from typing import Any
 import pytest
 from pyarrow import dataset
 
+from tests.proofs.callers import Callers
 from tests.proofs.served import ServedFolder
-from tests.proofs.sqs_caller import SqsCaller, Unanswered
+from tests.proofs.sqs_caller import SqsCaller
 
 KILLS = 6
+CALLERS = 4
 QUEUE = "logged"
 TIMEOUT_S = 2
 LATE_SHARE = 0.02
@@ -35,57 +36,21 @@ class Ledger:
         self.deleted: set[str] = set()
         self.late: set[str] = set()
 
-
-class Load:
-    """Threads that send, receive and delete, until told to stop."""
-
-    def __init__(self, port: int) -> None:
-        """Start nothing yet."""
-        self.ledger = Ledger()
-        self.errors: list[BaseException] = []
-        self._port = port
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(seed,)) for seed in range(4)]
-
-    def start(self) -> None:
-        """Start all."""
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        """Stop all, and wait for their end."""
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(60)
-            assert not thread.is_alive()
-
-    def _run(self, seed: int) -> None:
-        caller, chance = SqsCaller(self._port, QUEUE), random.Random(SEED + seed)
-        try:
-            while not self._stop.is_set():
-                try:
-                    self._turn(caller, chance)
-                except Unanswered:
-                    time.sleep(0.02)
-        except BaseException as error:
-            self.errors.append(error)
-            raise
-        finally:
-            caller.close()
-
-    def _turn(self, caller: SqsCaller, chance: random.Random) -> None:
+    def turn(self, caller: SqsCaller, chance: random.Random, _number: int) -> None:
+        """Send, receive and delete, now and then too late; note what was answered."""
         caller.call("SendMessage", MessageBody="x")
         asked_s = time.monotonic()
         for each in caller.call("ReceiveMessage", MaxNumberOfMessages=3).get("Messages", []):
-            self.ledger.received.add(each["MessageId"].replace("-", ""))
+            message = each["MessageId"].replace("-", "")
+            self.received.add(message)
             if chance.random() < LATE_SHARE:
                 time.sleep(TIMEOUT_S * 1.1)
                 caller.call("DeleteMessage", ReceiptHandle=each["ReceiptHandle"])
-                self.ledger.late.add(each["MessageId"].replace("-", ""))
+                self.late.add(message)
                 return
             caller.call("DeleteMessage", ReceiptHandle=each["ReceiptHandle"])
             if time.monotonic() < asked_s + TIMEOUT_S / 2:
-                self.ledger.deleted.add(each["MessageId"].replace("-", ""))
+                self.deleted.add(message)
 
 
 @pytest.fixture
@@ -111,18 +76,14 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.timeout(300)
 def test_every_event_is_in_the_files_once(served: ServedFolder, tmp_path: Path) -> None:
     """Over many kills, at any moment of an export."""
-    chance, load = random.Random(SEED), Load(served.port)
-    load.start()
-    try:
+    chance, ledger = random.Random(SEED), Ledger()
+    with Callers(served.port, QUEUE, [ledger.turn] * CALLERS, seed=SEED):
         for _ in range(KILLS):
             time.sleep(chance.uniform(1.0, 2.5))
             served.kill()
             served.start()
-    finally:
-        load.stop()
-    assert load.errors == []
     settle(served)
-    check(rows(tmp_path / "events"), load.ledger)
+    check(rows(tmp_path / "events"), ledger)
 
 
 def settle(served: ServedFolder) -> None:

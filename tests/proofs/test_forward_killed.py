@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import COMMAND, environment
+from tests.client.traffic import drained
 from tests.proofs.served import ServedFolder
 from veilmq.client import HttpQueueClient, NewMessage, Unreachable
 from veilmq.core.properties import Attribute
@@ -170,20 +171,11 @@ def create(client: HttpQueueClient, suffix: str) -> None:
         client.create_queue(f"{name}{suffix}", {"fifo": True} if suffix else {})
 
 
-def drained(client: HttpQueueClient, queue: str) -> list[tuple[str | None, str]]:
-    """Receive and delete all; return group and id of each, in order."""
-    found: list[tuple[str | None, str]] = []
-    while got := client.receive(queue, count=10, wait_s=0, timeout_s=600):
-        found += [(each.group, json.loads(each.body)["id"]) for each in got]
-        assert client.delete_batch(queue, [each.receipt for each in got]) == [None] * len(got)
-    return found
-
-
 def check(client: HttpQueueClient, sent: list[int], suffix: str, *, once: bool) -> None:
     """Assert that each message is where it belongs, in order, and how often."""
     arrived: Counter[tuple[str, str]] = Counter()
     for name in NAMES:
-        found = drained(client, f"{name}{suffix}")
+        found = [(each.group, json.loads(each.body)["id"]) for each in drained(client, f"{name}{suffix}")]
         arrived.update((name, each) for _, each in found)
         if suffix:
             for group in {group for group, _ in found}:

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from deltalake import DeltaTable
 
+from tests.client.traffic import drained, left, send_in_order
 from tests.conftest import need
 from tests.proofs.served import ServedFolder
 from tests.proofs.standalone import Standalone
@@ -116,27 +117,19 @@ def _holds(holds: Callable[[], bool]) -> bool:
         return False
 
 
-def left(client: HttpQueueClient, queue: str) -> int:
-    """Return how many messages are in `queue`, in whatever state."""
-    status = client.show(queue)
-    return status.visible + status.in_flight
-
-
 def send(client: HttpQueueClient, queue: str, *, fifo: bool) -> dict[str, str]:
     """Send messages of three kinds; return body → kind."""
     sent = {f"message {number}": "abc"[number % 3] for number in range(MESSAGES)}
-    numbered = list(enumerate(sent.items()))
-    for at in range(0, MESSAGES, 10):
-        batch = [
-            NewMessage(
-                body=body,
-                attributes={"Type": Attribute(type="String", text=kind)},
-                group=f"g{number % GROUPS}" if fifo else None,
-                dedup_id=body.replace(" ", "-") if fifo else None,
-            )
-            for number, (body, kind) in numbered[at : at + 10]
-        ]
-        client.send_batch(queue, batch)
+    messages = [
+        NewMessage(
+            body=body,
+            attributes={"Type": Attribute(type="String", text=kind)},
+            group=f"g{number % GROUPS}" if fifo else None,
+            dedup_id=body.replace(" ", "-") if fifo else None,
+        )
+        for number, (body, kind) in enumerate(sent.items())
+    ]
+    send_in_order(client, queue, messages)
     return sent
 
 
@@ -164,25 +157,17 @@ def test_routing_under_kills(server: ServedFolder, tmp_path: Path) -> None:
             until(lambda: arrived() > before, running)
             server.kill()
             server.start()
-            until(lambda: left(client, "intake.fifo") == 0, running)
+            until(lambda: sum(left(client, "intake.fifo")) == 0, running)
             running.stop()
         for index, each in enumerate(CLASSES):
-            found = drain(client, each.queue)
-            wanted: dict[str, list[str]] = defaultdict(list)
+            found: dict[str | None, list[str]] = defaultdict(list)
+            for message in drained(client, each.queue):
+                found[message.group].append(message.body)
+            wanted: dict[str | None, list[str]] = defaultdict(list)
             for number, (body, kind) in enumerate(sent.items()):
                 if TABLE.keys.get(kind, TABLE.default) == index:
                     wanted[f"g{number % GROUPS}"].append(body)
             assert found == wanted
-
-
-def drain(client: HttpQueueClient, queue: str) -> dict[str, list[str]]:
-    """Receive and delete everything; return the bodies by group, in their order."""
-    found: dict[str, list[str]] = defaultdict(list)
-    while messages := client.receive(queue, count=10):
-        client.delete_batch(queue, [message.receipt for message in messages])
-        for message in messages:
-            found[str(message.group)].append(message.body)
-    return found
 
 
 def test_archiving_on_a_cluster_under_a_kill(server: ServedFolder, tmp_path: Path) -> None:
@@ -196,12 +181,12 @@ def test_archiving_on_a_cluster_under_a_kill(server: ServedFolder, tmp_path: Pat
         words += ["--master", cluster.master, "--conf", "spark.executor.memory=512m"]
         words += ["--conf", "spark.driver.host=127.0.0.1"]
         with job(*words, "--continuous", log=tmp_path / "first.log") as running:
-            until(lambda: left(client, "orders") < MESSAGES, running)
+            until(lambda: sum(left(client, "orders")) < MESSAGES, running)
             running.kill()
-        assert left(client, "orders") > 0, "killed too late to mean anything"
+        assert sum(left(client, "orders")) > 0, "killed too late to mean anything"
         with job(*words, log=tmp_path / "second.log") as running:
             running.wait()
         rows = DeltaTable(table).to_pyarrow_table(columns=["body"])["body"].to_pylist()
-        assert left(client, "orders") == 0
+        assert left(client, "orders") == (0, 0)
         assert len(rows) == MESSAGES
         assert set(rows) == set(sent)

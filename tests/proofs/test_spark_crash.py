@@ -6,8 +6,7 @@ lost, and one that it has too much is there twice: both show. `PROVE=whole` take
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from tests.client.traffic import left, send
 from tests.proofs.served import ServedFolder
 from tests.spark.stream import PATIENCE_S, Stream, kept
-from veilmq.client import HttpQueueClient, NewMessage
+from veilmq.client import HttpQueueClient
 from veilmq.testing import RunningServer
 
 WHOLE = os.environ.get("PROVE") == "whole"
@@ -27,40 +27,21 @@ SHARD = str(MESSAGES // 16)
 QUEUE = "orders"
 HOLD_S = 3_600
 SMALL = {"maxMessagesPerBatch": BATCH, "shardSize": SHARD, "wait": "0"}
-SENDERS = 4
 
 
 @pytest.fixture
-def server() -> Iterator[RunningServer]:
-    """Give a server whose clock the test moves."""
-    with RunningServer() as running:
-        yield running
+def client(client: HttpQueueClient) -> HttpQueueClient:
+    """Give a client; the queue is there."""
+    client.create_queue(QUEUE)
+    return client
 
 
-@pytest.fixture
-def client(server: RunningServer) -> Iterator[HttpQueueClient]:
-    """Give a client of it; the queue is there."""
-    with HttpQueueClient(server.endpoint) as client:
-        client.create_queue(QUEUE)
-        yield client
-
-
-def send(client: HttpQueueClient, count: int = MESSAGES, begin: int = 0) -> set[str]:
-    """Send messages with bodies of their own, and return these."""
-    bodies = [f"message {number}" for number in range(begin, begin + count)]
-    tens = [[NewMessage(body=body) for body in bodies[at : at + 10]] for at in range(0, count, 10)]
-    with ThreadPoolExecutor(SENDERS) as threads:
-        list(threads.map(lambda ten: client.send_batch(QUEUE, ten), tens))
-    return set(bodies)
-
-
-def check(client: HttpQueueClient, folder: Path, sent: set[str]) -> None:
+def check(client: HttpQueueClient, folder: Path, sent: Collection[str]) -> None:
     """Assert that what was sent is kept, once each, and that the queue has nothing left, claimed or not."""
     out = kept(folder)
-    assert set(out) == sent
+    assert set(out) == set(sent)
     assert len(out) == len(sent)
-    status = client.show(QUEUE)
-    assert (status.visible, status.in_flight) == (0, 0)
+    assert left(client, QUEUE) == (0, 0)
 
 
 def stream_of(server: RunningServer, folder: Path, options: dict[str, str] | None = None, **fields: Any) -> Stream:
@@ -96,7 +77,7 @@ def test_the_driver_is_killed(
     accident: str,
     kill_after: int | None,
 ) -> None:
-    sent = send(client)
+    sent = send(client, QUEUE, MESSAGES)
     options = {"accident": accident} if accident else {}
     killed = stream_of(server, tmp_path, options, kill_after=kill_after, available_now=False)
     assert killed.program().wait(PATIENCE_S) == -9
@@ -113,7 +94,7 @@ def test_the_server_is_killed_in_a_batch(spark: SparkSession, tmp_path: Path) ->
         endpoint = f"http://127.0.0.1:{served.port}"
         with HttpQueueClient(endpoint) as client:
             client.create_queue(QUEUE)
-            sent = send(client)
+            sent = send(client, QUEUE, MESSAGES)
             options = {**SMALL, "accident": "reading:2:kill-server", "serverpid": str(served.pid)}
             stream = Stream(endpoint=endpoint, queue=QUEUE, folder=str(tmp_path / "stream"), options=options)
             query = stream.start(spark)
@@ -127,7 +108,7 @@ def test_the_server_is_killed_in_a_batch(spark: SparkSession, tmp_path: Path) ->
 
 @pytest.mark.usefixtures("spark")  # only to be marked, and to share its Java
 def test_a_task_fails_and_is_tried_again(client: HttpQueueClient, server: RunningServer, tmp_path: Path) -> None:
-    sent = send(client)
+    sent = send(client, QUEUE, MESSAGES)
     once = tmp_path / "failed"
     stream = stream_of(server, tmp_path, {"accident": "reading:2:fail", "once": str(once)}, master="local[2,3]")
     assert stream.program().wait(PATIENCE_S) == 0
@@ -139,14 +120,14 @@ def test_two_drivers_on_one_checkpoint(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path
 ) -> None:
     """The second fences the first. Spark itself stops one of them, too; whoever is started again finishes."""
-    sent = send(client, MESSAGES // 2)
+    sent = send(client, QUEUE, MESSAGES // 2)
     stream = stream_of(server, tmp_path, available_now=False)
     first = stream.start(spark)
     until(lambda: len(kept(Path(stream.folder))) > 0)
     second = stream.program()
     try:
         for begin in range(MESSAGES // 2, MESSAGES, MESSAGES // 40):
-            sent |= send(client, MESSAGES // 40, begin)
+            sent += send(client, QUEUE, MESSAGES // 40, begin)
             until(lambda: client.show(QUEUE).visible == 0 or not first.isActive)
         until(lambda: not first.isActive)
         said = str(first.exception())
@@ -164,10 +145,10 @@ def test_a_clean_stop_while_idle(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path, batches: int
 ) -> None:
     """An idle stream has acknowledged all it wrote, so nothing comes again although nobody starts it any more."""
-    sent = send(client)
+    sent = send(client, QUEUE, MESSAGES)
     size = {"maxMessagesPerBatch": str(MESSAGES // batches)}
     query = stream_of(server, tmp_path, size, available_now=False).start(spark)
-    until(lambda: client.show(QUEUE).visible == client.show(QUEUE).in_flight == 0 or not query.isActive)
+    until(lambda: left(client, QUEUE) == (0, 0) or not query.isActive)
     query.stop()
     assert query.exception() is None
     server.advance((HOLD_S + 1) * 1_000)
@@ -178,7 +159,7 @@ def test_a_downtime_longer_than_the_hold(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path
 ) -> None:
     """The query fails and says why; the messages are back, none is lost; those that were written come twice."""
-    sent = send(client)
+    sent = send(client, QUEUE, MESSAGES)
     killed = stream_of(server, tmp_path, available_now=False, kill_after=1)
     assert killed.program().wait(PATIENCE_S) == -9
     server.advance((HOLD_S + 1) * 1_000)
@@ -190,8 +171,8 @@ def test_a_downtime_longer_than_the_hold(
         stream.run(spark)
     assert client.show(QUEUE).visible == before.visible
     stream_of(server, tmp_path, {"onLostClaim": "skip"}).run(spark)
-    assert set(kept(tmp_path / "stream")) == sent
-    assert client.show(QUEUE).visible == client.show(QUEUE).in_flight == 0
+    assert set(kept(tmp_path / "stream")) == set(sent)
+    assert left(client, QUEUE) == (0, 0)
 
 
 @pytest.mark.parametrize("interval_ms", ["15000", "1"])
@@ -199,7 +180,7 @@ def test_asynchronous_progress_is_refused(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path, interval_ms: str
 ) -> None:
     """Before anything is acknowledged: all messages are still in the queue."""
-    sent = send(client)
+    sent = send(client, QUEUE, MESSAGES)
     asynchronous = {
         "asyncProgressTrackingEnabled": "true",
         "asyncProgressTrackingCheckpointIntervalMs": interval_ms,
@@ -208,5 +189,4 @@ def test_asynchronous_progress_is_refused(
     stream = stream_of(server, tmp_path, available_now=False, write_options=asynchronous)
     with pytest.raises(StreamingQueryException, match="asyncProgressTrackingEnabled"):
         stream.run(spark)
-    status = client.show(QUEUE)
-    assert status.visible + status.in_flight == len(sent)
+    assert sum(left(client, QUEUE)) == len(sent)

@@ -5,7 +5,6 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.client.traffic import drained, left, send, send_in_order
 from tests.proofs.served import ServedFolder
 from tests.spark.forward import PATIENCE_S, Forward
 from veilmq.client import HttpQueueClient, NewMessage
@@ -23,25 +23,16 @@ from veilmq.testing import RunningServer
 WHOLE = os.environ.get("PROVE") == "whole"
 MESSAGES = 40_000 if WHOLE else 600
 GROUPS = 7
-SENDERS = 4
 SMALL = {"maxMessagesPerBatch": str(MESSAGES // 3), "shardSize": str(MESSAGES // 6), "wait": "0"}
 pytestmark = pytest.mark.timeout(900)
 IN, OUT, FIFO_IN, FIFO_OUT = "in", "out", "in.fifo", "out.fifo"
 
 
 @pytest.fixture
-def server() -> Iterator[RunningServer]:
-    """Give a server."""
-    with RunningServer() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: RunningServer) -> Iterator[HttpQueueClient]:
-    """Give a client of it; the queues are there."""
-    with HttpQueueClient(server.endpoint) as client:
-        create(client)
-        yield client
+def client(client: HttpQueueClient) -> HttpQueueClient:
+    """Give a client; the queues are there."""
+    create(client)
+    return client
 
 
 def create(client: HttpQueueClient) -> None:
@@ -52,35 +43,9 @@ def create(client: HttpQueueClient) -> None:
         client.create_queue(name, {"fifo": True, "content_deduplication": True})
 
 
-def send(client: HttpQueueClient) -> list[str]:
-    """Send messages with bodies of their own, and return these."""
-    bodies = [f"message {number}" for number in range(MESSAGES)]
-    tens = [[NewMessage(body=body) for body in bodies[at : at + 10]] for at in range(0, MESSAGES, 10)]
-    with ThreadPoolExecutor(SENDERS) as threads:
-        list(threads.map(lambda ten: client.send_batch(IN, ten), tens))
-    return bodies
-
-
-def send_groups(client: HttpQueueClient) -> None:
-    """Send numbered messages of several groups."""
-    for at in range(0, MESSAGES, 10):
-        ten = [NewMessage(body=str(number), group=f"g{number % GROUPS}") for number in range(at, at + 10)]
-        client.send_batch(FIFO_IN, ten)
-
-
-def drain(client: HttpQueueClient, queue: str) -> list[tuple[str | None, str]]:
-    """Receive and delete all that is in a queue; return groups and bodies."""
-    found: list[tuple[str | None, str]] = []
-    while got := client.receive(queue, count=10, wait_s=0, timeout_s=600):
-        found += [(message.group, message.body) for message in got]
-        client.delete_batch(queue, [message.receipt for message in got])
-    return found
-
-
 def check_nothing_left(client: HttpQueueClient, endpoint: str, source: str, target: str) -> None:
     """Assert that the source has nothing, claimed or not, and that nothing is staged for the target."""
-    status = client.show(source)
-    assert (status.visible, status.in_flight) == (0, 0)
+    assert left(client, source) == (0, 0)
     with Claims(endpoint, source) as claims, Publications(endpoint, target) as publications:
         assert [view.claims for view in claims.sources()] == [[]]
         assert [view.staged for view in publications.writers()] == [0]
@@ -103,7 +68,7 @@ def forward_of(endpoint: str, folder: Path, source: str = IN, target: str = OUT)
 def test_the_driver_is_killed(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path, accidents: list[str]
 ) -> None:
-    sent = send(client)
+    sent = send(client, IN, MESSAGES)
     forward = forward_of(server.endpoint, tmp_path)
     for accident in accidents:
         own = {"accident": accident}
@@ -114,7 +79,7 @@ def test_the_driver_is_killed(
         )
         assert killed.program().wait(PATIENCE_S) == -9
     forward.run(spark)
-    arrived = [body for _, body in drain(client, OUT)]
+    arrived = [message.body for message in drained(client, OUT)]
     assert len(arrived) == len(sent)
     assert set(arrived) == set(sent)
     check_nothing_left(client, server.endpoint, IN, OUT)
@@ -123,13 +88,13 @@ def test_the_driver_is_killed(
 def test_a_task_fails_when_it_has_staged_all_and_is_tried_again(
     client: HttpQueueClient, server: RunningServer, tmp_path: Path
 ) -> None:
-    sent = send(client)
+    sent = send(client, IN, MESSAGES)
     once = tmp_path / "failed"
     own = {"accident": "staged:1:fail", "once": str(once)}
     forward = replace(forward_of(server.endpoint, tmp_path), write_options=own, master="local[2,3]")
     assert forward.program().wait(PATIENCE_S) == 0
     assert once.exists(), "the task did fail"
-    arrived = [body for _, body in drain(client, OUT)]
+    arrived = [message.body for message in drained(client, OUT)]
     assert len(arrived) == len(sent)
     assert set(arrived) == set(sent)
     check_nothing_left(client, server.endpoint, IN, OUT)
@@ -138,14 +103,15 @@ def test_a_task_fails_when_it_has_staged_all_and_is_tried_again(
 def test_groups_keep_their_order_through_a_kill_and_have_no_duplicate(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path
 ) -> None:
-    send_groups(client)
+    numbered = [NewMessage(body=str(number), group=f"g{number % GROUPS}") for number in range(MESSAGES)]
+    send_in_order(client, FIFO_IN, numbered)
     forward = forward_of(server.endpoint, tmp_path, FIFO_IN, FIFO_OUT)
     killed = replace(forward, write_options={"accident": "published:1:kill-driver"})
     assert killed.program().wait(PATIENCE_S) == -9
     forward.run(spark)
     arrived: defaultdict[str | None, list[int]] = defaultdict(list)
-    for group, body in drain(client, FIFO_OUT):
-        arrived[group].append(int(body))
+    for message in drained(client, FIFO_OUT):
+        arrived[message.group].append(int(message.body))
     assert arrived == {f"g{group}": list(range(group, MESSAGES, GROUPS)) for group in range(GROUPS)}
     check_nothing_left(client, server.endpoint, FIFO_IN, FIFO_OUT)
 
@@ -157,7 +123,7 @@ def test_the_server_is_killed_after_a_publication(spark: SparkSession, tmp_path:
         endpoint = f"http://127.0.0.1:{served.port}"
         with HttpQueueClient(endpoint) as client, ThreadPoolExecutor(1) as thread:
             create(client)
-            sent = send(client)
+            sent = send(client, IN, MESSAGES)
             own = {"accident": "published:1:kill-server", "serverpid": str(served.pid)}
 
             def start_again() -> None:
@@ -167,7 +133,7 @@ def test_the_server_is_killed_after_a_publication(spark: SparkSession, tmp_path:
             again = thread.submit(start_again)
             replace(forward_of(endpoint, tmp_path), write_options=own).run(spark)
             again.result()
-            arrived = [body for _, body in drain(client, OUT)]
+            arrived = [message.body for message in drained(client, OUT)]
             assert len(arrived) == len(sent)
             assert set(arrived) == set(sent)
             check_nothing_left(client, endpoint, IN, OUT)

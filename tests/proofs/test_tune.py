@@ -1,18 +1,12 @@
 """Tuning against a truth that is known: forty types of work, played by Spark, and what the statistics make of them.
 
-The table is printed (`make prove-tune` shows it). `PROVE=whole` takes more messages, and shows up to ten million
-receipts that the cost of counting grows with the rows while what is shuffled does not.
+The table is printed (`make prove-tune` shows it). `PROVE=whole` takes more messages.
 """
 
 import os
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -22,10 +16,8 @@ from tests.pipeline import simulated_queue, work_types
 from veilmq.core.events import Outcome
 from veilmq.pipeline.cell_store import CellStore
 from veilmq.pipeline.classes import classes_of, cost_of_classes
-from veilmq.pipeline.closed_receipts import SCHEMA
 from veilmq.pipeline.cost import Load, Prices
 from veilmq.pipeline.finding import Finding
-from veilmq.pipeline.histograms import cells
 from veilmq.pipeline.recommendation import Recommendation
 from veilmq.pipeline.route_table import findings_of
 from veilmq.pipeline.tune import known, tune
@@ -36,12 +28,6 @@ MESSAGES = 1_200_000 if WHOLE else 400_000
 PRICES = Prices()
 KEPT_FOR_LONG = TuneOptions(prices=PRICES, half_life_days=1e6, receives_max=work_types.RECEIVES_MAX)
 IDENTIFIABLE_MIN = 25
-ROWS_PER_MESSAGE = 3.9
-
-ROWS = (100_000, 1_000_000, 10_000_000) if WHOLE else (30_000, 300_000)
-MANY = 2_000_000
-SHUFFLE_GROWTH_MAX = {False: 7.0, True: 2.0}
-"""What ten times the rows may shuffle more: below ``MANY`` rows, while more and more cells are reached, and above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,80 +163,6 @@ def test_a_few_classes_cost_little_more_than_the_best_classes(seen: list[Seen]) 
         costs = cost_of_classes(truth, ours.members, ours.timeouts_s, prices=PRICES)
         sys.stdout.write(f"\n{count} classes: {ours.timeouts_s} s, truly {costs:.3f} a message (best {best.cost:.3f})")
         assert costs <= 1.15 * best.cost
-
-
-def test_what_is_shuffled_does_not_grow_with_the_rows(spark: SparkSession, tmp_path: Path) -> None:
-    """Counting takes time for each row and shuffles cells, of which there are only so many.
-
-    More rows reach more of the cells that there are, so what is shuffled grows a little until all are reached. It is
-    never more than all cells from each task, and all runs have the same number of tasks.
-    """
-    found = [counted(spark, rows, tmp_path / str(rows)) for rows in ROWS]
-    for each in found:
-        sys.stdout.write(
-            f"\n{each.rows:>12,} closed receipts: {each.seconds:.1f} s, {1e6 * each.seconds / each.rows:.1f} µs each; "
-            f"{each.cells:,} cells, shuffled {each.shuffled_records:,} records, {each.shuffled_bytes:,} bytes"
-        )
-    for less, more in pairwise(found):
-        growth = more.rows / less.rows
-        assert more.shuffled_bytes < SHUFFLE_GROWTH_MAX[more.rows > MANY] * less.shuffled_bytes
-        assert more.seconds < 1.5 * growth * less.seconds
-    for each in found:
-        assert each.shuffled_records <= simulated_queue.PARTITIONS * each.cells
-
-
-@dataclass(frozen=True, slots=True)
-class Counting:
-    """What it took to count so many closed receipts into cells."""
-
-    rows: int
-    seconds: float
-    cells: int
-    shuffled_bytes: int
-    shuffled_records: int
-
-
-def counted(spark: SparkSession, rows: int, folder: Path) -> Counting:
-    """Play about ``rows`` closed receipts into a folder, and count them."""
-    events = str(folder)
-    messages = round(rows / ROWS_PER_MESSAGE)
-    simulated_queue.closed(simulated_queue.attempts(spark, messages)).drop("date", "hour").write.parquet(events)
-    with a_task_for_each_file(spark):
-        receipts = spark.read.schema(SCHEMA).parquet(events)
-        group = f"counting {rows}"
-        spark.sparkContext.setJobGroup(group, group)
-        begin = time.perf_counter()
-        found = cells(receipts).count()
-        took = time.perf_counter() - begin
-        spark.sparkContext.setJobGroup("", "")
-    return Counting(receipts.count(), took, found, *shuffled(spark, group))
-
-
-@contextmanager
-def a_task_for_each_file(spark: SparkSession) -> Iterator[None]:
-    """Read each file by one task, however small it is, so that runs of all sizes can be compared."""
-    settings = {
-        "spark.sql.files.openCostInBytes": "0",
-        "spark.sql.files.maxPartitionBytes": "1g",
-        "spark.sql.files.minPartitionNum": str(simulated_queue.PARTITIONS),
-    }
-    before = {name: spark.conf.get(name, None) for name in settings}
-    try:
-        for name, value in settings.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, old in before.items():
-            spark.conf.unset(name) if old is None else spark.conf.set(name, old)
-
-
-def shuffled(spark: SparkSession, group: str) -> tuple[int, int]:
-    """Return how many bytes and records the jobs of a group have shuffled, as Spark's own metrics say."""
-    context: Any = spark.sparkContext
-    tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
-    stages = {stage for job in tracker.getJobIdsForGroup(group) for stage in tracker.getJobInfo(job).stageIds}
-    ran = [store.lastStageAttempt(stage) for stage in sorted(stages) if tracker.getStageInfo(stage) is not None]
-    return sum(each.shuffleWriteBytes() for each in ran), sum(each.shuffleWriteRecords() for each in ran)
 
 
 HEADING = (

@@ -3,19 +3,20 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 from veilmq.server.connections import Connections
 from veilmq.server.http_limits import HttpLimits
+from veilmq.server.http_refusal import Refusal, Worded, as_text
 from veilmq.server.http_request import Pending, Request
 from veilmq.server.in_turn import InTurn
 
 T = TypeVar("T")
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 LARGE = b"x" * 8_000_000
 SMALL = HttpLimits(head_bytes_max=2_000, headers_max=20, target_bytes_max=500, body_bytes_max=10_000, pipelined_max=4)
 HASTY = HttpLimits(request_s_max=0.2, idle_s_max=0.2, linger_s_max=0.1)
@@ -156,10 +157,14 @@ class HttpHost:
         request.respond(200, b"Content-Type: text/plain\r\n", b"\n".join([*lines, b"", request.body]))
         return None
 
+    def _word(self, refusal: Refusal, heard: Mapping[bytes, bytes]) -> Worded:
+        self.refused.append(refusal.status)
+        return as_text(refusal, heard)
+
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        self.connections = Connections(handler=self._handle, limits=self._limits, refused=self.refused.append)
+        self.connections = Connections(handler=self._handle, limits=self._limits, refused=self._word)
         server = await self._loop.create_server(self.connections.protocol, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set_result(None)

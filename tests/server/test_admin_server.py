@@ -14,7 +14,7 @@ from veilmq.core import limits
 from veilmq.server import admin_server, listener
 from veilmq.server.shutdown import Shutdown
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 HOUR_S = 3_600.0
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 LARGE = b"x" * 50_000_000

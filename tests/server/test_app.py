@@ -47,7 +47,7 @@ class Process:
         )
         assert self.popen.stdout is not None
         first = self.popen.stdout.readline()
-        assert "serves Amazon SQS at http://" in first, first
+        assert "serves Amazon SQS and Alibaba Cloud SMQ at http://" in first, first
         self.endpoint = first.split()[-1]
 
     def admin_address(self) -> tuple[str, int]:

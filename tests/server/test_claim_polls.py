@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import pytest
+from msgspec.structs import replace
+
 from tests.server.scripted_engine import ScriptedEngine
 from veilmq.core.claims import Bound, Claim
 from veilmq.core.commands import Receive
@@ -15,6 +18,7 @@ CLAIM = Claim(queue=QUEUE, source="s", epoch=1, number=7, messages_max=100)
 NOTHING = Bound(number=7, messages=0, shards=0)
 WHOLE = Bound(number=7, messages=60, shards=1)
 PART = Bound(number=7, messages=20, shards=1, more=True)
+FREEING = Bound(number=7, messages=0, shards=0, more=True)
 EMPTY = Received(messages=[], next_due_ms=None, receive_wait_s=0)
 FULL = Received(messages=[], next_due_ms=None, receive_wait_s=0, over_limit=True)
 MESSAGE = ReceivedMessage(
@@ -72,6 +76,25 @@ def test_a_claim_in_slices_is_asked_until_it_is_whole() -> None:
     assert [bench.engine.answer(result) for result in (PART, PART, WHOLE)] == [CLAIM] * 3
     assert bench.heard == [("claim", WHOLE)]
     assert bench.engine.asked == []
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_claim_in_slices_was_bound_before_if_it_was_when_it_was_asked_for(*, before: bool) -> None:
+    """Not by its own first slice: who counts what he has bound would leave it out."""
+    bench = Bench()
+    bench.claim(wait_s=0)
+    for result in (replace(PART, again=before), replace(PART, again=True), replace(WHOLE, again=True)):
+        bench.engine.answer(result)
+    assert bench.heard == [("claim", replace(WHOLE, again=before))]
+
+
+def test_a_claim_is_asked_for_while_groups_are_being_freed() -> None:
+    """Nothing was bound so far, and that is not the answer."""
+    bench = Bench()
+    bench.claim(wait_s=0)
+    for result in (FREEING, FREEING, WHOLE):
+        bench.engine.answer(result)
+    assert bench.heard == [("claim", WHOLE)]
 
 
 def test_a_claim_whose_client_goes_is_not_bound_further() -> None:

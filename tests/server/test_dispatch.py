@@ -214,6 +214,17 @@ def test_an_address_that_the_user_entered_is_answered(server: RunningServer) -> 
     assert ask(server, method="GET", path=QUERY, body="", User_Agent="curl/8.5.0", Host="queues.example")[0] == 200
 
 
+def test_a_client_of_smq_may_look_like_a_browser_at_an_address_of_ours(server: RunningServer) -> None:
+    """As those that use fetch do: no page of another site can send the header by which it is known."""
+    fetch = {"Accept_Language": "*", "Sec_Fetch_Mode": "cors", "User_Agent": "node"}
+    own = {"x_mns_version": "2015-06-06"}
+    for method, path, status in (("PUT", "/queues/f", 201), ("GET", "/queues/f", 200), ("DELETE", "/queues/f", 204)):
+        assert ask(server, method=method, path=path, body="", **fetch)[0] == 403
+        for foreign in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Sec_Fetch_Site": "same-site"}):
+            assert ask(server, method=method, path=path, body="", **fetch, **own, **foreign)[0] == 403
+        assert ask(server, method=method, path=path, body="", **fetch, **own)[0] == status
+
+
 def test_our_own_page_may_use_the_queues(server: RunningServer) -> None:
     """Origin equal to the address of the request, on loopback."""
     assert create(server, Origin=server.endpoint, Sec_Fetch_Site="same-origin")[0] == 200

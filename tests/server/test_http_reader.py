@@ -40,13 +40,19 @@ class Reading:
         """Use small limits; `heads` are known already."""
         self.read: list[Request] = []
         self.refused: list[Refusal] = []
+        self.heard: dict[bytes, bytes] = {}
         self.reader = RequestReader(
             line=self,
             limits=HttpLimits(head_bytes_max=300, headers_max=5, target_bytes_max=90, body_bytes_max=100),
             heads=KnownHeads() if heads is None else heads,
             complete=self.read.append,
-            refuse=self.refused.append,
+            refuse=self.refuse,
         )
+
+    def refuse(self, flaw: Refusal, heard: dict[bytes, bytes]) -> None:
+        """Take note."""
+        self.refused.append(flaw)
+        self.heard = heard
 
     def peer(self) -> str | None:
         """Return no address."""
@@ -74,6 +80,21 @@ def test_where_the_bytes_are_cut_makes_no_difference(cuts: list[int]) -> None:
         reading.feed(PIPELINE[start:end])
     assert [(each.method, each.target, each.headers, each.body) for each in reading.read] == READ
     assert reading.refused == []
+
+
+def test_a_refusal_tells_the_headers_that_were_heard_of_its_request() -> None:
+    """Of a whole head and of a part of one, and none of the request before it."""
+    first = b"GET / HTTP/1.1\r\nHost: h\r\nA: 1\r\n\r\n"
+    for rest, heard in (
+        (b"POST / HTTP/1.1\r\nHost: h\r\nX: 2\r\nContent-Length: 101\r\n\r\n", [b"host", b"x", b"content-length"]),
+        (b"GET / HTTP/1.1\r\nX: 2\r\nB: b", [b"x"]),
+    ):
+        reading = Reading()
+        reading.feed(first)
+        reading.feed(rest)
+        reading.feed(b"b" * 400)
+        assert len(reading.refused) == 1
+        assert list(reading.heard) == heard
 
 
 @given(pieces=st.lists(st.one_of(st.binary(max_size=40), WORDS), max_size=40))

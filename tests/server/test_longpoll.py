@@ -18,7 +18,7 @@ from veilmq.core.commands import (
     ShowQueue,
     VisibilityChange,
 )
-from veilmq.core.errors import InternalError, QueueNotFound
+from veilmq.core.errors import InternalError, QueueNotFound, ReceivesThrottled
 from veilmq.core.ports import Done
 from veilmq.core.results import Received
 from veilmq.engines.embedded import EmbeddedEngine, EngineOptions
@@ -441,5 +441,20 @@ def test_a_poll_answered_with_an_error_passes_the_question_on() -> None:
         await bench.send("a")
         assert bench.heard == [("one", 0, InternalError), ("two", 0, ["a"])]
         assert bench.polls.parked == 0
+
+    run(story)
+
+
+def test_a_poll_counts_as_one_receive_however_often_it_is_asked_again() -> None:
+    """A queue that allows two a second refuses the third poll; those that wait are asked again when messages come."""
+
+    async def story(bench: Bench) -> None:
+        await bench.do(SetQueue(queue=QUEUE, settings={"receives_per_s_max": 2}))
+        await bench.parked("one", "two")
+        bench.poll("three")
+        await bench.settle()
+        assert bench.heard == [("three", 0, ReceivesThrottled)]
+        await bench.send(*"abcdefghij")
+        assert bench.heard[1:] == [("one", 0, ["a"]), ("two", 0, ["b"])]
 
     run(story)

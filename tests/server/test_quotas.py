@@ -17,7 +17,7 @@ from veilmq.testing import RunningServer
 QUOTA = 3
 FIFO_QUOTA = 2
 OWN = "VeilmqInFlightMax"
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class Client:

@@ -12,7 +12,7 @@ from veilmq.core.claims import SourceView
 from veilmq.spark.held_source import HeldSource
 from veilmq.spark.source_options import SourceOptions
 
-PATIENCE_S = 10
+PATIENCE_S = 60.0
 VIEW = SourceView(
     source="s", consumer="", epoch=1, acknowledged=0, last=0, alive=True, lease_until_ms=0, hold_until_ms=0, claims=[]
 )

@@ -1,6 +1,5 @@
 """The sink on real Spark: what arrives, in which order, once; and what is told when it cannot be."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -10,7 +9,8 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
-from veilmq.client import HttpQueueClient, ReceivedMessage
+from tests.client.traffic import drained
+from veilmq.client import HttpQueueClient
 from veilmq.client.publications import Publications
 from veilmq.testing import RunningServer
 
@@ -21,20 +21,12 @@ FILES = 3
 
 
 @pytest.fixture
-def server() -> Iterator[RunningServer]:
-    """Give a server whose clock the test moves."""
-    with RunningServer() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: RunningServer) -> Iterator[HttpQueueClient]:
-    """Give a client of it; the queues are there."""
-    with HttpQueueClient(server.endpoint) as client:
-        client.create_queue(OUT)
-        client.create_queue(DEAD)
-        client.create_queue(FIFO, {"fifo": True, "content_deduplication": True})
-        yield client
+def client(client: HttpQueueClient) -> HttpQueueClient:
+    """Give a client; the queues are there."""
+    client.create_queue(OUT)
+    client.create_queue(DEAD)
+    client.create_queue(FIFO, {"fifo": True, "content_deduplication": True})
+    return client
 
 
 def write(frame: DataFrame, server: RunningServer, queue: str = OUT, **options: str) -> None:
@@ -42,18 +34,9 @@ def write(frame: DataFrame, server: RunningServer, queue: str = OUT, **options: 
     frame.write.format("veilmq").options(endpoint=server.endpoint, **options).mode("append").save(queue)
 
 
-def received(client: HttpQueueClient, queue: str = OUT) -> list[ReceivedMessage]:
-    """Receive and delete all there is, in order."""
-    found: list[ReceivedMessage] = []
-    while got := client.receive(queue, count=10, wait_s=0, timeout_s=600):
-        found += got
-        client.delete_batch(queue, [message.receipt for message in got])
-    return found
-
-
 def bodies(client: HttpQueueClient, queue: str = OUT) -> list[str]:
     """Receive and delete all there is, and return the bodies in order."""
-    return [message.body for message in received(client, queue)]
+    return [message.body for message in drained(client, queue)]
 
 
 def staged(server: RunningServer, queue: str = OUT) -> int:
@@ -75,7 +58,7 @@ def test_all_columns_arrive(spark: SparkSession, client: HttpQueueClient, server
         "IF(id = 2, 30L, NULL) AS delay_s",
     )
     write(frame, server)
-    got = {message.body: message for message in received(client)}
+    got = {message.body: message for message in drained(client, OUT)}
     assert set(got) == {"body 0", "body 1"}
     assert got["body 1"].attributes["kind"].text == "a"
     number = got["body 1"].attributes["n"]
@@ -147,7 +130,7 @@ def test_what_is_too_long_may_go_to_dead_letters(
     )
     write(frame, server, onTooLong="deadLetter", deadLetterQueue=DEAD)
     assert sorted(map(int, bodies(client))) == [number for number in range(20) if number not in (3, 4, 14)]
-    dead = received(client, DEAD)
+    dead = drained(client, DEAD)
     assert [message.body for message in dead] == ["x" * 65_536, "x" * 65_536, "14"]
     told = {name: value.text for name, value in dead[2].attributes.items()}
     assert str(told.pop("Writer")).startswith("job-")

@@ -3,13 +3,13 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.client.traffic import left, send, send_in_order
 from tests.spark.stream import ROOT, Stream, kept
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.client.claims import Claims
@@ -24,32 +24,10 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-def server() -> Iterator[RunningServer]:
-    """Give a server whose clock the test moves."""
-    with RunningServer() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: RunningServer) -> Iterator[HttpQueueClient]:
-    """Give a client of it; the queue is there."""
-    with HttpQueueClient(server.endpoint) as client:
-        client.create_queue(QUEUE)
-        yield client
-
-
-def send(client: HttpQueueClient, count: int, queue: str = QUEUE, begin: int = 0) -> list[str]:
-    """Send messages with bodies of their own, and return these."""
-    bodies = [f"message {number:03}" for number in range(begin, begin + count)]
-    for at in range(0, count, 10):
-        client.send_batch(queue, [NewMessage(body=body) for body in bodies[at : at + 10]])
-    return bodies
-
-
-def left(client: HttpQueueClient) -> tuple[int, int]:
-    """Return how many messages are visible and in flight."""
-    status = client.show(QUEUE)
-    return status.visible, status.in_flight
+def client(client: HttpQueueClient) -> HttpQueueClient:
+    """Give a client; the queue is there."""
+    client.create_queue(QUEUE)
+    return client
 
 
 def stream_of(server: RunningServer, folder: Path, options: dict[str, str] | None = None, **fields: int) -> Stream:
@@ -69,19 +47,19 @@ def table(spark: SparkSession, server: RunningServer, **options: str) -> DataFra
 def test_a_stream_ends_with_what_was_there_and_leaves_what_comes_later(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
-    sent = send(client, 100)
+    sent = send(client, QUEUE, 100)
     reader = spark.readStream.format("veilmq").options(endpoint=server.endpoint, **SMALL).load(QUEUE)
     counts: list[int] = []
 
     def count(batch: DataFrame, number: int) -> None:
         counts.append(batch.count())
         if not number:
-            send(client, 50, begin=100)
+            send(client, QUEUE, 50, begin=100)
 
     writer = reader.writeStream.foreachBatch(count).option("checkpointLocation", str(tmp_path / "checkpoint"))
     writer.trigger(availableNow=True).start().awaitTermination()
     assert counts == [40, 40, 20]
-    assert left(client) == (50, 0)
+    assert left(client, QUEUE) == (50, 0)
     assert len(sent) == 100
 
 
@@ -114,73 +92,103 @@ def test_groups_keep_their_order(
     assert [bodies == sorted(bodies) for bodies in seen.values()] == [True] * 7
 
 
+def test_a_few_long_groups_are_read_to_their_end(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
+) -> None:
+    """A claim has a part of each, the next one waits until that is deleted; as many are read as there were."""
+    client.create_queue("lines.fifo", {"fifo": True, "content_deduplication": True})
+
+    def send_lines(begin: int, end: int) -> None:
+        lines = [NewMessage(body=str(number), group=f"g{number % 2}") for number in range(begin, end)]
+        send_in_order(client, "lines.fifo", lines)
+
+    send_lines(0, 700)
+    seen: list[int] = []
+
+    def keep(batch: DataFrame, number: int) -> None:
+        seen.extend(int(row.body) for row in batch.select("body").collect())
+        if not number:
+            send_lines(700, 720)
+
+    reader = spark.readStream.format("veilmq").options(endpoint=server.endpoint).load("lines.fifo")
+    writer = reader.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert len(query.recentProgress) > 2, "more than one claim"
+    assert len(seen) == len(set(seen)) == 700
+    for group in range(2):
+        of_group = [number for number in seen if number % 2 == group]
+        assert of_group == list(range(group, 2 * len(of_group), 2))
+    assert left(client, "lines.fifo") == (20, 0)
+
+
 def test_a_snapshot_is_the_same_for_every_job_and_consumes_nothing(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient
 ) -> None:
-    sent = send(client, 50)
+    sent = send(client, QUEUE, 50)
     snapshot = table(spark, server, maxMessagesPerBatch="1000", shardSize="10")
     assert snapshot.rdd.getNumPartitions() == 5
     assert snapshot.count() == 50
-    send(client, 10, begin=50)
+    send(client, QUEUE, 10, begin=50)
     assert sorted(row.body for row in snapshot.collect()) == sent
     assert table(spark, server).count() == 10, "another load is another snapshot"
     server.advance(HOUR_MS)
-    assert left(client) == (60, 0)
+    assert left(client, QUEUE) == (60, 0)
 
 
 def test_a_snapshot_is_acknowledged_by_its_name(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient
 ) -> None:
     where = {"endpoint": server.endpoint, "queue": QUEUE}
-    send(client, 30)
+    send(client, QUEUE, 30)
     assert table(spark, server, snapshot="today").count() == 30
     assert table(spark, server, snapshot="today").count() == 30, "a job that is run again reads the same"
     assert snapshots.acknowledge("today", **where) == 30
-    assert left(client) == (0, 0)
-    send(client, 5, begin=30)
+    assert left(client, QUEUE) == (0, 0)
+    send(client, QUEUE, 5, begin=30)
     assert snapshots.acknowledge("today", **where) == 0, "again it deletes nothing more"
     with pytest.raises(PySparkException, match="acknowledged"):
         table(spark, server, snapshot="today").count()
-    assert left(client) == (5, 0)
+    assert left(client, QUEUE) == (5, 0)
 
 
 def test_a_snapshot_that_went_back_cannot_be_acknowledged(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient
 ) -> None:
     where = {"endpoint": server.endpoint, "queue": QUEUE}
-    send(client, 30)
+    send(client, QUEUE, 30)
     assert table(spark, server, snapshot="late", hold="60").count() == 30
     server.advance(61_000)
     with pytest.raises(SourceFailed, match="went back to the queue"):
         snapshots.acknowledge("late", **where)
-    assert left(client) == (30, 0)
+    assert left(client, QUEUE) == (30, 0)
 
 
 def test_a_snapshot_is_given_back_at_once(spark: SparkSession, server: RunningServer, client: HttpQueueClient) -> None:
     where = {"endpoint": server.endpoint, "queue": QUEUE}
-    send(client, 30)
+    send(client, QUEUE, 30)
     assert table(spark, server, snapshot="peek").count() == 30
-    assert left(client) == (0, 30)
+    assert left(client, QUEUE) == (0, 30)
     assert snapshots.release("peek", **where) == 30
-    assert left(client) == (30, 0)
+    assert left(client, QUEUE) == (30, 0)
     assert snapshots.release("peek", **where) == 0
 
 
 def test_a_checkpoint_that_was_put_back_is_told(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
-    send(client, 30)
+    send(client, QUEUE, 30)
     stream_of(server, tmp_path).run(spark)
     checkpoint, saved = tmp_path / "stream" / "checkpoint", tmp_path / "saved"
     shutil.copytree(checkpoint, saved)
-    later = send(client, 30, begin=30)
+    later = send(client, QUEUE, 30, begin=30)
     stream_of(server, tmp_path).run(spark)
     shutil.rmtree(checkpoint)
     shutil.copytree(saved, checkpoint)
-    last = send(client, 10, begin=60)
+    last = send(client, QUEUE, 10, begin=60)
     with pytest.raises(StreamingQueryException, match="onAckedReplay=empty"):
         stream_of(server, tmp_path).run(spark)
-    assert left(client) == (10, 0)
+    assert left(client, QUEUE) == (10, 0)
     shutil.rmtree(tmp_path / "stream" / "out" / "1")  # so that the sink takes batch 1 anew
     stream_of(server, tmp_path, {"onAckedReplay": "empty"}).run(spark)
     out = kept(tmp_path / "stream")
@@ -194,59 +202,59 @@ def test_a_claim_that_spark_was_never_told_of(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path, away_ms: int, count: int
 ) -> None:
     """It is taken again, also by a query that ends with what is visible, or is back in the queue; nothing is lost."""
-    sent = send(client, count)
+    sent = send(client, QUEUE, count)
     accident = {"accident": "claimed:2:fail", "once": str(tmp_path / "once")}
     with pytest.raises(StreamingQueryException, match="Provoked"):
         stream_of(server, tmp_path, accident).run(spark)
-    assert left(client) == (count - 80, 40)
+    assert left(client, QUEUE) == (count - 80, 40)
     server.advance(away_ms)
     stream_of(server, tmp_path).run(spark)
     assert sorted(kept(tmp_path / "stream")) == sent
-    send(client, 10, begin=count)
+    send(client, QUEUE, 10, begin=count)
     stream_of(server, tmp_path).run(spark)
     assert len(kept(tmp_path / "stream")) == count + 10
-    assert left(client) == (0, 0)
+    assert left(client, QUEUE) == (0, 0)
 
 
 def test_a_stream_goes_on_after_a_long_rest(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
     """After a week by itself; after many, when the queue has forgotten it, with another source, if one says so."""
-    send(client, 50)
+    send(client, QUEUE, 50)
     stream_of(server, tmp_path).run(spark)
     server.advance(7 * 24 * HOUR_MS)
-    send(client, 50, begin=50)
+    send(client, QUEUE, 50, begin=50)
     stream_of(server, tmp_path).run(spark)
     server.advance(40 * 24 * HOUR_MS)
-    send(client, 50, begin=100)
+    send(client, QUEUE, 50, begin=100)
     with pytest.raises(StreamingQueryException, match="does not know this stream"):
         stream_of(server, tmp_path).run(spark)
-    assert left(client) == (50, 0)
+    assert left(client, QUEUE) == (50, 0)
     stream_of(server, tmp_path, {"onLostClaim": "skip"}).run(spark)
-    send(client, 50, begin=150)
+    send(client, QUEUE, 50, begin=150)
     stream_of(server, tmp_path).run(spark)
     out = kept(tmp_path / "stream")
     assert (len(out), len(set(out))) == (200, 200)
-    assert left(client) == (0, 0)
+    assert left(client, QUEUE) == (0, 0)
 
 
 def test_one_consumer_has_one_stream_unless_it_is_taken_over(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
-    sent = send(client, 60)
+    sent = send(client, QUEUE, 60)
     with pytest.raises(StreamingQueryException, match="on purpose"):
         stream_of(server, tmp_path / "a", {"consumer": "lake"}, fail_after=0).run(spark)
     with pytest.raises(StreamingQueryException, match="takeover=true"):
         stream_of(server, tmp_path / "b", {"consumer": "lake"}).run(spark)
     stream_of(server, tmp_path / "b", {"consumer": "lake", "takeover": "true"}).run(spark)
-    assert left(client) == (0, 0)
+    assert left(client, QUEUE) == (0, 0)
     assert sorted(kept(tmp_path / "b" / "stream")) == sent
 
 
 def test_claims_show_the_stream_as_alive_while_it_runs(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
-    send(client, 40)
+    send(client, QUEUE, 40)
     seen: list[bool] = []
     with Claims(server.endpoint, QUEUE) as claims:
 
@@ -292,10 +300,10 @@ def test_a_batch_read_that_cannot_be_is_told(
 def test_the_example_keeps_a_queue_in_a_folder(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
-    sent = send(client, 70)
+    sent = send(client, QUEUE, 70)
     example = [sys.executable, "examples/queue_to_parquet.py", "--once", "--queue", QUEUE]
     for _ in range(2):  # the second time there is nothing to do
         where = ["--endpoint", server.endpoint, "--folder", str(tmp_path)]
         subprocess.run([*example, *where], cwd=ROOT, timeout=120, check=True, capture_output=True)
     assert sorted(row.body for row in spark.read.parquet(str(tmp_path / "messages")).collect()) == sent
-    assert left(client) == (0, 0)
+    assert left(client, QUEUE) == (0, 0)

@@ -46,6 +46,10 @@ class Book:
                 assert item.receipt not in self._receipts, f"two receipts called {item.receipt}"
                 self._receipts[item.receipt] = (queue, each.receipt)
 
+    def renew(self, name: str, receipt: str) -> None:
+        """Let `name` be another receipt of the same receive, which a change has issued."""
+        self._receipts[name] = (self._receipts[name][0], receipt)
+
     def find(self, handle: Handle) -> tuple[str, str]:
         """Return the queue to use a receipt on, and its text."""
         if handle.name == NONSENSE:

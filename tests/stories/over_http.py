@@ -46,21 +46,27 @@ FIFO_CODES = {"expired": "InvalidParameterValue", "superseded": "InvalidParamete
 NO_QUEUE = "QueueDoesNotExist"
 DELETED_LATELY = "QueueDeletedRecently"
 PURGED_LATELY = "PurgeQueueInProgress"
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class HttpTeller:
     """Executes the steps of one story."""
 
-    def __init__(self, server: RunningServer) -> None:
-        """`server` has no queues and runs on the virtual clock."""
+    def __init__(self, server: RunningServer, book: Book | None = None) -> None:
+        """`server` has no queues and runs on the virtual clock; `book` is shared with who tells some of the steps."""
         self._server = server
         self._start_ms = server.clock.now_ms()
         self._sqs = _client(server)
-        self._book = Book()
+        self._book = book or Book()
         self._urls: dict[str, str] = {}
         self._fifo: set[str] = set()
         self._polls: dict[str, tuple[str, HTTPConnection]] = {}
+
+    def meet(self, queue: str, name: str) -> None:
+        """Take note of a queue that somebody else has created, under `name`."""
+        self._urls[queue] = self._sqs.get_queue_url(QueueName=name)["QueueUrl"]
+        if name.endswith(".fifo"):
+            self._fifo.add(queue)
 
     def url(self, queue: str) -> str:
         """Return the URL of a queue."""

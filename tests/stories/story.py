@@ -167,11 +167,15 @@ Action = Queue | Set | Send | SendMany | Receive | Delete | Change | Wait | Purg
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One line: what happens, and the counters of every queue (in the order of their creation) after it."""
+    """One line: what happens, and the counters of every queue (in the order of their creation) after it.
+
+    `sqs_only` is why SMQ cannot say it, empty where it can.
+    """
 
     text: str
     action: Any
     counts: tuple[Counts, ...]
+    sqs_only: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +213,7 @@ _ITEM = re.compile(
     rf"(?P<body>\w+)(?: as (?P<receipt>\w+)| again (?P<again>\w+))?(?: count (?P<count>\d+))?"
     rf"(?: first (?P<first>{_DURATION}))?(?: from (?P<source>\w+))?"
 )
+_SQS_ONLY = "SQS: "
 _RANGE = re.compile(r"(?P<stem>[a-z]+)(?P<first>\d+) to (?P=stem)(?P<last>\d+)")
 _WORDS: dict[str, bool] = {"true": True, "false": False}
 
@@ -240,10 +245,17 @@ def stories(page: str, more: Forms | None = None) -> list[Story]:
 def read(lines: list[str], more: Forms | None = None) -> Iterator[Step]:
     """Yield the steps that `lines` tell."""
     for line in lines:
-        text, bar, counters = (part.strip() for part in line.partition("|"))
+        text, bar, after = (part.strip() for part in line.partition("|"))
         if not bar:
             raise StoryError(f"no counters behind a bar: {line!r}")
-        yield Step(text=text, action=_action(text, more or {}), counts=_counts(counters))
+        counters, _, mark = (part.strip() for part in after.partition("|"))
+        yield Step(text=text, action=_action(text, more or {}), counts=_counts(counters), sqs_only=_sqs_only(mark))
+
+
+def _sqs_only(mark: str) -> str:
+    if mark and not mark.startswith(_SQS_ONLY):
+        raise StoryError(f"not a mark behind the counters: {mark!r}")
+    return mark.removeprefix(_SQS_ONLY)
 
 
 def _counts(text: str) -> tuple[Counts, ...]:

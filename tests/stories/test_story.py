@@ -112,12 +112,20 @@ def test_every_step_is_read(line: str, action: object) -> None:
         pytest.param("receive jobs -> a as | 0 0 0", id="unfinished"),
         pytest.param("delete r1 -> fine | 0 0 0", id="unknown-state"),
         pytest.param("delete r1 -> too long | 0 0 0", id="state-of-another-step"),
+        pytest.param("purge jobs | 0 0 0 | purge", id="mark-of-nobody"),
     ],
 )
 def test_what_is_not_in_the_language_is_an_error(line: str) -> None:
     """An unknown or unfinished line is never passed over."""
     with pytest.raises(StoryError):
         list(read([line]))
+
+
+def test_a_mark_behind_the_counters_says_why_smq_cannot_say_it() -> None:
+    """A step without one is for every protocol."""
+    marked, unmarked = read(["purge jobs | 0 0 0 | SQS: purge", "wait 1 s | 0 0 0"])
+    assert (marked.action, marked.counts, marked.sqs_only) == (Purge("jobs"), ((0, 0, 0),), "purge")
+    assert unmarked.sqs_only == ""
 
 
 def test_a_page_gives_its_stories() -> None:

@@ -7,10 +7,11 @@ back into the order in which they were asked.
 from collections.abc import Mapping, Sequence
 
 from veilmq.client.errors import RECEIPT_SUPERSEDED, ClientError
-from veilmq.client.messages import NewMessage, SentMessage
+from veilmq.client.messages import Hidden, NewMessage, SentMessage
 from veilmq.client.translation import write_attributes
 from veilmq.client.transport import UNEXPECTED_REPLY
 from veilmq.core.commands import VisibilityChange
+from veilmq.core.limits import SECOND_MS
 from veilmq.wire.sqs import requests, responses
 from veilmq.wire.sqs.shapes import Shape
 
@@ -72,18 +73,27 @@ def sent(reply: SentEntriesReply, count: int) -> list[SentMessage | ClientError]
 
 
 def done(reply: EntriesReply, count: int) -> list[ClientError | None]:
-    """Return the error of each of ``count`` entries, in order, ``None`` where there was none.
+    """Return the error of each of ``count`` deletes, in order, ``None`` where there was none."""
+    succeeded = {entry.id for entry in reply.successful or []}
+    failed = _failures(reply.failed or [])
+    return [None if place in succeeded else failed.get(place) or _unanswered() for place in map(str, range(count))]
+
+
+def changed(reply: EntriesReply, count: int) -> list[ClientError | Hidden | None]:
+    """Return what became of each of ``count`` changes, in order: its error, or what is known of its success.
 
     An entry that succeeded by the rules of SQS and did nothing, because another consumer has the message, is an error
     here: ``RECEIPT_SUPERSEDED``. Only veilmq's server tells.
     """
-    entries = reply.successful or []
-    succeeded = {entry.id for entry in entries if entry.veilmq_receipt is None}
-    failed = {
-        **_failures(reply.failed or []),
-        **{entry.id: _superseded() for entry in entries if entry.veilmq_receipt is not None},
-    }
-    return [None if place in succeeded else failed.get(place) or _unanswered() for place in map(str, range(count))]
+    made = {entry.id: _made(entry) for entry in reply.successful or []}
+    failed = _failures(reply.failed or [])
+    return [made[place] if place in made else failed.get(place) or _unanswered() for place in map(str, range(count))]
+
+
+def _made(entry: responses.ChangedResultEntry) -> ClientError | Hidden | None:
+    if entry.veilmq_receipt is not None:
+        return _superseded()
+    return None if entry.veilmq_hidden_for_ms is None else Hidden(entry.veilmq_hidden_for_ms / SECOND_MS)
 
 
 def _failures(entries: Sequence[responses.BatchResultErrorEntry]) -> Mapping[str, ClientError]:

@@ -32,11 +32,22 @@ class SentMessage:
     sequence: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """The server's word that it made a change of visibility: the receipt was the message's latest, nobody had it since.
+
+    ``for_s`` counts from when the server did it, so that no clocks have to agree.
+    """
+
+    for_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedMessage:
     """A message that is hidden from everyone else until its timeout ends; ``receipt`` deletes or hides it further.
 
-    A dead letter names the queue that it came from as ``source``.
+    A dead letter names the queue that it came from as ``source``. ``trace_header`` is Amazon's, of those that
+    were sent with one.
     """
 
     id: str
@@ -50,3 +61,4 @@ class ReceivedMessage:
     dedup_id: str | None = None
     sequence: str | None = None
     source: str | None = None
+    trace_header: str | None = None

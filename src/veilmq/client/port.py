@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from veilmq.client.errors import ClientError
-from veilmq.client.messages import NewMessage, ReceivedMessage, SentMessage
+from veilmq.client.messages import Hidden, NewMessage, ReceivedMessage, SentMessage
 from veilmq.client.moves import Move
 from veilmq.client.status import QueueStatus
 from veilmq.core.commands import VisibilityChange
@@ -67,8 +67,8 @@ class MessageClient(Protocol):
 
     def change_visibility_batch(
         self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
-    ) -> list[ClientError | None]:
-        """Make up to ten changes; ``None`` for each that succeeded.
+    ) -> Sequence[ClientError | Hidden | None]:
+        """Make up to ten changes; no error for each that succeeded: ``Hidden`` where the server says more than SQS.
 
         With ``patience_s`` the request is tried once and given up after so many seconds.
         """

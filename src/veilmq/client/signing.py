@@ -1,17 +1,24 @@
 """Signed requests: AWS Signature Version 4 with the key that the variables of AWS's own tools name.
 
-The same canonical form and the same key of the day as the server's (``wire.sqs.sigv4``).
+The same canonical form and the same key of the day as the server's (``wire.sqs.sigv4``). A signature has a date, and
+servers refuse one that is minutes away from theirs; a ``Signer`` then goes by the date of the refusal.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from hashlib import sha256
 from hmac import digest
 
 from veilmq.wire.sqs import canonical
 from veilmq.wire.sqs.context import DEFAULT_REGION
 from veilmq.wire.sqs.sigv4 import ALGORITHM, signing_key
+
+OFF_S_MIN = 120.0
+"""Services refuse dates that are 5 minutes off, or 15; one that is off by less than this was not refused for it."""
+YEARS = range(2000, 2100)
+"""Of a date that is believed: one far from all clocks may have none beside it, and then nothing could be signed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +57,44 @@ class SigningKey:
         signature = digest(signing_key(self.secret.encode(), scope.encode()), text.encode(), "sha256").hex()
         credential = f"Credential={self.id}/{scope}, SignedHeaders={names}, Signature={signature}"
         return {**whole, "Authorization": f"{ALGORITHM.decode()} {credential}"}
+
+
+class Signer:
+    """A key and a clock; threads may share it."""
+
+    def __init__(self, key: SigningKey, wall_s: Callable[[], float]) -> None:
+        """``wall_s`` gives the seconds since the epoch, as far as this machine knows them."""
+        self._key = key
+        self._wall_s = wall_s
+        self._behind_s = 0.0
+
+    def now_s(self) -> float:
+        """Return the present instant, as far as is known."""
+        return self._wall_s() + self._behind_s
+
+    def sign(self, target: str, headers: Mapping[str, str], body: bytes, *, at_s: float, method: str) -> dict[str, str]:
+        """Return ``headers`` with the date ``at_s`` and the signature, as ``SigningKey.sign`` does."""
+        return self._key.sign(target, headers, body, now=datetime.fromtimestamp(at_s, UTC), method=method)
+
+    def is_set_right(self, date: str | None, *, signed_at_s: float) -> bool:
+        """Take ``date``, that of a refusal, for the present if the request's was minutes off; tell whether it was.
+
+        Then it is worth another try. A ``date`` that is none, or nobody's present, changes nothing.
+        """
+        server_s = _instant_s(date or "")
+        if server_s is None or abs(server_s - signed_at_s) < OFF_S_MIN:
+            return False
+        self._behind_s = server_s - self._wall_s()
+        return True
+
+
+def _instant_s(date: str) -> float | None:
+    """Return the instant of a ``Date`` in seconds since the epoch, ``None`` for what is none or cannot be now."""
+    try:
+        found = parsedate_to_datetime(date)
+    except (ValueError, OverflowError):
+        return None
+    return found.replace(tzinfo=found.tzinfo or UTC).timestamp() if found.year in YEARS else None
 
 
 def key_of(environment: Mapping[str, str]) -> SigningKey | None:

@@ -14,7 +14,7 @@ import msgspec
 from veilmq.client import batches, translation
 from veilmq.client.batches import EntriesReply, SentEntriesReply
 from veilmq.client.errors import ClientError
-from veilmq.client.messages import NewMessage, ReceivedMessage, SentMessage
+from veilmq.client.messages import Hidden, NewMessage, ReceivedMessage, SentMessage
 from veilmq.client.moves import Move
 from veilmq.client.status import QueueStatus
 from veilmq.client.transport import Reply
@@ -22,7 +22,8 @@ from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SQS_LIST_RESULTS, SQS_MOVE_TASK_RESULTS, SQS_RECEIVE_WAIT_S
 from veilmq.core.properties import Attribute
 from veilmq.core.settings import SettingValue
-from veilmq.wire.sqs import RequestContext, requests, responses
+from veilmq.wire.sqs import requests, responses
+from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.settings import ALL, QUEUE_ARN
 from veilmq.wire.sqs.shapes import Shape
 
@@ -247,15 +248,15 @@ class SqsQueueClient:
 
     def change_visibility_batch(
         self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
-    ) -> list[ClientError | None]:
-        """Make up to ten changes; ``None`` for each that succeeded.
+    ) -> Sequence[ClientError | Hidden | None]:
+        """Make up to ten changes; no error for each that succeeded: ``Hidden`` where the server says more than SQS.
 
         With ``patience_s`` the request is tried once and given up after so many seconds.
         """
         entries = batches.changes(changes)
         request = requests.ChangeMessageVisibilityBatchRequest(queue_url=self._url(queue), entries=entries)
         reply = self._caller.call("ChangeMessageVisibilityBatch", request, EntriesReply, patience_s=patience_s)
-        return batches.done(reply, len(changes))
+        return batches.changed(reply, len(changes))
 
     def _names(self, page_of: Callable[[str | None], _Page]) -> list[str]:
         names: list[str] = []

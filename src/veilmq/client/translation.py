@@ -1,20 +1,34 @@
 """Between a client's values and the shapes of the wire: settings, counters and single messages."""
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from veilmq.client.errors import ClientError
 from veilmq.client.messages import ReceivedMessage
 from veilmq.client.moves import Move
 from veilmq.client.status import QueueStatus
 from veilmq.client.transport import UNEXPECTED_REPLY
-from veilmq.core.limits import SECOND_MS
+from veilmq.core.limits import SECOND_MS, Range
 from veilmq.core.properties import Attribute
 from veilmq.core.settings import QueueSettings, SettingValue
-from veilmq.wire.sqs import RequestContext, SqsError, responses
+from veilmq.wire.sqs import responses
+from veilmq.wire.sqs.attributes import TRACE_HEADER
+from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.identifiers import DEDUPLICATION, GROUP
-from veilmq.wire.sqs.names import queue_of_arn
-from veilmq.wire.sqs.settings import QUEUE_ARN, SETTABLE, SETTINGS, attribute_of, read_settings
+from veilmq.wire.sqs.setting_kinds import Kind, Number
+from veilmq.wire.sqs.settings import QUEUE_ARN, SETTABLE, SETTINGS, attribute_of
 from veilmq.wire.sqs.shapes import AttributeValue
+
+_ANY = Range(minimum=0, maximum=10**10, default=0)
+_KINDS: dict[str, Kind] = {
+    name: replace(setting.kind, range=_ANY) if isinstance(setting.kind, Number) else setting.kind
+    for name, setting in SETTINGS.items()
+}
+"""How what a server tells is read, of whatever queue: over SMQ numbers have other ranges."""
+
+_ARN = re.compile(r"arn:[^:]+:sqs:(?P<region>[^:]*):(?P<account>[^:/]+):(?P<name>[^:/]+)")
 
 
 def write_settings(settings: Mapping[str, SettingValue], context: RequestContext) -> dict[str, str]:
@@ -77,6 +91,7 @@ def read_message(message: responses.Message) -> ReceivedMessage:
             source=system["DeadLetterQueueSourceArn"].rpartition(":")[2]
             if "DeadLetterQueueSourceArn" in system
             else None,
+            trace_header=system.get(TRACE_HEADER),
         )
     except (KeyError, ValueError) as error:
         raise ClientError(UNEXPECTED_REPLY, f"The message's attributes lack a usable {error}.", 200) from error
@@ -105,14 +120,19 @@ def _read_attributes(attributes: Mapping[str, AttributeValue]) -> dict[str, Attr
 
 def _read_settings(attributes: Mapping[str, str]) -> QueueSettings:
     context, queue = place_of(attributes[QUEUE_ARN])
-    known = {name: text for name, text in attributes.items() if name in SETTINGS}
-    return QueueSettings().changed(read_settings(known, queue, context))
+    values: dict[str, SettingValue] = {}
+    for name, kind in _KINDS.items():
+        if name in attributes:
+            values |= kind.read(name, attributes[name], queue, context)
+    return QueueSettings().changed(values)
 
 
 def place_of(arn: str) -> tuple[RequestContext, str]:
-    """Return the surroundings of the queue at ``arn`` and its full name; raises ``ValueError`` where it is none."""
-    context = RequestContext(base_url="", region=(arn.split(":") + [""] * 3)[3])
-    queue = queue_of_arn(arn, context)
-    if queue is None:
+    """Return the surroundings of the queue at ``arn`` and its full name; raises ``ValueError`` where it is none.
+
+    The name may be a longer one than SQS can make.
+    """
+    match = _ARN.fullmatch(arn)
+    if match is None:
         raise ValueError(arn)
-    return context, queue
+    return RequestContext(base_url="", region=match["region"]), f"{match['account']}/{match['name']}"

@@ -5,10 +5,14 @@ and a status of 500, 502, 503 or 504, with a growing pause between. Deletes, cha
 twice. A send whose reply was lost may already be stored, and is sent again all the same, as the clients of standard
 queues do: delivery is at least once anyway. A receive whose reply was lost leaves its messages hidden until their
 timeout ends.
+
+A signed request that is refused with a date minutes away from ours is signed anew by that date, and tried once more: a
+machine whose clock is wrong can work all the same.
 """
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
+from functools import partial
+from time import monotonic, time
 from typing import TypeVar
 
 import msgspec
@@ -17,7 +21,7 @@ from urllib3.exceptions import HTTPError, LocationParseError, MaxRetryError, Nam
 from urllib3.util import Retry, Timeout, Url, parse_url
 
 from veilmq.client.errors import ClientError, Unreachable
-from veilmq.client.signing import SigningKey
+from veilmq.client.signing import Signer, SigningKey
 
 CONNECT_S_MAX = 5.0
 ANSWER_S_MAX = 10.0
@@ -31,6 +35,8 @@ UNEXPECTED_REPLY = "UnexpectedReply"
 _TARGET = "AmazonSQS."
 _CONTENT_TYPE = "application/x-amz-json-1.0"
 _RETRIED_STATUSES = (500, 502, 503, 504)
+_REFUSED_STATUSES = (400, 401, 403)
+_REST_S_MIN = 0.05
 _SHOWN_CHARACTERS_MAX = 200
 _ONCE = Retry(total=0, raise_on_status=False)
 
@@ -49,13 +55,13 @@ class _ErrorReply(msgspec.Struct, frozen=True):
 class Transport:
     """A pool of connections to one endpoint, shared by threads."""
 
-    def __init__(self, endpoint: str, *, key: SigningKey | None = None) -> None:
+    def __init__(self, endpoint: str, *, key: SigningKey | None = None, wall_s: Callable[[], float] = time) -> None:
         """``endpoint`` is like ``http://127.0.0.1:9324``; raises ``ValueError`` for anything else.
 
-        With a ``key`` requests are signed.
+        With a ``key`` requests are signed, with the date that ``wall_s`` gives in seconds since the epoch.
         """
         self.endpoint = endpoint
-        self._key = key
+        self._signer = None if key is None else Signer(key, wall_s)
         self._path = _path_of(endpoint)
         self._host = parse_url(endpoint).netloc or ""
         self._pool = urllib3.connection_from_url(endpoint, maxsize=CONNECTIONS_KEPT, retries=_retries())
@@ -101,9 +107,29 @@ class Transport:
         how long the server may take on purpose. With ``patience_s`` the request is tried once and given up after that.
         """
         target = self._path.rstrip("/") + target if target else self._path
-        if self._key is not None:
-            named = {**headers, "Host": self._host}
-            headers = self._key.sign(target, named, body, now=datetime.now(UTC), method=method)
+        send = partial(self._send, method, target, body=body, wait_s=wait_s)
+        signer = self._signer
+        if signer is None:
+            return send(headers=headers, patience_s=patience_s)
+        began_s, at_s = monotonic(), signer.now_s()
+        signed = partial(signer.sign, target, {**headers, "Host": self._host}, body, method=method)
+        answer = send(headers=signed(at_s=at_s), patience_s=patience_s)
+        refused = answer.status in _REFUSED_STATUSES
+        if not refused or not signer.is_set_right(answer.headers.get("Date"), signed_at_s=at_s):
+            return answer
+        rest_s = None if patience_s is None else max(_REST_S_MIN, patience_s - (monotonic() - began_s))
+        return send(headers=signed(at_s=signer.now_s()), patience_s=rest_s)
+
+    def _send(
+        self,
+        method: str,
+        target: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes,
+        wait_s: int,
+        patience_s: float | None,
+    ) -> Answer:
         try:
             return self._pool.urlopen(
                 method,

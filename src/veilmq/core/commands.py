@@ -20,13 +20,16 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class CreateQueue(Command, frozen=True, kw_only=True):
     """Create ``queue``, or find it with the same supplied settings. Answers ``QueueView``.
 
-    ``tags`` are those of a new queue; they do not tell an existing one apart. Errors: ``QueueExists``,
-    ``QueueDeletedRecently``, and those of ``SetQueue`` for its settings.
+    ``tags`` are those of a new queue, and ``defaults`` the settings it has where ``settings`` say nothing; neither
+    tells an existing one apart. ``at_once`` (SMQ) takes the name of a queue that was deleted just now. Errors:
+    ``QueueExists``, ``QueueDeletedRecently``, and those of ``SetQueue`` for its settings.
     """
 
     queue: str
     settings: Mapping[str, SettingValue] = {}
+    defaults: Mapping[str, SettingValue] = {}
     tags: Mapping[str, str] = {}
+    at_once: bool = False
 
 
 class DeleteQueue(Command, frozen=True, kw_only=True):
@@ -88,13 +91,14 @@ class ShowQueue(Command, frozen=True, kw_only=True):
 class ListQueues(Command, frozen=True, kw_only=True):
     """List queues of ``account`` whose names begin with ``prefix``, by name, after the name ``after``.
 
-    Answers ``QueuePage`` with at most ``count`` names (without the account).
+    Answers ``QueuePage`` with at most ``count`` names (without the account), and with ``views`` what each queue is.
     """
 
     account: str
     prefix: str = ""
     after: str = ""
     count: int = limits.SQS_LIST_RESULTS.default
+    views: bool = False
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -120,10 +124,29 @@ class Send(Command, frozen=True, kw_only=True):
 
     Errors of a message: ``MessageTooLong``, and in FIFO queues ``GroupMissing`` and ``DeduplicationIdMissing``. A
     duplicate within ``limits.DEDUPLICATION_S`` is not stored and answered as the first one was.
+
+    What SMQ does otherwise is said in ``terms``, ``None`` for the rules of SQS.
     """
 
     queue: str
     messages: tuple[NewMessage, ...]
+    terms: "SendTerms | None" = None
+
+
+class SendTerms(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How messages are sent where the protocol has other rules than SQS (SMQ reference, sections 4.6, 4.7 and 6).
+
+    ``receipts``: a delayed message is answered with a receipt, by which it can be deleted, or its delay changed, before
+    it is visible. ``together``: the error of one message is that of the command, and nothing is stored.
+    ``unrepeated``: a message without a deduplication id is stored even if its queue asks for one. ``decode`` is pure,
+    makes the message to store of each one that was sent to a queue whose ``smq_base64`` is set, and may raise
+    ``BodyUnreadable``.
+    """
+
+    receipts: bool = False
+    together: bool = False
+    unrepeated: bool = False
+    decode: Callable[[NewMessage], NewMessage] | None = None
 
 
 class Receive(Command, frozen=True, kw_only=True):
@@ -131,14 +154,19 @@ class Receive(Command, frozen=True, kw_only=True):
 
     Answers ``Received``, at once and possibly empty: waiting is the caller's business, see ``ports.Engine.watch``.
     ``requested_at_ms`` is when a receive that waited was asked for, ``None`` for now: the longest lease is counted from
-    there. In FIFO queues a receive with the ``attempt_id`` of an earlier one, whose messages are all as it left them,
-    gives the same messages and receipts again (``limits.ATTEMPT_S``).
+    there. ``lease_s_max`` bounds it, ``None`` (SMQ) for not at all. In FIFO queues a receive with the ``attempt_id`` of
+    an earlier one, whose messages are all as it left them, gives the same messages and receipts again
+    (``limits.ATTEMPT_S``).
+
+    Error ``ReceivesThrottled`` where the queue's ``receives_per_s_max`` receives were asked within a second before. One
+    that waited was counted when it was asked, and only then.
     """
 
     queue: str
     count: int = 1
     timeout_s: int | None = None
     requested_at_ms: int | None = None
+    lease_s_max: int | None = limits.LEASE_S_MAX
     attempt_id: str | None = None
 
 
@@ -146,12 +174,14 @@ class Delete(Command, frozen=True, kw_only=True):
     """Delete the messages that ``receipts`` name. Answers a ``ReceiptState`` or ``ReceiptInvalid`` for each.
 
     A live receipt deletes; an expired one of a message not received again deletes too unless ``only_live`` (the rule of
-    SMQ) or the queue is FIFO; a superseded one and one of a message that is gone do nothing.
+    SMQ) or the queue is FIFO; a superseded one and one of a message that is gone do nothing. With ``any_epoch``, what
+    only a change superseded is still live (SMQ's lenient handles).
     """
 
     queue: str
     receipts: tuple[str, ...]
     only_live: bool = False
+    any_epoch: bool = False
 
 
 class VisibilityChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -165,13 +195,15 @@ class ChangeVisibility(Command, frozen=True, kw_only=True):
     """Move deadlines. Answers a ``LeaseChange``, ``ReceiptInvalid`` or ``LeaseTooLong`` for each change.
 
     Which receipts act is as for ``Delete``. With ``renew_receipt`` (SMQ) each change issues a new receipt and
-    supersedes the old one.
+    supersedes the old one. ``lease_s_max`` bounds the whole lease, ``None`` (SMQ) for not at all.
     """
 
     queue: str
     changes: tuple[VisibilityChange, ...]
     only_live: bool = False
+    any_epoch: bool = False
     renew_receipt: bool = False
+    lease_s_max: int | None = limits.LEASE_S_MAX
 
 
 class ListDeadLetterSources(Command, frozen=True, kw_only=True):

@@ -311,12 +311,39 @@ class StageMissing(VeilmqError):
         self.wanted = wanted
 
 
+class BodyUnreadable(VeilmqError):
+    """The queue takes bodies in base64 over this protocol, and this one is no such text."""
+
+    def __init__(self) -> None:
+        """The remedy is in the sentence."""
+        super().__init__(
+            "The body is no base64 of UTF-8 text, which this queue takes bodies in: encode it, or unset smq_base64."
+        )
+
+
+class ReceivesThrottled(VeilmqError):
+    """More receives were asked of the queue in a second than it allows."""
+
+    def __init__(self, per_s_max: int) -> None:
+        """``per_s_max`` is the limit in force, in receives a second."""
+        super().__init__(f"The queue allows {per_s_max} receives a second; ask for more messages at once, or later.")
+        self.per_s_max = per_s_max
+
+
 class StoreFull(VeilmqError):
     """The disk is full, or nearly: nothing of the command was kept. Receives, changes and deletes go on."""
 
     def __init__(self) -> None:
         """The remedy is the operator's: free space, or drain queues."""
         super().__init__("The data folder's disk is (nearly) full: free space or drain queues, then send again.")
+
+
+class StoreUnavailable(VeilmqError):
+    """The database cannot be reached, or has no time: nothing of the command was done. Retry."""
+
+    def __init__(self) -> None:
+        """Clients retry this by themselves; the operator looks at the log."""
+        super().__init__("The database cannot be reached, or has no time for this; nothing was done. Try again.")
 
 
 class OutcomeUnknown(VeilmqError):

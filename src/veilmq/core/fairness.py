@@ -111,16 +111,23 @@ class Fairness:
         tenant = self._tenants.get(group)
         if tenant is None:
             return False
-        if tenant.is_noisy and now_ms - tenant.sent_at_ms >= _SILENCE_MS:
-            tenant.is_noisy = False
-        elif not tenant.is_noisy and self._takes_too_much(tenant, others_in_flight, now_ms):
-            tenant.is_noisy = now_ms - tenant.sent_at_ms < _SILENCE_MS
+        tenant.is_noisy = self._judged(tenant, others_in_flight, now_ms)
         return tenant.is_noisy
+
+    def would_be_noisy(self, group: int, others_in_flight: int, now_ms: int) -> bool:
+        """Tell the same without a judgement: a group does not become noisy by being asked about."""
+        tenant = self._tenants.get(group)
+        return tenant is not None and self._judged(tenant, others_in_flight, now_ms)
 
     def in_flight(self, group: int) -> int:
         """Return how many messages of the group are in flight."""
         tenant = self._tenants.get(group)
         return 0 if tenant is None else tenant.in_flight
+
+    def _judged(self, tenant: Tenant, others_in_flight: int, now_ms: int) -> bool:
+        if now_ms - tenant.sent_at_ms >= _SILENCE_MS:
+            return False
+        return tenant.is_noisy or self._takes_too_much(tenant, others_in_flight, now_ms)
 
     def _takes_too_much(self, tenant: Tenant, others_in_flight: int, now_ms: int) -> bool:
         in_flight = self._in_flight + others_in_flight

@@ -7,12 +7,38 @@ content-based deduplication takes the SHA-256 of the body, and of the body alone
 
 from hashlib import sha256
 
+from veilmq.core.commands import NewMessage
+from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, MessageTooLong
 from veilmq.core.limits import ATTEMPT_S, DEDUPLICATION_S, SECOND_MS
+from veilmq.core.settings import QueueSettings
 
 
 def content_id(body: str) -> str:
     """Return the deduplication id of a message that brings none: 64 lower hexadecimal digits."""
     return sha256(body.encode()).hexdigest()
+
+
+def group_of(new: NewMessage, settings: QueueSettings) -> str:
+    """Return the group of a message; raises ``MessageTooLong`` and ``GroupMissing``."""
+    if new.size_bytes > settings.message_bytes_max:
+        raise MessageTooLong(settings.message_bytes_max)
+    if new.group is None:
+        raise GroupMissing
+    return new.group
+
+
+def id_of(new: NewMessage, settings: QueueSettings) -> str:
+    """Return what tells a message apart from others; raises ``DeduplicationIdMissing``."""
+    if new.dedup_id is not None:
+        return new.dedup_id
+    if not settings.content_deduplication:
+        raise DeduplicationIdMissing
+    return content_id(new.body)
+
+
+def scope_of(group: str, settings: QueueSettings) -> str:
+    """Return within what the id of a message of ``group`` counts, as a text that no other scope has."""
+    return f"{len(group)} {group}" if settings.deduplication_scope == "group" else "-"
 
 
 def is_duplicate(accepted_at_ms: int, now_ms: int) -> bool:

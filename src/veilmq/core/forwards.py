@@ -6,7 +6,10 @@ from: whenever the process ends, the message is in exactly one of the two. See `
 
 import msgspec
 
-from veilmq.core.commands import Command
+from veilmq.core import properties as sent_with
+from veilmq.core.commands import Command, NewMessage
+from veilmq.core.errors import MessageTooLong
+from veilmq.core.settings import QueueSettings
 
 
 class ForwardEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -45,3 +48,31 @@ class Forwarded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     id: bytes
     sequence: int | None = None
     duplicate: bool = False
+
+
+def refusal(intake: str, ours: QueueSettings, target: str, theirs: QueueSettings) -> str | None:
+    """Return why messages of ``intake`` cannot be forwarded to ``target``, a sentence; ``None`` if they can.
+
+    Both are full names of queues that exist, with their settings.
+    """
+    if target == intake:
+        return f"Messages of {target} cannot be forwarded to itself; name another queue."
+    if theirs.fifo != ours.fifo:
+        return f"The queue {target} is of another type than {intake}: both are FIFO queues, or neither is."
+    return None
+
+
+def as_sent(body: str, properties: bytes, priority: int, target: QueueSettings) -> NewMessage:
+    """Return what is sent to a queue with the settings ``target``; raises ``MessageTooLong``."""
+    carried = sent_with.decode(properties)
+    size_bytes = len(body.encode()) + sent_with.attributes_bytes(carried.attributes)
+    if size_bytes > target.message_bytes_max:
+        raise MessageTooLong(target.message_bytes_max)
+    return NewMessage(
+        body=body,
+        size_bytes=size_bytes,
+        properties=properties,
+        priority=priority,
+        group=carried.group,
+        dedup_id=carried.dedup_id,
+    )

@@ -31,6 +31,7 @@ MESSAGE_BYTES = Range(minimum=1_024, maximum=1_048_576, default=1_048_576)
 PRIORITY = Range(minimum=1, maximum=16, default=8)
 LEASE_S_MAX = 43_200
 VISIBILITY_RULES_BYTES_MAX = 65_536
+RECEIVES_PER_S = Range(minimum=0, maximum=1_000_000, default=0)  # of one queue; 0 for no limit
 IN_FLIGHT = Range(minimum=1, maximum=1_000_000, default=120_000)
 FIFO_IN_FLIGHT = Range(minimum=1, maximum=1_000_000, default=20_000)
 DEDUPLICATION_S = 300
@@ -97,6 +98,31 @@ JSON_PUNCTUATION_MAX = 4_096  # brackets, braces and commas of a list or map of 
 QUERY_PARAMETERS_MAX = 1_024  # of a request in the Query protocol; the widest valid batch has some 500
 QUERY_DEPTH_MAX = 8  # parts of a parameter's name that are taken apart; valid ones have seven
 
+# Alibaba Cloud SMQ (reference, sections 4 to 6 and 9).
+SMQ_VISIBILITY_TIMEOUT_S = Range(minimum=1, maximum=43_200, default=30)
+SMQ_DELAY_S = Range(minimum=0, maximum=604_800, default=0)
+SMQ_RETENTION_S = Range(minimum=60, maximum=604_800, default=345_600)
+SMQ_RECEIVE_WAIT_S = Range(minimum=0, maximum=30, default=0)
+SMQ_MESSAGE_BYTES = Range(minimum=1_024, maximum=65_536, default=65_536)
+SMQ_RECEIVE_COUNT = Range(minimum=1, maximum=16, default=1)
+SMQ_BATCH_ENTRIES_MAX = 16
+SMQ_BATCH_BYTES_MAX = 65_536
+SMQ_LIST_RESULTS = Range(minimum=1, maximum=1_000, default=1_000)
+SMQ_QUEUE_NAME_CHARACTERS_MAX = 256
+SMQ_GROUP_ID_CHARACTERS_MAX = 128
+SMQ_LOGGING_BUCKET_CHARACTERS_MAX = 256
+SMQ_PROPERTIES_MAX = 50
+SMQ_PROPERTY_NAME_CHARACTERS_MAX = 256
+SMQ_PROPERTY_VALUE_CHARACTERS_MAX = 4_096
+SMQ_TOPIC_NAME_CHARACTERS_MAX = 255
+SMQ_SUBSCRIPTION_NAME_CHARACTERS_MAX = 255
+SMQ_SUBSCRIPTIONS_MAX = 100  # of a topic
+SMQ_TAG_CHARACTERS_MAX = 16
+SMQ_TOPIC_RETENTION_S = 86_400
+SMQ_XML_DEPTH_MAX = 8  # elements within each other; valid requests have five
+SMQ_XML_ELEMENTS_MAX = 8_192  # of a request; the widest valid batch has some 6,600
+SMQ_XML_TAG_CHARACTERS_MAX = 1_024  # of an element's name, and of its attributes together
+
 # The HTTP server. A SendMessageBatch of 1 MiB may grow sixfold when every character is escaped in JSON.
 HTTP_BODY_BYTES_MAX = 8 * 1_048_576
 HTTP_HEAD_BYTES_MAX = 32_768
@@ -124,3 +150,4 @@ FREE_SPACE_RESERVE_BYTES = 64 * 1_048_576
 ARCHIVE_COMPACT_MINUTES = Range(minimum=0, maximum=1_440, default=10)  # between joining small files; 0 for never
 ARCHIVE_KEEP_H = Range(minimum=1, maximum=8_760, default=168)  # until files that count no more are deleted
 REPLAY_BATCH_MESSAGES = Range(minimum=1, maximum=1_000_000, default=50_000)  # sent in one transaction
+TUNE_MAP_TASKS = Range(minimum=1, maximum=10_000, default=64)  # that read the event log, however long it is

@@ -31,6 +31,40 @@ class LookAtQueue(Command, frozen=True, kw_only=True):
     count: int = LOOK_MESSAGES_MAX
 
 
+class Peek(Command, frozen=True, kw_only=True):
+    """Show up to ``count`` visible messages of ``queue`` in the order in which receives would give them.
+
+    Answers ``Peeked``. Of a FIFO queue, what a receive could give now: not what waits behind a message of its group.
+    Costs what a receive of that many costs. Error ``QueueNotFound``. (SMQ reference, section 4.12)
+    """
+
+    queue: str
+    count: int = 1
+
+
+class PeekedMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A visible message: ``receive_count`` is 0 and ``first_received_at_ms`` ``None`` before its first receive.
+
+    ``source`` is the full name of the queue that a dead letter came from.
+    """
+
+    id: bytes
+    body: str
+    properties: bytes
+    sent_at_ms: int
+    first_received_at_ms: int | None
+    receive_count: int
+    priority: int
+    source: str | None = None
+
+
+class Peeked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a peek shows; ``smq_base64`` is the queue's setting."""
+
+    messages: list[PeekedMessage]
+    smq_base64: bool = False
+
+
 class SeenMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message as a look shows it; ``properties`` is ``core.properties`` encoded.
 

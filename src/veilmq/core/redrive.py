@@ -6,7 +6,14 @@ message; a limit of the dead-letter queue itself counts from the move (SQS Devel
 ``docs/decisions/0006-moved-messages.md`` has what that page leaves open).
 """
 
+from veilmq.core.limits import SECOND_MS
 from veilmq.core.settings import QueueSettings
+
+SLICE_MESSAGES = 200
+"""How many messages a slice of a move task moves: some 10 ms."""
+SLICE_BYTES = 1_048_576
+_SLICES_PER_S = 10
+_PAUSE_MS = 10
 
 SOURCE_UNKNOWN = "source unknown"
 """The failure of a move task: a message was sent to the dead-letter queue directly, so there is no way back."""
@@ -38,6 +45,30 @@ def allows(target: QueueSettings, source: str) -> bool:
     if target.redrive_permission == "listed":
         return source in target.redrive_sources
     return target.redrive_permission != "none"
+
+
+def destination_refusal(source: str, ours: QueueSettings, target: str, theirs: QueueSettings) -> str | None:
+    """Return why messages of ``source`` cannot be moved to ``target``, a sentence; ``None`` if they can.
+
+    Both are full names of queues that exist, with their settings.
+    """
+    if target == source:
+        return f"Messages of {target} cannot be moved to itself; name another destination."
+    if account_of(target) != account_of(source):
+        return f"The destination {target} is of another account than {source}."
+    if theirs.fifo != ours.fifo:
+        return f"The destination {target} is of another type than {source}."
+    return None
+
+
+def moved_at_once(per_s_max: int | None) -> int:
+    """Return how many messages a slice of a move task may move: with a rate, about a tenth of a second's worth."""
+    return SLICE_MESSAGES if per_s_max is None else max(1, per_s_max // _SLICES_PER_S)
+
+
+def pause_ms(per_s_max: int | None, moved: int) -> int:
+    """Return the time until the next slice: what so many messages take at the rate, never less than a pause."""
+    return _PAUSE_MS if per_s_max is None else max(_PAUSE_MS, -(-moved * SECOND_MS // per_s_max))
 
 
 def account_of(queue: str) -> str:

@@ -20,10 +20,12 @@ class SentMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message that is stored; ``id`` has 16 bytes (an RFC 9562 version 4 UUID).
 
     ``sequence`` rises strictly with each message of a FIFO queue, also across purges; ``None`` in standard queues.
+    ``receipt`` is of a delayed message, where one was asked for.
     """
 
     id: bytes
     sequence: int | None = None
+    receipt: str | None = None
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -52,30 +54,34 @@ class Received(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``next_due_ms`` is not later than now when more is visible already, ``None`` when nothing is coming by itself. After
     messages it is exact only while the queue is watched; nobody else needs to know, and the present is always right.
     ``receive_wait_s`` is the queue's own setting, for a caller that named no wait. ``over_limit`` tells that there is
-    nothing because a standard queue has as many messages in flight as it may.
+    nothing because a standard queue has as many messages in flight as it may. ``smq_base64`` is the queue's, too.
     """
 
     messages: list[ReceivedMessage]
     next_due_ms: int | None
     receive_wait_s: int
     over_limit: bool = False
+    smq_base64: bool = False
 
 
 class LeaseChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One change of visibility: the state that the receipt was in, and what holds now.
 
-    ``visible_at_ms`` is the deadline now in force and ``receipt`` a new receipt where one was asked for; both are
-    ``None`` where the receipt did not act.
+    ``visible_at_ms`` is the deadline now in force, ``hidden_for_ms`` the same as counted from the change, and
+    ``receipt`` a new receipt where one was asked for; all are ``None`` where the receipt did not act.
     """
 
     state: ReceiptState
     visible_at_ms: int | None = None
+    hidden_for_ms: int | None = None
     receipt: str | None = None
 
 
 class QueueCounts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How many messages are in which state at one instant; ``oldest_sent_at_ms`` is of the oldest not deleted.
 
+    ``redelivered`` is how often messages were received that had been received before, since the engine was opened
+    (or had to go back to what is on disk).
     Exact, but for many messages that passed their retention at once (``docs/lifecycle.md``).
     """
 
@@ -83,23 +89,29 @@ class QueueCounts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     in_flight: int
     delayed: int
     oldest_sent_at_ms: int | None
+    redelivered: int = 0
 
 
 class QueueView(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue as its owner sees it."""
+    """One queue as its owner sees it; ``is_new`` where the command has just made it."""
 
     queue: str
     settings: QueueSettings
     created_at_ms: int
     modified_at_ms: int
     counts: QueueCounts | None = None
+    is_new: bool = False
 
 
 class QueuePage(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of a listing: names without the account, in order; ``more`` tells whether any follow."""
+    """One page of a listing: names without the account, in order; ``more`` tells whether any follow.
+
+    ``views`` are of the same queues, with their counters, where they were asked for and may be seen.
+    """
 
     names: list[str]
     more: bool
+    views: list[QueueView] = []
 
 
 class MoveStatus(enum.Enum):

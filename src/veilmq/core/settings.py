@@ -26,6 +26,10 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     ``visibility_rules`` is a routing table (``core.routing``, JSON; ``""`` for none): where a receive names no timeout,
     each message has that of its class.
 
+    A queue of which more than ``receives_per_s_max`` receives are asked in a second refuses them (0: no such limit;
+    SMQ's TenantRateLimitPolicy). ``smq_base64``: bodies cross SMQ in base64 and are kept decoded, so that both
+    protocols have the same text. ``operations_logged`` is SMQ's LoggingEnabled.
+
     ``policy`` is a protocol's document, kept as it was given. The encryption settings are kept and shown, no more.
     """
 
@@ -44,6 +48,9 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     receives_max: int = 0
     redrive_permission: str = ""
     redrive_sources: tuple[str, ...] = ()
+    receives_per_s_max: int = 0
+    smq_base64: bool = False
+    operations_logged: bool = False
     policy: str = ""
     event_log: str | None = None
     managed_encryption: bool = True

@@ -7,7 +7,8 @@ on other queues and is no rule of this table.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from veilmq.core.errors import SettingsConflict
+from veilmq.core.errors import SettingsConflict, TooManyTags
+from veilmq.core.limits import SQS_TAGS_MAX
 from veilmq.core.routing import TableError, read_table
 from veilmq.core.settings import QueueSettings, SettingValue
 
@@ -93,3 +94,11 @@ def _consequences(changes: Mapping[str, SettingValue]) -> dict[str, SettingValue
     if changes.get("kms_key"):
         return {"managed_encryption": False}
     return {"kms_key": ""} if changes.get("managed_encryption") else {}
+
+
+def tagged(tags: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """Return ``tags`` with ``more`` put over them; raises ``TooManyTags``."""
+    both = {**tags, **more}
+    if len(both) > SQS_TAGS_MAX:
+        raise TooManyTags(SQS_TAGS_MAX)
+    return both

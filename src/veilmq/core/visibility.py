@@ -15,21 +15,23 @@ def deadline_ms(now_ms: int, timeout_s: int) -> int:
     return now_ms + timeout_s * SECOND_MS
 
 
-def lease_end_ms_max(requested_at_ms: int) -> int:
+def lease_end_ms_max(requested_at_ms: int, lease_s_max: int = LEASE_S_MAX) -> int:
     """Return the last instant to which a message may be hidden by a receive that was asked for at that instant."""
-    return requested_at_ms + LEASE_S_MAX * SECOND_MS
+    return requested_at_ms + lease_s_max * SECOND_MS
 
 
-def changed_deadline_ms(now_ms: int, timeout_s: int, requested_at_ms: int) -> int:
+def changed_deadline_ms(
+    now_ms: int, timeout_s: int, requested_at_ms: int, lease_s_max: int | None = LEASE_S_MAX
+) -> int:
     """Return the deadline after a change of visibility, counted from the moment of the call.
 
-    Raises ``LeaseTooLong`` when the message would stay in flight for more than 12 hours since its receive was asked
-    for: such a change is refused, not clipped (SQS Developer Guide, "Visibility timeout"). A release keeps nothing in
-    flight.
+    Raises ``LeaseTooLong`` when the message would stay in flight for more than ``lease_s_max`` since its receive was
+    asked for: such a change is refused, not clipped (SQS Developer Guide, "Visibility timeout"). A release keeps
+    nothing in flight. Without ``lease_s_max`` (SMQ) every change may go on for as long as the first one.
     """
     visible_at_ms = deadline_ms(now_ms, timeout_s)
-    if timeout_s and visible_at_ms > lease_end_ms_max(requested_at_ms):
-        raise LeaseTooLong(LEASE_S_MAX)
+    if timeout_s and lease_s_max is not None and visible_at_ms > lease_end_ms_max(requested_at_ms, lease_s_max):
+        raise LeaseTooLong(lease_s_max)
     return visible_at_ms
 
 

@@ -9,12 +9,13 @@ The store is a folder, or any URL that Spark writes to. One run at a time.
 
 from dataclasses import dataclass
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from veilmq.core.limits import TUNE_MAP_TASKS
 from veilmq.pipeline import histograms
 from veilmq.pipeline.closed_receipts import files_of, read_files
+from veilmq.pipeline.folders import existing, located
 
 _CELLS = (
     "queue string, key string, day date, first boolean, outcome string, axis string, bucket int, "
@@ -38,16 +39,16 @@ class CellStore:
     def __init__(self, spark: SparkSession, location: str) -> None:
         """Open nothing yet."""
         self._spark = spark
-        self._location = location.rstrip("/")
+        self._location = located(location)
 
-    def count(self, events: str) -> Counted:
-        """Count the files under ``events`` that are not in the store."""
+    def count(self, events: str, *, map_tasks: int = TUNE_MAP_TASKS.default) -> Counted:
+        """Count the files under ``events`` that are not in the store; at most ``map_tasks`` tasks read them."""
         done = {row.file: row.run for row in self._read("files", _FILES).collect()}
         last = max(done.values(), default=0)
         new = [name for name in files_of(self._spark, events) if name not in done]
         if not new:
             return Counted(files=0, run=last)
-        receipts = read_files(self._spark, new)
+        receipts = read_files(self._spark, new, tasks_max=map_tasks)
         run = last + 1
         self._write(histograms.cells(receipts), "cells", run)
         self._write(histograms.waits(receipts), "waits", run)
@@ -69,12 +70,8 @@ class CellStore:
 
     def _read(self, table: str, schema: str) -> DataFrame:
         """Return a table with its ``run``; empty before the first one."""
-        try:
-            return self._spark.read.schema(f"{schema}, run int").parquet(f"{self._location}/{table}")
-        except AnalysisException as error:
-            if error.getCondition() != "PATH_NOT_FOUND":
-                raise
-            return self._spark.createDataFrame([], f"{schema}, run int")
+        found = existing(self._spark.read.schema(f"{schema}, run int"), f"{self._location}/{table}")
+        return self._spark.createDataFrame([], f"{schema}, run int") if found is None else found
 
     def _write(self, rows: DataFrame, table: str, run: int) -> None:
         rows.write.mode("overwrite").parquet(f"{self._location}/{table}/run={run}")

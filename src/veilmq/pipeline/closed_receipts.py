@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from urllib.parse import unquote
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
+
+from veilmq.pipeline.folders import existing, located
 
 SCHEMA = StructType(
     [
@@ -32,17 +33,16 @@ SCHEMA = StructType(
 """The columns of ``receipt_closed``; its partitions, ``date`` and ``hour``, are not read."""
 
 
-def read_files(spark: SparkSession, files: Sequence[str]) -> DataFrame:
-    """Return the rows of these Parquet ``files``; no file is opened for its schema."""
-    return spark.read.schema(SCHEMA).parquet(*files)
+def read_files(spark: SparkSession, files: Sequence[str], *, tasks_max: int) -> DataFrame:
+    """Return the rows of these Parquet ``files``, read by at most ``tasks_max`` tasks; none is opened for its schema.
+
+    Spark's own number of tasks grows with the bytes. Each task hands on all cells that it has met, so what is shuffled
+    would grow with it.
+    """
+    return spark.read.schema(SCHEMA).parquet(*files).coalesce(tasks_max)
 
 
 def files_of(spark: SparkSession, events: str) -> list[str]:
     """Return the data files under the folder or URL ``events``, in order; none where there is nothing."""
-    try:
-        found = spark.read.schema(SCHEMA).parquet(events).inputFiles()
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
-            raise
-        return []
-    return sorted(unquote(name) for name in found)
+    found = existing(spark.read.schema(SCHEMA), located(events))
+    return [] if found is None else sorted(unquote(name) for name in found.inputFiles())

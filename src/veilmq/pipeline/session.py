@@ -15,6 +15,7 @@ from pyspark.errors.exceptions.base import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from veilmq.pipeline.failures import PipelineFailed
+from veilmq.pipeline.reasons import reason_of
 from veilmq.spark.java import MISSING, has_java
 
 LOCAL = "local[*]"
@@ -34,6 +35,9 @@ _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
 }
+ANSWER_S = 10.0
+"""How long a Spark Connect server may take to answer; left to itself its client asks for some minutes."""
+
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit has started the JVM, and tells where it listens
 
 
@@ -53,7 +57,10 @@ class Cluster:
 
 @contextmanager
 def open_session(name: str, cluster: Cluster) -> Iterator[SparkSession]:
-    """Run Spark inside the context, as the application ``name``; raises ``PipelineFailed`` where it does not start."""
+    """Run Spark inside the context, as the application ``name``.
+
+    Raises ``PipelineFailed`` where it does not start, and in one sentence for what Spark fails with inside.
+    """
     with tempfile.TemporaryDirectory(prefix="veilmq-spark-") as folder, as_file(_log_settings()) as log_settings:
         try:
             session = _connect(cluster) if cluster.remote else _start(name, cluster, Path(folder), log_settings)
@@ -64,6 +71,8 @@ def open_session(name: str, cluster: Cluster) -> Iterator[SparkSession]:
             session.conf.set(setting, value)
         try:
             yield session
+        except PySparkException as error:
+            raise PipelineFailed(reason_of(error)) from error
         finally:
             session.stop()
 
@@ -83,10 +92,29 @@ def activate(session: SparkSession) -> None:
 
 
 def _connect(cluster: Cluster) -> SparkSession:
+    if not cluster.remote.startswith("local"):
+        _check_answer(cluster.remote)
     builder = SparkSession.builder.remote(cluster.remote)
     for name, value in cluster.settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _check_answer(remote: str) -> None:
+    """Raise ``PipelineFailed`` if no server answers at ``remote``."""
+    import grpc  # noqa: PLC0415 - only those who use Spark Connect need it
+    from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415
+
+    channel = DefaultChannelBuilder(remote).toChannel()
+    try:
+        grpc.channel_ready_future(channel).result(timeout=ANSWER_S)
+    except grpc.FutureTimeoutError as error:
+        raise PipelineFailed(
+            f"No Spark Connect server answers at {remote} within {ANSWER_S:g} s: start one (start-connect-server.sh), "
+            "or name another with --remote."
+        ) from error
+    finally:
+        channel.close()
 
 
 def _start(name: str, cluster: Cluster, folder: Path, log_settings: Path) -> SparkSession:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
+from veilmq.core.limits import TUNE_MAP_TASKS
 from veilmq.pipeline.cell_store import CellStore
+from veilmq.pipeline.folders import located
 from veilmq.pipeline.histograms import decayed
 from veilmq.pipeline.recommendation import QueueFacts, Recommendation
 from veilmq.pipeline.recommendation_table import SCHEMA, rows_of
@@ -35,17 +37,18 @@ def tune(
     state: str,
     options: TuneOptions = DEFAULTS,
     facts: Mapping[str, QueueFacts] | None = None,
+    map_tasks: int = TUNE_MAP_TASKS.default,
 ) -> Tuned:
     """Count what is new under ``events`` (the table ``receipt_closed``) into ``state``, and recommend timeouts.
 
     Both are folders, or URLs that Spark reads and writes. The recommendations are also written to
     ``<state>/recommendations``, in Parquet. ``facts`` says what the queues are set to (``applying.facts_of`` asks
-    them); without it the timeout in use is taken from the log.
+    them); without it the timeout in use is taken from the log. At most ``map_tasks`` tasks read what is new.
     """
     store = CellStore(spark, state)
-    counted = store.count(events)
+    counted = store.count(events, map_tasks=map_tasks)
     found = tuple(recommendations(known(store.cells(), options), options=options, facts=facts or {}))
-    table(spark, found).coalesce(1).write.mode("overwrite").parquet(f"{state.rstrip('/')}/recommendations")
+    table(spark, found).coalesce(1).write.mode("overwrite").parquet(f"{located(state)}/recommendations")
     return Tuned(files=counted.files, recommendations=found)
 
 

@@ -34,6 +34,7 @@ from veilmq.server.metrics import Metrics
 from veilmq.server.prometheus import Snapshot, exposition
 from veilmq.server.queue_counts import QueueCountBook
 from veilmq.server.shutdown import Shutdown
+from veilmq.server.topic_counts import TopicCounts
 
 FLUSH_S_MAX = limits.HTTP_REQUEST_S_MAX / 2
 """How long an export on demand is waited for: a connection may take no longer than twice that for its reply."""
@@ -71,6 +72,7 @@ class Admin:
         connections: Connections,
         metrics: Metrics,
         exports: EventExports | None = None,
+        topics: TopicCounts | None = None,
     ) -> None:
         """Look at these; nothing is changed, but that ``exports`` may be asked to hurry."""
         self._engine = engine
@@ -79,6 +81,7 @@ class Admin:
         self._connections = connections
         self._metrics = metrics
         self._exports = exports
+        self._topics = topics or TopicCounts()
         self._counts = QueueCountBook(engine)
         self._showing = asyncio.Lock()
         self.app = Starlette(
@@ -146,6 +149,7 @@ class Admin:
                 open_connections=len(self._connections),
                 events=await execute(self._engine, CountEvents()),
                 event_export_failures=0 if self._exports is None else self._exports.failures,
+                topics=self._topics,
             )
             text = await asyncio.to_thread(exposition, snapshot)
         return Response(text, media_type=CONTENT_TYPE_LATEST)

@@ -28,15 +28,17 @@ from veilmq.server import security
 from veilmq.server.admin import Admin
 from veilmq.server.connections import Connections
 from veilmq.server.dispatch import Dispatcher
-from veilmq.server.event_exports import exporting, log_of, place_of
+from veilmq.server.event_exports import EventExports, exporting, log_of, place_of
 from veilmq.server.event_loop import loop_factory
 from veilmq.server.http_request import Handler
 from veilmq.server.listener import BindError, authority, bind, close, url
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
+from veilmq.server.pushing.failures import PushError
 from veilmq.server.security import Security, secure
 from veilmq.server.settings import ServerSettings
 from veilmq.server.shutdown import Shutdown
+from veilmq.server.topic_service import TopicService
 
 log = logging.getLogger(__name__)
 
@@ -76,8 +78,8 @@ async def serve(
     """Serve until SIGTERM, SIGINT or ``Bound.stop``; ``ready`` is called once clients can connect.
 
     ``wall_s`` is what signatures are compared with, in seconds. ``around`` is called once and may put a handler of
-    requests in front of the server's: a test's faults. Raises ``FolderError``, ``BindError``, ``EventsError``, one of
-    ``security.ERRORS``, and ``StoreFailedError`` when the store failed.
+    requests in front of the server's: a test's faults. Raises ``FolderError``, ``BindError``, ``EventsError``,
+    ``PushError``, one of ``security.ERRORS``, and ``StoreFailedError`` when the store failed.
     """
     clock = clock or SystemClock()
     guard = secure(settings, wall_s=wall_s)
@@ -93,12 +95,16 @@ async def serve(
         listeners, admin_listeners = _listen(settings, closing)
 
         polls, metrics = LongPolls(engine=engine, clock=clock), Metrics()
-        dispatcher = _dispatcher(settings, guard, polls=polls, metrics=metrics, address=authority(listeners[0]))
-        connections = Connections(handler=around(dispatcher.handle), refused=dispatcher.count_refused)
+        base_url = url(listeners[0], scheme=guard.scheme)
+        topics = TopicService(settings, engine=engine, clock=clock, wall_s=wall_s, base_url=base_url)
+        address = authority(listeners[0])
+        dispatcher = _dispatcher(settings, guard, polls=polls, metrics=metrics, address=address, topics=topics)
+        connections = Connections(handler=around(dispatcher.handle), refused=dispatcher.refused)
         events = await closing.enter_async_context(
             exporting(settings, events_to, engine=engine, clock=clock, shutdown=shutdown)
         )
-        admin = Admin(engine=engine, clock=clock, polls=polls, connections=connections, metrics=metrics, exports=events)
+        await closing.enter_async_context(topics.pushing(shutdown))
+        admin = _admin(polls, engine=engine, connections=connections, metrics=metrics, exports=events, topics=topics)
         await closing.enter_async_context(
             admin.serving(admin_listeners, host=settings.admin_host, shutdown=shutdown, tls=guard.context)
         )
@@ -124,7 +130,7 @@ def run(settings: ServerSettings, *, stream: TextIO | None = None) -> int:
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(serve(settings, ready=lambda bound: announce(bound, stream)))
-    except (FolderError, BindError, EventsError, *security.ERRORS) as error:
+    except (FolderError, BindError, EventsError, PushError, *security.ERRORS) as error:
         sys.stderr.write(f"veilmq: {error}\n")
         return 1
     except StoreFailedError as error:
@@ -147,7 +153,7 @@ def announce(bound: Bound, stream: TextIO) -> None:
     """Tell a person where the server is and how to send a first message."""
     kept = "in memory only, gone when the server stops" if bound.data is None else f"in {bound.data.resolve()}"
     stream.write(
-        f"""veilmq serves Amazon SQS at {bound.endpoint}
+        f"""veilmq serves Amazon SQS and Alibaba Cloud SMQ at {bound.endpoint}
   messages are kept {kept}
   health and metrics are at {bound.admin_endpoint}
 """
@@ -221,7 +227,13 @@ def _bound(
 
 
 def _dispatcher(
-    settings: ServerSettings, guard: Security, *, polls: LongPolls, metrics: Metrics, address: str
+    settings: ServerSettings,
+    guard: Security,
+    *,
+    polls: LongPolls,
+    metrics: Metrics,
+    address: str,
+    topics: TopicService,
 ) -> Dispatcher:
     return Dispatcher(
         polls=polls,
@@ -229,10 +241,34 @@ def _dispatcher(
         host=settings.host,
         account=settings.account,
         region=settings.region,
+        smq_lenient=settings.smq_handles == "lenient",
+        smq_message_bytes_max=settings.smq_message_bytes_max,
         address=address,
         scheme=guard.scheme,
         authentication=guard.authentication,
         permissions=guard.permissions(polls.engine),
+        asked=topics.asked,
+        pages=topics.pages,
+    )
+
+
+def _admin(
+    polls: LongPolls,
+    *,
+    engine: EmbeddedEngine,
+    connections: Connections,
+    metrics: Metrics,
+    exports: EventExports | None,
+    topics: TopicService,
+) -> Admin:
+    return Admin(
+        engine=engine,
+        clock=polls.clock,
+        polls=polls,
+        connections=connections,
+        metrics=metrics,
+        exports=exports,
+        topics=topics.counts,
     )
 
 

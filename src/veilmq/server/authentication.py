@@ -1,5 +1,6 @@
 """Who asks: the signature of each request against the keys of the credentials file, which can be read again.
 
+Each protocol has its own signature, and all have the same keys: an account's key is good for every one of them.
 Requests of one caller share a context as long as they come under one address, as nearly all do.
 """
 
@@ -12,8 +13,8 @@ import msgspec
 from veilmq.server import credentials
 from veilmq.server.credentials import CredentialsError
 from veilmq.server.http_request import Request
+from veilmq.server.verifiers import Keys, Make, Verifier
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.sigv4 import Verifier
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 class Authentication:
     """The keys in force. ``wall_s`` is the raw wall clock in seconds: signatures are compared with what others see."""
 
-    __slots__ = ("_contexts", "_path", "_region", "_secure", "_verifier", "_wall_s")
+    __slots__ = ("_contexts", "_keys", "_path", "_region", "_secure", "_verifiers", "_wall_s")
 
     def __init__(self, path: Path, *, region: str, secure: bool, wall_s: Callable[[], float]) -> None:
         """Read the file; raises ``CredentialsError``. ``secure`` tells that requests come over TLS."""
@@ -30,6 +31,8 @@ class Authentication:
         self._secure = secure
         self._wall_s = wall_s
         self._contexts: dict[str, tuple[RequestContext, RequestContext]] = {}
+        self._verifiers: dict[Make, Verifier] = {}
+        self._keys: Keys = {}
         self._read()
 
     def reload(self) -> None:
@@ -39,9 +42,13 @@ class Authentication:
         except CredentialsError as error:
             log.error("the credentials stay as they were: %s", error)
 
-    def context(self, request: Request, unsigned: RequestContext) -> RequestContext:
-        """Return the context of who signed ``request``; raises ``SqsError``. ``unsigned`` is what it is of anybody."""
-        caller = self._verifier.verify(request.method, request.target, request.headers, request.body, self._wall_s())
+    def context(self, request: Request, unsigned: RequestContext, make: Make) -> RequestContext:
+        """Return the context of who signed ``request``; raises what its protocol refuses a request with.
+
+        ``unsigned`` is what it is of anybody, ``make`` is the protocol's.
+        """
+        verifier = self._verifiers.get(make) or self._made(make)
+        caller = verifier.verify(request.method, request.target, request.headers, request.body, self._wall_s())
         known = self._contexts.get(caller.arn)
         if known is not None and known[0] is unsigned:
             return known[1]
@@ -49,9 +56,13 @@ class Authentication:
         self._contexts[caller.arn] = unsigned, made
         return made
 
+    def _made(self, make: Make) -> Verifier:
+        made = self._verifiers[make] = make(self._keys, self._region, self._secure)
+        return made
+
     def _read(self) -> None:
-        keys = credentials.load(self._path)
-        self._verifier = Verifier(keys, region=self._region, secure=self._secure)
+        keys = self._keys = credentials.load(self._path)
+        self._verifiers.clear()
         self._contexts.clear()
         accounts = {key.caller.account for key in keys.values()}
         log.info("signatures are verified: %d keys of %d accounts in %s", len(keys), len(accounts), self._path)

@@ -6,28 +6,22 @@ waiting clients cost one look in that time.
 """
 
 import asyncio
-from collections.abc import Callable
 
-from veilmq.server.http1 import Http1Connection
+from veilmq.server.http1 import Http1Connection, Word
 from veilmq.server.http_date import DateLine
 from veilmq.server.http_heads import KnownHeads
 from veilmq.server.http_limits import HttpLimits
+from veilmq.server.http_refusal import as_text
 from veilmq.server.http_request import Date, Handler
 
 _LOOKS_PER_LIMIT = 20  # a client may be late by this fraction of the shortest limit
 
 
-def _uncounted(status: int) -> None:
-    """Let a refusal pass."""
-
-
 class Connections:
     """The table of connections; made in the event loop that serves them."""
 
-    def __init__(
-        self, *, handler: Handler, limits: HttpLimits | None = None, refused: Callable[[int], None] = _uncounted
-    ) -> None:
-        """``handler`` gets every whole request, ``refused`` the status of each that was refused before it was one."""
+    def __init__(self, *, handler: Handler, limits: HttpLimits | None = None, refused: Word = as_text) -> None:
+        """``handler`` gets every whole request, ``refused`` words what refuses one before it is whole."""
         self._loop = asyncio.get_running_loop()
         self.handler = handler
         self.refused = refused

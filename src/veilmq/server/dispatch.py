@@ -6,9 +6,10 @@ as one; the connection and everyone else go on.
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,23 +17,24 @@ import msgspec
 from veilmq.core.claims import Claim
 from veilmq.core.commands import Command, Receive
 from veilmq.core.errors import InternalError
+from veilmq.core.limits import SMQ_MESSAGE_BYTES
 from veilmq.core.ports import Done
 from veilmq.core.publications import Publish
 from veilmq.server import origin
 from veilmq.server.authentication import Authentication
 from veilmq.server.bulk_reads import BulkReads
 from veilmq.server.bulk_stages import BulkStages
-from veilmq.server.http_refusal import Refusal
+from veilmq.server.denial import Denial
+from veilmq.server.http_refusal import Refusal, Worded
 from veilmq.server.http_request import Pending, Request
 from veilmq.server.in_turn import InTurn
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
-from veilmq.server.permissions import CHANGING, Permissions, Unknown
-from veilmq.server.protocols import PROTOCOLS, Protocol
+from veilmq.server.permissions import ANSWERED_HERE, Permissions, Unknown
+from veilmq.server.protocols import PROTOCOLS, Protocol, worded_for
 from veilmq.server.publishing import Publishing
 from veilmq.wire.sqs.call import Call
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.reply import Reply
 from veilmq.wire.v1.reads import BulkRead
 from veilmq.wire.v1.staging import BulkStage
@@ -44,20 +46,30 @@ UNKNOWN_ACTION = "unknown"
 
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _CONTEXTS_MAX = 256
-_WRONG_METHOD = Refusal(405, "Queues are spoken to by POST, or by GET with an Action in the query string.")
+_WRONG_METHOD = Refusal(
+    405, "Queues are spoken to by POST, or by GET with an Action in the query string; over SMQ by PUT and DELETE, too."
+)
+_USUAL = frozenset({b"GET", b"POST"})
 _WRONG_HOST = Refusal(400, "The Host header is not the address of a host; send name or name:port.")
 _FOREIGN = Refusal(403, origin.EXPLANATION)
 _UNASKED = Refusal(403, origin.UNASKED)
 _NOT_UNDERSTOOD = Refusal(
     404,
     "No protocol of this server recognises the request. SQS clients send JSON with the header "
-    "X-Amz-Target: AmazonSQS.<action>, or a form with the parameter Action; point an AWS SDK or the AWS CLI here with "
-    "its endpoint URL setting.",
+    "X-Amz-Target: AmazonSQS.<action>, or a form with the parameter Action, clients of SMQ the header x-mns-version; "
+    "point an SDK or the AWS CLI here with its endpoint setting.",
 )
 
 
 Ask = Callable[[Any, int | None, Done], Pending]
 """Has a command carried out that may wait so many seconds, and its result answered."""
+
+
+class Page(NamedTuple):
+    """What anybody may get without a protocol; ``headers`` are whole lines."""
+
+    headers: bytes
+    body: bytes
 
 
 class Route(NamedTuple):
@@ -78,11 +90,14 @@ class Dispatcher:
         "_authentication",
         "_contexts",
         "_host",
+        "_pages",
         "_permissions",
         "_polls",
         "_region",
         "_routes",
         "_scheme",
+        "_smq_lenient",
+        "_smq_message_bytes_max",
         "_submit",
         "metrics",
     )
@@ -97,13 +112,19 @@ class Dispatcher:
         region: str,
         address: str = "",
         scheme: str = "http",
+        smq_lenient: bool = False,
+        smq_message_bytes_max: int = SMQ_MESSAGE_BYTES.maximum,
         authentication: Authentication | None = None,
         permissions: Permissions | None = None,
+        asked: Mapping[type[Command], Ask] = MappingProxyType({}),
+        pages: Mapping[bytes, Page] = MappingProxyType({}),
     ) -> None:
         """``host`` is the name or address that the server listens on; the engine is that of ``polls``.
 
         ``address`` (``host:port``) stands in queue URLs where a client of HTTP/1.0 sends no ``Host``. Without
         ``authentication`` everyone is ``account`` and may do everything; with it there are ``permissions`` too.
+        What begins with ``smq_`` is told in each request's context. ``asked`` are further commands that are not just
+        submitted; ``pages`` are answers to GET, by target, whoever asks.
         """
         self._polls = polls
         self._submit = polls.engine.submit
@@ -113,12 +134,16 @@ class Dispatcher:
             BulkRead: BulkReads(polls.engine).ask,
             BulkStage: BulkStages(polls.engine).ask,
             Publish: Publishing(engine=polls.engine, clock=polls.clock).ask,
+            **asked,
         }
+        self._pages = pages
         self._host = host
         self._address = address or host
         self._account = account
         self._region = region
         self._scheme = scheme
+        self._smq_lenient = smq_lenient
+        self._smq_message_bytes_max = smq_message_bytes_max
         self._authentication = authentication
         self._permissions = permissions
         self._contexts: dict[bytes, RequestContext] = {}
@@ -129,60 +154,68 @@ class Dispatcher:
         """Answer ``request`` now or later; see ``http_request.Handler``."""
         started_s = perf_counter()
         headers = request.headers
+        content: Any = request.body
+        route = self._routes.get(headers.get(b"x-amz-target"))
+        if route is None:
+            route, content = self._route(request)
         if request.method != b"POST" or b"origin" in headers or b"sec-fetch-site" in headers:
-            refusal = self._obstacle(request)
+            refusal = self._obstacle(request, route)
             if refusal is not None:
-                self._refuse(request, refusal, started_s)
+                self._show(request, refusal, started_s)
                 return None
         host = headers.get(b"host", b"")
         context = self._contexts.get(host) or self._context(host)
         if context is None:
             self._refuse(request, _WRONG_HOST, started_s)
             return None
-        route = self._routes.get(headers.get(b"x-amz-target")) or self._route(request)
         if route is None:
             self._refuse(request, _NOT_UNDERSTOOD, started_s)
             return None
-        return self._ask(request, route, context, started_s)
+        return self._ask(request, route, content, context, started_s)
 
-    def _route(self, request: Request) -> Route | None:
-        """Find the protocol of ``request``; remember it for a target that names one of its actions."""
+    def _route(self, request: Request) -> tuple[Route | None, Any]:
+        """Find the protocol of ``request``, and its content; remember a target that names one of its actions."""
         for protocol in PROTOCOLS:
-            action = protocol.recognise(request)
-            if action is not None:
-                label = protocol.labels.get(action)
-                route = Route(protocol, action, label or UNKNOWN_ACTION)
+            found = protocol.recognise(request)
+            if found is not None:
+                label = protocol.labels.get(found.action)
+                route = Route(protocol, found.action, label or UNKNOWN_ACTION)
                 target = request.headers.get(b"x-amz-target")
                 if label is not None and target is not None:
                     self._routes[target] = route
-                return route
-        return None
+                return route, found.content
+        return None, None
 
-    def _obstacle(self, request: Request) -> Refusal | None:
+    def _obstacle(self, request: Request, route: Route | None) -> Refusal | None:
         if origin.is_foreign(request.headers, own_name=self._host):
             return _FOREIGN
-        return None if request.method == b"POST" else self._obstacle_to_others(request)
+        return None if request.method == b"POST" else self._obstacle_to_others(request, route)
 
-    def _obstacle_to_others(self, request: Request) -> Refusal | None:
+    def _obstacle_to_others(self, request: Request, route: Route | None) -> Refusal | None:
         """Every protocol is spoken by POST; another method is for the ones that know it, and not for web pages."""
-        route = self._route(request)
-        if route is None or request.method not in route.protocol.methods:
+        if route is None:
             return _WRONG_METHOD
-        return _UNASKED if origin.is_unasked(request.headers, own_name=self._host) else None
+        if request.method not in route.protocol.methods:
+            return _WRONG_METHOD._replace(allow=b", ".join(sorted(route.protocol.methods | _USUAL)))
+        unasked = origin.is_unasked(request.headers, own_name=self._host, mark=route.protocol.mark)
+        return _UNASKED if unasked else None
 
-    def _ask(self, request: Request, route: Route, context: RequestContext, started_s: float) -> Pending | None:
+    def _ask(
+        self, request: Request, route: Route, content: Any, context: RequestContext, started_s: float
+    ) -> Pending | None:
         protocol, action, label = route
-        exchange = Exchange(request, self.metrics, protocol, label, started_s)
+        exchange = Exchange(request, self.metrics, protocol, label, started_s, context.base_url)
         try:
-            caller = context if self._authentication is None else self._authentication.context(request, context)
-            content = request.body if protocol.read is None else protocol.read(request)
+            caller = context
+            if self._authentication is not None:
+                caller = self._authentication.context(request, context, protocol.verifier)
             call = protocol.decode(action, content, caller)
         except protocol.refused as error:
-            exchange.reply(protocol.refuse(error))
+            exchange.reply(protocol.refuse(error, context.base_url))
             return None
         except Exception:
             log.exception("a request of action %s could not be decoded", exchange.action)
-            exchange.reply(protocol.fail(InternalError()))
+            exchange.reply(protocol.fail(InternalError(), context.base_url))
             return None
         exchange.call = call
         command = call.command
@@ -190,13 +223,14 @@ class Dispatcher:
         if self._permissions is not None and caller.caller is not None:
             try:
                 self._permissions.check(exchange, command, caller.caller)
-            except SqsError as error:
-                exchange.reply(protocol.refuse(error))
+            except Denial as denial:
+                exchange.reply(protocol.refuse(protocol.deny(denial), context.base_url))
                 return None
             except Unknown as unknown:
-                return self._permissions.wait(exchange, unknown, partial(self._ask, request, route, context, started_s))
-            if type(command) in CHANGING:
-                done = self._permissions.forgetting(command, done)
+                again = partial(self._ask, request, route, content, context, started_s)
+                return self._permissions.wait(exchange, unknown, again)
+            if type(command) in ANSWERED_HERE:
+                done = self._permissions.answering(exchange, command, caller.caller, done)
         ask = self._asked.get(type(command))
         if ask is None:
             self._submit(command, done)
@@ -205,13 +239,28 @@ class Dispatcher:
             return InTurn(request, partial(ask, command, call.wait_s, done))
         return ask(command, call.wait_s, done)
 
-    def count_refused(self, status: int) -> None:
-        """Count a request that was refused before it was whole; it took no time of ours."""
-        self.metrics.count(UNKNOWN_ACTION, str(status), 0.0)
+    def refused(self, refusal: Refusal, heard: Mapping[bytes, bytes]) -> Worded:
+        """Count and word what refuses a request before it is whole; it took no time of ours."""
+        self.metrics.count(UNKNOWN_ACTION, str(refusal.status), 0.0)
+        return self._word(refusal, b"", heard)
+
+    def _show(self, request: Request, refusal: Refusal, started_s: float) -> None:
+        """Answer with a page where the request is for one, or else with what refuses it."""
+        page = self._pages.get(request.target) if request.method == b"GET" else None
+        if page is None:
+            self._refuse(request, refusal, started_s)
+            return
+        request.respond(200, page.headers, page.body)
+        self.metrics.count(UNKNOWN_ACTION, "OK", perf_counter() - started_s)
 
     def _refuse(self, request: Request, refusal: Refusal, started_s: float) -> None:
         self.metrics.count(UNKNOWN_ACTION, str(refusal.status), perf_counter() - started_s)
-        request.respond(refusal.status, refusal.headers, refusal.body)
+        worded = self._word(refusal, request.target, request.headers)
+        request.respond(refusal.status, worded.headers, worded.body)
+
+    def _word(self, refusal: Refusal, target: bytes, headers: Mapping[bytes, bytes]) -> Worded:
+        host = headers.get(b"host", b"").decode("latin-1") or self._address
+        return worded_for(refusal, target, headers, f"{self._scheme}://{host}")
 
     def _context(self, host: bytes) -> RequestContext | None:
         """Return what all requests to ``host`` share; ``None`` for what cannot stand in a URL."""
@@ -221,20 +270,29 @@ class Dispatcher:
             self._contexts.clear()
         base_url = f"{self._scheme}://" + (host.decode() or self._address)
         context = RequestContext(
-            base_url=base_url, account=self._account, region=self._region, token_key=self._polls.engine.token_key
+            base_url=base_url,
+            account=self._account,
+            region=self._region,
+            token_key=self._polls.engine.token_key,
+            smq_lenient=self._smq_lenient,
+            smq_message_bytes_max=self._smq_message_bytes_max,
         )
         self._contexts[host] = context
         return context
 
 
 class Exchange(msgspec.Struct, eq=False):
-    """A request that a protocol has recognised, on its way to the reply; ``call`` is what it was decoded to."""
+    """A request that a protocol has recognised, on its way to the reply.
+
+    ``base_url`` is the address that its client asked, ``call`` what it was decoded to.
+    """
 
     request: Request
     metrics: Metrics
     protocol: Protocol
     action: str
     started_s: float
+    base_url: str = ""
     call: Call | None = None
 
     @property
@@ -249,7 +307,7 @@ class Exchange(msgspec.Struct, eq=False):
             reply = self.call.encode(result)
         except Exception:
             log.exception("the answer to %s could not be encoded", self.action)
-            reply = self.protocol.fail(InternalError())
+            reply = self.protocol.fail(InternalError(), self.base_url)
         self.reply(reply)
 
     def reply(self, reply: Reply) -> None:

@@ -10,7 +10,7 @@ replies, or has too many requests in the line, or too long ones, is not read fro
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from typing import Protocol, cast
 
@@ -18,10 +18,14 @@ from veilmq.server import http_refusal as refusal
 from veilmq.server.http_heads import KnownHeads
 from veilmq.server.http_limits import HttpLimits
 from veilmq.server.http_reader import RequestReader
-from veilmq.server.http_refusal import Refusal
+from veilmq.server.http_refusal import Refusal, Worded
 from veilmq.server.http_request import CLOSE, Date, Handler, Request
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+Word = Callable[[Refusal, Mapping[bytes, bytes]], Worded]
+"""What refuses a request, and its headers as far as they were heard → how it is answered."""
 
 
 class Keeper(Protocol):
@@ -32,7 +36,7 @@ class Keeper(Protocol):
     heads: KnownHeads
     draining: bool
     date: Date
-    refused: Callable[[int], None]
+    refused: Word
 
     def time_s(self) -> float:
         """Return the event loop's time."""
@@ -120,8 +124,7 @@ class Http1Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Answer what was asked, then close; whoever waits for messages waits no longer (the client may be gone)."""
         if not self._resting and not self._ended:
-            self._reader.stop()
-            self._refuse(refusal.TRUNCATED)
+            self._refuse(refusal.TRUNCATED, self._reader.stop())
             self.answered()
         self._half_closed = self._ended = True
         self._hurry()
@@ -217,8 +220,7 @@ class Http1Connection(asyncio.Protocol):
         if self._lingering_since_s or self._stalled_since_s or self._transport.is_closing():
             self._transport.abort()
         elif self._reading_since_s:
-            self._reader.stop()
-            self._refuse(refusal.slow(self._limits.request_s_max))
+            self._refuse(refusal.slow(self._limits.request_s_max), self._reader.stop())
             self.answered()
         else:
             self._transport.close()
@@ -234,15 +236,15 @@ class Http1Connection(asyncio.Protocol):
         self._line.append(request)
         request.pending = self._handler(request)
 
-    def _refuse(self, flaw: Refusal) -> None:
+    def _refuse(self, flaw: Refusal, heard: Mapping[bytes, bytes]) -> None:
         """Answer the request that is being read with an error, and read no more."""
         self._reading_since_s = 0.0
         self._ended = self._lingers = True
-        self._keeper.refused(flaw.status)
+        worded = self._keeper.refused(flaw, heard)
         request = Request(self, b"", b"", {}, b"", False, CLOSE)
         self._line.append(request)
         corked, self._corked = self._corked, True
-        request.respond(flaw.status, flaw.headers, flaw.body)
+        request.respond(flaw.status, worded.headers, worded.body)
         self._corked = corked
 
     def _await_rest(self, segment_bytes: int) -> None:

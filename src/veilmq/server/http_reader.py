@@ -70,7 +70,7 @@ class RequestReader:
         limits: HttpLimits,
         heads: KnownHeads,
         complete: Callable[[Request], object],
-        refuse: Callable[[Refusal], object],
+        refuse: Callable[[Refusal, dict[bytes, bytes]], object],
     ) -> None:
         """Make requests for ``line``. Both functions may call ``stop``; ``heads`` are shared with other connections."""
         self._line = line
@@ -124,12 +124,14 @@ class RequestReader:
         self._complete(Request(self._line, head.method, head.target, head.headers, segment[end:], True))
         return True
 
-    def stop(self) -> None:
-        """Read no more; what was read of a request is forgotten."""
+    def stop(self) -> dict[bytes, bytes]:
+        """Read no more, and forget what was read of a request; return those of its headers that were heard."""
+        heard = self._fields if self._headers is None else self._headers
         self._stopped = True
         self._lessons = 0
         self._forget_message()
         self.resting.append(True)
+        return heard
 
     def release(self) -> None:
         """Let go of the parser, which refers to this object."""
@@ -231,8 +233,7 @@ class RequestReader:
 
     def _give_up(self, flaw: Refusal) -> None:
         if not self._stopped:
-            self.stop()
-            self._refuse(flaw)
+            self._refuse(flaw, self.stop())
 
     def _repeat(self, name: bytes, value: bytes) -> None:
         self._suspect = True

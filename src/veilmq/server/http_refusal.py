@@ -1,25 +1,44 @@
 """A request that is refused before any protocol has seen it: a status and a sentence that says what to do."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 _HEADERS = b"Content-Type: text/plain; charset=utf-8\r\n"
 
 
 class Refusal(NamedTuple):
-    """``status`` is an HTTP status, ``text`` a sentence for a person."""
+    """``status`` is an HTTP status, ``text`` a sentence for a person, ``allow`` the methods there are, for 405."""
 
     status: int
     text: str
+    allow: bytes = b"GET, POST"
 
     @property
     def headers(self) -> bytes:
         """Return the header lines of the reply."""
-        return _HEADERS + b"Allow: GET, POST\r\n" if self.status == 405 else _HEADERS
+        return _HEADERS + self.allowed
+
+    @property
+    def allowed(self) -> bytes:
+        """Return the header line that tells what may be asked, where it was the method that may not."""
+        return b"Allow: %b\r\n" % self.allow if self.status == 405 else b""
 
     @property
     def body(self) -> bytes:
         """Return the body of the reply."""
         return self.text.encode() + b"\n"
+
+
+class Worded(NamedTuple):
+    """A refusal as it is answered: whole header lines, and the body."""
+
+    headers: bytes
+    body: bytes
+
+
+def as_text(refusal: Refusal, _heard: Mapping[bytes, bytes]) -> Worded:
+    """Word a refusal for a person, whatever was heard of the request's headers."""
+    return Worded(refusal.headers, refusal.body)
 
 
 NO_HOST = Refusal(400, "An HTTP/1.1 request needs one Host header, which names the server.")

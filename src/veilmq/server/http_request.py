@@ -10,6 +10,9 @@ from typing import Protocol
 
 import msgspec
 
+_NO_CONTENT = HTTPStatus.NO_CONTENT.value
+"""A status after which there is no body, and no word of its length (RFC 9110, section 8.6)."""
+
 CLOSE = b"Connection: close\r\n"
 KEEP = b"Connection: keep-alive\r\n"
 
@@ -75,14 +78,18 @@ class Request(msgspec.Struct, eq=False):
         assert self.reply is None, "a request is answered once"
         line = self.line
         self.pending = None
-        self.reply = b"%b%b%b%bContent-Length: %d\r\n\r\n%b" % (
-            STATUS_LINES[status],
-            line.date.line or line.date.renew(),
-            headers,
-            self.persistence,
-            len(body),
-            body if self.method != b"HEAD" else b"",
-        )
+        date = line.date.line or line.date.renew()
+        if status == _NO_CONTENT:
+            self.reply = b"%b%b%b%b\r\n" % (STATUS_LINES[status], date, headers, self.persistence)
+        else:
+            self.reply = b"%b%b%b%bContent-Length: %d\r\n\r\n%b" % (
+                STATUS_LINES[status],
+                date,
+                headers,
+                self.persistence,
+                len(body),
+                body if self.method != b"HEAD" else b"",
+            )
         line.answered()
 
     def in_turn(self, begin: Callable[[], None]) -> None:

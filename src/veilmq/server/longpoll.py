@@ -215,6 +215,8 @@ class ClaimPoll(Poll, eq=False):
     """A claim; a large one is bound in slices, and asked for again until it is whole."""
 
     result_type = Bound
+    bound_before: bool | None = None
+    """What the first answer said: the later slices of a claim find it bound by the earlier ones."""
 
     def lacks_a_place(self, result: Bound) -> bool:
         """Tell whether too many messages may be claimed: then no instant is known at which there is something."""
@@ -230,6 +232,7 @@ class ClaimPoll(Poll, eq=False):
 
     def first_done(self, result: Any) -> None:
         """Take the first answer, or have the next slice bound."""
+        result = self._seen_whole(result)
         if self.answer is not None and _is_part(result):
             self.polls.engine.submit(self.command, self.first_done)
         else:
@@ -237,10 +240,18 @@ class ClaimPoll(Poll, eq=False):
 
     def done(self, result: Any) -> None:
         """Take another answer, or have the next slice bound."""
+        result = self._seen_whole(result)
         if self.line is not None and _is_part(result):
             self.polls.engine.submit(self.command, self.done)
         else:
             super().done(result)
+
+    def _seen_whole(self, result: Any) -> Any:
+        if not isinstance(result, Bound):
+            return result
+        if self.bound_before is None:
+            self.bound_before = result.again
+        return replace(result, again=self.bound_before)
 
 
 _KINDS: dict[type[Command], type[Poll]] = {Receive: ReceivePoll, Claim: ClaimPoll}

@@ -46,18 +46,20 @@ def is_foreign(headers: dict[bytes, bytes], *, own_name: str) -> bool:
     return address != b"//" + host.lower() or not is_own(host.decode("latin-1"), own_name=own_name)
 
 
-def is_unasked(headers: dict[bytes, bytes], *, own_name: str) -> bool:
+def is_unasked(headers: dict[bytes, bytes], *, own_name: str, mark: bytes = b"") -> bool:
     """Tell whether a foreign web page may have made a browser send this GET, which could delete a queue.
 
     A page can have any address loaded, as an image, by a link, in a form, and the browser may keep to itself whose page
     it was: there is no ``Origin`` with a GET, and no ``Sec-Fetch-Site`` for plain HTTP to other machines. So what looks
     like a browser at all (a page cannot make it leave out ``Accept-Language``) must show that its user entered the
-    address, or that a page of ours asked, at an address that is ours.
+    address, or that a page of ours asked, at an address that is ours. So does a request there with the header ``mark``,
+    which browsers send for a page of another site only with our leave (CORS), and nobody has that.
     """
     if _BROWSERS_HEADERS.isdisjoint(headers) and not headers.get(b"user-agent", b"").startswith(b"Mozilla/"):
         return False
     host = headers.get(b"host", b"").decode("latin-1")
-    return headers.get(b"sec-fetch-site") not in _ASKED_FOR or not is_own(host, own_name=own_name)
+    shown = mark in headers or headers.get(b"sec-fetch-site") in _ASKED_FOR
+    return not shown or not is_own(host, own_name=own_name)
 
 
 def is_own(host: str, *, own_name: str) -> bool:

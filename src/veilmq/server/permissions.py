@@ -16,15 +16,16 @@ from typing import Any, Protocol
 
 import msgspec
 
-from veilmq.core import commands
+from veilmq.core import commands, topics
+from veilmq.core.account_settings import SetAccount, ShowAccount
 from veilmq.core.commands import Command
 from veilmq.core.forwards import Forward
 from veilmq.core.ports import Done, Engine
-from veilmq.core.results import QueueView
+from veilmq.core.results import QueuePage, QueueView
+from veilmq.server.denial import Denial
 from veilmq.server.http_request import Pending, Request
 from veilmq.wire.sqs.callers import Caller
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.errors import ACCESS_DENIED, SqsError
 from veilmq.wire.sqs.names import queue_arn
 from veilmq.wire.sqs.policies import NOBODY, Policy, Verdict, actions_of, permits, read_policy
 from veilmq.wire.sqs.policy_conditions import Asked, PolicyError
@@ -39,8 +40,30 @@ _PASSED_MAX = 256
 CHANGING = frozenset({commands.CreateQueue, commands.DeleteQueue, commands.SetQueue, commands.EditQueue})
 """The commands after which what is known of their queue may be wrong."""
 
+ANSWERED_HERE = CHANGING | {commands.ListQueues}
+"""The commands whose answers pass through ``Permissions.answering``."""
+
+_SEE = "GetQueueAttributes"
+
 _OF_SOURCE = frozenset({commands.StartMove, commands.CancelMove, commands.ListMoves})
-_OF_NO_QUEUE = frozenset({commands.CreateQueue, commands.ListQueues})
+_OF_TOPICS = frozenset(
+    {
+        topics.CreateTopic,
+        topics.SetTopic,
+        topics.DeleteTopic,
+        topics.ShowTopic,
+        topics.ListTopics,
+        topics.PublishToTopic,
+        topics.Subscribe,
+        topics.SetSubscription,
+        topics.Unsubscribe,
+        topics.ShowSubscription,
+        topics.ListSubscriptions,
+    }
+)
+"""What an account does with topics of its own; who subscribes a queue of its own needs to be let send there."""
+
+_OF_NO_QUEUE = _OF_TOPICS | {commands.CreateQueue, commands.ListQueues, ShowAccount, SetAccount}
 
 
 class Exchange(Protocol):
@@ -133,13 +156,13 @@ class Permissions:
         self._kept: dict[str, _Kept] = {}
 
     def check(self, exchange: Exchange, command: Command, caller: Caller) -> None:
-        """Return if ``caller`` may have ``command`` carried out; raises ``SqsError`` (AccessDenied) and ``Unknown``."""
+        """Return if ``caller`` may have ``command`` carried out; raises ``Denial`` and ``Unknown``."""
         queue = _queue_of(command)
-        if queue is None:
-            return
-        self._check(queue, exchange, None, caller)
-        if type(command) is Forward:
-            for other, action in _also(command):
+        if queue is not None:
+            self._check(queue, exchange, None, caller)
+        further = _FURTHER.get(type(command))
+        if further is not None:
+            for other, action in further(command):
                 self._check(other, exchange, action, caller)
 
     def _check(self, queue: str, exchange: Exchange, action: str | None, caller: Caller) -> None:
@@ -168,6 +191,12 @@ class Permissions:
         self._engine.submit(commands.ShowQueue(queue=queue), partial(self._learn, queue, made))
         return waiting
 
+    def answering(self, exchange: Exchange, command: Command, caller: Caller, done: Done) -> Done:
+        """Return ``done`` for one of ``ANSWERED_HERE``: a listing shows ``caller`` what he may see alone."""
+        if type(command) is commands.ListQueues:
+            return partial(self._show, exchange, caller, done)
+        return self.forgetting(command, done)
+
     def forgetting(self, command: Command, done: Done) -> Done:
         """Return ``done`` for one of ``CHANGING``, with what is known of its queue forgotten first."""
         queue: str = command.queue  # type: ignore[attr-defined]
@@ -181,15 +210,7 @@ class Permissions:
     def _judge(self, queue: str, kept: _Kept, exchange: Exchange, action: str | None, caller: Caller) -> None:
         """Judge a request; remember one that passes if all of its kind do."""
         policy, actions = kept.policy, actions_of(action or exchange.permission)
-        asked = Asked(
-            caller=caller,
-            owner=kept.owner,
-            action=actions[0],
-            secure=self._secure,
-            now_s=self._wall_s(),
-            region=self._context.region,
-            source=exchange.request,
-        )
+        asked = self._asked(exchange, caller, kept.owner, actions[0])
         for asked.action in actions:
             if not permits(policy, asked):
                 raise self._denied(queue, policy, asked)
@@ -198,6 +219,29 @@ class Permissions:
                 kept.passed.clear()
             address = exchange.request.source_ip() if kept.asks_address else None
             kept.passed.add((caller.arn, action or exchange.action, address))
+
+    def _asked(self, exchange: Exchange, caller: Caller, owner: str, action: str) -> Asked:
+        return Asked(
+            caller=caller,
+            owner=owner,
+            action=action,
+            secure=self._secure,
+            now_s=self._wall_s(),
+            region=self._context.region,
+            source=exchange.request,
+        )
+
+    def _show(self, exchange: Exchange, caller: Caller, done: Done, result: Any) -> None:
+        """Answer a listing with the views that ``caller`` could have asked for one by one."""
+        if isinstance(result, QueuePage) and result.views:
+            seen = [view for view in result.views if self._shows(view, exchange, caller)]
+            result = msgspec.structs.replace(result, views=seen)
+        done(result)
+
+    def _shows(self, view: QueueView, exchange: Exchange, caller: Caller) -> bool:
+        policy = self._policy_of(view) if view.settings.policy else None
+        asked = self._asked(exchange, caller, _owner(view.queue), _SEE)
+        return all(permits(policy, asked) for asked.action in actions_of(_SEE))
 
     def _learn(self, queue: str, kept: _Kept, result: Any) -> None:
         """Take the engine's answer about a queue, and let those go on that waited for it."""
@@ -215,25 +259,24 @@ class Permissions:
             return
         kept.text, kept.policy, kept.asks_address = text, None, False
         kept.passed.clear()
-        if not text:
-            return
+        if text:
+            kept.policy = self._policy_of(view)
+            kept.asks_address = kept.policy.asks_address
+
+    def _policy_of(self, view: QueueView) -> Policy:
         try:
-            kept.policy = read_policy(text, queue_arn(view.queue, self._context))
+            return read_policy(view.settings.policy, queue_arn(view.queue, self._context))
         except PolicyError as error:  # it was fit when it was set, by another version
             log.error("the policy of %s cannot be read, so nobody may do anything: %s", view.queue, error)
-            kept.policy = NOBODY
-        kept.asks_address = kept.policy.asks_address
+            return NOBODY
 
-    def _denied(self, queue: str, policy: Policy | None, asked: Asked) -> SqsError:
-        forbidden = policy is not None and policy.verdict(asked) is Verdict.DENY
-        reason = (
-            "with an explicit deny in a resource-based policy"
-            if forbidden
-            else f"because no resource-based policy allows the sqs:{asked.action} action"
+    def _denied(self, queue: str, policy: Policy | None, asked: Asked) -> Denial:
+        return Denial(
+            caller=asked.caller.arn,
+            action=asked.action,
+            queue=queue_arn(queue, self._context),
+            explicit=policy is not None and policy.verdict(asked) is Verdict.DENY,
         )
-        arn = queue_arn(queue, self._context)
-        who = f"User: {asked.caller.arn} is not authorized"
-        return SqsError(ACCESS_DENIED, f"{who} to perform: sqs:{asked.action} on resource: {arn} {reason}")
 
 
 def _queue_of(command: Command) -> str | None:
@@ -245,11 +288,22 @@ def _queue_of(command: Command) -> str | None:
     return name
 
 
-def _also(command: Forward) -> Iterator[tuple[str, str]]:
-    """Yield what a forward does beside receiving: on which queue, and by which action it would be done singly."""
+def _of_forward(command: Forward) -> Iterator[tuple[str, str]]:
     yield command.queue, "DeleteMessage"
     for target in dict.fromkeys(entry.target for entry in command.entries):
         yield target, "SendMessage"
+
+
+def _of_subscription(command: topics.Subscribe) -> Iterator[tuple[str, str]]:
+    if command.subscription.queue:
+        yield command.subscription.queue, "SendMessage"
+
+
+_FURTHER: dict[type[Command], Callable[[Any], Iterator[tuple[str, str]]]] = {
+    Forward: _of_forward,
+    topics.Subscribe: _of_subscription,
+}
+"""What a command does beside what its own queue's policy decides on: where, and by which action of SQS singly."""
 
 
 def _owner(queue: str) -> str:

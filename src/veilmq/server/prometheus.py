@@ -1,7 +1,7 @@
 """The counters in Prometheus' text format, made by ``prometheus_client`` from one snapshot when somebody asks."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -13,6 +13,7 @@ from veilmq.core.events import EventCounts
 from veilmq.core.limits import SECOND_MS
 from veilmq.server.metrics import LATENCY_BOUNDS_S, Metrics
 from veilmq.server.queue_counts import Counted
+from veilmq.server.topic_counts import TopicCounts
 
 _BOUNDS = (*(str(bound) for bound in LATENCY_BOUNDS_S), "+Inf")
 _NAMESPACE = "veilmq"
@@ -30,6 +31,7 @@ class Snapshot:
     open_connections: int
     events: EventCounts
     event_export_failures: int
+    topics: TopicCounts = field(default_factory=TopicCounts)
 
 
 def exposition(snapshot: Snapshot) -> bytes:
@@ -50,6 +52,7 @@ class _SnapshotCollector(Collector):
         yield from _claims(self._snapshot)
         yield _staged(self._snapshot)
         yield from _events(self._snapshot)
+        yield from _topics(self._snapshot.topics)
         yield _gauge("queues", "Queues that there are.", self._snapshot.queues_in_all)
         yield _gauge("long_polls_parked", "Receives and claims that wait for a message.", self._snapshot.parked_polls)
         yield _gauge("connections_open", "Connections of clients.", self._snapshot.open_connections)
@@ -78,13 +81,19 @@ def _queues(snapshot: Snapshot) -> Iterator[Metric]:
     in_flight = _family("queue_messages_in_flight", "Messages that somebody has received and not deleted.")
     delayed = _family("queue_messages_delayed", "Messages whose delay has not ended.")
     oldest = _family("queue_oldest_message_age_seconds", "Age of the oldest message not deleted; 0 without any.")
+    redelivered = CounterMetricFamily(
+        f"{_NAMESPACE}_queue_redeliveries",
+        "Receives of messages that had been received before, since the server's start.",
+        labels=["queue"],
+    )
     for queue, (counts, *_) in snapshot.queues:
         sent_at_ms = snapshot.now_ms if counts.oldest_sent_at_ms is None else counts.oldest_sent_at_ms
         visible.add_metric([queue], counts.visible)
         in_flight.add_metric([queue], counts.in_flight)
         delayed.add_metric([queue], counts.delayed)
         oldest.add_metric([queue], max(0, snapshot.now_ms - sent_at_ms) / SECOND_MS)
-    yield from (visible, in_flight, delayed, oldest)
+        redelivered.add_metric([queue], counts.redelivered)
+    yield from (visible, in_flight, delayed, oldest, redelivered)
 
 
 def _claims(snapshot: Snapshot) -> Iterator[Metric]:
@@ -118,6 +127,21 @@ def _events(snapshot: Snapshot) -> Iterator[Metric]:
     yield _counter("events_dropped", "Events that there was no room for.", counts.dropped)
     yield _counter("event_export_failures", "Exports that failed; another try follows.", snapshot.event_export_failures)
     yield _gauge("events_waiting", "Events that wait to be exported.", counts.waiting)
+
+
+def _topics(counts: TopicCounts) -> Iterator[Metric]:
+    pushes = CounterMetricFamily(
+        f"{_NAMESPACE}_pushes", "Attempts to push a message of a topic to a URL, by outcome.", labels=["outcome"]
+    )
+    for outcome, count in counts.pushes.items():
+        pushes.add_metric([outcome.value], count)
+    yield pushes
+    yield _gauge("pushes_running", "Pushes that wait for an answer.", counts.pushes_running)
+    yield _counter(
+        "topic_messages_undeliverable",
+        "Messages of topics that a subscribed queue did not get, as it was gone or refused them.",
+        counts.undeliverable,
+    )
 
 
 def _counter(name: str, text: str, value: float) -> Metric:

@@ -7,113 +7,187 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from veilmq.core.errors import VeilmqError
+from veilmq.server import verifiers
+from veilmq.server.denial import Denial
+from veilmq.server.http_refusal import Refusal, Worded, as_text
 from veilmq.server.http_request import Request
+from veilmq.wire import smq
 from veilmq.wire.sqs import json as sqs_json
 from veilmq.wire.sqs import query as sqs_query
 from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.sqs.call import Call
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.errors import SqsError, from_core
-from veilmq.wire.sqs.query_form import Form, action_of, form_of
+from veilmq.wire.sqs.errors import ACCESS_DENIED, SqsError, from_core
+from veilmq.wire.sqs.query_form import action_of, form_of
 from veilmq.wire.sqs.reply import Reply
 from veilmq.wire.v1 import codec as api
-from veilmq.wire.v1.request import PREFIX, ApiRequest, read_request
+from veilmq.wire.v1.request import PREFIX, read_request
 from veilmq.wire.v1.routes import ROUTES, route_key
 
 _SQS_TARGET = b"AmazonSQS."
 _FORM = b"application/x-www-form-urlencoded"
 
 
+class Recognised(NamedTuple):
+    """What a protocol has found in a request of its own: the action's name, and what ``decode`` is to read."""
+
+    action: bytes
+    content: Any
+
+
 class Protocol(NamedTuple):
     """One protocol.
 
-    ``recognise`` returns the name of the action, or ``None`` where the request is of another protocol; ``decode`` may
-    raise ``Refused``'s type, which ``refuse`` answers; ``fail`` answers an error of ours before there is a call.
-    ``labels`` has the names under which actions are counted. ``methods`` are those of HTTP that it uses; ``read``
-    returns what ``decode`` gets of a request, and is ``None`` where that is the body alone. ``permissions`` has, by
-    label, the action on which policies decide, where that has another name.
+    ``recognise`` returns ``None`` where the request is of another protocol; ``decode`` may raise ``refused``, which
+    ``refuse`` answers, as it does the ``SqsError`` of what all protocols share; ``fail`` answers an error of ours
+    before there is a call; both are told the address that the client asked. ``deny`` words what a policy forbids, to
+    be refused. ``labels`` has the names under which actions are counted. ``methods`` are those of HTTP that it uses.
+    ``mark`` is a header of its own that all its clients send, if there is one. ``permissions`` has, by label, the
+    action on which policies decide, where that has another name. ``verifier`` makes what finds out who signed.
     """
 
     name: str
-    recognise: Callable[[Request], bytes | None]
+    recognise: Callable[[Request], Recognised | None]
     decode: Callable[[bytes, Any, RequestContext], Call]
     refused: type[Exception]
-    refuse: Callable[[Any], Reply]
-    fail: Callable[[VeilmqError], Reply]
+    refuse: Callable[[Any, str], Reply]
+    fail: Callable[[VeilmqError, str], Reply]
+    deny: Callable[[Denial], Exception]
+    verifier: verifiers.Make
     labels: dict[bytes, str]
     methods: frozenset[bytes] = frozenset({b"POST"})
-    read: Callable[[Request], Any] | None = None
+    mark: bytes = b""
     permissions: Mapping[str, str] = {}
 
 
-def _sqs_json_action(request: Request) -> bytes | None:
+def _sqs_denied(denial: Denial) -> SqsError:
+    return SqsError(ACCESS_DENIED, str(denial))
+
+
+def _sqs_json(request: Request) -> Recognised | None:
     """Every AWS JSON service names its action in this header; those of other services are unknown actions here."""
     target = request.headers.get(b"x-amz-target")
-    return target if target is None else target.removeprefix(_SQS_TARGET)
+    return None if target is None else Recognised(target.removeprefix(_SQS_TARGET), request.body)
 
 
-def _sqs_json_fail(error: VeilmqError) -> Reply:
+def _sqs_json_refuse(error: SqsError, base_url: str) -> Reply:
+    return sqs_json.encode_error(error)
+
+
+def _sqs_json_fail(error: VeilmqError, base_url: str) -> Reply:
     return sqs_json.encode_error(from_core(error))
 
 
 SQS_JSON = Protocol(
     name="sqs-json",
-    recognise=_sqs_json_action,
+    recognise=_sqs_json,
     decode=sqs_json.decode,
     refused=SqsError,
-    refuse=sqs_json.encode_error,
+    refuse=_sqs_json_refuse,
     fail=_sqs_json_fail,
+    deny=_sqs_denied,
+    verifier=verifiers.sigv4,
     labels={name.encode(): name for name in ACTIONS},
 )
 
 
-def _sqs_query_form(request: Request) -> Form:
-    """Return where the parameters are; a body counts if it is a form, or does not say what it is."""
+def _sqs_query(request: Request) -> Recognised | None:
+    """A body counts if it is a form, or does not say what it is."""
     kind = request.headers.get(b"content-type", _FORM).partition(b";")[0].strip().lower()
-    return form_of(request.target, request.body if kind == _FORM else b"")
+    form = form_of(request.target, request.body if kind == _FORM else b"")
+    action = action_of(form)
+    return None if action is None else Recognised(action, form)
 
 
-def _sqs_query_action(request: Request) -> bytes | None:
-    return action_of(_sqs_query_form(request))
+def _sqs_query_refuse(error: SqsError, base_url: str) -> Reply:
+    return sqs_query.encode_error(error)
 
 
-def _sqs_query_fail(error: VeilmqError) -> Reply:
+def _sqs_query_fail(error: VeilmqError, base_url: str) -> Reply:
     return sqs_query.encode_error(from_core(error))
 
 
 SQS_QUERY = Protocol(
     name="sqs-query",
-    recognise=_sqs_query_action,
+    recognise=_sqs_query,
     decode=sqs_query.decode,
     refused=SqsError,
-    refuse=sqs_query.encode_error,
+    refuse=_sqs_query_refuse,
     fail=_sqs_query_fail,
+    deny=_sqs_denied,
+    verifier=verifiers.sigv4,
     labels={name.encode(): name for name in ACTIONS},
     methods=frozenset({b"GET", b"POST"}),
-    read=_sqs_query_form,
 )
 
 
-def _api_request(request: Request) -> ApiRequest:
-    return read_request(request.method, request.target, request.headers, request.body)
+def _api(request: Request) -> Recognised | None:
+    if not request.target.startswith(PREFIX):
+        return None
+    asked = read_request(request.method, request.target, request.headers, request.body)
+    return Recognised(route_key(asked), asked)
 
 
-def _api_route(request: Request) -> bytes | None:
-    return route_key(_api_request(request)) if request.target.startswith(PREFIX) else None
+def _api_refuse(error: SqsError, base_url: str) -> Reply:
+    return api.encode_error(error)
+
+
+def _api_fail(error: VeilmqError, base_url: str) -> Reply:
+    return api.encode_failure(error)
 
 
 API = Protocol(
     name="v1",
-    recognise=_api_route,
+    recognise=_api,
     decode=api.decode,
     refused=SqsError,
-    refuse=api.encode_error,
-    fail=api.encode_failure,
+    refuse=_api_refuse,
+    fail=_api_fail,
+    deny=_sqs_denied,
+    verifier=verifiers.sigv4,
     labels={key: route.label for key, route in ROUTES.items()},
     methods=frozenset({b"GET", b"POST"}),
-    read=_api_request,
     permissions={route.label: route.permission for route in ROUTES.values()},
 )
 
-PROTOCOLS = (SQS_JSON, API, SQS_QUERY)
+
+def _smq_denied(denial: Denial) -> smq.SmqError:
+    return smq.SmqError(smq.ACCESS_DENIED)
+
+
+def _smq(request: Request) -> Recognised | None:
+    if not smq.is_smq(request.target, request.headers):
+        return None
+    asked = smq.read_request(request.method, request.target, request.headers, request.body)
+    return Recognised(smq.route_of(asked), asked)
+
+
+SMQ = Protocol(
+    name="smq",
+    recognise=_smq,
+    decode=smq.decode,
+    refused=smq.SmqError,
+    refuse=smq.encode_error,
+    fail=smq.encode_failure,
+    deny=_smq_denied,
+    verifier=verifiers.smq,
+    labels={action: route.label for action, route in smq.ROUTES.items()},
+    methods=frozenset({b"GET", b"PUT", b"POST", b"DELETE"}),
+    mark=smq.VERSION_HEADER,
+    permissions={route.label: route.permission for route in smq.ROUTES.values()},
+)
+
+
+def worded_for(refusal: Refusal, target: bytes, headers: Mapping[bytes, bytes], base_url: str) -> Worded:
+    """Return what refuses a request before its protocol has seen it, in words that who sent it understands.
+
+    That is a sentence, but for clients of SMQ: one of their SDKs takes everything that is no XML for success.
+    """
+    if not smq.is_smq(target, headers):
+        return as_text(refusal, headers)
+    reply = smq.encode_refusal(refusal.status, refusal.text, base_url)
+    return Worded(refusal.allowed + reply.headers, reply.body)
+
+
+PROTOCOLS = (SQS_JSON, SMQ, API, SQS_QUERY)
 """All rows, in the order in which they are tried."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from veilmq.core.limits import Range
+from veilmq.server.pushing.allow_list import AllowList
 
 SettingValue = str | int | bool | Path | None
 """A setting's value once it was read."""
@@ -142,3 +143,35 @@ class File(Folder):
 
     placeholder: str = "FILE"
     allowed: str = "the path of a file"
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Hosts that may be pushed to, as ``pushing.allow_list`` reads them."""
+
+    placeholder: str = "HOSTS"
+    allowed: str = "host names, addresses and networks, each perhaps with a port, with commas between"
+
+    def read(self, raw: object) -> str | None:
+        """Take text, or ``None`` (no host, from a program alone: no source can say it)."""
+        if raw is None:
+            return None
+        if not isinstance(raw, str) or not AllowList(raw):
+            raise ValueError(self.allowed)
+        return raw
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """The URL of something on a web server."""
+
+    placeholder: str = "URL"
+    allowed: str = "a URL that begins with http:// or https://"
+
+    def read(self, raw: object) -> str | None:
+        """Take text, or ``None`` (no URL, from a program alone: no source can say it)."""
+        if raw is None:
+            return None
+        if not isinstance(raw, str) or not re.fullmatch(r"https?://[!-~]+", raw):
+            raise ValueError(self.allowed)
+        return raw

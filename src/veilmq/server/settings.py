@@ -13,7 +13,19 @@ from typing import Any, cast
 from veilmq.core import limits
 from veilmq.core.limits import Range
 from veilmq.core.routing import ATTRIBUTE_DEFAULT
-from veilmq.server.setting_kinds import Choice, File, Folder, Kind, Place, SettingValue, Switch, Text, WholeNumber
+from veilmq.server.setting_kinds import (
+    Choice,
+    File,
+    Folder,
+    Hosts,
+    Kind,
+    Place,
+    SettingValue,
+    Switch,
+    Text,
+    Url,
+    WholeNumber,
+)
 
 ENVIRONMENT_PREFIX = "VEILMQ_"
 
@@ -32,6 +44,7 @@ _ATTRIBUTE = Text(
     allowed="1 to 256 letters, digits, hyphens, underscores and dots",
     placeholder="NAME",
 )
+_SMQ_HANDLES = Choice(values=("strict", "lenient"), placeholder="HOW")
 _LOG_LEVEL = Choice(values=("debug", "info", "warning", "error"), placeholder="LEVEL")
 
 
@@ -147,15 +160,42 @@ class ServerSettings:
         ATTRIBUTE_DEFAULT, _ATTRIBUTE, "Message attribute whose text says what kind of work a message is."
     )
 
+    smq_handles: str = _setting(
+        "strict",
+        _SMQ_HANDLES,
+        "Which receipt handles act over SMQ: strict, the latest; lenient, also earlier ones of the same receive.",
+    )
+    smq_message_bytes_max: int = _number(
+        limits.SMQ_MESSAGE_BYTES.maximum,
+        "Bytes that a message of a queue can be allowed to have over SMQ, and a batch of them together.",
+        minimum=limits.SMQ_MESSAGE_BYTES.maximum,
+        maximum=limits.MESSAGE_BYTES.maximum,
+    )
+
+    push_allow: str | None = _setting(
+        None, Hosts(), "Hosts that messages of topics may be pushed to; nothing is pushed anywhere else."
+    )
+    push_parallel_max: int = _number(64, "Messages that are pushed at once, at most.", minimum=1, maximum=1_000)
+    push_key: Path | None = _file(  # noqa: RUF009 (as above)
+        "RSA key in PEM that signs pushes, instead of the one in the data folder."
+    )
+    push_certificate: Path | None = _file(  # noqa: RUF009 (as above)
+        "Certificate in PEM of push_key, for receivers of pushes."
+    )
+    push_certificate_url: str | None = _setting(
+        None, Url(), "URL that receivers of pushes get the certificate from; this server's own without it."
+    )
+
     def __post_init__(self) -> None:
         """Check each value by itself, then those that depend on each other."""
         for row in _ROWS:
             _check_value(row, getattr(self, row.name))
         _check_reach(self, "host", safe=self.credentials is not None, remedy="credentials (--credentials) or insecure")
         _check_reach(self, "admin_host", safe=False, remedy="insecure")
-        for name, other in (("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")):
-            if getattr(self, name) is None and getattr(self, other) is not None:
-                raise SettingError(name, problem=f"must be given with {other}")
+        for pair in (("tls_certificate", "tls_key"), ("push_certificate", "push_key")):
+            for name, other in (pair, pair[::-1]):
+                if getattr(self, name) is None and getattr(self, other) is not None:
+                    raise SettingError(name, problem=f"must be given with {other}")
         if self.port == self.admin_port != 0 and self.host == self.admin_host:
             raise SettingError("admin_port", value=self.admin_port, problem="must differ from port")
 

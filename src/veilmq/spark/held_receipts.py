@@ -95,10 +95,10 @@ class HeldReceipts:
     def _renew_ten(self, receipts: Sequence[str]) -> ClientError | Unreachable | None:
         changes = [VisibilityChange(receipt=receipt, timeout_s=self._options.lease_s) for receipt in receipts]
         try:
-            errors = self._client.change_visibility_batch(self._queue, changes)
+            answers = self._client.change_visibility_batch(self._queue, changes)
         except (ClientError, Unreachable) as error:
             return error
-        return next((error for error in errors if error is not None), None)
+        return next((answer for answer in answers if isinstance(answer, ClientError)), None)
 
 
 def _shares(count: int, rounds: int) -> tuple[list[int]]:

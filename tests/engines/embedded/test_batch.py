@@ -11,6 +11,7 @@ import pytest
 from tests.engines.embedded.store import QUEUE, Store
 from veilmq.core.commands import CreateQueue, DeleteQueue, NewMessage, PurgeQueue, Receive, Send, ShowQueue
 from veilmq.core.errors import InternalError, QueueNotFound, StoreFull
+from veilmq.core.topics import CreateTopic, PublishToTopic, Subscribe, Subscription
 from veilmq.engines.embedded.batch import Entry
 from veilmq.engines.embedded.lane import Lane
 
@@ -63,6 +64,22 @@ def test_on_a_full_disk_sends_fail_and_the_rest_of_the_batch_goes_on() -> None:
     assert [message.body for message in received.messages] == ["small"]
     assert store.delete(received.messages[0].receipt)[0].value == "live"
     assert not isinstance(store.send("small again")[0], StoreFull)
+    store.close()
+
+
+def test_on_a_full_disk_publications_fail_and_the_rest_of_the_batch_goes_on() -> None:
+    store = Store(database_pages_max=80)
+    store.create()
+    topic = "000000000000/news"
+    store.run(CreateTopic(topic=topic))
+    store.run(Subscribe(subscription=Subscription(topic=topic, name="s", endpoint=QUEUE, queue=QUEUE)))
+    store.send("small")
+    big = NewMessage(body="x" * 400_000, size_bytes=1)
+    published, received = store.run(
+        PublishToTopic(topic=topic, size_bytes=1, make=lambda _: big), Receive(queue=QUEUE, count=1)
+    )
+    assert isinstance(published, StoreFull)
+    assert [message.body for message in received.messages] == ["small"]
     store.close()
 
 

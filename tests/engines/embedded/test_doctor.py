@@ -31,7 +31,7 @@ def _broken(report: Report) -> list[str]:
 def test_a_sound_folder_has_no_findings_and_its_facts(folder: Path) -> None:
     report = examine(folder)
     assert report.ok, _broken(report)
-    assert len(report.findings) == 33
+    assert len(report.findings) == 34
     assert (report.facts["queues"], report.facts["messages"], report.facts["leases"]) == (1, 7, 4)
 
 
@@ -212,6 +212,21 @@ def test_each_damage_to_dead_letters_is_found(moving: Path, damage: str, check: 
     connection.execute(damage)
     connection.close()
     assert check in _broken(examine(moving))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "INSERT INTO subscription VALUES (9, 's', '{}', NULL, 0, 0)",
+        "INSERT INTO topic VALUES (1, 't', '{}', 0, 0); INSERT INTO subscription VALUES (1, 's', '{}', 9, 0, 0)",
+    ],
+    ids=["topic", "queue"],
+)
+def test_each_damage_to_subscriptions_is_found(folder: Path, damage: str) -> None:
+    connection = apsw.Connection(str(folder / DATABASE_NAME))
+    list(connection.execute(damage))
+    connection.close()
+    assert _broken(examine(folder)) == ["every subscription is of a topic, and has the queue that it is pushed from"]
 
 
 def test_a_damaged_file_is_said_to_be_one(folder: Path) -> None:

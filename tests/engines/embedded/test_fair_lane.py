@@ -9,7 +9,8 @@ from tests.engines.embedded.store import QUEUE, Store, rows_read
 from veilmq.core import claims
 from veilmq.core.commands import ShowQueue
 from veilmq.core.limits import FAIR_IN_FLIGHT_MIN
-from veilmq.engines.embedded import fair_lane
+from veilmq.core.looks import Peek
+from veilmq.engines.embedded import aside, fair_lane
 
 DEAD = "000000000000/dead"
 MANY = 3 * FAIR_IN_FLIGHT_MIN
@@ -39,6 +40,29 @@ def test_the_backlog_of_a_noisy_group_is_not_read_message_by_message() -> None:
     for _ in range(FAIR_IN_FLIGHT_MIN):
         assert len(store.bodies()) == 1
     assert reads == []
+    store.close()
+
+
+@pytest.mark.parametrize("room", [1, 5, 2 * MANY])
+@pytest.mark.parametrize("before", [False, True], ids=["nobody-asked", "some-stand-aside"])
+def test_a_peek_goes_past_as_many_returned_messages_as_may_stand_aside(
+    monkeypatch: pytest.MonkeyPatch, room: int, *, before: bool
+) -> None:
+    """Behind so many of a noisy group the others come in their order, as in a receive: a look ends there too."""
+    monkeypatch.setattr(aside, "LEASES_MAX", room)
+    store = Store()
+    store.create()
+    store.send_to("n" * MANY)
+    assert len(store.bodies(MANY - 10)) == MANY - 10
+    store.now_ms += 29_999
+    store.send_to("q")
+    store.now_ms += 1
+    if before:
+        store.bodies()
+    (peeked,) = store.run(Peek(queue=QUEUE, count=MANY + 1))
+    shown = [each.body for each in peeked.messages]
+    assert len(shown) == MANY + 1 - before
+    assert store.bodies(MANY + 1) == shown
     store.close()
 
 

@@ -1,5 +1,7 @@
 """The hidden run behaves like one sorted list, however little of it fits into memory."""
 
+from itertools import islice
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +49,24 @@ def test_like_a_sorted_list(actions: list[tuple[str, int, int]], window_max: int
         assert (None if head is None else (head.visible_at_ms, head.position)) == first
         found = run.get(position)
         assert (None if found is None else found.visible_at_ms) == model.get(position)
+        due = sorted((at, where) for where, at in model.items() if at <= visible_at_ms)
+        assert [(lease.visible_at_ms, lease.position) for lease in run.in_order(visible_at_ms)] == due
+    store.close()
+
+
+def test_a_look_at_the_order_leaves_memory_as_it_is() -> None:
+    """However far it goes behind what is in memory; and it reads no more than it is asked for."""
+    store = Store()
+    for position in range(100):
+        store.journal.put_lease(Lease(position, 0, 1_000 + position))
+    run = HiddenRun(journal=store.journal, lane=0, window_max=8, horizon=ON_DISK, alive=_all_alive)
+    assert run.head() is not None
+    before = dict(run._items), run._horizon
+    for count in (1, 8, 9, 100):
+        found = list(islice(run.in_order(), count))
+        assert [lease.position for lease in found] == list(range(count))
+        assert (run._items, run._horizon) == before
+    assert [lease.position for lease in run.in_order(1_049)] == list(range(50))
     store.close()
 
 

@@ -69,6 +69,7 @@ def test_like_a_sorted_list(actions: list[tuple[str, int, int]], window_max: int
         head = turns.head()
         first = min(model.values(), default=None)
         assert (None if head is None else (head.visible_at_ms, head.head_position)) == first
+        assert [(turn.visible_at_ms, turn.head_position) for turn in turns.in_order()] == sorted(model.values())
     store.close()
 
 

@@ -9,7 +9,10 @@ from hypothesis import HealthCheck, settings
 from tests.wire.sqs.client import understood
 from veilmq.core.results import QueueCounts, QueueView, Received, ReceivedMessage, SentMessage
 from veilmq.core.settings import QueueSettings
-from veilmq.wire.sqs import Call, RequestContext, SqsError, decode
+from veilmq.wire.sqs.call import Call
+from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.sqs.json import decode
 
 CONTEXT = RequestContext(base_url="http://127.0.0.1:9324", token_key=bytes(range(32)))
 URL = "http://127.0.0.1:9324/000000000000/orders"

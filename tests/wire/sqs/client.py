@@ -9,7 +9,7 @@ from botocore.model import ServiceModel
 from botocore.parsers import create_parser
 from botocore.session import Session
 
-from veilmq.wire.sqs import Reply
+from veilmq.wire.sqs.reply import Reply
 
 
 @cache

@@ -20,7 +20,7 @@ from botocore.parsers import create_parser
 from botocore.serialize import create_serializer
 
 from tests.wire.sqs.client import header_fields
-from veilmq.wire.sqs import Reply
+from veilmq.wire.sqs.reply import Reply
 
 ENTRIES = {
     "AWSAccountIdList": "AWSAccountId",

@@ -17,10 +17,13 @@ from tests.wire.sqs.client import exceptions, header_fields, understood
 from tests.wire.sqs.members import LISTED, MEMBERS
 from veilmq.core import errors as core
 from veilmq.core.results import LeaseChange, ReceiptState, Received
-from veilmq.wire.sqs import ACTIONS, Reply, SqsError, decode, encode_error, errors
-from veilmq.wire.sqs.actions import BY_PROTOCOL, EVERYWHERE, WITH_CREDENTIALS
-from veilmq.wire.sqs.errors import ANSWERS, CODES, Code, from_core
+from veilmq.wire.smq import errors as smq
+from veilmq.wire.sqs import errors
+from veilmq.wire.sqs.actions import ACTIONS, BY_PROTOCOL, EVERYWHERE, WITH_CREDENTIALS
+from veilmq.wire.sqs.errors import ANSWERS, CODES, Code, SqsError, from_core
+from veilmq.wire.sqs.json import decode, encode_error
 from veilmq.wire.sqs.policies import GRANTABLE
+from veilmq.wire.sqs.reply import Reply
 from veilmq.wire.v1 import errors as v1
 
 
@@ -344,6 +347,13 @@ OTHERS = [
         "The maximum number of messages of this queue is in flight",
         Received(messages=[], next_due_ms=None, receive_wait_s=0, over_limit=True),
     ),
+    Case(
+        "ReceiveMessage",
+        errors.REQUEST_THROTTLED,
+        {},
+        "The queue allows 3 receives a second",
+        core.ReceivesThrottled(3),
+    ),
     Case("ReceiveMessage", errors.INVALID_ATTRIBUTE_NAME, {"AttributeNames": ["Foo"]}, "Unknown Attribute Foo."),
     Case(
         "ReceiveMessage",
@@ -544,6 +554,7 @@ def test_every_code_is_promised_by_some_action() -> None:
     ("error", "code"),
     [
         pytest.param(core.StoreFull(), errors.SERVICE_UNAVAILABLE, id="full"),
+        pytest.param(core.StoreUnavailable(), errors.SERVICE_UNAVAILABLE, id="unavailable"),
         pytest.param(core.OutcomeUnknown(), errors.SERVICE_UNAVAILABLE, id="unknown"),
         pytest.param(core.ShuttingDown(), errors.SERVICE_UNAVAILABLE, id="draining"),
         pytest.param(core.InternalError(), errors.INTERNAL_FAILURE, id="defect"),
@@ -568,7 +579,7 @@ def test_our_failure_in_a_batch_entry_is_not_the_senders_fault() -> None:
 def test_every_error_of_core_has_an_answer() -> None:
     """None of them is an unforeseen one, on whichever action or route it comes; those of claims are no action's."""
     kinds = {kind for _, kind in inspect.getmembers(core, inspect.isclass) if issubclass(kind, core.VeilmqError)}
-    assert set(ANSWERS) | set(v1.ANSWERS) == kinds - {core.VeilmqError}
+    assert set(ANSWERS) | set(v1.ANSWERS) | set(smq.ANSWERS) >= kinds - {core.VeilmqError}
 
 
 def test_an_error_that_no_row_knows_says_nothing_of_itself() -> None:

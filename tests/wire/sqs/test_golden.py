@@ -12,7 +12,8 @@ from veilmq.core import commands as core
 from veilmq.core.errors import ReceiptInvalid
 from veilmq.core.results import LeaseChange, MoveStatus, MoveTask, QueuePage, ReceiptState
 from veilmq.core.settings import QueueSettings
-from veilmq.wire.sqs import ACTIONS, decode
+from veilmq.wire.sqs.actions import ACTIONS
+from veilmq.wire.sqs.json import decode
 from veilmq.wire.sqs.permissions import Grant, Revoke
 
 MD5_OF_HELLO = "5d41402abc4b2a76b9719d911017c592"

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veilmq.wire.sqs import SqsError, errors
+from veilmq.wire.sqs import errors
+from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.identifiers import CHARACTERS_MAX, checked_id, sequence_text
 
 

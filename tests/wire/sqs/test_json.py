@@ -14,8 +14,10 @@ from tests.wire.sqs.asking import CONTEXT, ID_TEXT, QUEUE, SENT, UNHURRIED, URL,
 from tests.wire.sqs.client import header_fields
 from tests.wire.sqs.test_text import is_accepted
 from veilmq.core.commands import DeleteQueue, NewMessage, Send
-from veilmq.wire.sqs import ACTIONS, SqsError, decode, encode_error, errors
-from veilmq.wire.sqs.json import JsonCall
+from veilmq.wire.sqs import errors
+from veilmq.wire.sqs.actions import ACTIONS
+from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.sqs.json import JsonCall, decode, encode_error
 
 ARN = f"arn:aws:sqs:us-east-1:000000000000:{QUEUE.rpartition('/')[2]}"
 POLICY = json.dumps({"deadLetterTargetArn": ARN, "maxReceiveCount": 1})

@@ -10,7 +10,8 @@ from veilmq.core import redrive
 from veilmq.core.commands import CancelMove, ListMoves, StartMove
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.results import MoveStatus, MoveTask
-from veilmq.wire.sqs import SqsError, errors
+from veilmq.wire.sqs import errors
+from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.moves import task_handle, task_of
 
 ARN = "arn:aws:sqs:us-east-1:000000000000:orders"

@@ -5,7 +5,9 @@ import uuid
 import pytest
 
 from tests.wire.sqs.asking import CONTEXT, ID, ID_TEXT, QUEUE, URL, refusal
-from veilmq.wire.sqs import RequestContext, SqsError, errors, names
+from veilmq.wire.sqs import errors, names
+from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.names import id_text, is_fifo, new_queue, queue_arn, queue_of, queue_of_arn, queue_url
 
 
@@ -108,8 +110,8 @@ def test_an_arn_leads_back_to_its_queue(name: str) -> None:
         "arn:aws:sqs:eu-west-1:000000000000:a",
         "arn:aws:sqs::000000000000:a",
         "arn:aws:sns:us-east-1:000000000000:a",
-        "arn:aws:sqs:us-east-1:000000000000:" + "x" * 81,
-        "arn:aws:sqs:us-east-1:000000000000:" + "x" * 76 + ".fifo",
+        "arn:aws:sqs:us-east-1:000000000000:" + "x" * 257,
+        "arn:aws:sqs:us-east-1:000000000000:" + "x" * 252 + ".fifo",
         URL,
     ],
 )

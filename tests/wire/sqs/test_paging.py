@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.wire.sqs.asking import CONTEXT, UNHURRIED
-from veilmq.wire.sqs import RequestContext, SqsError
-from veilmq.wire.sqs.errors import INVALID_PARAMETER_VALUE
+from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.errors import INVALID_PARAMETER_VALUE, SqsError
 from veilmq.wire.sqs.paging import Listing
 
 LISTING = Listing("ListQueues", "jobs-", CONTEXT)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from veilmq.wire.sqs import SqsError
-from veilmq.wire.sqs.errors import INVALID_PARAMETER_VALUE, MISSING_PARAMETER
+from veilmq.wire.sqs.errors import INVALID_PARAMETER_VALUE, MISSING_PARAMETER, SqsError
 from veilmq.wire.sqs.parameters import NUMBERS, check_number, required, required_number
 
 RANGES = [

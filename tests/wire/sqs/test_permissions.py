@@ -9,7 +9,8 @@ from tests.wire.sqs.asking import ask, refusal
 from tests.wire.sqs.test_golden import STATEMENT
 from veilmq.core.commands import EditQueue
 from veilmq.core.errors import EditRefused
-from veilmq.wire.sqs import SqsError, errors
+from veilmq.wire.sqs import errors
+from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.permissions import Grant, Revoke
 from veilmq.wire.sqs.policies import read_policy
 

@@ -17,9 +17,10 @@ from tests.wire.sqs.old_client import form_of_request, understood_xml
 from veilmq.core import commands as core
 from veilmq.core.errors import InternalError, QueueNotFound
 from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX
-from veilmq.wire.sqs import ACTIONS, SqsError, errors
+from veilmq.wire.sqs import errors
 from veilmq.wire.sqs import json as sqs_json
-from veilmq.wire.sqs.actions import BY_PROTOCOL, EVERYWHERE
+from veilmq.wire.sqs.actions import ACTIONS, BY_PROTOCOL, EVERYWHERE
+from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.query import QueryCall, decode, encode_error
 from veilmq.wire.sqs.query_form import Form, form_of, parameters
 from veilmq.wire.sqs.query_members import reader

@@ -11,7 +11,7 @@ from tests.wire.sqs import test_golden
 from tests.wire.sqs.asking import CONTEXT, URL
 from tests.wire.sqs.client import header_fields
 from tests.wire.sqs.old_client import form_of_request, understood_xml
-from veilmq.wire.sqs import ACTIONS
+from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.sqs.query import QueryCall, decode
 from veilmq.wire.sqs.query_form import action_of, form_of
 

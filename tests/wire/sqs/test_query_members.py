@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from veilmq.wire.sqs import SqsError, errors
+from veilmq.wire.sqs import errors
+from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.query_form import Form, parameters
 from veilmq.wire.sqs.query_members import reader
 from veilmq.wire.sqs.shapes import Integer, Shape

@@ -15,7 +15,9 @@ ACTING = {ReceiptState.LIVE, ReceiptState.EXPIRED}
 
 def change(state: ReceiptState) -> LeaseChange:
     """Return what the engine answers a change with, its receipt being in ``state``."""
-    return LeaseChange(state=state, visible_at_ms=1_700_000_000_000 if state in ACTING else None)
+    if state not in ACTING:
+        return LeaseChange(state=state)
+    return LeaseChange(state=state, visible_at_ms=1_700_000_000_000, hidden_for_ms=7_000)
 
 
 @pytest.mark.parametrize("state", ReceiptState)
@@ -35,13 +37,17 @@ def test_a_change_succeeds_while_the_message_exists(state: ReceiptState) -> None
     assert told == {"Successful": [{"Id": "e0"}]}
 
 
-def test_a_change_that_did_nothing_says_so_to_those_who_look() -> None:
-    """In a member of ours, which clients of SQS ignore; nothing else is told more than AWS tells."""
+def test_a_change_says_to_those_who_look_whether_it_was_made() -> None:
+    """In members of ours, which clients of SQS ignore; nothing else is told more than AWS tells."""
     call = ask("ChangeMessageVisibilityBatch", Entries=entries(1, ReceiptHandle="r", VisibilityTimeout=0))
     bodies = [
         json.loads(call.encode([change(state)]).body)["Successful"] for state in ReceiptState if state.value != "gone"
     ]
-    assert bodies == [[{"Id": "e0"}], [{"Id": "e0"}], [{"Id": "e0", "VeilmqReceipt": "superseded"}]]
+    assert bodies == [
+        [{"Id": "e0", "VeilmqHiddenForMs": 7_000}],
+        [{"Id": "e0", "VeilmqHiddenForMs": 7_000}],
+        [{"Id": "e0", "VeilmqReceipt": "superseded"}],
+    ]
 
 
 def test_a_change_fails_for_a_message_that_is_gone() -> None:

@@ -9,7 +9,8 @@ from botocore.exceptions import ClientError
 
 from tests.wire.sqs.asking import CONTEXT, QUEUE, VIEW, answer
 from veilmq.core.errors import DeadLetterQueueRefused
-from veilmq.wire.sqs import SqsError, errors
+from veilmq.wire.sqs import errors
+from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.settings import describe, read_settings
 
 DEAD = "arn:aws:sqs:us-east-1:000000000000:dead"

@@ -2,7 +2,7 @@
 
 from tests.tidy.tree import ROOT
 from tests.wire.sqs.client import service_model
-from veilmq.wire.sqs import ACTIONS
+from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.sqs.errors import CODES
 from veilmq.wire.sqs.reference import NEVER_RAISED, render
 

@@ -8,7 +8,8 @@ from tests.wire.sqs.asking import CONTEXT, QUEUE, VIEW, answer, refusal
 from tests.wire.sqs.client import service_model
 from veilmq.core.errors import SettingsConflict
 from veilmq.core.settings import QueueSettings
-from veilmq.wire.sqs import SqsError, errors
+from veilmq.wire.sqs import errors
+from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.settings import (
     COUNTED,
     NAMES,
@@ -28,9 +29,17 @@ RANGES = {
     "ReceiveMessageWaitTimeSeconds": (0, 20),
     "KmsDataKeyReusePeriodSeconds": (60, 86_400),
     "VeilmqInFlightMax": (1, 1_000_000),
+    "VeilmqReceivesPerSecond": (0, 1_000_000),
 }
 NOT_ON_THE_WIRE = {"tags"}
-OURS = {"VeilmqInFlightMax", "VeilmqVisibilityRules", "VeilmqEventLog"}
+OURS = {
+    "VeilmqInFlightMax",
+    "VeilmqVisibilityRules",
+    "VeilmqEventLog",
+    "VeilmqReceivesPerSecond",
+    "VeilmqSmqBase64",
+    "VeilmqSmqLogging",
+}
 UNSET = {"Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId", *OURS}
 FIFO = "000000000000/orders.fifo"
 

@@ -7,7 +7,8 @@ import pytest
 from botocore.model import StructureShape
 
 from tests.wire.sqs.client import service_model
-from veilmq.wire.sqs import ACTIONS, requests, responses
+from veilmq.wire.sqs import requests, responses
+from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.sqs.shapes import AttributeValue, wire_name
 
 
@@ -67,10 +68,10 @@ def test_a_structure_has_the_members_of_the_model(struct: type[msgspec.Struct], 
     assert members(struct) == set(shape(name).members)
 
 
-def test_the_one_member_of_ours() -> None:
-    """It is added to what the model says of a change that succeeded."""
+def test_the_members_of_ours() -> None:
+    """They are added to what the model says of a change that succeeded."""
     theirs = set(shape("ChangeMessageVisibilityBatchResultEntry").members)
-    assert members(responses.ChangedResultEntry) - theirs == {"VeilmqReceipt"}
+    assert members(responses.ChangedResultEntry) - theirs == {"VeilmqHiddenForMs", "VeilmqReceipt"}
 
 
 @pytest.mark.parametrize(

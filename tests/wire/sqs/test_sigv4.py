@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.wire.sqs.asking import UNHURRIED
-from veilmq.wire.sqs import SqsError, canonical, errors
+from veilmq.wire.sqs import canonical, errors
 from veilmq.wire.sqs.callers import AccessKey, caller
-from veilmq.wire.sqs.errors import Code
+from veilmq.wire.sqs.errors import Code, SqsError
 from veilmq.wire.sqs.sigv4 import SignedRequest, Verifier
 
 EXAMPLE_SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"

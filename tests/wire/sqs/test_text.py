@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.wire.sqs.asking import UNHURRIED
-from veilmq.wire.sqs import SqsError
-from veilmq.wire.sqs.errors import INVALID_MESSAGE_CONTENTS
+from veilmq.wire.sqs.errors import INVALID_MESSAGE_CONTENTS, SqsError
 from veilmq.wire.sqs.text import check_text
 
 

@@ -10,8 +10,10 @@ import pytest
 from tests.wire.sqs.asking import CONTEXT, QUEUE, URL, ask
 from veilmq.core.commands import Delete, Send
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX, JSON_LARGE_BODY_BYTES, JSON_PUNCTUATION_MAX
-from veilmq.wire.sqs import SqsError, decode, errors
+from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.actions import ACTIONS
+from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.sqs.json import decode
 from veilmq.wire.sqs.widths import narrowing
 
 PEAK_BYTES_MAX = 8 * HTTP_BODY_BYTES_MAX

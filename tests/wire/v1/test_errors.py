@@ -39,6 +39,7 @@ TOLD: list[tuple[VeilmqError, int, dict[str, object]]] = [
     (errors.DestinationRefused("a/q", "It is another."), 400, {"queue": "a/q"}),
     (errors.MessageTooLong(1_024), 400, {"bytes_max": 1_024}),
     (errors.StoreFull(), 503, {}),
+    (errors.StoreUnavailable(), 503, {}),
     (errors.OutcomeUnknown(), 503, {}),
     (errors.ShuttingDown(), 503, {}),
     (errors.InternalError(), 500, {}),

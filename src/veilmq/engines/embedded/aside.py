@@ -31,9 +31,9 @@ class Aside:
         return bool(self.turns or self.leases)
 
     @property
-    def has_room(self) -> bool:
-        """Whether more leases may stand aside."""
-        return len(self.leases) < LEASES_MAX
+    def room(self) -> int:
+        """Return how many more leases may stand aside."""
+        return LEASES_MAX - len(self.leases)
 
     def groups(self) -> set[int]:
         """Return the groups of which something stands aside, or stood there lately."""

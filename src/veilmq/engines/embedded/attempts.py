@@ -3,7 +3,7 @@
 What a receive with an attempt id gave is remembered in the table ``attempt``: the positions, what fences their receipts
 and the deadline. The same attempt id gives the same messages with the same receipts again, hidden anew from now on and
 without another receive counted, as long as every one of them is as it was left: neither changed nor deleted nor visible
-again (SQS API Reference, the receive's attempt id). The twelve hours still count from the first receive. Else the
+again (SQS API Reference, the receive's attempt id). The longest lease still counts from the first receive. Else the
 attempt is void, and the receive an ordinary one, which is remembered in its place.
 """
 
@@ -69,10 +69,9 @@ class Attempts:
         found = [each for each in left if each is not None]
         if len(found) < len(left):
             return None
-        end_ms_max = visibility.lease_end_ms_max(found[0][1].received_at_ms)
         for lane, lease in found:
-            timeout_s = self._timeout_s(queue, command, lease)
-            lane.move(lease, now_ms, min(visibility.deadline_ms(now_ms, timeout_s), end_ms_max), supersede=False)
+            lane.move(lease, now_ms, self._deadline_ms(queue, command, lease, now_ms), supersede=False)
+        queue.rouse_groups(now_ms)  # its timeout may be shorter than what was left
         visible_at_ms = _together([lease.visible_at_ms for _, lease in found])
         self._put(key, msgspec.structs.replace(attempt, visible_at_ms=visible_at_ms), row[1])
         issued_ms = _apart(attempt.issued_visible_at_ms, len(found))
@@ -80,7 +79,14 @@ class Attempts:
             messages=[self._told(queue, *each, at_ms) for each, at_ms in zip(found, issued_ms, strict=True)],
             next_due_ms=queue.next_due_ms(now_ms),
             receive_wait_s=queue.settings.receive_wait_s,
+            smq_base64=queue.settings.smq_base64,
         )
+
+    def _deadline_ms(self, queue: Queue, command: Receive, lease: Lease, now_ms: int) -> int:
+        deadline_ms = visibility.deadline_ms(now_ms, self._timeout_s(queue, command, lease))
+        if command.lease_s_max is None:
+            return deadline_ms
+        return min(deadline_ms, visibility.lease_end_ms_max(lease.received_at_ms, command.lease_s_max))
 
     def _timeout_s(self, queue: Queue, command: Receive, lease: Lease) -> int:
         if command.timeout_s is not None:

@@ -16,6 +16,7 @@ from veilmq.core.forwards import Forward
 from veilmq.core.limits import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX
 from veilmq.core.ports import Done
 from veilmq.core.publications import Publish, Stage
+from veilmq.core.topics import CreateTopic, PublishToTopic, Subscribe
 from veilmq.engines.embedded.claims import ClaimStep
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.machine import Machine
@@ -26,7 +27,8 @@ log = logging.getLogger(__name__)
 
 Entry = tuple[Command, Done]
 
-_NEED_ROOM = (Send, Forward, Stage, Publish, CreateQueue, PublicationStep, ClaimStep, MoveStep)
+_OF_TOPICS = (CreateTopic, Subscribe, PublishToTopic)
+_NEED_ROOM = (Send, Forward, Stage, Publish, CreateQueue, *_OF_TOPICS, PublicationStep, ClaimStep, MoveStep)
 _NOBODYS_FAULT = (apsw.BusyError, apsw.IOError)
 
 

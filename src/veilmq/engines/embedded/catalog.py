@@ -24,6 +24,7 @@ from veilmq.engines.embedded.lane import FAIR, FIFO, PLAIN
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.queue import Queue
 from veilmq.engines.embedded.rows import LaneRow, QueueRow
+from veilmq.engines.embedded.throttle import throttle_of
 
 _LAST_LANE = "last_lane"
 _NEXT_SEQUENCE = "next_sequence"
@@ -84,6 +85,7 @@ class Catalog:
         )
         queue.log = self.events.of(row.name, settings)
         queue.rules = _rules(settings)
+        queue.throttle = throttle_of(settings)
         self._queues[row.name] = queue
         self._names.insert(bisect_left(self._names, row.name), row.name)
         self._add_source(queue)
@@ -143,6 +145,7 @@ class Catalog:
         queue.settings = settings
         queue.log_to(self.events.of(queue.name, settings))
         queue.rules = _rules(settings)
+        queue.throttle = throttle_of(settings, queue.throttle)
         self._add_source(queue)
         queue.in_flight_max = self._in_flight_max(settings)
         queue.give_place(now_ms)

@@ -49,6 +49,13 @@ class Endings:
             self.advance(claim, queues.get(claim.queue), now_ms)
             break
 
+    def advance_of(self, queue: Queue, now_ms: int) -> bool:
+        """Do one slice for a claim of ``queue``, for whose groups somebody waits; tell whether there was one."""
+        claim = next((each for each in self._left.values() if each.queue == queue.number), None)
+        if claim is not None:
+            self.advance(claim, queue, now_ms)
+        return claim is not None
+
     def advance(self, claim: BoundClaim, queue: Queue | None, now_ms: int) -> None:
         """Do one slice for a claim."""
         effort_left = self._effort_max

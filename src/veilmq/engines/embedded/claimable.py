@@ -10,8 +10,8 @@ from random import getrandbits
 from typing import NamedTuple
 
 from veilmq.engines.embedded import positions
-from veilmq.engines.embedded.lane import Lane
 from veilmq.engines.embedded.moved import Moved
+from veilmq.engines.embedded.peekable import PeekableLane
 from veilmq.engines.embedded.rows import Lease, MessageRow
 from veilmq.engines.embedded.run import CLAIMED_MS, Run
 from veilmq.engines.embedded.series import Series
@@ -29,7 +29,7 @@ class Stretch(NamedTuple):
     messages: int
 
 
-class ClaimableLane(Lane):
+class ClaimableLane(PeekableLane):
     """The messages of one incarnation of a queue at one priority, as claims see them."""
 
     __slots__ = ()

@@ -147,6 +147,8 @@ class Claims:
             self._whole(claim, limits.CLAIM_SHARD_MESSAGES)
 
     def _nothing(self, queue: Queue, number: int, now_ms: int) -> claims.Bound:
+        if queue.settings.fifo and self._endings.advance_of(queue, now_ms):  # all groups may be blocked by that claim
+            return claims.Bound(number=number, messages=0, shards=0, more=True)
         due_ms = queue.next_message_ms(now_ms) if self._places(queue) else NEVER_MS  # the end of a claim tells
         return claims.Bound(number=number, messages=0, shards=0, next_due_ms=None if due_ms >= CLAIMED_MS else due_ms)
 

@@ -12,7 +12,7 @@ from veilmq.engines.embedded.rows import LaneRow, Lease
 class Counters:
     """How many messages a lane has, and how many of them were hidden when last counted."""
 
-    __slots__ = ("claimed", "counted_at_ms", "delayed", "doomed", "in_flight", "messages")
+    __slots__ = ("claimed", "counted_at_ms", "delayed", "doomed", "in_flight", "messages", "redelivered")
 
     def __init__(self, row: LaneRow) -> None:
         """Go on from what was stored."""
@@ -22,6 +22,7 @@ class Counters:
         self.counted_at_ms = row.counted_at_ms
         self.claimed = 0  # of ``messages``, and not of ``in_flight``: the claims tell after a start
         self.doomed = 0  # of ``claimed``: acknowledged, and not deleted yet
+        self.redelivered = 0  # receives of messages that had been received before; not kept over a restart
 
     def hide(self, lease: Lease) -> None:
         """Count the lease in, as it is now."""

@@ -173,3 +173,7 @@ ELSE publication NOT IN (SELECT number FROM publication) END;
 -- name: a stage that waits for a publication has as many messages as it says
 SELECT count(*), min(number) FROM stage WHERE publication IS NULL
 AND messages <> (SELECT coalesce(sum(piece.messages), 0) FROM piece WHERE piece.stage = stage.number);
+
+-- name: every subscription is of a topic, and has the queue that it is pushed from
+SELECT count(*), min(name) FROM subscription
+WHERE topic NOT IN (SELECT number FROM topic) OR push_queue NOT IN (SELECT number FROM queue);

@@ -11,7 +11,6 @@ from veilmq.core.ids import IdSource
 from veilmq.core.results import SentMessage
 from veilmq.engines.embedded import groups
 from veilmq.engines.embedded.fifo_sends import FifoSends
-from veilmq.engines.embedded.lane import FAIR, PLAIN
 from veilmq.engines.embedded.queue import Queue
 
 
@@ -37,7 +36,7 @@ class Entrance:
         due_ms = []
         for index, new in enumerate(messages):
             try:
-                lane = queue.lane(new.priority, PLAIN if new.group is None else FAIR)
+                lane = queue.lane_for(new)
             except StoreFull:
                 return Arrived(0, messages[index:])
             group_key = None if new.group is None else groups.key_of(new.group)

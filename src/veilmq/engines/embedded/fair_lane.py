@@ -10,6 +10,8 @@ are counted again, processing times are learned anew. Of very many in flight not
 takes long: those that land last are counted, which say for the longest time who is noisy, and the others not any more.
 """
 
+from itertools import islice
+
 import msgspec
 
 from veilmq.core.fairness import Fairness
@@ -22,6 +24,7 @@ from veilmq.engines.embedded.hidden import HiddenRun
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.lane import NO_ROW, PLAIN, Taken
 from veilmq.engines.embedded.options import EngineOptions
+from veilmq.engines.embedded.peekable import Offered, first_of
 from veilmq.engines.embedded.rows import LaneRow, Lease, MessageRow
 from veilmq.engines.embedded.run import CLAIMED_MS, NEVER_MS, ON_DISK, Run
 
@@ -53,7 +56,7 @@ class Flights(Run[Flight]):
 class FairLane(GroupedLane):
     """The grouped messages of one incarnation of a standard queue at one priority."""
 
-    __slots__ = ("_aside", "_fairness", "_flights", "_now_ms", "_review_at_ms", "_unread")
+    __slots__ = ("_aside", "_by_turns", "_fairness", "_flights", "_now_ms", "_returns", "_review_at_ms", "_unread")
 
     def __init__(
         self, row: LaneRow, *, journal: Journal, cache: BodyCache, options: EngineOptions, stored: bool
@@ -68,16 +71,18 @@ class FairLane(GroupedLane):
         super().__init__(row, journal=journal, cache=cache, options=options, stored=stored)
 
     def _make_fresh(self, cache: BodyCache, options: EngineOptions, *, stored: bool) -> Fresh:
-        return FairRun(
+        self._by_turns = FairRun(
             turns=self._turns,
             series=self._direct,
             aside=self._aside,
             steps_aside=self._steps_aside,
+            would_step_aside=self._would_step_aside,
             drained=self._drained,
         )
+        return self._by_turns
 
     def _make_hidden(self, options: EngineOptions, *, stored: bool) -> HiddenRun:
-        return ReturnedRun(
+        self._returns = ReturnedRun(
             journal=self._journal,
             lane=self.number,
             window_max=options.hidden_window_leases,
@@ -85,7 +90,9 @@ class FairLane(GroupedLane):
             alive=self._alive,
             aside=self._aside,
             steps_aside=self._steps_aside,
+            would_step_aside=self._would_step_aside,
         )
+        return self._returns
 
     # Sending.
 
@@ -122,13 +129,38 @@ class FairLane(GroupedLane):
         """Take a message of the noisy group with the fewest in flight that has one."""
         messages = self.counters.messages
         while self._aside and self.counters.messages == messages:  # else too many are past their retention: enough
-            self._aside.favoured = min(self._aside.groups(), key=self._fairness.in_flight)
+            self._aside.favoured = min(self._aside.groups(), key=self._need)
             self._bring_back_turn(self._aside.favoured)
             taken = super().take(now_ms)
             self._aside.favoured = NOBODY
             if taken is not None:
                 return taken
         return None
+
+    def _need(self, group: int) -> tuple[int, int]:
+        """Return what says which of the noisy groups comes first."""
+        return self._fairness.in_flight(group), group
+
+    def peek(self, count: int, now_ms: int, receives_max: int) -> list[Offered]:
+        """Return up to ``count`` messages in the order in which they would be taken: those of noisy groups last."""
+        self._look(now_ms)
+        offered = super().peek(count, now_ms, receives_max)
+        if len(offered) < count:
+            offered += self._peek_noisy(count - len(offered), now_ms, receives_max)
+        return offered
+
+    def _peek_noisy(self, count: int, now_ms: int, receives_max: int) -> list[Offered]:
+        turns, leases = self._by_turns.waiting(), self._returns.waiting(now_ms)
+        offered: list[Offered] = []
+        for group in sorted(turns.keys() | leases.keys(), key=self._need):
+            left = count - len(offered)
+            if not left:
+                break
+            returned = self._with_rows(self._returned(leases.get(group, []), receives_max), left)
+            rows = self._by_turns.of_turn(turns[group], left) if group in turns else iter(())
+            mine = first_of(left, returned, self._unreceived(islice(rows, left)))
+            offered += [(NOISY_MS, row, lease) for _, row, lease in mine]
+        return offered
 
     def lease(self, lease: Lease, now_ms: int, visible_at_ms: int, requested_at_ms: int) -> None:
         """Hide a message that was taken, for one more receive."""
@@ -139,6 +171,8 @@ class FairLane(GroupedLane):
         """Make the message visible at ``visible_at_ms``."""
         self._look(now_ms)
         super().move(lease, now_ms, visible_at_ms, supersede=supersede)
+        if not lease.receive_count:
+            return  # its delay was changed: nobody works on it
         flight = self._flights.get(lease.position)
         if flight is None:
             self._take_off(lease, now_ms)
@@ -163,6 +197,9 @@ class FairLane(GroupedLane):
 
     def _steps_aside(self, group: int) -> bool:
         return group != self._aside.favoured and self._fairness.is_noisy(group, self._others_in_flight(), self._now_ms)
+
+    def _would_step_aside(self, group: int) -> bool:
+        return self._fairness.would_be_noisy(group, self._others_in_flight(), self._now_ms)
 
     def _others_in_flight(self) -> int:
         return sum(lane.counters.in_flight for lane in self.neighbours if lane.kind == PLAIN)
@@ -191,7 +228,7 @@ class FairLane(GroupedLane):
     def _bring_back_turn(self, group: int) -> None:
         turn = self._aside.turns.pop(group, None)
         if turn is not None:
-            self._turns.file(turn, turn.visible_at_ms, turn.head_position)
+            self._turns.bring_back(turn)
 
     # The passing of time.
 

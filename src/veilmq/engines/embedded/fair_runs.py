@@ -3,7 +3,9 @@
 Who is noisy is asked when a group's turn or message comes up: nothing is reckoned for groups that nobody came to.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from itertools import islice
 
 from veilmq.engines.embedded.aside import Aside
 from veilmq.engines.embedded.hidden import Alive, HiddenRun
@@ -12,6 +14,8 @@ from veilmq.engines.embedded.rows import Lease, MessageRow
 from veilmq.engines.embedded.run import NEVER_MS, Key
 from veilmq.engines.embedded.series import Series
 from veilmq.engines.embedded.turns import Turn, Turns
+
+_LOOKED_AT_MAX = 1_000  # returned messages, by a look that finds no quiet group's
 
 StepsAside = Callable[[int], bool]
 """Whether a group, by its key, has to let others go first."""
@@ -23,7 +27,7 @@ class FairRun:
     It stands in for ``FreshRun``.
     """
 
-    __slots__ = ("_aside", "_drained", "_series", "_steps_aside", "_turns")
+    __slots__ = ("_aside", "_drained", "_series", "_steps_aside", "_turns", "_would_step_aside")
 
     def __init__(
         self,
@@ -32,13 +36,18 @@ class FairRun:
         series: Series,
         aside: Aside,
         steps_aside: StepsAside,
+        would_step_aside: StepsAside,
         drained: Callable[[int], None],
     ) -> None:
-        """``series`` are the positions of the messages; ``drained`` is told of each group that has none left."""
+        """``series`` are the positions of the messages; ``drained`` is told of each group that has none left.
+
+        ``would_step_aside`` is what looks ask.
+        """
         self._turns = turns
         self._series = series
         self._aside = aside
         self._steps_aside = steps_aside
+        self._would_step_aside = would_step_aside
         self._drained = drained
 
     def append(self, row: MessageRow) -> None:
@@ -86,6 +95,35 @@ class FairRun:
         self._turns.put_back(turn, row)
         self._file(turn, row)
 
+    def first(self, count: int) -> list[MessageRow]:
+        """Return the first so many messages of groups that need not wait; all stay."""
+        quiet = (turn for turn in self._turns.in_order() if not self._waits(turn.group_key))
+        found: list[MessageRow] = []
+        candidates: list[tuple[int, int, MessageRow, Iterator[MessageRow]]] = []  # the next one of each turn met so far
+        turn = next(quiet, None)
+        while len(found) < count and (turn is not None or candidates):
+            if turn is not None and (not candidates or (turn.visible_at_ms, turn.head_position) < candidates[0][:2]):
+                _add(candidates, self.of_turn(turn, count))
+                turn = next(quiet, None)
+                continue
+            *_, row, others = heappop(candidates)
+            found.append(row)
+            _add(candidates, others)
+        return found
+
+    def waiting(self) -> dict[int, Turn]:
+        """Return the turns of groups that have to wait, by group."""
+        met = {turn.group_key: turn for turn in self._turns.in_order() if self._waits(turn.group_key)}
+        return met | self._aside.turns
+
+    def of_turn(self, turn: Turn, count: int) -> Iterator[MessageRow]:
+        """Yield the messages of one turn, read ``count`` at a time where they are not in memory; all stay."""
+        for row, _ in self._turns.ahead(turn, self._series.floor, self._series.next, count):
+            yield row
+
+    def _waits(self, group: int) -> bool:
+        return group in self._aside.turns or self._would_step_aside(group)
+
     def drop(self, positions: set[int]) -> None:
         """Forget the messages at ``positions``, which are deleted."""
         self._turns.empty_all()
@@ -118,7 +156,7 @@ class FairRun:
 class ReturnedRun(HiddenRun):
     """The leases of a fair lane."""
 
-    __slots__ = ("_aside", "_chosen", "_given", "_steps_aside")
+    __slots__ = ("_aside", "_chosen", "_given", "_steps_aside", "_would_step_aside")
 
     def __init__(
         self,
@@ -130,6 +168,7 @@ class ReturnedRun(HiddenRun):
         alive: Alive,
         aside: Aside,
         steps_aside: StepsAside,
+        would_step_aside: StepsAside,
     ) -> None:
         """As for ``HiddenRun``; messages that returned stand ``aside`` while their groups are noisy."""
         super().__init__(journal=journal, lane=lane, window_max=window_max, horizon=horizon, alive=alive)
@@ -137,6 +176,7 @@ class ReturnedRun(HiddenRun):
         self._chosen: int | None = None  # the head, where it stands aside
         self._given: set[int] = set()  # taken from there, and as before in the store until they are hidden or deleted
         self._steps_aside = steps_aside
+        self._would_step_aside = would_step_aside
 
     def get(self, number: int) -> Lease | None:
         """Return the lease at that position, ``None`` when there is none."""
@@ -166,6 +206,36 @@ class ReturnedRun(HiddenRun):
             return waiting
         return lease
 
+    def in_order(self, until_ms: int = NEVER_MS) -> Iterator[Lease]:
+        """Yield the leases visible until then that need not wait, in order; all stay."""
+        return (lease for lease, waits in self._ahead(until_ms) if not waits)
+
+    def waiting(self, until_ms: int) -> dict[int, list[Lease]]:
+        """Return the leases visible until then that have to wait, by group, in order.
+
+        No more than so many are looked at, beside those that stand aside.
+        """
+        waiting: dict[int, list[Lease]] = {}
+        met = [lease for lease, waits in islice(self._ahead(until_ms), _LOOKED_AT_MAX) if waits]
+        for lease in sorted([*self._aside.leases.values(), *met], key=_order):
+            assert lease.group_key is not None, "only groups wait"
+            waiting.setdefault(lease.group_key, []).append(lease)
+        return waiting
+
+    def _ahead(self, until_ms: int) -> Iterator[tuple[Lease, bool]]:
+        """Yield the leases that do not stand aside, and which of them would: no more than there is room for."""
+        room = self._aside.room
+        judged: dict[int | None, bool] = {None: False}
+        for lease in super().in_order(until_ms):
+            if lease.position in self._aside.leases or lease.position in self._given:
+                continue
+            group = lease.group_key
+            if group is not None and group not in judged:
+                judged[group] = self._would_step_aside(group)
+            waits = room > 0 and judged[group]
+            room -= waits
+            yield lease, waits
+
     def take(self) -> Lease:
         """Remove and return the head, which ``head`` must just have returned."""
         if self._chosen is None:
@@ -184,7 +254,18 @@ class ReturnedRun(HiddenRun):
         return None
 
     def _stands_back(self, group: int) -> bool:
-        return self._aside.has_room and self._steps_aside(group)
+        return self._aside.room > 0 and self._steps_aside(group)
+
+
+def _add(candidates: list[tuple[int, int, MessageRow, Iterator[MessageRow]]], rows: Iterator[MessageRow]) -> None:
+    """Have the next one of ``rows`` among those to choose from."""
+    row = next(rows, None)
+    if row is not None:
+        heappush(candidates, (row.sent_at_ms, row.position, row, rows))
+
+
+def _order(lease: Lease) -> Key:
+    return lease.visible_at_ms, lease.position
 
 
 def _new_turn(row: MessageRow) -> Turn:

@@ -17,12 +17,16 @@ moved on by so many messages, or when it leaves the memory, is claimed or has a 
 is missing is found among the last so many small messages.
 """
 
+from collections.abc import Iterator
+from itertools import islice
+
 from veilmq.engines.embedded import positions
 from veilmq.engines.embedded.fresh import BodyCache, Fresh, FreshRun
 from veilmq.engines.embedded.grouped_lane import GroupedLane
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.lane import NO_ROW, Taken
 from veilmq.engines.embedded.options import EngineOptions
+from veilmq.engines.embedded.peekable import Offered
 from veilmq.engines.embedded.rows import LaneRow, Lease, MessageRow
 from veilmq.engines.embedded.run import CLAIMED_MS, NEVER_MS
 from veilmq.engines.embedded.turns import Turn
@@ -155,6 +159,32 @@ class FifoLane(GroupedLane):
             return None
         self._turns.pop(turn)
         return row, Lease(row.position, self.number, NO_ROW, group_key=row.group_key), self
+
+    def peek(self, count: int, now_ms: int, receives_max: int) -> list[Offered]:
+        """Return up to ``count`` messages in the order in which they would be taken: all of a group, then the next."""
+        offered: list[Offered] = []
+        for turn in islice(self._turns.in_order(now_ms), _TURNS_PER_TAKE):
+            left = count - len(offered)
+            if not left:
+                break
+            returned = self._returned(self._ahead(turn, now_ms, left), receives_max)
+            offered += self._with_rows(returned, left)
+        return offered
+
+    def _ahead(self, turn: Turn, now_ms: int, count: int) -> Iterator[Lease]:
+        """Yield what ``_give`` would give of a group, each as a lease; of what was never leased, one of our making."""
+        held = [lease for _, lease in sorted(self._held(turn).items()) if _blocks(lease, self._direct.floor)]
+        yield from (lease for lease in held if lease.visible_at_ms <= now_ms)
+        passed_over = sum(lease.visible_at_ms > now_ms for lease in held)
+        for row, delayed_until_ms in self._turns.ahead(turn, self._direct.floor, self._direct.next, count):
+            if delayed_until_ms is None:
+                yield Lease(row.position, self.number, NO_ROW, group_key=row.group_key)
+            elif passed_over >= PASSED_OVER_MAX:
+                return
+            elif delayed_until_ms <= now_ms:
+                yield Lease(row.position, self.number, delayed_until_ms, group_key=row.group_key)
+            else:
+                passed_over += 1
 
     def lease(self, lease: Lease, now_ms: int, visible_at_ms: int, requested_at_ms: int) -> None:
         """Hide a message that was taken, and with it its group."""
@@ -293,6 +323,11 @@ class FifoLane(GroupedLane):
             turn = self._turns.of(group_key)
             if turn is not None:
                 self._file(turn)
+
+    @property
+    def last_delayed(self) -> int:
+        """Return the position of the message that was sent last."""
+        return self._direct.next - 1
 
     @property
     def is_full(self) -> bool:

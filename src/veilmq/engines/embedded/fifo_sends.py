@@ -7,19 +7,16 @@ ids count by group. So it outlives the message, a purge, and a restart, but not 
 from hashlib import blake2b
 from uuid import UUID
 
-from veilmq.core import fifo, limits
+from veilmq.core import fifo
 from veilmq.core.commands import NewMessage
-from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, MessageTooLong, VeilmqError
+from veilmq.core.errors import VeilmqError
 from veilmq.core.ids import IdSource
 from veilmq.core.results import SentMessage
-from veilmq.core.settings import QueueSettings
 from veilmq.engines.embedded import groups
 from veilmq.engines.embedded.journal import Journal
-from veilmq.engines.embedded.lane import FIFO
 from veilmq.engines.embedded.queue import Queue
 
 _KEY_BYTES = 16
-_PER_GROUP = "group"
 
 
 class FifoSends:
@@ -37,7 +34,7 @@ class FifoSends:
         sent: list[SentMessage | VeilmqError] = []
         for new in messages:
             try:
-                sent.append(self._send(queue, new, now_ms))
+                sent.append(self.send_one(queue, new, now_ms))
             except VeilmqError as error:
                 sent.append(error)
         queue.rouse_groups(now_ms)
@@ -49,8 +46,7 @@ class FifoSends:
         Unless that id was lately the deduplication id of another message, which is then returned. (The message itself
         may have been here before, and left.)
         """
-        per_group = queue.settings.deduplication_scope == _PER_GROUP
-        key = _key(queue.number, new.group if per_group else None, str(UUID(bytes=message_id)))
+        key = _key(queue, new.group or "", str(UUID(bytes=message_id)))
         before = self._accepted.find(key)
         if before is not None and before.id != message_id and fifo.is_duplicate(before.accepted_at_ms, now_ms):
             return SentMessage(id=before.id, sequence=before.sequence)
@@ -58,38 +54,39 @@ class FifoSends:
         self._accepted.add(key, message_id, sequence, now_ms)
         return SentMessage(id=message_id, sequence=sequence)
 
-    def _send(self, queue: Queue, new: NewMessage, now_ms: int) -> SentMessage:
+    def send_one(self, queue: Queue, new: NewMessage, now_ms: int) -> SentMessage:
+        """Store the message, unless it is a duplicate; raises what is wrong with it. Nobody is roused."""
         settings = queue.settings
-        if new.size_bytes > settings.message_bytes_max:
-            raise MessageTooLong(settings.message_bytes_max)
-        if new.group is None:
-            raise GroupMissing
-        key = _key(queue.number, new.group if settings.deduplication_scope == _PER_GROUP else None, _id(new, settings))
+        group = fifo.group_of(new, settings)
+        key = _key(queue, group, fifo.id_of(new, settings))
         before = self._accepted.find(key)
         if before is not None and fifo.is_duplicate(before.accepted_at_ms, now_ms):
             return SentMessage(id=before.id, sequence=before.sequence)
         message_id = self._ids.next()
-        sequence = _store(queue, new, groups.key_of(new.group), message_id, now_ms)
+        sequence = _store(queue, new, groups.key_of(group), message_id, now_ms)
         self._accepted.add(key, message_id, sequence, now_ms)
         return SentMessage(id=message_id, sequence=sequence)
 
+    def send_unrepeated(self, queue: Queue, new: NewMessage, now_ms: int) -> SentMessage:
+        """Store a message that nothing tells apart from others, so that it is nobody's duplicate; otherwise as above.
 
-def _id(new: NewMessage, settings: QueueSettings) -> str:
-    if new.dedup_id is not None:
-        return new.dedup_id
-    if not settings.content_deduplication:
-        raise DeduplicationIdMissing
-    return fifo.content_id(new.body)
+        Where the queue itself tells messages apart by their content, it does so here too.
+        """
+        if new.dedup_id is not None or queue.settings.content_deduplication:
+            return self.send_one(queue, new, now_ms)
+        message_id = self._ids.next()
+        group = fifo.group_of(new, queue.settings)
+        return SentMessage(id=message_id, sequence=_store(queue, new, groups.key_of(group), message_id, now_ms))
 
 
-def _key(queue: int, group: str | None, dedup_id: str) -> bytes:
-    scope = "-" if group is None else f"{len(group)} {group}"
-    return blake2b(f"{queue} {scope} {dedup_id}".encode(), digest_size=_KEY_BYTES).digest()
+def _key(queue: Queue, group: str, dedup_id: str) -> bytes:
+    scope = fifo.scope_of(group, queue.settings)
+    return blake2b(f"{queue.number} {scope} {dedup_id}".encode(), digest_size=_KEY_BYTES).digest()
 
 
 def _store(queue: Queue, new: NewMessage, group_key: int, message_id: bytes, now_ms: int) -> int:
-    """Store the message; return its sequence number. All priorities share a lane: a group has one order."""
-    lane = queue.lane(limits.PRIORITY.default, FIFO)
+    """Store the message; return its sequence number."""
+    lane = queue.lane_for(new)
     sequence = lane.next_sequence
     queue.store(lane, new, message_id, now_ms, group_key)
     return sequence

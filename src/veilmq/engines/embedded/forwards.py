@@ -4,11 +4,16 @@ The row of the message leaves the lane that it is in, as by a delete with its re
 as by a send of that moment but with the id that it has. Everything that could refuse it is looked at before.
 """
 
-from veilmq.core import properties
 from veilmq.core.commands import NewMessage
-from veilmq.core.errors import DestinationRefused, GroupHeld, MessageTooLong, ReceiptEnded, StoreFull, VeilmqError
-from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
-from veilmq.core.properties import attributes_bytes
+from veilmq.core.errors import (
+    DestinationRefused,
+    GroupHeld,
+    ReceiptEnded,
+    ReceiptInvalid,
+    StoreFull,
+    VeilmqError,
+)
+from veilmq.core.forwards import Forward, Forwarded, ForwardEntry, as_sent, refusal
 from veilmq.core.results import ReceiptState
 from veilmq.core.visibility import deadline_ms
 from veilmq.engines.embedded.catalog import Catalog
@@ -51,13 +56,16 @@ class Forwards:
 
     def _forward(self, work: "_Work", entry: ForwardEntry) -> Forwarded:
         state, lane, lease = self._look_up(work.intake, entry.receipt, work.now_ms)
+        if not lease.receive_count:
+            raise ReceiptInvalid  # it is of a delayed message, which is nobody's to work on
         work.check_order(lease)
         try:
             if state is not ReceiptState.LIVE:
                 raise ReceiptEnded(state)
             target = self._target(work.intake, entry.target)
             row = self._journal.message_at(lease.position)
-            answer = self._store(target, lane, _as_new(row, lane, target), row, work.now_ms)
+            new = as_sent(row.body, row.properties, lane.priority, target.settings)
+            answer = self._store(target, lane, new, row, work.now_ms)
         except VeilmqError:
             work.hold(lease)
             raise
@@ -67,12 +75,9 @@ class Forwards:
 
     def _target(self, intake: Queue, name: str) -> Queue:
         target = self._catalog.queue(name)
-        if target is intake:
-            raise DestinationRefused(name, f"Messages of {name} cannot be forwarded to itself; name another queue.")
-        if target.settings.fifo != intake.settings.fifo:
-            raise DestinationRefused(
-                name, f"The queue {name} is of another type than {intake.name}: both are FIFO queues, or neither is."
-            )
+        why = refusal(intake.name, intake.settings, name, target.settings)
+        if why is not None:
+            raise DestinationRefused(name, why)
         return target
 
     def _store(self, target: Queue, lane: Lane, new: NewMessage, row: MessageRow, now_ms: int) -> Forwarded:
@@ -82,22 +87,6 @@ class Forwards:
             return Forwarded(id=sent.id, sequence=sent.sequence, duplicate=sent.id != row.id)
         target.store(target.lane(lane.priority, lane.kind), new, row.id, now_ms, row.group_key)
         return Forwarded(id=row.id)
-
-
-def _as_new(row: MessageRow, lane: Lane, target: Queue) -> NewMessage:
-    """Return what is sent to ``target``; raises ``MessageTooLong``."""
-    carried = properties.decode(row.properties)
-    size_bytes = len(row.body.encode()) + attributes_bytes(carried.attributes)
-    if size_bytes > target.settings.message_bytes_max:
-        raise MessageTooLong(target.settings.message_bytes_max)
-    return NewMessage(
-        body=row.body,
-        size_bytes=size_bytes,
-        properties=row.properties,
-        priority=lane.priority,
-        group=carried.group,
-        dedup_id=carried.dedup_id,
-    )
 
 
 def _delete(intake: Queue, lane: Lane, lease: Lease, now_ms: int) -> None:

@@ -6,6 +6,7 @@ bytes, and in bytes together with all other lanes'); the rest is on disk and is 
 """
 
 from collections import deque
+from itertools import islice
 from typing import Protocol
 
 from veilmq.core.limits import READY_WINDOW_BYTES
@@ -39,6 +40,9 @@ class Fresh(Protocol):
 
     def put_back(self, row: MessageRow) -> None:
         """Undo a ``take``, before anything else happens to the run."""
+
+    def first(self, count: int) -> list[MessageRow]:
+        """Return the first so many messages, which all stay."""
 
     def drop(self, positions: set[int]) -> None:
         """Forget the messages at ``positions``, which are deleted."""
@@ -89,6 +93,13 @@ class FreshRun:
         """Undo a ``take``, before anything else happens to the run."""
         self._window.appendleft(row)
         self._count(row)
+
+    def first(self, count: int) -> list[MessageRow]:
+        """Return the first so many messages, which all stay; those behind the window are read and not kept."""
+        rows = list(islice(self._window, count))
+        if len(rows) < count and self._loaded_to < self.end:
+            rows += self._journal.messages_between(self._loaded_to, self.end, count - len(rows))
+        return rows
 
     def drop(self, positions: set[int]) -> None:
         """Forget the messages at ``positions``, which are deleted."""

@@ -24,7 +24,9 @@ from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.rows import LaneRow, Lease, MessageRow, QueueRow
 from veilmq.engines.named_sql import load
 
-SQL = load("veilmq.engines.embedded", "queries.sql") | load("veilmq.engines.embedded", "events.sql")
+SQL: dict[str, str] = {}
+for _file in ("queries.sql", "events.sql", "topics.sql"):
+    SQL |= load("veilmq.engines.embedded", _file)
 
 _LAST_INSTANT = "last_instant_ms"
 

@@ -22,7 +22,7 @@ from veilmq.engines.embedded.moved import ENDED_PER_COMMAND, Moved
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.rows import LaneRow, Lease, MessageRow
 from veilmq.engines.embedded.run import NEVER_MS, ON_DISK
-from veilmq.engines.embedded.series import Series
+from veilmq.engines.embedded.series import Series, stored_series
 
 PLAIN, FAIR, FIFO = range(3)
 """The kinds of lanes: messages without a group, those of groups that share fairly, and those of ordered groups."""
@@ -76,10 +76,10 @@ class Lane:
         self.counters = Counters(row)
         self.expires_at_ms = 0 if row.messages else NEVER_MS  # not later than the first message's end of retention
         self._journal = journal
-        self._direct = _new_series(
+        self._direct = stored_series(
             positions.direct_start(number), row.direct_floor, row.direct_next, options.lane_sequences_max, row.dense
         )
-        self._delayed = _new_series(
+        self._delayed = stored_series(
             positions.delayed_start(number), row.delayed_floor, row.delayed_next, options.lane_sequences_max
         )
         self._moved = self._new_moved() if stored else None  # whether it has any is seen when retention is looked at
@@ -131,6 +131,11 @@ class Lane:
     def next_sequence(self) -> int:
         """Return the sequence number that the next message gets."""
         return self.sequence_of(self._direct.next)
+
+    @property
+    def last_delayed(self) -> int:
+        """Return the position of the message that was sent last with a delay."""
+        return self._delayed.next - 1
 
     @property
     def is_full(self) -> bool:
@@ -247,6 +252,8 @@ class Lane:
         stage = self._journal.add_lease if lease.visible_at_ms == NO_ROW else self._journal.put_lease
         if lease.receive_count == 0:
             lease.first_received_at_ms = now_ms
+        else:
+            self.counters.redelivered += 1
         lease.receive_count += 1
         lease.epoch += 1
         lease.generation = getrandbits(_GENERATION_BITS)
@@ -384,17 +391,7 @@ class Lane:
         self._journal.touch(self)
         return messages
 
-    def oldest_sent_at_ms(self) -> int | None:
-        """Return when the oldest message within its retention was sent."""
-        firsts = [self._journal.first_sent(series.floor, series.next) for series in (self._direct, self._delayed)]
-        return min((first.sent_at_ms for first in firsts if first is not None), default=None)
-
     def catch_up(self, now_ms: int) -> Counters:
         """Return the counters as they are now."""
         self.counters.catch_up(self._journal, self.number, now_ms)
         return self.counters
-
-
-def _new_series(start: int, floor: int, next_position: int, sequences_max: int, dense: int = 1) -> Series:
-    end = start + sequences_max
-    return Series(start=start, floor=floor, next_position=next_position, end=end, dense=bool(dense))

@@ -9,9 +9,11 @@ from typing import Any
 
 from veilmq.core import commands
 from veilmq.core.forwards import Forward
-from veilmq.core.looks import LookAtQueue
+from veilmq.core.looks import LookAtQueue, Peek
 from veilmq.core.ports import Wake
 from veilmq.core.receipts import ReceiptBook
+from veilmq.core.topics import PublishToTopic
+from veilmq.engines.embedded.accounts import Accounts
 from veilmq.engines.embedded.catalog import Catalog
 from veilmq.engines.embedded.claims import Claims
 from veilmq.engines.embedded.dead_letters import DeadLetters
@@ -27,9 +29,13 @@ from veilmq.engines.embedded.message_commands import MessageCommands
 from veilmq.engines.embedded.moves import Moves, MoveStep
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.pauses import QueuePauses
+from veilmq.engines.embedded.peeks import Peeks
 from veilmq.engines.embedded.publications import Publications
 from veilmq.engines.embedded.queue_commands import QueueCommands
 from veilmq.engines.embedded.space import Space
+from veilmq.engines.embedded.topic_book import TopicBook
+from veilmq.engines.embedded.topic_messages import TopicMessages
+from veilmq.engines.embedded.topics import Topics
 
 Handlers = dict[type[commands.Command], Callable[[Any, int], object]]
 
@@ -83,12 +89,26 @@ class Machine:
             **_of_queues(queues),
             **self.publications.handlers,
             **self.claims.handlers,
-            commands.ListDeadLetterSources: letters.list_sources,
             **_of_moves(self.moves),
             **EventExport(journal=self._journal, events=self.events).handlers,
-            LookAtQueue: Looks(catalog=self.catalog, journal=self._journal).look,
+            **self._of_looks(letters),
+            **self._of_topics(messages),
+            **Accounts(journal=self._journal).handlers,
             Sweep: sweeper.sweep,
         }
+
+    def _of_looks(self, letters: DeadLetters) -> Handlers:
+        return {
+            commands.ListDeadLetterSources: letters.list_sources,
+            LookAtQueue: Looks(catalog=self.catalog, journal=self._journal).look,
+            Peek: Peeks(catalog=self.catalog, dead_letters=letters).peek,
+        }
+
+    def _of_topics(self, messages: MessageCommands) -> Handlers:
+        book = TopicBook(journal=self._journal)
+        topics = Topics(book=book, catalog=self.catalog, space=self.space, wakes=self._wakes)
+        published = TopicMessages(book=book, catalog=self.catalog, space=self.space, fifo_sends=messages.fifo_sends)
+        return {**topics.handlers, PublishToTopic: published.publish}
 
     def watch(self, name: str, wake: Wake) -> None:
         """Have ``wake`` called when the queue of that name may have a message; see ``core.ports.Engine``."""

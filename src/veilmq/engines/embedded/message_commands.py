@@ -17,6 +17,7 @@ from veilmq.engines.embedded.lane import FAIR, Lane
 from veilmq.engines.embedded.queue import Queue
 from veilmq.engines.embedded.rows import Lease
 from veilmq.engines.embedded.space import Space
+from veilmq.engines.embedded.termed_sends import TermedSends
 
 
 class MessageCommands:
@@ -32,6 +33,7 @@ class MessageCommands:
         self._space = space
         self._ids = IdSource()
         self.fifo_sends = FifoSends(journal=journal, ids=self._ids)
+        self._termed_sends = TermedSends(fifo_sends=self.fifo_sends, ids=self._ids, book=book)
         self._attempts = Attempts(journal=journal, book=book)
 
     def send(self, command: commands.Send, now_ms: int) -> list[results.SentMessage | VeilmqError]:
@@ -39,6 +41,8 @@ class MessageCommands:
         queue = self._catalog.queue(command.queue)
         if self._space.is_short and self._space.look_again(now_ms):
             raise StoreFull
+        if command.terms is not None:
+            return self._termed_sends.send(queue, command.messages, command.terms, now_ms)
         if queue.settings.fifo:
             return self.fifo_sends.send(queue, command.messages, now_ms)
         sent: list[results.SentMessage | VeilmqError] = []
@@ -64,16 +68,16 @@ class MessageCommands:
         queue = self._catalog.queue(command.queue)
         settings = queue.settings
         is_fifo = settings.fifo
-        if is_fifo and command.attempt_id is not None:
-            return self._attempt(queue, command, now_ms)
+        if (is_fifo or queue.throttle is not None) and (found := self._before(queue, command, now_ms)) is not None:
+            return found
         timeout_s = settings.visibility_timeout_s if command.timeout_s is None else command.timeout_s
         visible_at_ms = visibility.deadline_ms(now_ms, timeout_s)
         requested_at_ms = now_ms if command.requested_at_ms is None else command.requested_at_ms
-        if requested_at_ms < now_ms:
-            visible_at_ms = min(visible_at_ms, visibility.lease_end_ms_max(requested_at_ms))
+        if (bound_s := command.lease_s_max) is not None and (requested_at_ms < now_ms or timeout_s > bound_s):
+            visible_at_ms = min(visible_at_ms, visibility.lease_end_ms_max(requested_at_ms, bound_s))
         rules = queue.rules if command.timeout_s is None else None
         redrive = self._dead_letters.redrive(queue, now_ms) if settings.receives_max else None
-        issue = self._book.issue
+        take, issue = queue.receive, self._book.issue
         messages = [
             results.ReceivedMessage(
                 id=row.id,
@@ -89,24 +93,32 @@ class MessageCommands:
             )
             if row.source is None
             else told(row, lease, lane, receipt)
-            for row, lease, lane in queue.receive(command.count, now_ms, visible_at_ms, requested_at_ms, redrive, rules)
+            for row, lease, lane in take(command.count, now_ms, visible_at_ms, requested_at_ms, redrive, rules, bound_s)
             for receipt in (issue(queue.number, row.position, lease.generation, lease.epoch, lease.visible_at_ms),)
         ]
         if redrive is not None:
             redrive.tell()
-        due_ms = now_ms if messages and queue.wake is None else queue.next_due_ms(now_ms)
         return results.Received(
             messages=messages,
-            next_due_ms=due_ms,
+            next_due_ms=now_ms if messages and queue.wake is None else queue.next_due_ms(now_ms),
             receive_wait_s=settings.receive_wait_s,
             over_limit=not messages and queue.at_limit and not is_fifo,
+            smq_base64=settings.smq_base64,
         )
+
+    def _before(self, queue: Queue, command: commands.Receive, now_ms: int) -> results.Received | None:
+        """Count a receive where receives are counted; return what an attempt with an id gives, else nothing."""
+        if queue.throttle is not None and command.requested_at_ms is None:  # else it was counted before it waited
+            queue.throttle.admit(now_ms)
+        return self._attempt(queue, command, now_ms) if queue.settings.fifo and command.attempt_id is not None else None
 
     def _attempt(self, queue: Queue, command: commands.Receive, now_ms: int) -> results.Received:
         """Repeat the receive of the same attempt id, or receive and remember what that gave."""
         received = self._attempts.repeat(queue, command, now_ms)
         if received is None:
-            received = self.receive(replace(command, attempt_id=None), now_ms)
+            requested_at_ms = now_ms if command.requested_at_ms is None else command.requested_at_ms
+            # With the instant of its asking it is not counted again.
+            received = self.receive(replace(command, attempt_id=None, requested_at_ms=requested_at_ms), now_ms)
             self._attempts.note(queue, command, received.messages, now_ms)
         return received
 
@@ -117,7 +129,7 @@ class MessageCommands:
         answers: list[ReceiptState | VeilmqError] = []
         for text in command.receipts:
             try:
-                state, lane, lease = self.look_up(queue, text, now_ms)
+                state, lane, lease = self.look_up(queue, text, now_ms, command.any_epoch)
                 if visibility.receipt_acts(state, only_live=only_live):
                     if queue.log is not None:
                         queue.log.deleted(lease)
@@ -155,10 +167,11 @@ class MessageCommands:
     def _change(
         self, queue: Queue, change: commands.VisibilityChange, now_ms: int, command: commands.ChangeVisibility
     ) -> results.LeaseChange:
-        state, lane, lease = self.look_up(queue, change.receipt, now_ms)
+        state, lane, lease = self.look_up(queue, change.receipt, now_ms, command.any_epoch)
         if not visibility.receipt_acts(state, only_live=command.only_live or queue.settings.fifo):
             return results.LeaseChange(state=state)
-        visible_at_ms = visibility.changed_deadline_ms(now_ms, change.timeout_s, lease.received_at_ms)
+        since_ms = lease.received_at_ms if lease.receive_count else now_ms  # nobody has asked for a delayed one yet
+        visible_at_ms = visibility.changed_deadline_ms(now_ms, change.timeout_s, since_ms, command.lease_s_max)
         if queue.log is not None:
             queue.log.changed(lease, released=not change.timeout_s)
         lane.move(lease, now_ms, visible_at_ms, supersede=command.renew_receipt)
@@ -166,13 +179,20 @@ class MessageCommands:
             queue.rouse_groups(now_ms)
         else:
             queue.rouse(visible_at_ms)
-        if not command.renew_receipt:
-            return results.LeaseChange(state=state, visible_at_ms=visible_at_ms)
-        renewed = self._book.issue(queue.number, lease.position, lease.generation, lease.epoch, visible_at_ms)
-        return results.LeaseChange(state=state, visible_at_ms=visible_at_ms, receipt=renewed)
+        renewed: str | None = None
+        if command.renew_receipt:
+            renewed = self._book.issue(queue.number, lease.position, lease.generation, lease.epoch, visible_at_ms)
+        return results.LeaseChange(
+            state=state, visible_at_ms=visible_at_ms, hidden_for_ms=visible_at_ms - now_ms, receipt=renewed
+        )
 
-    def look_up(self, queue: Queue, text: str, now_ms: int) -> tuple[ReceiptState, Lane, Lease]:
-        """Return what the receipt ``text`` is now, and what it is of; raises ``ReceiptInvalid`` and ``MessageGone``."""
+    def look_up(
+        self, queue: Queue, text: str, now_ms: int, any_epoch: bool = False
+    ) -> tuple[ReceiptState, Lane, Lease]:
+        """Return what the receipt ``text`` is now, and what it is of; raises ``ReceiptInvalid`` and ``MessageGone``.
+
+        With ``any_epoch``, a change alone does not supersede a receipt.
+        """
         number, position, generation, epoch, _ = self._book.read(text)
         if number != queue.number:
             raise ReceiptInvalid
@@ -180,7 +200,7 @@ class MessageCommands:
         if found is None:
             raise MessageGone
         lane, lease = found
-        current = lease.generation == generation and lease.epoch == epoch
+        current = lease.generation == generation and (lease.epoch == epoch or any_epoch)
         state = visibility.receipt_state(current=current, visible_at_ms=lease.visible_at_ms, now_ms=now_ms)
         return state, lane, lease
 

@@ -26,10 +26,6 @@ from veilmq.engines.embedded.rows import MessageRow, MoveRow
 from veilmq.engines.embedded.run import NEVER_MS
 from veilmq.engines.embedded.space import Space
 
-_SLICE_MESSAGES = 200  # some 10 ms
-_SLICE_BYTES = 1_048_576
-_SLICES_PER_S = 10
-_PAUSE_MS = 10
 _PAUSE_MS_WHEN_FULL = SECOND_MS
 
 
@@ -89,13 +85,9 @@ class Moves:
         return _told(task)
 
     def _check_destination(self, source: Queue, destination: Queue) -> None:
-        name = destination.name
-        if destination is source:
-            raise DestinationRefused(name, f"Messages of {name} cannot be moved to itself; name another destination.")
-        if redrive.account_of(name) != redrive.account_of(source.name):
-            raise DestinationRefused(name, f"The destination {name} is of another account than {source.name}.")
-        if destination.settings.fifo != source.settings.fifo:
-            raise DestinationRefused(name, f"The destination {name} is of another type than {source.name}.")
+        why = redrive.destination_refusal(source.name, source.settings, destination.name, destination.settings)
+        if why is not None:
+            raise DestinationRefused(destination.name, why)
 
     def cancel(self, command: commands.CancelMove, now_ms: int) -> MoveTask:
         """End a task that is running."""
@@ -135,7 +127,7 @@ class Moves:
         moved = task.moved + part.moved - before
         if end is _UNDER_WAY and moved >= task.to_move:
             end = _COMPLETED
-        next_at_ms = now_ms + _pause_ms(task, part.moved - before)
+        next_at_ms = now_ms + redrive.pause_ms(task.moves_per_s_max, part.moved - before)
         self._put(task._replace(moved=moved, next_at_ms=next_at_ms, status=end.status.value, failure=end.failure))
 
     def _source(self, task: MoveRow) -> Queue | None:
@@ -143,7 +135,7 @@ class Moves:
         return source if source is not None and source.number == task.queue else None
 
     def _move_some(self, task: MoveRow, source: Queue, now_ms: int, part: "_Slice") -> "_End":
-        for _ in range(min(_at_once(task), task.to_move - task.moved)):
+        for _ in range(min(redrive.moved_at_once(task.moves_per_s_max), task.to_move - task.moved)):
             if part.is_over:
                 break
             taken = source.take(now_ms)
@@ -198,7 +190,7 @@ class _Slice:
     @property
     def is_over(self) -> bool:
         """Whether the slice has moved as much as it may."""
-        return self.moved >= _SLICE_MESSAGES or self._bytes >= _SLICE_BYTES
+        return self.moved >= redrive.SLICE_MESSAGES or self._bytes >= redrive.SLICE_BYTES
 
 
 class _End(NamedTuple):
@@ -217,20 +209,6 @@ def _as_new(row: MessageRow, message_id: bytes) -> MessageRow:
     return row._replace(
         id=message_id, source=None, first_sent_at_ms=None, receives_before=None, first_received_at_ms=None
     )
-
-
-def _at_once(task: MoveRow) -> int:
-    """Return how many messages a slice may move: with a rate, about a tenth of a second's worth."""
-    if task.moves_per_s_max is None:
-        return _SLICE_MESSAGES
-    return max(1, task.moves_per_s_max // _SLICES_PER_S)
-
-
-def _pause_ms(task: MoveRow, moved: int) -> int:
-    """Return the time until the next slice: what so many messages take at the rate, never less than a pause."""
-    if task.moves_per_s_max is None:
-        return _PAUSE_MS
-    return max(_PAUSE_MS, -(-moved * SECOND_MS // task.moves_per_s_max))
 
 
 def _told(task: MoveRow) -> MoveTask:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from veilmq.core.commands import NewMessage
 from veilmq.core.errors import StoreFull
+from veilmq.core.limits import LEASE_S_MAX, PRIORITY
 from veilmq.core.ports import Wake
 from veilmq.core.results import QueueCounts
 from veilmq.core.routing import RoutingTable
@@ -18,9 +19,10 @@ from veilmq.core.visibility import deadline_ms, lease_end_ms_max
 from veilmq.engines.embedded import positions
 from veilmq.engines.embedded.claimable import ClaimableLane
 from veilmq.engines.embedded.event_log import QueueLog
-from veilmq.engines.embedded.lane import PLAIN, Lane, Taken
+from veilmq.engines.embedded.lane import FAIR, FIFO, PLAIN, Lane, Taken
 from veilmq.engines.embedded.rows import Lease, MessageRow
 from veilmq.engines.embedded.run import CLAIMED_MS, NEVER_MS
+from veilmq.engines.embedded.throttle import Throttle
 
 _SWEEP_ROWS_MAX = 1_000
 _SWEEP_ROWS_AT_LIMIT_MAX = 100
@@ -50,8 +52,10 @@ class Queue:
         "modified_at_ms",
         "name",
         "number",
+        "redelivered",
         "rules",
         "settings",
+        "throttle",
         "wake",
     )
 
@@ -74,6 +78,7 @@ class Queue:
         self.created_at_ms = created_at_ms
         self.modified_at_ms = modified_at_ms
         self.lanes: list[ClaimableLane] = []  # by priority; of one priority, in the order they were opened
+        self.redelivered = 0  # in lanes that are no more
         self.wake = wake
         self.in_flight_max = in_flight_max
         self.at_limit = True
@@ -82,6 +87,8 @@ class Queue:
         self.log: QueueLog | None = None
         self.rules: RoutingTable | None = None
         """Which timeouts messages have of which a receive says none, where the queue has such rules."""
+        self.throttle: Throttle | None = None
+        """What counts the receives that are asked, where the queue bounds them."""
 
     def lane(self, priority: int, kind: int = PLAIN) -> ClaimableLane:
         """Return the lane that takes messages of ``priority`` and ``kind``; opens one where none has room."""
@@ -91,6 +98,12 @@ class Queue:
                     return lane
                 break
         return self.adopt(self._open_lane(self, priority, kind))
+
+    def lane_for(self, new: NewMessage) -> ClaimableLane:
+        """Return the lane that takes a message; opens one where none has room."""
+        if self.settings.fifo:
+            return self.lane(PRIORITY.default, FIFO)  # all priorities share it: a group has one order
+        return self.lane(new.priority, PLAIN if new.group is None else FAIR)
 
     def adopt(self, lane: ClaimableLane) -> ClaimableLane:
         """Put ``lane`` behind those of its priority that were opened before.
@@ -138,6 +151,7 @@ class Queue:
         """Retire all lanes and return them: every message is deleted."""
         lanes, self.lanes = self.lanes, []
         for lane in lanes:
+            self.redelivered += lane.counters.redelivered
             lane.retire()
         return lanes
 
@@ -167,12 +181,14 @@ class Queue:
         requested_at_ms: int,
         diversion: Diversion | None = None,
         rules: RoutingTable | None = None,
+        lease_s_max: int | None = LEASE_S_MAX,
     ) -> list[Taken]:
         """Take up to ``count`` visible messages and hide them; all are chosen before the first one is hidden.
 
         Lower priorities come first, and within one the messages that became visible first. Never more are taken than
         the quota has places for; ``at_limit`` tells whether it had none. What ``diversion`` takes is not given out.
-        With ``rules``, each message is hidden for the timeout of its class, and not until ``visible_at_ms``.
+        With ``rules``, each message is hidden for the timeout of its class, and not until ``visible_at_ms``: not beyond
+        the longest lease, if there is one, which is counted from the asking.
         """
         self.expire(now_ms)
         self.at_limit = False
@@ -196,7 +212,9 @@ class Queue:
         for row, lease, home in chosen:
             if rules is not None:
                 timeout_s = rules.timeout_s(row.properties, lease.receive_count)
-                visible_at_ms = min(deadline_ms(now_ms, timeout_s), lease_end_ms_max(requested_at_ms))
+                visible_at_ms = deadline_ms(now_ms, timeout_s)
+                if lease_s_max is not None:
+                    visible_at_ms = min(visible_at_ms, lease_end_ms_max(requested_at_ms, lease_s_max))
             home.lease(lease, now_ms, visible_at_ms, requested_at_ms)
         return chosen
 
@@ -261,6 +279,7 @@ class Queue:
         """Tell how many messages are in which state."""
         self.expire(now_ms)
         visible = in_flight = delayed = 0
+        redelivered = self.redelivered
         oldest_ms = []
         for lane in self.lanes:
             if lane.sweep(_SWEEP_ROWS_MAX):  # rows that the janitor has not come to yet would be counted
@@ -268,11 +287,16 @@ class Queue:
             counters = lane.catch_up(now_ms)
             in_flight += counters.in_flight + counters.claimed - counters.doomed
             delayed += counters.delayed
+            redelivered += counters.redelivered
             visible += counters.messages - counters.in_flight - counters.delayed - counters.claimed
             if (sent_at_ms := lane.oldest_sent_at_ms()) is not None:
                 oldest_ms.append(sent_at_ms)
         return QueueCounts(
-            visible=visible, in_flight=in_flight, delayed=delayed, oldest_sent_at_ms=min(oldest_ms, default=None)
+            visible=visible,
+            in_flight=in_flight,
+            delayed=delayed,
+            oldest_sent_at_ms=min(oldest_ms, default=None),
+            redelivered=redelivered,
         )
 
     def find(self, position: int, now_ms: int) -> tuple[Lane, Lease] | None:

@@ -1,13 +1,10 @@
 """The commands on queues: one handler each, found by command type in ``machine``."""
 
-from collections.abc import Mapping
-
 from msgspec.structs import replace
 
 from veilmq.core import commands, results
-from veilmq.core.errors import PurgeInProgress, QueueDeletedRecently, QueueExists, StoreFull, TooManyTags
-from veilmq.core.limits import SQS_TAGS_MAX
-from veilmq.core.settings_rules import settled
+from veilmq.core.errors import PurgeInProgress, QueueDeletedRecently, QueueExists, StoreFull
+from veilmq.core.settings_rules import settled, tagged
 from veilmq.engines.embedded.catalog import Catalog
 from veilmq.engines.embedded.claims import Claims
 from veilmq.engines.embedded.dead_letters import DeadLetters
@@ -49,13 +46,13 @@ class QueueCommands:
         return _view(queue)
 
     def _create(self, command: commands.CreateQueue, now_ms: int) -> results.QueueView:
-        if self._pauses.deleted.holds(command.queue, now_ms):
+        if not command.at_once and self._pauses.deleted.holds(command.queue, now_ms):
             raise QueueDeletedRecently(command.queue, self._pauses.deleted.pause_s)
-        settings = replace(settled(None, command.settings), tags=_tagged({}, command.tags))
+        settings = replace(settled(None, {**command.defaults, **command.settings}), tags=tagged({}, command.tags))
         self._dead_letters.check(command.queue, settings)
         if self._space.look_again(now_ms):
             raise StoreFull
-        return _view(self._catalog.create(command.queue, settings, now_ms))
+        return replace(_view(self._catalog.create(command.queue, settings, now_ms)), is_new=True)
 
     def delete(self, command: commands.DeleteQueue, now_ms: int) -> None:
         """Remove the queue; whoever waits for its messages is woken to find it gone."""
@@ -97,7 +94,7 @@ class QueueCommands:
         """Remove and put tags; that is no change of the queue's settings, whose time stays."""
         queue = self._catalog.queue(command.queue)
         kept = {key: value for key, value in queue.settings.tags.items() if key not in command.removed}
-        settings = replace(queue.settings, tags=_tagged(kept, command.tags))
+        settings = replace(queue.settings, tags=tagged(kept, command.tags))
         self._catalog.change(queue, settings, queue.modified_at_ms)
 
     def show(self, command: commands.ShowQueue, now_ms: int) -> results.QueueView:
@@ -111,15 +108,16 @@ class QueueCommands:
         names = self._catalog.names(
             prefix=account + command.prefix, after=account + command.after, count=command.count + 1
         )
-        page = [name.removeprefix(account) for name in names[: command.count]]
-        return results.QueuePage(names=page, more=len(names) > command.count)
+        page = names[: command.count]
+        return results.QueuePage(
+            names=[name.removeprefix(account) for name in page],
+            more=len(names) > command.count,
+            views=[self._counted(name, now_ms) for name in page] if command.views else [],
+        )
 
-
-def _tagged(tags: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
-    tagged = {**tags, **more}
-    if len(tagged) > SQS_TAGS_MAX:
-        raise TooManyTags(SQS_TAGS_MAX)
-    return tagged
+    def _counted(self, name: str, now_ms: int) -> results.QueueView:
+        queue = self._catalog.queue(name)
+        return _view(queue, queue.counts(now_ms))
 
 
 def _view(queue: Queue, counts: results.QueueCounts | None = None) -> results.QueueView:

@@ -10,7 +10,7 @@ rebuilt when most of it is such, so long timeouts with quick deletes do not fill
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Generic, Protocol, TypeVar
 
@@ -26,6 +26,7 @@ ON_DISK: Key = (-1, -1)
 
 _STALE_KEYS_FREE = 256
 _REFILL_MAX = 2_048  # a few milliseconds
+_LOOK_ROWS = 32  # that a look reads at once
 
 
 class Dated(Protocol):
@@ -106,6 +107,24 @@ class Run(ABC, Generic[T]):
                 return None
             self._refill(self._horizon)
 
+    def in_order(self, until_ms: int = NEVER_MS) -> Iterator[T]:
+        """Yield the things visible until then, in order; all stay where they are, and nothing may move meanwhile."""
+        Run.head(self, until_ms)  # drops what is stale
+        for visible_at_ms, number in in_heap_order(self._heap):
+            if visible_at_ms > until_ms:
+                return
+            item = self._items.get(number)
+            if item is not None and item.visible_at_ms == visible_at_ms:
+                yield item
+        key = self._horizon
+        while key is not None and key < _CLAIMED:
+            found = self._read_after(key, _LOOK_ROWS)
+            for number, item in found:
+                if item.visible_at_ms > until_ms:
+                    return
+                yield self._behind.get(number, item)
+            key = (found[-1][1].visible_at_ms, found[-1][0]) if len(found) == _LOOK_ROWS else None
+
     def leave_claimed(self) -> None:
         """Leave what is claimed from now on to the disk: nobody waits for it, and it may be much."""
         if self._horizon is None:
@@ -133,3 +152,17 @@ class Run(ABC, Generic[T]):
     def _set_heap(self, keys: list[Key]) -> None:
         heapify(keys)
         self._heap = keys
+
+
+def in_heap_order(heap: Sequence[Key]) -> Iterator[Key]:
+    """Yield the keys of a heap in order, each once, as many as are asked for; the heap stays as it is."""
+    ahead = [(heap[0], 0)] if heap else []
+    before: Key | None = None
+    while ahead:
+        key, at = heappop(ahead)
+        for child in (2 * at + 1, 2 * at + 2):
+            if child < len(heap):
+                heappush(ahead, (heap[child], child))
+        if key != before:
+            before = key
+            yield key

@@ -61,3 +61,9 @@ class Series:
         end, _ = journal.slice_from(start, self.floor, rows_max)
         self._swept_to = end
         return start, end
+
+
+def stored_series(start: int, floor: int, next_position: int, sequences_max: int, dense: int = 1) -> Series:
+    """Return the series that begins at ``start`` and has ``sequences_max`` positions, as far as it is stored."""
+    end = start + sequences_max
+    return Series(start=start, floor=floor, next_position=next_position, end=end, dense=bool(dense))

@@ -12,7 +12,7 @@ read when their turn comes.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -196,6 +196,32 @@ class Turns(Run[Turn]):
         if not turn.rows and not turn.whole:
             self._fill(turn, end)
         return turn.rows[0] if turn.rows else None
+
+    def ahead(self, turn: Turn, floor: int, end: int, count: int) -> Iterator[tuple[MessageRow, int | None]]:
+        """Yield the group's messages between the positions ``floor`` and ``end``, as ``first`` would give them.
+
+        Each comes with the instant at which its delay ends, where it has one. The turn stays as it is; what it does not
+        have in memory is read, ``count`` rows at a time, and not kept.
+        """
+        position = max(turn.next_position, floor)
+        for row in turn.rows:
+            if row.position >= position:
+                yield row, turn.delayed.get(row.position)
+                position = row.position + 1
+        is_whole = turn.whole
+        while not is_whole:
+            found = self._journal.rows("group_messages", turn.group_key, position, end, count)
+            for delayed_until_ms, *columns in found:
+                row = MessageRow(*columns)
+                yield row, delayed_until_ms
+                position = row.position + 1
+            is_whole = len(found) < count
+
+    def bring_back(self, turn: Turn) -> None:
+        """Put a turn that was set aside, and is as it was, back into the order; its row is still in the store."""
+        self._groups[turn.group_key] = turn
+        self._resting.pop(turn.group_key, None)
+        self.put(turn.head_position, turn)
 
     def pop(self, turn: Turn) -> MessageRow:
         """Remove and return the first message, which must be in memory; the turn goes on behind it."""

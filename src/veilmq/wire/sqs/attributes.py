@@ -81,7 +81,7 @@ def _read(name: str, value: AttributeValue) -> Attribute:
     if not value.string_value:
         raise _empty(name, value)
     check_text(value.string_value, f"the message attribute '{name}'")
-    if kind == "Number" and not _is_number(value.string_value):
+    if kind == "Number" and not is_number(value.string_value):
         raise SqsError(
             INVALID_PARAMETER_VALUE,
             f"Can't cast the value of message (user) attribute '{name}' to a number.",
@@ -124,7 +124,8 @@ def _check_name(name: str) -> None:
         )
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Tell whether ``text`` is a number as SQS has them: digits and exponent are bounded, and there is no infinity."""
     match = _NUMBER.fullmatch(text)
     if match is None:
         return False

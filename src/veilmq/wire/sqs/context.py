@@ -4,6 +4,7 @@ from os import urandom
 
 import msgspec
 
+from veilmq.core.limits import SMQ_MESSAGE_BYTES
 from veilmq.wire.sqs.callers import Caller
 
 DEFAULT_ACCOUNT = "000000000000"
@@ -19,6 +20,9 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``caller`` is who signed the request; ``None`` where nobody is asked who he is.
 
+    ``smq_lenient`` and ``smq_message_bytes_max`` are settings of the server: whether a receipt that only a change
+    superseded still acts, and how large a queue's messages may be made, over SMQ.
+
     One context serves all requests of one account on one connection.
     """
 
@@ -27,3 +31,5 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     region: str = DEFAULT_REGION
     token_key: bytes = PROCESS_KEY
     caller: Caller | None = None
+    smq_lenient: bool = False
+    smq_message_bytes_max: int = SMQ_MESSAGE_BYTES.maximum

@@ -40,6 +40,7 @@ QUEUE_NAME_EXISTS = Code(_MODELLED + "QueueNameExists", "QueueAlreadyExists")
 QUEUE_DELETED_RECENTLY = Code(_MODELLED + "QueueDeletedRecently", _PREFIX + "QueueDeletedRecently")
 PURGE_IN_PROGRESS = Code(_MODELLED + "PurgeQueueInProgress", _PREFIX + "PurgeQueueInProgress", 403)
 OVER_LIMIT = Code(_MODELLED + "OverLimit", "OverLimit", 403)
+REQUEST_THROTTLED = Code(_MODELLED + "RequestThrottled", "RequestThrottled", 403)
 RESOURCE_NOT_FOUND = Code(_MODELLED + "ResourceNotFoundException", "ResourceNotFoundException", 404)
 INVALID_ADDRESS = Code(_MODELLED + "InvalidAddress", "InvalidAddress", 404)
 INVALID_ATTRIBUTE_NAME = Code(_MODELLED + "InvalidAttributeName", "InvalidAttributeName")
@@ -209,7 +210,9 @@ ANSWERS: dict[type[core.VeilmqError], tuple[Code, Callable[[Any], str]]] = {
     core.MoveTaskRunning: (INVALID_PARAMETER_VALUE, _task_running),
     core.MoveTaskNotFound: (RESOURCE_NOT_FOUND, _no_task),
     core.DestinationRefused: (INVALID_PARAMETER_VALUE, str),
+    core.ReceivesThrottled: (REQUEST_THROTTLED, str),
     core.StoreFull: (SERVICE_UNAVAILABLE, str),
+    core.StoreUnavailable: (SERVICE_UNAVAILABLE, str),
     core.OutcomeUnknown: (SERVICE_UNAVAILABLE, str),
     core.ShuttingDown: (SERVICE_UNAVAILABLE, str),
     core.InternalError: (INTERNAL_FAILURE, str),

@@ -8,7 +8,7 @@ a queue of the caller, as on AWS. The last lookups are remembered: a client send
 import re
 from urllib.parse import urlsplit
 
-from veilmq.core.limits import SQS_QUEUE_NAME_CHARACTERS_MAX
+from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX, SQS_QUEUE_NAME_CHARACTERS_MAX
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import (
     INVALID_ADDRESS,
@@ -21,7 +21,7 @@ from veilmq.wire.sqs.errors import (
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{SQS_QUEUE_NAME_CHARACTERS_MAX}}}")
 _LOOSE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _FIFO_SUFFIX = ".fifo"
-_ARN = re.compile(r"arn:aws:sqs:([a-z0-9-]+):([0-9]{12}):([A-Za-z0-9_-]{1,80}(?:\.fifo)?)")
+_ARN = re.compile(r"arn:aws:sqs:([a-z0-9-]+):([0-9]{12}):([A-Za-z0-9_-]+(?:\.fifo)?)")
 _NAMES = (
     f"Can only include alphanumeric characters, hyphens, or underscores. 1 to {SQS_QUEUE_NAME_CHARACTERS_MAX} in length"
 )
@@ -81,9 +81,12 @@ def queue_arn(queue: str, context: RequestContext) -> str:
 
 
 def queue_of_arn(arn: str, context: RequestContext) -> str | None:
-    """Return the engine's name of the queue at ``arn``; ``None`` for what is no queue's ARN in this region."""
+    """Return the engine's name of the queue at ``arn``; ``None`` for what is no queue's ARN in this region.
+
+    The name may be one that only SMQ can make.
+    """
     parts = _ARN.fullmatch(arn)
-    if parts is None or parts[1] != context.region or len(parts[3]) > SQS_QUEUE_NAME_CHARACTERS_MAX:
+    if parts is None or parts[1] != context.region or len(parts[3]) > SMQ_QUEUE_NAME_CHARACTERS_MAX:
         return None
     return f"{parts[2]}/{parts[3]}"
 

@@ -75,7 +75,7 @@ def change_message_visibility_batch(request: ChangeMessageVisibilityBatchRequest
         _check_change(queue, change, outcome)
         if outcome.state is ReceiptState.SUPERSEDED:
             return ChangedResultEntry(id=identifier, veilmq_receipt=ReceiptState.SUPERSEDED.value)
-        return BatchResultEntry(id=identifier)
+        return ChangedResultEntry(id=identifier, veilmq_hidden_for_ms=outcome.hidden_for_ms)
 
     def respond(results: Any) -> BatchResult:
         return batch.respond(results, changed)

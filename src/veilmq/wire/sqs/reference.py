@@ -77,6 +77,9 @@ there, as on AWS.
   ([visibility-rules.md](../visibility-rules.md)).
 - **`VeilmqEventLog`** is a third: what the event log has of the queue, in place of the server's `event_log`
   ([events.md](../events.md)).
+- **`VeilmqReceivesPerSecond`** bounds the receives that are asked of the queue in a second (0 for no bound): what is
+  asked beyond is answered with `RequestThrottled`. Nothing else is throttled.
+- **`VeilmqSmqBase64` and `VeilmqSmqLogging`** are about the other protocol ([smq.md](smq.md)).
 - **Without a credentials file** nobody is asked who he is: every caller is the configured account, also as the
   `SenderId`, and may do everything. With one, see [security.md](../security.md).
 - **Nothing takes 60 seconds:** a queue that is created, changed, purged or deleted is so with the reply. The pauses of
@@ -88,6 +91,8 @@ there, as on AWS.
 - **A receipt of a message that was received again** does nothing on a standard queue; AWS may still act on it. An entry
   of `ChangeMessageVisibilityBatch` with such a receipt succeeds all the same, with a member of ours that clients of SQS
   ignore, `"VeilmqReceipt": "superseded"`: our own client takes it for an error, and so a consumer learns of its loss.
+  One whose change was made has `"VeilmqHiddenForMs"`, counted from then: the word of the server that nobody else had
+  the message, so that a consumer may believe an answer that comes late.
 - **A dead-letter queue** is of the same account, region and server as its sources.
 - **A valid queue URL may name any host:** only its path counts, and a bare queue name is taken for a URL.
 - **Lists and maps have an end:** in a body above {large:,} bytes, one with more than {wide:,} brackets, braces and
@@ -102,7 +107,6 @@ _FLATTENED: dict[object, str] = {
 }
 
 NEVER_RAISED = {
-    "RequestThrottled": "Nothing is throttled.",
     "InvalidSecurity": "Requests need no TLS; a wrong signature is `InvalidSignatureException`.",
     "MessageNotInflight": "A lease that has run out can still be changed; of a message that is gone, and on a FIFO "
     "queue, the answer is `InvalidParameterValueException`.",

@@ -12,6 +12,7 @@ from veilmq.core.errors import DeadLetterQueueRefused, SettingsConflict
 from veilmq.core.limits import (
     IN_FLIGHT,
     MESSAGE_BYTES,
+    RECEIVES_PER_S,
     RETENTION_S,
     SECOND_MS,
     SQS_DELAY_S,
@@ -87,6 +88,9 @@ SETTINGS: dict[str, Setting] = {
     "VeilmqInFlightMax": Setting(Override(Number("in_flight_max", IN_FLIGHT))),
     "VeilmqVisibilityRules": Setting(TimeoutRules()),
     "VeilmqEventLog": Setting(Override(Choice("event_log", {"off": "off", "closed": "closed"}))),
+    "VeilmqReceivesPerSecond": Setting(Number("receives_per_s_max", RECEIVES_PER_S), only_with="receives_per_s_max"),
+    "VeilmqSmqBase64": Setting(flag("smq_base64"), only_with="smq_base64"),
+    "VeilmqSmqLogging": Setting(flag("operations_logged"), only_with="operations_logged"),
 }
 
 READ_ONLY: dict[str, Callable[[QueueView, RequestContext], str]] = {

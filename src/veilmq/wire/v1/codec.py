@@ -4,14 +4,14 @@ from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.v1.call import ApiCall
 from veilmq.wire.v1.errors import UNKNOWN_ROUTE, encode_error, encode_failure
-from veilmq.wire.v1.request import ApiRequest
+from veilmq.wire.v1.request import ApiRequest, of_account
 from veilmq.wire.v1.routes import ROUTES
 
 __all__ = ["decode", "encode_error", "encode_failure"]
 
 _NO_ROUTE = (
-    "There is no such route. Paths are /v1/{noun}/{account}/{queue}/{verb}, with an account of twelve digits; "
-    "reading and listing are GET, everything else is POST."
+    "There is no such route. Paths are /v1/{noun}/{account}/{queue}/{verb}, with an account of twelve digits, or - for "
+    "your own; reading and listing are GET, everything else is POST."
 )
 
 
@@ -20,4 +20,4 @@ def decode(key: bytes, request: ApiRequest, context: RequestContext) -> ApiCall:
     route = ROUTES.get(key)
     if route is None:
         raise SqsError(UNKNOWN_ROUTE, _NO_ROUTE)
-    return route.plan(request, context)
+    return route.plan(of_account(request, context.account), context)

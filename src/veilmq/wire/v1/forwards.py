@@ -7,16 +7,16 @@ from msgspec import Meta
 
 from veilmq.core.errors import VeilmqError
 from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
-from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX, SQS_QUEUE_NAME_CHARACTERS_MAX
+from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.identifiers import sequence_text
 from veilmq.wire.sqs.names import id_text
 from veilmq.wire.sqs.reply import Reply
 from veilmq.wire.v1.call import ApiCall
 from veilmq.wire.v1.errors import failure, json_reply
-from veilmq.wire.v1.request import ApiRequest, from_json
+from veilmq.wire.v1.request import NAMES, ApiRequest, from_json
 
-_NAME = rf"\A([0-9]{{12}}/)?[A-Za-z0-9_-]{{1,{SQS_QUEUE_NAME_CHARACTERS_MAX}}}(\.fifo)?\Z"
+_NAME = rf"\A([0-9]{{12}}/)?{NAMES}\Z"
 
 Target = Annotated[str, Meta(pattern=_NAME)]
 

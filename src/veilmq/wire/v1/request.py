@@ -1,8 +1,8 @@
 """A request to the API, taken apart: which route, on which queue, with what.
 
-A path is ``/v1/{noun}/{account}/{queue}/{verb}``, or without a verb what is done to the noun as a whole. Nothing in it
-is escaped: neither accounts nor names of queues have characters that would be. So what a signature covers and what is
-read here are the same.
+A path is ``/v1/{noun}/{account}/{queue}/{verb}``, or without a verb what is done to the noun as a whole; ``-`` stands
+for the caller's own account. Nothing in it is escaped: neither accounts nor names of queues have characters that would
+be. So what a signature covers and what is read here are the same.
 """
 
 import re
@@ -11,25 +11,26 @@ from typing import TypeVar
 
 import msgspec
 
-from veilmq.core.limits import SQS_QUEUE_NAME_CHARACTERS_MAX
+from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX
 from veilmq.wire.sqs import canonical
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.v1.errors import INVALID_REQUEST
 
 PREFIX = b"/v1/"
+NAMES = rf"[A-Za-z0-9_-]{{1,{SMQ_QUEUE_NAME_CHARACTERS_MAX}}}(?:\.fifo)?"
+"""What names of queues look like, whichever protocol made them."""
 
-_PATH = re.compile(
-    rb"(?P<noun>[a-z]+)/(?P<queue>[0-9]{12}/[A-Za-z0-9_-]{1,%d}(?:\.fifo)?)(?:/(?P<verb>[a-z]+))?"
-    % SQS_QUEUE_NAME_CHARACTERS_MAX
-)
+_PATH = re.compile(rf"(?P<noun>[a-z]+)/(?P<queue>(?:[0-9]{{12}}|-)/{NAMES})(?:/(?P<verb>[a-z]+))?".encode())
 _SIGNATURES = b"X-Amz-"
 _PLACE = re.compile(r"(.*) - at `\$\.?(.*)`")
+
+_OWN = "-/"
 
 Fields = TypeVar("Fields", bound=msgspec.Struct)
 
 
 class ApiRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """``queue`` is its full name; ``query`` is as it was sent; ``verb`` is empty where the path has none.
+    """``queue`` is its full name, or begins with ``-/``; ``query`` is as it was sent; ``verb`` may be empty.
 
     Of a path that no route can have, all three parts are empty. ``headers`` are by lower-case name.
     """
@@ -51,6 +52,13 @@ def read_request(method: bytes, target: bytes, headers: Mapping[bytes, bytes], b
     return ApiRequest(
         method=method, noun=noun, queue=queue.decode(), verb=verb or b"", query=query, headers=headers, body=body
     )
+
+
+def of_account(request: ApiRequest, account: str) -> ApiRequest:
+    """Return ``request`` with the full name of its queue; ``account`` is the caller's."""
+    if not request.queue.startswith(_OWN):
+        return request
+    return msgspec.structs.replace(request, queue=f"{account}/{request.queue.removeprefix(_OWN)}")
 
 
 def from_json(body: bytes, kind: type[Fields]) -> Fields:

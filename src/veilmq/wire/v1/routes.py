@@ -9,7 +9,7 @@ from typing import NamedTuple
 from veilmq.core import errors
 from veilmq.core.errors import VeilmqError
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.v1 import claims, forwards, publications
+from veilmq.wire.v1 import claims, forwards, publications, queue_settings
 from veilmq.wire.v1.call import ApiCall
 from veilmq.wire.v1.request import ApiRequest
 
@@ -39,6 +39,7 @@ class Route(NamedTuple):
 EVERYWHERE: tuple[type[VeilmqError], ...] = (
     errors.QueueNotFound,
     errors.StoreFull,
+    errors.StoreUnavailable,
     errors.OutcomeUnknown,
     errors.ShuttingDown,
     errors.InternalError,
@@ -46,6 +47,7 @@ EVERYWHERE: tuple[type[VeilmqError], ...] = (
 """What every route may be answered with."""
 
 _FENCED = (errors.SourceNotFound, errors.EpochFenced)
+_SETTINGS = (errors.SettingsConflict, errors.DeadLetterQueueRefused)
 _ENDED = (errors.ClaimAcknowledged, errors.ClaimLost, errors.ClaimReleased)
 
 _ROWS = (
@@ -83,6 +85,16 @@ _ROWS = (
     Route(_POST, b"publications", b"stage", publications.stage, "SendMessage", (errors.StageRefused,)),
     Route(_POST, b"publications", b"publish", publications.publish, "SendMessage", (errors.StageMissing,)),
     Route(_POST, b"publications", b"abandon", publications.abandon, "SendMessage"),
+    Route(
+        _POST,
+        b"queues",
+        b"create",
+        queue_settings.create,
+        "CreateQueue",
+        (errors.QueueExists, errors.QueueDeletedRecently, *_SETTINGS),
+    ),
+    Route(_GET, b"queues", b"show", queue_settings.show, "GetQueueAttributes"),
+    Route(_POST, b"queues", b"set", queue_settings.change, "SetQueueAttributes", _SETTINGS),
     Route(  # needs DeleteMessage too, and SendMessage on the targets (server.permissions)
         _POST,
         b"queues",

@@ -1,0 +1,56 @@
+"""What the second protocol reaches beside the first: SMQ against SQS JSON, in turn on one server and one queue each."""
+
+from collections.abc import Iterator
+from statistics import median
+
+from benchmarks import rates
+from benchmarks.bench import Bench, Opened
+from benchmarks.kinds import TURNS, per_s
+from benchmarks.rates import CYCLE, CYCLE_TEN, SEND, SEND_TEN, Workload
+from benchmarks.row import SUBJECT, Row, Section, failed
+from benchmarks.servers import VEILMQ
+from benchmarks.sqs import Sqs
+
+PAIRS = (
+    (SEND, Workload(figure="SMQ, send", script="smq_send", per_s=SEND.per_s, stored=SEND.stored)),
+    (CYCLE, Workload(figure="SMQ, cycle", script="smq_cycle", per_s=CYCLE.per_s, short=CYCLE.short)),
+    (
+        SEND_TEN,
+        Workload(figure="SMQ, send by ten", script="smq_send_ten", per_s=SEND_TEN.per_s, stored=SEND_TEN.stored),
+    ),
+    (CYCLE_TEN, Workload(figure="SMQ, cycle by ten", script="smq_cycle_ten", per_s=CYCLE_TEN.per_s)),
+)
+
+
+def measure(bench: Bench) -> Section:
+    """Each workload over both protocols, in turn."""
+    bench.say("smq …")
+    try:
+        with bench.opened(VEILMQ) as opened:
+            rows = tuple(row for pair in PAIRS for row in _rows(bench, opened, *pair))
+    except rates.FAILURES as failure:
+        bench.say(f"  {failure}")
+        rows = (_row("SMQ", "", failed(failure)),)
+    return Section(name="SMQ beside SQS JSON", rows=rows)
+
+
+def _rows(bench: Bench, opened: Opened, sqs: Workload, smq: Workload) -> Iterator[Row]:
+    bench.say(f"  {smq.figure}")
+    measured, shares = [], []
+    for turn in range(TURNS):
+        base = _per_s(bench, opened, sqs, turn)
+        measured.append(_per_s(bench, opened, smq, turn))
+        shares.append(measured[-1] / base)
+    yield _row(smq.figure, "requests/s", median(measured))
+    yield _row(f"{smq.figure} ÷ SQS JSON", "times", median(shares))
+
+
+def _per_s(bench: Bench, opened: Opened, workload: Workload, turn: int) -> float:
+    """Requests a second, on a queue that nobody used; both protocols reach it by its name."""
+    with Sqs(port=opened.port) as sqs:
+        url = sqs.create_queue(f"{workload.script.replace('_', '-')}-{turn}")
+    return per_s(opened, workload, url, bench.seconds / 2, bench.connections, {})
+
+
+def _row(figure: str, unit: str, value: float | str) -> Row:
+    return Row(figure=figure, unit=unit, values={SUBJECT: value})

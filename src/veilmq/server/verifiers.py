@@ -1,0 +1,33 @@
+"""How each family of protocols finds out who signed a request: made anew of the keys whenever they are read."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from veilmq.wire.smq.authorization import Verifier as SmqVerifier
+from veilmq.wire.sqs.callers import AccessKey, Caller
+from veilmq.wire.sqs.sigv4 import Verifier as SigV4Verifier
+
+
+class Verifier(Protocol):
+    """The keys of one credentials file, as one family of protocols uses them."""
+
+    def verify(self, method: bytes, target: bytes, headers: Mapping[bytes, bytes], body: bytes, now_s: float) -> Caller:
+        """Return who signed the request; raises what the protocol refuses a request with.
+
+        ``headers`` are by lower-case name, ``now_s`` is the wall clock's, in seconds.
+        """
+
+
+Keys = Mapping[str, AccessKey]
+Make = Callable[[Keys, str, bool], Verifier]
+"""Makes one of the keys (by id), for a region; tells it whether requests come over TLS."""
+
+
+def sigv4(keys: Keys, region: str, secure: bool) -> Verifier:
+    """Return what verifies AWS Signature Version 4."""
+    return SigV4Verifier(keys, region=region, secure=secure)
+
+
+def smq(keys: Keys, region: str, secure: bool) -> Verifier:
+    """Return what verifies the signatures of SMQ, which know neither a region of ours nor TLS."""
+    return SmqVerifier(keys)

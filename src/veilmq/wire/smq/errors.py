@@ -1,0 +1,189 @@
+"""The errors of SMQ: one row per code, and which of them answers an error of core or of what both protocols share.
+
+Codes, statuses and texts are those of the reference, section 7, its English included: SDKs branch on the code, and
+people search for the text. What the texts leave open (which member, which range) is said in the form that they have for
+it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from veilmq.core import errors as core
+from veilmq.core import topic_errors
+from veilmq.core.limits import Range
+from veilmq.wire.sqs import errors as sqs
+from veilmq.wire.sqs.errors import SqsError, shown
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One error: its ``name`` is what SDKs branch on, ``text`` what it says where nobody says more."""
+
+    name: str
+    status: int
+    text: str
+
+
+ACCESS_DENIED = Code(
+    "AccessDenied", 403, "The OwnerId that your Access Key Id associated to is forbidden for this operation."
+)
+INVALID_ACCESS_KEY_ID = Code("InvalidAccessKeyId", 403, "The AccessKey Id you provided is not exist.")
+SIGNATURE_DOES_NOT_MATCH = Code(
+    "SignatureDoesNotMatch",
+    403,
+    "The request signature we calculated does not match the signature you provided. Check your key and signing method.",
+)
+INTERNAL_ERROR = Code("InternalError", 500, "Interal error.")
+INTERNAL_SERVER_ERROR = Code("InternalServerError", 500, "Interal error.")
+INVALID_AUTHORIZATION_HEADER = Code("InvalidAuthorizationHeader", 400, "The Authorization header format is invalid.")
+MISSING_AUTHORIZATION_HEADER = Code("MissingAuthorizationHeader", 400, "Authorization header is required.")
+INVALID_DATE_HEADER = Code("InvalidDateHeader", 400, "The Date header format is invalid.")
+MISSING_DATE_HEADER = Code("MissingDateHeader", 400, "Date header is required.")
+MISSING_VERSION_HEADER = Code("MissingVersionHeader", 400, "x-mns-version header is required.")
+INVALID_VERSION_HEADER = Code("InvalidVersionHeader", 400, "The x-mns-version header is invalid, use 2015-06-06.")
+INVALID_CONTENT_TYPE = Code("InvalidContentType", 400, "The Content-Type header is invalid, use text/xml.")
+TIME_EXPIRED = Code("TimeExpired", 408, "The http request you sent is expired.")
+INVALID_DIGEST = Code("InvalidDegist", 400, "The Content-MD5 you specified is invalid.")
+INVALID_REQUEST_URL = Code("InvalidRequestURL", 400, "Http request URL format invalid.")
+INVALID_QUERY_STRING = Code("InvalidQueryString", 400, "Http request URL contains invalid querystring item.")
+MALFORMED_XML = Code("MalformedXML", 400, "The XML you provided was not well-formed.")
+INVALID_ARGUMENT = Code("InvalidArgument", 400, "The XML you provided did not validate against our published schema.")
+MISSING_RECEIPT_HANDLE = Code("MissingReceiptHandle", 400, "ReceiptHandle is required.")
+MISSING_VISIBILITY_TIMEOUT = Code("MissingVisibilityTimeout", 400, "VisibilityTimeout is required.")
+RECEIPT_HANDLE_ERROR = Code("ReceiptHandleError", 400, "The receipt handle you provide is not valid.")
+MESSAGE_NOT_EXIST = Code("MessageNotExist", 404, "Message not exist.")
+QUEUE_NOT_EXIST = Code("QueueNotExist", 404, "The queue name you provided is not exist.")
+QUEUE_ALREADY_EXIST = Code("QueueAlreadyExist", 409, "The queue you want to create is already exist.")
+QUEUE_DELETED_RECENTLY = Code("QueueDeletedRecently", 400, "The queue you want to create is deleted recently.")
+INVALID_QUEUE_NAME = Code(
+    "InvalidQueueName",
+    400,
+    "The queue name you provided is invalid. QueueName should start with alpha and contain only alpha, digit or - .",
+)
+QUEUE_NAME_LENGTH_ERROR = Code("QueueNameLengthError", 400, "Queue name length should between 1 and 256.")
+TOO_MANY_REQUESTS = Code("TooManyRequests", 429, "The request is denied by cluster flow limiter for too many requests.")
+TOPIC_NOT_EXIST = Code("TopicNotExist", 404, "The topic you provided does not exist.")
+TOPIC_ALREADY_EXIST = Code("TopicAlreadyExist", 409, "The topic you want to create is already exist.")
+TOPIC_NAME_LENGTH_ERROR = Code("TopicNameLengthError", 400, "Topic name length should between 1 and 255.")
+TOPIC_NAME_INVALID = Code(
+    "TopicNameInvalid",
+    400,
+    "The topic name you provided is invalid. TopicName should start with alpha and contain only alpha, digit or - .",
+)
+SUBSCRIPTION_NOT_EXIST = Code("SubscriptionNotExist", 404, "The subscription you provided does not exist.")
+SUBSCRIPTION_ALREADY_EXIST = Code(
+    "SubscriptionAlreadyExist", 409, "The subscription you want to create is already exist."
+)
+SUBSCRIPTION_NAME_LENGTH_ERROR = Code(
+    "SubscriptionNameLengthError", 400, "Subscription name length should between 1 and 255."
+)
+SUBSCRIPTION_NAME_INVALID = Code(
+    "SubscriptionNameInvalid",
+    400,
+    "The subscription name you provided is invalid. "
+    "SubscriptionName should start with alpha and contain only alpha, digit or - .",
+)
+ENDPOINT_INVALID = Code("EndpointInvalid", 400, "The endpoint you provided is invalid.")
+
+CODES: tuple[Code, ...] = tuple(value for value in globals().values() if isinstance(value, Code))
+"""Every code that this package answers with."""
+
+
+class SmqError(Exception):
+    """A request that is answered with an error; ``str()`` is the text that the client shows."""
+
+    def __init__(self, code: Code, message: str = "") -> None:
+        """``message`` is that of the code where none is given."""
+        self.code = code
+        self.message = message or code.text
+        super().__init__(self.message)
+
+
+def invalid_argument(cause: str) -> SmqError:
+    """Return the error for something of the request that may not be so; ``cause`` names it, and says what to do."""
+    return SmqError(INVALID_ARGUMENT, f"{INVALID_ARGUMENT.text[:-1]}, cause by {shown(cause)}.")
+
+
+def out_of_range(name: str, allowed: Range, unit: str = "") -> SmqError:
+    """Return the error for the member ``name`` whose value is none of ``allowed``; ``unit`` is that of its numbers."""
+    text = f"The value of {name} should between {allowed.minimum} and {allowed.maximum}"
+    return SmqError(INVALID_ARGUMENT, f"{text} {unit}." if unit else f"{text}.")
+
+
+def invalid_query(name: str) -> SmqError:
+    """Return the error for the parameter ``name`` of the query string."""
+    return SmqError(INVALID_QUERY_STRING, f'{INVALID_QUERY_STRING.text[:-1]} "{shown(name)}".')
+
+
+def _text(error: core.VeilmqError) -> str:
+    return ""
+
+
+def _cause(error: core.VeilmqError) -> str:
+    return invalid_argument(str(error).rstrip(".")).message
+
+
+def _too_long(error: core.MessageTooLong) -> str:
+    return f"The value of MessageBody should between 1 and {error.bytes_max} bytes."
+
+
+def _endpoint(error: topic_errors.EndpointRefused) -> str:
+    return f"{ENDPOINT_INVALID.text} {error}"
+
+
+def _no_group(error: core.GroupMissing) -> str:
+    return invalid_argument("MessageGroupId: a FIFO queue needs one for each message").message
+
+
+def _unavailable(error: core.VeilmqError) -> str:
+    return f"{INTERNAL_SERVER_ERROR.text} {error}"
+
+
+# Where the text needs the request, the route answers and the row is for what is left.
+ANSWERS: dict[type[core.VeilmqError], tuple[Code, Callable[[Any], str]]] = {
+    core.QueueNotFound: (QUEUE_NOT_EXIST, _text),
+    core.QueueExists: (QUEUE_ALREADY_EXIST, _text),
+    core.QueueDeletedRecently: (QUEUE_DELETED_RECENTLY, _text),
+    core.SettingsConflict: (INVALID_ARGUMENT, _cause),
+    core.DeadLetterQueueRefused: (INVALID_ARGUMENT, _cause),
+    core.MessageTooLong: (INVALID_ARGUMENT, _too_long),
+    core.BodyUnreadable: (INVALID_ARGUMENT, _cause),
+    core.GroupMissing: (INVALID_ARGUMENT, _no_group),
+    core.ReceiptInvalid: (RECEIPT_HANDLE_ERROR, _text),
+    core.ReceivesThrottled: (TOO_MANY_REQUESTS, _text),
+    topic_errors.TopicNotFound: (TOPIC_NOT_EXIST, _text),
+    topic_errors.TopicExists: (TOPIC_ALREADY_EXIST, _text),
+    topic_errors.SubscriptionNotFound: (SUBSCRIPTION_NOT_EXIST, _text),
+    topic_errors.SubscriptionExists: (SUBSCRIPTION_ALREADY_EXIST, _text),
+    topic_errors.TooManySubscriptions: (INVALID_ARGUMENT, _cause),
+    topic_errors.EndpointRefused: (ENDPOINT_INVALID, _endpoint),
+    core.StoreFull: (INTERNAL_SERVER_ERROR, _unavailable),
+    core.StoreUnavailable: (INTERNAL_SERVER_ERROR, _unavailable),
+    core.OutcomeUnknown: (INTERNAL_SERVER_ERROR, _unavailable),
+    core.ShuttingDown: (INTERNAL_SERVER_ERROR, _unavailable),
+    core.InternalError: (INTERNAL_ERROR, _text),
+}
+"""Error of core → its code, and its text (empty: that of the code)."""
+
+SHARED: dict[sqs.Code, Code] = {
+    sqs.SERVICE_UNAVAILABLE: INTERNAL_SERVER_ERROR,
+    sqs.INTERNAL_FAILURE: INTERNAL_ERROR,
+}
+"""What refuses a request of any protocol says so in a code of SQS: what it is here."""
+
+
+REFUSED: dict[int, Code] = {403: ACCESS_DENIED, 413: INVALID_ARGUMENT}
+"""What refuses a request before any protocol has read it, by its HTTP status; the others are about the request line."""
+
+
+def from_core(error: core.VeilmqError) -> SmqError:
+    """Return the answer to ``error``; one that no row knows is a defect of ours and says no more than that."""
+    code, text = ANSWERS.get(type(error), (INTERNAL_ERROR, _text))
+    return SmqError(code, text(error))
+
+
+def from_sqs(error: SqsError) -> SmqError:
+    """Return what refused a request of any protocol, a scripted fault, as an error of this one."""
+    code = SHARED.get(error.code) or Code(error.code.query, error.code.status, "")
+    return SmqError(code, error.message)

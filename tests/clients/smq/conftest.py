@@ -1,0 +1,52 @@
+"""The official Python SDK of SMQ, pointed at a real server whose clock the test moves."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from mns.account import Account
+from mns.queue import Queue, QueueMeta
+
+from veilmq.testing import RunningServer
+
+HERE = Path(__file__).parent
+ITS_OWN = pytest.mark.filterwarnings(r"ignore:Call to deprecated .*(active|inactive|delay)_messages")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the SDK warn of what it does itself whenever it reads the attributes of a queue."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(ITS_OWN)
+
+
+@pytest.fixture
+def server(veilmq_server: RunningServer) -> RunningServer:
+    """A server in memory."""
+    return veilmq_server
+
+
+@pytest.fixture
+def account(server: RunningServer) -> Iterator[Account]:
+    """The SDK's account, told only where the server is."""
+    with account_at(server) as opened:
+        yield opened
+
+
+@pytest.fixture
+def queue(account: Account) -> Queue:
+    """A new queue with default attributes."""
+    made = account.get_queue("jobs")
+    made.create(QueueMeta())
+    return made
+
+
+@contextmanager
+def account_at(server: RunningServer) -> Iterator[Account]:
+    """Yield an account of the SDK at a server."""
+    account = Account(server.endpoint, "any", "any")
+    try:
+        yield account
+    finally:
+        account.mns_client.close_connection()

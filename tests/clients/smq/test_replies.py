@@ -1,0 +1,312 @@
+"""Replies of SMQ byte for byte: SDKs look for headers case-sensitively, and for elements by their place."""
+
+import re
+
+import pytest
+
+from tests.clients.smq.raw import ask, element, message
+from veilmq.core.limits import HTTP_BODY_BYTES_MAX, HTTP_TARGET_BYTES_MAX
+from veilmq.testing import RunningServer
+
+DATE = rb"Date: \w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT\r\n"
+ID = rb"x-mns-request-id: [0-9A-F]{24}\r\nx-mns-version: 2015-06-06\r\n"
+NO_LENGTH = rb"Connection: close"
+END = NO_LENGTH + rb"\r\nContent-Length: "
+TYPE = rb"Content-Type: text/xml;charset=utf-8\r\n"
+XML = '<?xml version="1.0"?>\n'
+NAMESPACE = 'xmlns="http://mns.aliyuncs.com/doc/v1"'
+
+NEVER = "AQAAAAEAAAIAAAAAAPuBVx0AAAABAAABi8_l3TB1KCTg3C5MBhAY"
+
+
+@pytest.fixture
+def server(veilmq_server: RunningServer) -> RunningServer:
+    """A server with a queue."""
+    assert ask(veilmq_server, "PUT", "/queues/q").status == 201
+    return veilmq_server
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "end"), [("new", b"201 Created", END + b"0"), ("q", b"204 No Content", NO_LENGTH)]
+)
+def test_a_queue_that_is_made_or_found_has_a_location(
+    server: RunningServer, name: str, status: bytes, end: bytes
+) -> None:
+    """Under the host that was asked, with a capital L; the id of the request is in lower case."""
+    head = ask(server, "PUT", f"/queues/{name}").head
+    location = b"Location: http://h:1/queues/" + name.encode() + b"\r\n"
+    assert re.fullmatch(rb"HTTP/1.1 " + status + rb"\r\n" + DATE + ID + location + end, head)
+
+
+def test_an_error_has_its_four_elements_and_the_id_of_its_header(server: RunningServer) -> None:
+    """On a root with the one namespace that every SDK takes."""
+    reply = ask(server, "GET", "/queues/none")
+    assert re.fullmatch(rb"HTTP/1.1 404 Not Found\r\n" + DATE + TYPE + ID + END + rb"\d+", reply.head)
+    identifier = re.search(rb"x-mns-request-id: (\w+)", reply.head)
+    assert identifier is not None
+    assert reply.body == (
+        f"{XML}<Error {NAMESPACE}><Code>QueueNotExist</Code>"
+        "<Message>The queue name you provided is not exist.</Message>"
+        f"<RequestId>{identifier[1].decode()}</RequestId><HostId>http://h:1</HostId></Error>"
+    )
+
+
+def test_ids_of_requests_differ(server: RunningServer) -> None:
+    """All of them."""
+    heads = [ask(server, "GET", "/queues/q").head for _ in range(3)]
+    assert len({re.findall(rb"x-mns-request-id: (\w+)", head)[0] for head in heads}) == 3
+
+
+def test_a_message_that_is_sent_received_and_changed(server: RunningServer) -> None:
+    """The documents, element for element."""
+    now_ms = server.clock.now_ms()
+    sent = ask(server, "POST", "/queues/q/messages", message("a&amp;b"))
+    identifier, digest = sent.text("MessageId"), "B96E7BDA9C9FEEE3259B177BD456B0A5"
+    assert re.fullmatch(rb"HTTP/1.1 201 Created\r\n" + DATE + TYPE + ID + END + rb"\d+", sent.head)
+    assert sent.body == (
+        f"{XML}<Message {NAMESPACE}><MessageId>{identifier}</MessageId>"
+        f"<MessageBodyMD5>{digest}</MessageBodyMD5></Message>"
+    )
+    peeked = ask(server, "GET", "/queues/q/messages?peekonly=true")
+    assert peeked.body == (
+        f"{XML}<Message {NAMESPACE}><MessageId>{identifier}</MessageId><MessageBodyMD5>{digest}</MessageBodyMD5>"
+        f"<MessageBody>a&amp;b</MessageBody><EnqueueTime>{now_ms}</EnqueueTime>"
+        f"<FirstDequeueTime>{now_ms}</FirstDequeueTime><DequeueCount>0</DequeueCount><Priority>8</Priority></Message>"
+    )
+    got = ask(server, "GET", "/queues/q/messages?numOfMessages=1")
+    handle = got.text("ReceiptHandle")
+    assert got.body == (
+        f"{XML}<Messages {NAMESPACE}><Message><MessageId>{identifier}</MessageId>"
+        f"<ReceiptHandle>{handle}</ReceiptHandle><MessageBodyMD5>{digest}</MessageBodyMD5>"
+        f"<MessageBody>a&amp;b</MessageBody><EnqueueTime>{now_ms}</EnqueueTime>"
+        f"<NextVisibleTime>{now_ms + 30_000}</NextVisibleTime><FirstDequeueTime>{now_ms}</FirstDequeueTime>"
+        "<DequeueCount>1</DequeueCount><Priority>8</Priority></Message></Messages>"
+    )
+    changed = ask(server, "PUT", f"/queues/q/messages?ReceiptHandle={handle}&VisibilityTimeout=7")
+    assert changed.body == (
+        f"{XML}<ChangeVisibility {NAMESPACE}><ReceiptHandle>{changed.text('ReceiptHandle')}</ReceiptHandle>"
+        f"<NextVisibleTime>{now_ms + 7_000}</NextVisibleTime></ChangeVisibility>"
+    )
+    deleted = ask(server, "DELETE", f"/queues/q/messages?ReceiptHandle={changed.text('ReceiptHandle')}")
+    assert re.fullmatch(rb"HTTP/1.1 204 No Content\r\n" + DATE + ID + NO_LENGTH, deleted.head)
+
+
+def test_a_receipt_handle_needs_no_escaping(server: RunningServer) -> None:
+    """Three SDKs put it into the query string as it is."""
+    ask(server, "POST", "/queues/q/messages", message("m"))
+    handle = ask(server, "GET", "/queues/q/messages").text("ReceiptHandle")
+    assert re.fullmatch(r"[A-Za-z0-9_.~-]{1,120}", handle)
+
+
+def test_attributes_of_the_account_and_the_stub_of_its_opening(server: RunningServer) -> None:
+    """An empty bucket is an element all the same."""
+    shown = ask(server, "GET", "/?accountmeta=true")
+    assert shown.body == f"{XML}<Account {NAMESPACE}><LoggingBucket></LoggingBucket></Account>"
+    opened = ask(server, "POST", "/commonbuy/openservice")
+    assert (opened.status, opened.body) == (
+        200,
+        f"{XML}<OpenService {NAMESPACE}><OrderId>0</OrderId></OpenService>",
+    )
+
+
+def test_queues_are_listed_with_what_they_are_where_it_is_asked_for(server: RunningServer) -> None:
+    """The URL comes first; without it there is the URL alone."""
+    listed = ask(server, "GET", "/queues")
+    assert listed.body == f"{XML}<Queues {NAMESPACE}><Queue><QueueURL>http://h:1/queues/q</QueueURL></Queue></Queues>"
+    detailed = ask(server, "GET", "/queues", "", "x-mns-with-meta: true")
+    attributes = ask(server, "GET", "/queues/q").body.partition(">\n")[2].partition(">")[2].removesuffix("</Queue>")
+    assert detailed.body == listed.body.replace("</QueueURL>", f"</QueueURL>{attributes}")
+    assert detailed.texts("QueueName") == ["q"]
+
+
+def test_a_queue_shows_its_twelve_attributes_and_no_other(server: RunningServer) -> None:
+    """Also where its dead-letter policy is set: no SDK knows more, and one fails on what is nested."""
+    extended = element("DeadLetterTargetQueue", "q") + element("MaxReceiveCount", 3)
+    made = ask(server, "PUT", "/queues/more", f"<Queue>{extended}{element('MaxReceivesPerSecond', 5)}</Queue>")
+    assert made.status == 201
+    assert re.findall(r"<(\w+)>", ask(server, "GET", "/queues/more").body) == [
+        "QueueName",
+        "CreateTime",
+        "LastModifyTime",
+        "DelaySeconds",
+        "MaximumMessageSize",
+        "MessageRetentionPeriod",
+        "VisibilityTimeout",
+        "PollingWaitSeconds",
+        "LoggingEnabled",
+        "ActiveMessages",
+        "InactiveMessages",
+        "DelayMessages",
+    ]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ("GET", "/queues/q/messages?NUMOFMESSAGES=1&WaitSeconds=0"),
+        ("GET", "/queues/q/messages/?numofmessages=1&peekonly=false"),
+        ("GET", "/queues/q/messages?numOfMessages=1&PeekOnly=True"),
+        ("GET", "/queues/%71/messages?numOf%4Dessages=1"),
+    ],
+    ids=lambda row: row[1],
+)
+def test_names_of_parameters_are_the_same_in_any_case(server: RunningServer, request_: tuple[str, str]) -> None:
+    """And decoded, as names of queues are; a slash at the end of the path means nothing."""
+    ask(server, "POST", "/queues/q/messages/", message("m"))
+    assert ask(server, *request_).texts("MessageBody") == ["m"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '\ufeff<?xml version="1.0" encoding="utf-8"?>\n<Message xmlns="http://mns.aliyuncs.com/doc/v1/">{}</Message>',
+        '<m:Message xmlns:m="http://mns.aliyuncs.com/doc/v1">\n  {}\n</m:Message>\n',
+        '<!-- <Messages> --><Message a="1">{}<Unknown><Deep/></Unknown></Message>',
+    ],
+    ids=["byte order mark", "prefix", "comment"],
+)
+def test_all_that_sdks_write_is_read(server: RunningServer, body: str) -> None:
+    """Namespaces, declarations, prefixes, comments and unknown elements do not count; numbers may have white space."""
+    inner = "<Priority> 3 </Priority><MessageBody>m</MessageBody><DelaySeconds>\n0 </DelaySeconds>"
+    assert ask(server, "POST", "/queues/q/messages", body.format(inner)).status == 201
+    assert ask(server, "GET", "/queues/q/messages").text("Priority") == "3"
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "code"),
+    [
+        (("GET", "/queues/q/messages"), 404, "MessageNotExist"),
+        (("GET", "/queues/q/messages?peekonly=true"), 404, "MessageNotExist"),
+        (("GET", "/queues/q/messages?waitseconds=31"), 400, "InvalidArgument"),
+        (("GET", "/queues/q/messages?waitseconds=x"), 400, "InvalidArgument"),
+        (("GET", "/queues/q/messages?numOfMessages=0"), 400, "InvalidArgument"),
+        (("GET", "/queues/q/messages?numOfMessages=17"), 400, "InvalidArgument"),
+        (("GET", "/queues/q/messages?numOfMessages="), 400, "InvalidArgument"),
+        (("GET", "/queues/q/messages?waitseconds=1&WAITSECONDS=2"), 400, "InvalidQueryString"),
+        (("GET", "/queues/q/messages?a=%FF"), 400, "InvalidQueryString"),
+        (("GET", "/queues/%FF"), 400, "InvalidRequestURL"),
+        (("GET", "/queues/q/messages/more"), 400, "InvalidRequestURL"),
+        (("GET", "/"), 400, "InvalidRequestURL"),
+        (("GET", "/?account"), 400, "InvalidRequestURL"),
+        (("POST", "/commonbuy/closeservice"), 400, "InvalidRequestURL"),
+        (("POST", "/queues/q"), 400, "InvalidRequestURL"),
+        (("DELETE", "/queues/none"), 204, ""),
+        (("DELETE", "/queues/q/messages"), 400, "MissingReceiptHandle"),
+        (("DELETE", "/queues/q/messages?ReceiptHandle="), 400, "MissingReceiptHandle"),
+        (("DELETE", "/queues/q/messages?ReceiptHandle=x"), 400, "ReceiptHandleError"),
+        (("DELETE", f"/queues/q/messages?ReceiptHandle={NEVER}"), 400, "ReceiptHandleError"),
+        (("DELETE", "/queues/q/messages", "<ReceiptHandles/>"), 400, "InvalidArgument"),
+        (("DELETE", "/queues/q/messages", "<Handles/>"), 400, "MalformedXML"),
+        (("PUT", "/queues/q/messages?VisibilityTimeout=1"), 400, "MissingReceiptHandle"),
+        (("PUT", "/queues/q/messages?ReceiptHandle=x"), 400, "MissingVisibilityTimeout"),
+        (("PUT", "/queues/q/messages?ReceiptHandle=x&VisibilityTimeout=0"), 400, "InvalidArgument"),
+        (("PUT", "/queues/q/messages?ReceiptHandle=x&VisibilityTimeout=43201"), 400, "InvalidArgument"),
+        (("PUT", "/queues/q/messages?ReceiptHandle=x&VisibilityTimeout=-1"), 400, "InvalidArgument"),
+        (("PUT", "/queues/q/messages?ReceiptHandle=x&VisibilityTimeout=1"), 400, "ReceiptHandleError"),
+        (("POST", "/queues/q/messages"), 400, "MalformedXML"),
+        (("POST", "/queues/q/messages", "<Message><MessageBody>m</Message>"), 400, "MalformedXML"),
+        (("POST", "/queues/q/messages", "<Letter><MessageBody>m</MessageBody></Letter>"), 400, "MalformedXML"),
+        (("POST", "/queues/q/messages", "<Message></Message>"), 400, "InvalidArgument"),
+        (("POST", "/queues/q/messages", "<Message><MessageBody></MessageBody></Message>"), 400, "InvalidArgument"),
+        (("POST", "/queues/q/messages", message("m", Priority=17)), 400, "InvalidArgument"),
+        (("POST", "/queues/q/messages", message("m", Priority="high")), 400, "InvalidArgument"),
+        (("POST", "/queues/q/messages", message("m", DelaySeconds=604_801)), 400, "InvalidArgument"),
+        (("POST", "/queues/q/messages", message("m", MessageGroupId="g g")), 400, "InvalidArgument"),
+        (("POST", "/queues/q/messages", f"<Messages>{message('') * 2}</Messages>"), 400, "InvalidArgument"),
+        (("PUT", "/queues/q", "<Queue><VisibilityTimeout>31</VisibilityTimeout></Queue>"), 409, "QueueAlreadyExist"),
+        (("PUT", "/queues/r", "<Queue><VisibilityTimeout>0</VisibilityTimeout></Queue>"), 400, "InvalidArgument"),
+        (("PUT", "/queues/r", "<Queue><LoggingEnabled>yes</LoggingEnabled></Queue>"), 400, "InvalidArgument"),
+        (("PUT", "/queues/r", "<Queue><QueueType>lifo</QueueType></Queue>"), 400, "InvalidArgument"),
+        (("PUT", "/queues/r", "<Topic/>"), 400, "MalformedXML"),
+        (("PUT", "/queues/a_b"), 400, "InvalidQueueName"),
+        (("PUT", "/queues/"), 400, "InvalidRequestURL"),
+        (("PUT", f"/queues/{'a' * 257}"), 400, "QueueNameLengthError"),
+        (("PUT", "/queues/q?metaoverride=true", "<Queue><QueueType>fifo</QueueType></Queue>"), 400, "InvalidArgument"),
+        (("PUT", "/queues/none?metaOverride=true", "<Queue/>"), 404, "QueueNotExist"),
+        (("PUT", "/?accountmeta=true", "<Accounts/>"), 400, "MalformedXML"),
+        (
+            ("PUT", "/?accountmeta=true", f"<Account>{element('LoggingBucket', 'b' * 257)}</Account>"),
+            400,
+            "InvalidArgument",
+        ),
+        (("GET", "/queues", "", "x-mns-ret-number: 0"), 400, "InvalidArgument"),
+        (("GET", "/queues", "", "x-mns-with-meta: yes"), 400, "InvalidArgument"),
+    ],
+    ids=lambda row: " ".join(row)[-100:] if isinstance(row, tuple) else None,
+)
+def test_what_cannot_be_done_is_answered_with_its_code(
+    server: RunningServer, asked: tuple[str, ...], status: int, code: str
+) -> None:
+    """And its status; the address that was asked is named."""
+    reply = ask(server, *asked)
+    assert reply.status == status
+    if code:
+        assert (reply.code, reply.text("HostId")) == (code, "http://h:1")
+        assert reply.text("Message")
+
+
+def test_other_methods_are_told_which_there_are(server: RunningServer) -> None:
+    """As by any protocol, with a sentence."""
+    reply = ask(server, "PATCH", "/queues/q")
+    assert (reply.status, b"\r\nAllow: DELETE, GET, POST, PUT\r\n" in reply.head) == (405, True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "host", "status", "code"),
+    [
+        (("POST", "/queues/q/messages", message("x" * HTTP_BODY_BYTES_MAX)), "h:1", 413, "InvalidArgument"),
+        (("GET", "/queues/" + "q" * HTTP_TARGET_BYTES_MAX), "h:1", 414, "InvalidRequestURL"),
+        (("GET", "/queues", "", "Expect: a miracle"), "h:1", 417, "InvalidRequestURL"),
+        (("GET", "/queues"), "a<b", 400, "InvalidRequestURL"),
+        (("PATCH", "/queues/q"), "h:1", 405, "InvalidRequestURL"),
+        (("PUT", "/queues/q", "", "Origin: http://evil.example"), "h:1", 403, "AccessDenied"),
+        (("GET", "/queues", "", "Accept-Language: *"), "h:1", 403, "AccessDenied"),
+    ],
+    ids=["body", "target", "expectation", "host", "method", "page", "browser"],
+)
+def test_what_is_refused_before_it_is_read_is_an_error_of_smq_too(
+    server: RunningServer, asked: tuple[str, ...], host: str, status: int, code: str
+) -> None:
+    """One SDK takes everything for success that is no XML: a message that is too long would be lost without a word."""
+    reply = ask(server, *asked, host=host)
+    assert (reply.status, reply.code) == (status, code)
+    assert reply.text("HostId").replace("&lt;", "<") == f"http://{host}"
+    assert reply.text("Message")
+    assert b"\r\nContent-Type: text/xml;charset=utf-8\r\n" in reply.head
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        (
+            ("PUT", "/queues/q/messages?ReceiptHandle=x&VisibilityTimeout=0"),
+            "The value of VisibilityTimeout should between 1 and 43200 seconds.",
+        ),
+        (
+            ("PUT", "/queues/r", "<Queue><MaximumMessageSize>1</MaximumMessageSize></Queue>"),
+            "The value of MaximumMessageSize should between 1024 and 65536 bytes.",
+        ),
+        (
+            ("POST", "/queues/q/messages", message("m", Priority=17)),
+            "The value of Priority should between 1 and 16.",
+        ),
+        (
+            ("GET", "/queues/q/messages?numOfMessages=17"),
+            "The value of numOfMessages should between 1 and 16.",
+        ),
+        (
+            ("POST", "/queues/q/messages", "<Message></Message>"),
+            (
+                "The XML you provided did not validate against our published schema, cause by MessageBody, which is "
+                "required."
+            ),
+        ),
+        (("GET", "/queues?a=1&a=2"), 'Http request URL contains invalid querystring item "a".'),
+    ],
+    ids=["seconds", "bytes", "priority", "count", "cause", "query"],
+)
+def test_texts_of_errors_are_those_that_people_search_for(
+    server: RunningServer, asked: tuple[str, ...], text: str
+) -> None:
+    """With what is wrong in the place that the texts have for it."""
+    assert ask(server, *asked).text("Message") == text

@@ -1,0 +1,418 @@
+"""Topics and subscriptions of SMQ, through its official Python SDK."""
+
+import base64
+import json
+import logging
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from hashlib import md5
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mns.account import Account
+from mns.message_property import MessagePropertyValue
+from mns.mns_common import TopicHelper
+from mns.mns_exception import MNSServerException
+from mns.queue import Message, Queue, QueueMeta
+from mns.subscription import Subscription, SubscriptionMeta
+from mns.topic import Base64TopicMessage, DirectMailInfo, Topic, TopicMessage, TopicMeta
+
+from tests.clients.smq.raw import ask
+from tests.server.keys import OWNER as KEYS_OWNER
+from tests.server.keys import REGION as KEYS_REGION
+from tests.server.keys import SECRETS, written
+from veilmq.client import HttpQueueClient
+from veilmq.testing import RunningServer
+
+SIZE = 65_536
+REGION, OWNER = "us-east-1", "000000000000"
+NAMESPACE = "{http://mns.aliyuncs.com/doc/v1}"
+
+
+@pytest.fixture
+def topic(account: Account) -> Topic:
+    """A new topic with default attributes."""
+    made = account.get_topic("news")
+    made.create(TopicMeta())
+    return made
+
+
+@pytest.fixture
+def plain(queue: Queue) -> Queue:
+    """The queue, whose readers take bodies as they are."""
+    queue.set_encoding(False)
+    return queue
+
+
+def endpoint(name: str = "jobs", account: str = OWNER) -> str:
+    """Return the endpoint of a queue, as the SDK writes it."""
+    text: str = TopicHelper.generate_queue_endpoint(REGION, account, name)
+    return text
+
+
+def subscribe(topic: Topic, name: str = "s", at: str = "", **meta: str) -> Subscription:
+    """Return a subscription that was made."""
+    made = topic.get_subscription(name)
+    made.subscribe(SubscriptionMeta(at or endpoint(), **meta))
+    return made
+
+
+def refused(code: str) -> "pytest.RaisesExc[MNSServerException]":
+    """Expect the SDK's exception with that code."""
+    return pytest.RaisesExc(MNSServerException, check=lambda error: error.type == code)
+
+
+def received(queue: Queue) -> Message:
+    """Receive a message and delete it."""
+    got = queue.receive_message()
+    queue.delete_message(got.receipt_handle)
+    return got
+
+
+# Topics.
+
+
+def test_a_topic_is_made_with_the_defaults_of_smq(account: Account, server: RunningServer) -> None:
+    topic = account.get_topic("news")
+    assert topic.create(TopicMeta()) == f"{server.endpoint}/topics/news"
+    assert vars(topic.get_attributes()) == {
+        "topic_name": "news",
+        "maximum_message_size": SIZE,
+        "message_retention_period": 86_400,
+        "message_count": 0,
+        "create_time": 1_700_000_000,
+        "last_modify_time": 1_700_000_000,
+        "logging_enabled": False,
+    }
+
+
+def test_a_topic_is_found_when_what_is_said_of_it_is_so(account: Account, server: RunningServer) -> None:
+    topic = account.get_topic("news")
+    url = topic.create(TopicMeta(2_048, True))
+    assert topic.create(TopicMeta()) == topic.create(TopicMeta(2_048)) == url
+    assert ask(server, "PUT", "/topics/news").status == 204
+    with refused("TopicAlreadyExist"):
+        topic.create(TopicMeta(2_049))
+    assert ask(server, "PUT", "/topics/news", "<Topic><LoggingEnabled>false</LoggingEnabled></Topic>").status == 409
+
+
+def test_attributes_are_changed_one_by_one(topic: Topic, server: RunningServer) -> None:
+    server.advance(seconds=5)
+    topic.set_attributes(TopicMeta(1_024))
+    topic.set_attributes(TopicMeta(logging_enabled=True))
+    told = topic.get_attributes()
+    assert (told.maximum_message_size, told.logging_enabled) == (1_024, True)
+    assert (told.create_time, told.last_modify_time) == (1_700_000_000, 1_700_000_005)
+
+
+def test_topics_are_listed_by_pages(account: Account) -> None:
+    for name in ("b", "a2", "a1", "a3"):
+        account.get_topic(name).create(TopicMeta())
+    urls, marker = account.list_topic(prefix="a", ret_number=2)
+    assert [url.rpartition("/")[2] for url in urls] == ["a1", "a2"]
+    urls, marker = account.list_topic(prefix="a", ret_number=2, marker=marker)
+    assert ([url.rpartition("/")[2] for url in urls], marker) == (["a3"], "")
+    assert account.list_topic(prefix="c") == ([], "")
+
+
+def test_a_listing_tells_attributes_to_who_asks(topic: Topic, server: RunningServer) -> None:
+    reply = ask(server, "GET", "/topics", "", "x-mns-with-meta: true")
+    assert (reply.text("TopicName"), reply.text("MessageCount"), reply.text("TopicURL")) == (
+        "news",
+        "0",
+        "http://h:1/topics/news",
+    )
+
+
+def test_a_topic_is_deleted_with_its_subscriptions(account: Account, topic: Topic, queue: Queue) -> None:
+    """And as often as anybody likes."""
+    subscribe(topic)
+    topic.delete()
+    topic.delete()
+    for call in (
+        topic.get_attributes,
+        lambda: topic.set_attributes(TopicMeta(2_048)),
+        lambda: topic.publish_message(TopicMessage("a")),
+        topic.list_subscription,
+        lambda: subscribe(topic),
+        topic.get_subscription("s").unsubscribe,
+        topic.get_subscription("s").get_attributes,
+    ):
+        with refused("TopicNotExist"):
+            call()
+    topic.create(TopicMeta())
+    assert topic.list_subscription() == ([], "")
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("-a", "TopicNameInvalid"),
+        ("a_b", "TopicNameInvalid"),
+        ("a.fifo", "TopicNameInvalid"),
+        ("x" * 256, "TopicNameLengthError"),
+    ],
+    ids=["hyphen", "underscore", "dot", "long"],
+)
+def test_names_of_topics(account: Account, server: RunningServer, name: str, code: str) -> None:
+    assert ask(server, "PUT", f"/topics/{name}").code == code
+    assert ask(server, "PUT", f"/topics/9{'x' * 254}").status == 201
+
+
+@pytest.mark.parametrize("size", [1_023, SIZE + 1], ids=str)
+def test_a_size_that_cannot_be_is_refused(topic: Topic, server: RunningServer, size: int) -> None:
+    body = f"<Topic><MaximumMessageSize>{size}</MaximumMessageSize></Topic>"
+    assert ask(server, "PUT", "/topics/news?metaoverride=true", body).code == "InvalidArgument"
+
+
+# Subscriptions.
+
+
+def test_a_subscription_has_its_attributes(topic: Topic, queue: Queue, server: RunningServer) -> None:
+    made = topic.get_subscription("s")
+    assert made.subscribe(SubscriptionMeta(endpoint())) == f"{server.endpoint}/topics/news/subscriptions/s"
+    assert vars(made.get_attributes()) == {
+        "topic_owner": OWNER,
+        "topic_name": "news",
+        "subscription_name": "s",
+        "endpoint": "acs:mns:us-east-1:000000000000:queues/jobs",
+        "filter_tag": "",
+        "notify_strategy": "BACKOFF_RETRY",
+        "notify_content_format": "XML",
+        "create_time": 1_700_000_000,
+        "last_modify_time": 1_700_000_000,
+    }
+    assert ask(server, "GET", "/topics/news/subscriptions/s").text("Subscriber") == OWNER
+
+
+def test_the_same_subscription_is_found_and_another_is_not(topic: Topic, queue: Queue, server: RunningServer) -> None:
+    meta = {"filter_tag": "red", "notify_content_format": "JSON", "notify_strategy": "EXPONENTIAL_DECAY_RETRY"}
+    made = subscribe(topic, **meta)
+    again = made.subscribe(SubscriptionMeta(endpoint(), **meta))
+    assert again == f"{server.endpoint}/topics/news/subscriptions/s"
+    told = made.get_attributes()
+    assert {name: getattr(told, name) for name in meta} == meta
+    with refused("SubscriptionAlreadyExist"):
+        subscribe(topic)
+
+
+def test_only_the_strategy_can_be_changed(topic: Topic, queue: Queue, server: RunningServer) -> None:
+    made = subscribe(topic)
+    server.advance(seconds=5)
+    made.set_attributes(SubscriptionMeta(notify_strategy="EXPONENTIAL_DECAY_RETRY"))
+    made.set_attributes(SubscriptionMeta())
+    told = made.get_attributes()
+    assert (told.notify_strategy, told.last_modify_time) == ("EXPONENTIAL_DECAY_RETRY", 1_700_000_005)
+    with refused("SubscriptionNotExist"):
+        topic.get_subscription("none").set_attributes(SubscriptionMeta(notify_strategy="BACKOFF_RETRY"))
+
+
+def test_subscriptions_are_listed_by_pages(topic: Topic, queue: Queue) -> None:
+    for name in ("b", "a2", "a1"):
+        subscribe(topic, name)
+    urls, marker = topic.list_subscription(ret_number=2)
+    assert [url.rpartition("/")[2] for url in urls] == ["a1", "a2"]
+    urls, marker = topic.list_subscription(ret_number=2, marker=marker)
+    assert ([url.rpartition("/")[2] for url in urls], marker) == (["b"], "")
+    assert len(topic.list_subscription(prefix="a")[0]) == 2
+
+
+def test_a_subscription_ends_as_often_as_anybody_likes(topic: Topic, queue: Queue) -> None:
+    made = subscribe(topic)
+    made.unsubscribe()
+    made.unsubscribe()
+    with refused("SubscriptionNotExist"):
+        made.get_attributes()
+
+
+@pytest.mark.parametrize(
+    ("at", "code"),
+    [
+        (endpoint("none"), "QueueNotExist"),
+        (endpoint("jobs", "111111111111"), "AccessDenied"),
+        (endpoint("a/b"), "InvalidQueueName"),
+        (TopicHelper.generate_mail_endpoint("a@b.example"), "EndpointInvalid"),
+        (TopicHelper.generate_sms_endpoint("123"), "EndpointInvalid"),
+        ("http://hook.example/", "EndpointInvalid"),
+        ("acs:mns:us-east-1:000000000000:topics/news", "EndpointInvalid"),
+        (f"acs:mns:{'r' * 65}:000000000000:queues/jobs", "EndpointInvalid"),
+        ("acs:mns:<a>\n:000000000000:queues/jobs", "EndpointInvalid"),
+        ("ftp://hook.example/", "EndpointInvalid"),
+    ],
+)
+def test_endpoints_that_cannot_be(topic: Topic, queue: Queue, at: str, code: str) -> None:
+    with refused(code):
+        subscribe(topic, at=at)
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "code"),
+    [
+        ("-a", "", "SubscriptionNameInvalid"),
+        ("x" * 256, "", "SubscriptionNameLengthError"),
+        ("s", "", "MalformedXML"),
+        ("s", "<Subscription></Subscription>", "EndpointInvalid"),
+        (
+            "s",
+            "<Subscription><Endpoint>{0}</Endpoint><NotifyStrategy>NEVER</NotifyStrategy></Subscription>",
+            "InvalidArgument",
+        ),
+        (
+            "s",
+            "<Subscription><Endpoint>{0}</Endpoint><NotifyContentFormat>YAML</NotifyContentFormat></Subscription>",
+            "InvalidArgument",
+        ),
+        (
+            "s",
+            "<Subscription><Endpoint>{0}</Endpoint><FilterTag>seventeen letters</FilterTag></Subscription>",
+            "InvalidArgument",
+        ),
+    ],
+    ids=["name", "long", "no-body", "no-endpoint", "strategy", "format", "tag"],
+)
+def test_subscriptions_that_cannot_be(
+    topic: Topic, queue: Queue, server: RunningServer, name: str, body: str, code: str
+) -> None:
+    assert ask(server, "PUT", f"/topics/news/subscriptions/{name}", body.format(endpoint())).code == code
+
+
+# Publishing.
+
+
+def as_xml(text: str) -> dict[str, str]:
+    """Return the members of a document in XML."""
+    root = ET.fromstring(text)
+    assert root.tag == f"{NAMESPACE}Notification"
+    return {child.tag.removeprefix(NAMESPACE): child.text or "" for child in root}
+
+
+@pytest.mark.parametrize(("name", "read"), [("XML", as_xml), ("JSON", json.loads)])
+def test_a_queue_gets_a_document(
+    topic: Topic, plain: Queue, server: RunningServer, name: str, read: Callable[[str], Any]
+) -> None:
+    subscribe(topic, notify_content_format=name)
+    body = "größer <als> & \"das\" ]]> \\ '\t'"
+    published = topic.publish_message(TopicMessage(body, "a-tag"))
+    digest = md5(body.encode()).hexdigest().upper()
+    assert published.message_body_md5 == digest
+    got = received(plain)
+    assert got.message_id == published.message_id
+    assert read(got.message_body) == {
+        "TopicOwner": OWNER,
+        "TopicName": "news",
+        "Subscriber": OWNER,
+        "SubscriptionName": "s",
+        "MessageId": published.message_id,
+        "Message": body,
+        "MessageMD5": digest,
+        "MessageTag": "a-tag",
+        "PublishTime": str(server.clock.now_ms()),
+    }
+
+
+def test_a_queue_gets_the_body_alone(topic: Topic, plain: Queue) -> None:
+    subscribe(topic, notify_content_format="SIMPLIFIED")
+    topic.publish_message(TopicMessage("just this"))
+    assert received(plain).message_body == "just this"
+
+
+def test_base64_is_the_business_of_clients(topic: Topic, queue: Queue) -> None:
+    """What one SDK encodes, the other end decodes."""
+    subscribe(topic, notify_content_format="SIMPLIFIED")
+    sent = topic.publish_message(Base64TopicMessage("köln"))
+    assert sent.message_body_md5 == md5(base64.b64encode("köln".encode())).hexdigest().upper()
+    got = queue.receive_message_with_str_body()
+    assert got.message_body == "köln"
+
+
+def test_tags_are_filtered_by_equality(account: Account, topic: Topic, plain: Queue) -> None:
+    subscribe(topic, "red", filter_tag="red", notify_content_format="SIMPLIFIED")
+    for tag in ("red", "blue", "", "RED", "re"):
+        topic.publish_message(TopicMessage(f"<{tag}>", tag))
+    assert received(plain).message_body == "<red>"
+    with refused("MessageNotExist"):
+        plain.receive_message()
+
+
+def test_properties_and_groups_come_along(account: Account, topic: Topic) -> None:
+    """To a FIFO queue, in order; a message without a group does not come there."""
+    fifo = account.get_queue("jobs.fifo")
+    fifo.create(QueueMeta())
+    fifo.set_encoding(False)
+    subscribe(topic, at=endpoint("jobs.fifo"), notify_content_format="SIMPLIFIED")
+    for body, group in (("1", "g"), ("lost", ""), ("2", "g"), ("2", "g")):
+        message = TopicMessage(body, message_group_id=group)
+        message.add_user_property("kind", MessagePropertyValue.create_string("x"))
+        topic.publish_message(message)
+    got = [received(fifo) for _ in range(3)]
+    assert [each.message_body for each in got] == ["1", "2", "2"]
+    assert got[0].get_user_properties()["kind"].get_string_value_by_type() == "x"
+
+
+def test_what_is_for_mail_alone_is_passed_over(topic: Topic, plain: Queue) -> None:
+    subscribe(topic, notify_content_format="SIMPLIFIED")
+    mail = DirectMailInfo("account", "subject", 0, 0, 0)
+    topic.publish_message(TopicMessage("a", direct_mail=mail))
+    assert received(plain).message_body == "a"
+
+
+def test_a_message_may_be_as_large_as_topic_and_queue_say(topic: Topic, plain: Queue) -> None:
+    """The document around it does not count."""
+    subscribe(topic)
+    topic.publish_message(TopicMessage("&" * SIZE))
+    assert as_xml(received(plain).message_body)["Message"] == "&" * SIZE
+    topic.set_attributes(TopicMeta(1_024))
+    with refused("InvalidArgument"):
+        topic.publish_message(TopicMessage("x" * 1_025))
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("", "MalformedXML"),
+        ("<Message></Message>", "InvalidArgument"),
+        ("<Message><MessageBody></MessageBody></Message>", "InvalidArgument"),
+        (
+            "<Message><MessageBody>a</MessageBody><MessageTag>seventeen letters</MessageTag></Message>",
+            "InvalidArgument",
+        ),
+        ("<Message><MessageBody>a</MessageBody><MessageTag>a\nb</MessageTag></Message>", "InvalidArgument"),
+    ],
+    ids=["nothing", "no-body", "empty", "tag", "line"],
+)
+def test_messages_that_cannot_be(topic: Topic, server: RunningServer, body: str, code: str) -> None:
+    assert ask(server, "POST", "/topics/news/messages", body).code == code
+
+
+def test_a_queue_that_sqs_reads_gets_the_same(topic: Topic, queue: Queue, server: RunningServer) -> None:
+    subscribe(topic, notify_content_format="SIMPLIFIED")
+    published = topic.publish_message(TopicMessage("hello"))
+    with HttpQueueClient(server.endpoint) as sqs:
+        (got,) = sqs.receive("jobs")
+    assert (got.body, got.id.replace("-", "").upper()) == ("hello", published.message_id)
+
+
+def test_the_owner_of_topics_is_the_account_that_signs(tmp_path: Path) -> None:
+    """Others have topics of their own, and no queue of his can be named by them."""
+    with RunningServer(credentials=written(tmp_path / "keys.toml"), region=KEYS_REGION) as server:
+        first, second = (
+            Account(server.endpoint, key, SECRETS[key], logger=logging.getLogger("mns"))
+            for key in ("AKIDOWNER", "AKIDFRIEND")
+        )
+        for account in (first, second):
+            account.get_topic("news").create(TopicMeta())
+            account.get_queue("jobs").create(QueueMeta())
+        subscribe(first.get_topic("news"), at=endpoint(account=KEYS_OWNER), notify_content_format="SIMPLIFIED")
+        with refused("AccessDenied"):
+            subscribe(second.get_topic("news"), at=endpoint(account=KEYS_OWNER))
+        second.get_topic("news").publish_message(TopicMessage("not yours"))
+        first.get_topic("news").publish_message(TopicMessage("yours"))
+        plain = first.get_queue("jobs")
+        plain.set_encoding(False)
+        assert received(plain).message_body == "yours"
+        with refused("MessageNotExist"):
+            plain.receive_message()
+        assert first.get_topic("news").get_subscription("s").get_attributes().topic_owner == KEYS_OWNER
+        for account in (first, second):
+            account.mns_client.close_connection()

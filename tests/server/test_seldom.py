@@ -1,0 +1,24 @@
+"""What is said once in a while."""
+
+from veilmq.server import seldom
+from veilmq.server.seldom import PERIOD_MS, Seldom
+from veilmq.testing import VirtualClock
+
+
+def test_each_subject_is_due_once_a_minute() -> None:
+    clock = VirtualClock()
+    said = Seldom(clock)
+    assert [said.due("a"), said.due("a"), said.due("b")] == [True, False, True]
+    clock.advance(PERIOD_MS - 1)
+    assert not said.due("a")
+    clock.advance(1)
+    assert said.due("a")
+
+
+def test_so_many_subjects_are_remembered_and_no_more() -> None:
+    said = Seldom(VirtualClock())
+    for subject in range(seldom._SUBJECTS_MAX):
+        said.due(subject)
+    assert not said.due(0)
+    assert said.due("one more")
+    assert said.due(0)
