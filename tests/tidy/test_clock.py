@@ -18,6 +18,7 @@ TIMELESS = ("core", "engines", "consumer")
 CLOCKS = (
     "src/veilmq/engines/clock.py",
     "src/veilmq/engines/postgres/migrations/001_clock.sql",
+    "src/veilmq/engines/postgres/schema.sql",  # which repeats it
     "src/veilmq/consumer/clock.py",
 )
 
