@@ -41,10 +41,12 @@ class Catalog:
 
     async def queue(self, connection: Any, name: str) -> Queue:
         """Return the queue of that full name; raises ``QueueNotFound``."""
+        return self.known(name) or await self.sure(connection, name)
+
+    def known(self, name: str) -> Queue | None:
+        """Return what is known of that queue, if that is not too old."""
         known = self._known.get(name)
-        if known is not None and get_running_loop().time() < known[1]:
-            return known[0]
-        return await self.sure(connection, name)
+        return known[0] if known is not None and get_running_loop().time() < known[1] else None
 
     async def sure(self, connection: Any, name: str) -> Queue:
         """Look the queue up, whatever is known of it; raises ``QueueNotFound``."""
@@ -64,9 +66,18 @@ class Catalog:
         self._known[queue.name] = queue, get_running_loop().time() + self._fresh_s
         return queue
 
+    def seen(self, name: str) -> Queue | None:
+        """Return what is known of the queue, however old; ``None`` when that is nothing."""
+        known = self._known.get(name)
+        return None if known is None else known[0]
+
     def forget(self, name: str) -> None:
         """Look that queue up again when it is named next."""
         self._known.pop(name, None)
+
+    def clear(self) -> None:
+        """Look all of them up again."""
+        self._known.clear()
 
 
 def queue_of(row: Any) -> Queue:

@@ -4,21 +4,25 @@ Plans are pinned: statistics of an empty table would have the planner scan it wh
 cost).
 """
 
+import logging
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 import asyncpg
 
-from veilmq.core.errors import StoreUnavailable
 from veilmq.core.ports import Clock
 from veilmq.engines.postgres.breaker import Breaker
-from veilmq.engines.postgres.failures import IN_DOUBT, UNREACHABLE
+from veilmq.engines.postgres.durability import RELAXED, SQL, Durability, Promise
 from veilmq.engines.postgres.migrate import migrate
 from veilmq.engines.postgres.options import PostgresOptions
+from veilmq.engines.postgres.pool import CONNECT_S, Pool, Turn
+from veilmq.engines.store_urls import without_passwords
+
+log = logging.getLogger(__name__)
 
 SETTINGS = {
     "application_name": "veilmq",
+    "default_transaction_isolation": "read committed",
     "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
@@ -29,94 +33,85 @@ SETTINGS = {
 }
 """Of every connection."""
 
-_CONNECT_S = 5.0
-_ANSWER_S = 5.0  # beyond what the server allows a statement, for a server that is silent
-
 
 class Database:
-    """The pool of one server."""
+    """What a node has to do with one server."""
 
-    def __init__(self, url: str, pool: "asyncpg.Pool[Any]", *, options: PostgresOptions, clock: Clock) -> None:
-        """Use ``open``."""
+    def __init__(self, url: str, *, options: PostgresOptions, durable: Pool, relaxed: Pool | None) -> None:
+        """Use ``open``. ``relaxed`` connections are there where the options allow what they do."""
         self._url = url
-        self._pool = pool
         self._options = options
-        self._breaker = Breaker(clock=clock)
+        self._durable = durable
+        self._relaxed = relaxed
         self.on_lost: list[Callable[[], None]] = []
         """Called when a connection has ended: the next one may be to another server, whose clock differs."""
+        for pool in self._pools:
+            pool.on_lost = self._lost
 
     @classmethod
     async def open(cls, url: str, *, options: PostgresOptions, clock: Clock) -> Self:
-        """Connect to ``url`` (``postgresql://…``) and bring its schema up to date."""
-        pool = await asyncpg.create_pool(
-            url,
-            min_size=1,
-            max_size=options.connections,
-            timeout=_CONNECT_S,
-            command_timeout=options.statement_s + _ANSWER_S,
-            server_settings=_settings(options),
-        )
-        async with pool.acquire() as connection:
-            await migrate(connection)
-        return cls(url, pool, options=options, clock=clock)
-
-    def connection(self) -> "_Turn":
-        """Return a context that has a connection; raises ``StoreUnavailable`` where there is none to be had."""
-        return _Turn(self)
-
-    async def acquire(self) -> Any:
-        """Return a connection of the pool; raises ``StoreUnavailable``."""
-        self._breaker.check()
+        """Connect to ``url`` (``postgresql://…``) and bring its schema up to date; say what commits are worth there."""
+        breaker = Breaker(clock=clock)
+        settings = _settings(options)
+        durable = await Pool.open(url, settings=settings, prepare=_be_durable, options=options, breaker=breaker)
+        relaxed = None
+        if options.durability is Durability.STANDARD:
+            settings |= RELAXED
+            relaxed = await Pool.open(url, settings=settings, prepare=None, options=options, breaker=breaker)
+        database = cls(url, options=options, durable=durable, relaxed=relaxed)
+        connection = await database.connect()
         try:
-            # A timeout costs a task, and is not needed where a connection lies ready.
-            timeout_s = None if self._pool.get_idle_size() else self._options.acquire_s
-            connection = await self._pool.acquire(timeout=timeout_s)
-        except UNREACHABLE as error:
-            if not self._is_exhausted():
-                self._breaker.failed()
-            raise StoreUnavailable from error
-        self._breaker.worked()
-        return connection
+            await migrate(connection)
+            database._say(await Promise.of(connection, options.durability))
+        finally:
+            await connection.close()
+        return database
 
-    async def release(self, connection: Any, error: BaseException | None) -> None:
-        """Give a connection back, after ``error`` if there was one."""
-        if isinstance(error, IN_DOUBT):
-            for tell in self.on_lost:
-                tell()
-        await self._pool.release(connection)
+    @property
+    def relaxes(self) -> bool:
+        """Whether ``relaxed`` is another thing than ``connection``."""
+        return self._relaxed is not None
 
-    def _is_exhausted(self) -> bool:
-        return self._pool.get_size() == self._options.connections and not self._pool.get_idle_size()
+    def connection(self) -> Turn:
+        """Return a context that has a connection, whose commits are durable; entering raises ``StoreUnavailable``."""
+        return self._durable.connection()
+
+    def relaxed(self) -> Turn:
+        """Return one whose commits a crash of the database may undo, where the options allow that."""
+        return self._durable.connection() if self._relaxed is None else self._relaxed.connection()
+
+    @property
+    def place(self) -> str:
+        """Return the URL, without a password."""
+        return without_passwords(self._url)
 
     async def connect(self) -> "asyncpg.Connection[Any]":
-        """Return a connection beside the pool's, for whoever keeps one; it is theirs to close."""
-        return await asyncpg.connect(self._url, timeout=_CONNECT_S, server_settings=_settings(self._options))
+        """Return a durable connection beside the pools', for whoever keeps one; it is theirs to close."""
+        connection = await asyncpg.connect(self._url, timeout=CONNECT_S, server_settings=_settings(self._options))
+        await _be_durable(connection)
+        return connection
 
     async def close(self) -> None:
-        """Wait for what is under way, and end all connections; those that the server has ended are no matter."""
-        try:
-            await self._pool.close()
-        except IN_DOUBT:
-            self._pool.terminate()
+        """Wait for what is under way, and end all connections."""
+        for pool in self._pools:
+            await pool.close()
+
+    @property
+    def _pools(self) -> list[Pool]:
+        return [pool for pool in (self._durable, self._relaxed) if pool is not None]
+
+    def _lost(self) -> None:
+        for tell in self.on_lost:
+            tell()
+
+    def _say(self, promise: Promise) -> None:
+        log.info("%s: durability %s", self.place, promise)
+        for doubt in promise.doubts:
+            log.warning("%s: %s", self.place, doubt)
 
 
-class _Turn:
-    """A connection for the time of a ``with`` statement."""
-
-    __slots__ = ("_connection", "_database")
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._connection: Any = None
-
-    async def __aenter__(self) -> Any:
-        self._connection = await self._database.acquire()
-        return self._connection
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._database.release(self._connection, error)
+async def _be_durable(connection: Any) -> None:
+    await connection.execute(SQL["be_durable"])
 
 
 def _settings(options: PostgresOptions) -> dict[str, str]:

@@ -8,24 +8,40 @@ from veilmq.core.errors import InternalError, OutcomeUnknown, StoreFull, StoreUn
 
 log = logging.getLogger(__name__)
 
-IN_DOUBT = (OSError, asyncpg.InterfaceError, asyncpg.PostgresConnectionError, asyncpg.AdminShutdownError, TimeoutError)
+IN_DOUBT = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+)
 """What leaves open whether a statement was carried out: the connection ended before the answer came."""
+
+ELSEWHERE = (asyncpg.ReadOnlySQLTransactionError, asyncpg.TargetServerAttributeNotMatched)
+"""What says that the server is a standby now: the primary is another one, perhaps at the same address."""
+
+FULL = (asyncpg.TooManyConnectionsError,)
+"""What says that the server has no connection to spare."""
 
 UNREACHABLE = (
     *IN_DOUBT,
+    *ELSEWHERE,
+    *FULL,
     asyncpg.CannotConnectNowError,
-    asyncpg.CrashShutdownError,
-    asyncpg.TooManyConnectionsError,
     asyncpg.InvalidAuthorizationSpecificationError,
 )
 """What ends an attempt to connect: the server is down, starting, full, or not to be had otherwise."""
 
 _NOTHING_DONE = (
+    *ELSEWHERE,
+    *FULL,
     asyncpg.QueryCanceledError,  # the statement took too long
-    asyncpg.ReadOnlySQLTransactionError,  # the server is a standby now
+    asyncpg.LockNotAvailableError,
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
-    asyncpg.TooManyConnectionsError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.TransactionTimeoutError,
     asyncpg.OutOfMemoryError,
 )
 

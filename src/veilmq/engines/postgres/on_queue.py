@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from asyncpg import DeadlockDetectedError, UniqueViolationError
+from asyncpg import DeadlockDetectedError, SerializationError, UniqueViolationError
 
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.limits import SECOND_MS
@@ -15,7 +15,7 @@ STANDARD = load("veilmq.engines.postgres", "messages.sql")
 FIFO = load("veilmq.engines.postgres", "fifo.sql")
 
 GENERATION_BITS = 32
-COLLISIONS = (DeadlockDetectedError, UniqueViolationError)
+COLLISIONS = (DeadlockDetectedError, SerializationError, UniqueViolationError)
 """What nodes do to each other now and then; nothing was done, and trying again helps."""
 COLLISIONS_MAX = 5
 
@@ -45,15 +45,29 @@ class OnQueue:
         self._database = database
         self._catalog = catalog
 
-    async def __call__(self, work: Work, together: Sequence[Any]) -> list[Any]:
-        """Return the answers of ``work`` to ``together``, commands on one queue; raises ``QueueNotFound``."""
-        name: str = together[0].queue
-        async with self._database.connection() as connection:
+    async def __call__(self, work: Work, together: Sequence[Any], *, relaxed: bool = False) -> list[Any]:
+        """Return the answers of ``work`` to ``together``, commands on one queue; raises ``QueueNotFound``.
+
+        ``relaxed`` work may be undone by a crash of the database, where the node runs so and the queue is a standard
+        one.
+        """
+        for _ in range(2):
             try:
-                return await work(connection, await self._catalog.queue(connection, name), together)
+                if relaxed and self._database.relaxes:
+                    return await self._relaxed(work, together)
+                async with self._database.connection() as connection:
+                    queue = await self._catalog.queue(connection, together[0].queue)
+                    return await work(connection, queue, together)
             except PartitionRetired:
-                self._catalog.forget(name)
-            try:
-                return await work(connection, await self._catalog.queue(connection, name), together)
-            except PartitionRetired:
-                raise QueueNotFound(name) from None
+                self._catalog.forget(together[0].queue)
+        raise QueueNotFound(together[0].queue)
+
+    async def _relaxed(self, work: Work, together: Sequence[Any]) -> list[Any]:
+        """Do so on the connection that the type of the queue asks for, which is looked at first."""
+        queue = self._catalog.known(together[0].queue)
+        if queue is None:
+            async with self._database.connection() as connection:
+                queue = await self._catalog.sure(connection, together[0].queue)
+        turn = self._database.connection() if queue.settings.fifo else self._database.relaxed()
+        async with turn as connection:
+            return await work(connection, queue, together)

@@ -3,23 +3,28 @@
 from dataclasses import dataclass
 
 from veilmq.core import limits
+from veilmq.engines.postgres.durability import Durability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresOptions:
     """``connections`` is how many a node keeps to its server, beside those that listen and sweep.
 
-    A command waits ``acquire_s`` for one of them, and a statement may take ``statement_s``; both are then told to try
-    again.
+    With the durability ``STANDARD`` it keeps as many again, for what may be undone. A command waits ``acquire_s`` for
+    one of them, and a statement may take ``statement_s``; both are then told to try again.
 
     ``coalesced_max`` bounds the messages that travel together in one statement. The quotas are of queues that set none
     of their own; a queue rests for ``purge_pause_s`` after a purge, and the name of a deleted one for
     ``queue_name_pause_s`` (0: not at all). A queue's settings are looked up again after ``fresh_s`` even if no node
     told of a change. The janitor deletes up to ``sweep_rows`` rows at once.
     Quotas of in-flight messages up to ``in_flight_counted_max`` are counted at each receive, larger ones now and then.
+
+    Nodes wake each other's long polls by notices where ``listens`` is true. Every ``round_s`` a node looks by itself at
+    what is waited for there, five times as often where no notices arrive.
     """
 
     connections: int = 8
+    durability: Durability = Durability.STRICT
     acquire_s: float = 5.0
     statement_s: float = 30.0
     coalesced_max: int = 100
@@ -30,3 +35,5 @@ class PostgresOptions:
     fresh_s: float = 5.0
     sweep_rows: int = 1_000
     in_flight_counted_max: int = 1_000
+    listens: bool = True
+    round_s: float = 1.0

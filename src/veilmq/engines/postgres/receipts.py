@@ -41,11 +41,11 @@ class Receipts:
 
     async def delete(self, together: Sequence[Delete]) -> list[Any]:
         """Delete the messages of the receipts that act."""
-        return await self._on_queue(self._delete, together)
+        return await self._on_queue(self._delete, together, relaxed=True)
 
     async def change(self, together: Sequence[ChangeVisibility]) -> list[Any]:
         """Move the deadlines of the receipts that act."""
-        return await self._on_queue(self._change, together)
+        return await self._on_queue(self._change, together, relaxed=True)
 
     async def _delete(self, connection: Any, queue: Queue, together: Sequence[Delete]) -> list[Any]:
         answers: list[list[Any]] = [[None] * len(command.receipts) for command in together]

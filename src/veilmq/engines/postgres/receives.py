@@ -52,7 +52,7 @@ class Receives:
 
     async def receive(self, together: Sequence[Receive]) -> list[Any]:
         """Lease what is visible, up to the number that each asks for."""
-        return await self._on_queue(self._receive, together)
+        return await self._on_queue(self._receive, together, relaxed=True)
 
     async def _receive(self, connection: Any, queue: Queue, together: Sequence[Receive]) -> list[Any]:
         too_many = await refused(connection, queue, together)
