@@ -62,5 +62,5 @@ def test_commands(veilmq_url: str, tmp_path: Path) -> None:
         _run([sys.executable, "-m", "veilmq", *shlex.split(command)], tmp_path, VEILMQ_ENDPOINT=veilmq_url)
         for command in COMMANDS
     ]
-    assert [command.split()[0] for command in COMMANDS] == ["queue", "send", "receive", "queue", "doctor"]
+    assert [command.split()[0] for command in COMMANDS] == ["queue", "send", "receive", "queue", "doctor", "backup"]
     assert "Hello, world" in printed[2]

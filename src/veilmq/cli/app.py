@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, UnknownOptionError
 
 from veilmq import __version__
+from veilmq.cli.backup import backup
 from veilmq.cli.claims_close import close
 from veilmq.cli.claims_evict import evict
 from veilmq.cli.claims_list import list_sources
@@ -86,6 +87,7 @@ def build() -> App:
     app.command(demo)
     app.command(_claims())
     app.command(doctor)
+    app.command(backup)
     return app
 
 

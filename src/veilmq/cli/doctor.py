@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from veilmq.cli.data_folder import data_folder
 from veilmq.cli.extras import needs_extra
-from veilmq.cli.failures import CommandFailed, UsageError
+from veilmq.cli.failures import CommandFailed
 from veilmq.cli.options import Json
 from veilmq.cli.printing import print_aligned, print_json
-from veilmq.cli.settings_options import Config, option_of, read_settings
+from veilmq.cli.settings_options import Config, option_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +37,12 @@ def doctor(*, data: Annotated[str | None, option_of("data")] = None, config: Con
 
     The folder is the one that serve would use with the same settings.
     """
-    examination = _examine(_folder(data, config))
+    examination = _examine(data_folder(data, config))
     if json:
         print_json(examination)
     else:
         _print(examination)
     return 0 if examination.ok else 1
-
-
-def _folder(data: str | None, config: Path | None) -> Path:
-    folder = read_settings({"data": data}, config).data
-    if folder is None:
-        raise UsageError("The settings say memory, so there is no folder; name one with --data.")
-    return folder
 
 
 def _examine(folder: Path) -> Examination:

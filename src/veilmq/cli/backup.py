@@ -1,0 +1,38 @@
+"""``veilmq backup``."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from veilmq.cli.data_folder import data_folder
+from veilmq.cli.extras import needs_extra
+from veilmq.cli.failures import CommandFailed
+from veilmq.cli.options import Json
+from veilmq.cli.printing import print_aligned, print_json
+from veilmq.cli.progress import progress
+from veilmq.cli.settings_options import Config, option_of
+
+To = Annotated[Path, Parameter(metavar="PATH", help="What to write: a new folder, or a new file that ends in .db.")]
+
+
+def backup(
+    *, to: To, data: Annotated[str | None, option_of("data")] = None, config: Config = None, json: Json = False
+) -> None:
+    """Copy a data folder, also beside a running server, and check the copy.
+
+    To restore it, start a server on it: veilmq serve --data PATH.
+    """
+    with needs_extra("server", command="backup"):
+        from veilmq.engines.embedded import FolderError
+        from veilmq.engines.embedded.backup import back_up
+    folder = data_folder(data, config)
+    try:
+        with progress("copied", unit="pages") as told:
+            made = back_up(folder, to, told=told)
+    except FolderError as error:
+        raise CommandFailed(str(error)) from error
+    if json:
+        print_json(made)
+    else:
+        print_aligned([("backup", made.path), *made.facts.items()])

@@ -1,0 +1,111 @@
+"""A copy of a data folder, made while its server works: one snapshot of the database, read beside everything else.
+
+The reader keeps one read transaction from the first page to the last, so the copy is the store as it was at one instant
+between two batches, and what is committed meanwhile neither enters it nor has it begin anew. The server goes on; its
+write-ahead log grows until the reader is done, by what is written in that time.
+
+What was copied is checked as the doctor checks a folder, and takes its name only then: a backup that was interrupted,
+or of a damaged folder, leaves nothing that looks like one.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+
+from veilmq.engines.embedded.doctor import examine
+from veilmq.engines.embedded.folder import DATABASE_NAME, FolderError, check_format
+
+PAGES_PER_STEP = 1_000
+
+Told = Callable[[int, int], None]
+"""Is told after each step: pages that are copied, and pages in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What was written: where, how many bytes, and what it holds by name, as the doctor tells it."""
+
+    path: str
+    database_bytes: int
+    facts: dict[str, str | int]
+
+
+def back_up(folder: Path, to: Path, *, told: Told | None = None) -> Backup:
+    """Copy the store in ``folder``, whether or not it is served, to ``to``, which must not exist.
+
+    ``to`` becomes a folder for ``serve --data``, or, where it ends in ``.db``, the one file that such a folder needs
+    under the name ``veilmq.db``. Raises ``FolderError`` when there is no store, the target exists, its disk is full, or
+    the copy does not hold what the doctor asks for; nothing is left at ``to`` then.
+    """
+    if to.exists() or to.is_symlink():
+        raise FolderError(f"{to} exists, and a backup replaces nothing: name a new folder or file with --to.")
+    source = folder / DATABASE_NAME
+    if not source.is_file():
+        raise FolderError(f"{folder} has no {DATABASE_NAME}: name a data folder with --data.")
+    unfinished = to.with_name(f"{to.name}.unfinished")
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a backup that was killed
+        unfinished.mkdir(mode=0o700)
+        _copy(source, unfinished / DATABASE_NAME, told or _nobody)
+        facts = _checked(unfinished)
+        _name(unfinished, to)
+    except (OSError, apsw.Error) as error:
+        raise FolderError(f"{folder} cannot be copied to {to}: {error}. Check both disks and rights.") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return Backup(path=str(to), database_bytes=int(facts["database_bytes"]), facts=facts)
+
+
+def _copy(source: Path, target: Path, told: Told) -> None:
+    os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # messages and the receipts' key are private
+    with (
+        closing(apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)) as reader,
+        closing(apsw.Connection(str(target))) as writer,
+    ):
+        check_format(reader, str(source))
+        reader.execute("BEGIN")
+        reader.pragma("schema_version")  # the snapshot is taken by the first read
+        with writer.backup("main", reader, "main") as backup:
+            while not backup.done:
+                backup.step(PAGES_PER_STEP)
+                told(backup.page_count - backup.remaining, backup.page_count)
+
+
+def _checked(folder: Path) -> dict[str, str | int]:
+    report = examine(folder)
+    broken = [finding.check for finding in report.findings if not finding.ok]
+    if broken:
+        raise FolderError(
+            f"The copy was not kept, because it breaks this: {'; '.join(broken)}. See what `veilmq doctor` says of the "
+            f"folder it is of."
+        )
+    return report.facts
+
+
+def _name(unfinished: Path, to: Path) -> None:
+    """Make the copy durable, and give it its name."""
+    for left in unfinished.iterdir():
+        if left.name != DATABASE_NAME:
+            left.unlink()  # of the reader that checked it
+    _sync(unfinished / DATABASE_NAME)
+    _sync(unfinished)
+    (unfinished / DATABASE_NAME if to.suffix == ".db" else unfinished).rename(to)
+    _sync(to.parent)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _nobody(copied: int, pages: int) -> None:
+    """Tell nobody."""
