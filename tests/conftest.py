@@ -20,6 +20,7 @@ from veilmq.spark.java import has_java
 if TYPE_CHECKING:  # half a second that other tests need not wait
     from pyspark.sql import SparkSession
 
+    from tests.proofs.served import StartNode
     from veilmq.client import HttpQueueClient
     from veilmq.testing import RunningServer
 
@@ -52,6 +53,42 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
 
     with session(tmp_path_factory.mktemp("spark")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """Return the URL of a database of this worker, with the schema and a clock that the test moves."""
+    from tests.engines.postgres_host import serving  # noqa: PLC0415
+
+    with serving() as url:
+        yield url
+
+
+@pytest.fixture
+def new_database(postgres_url: str) -> Iterator[str]:
+    """Return the URL of an empty database, without a schema; its clock will be the real one."""
+    from tests.engines.postgres_host import making_database  # noqa: PLC0415
+
+    with making_database(postgres_url) as url:
+        yield url
+
+
+@pytest.fixture
+def server_on_postgres(postgres_url: str) -> "Iterator[RunningServer]":
+    """Give a server on an emptied database; the test moves the clock of both."""
+    from tests.engines.postgres_host import serving_from  # noqa: PLC0415
+
+    with serving_from(postgres_url) as running:
+        yield running
+
+
+@pytest.fixture
+def start_node(new_database: str, tmp_path: Path) -> "Iterator[StartNode]":
+    """Give a call that starts one more `veilmq serve` process on a database of the test's own, in real time."""
+    from tests.proofs.served import starting_nodes  # noqa: PLC0415
+
+    with starting_nodes(new_database, tmp_path) as start:
+        yield start
 
 
 @pytest.fixture

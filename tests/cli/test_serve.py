@@ -102,7 +102,7 @@ def test_a_folder_in_use_is_an_error(tmp_path: Path) -> None:
         pytest.param(
             ["--port", "65536"], "port = '65536' (flag --port): must be a whole number from 0 to 65535", id="port"
         ),
-        pytest.param(["--data", "a", "--memory"], "give either data or memory", id="data-and-memory"),
+        pytest.param(["--data", "a", "--memory"], "give one of store, data and memory", id="data-and-memory"),
         pytest.param(["--host", "0.0.0.0"], "--insecure", id="reach"),
         pytest.param(["--tls-key", "key.pem"], "tls_certificate (default): must be given with tls_key", id="tls"),
         pytest.param(["--config", "absent.toml"], "config = 'absent.toml': cannot be read", id="file"),

@@ -103,7 +103,8 @@ def test_a_defect_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ZeroDivisionError("secret")
 
     with RunningServer() as server, Stage(server) as stage:
-        handlers: dict[Any, Any] = server.bound.engine._machine.handlers
+        engine: Any = server.bound.engine
+        handlers: dict[Any, Any] = engine._machine.handlers
         monkeypatch.setitem(handlers, ListQueues, fail)
         reply = stage.ask("ListQueues")
     assert (reply.error, reply.status) == ("InternalFailure", 500)

@@ -3,16 +3,20 @@
 import asyncio
 import contextlib
 import tempfile
+import uuid
 import warnings
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
+from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
 from tests.engines.host import Host
 from veilmq.engines.postgres import PostgresEngine, PostgresOptions
 from veilmq.engines.postgres.migrate import migrate
+from veilmq.testing import RunningServer
 
 T = TypeVar("T")
 
@@ -50,13 +54,18 @@ class PostgresHost(Host):
         self._postgres_options = options or RESTLESS
         super().__init__(None)
 
+    @classmethod
+    def on_empty(cls, url: str, *, options: PostgresOptions | None = None) -> Self:
+        """Return a host on a database that is emptied first."""
+        asyncio.run(_empty(url))
+        return cls(url, options=options)
+
     async def _open(self) -> PostgresEngine:  # type: ignore[override]
         await self._set_clock(self.clock.now_ms())
         return await PostgresEngine.open(self.url, clock=self.clock, options=self._postgres_options)
 
     async def _set_clock(self, now_ms: int) -> None:
-        async with connected(self.url) as connection:
-            await connection.execute("UPDATE mq.test_clock SET now_ms = $1", now_ms)
+        await set_clock(self.url, now_ms)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what `work` returns, once all that it submitted, and what that led to, is answered."""
@@ -117,6 +126,36 @@ async def _prepare(url: str) -> None:
         await connection.execute(_CLOCK)
 
 
+@contextlib.contextmanager
+def making_database(url: str) -> Iterator[str]:
+    """Make a database beside that of `url` for a while; return its URL."""
+    name = f"veilmq_{uuid.uuid4().hex}"
+    asyncio.run(_execute(url, f"CREATE DATABASE {name}"))
+    parts = urlsplit(url)
+    try:
+        yield urlunsplit(parts._replace(path=f"/{name}"))
+    finally:
+        asyncio.run(_execute(url, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@contextlib.contextmanager
+def serving_from(url: str, **settings: Any) -> Iterator[RunningServer]:
+    """Run a server on an emptied database for a while; its clock is the test's, and so is the database's."""
+    asyncio.run(_empty(url))
+    with RunningServer(store=url, follow=partial(set_clock, url), **settings) as server:
+        yield server
+
+
+async def set_clock(url: str, now_ms: int) -> None:
+    """Have the clock of a database with the test's clock stand there."""
+    await _execute(url, "UPDATE mq.test_clock SET now_ms = $1", now_ms)
+
+
+async def _execute(url: str, statement: str, *arguments: Any) -> None:
+    async with connected(url) as connection:
+        await connection.execute(statement, *arguments)
+
+
 async def _empty(url: str) -> None:
     async with connected(url) as connection:
         tables = ", ".join(f"mq.{name}" for (name,) in await connection.fetch(_TABLES))
@@ -136,8 +175,7 @@ async def connected(url: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Recor
 @contextlib.contextmanager
 def hosting_postgres(url: str, *, options: PostgresOptions | None = None) -> Iterator[PostgresHost]:
     """Keep a host open for a while, on an empty database."""
-    asyncio.run(_empty(url))
-    host = PostgresHost(url, options=options)
+    host = PostgresHost.on_empty(url, options=options)
     try:
         yield host
     finally:

@@ -1,4 +1,4 @@
-"""A real server process on a data folder, to be killed and started again on the same port."""
+"""A real server process, to be killed and started again on the same ports."""
 
 import contextlib
 import signal
@@ -6,32 +6,34 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-START_S_MAX = 30.0
+START_S_MAX = 60.0
 
 
-class ServedFolder:
-    """`python -m veilmq serve` on `folder`."""
+class Served:
+    """`python -m veilmq serve` with `options`; what it says is in the file `log`."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
-        """Choose a port; start nothing yet. `options` are more of `serve`."""
-        self.folder = folder
+    def __init__(self, *options: str, log: Path) -> None:
+        """Choose the ports; start nothing yet."""
+        self.port, self.admin_port = _free_ports(2)
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self.admin_endpoint = f"http://127.0.0.1:{self.admin_port}"
         self._options = options
-        self.port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
-        self._log = folder.with_suffix(".log")
+        self.log = log
 
     def start(self) -> None:
         """Start, and return when connections are accepted."""
-        options = ["--data", str(self.folder), "--port", str(self.port), "--admin-port", "0", *self._options]
-        with self._log.open("ab") as log:
+        options = ["--port", str(self.port), "--admin-port", str(self.admin_port), *self._options]
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "veilmq", "serve", *options], stdout=log, stderr=log
             )
         deadline_s = time.monotonic() + START_S_MAX
         while not self._accepts():
-            assert self._process.poll() is None, self._log.read_text(errors="replace")
+            assert self._process.poll() is None, self.log.read_text(errors="replace")
             assert time.monotonic() < deadline_s, "the server does not start"
             time.sleep(0.01)
 
@@ -59,7 +61,7 @@ class ServedFolder:
         assert self._process is not None
         self._process.send_signal(how)
         try:
-            self._process.wait(30)
+            self._process.wait(START_S_MAX)
         finally:
             self._process.kill()
             self._process = None
@@ -70,8 +72,40 @@ class ServedFolder:
         return False
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+class ServedFolder(Served):
+    """`python -m veilmq serve` on `folder`."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        """Choose the ports; start nothing yet. `options` are more of `serve`."""
+        super().__init__("--data", str(folder), *options, log=folder.with_suffix(".log"))
+        self.folder = folder
+
+
+StartNode = Callable[..., Served]
+"""Starts one more node; takes more options of `serve`."""
+
+
+@contextlib.contextmanager
+def starting_nodes(url: str, folder: Path) -> Iterator[StartNode]:
+    """Give a way to start nodes on one database, whose logs are in `folder`; all are stopped at the end."""
+    nodes: list[Served] = []
+
+    def start(*options: str) -> Served:
+        node = Served("--store", url, *options, log=folder / f"node-{len(nodes)}.log")
+        nodes.append(node)
+        node.start()
+        return node
+
+    try:
+        yield start
+    finally:
+        for node in nodes:
+            node.stop()
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from veilmq.engines.embedded import EmbeddedEngine
-from veilmq.server.admin import DRAINING, FAILED, FULL
+from veilmq.engines.store import FAILED, FULL
+from veilmq.server.admin import DRAINING
 from veilmq.testing import RunningServer
 
 

@@ -18,8 +18,9 @@ import pytest
 from botocore.config import Config
 
 from veilmq.engines.embedded import FolderError
-from veilmq.server.app import StoreFailedError, announce, engine_options, program_as_started
+from veilmq.server.app import StoreFailedError, announce, program_as_started
 from veilmq.server.listener import BindError
+from veilmq.server.opening import embedded_options
 from veilmq.server.settings import ServerSettings, SettingError
 from veilmq.testing import RunningServer
 
@@ -305,6 +306,6 @@ def test_settings_of_the_engine_reach_it() -> None:
     settings = ServerSettings(
         ready_window_messages=7, hidden_window_leases=8, body_cache_bytes=9, free_space_reserve_bytes=10
     )
-    options = engine_options(settings)
+    options = embedded_options(settings)
     assert (options.ready_window_messages, options.hidden_window_leases) == (7, 8)
     assert (options.body_cache_bytes, options.free_space_reserve_bytes) == (9, 10)

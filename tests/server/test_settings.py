@@ -90,7 +90,7 @@ def test_memory_stands_for_no_data_folder(
 def test_both_memory_and_data_from_one_source_are_refused() -> None:
     """Within a source there is no order that could decide."""
     text = refusal(flags={"memory": True, "data": "here"})
-    assert text == "data = 'here' (flag --data): memory is given too; give either data or memory"
+    assert text == "data = 'here' (flag --data): memory is given too; give one of store, data and memory"
 
 
 @pytest.mark.parametrize("setting", NUMBERS, ids=[row.name for row in NUMBERS])
@@ -244,3 +244,50 @@ def test_every_setting_says_what_it_is() -> None:
     for row in SETTINGS:
         assert row.description.endswith("."), row.name
         assert row.kind.read(row.default) == row.default, row.name
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "file", "expected"),
+    [
+        pytest.param({"store": "postgresql://h/q"}, {}, "", "postgresql://h/q", id="flag"),
+        pytest.param({}, {"VEILMQ_STORE": "postgres://h/q"}, "", "postgres://h/q", id="environment"),
+        pytest.param({}, {}, 'store = "postgresql://h/q"', "postgresql://h/q", id="file"),
+        pytest.param(
+            {}, {}, 'store = ["postgresql://a", "postgresql://b,c/q"]', "postgresql://a,postgresql://b,c/q", id="list"
+        ),
+        pytest.param({"store": "postgresql://h/q"}, {"VEILMQ_DATA": "there"}, "", "postgresql://h/q", id="over-data"),
+        pytest.param({"data": "here"}, {"VEILMQ_STORE": "postgresql://h/q"}, "", None, id="under-data"),
+        pytest.param({"memory": True}, {"VEILMQ_STORE": "postgresql://h/q"}, "", None, id="under-memory"),
+    ],
+)
+def test_a_store_stands_for_no_data_folder(
+    tmp_path: Path, flags: dict[str, object], environment: dict[str, str], file: str, expected: str | None
+) -> None:
+    """`store`, `memory` and `data` are one choice: the strongest source that makes it decides."""
+    (tmp_path / "veilmq.toml").write_text(file, encoding="utf-8")
+    settings = resolve(flags=flags, environment=environment, file=tmp_path / "veilmq.toml")
+    assert settings.store == expected
+    assert expected is None or settings.data is None
+
+
+@pytest.mark.parametrize("other", [{"memory": True}, {"data": "here"}], ids=["memory", "data"])
+def test_a_store_and_another_place_from_one_source_are_refused(other: dict[str, object]) -> None:
+    """Nobody can mean both."""
+    text = refusal(flags={"store": "postgresql://h/q", **other})
+    assert text.endswith("store is given too; give one of store, data and memory")
+
+
+def test_a_program_cannot_mean_both_either(tmp_path: Path) -> None:
+    """As settings built in a program say it."""
+    with pytest.raises(SettingError, match="store is given too"):
+        ServerSettings(store="postgresql://h/q", data=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "mysql://u:secret@h/q", "postgresql://", "here", "postgresql://u:secret@h/q,mysql://h", "a b"]
+)
+def test_what_is_no_url_of_a_database_is_refused_without_its_password(url: str) -> None:
+    """What is allowed is said; a password is not."""
+    text = refusal(flags={"store": url})
+    assert "must be a URL that begins with postgresql://, or several with commas between" in text
+    assert "secret" not in text

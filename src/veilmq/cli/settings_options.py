@@ -13,11 +13,14 @@ from typing import Annotated, Any, TypeVar
 from cyclopts import Parameter
 
 from veilmq.cli.failures import UsageError
-from veilmq.server.setting_kinds import Switch
+from veilmq.server.setting_kinds import Stores, Switch
 from veilmq.server.setting_sources import FILE_NAME, FILE_VARIABLE, resolve
 from veilmq.server.settings import SETTINGS, ServerSettings, Setting, SettingError
 
 Command = TypeVar("Command", bound=Callable[..., int])
+
+_TYPES: Mapping[type, Any] = {Switch: bool | None, Stores: list[str] | None}
+"""What the words of an option are taken as, where that is not text."""
 
 Config = Annotated[
     Path | None,
@@ -37,7 +40,11 @@ def with_settings(command: Command) -> Command:
 
 def read_settings(options: Mapping[str, Any], config: Path | None) -> ServerSettings:
     """Return the settings that ``options``, the environment and the file make; raises ``UsageError``."""
-    flags = {name: value for name, value in options.items() if value is not None}
+    flags = {
+        name: ",".join(value) if isinstance(value, list) else value
+        for name, value in options.items()
+        if value is not None
+    }
     try:
         return resolve(flags=flags, environment=os.environ, file=config)
     except SettingError as error:
@@ -51,8 +58,7 @@ def option_of(name: str) -> Parameter:
 
 
 def _parameter(row: Setting) -> inspect.Parameter:
-    kind = bool | None if isinstance(row.kind, Switch) else str | None
-    return _optional(row.name, Annotated[kind, _option(row)])
+    return _optional(row.name, Annotated[_TYPES.get(type(row.kind), str | None), _option(row)])
 
 
 def _option(row: Setting) -> Parameter:

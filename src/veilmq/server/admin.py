@@ -9,9 +9,9 @@ metrics is made in another thread, one at a time.
 import asyncio
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Any, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -20,9 +20,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from veilmq.core import limits
+from veilmq.core.errors import VeilmqError
 from veilmq.core.events import CountEvents, EventCounts
-from veilmq.core.ports import Clock, Engine
+from veilmq.core.ports import Clock
 from veilmq.engines.execute import execute
+from veilmq.engines.store import Store
 from veilmq.events.failures import EventsError
 from veilmq.server.admin_guard import AdminGuard
 from veilmq.server.admin_server import serving
@@ -32,32 +34,17 @@ from veilmq.server.listener import is_loopback
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.prometheus import Snapshot, exposition
-from veilmq.server.queue_counts import QueueCountBook
+from veilmq.server.queue_counts import SHOWN_MAX, QueueCountBook
 from veilmq.server.shutdown import Shutdown
 from veilmq.server.topic_counts import TopicCounts
+
+T = TypeVar("T")
 
 FLUSH_S_MAX = limits.HTTP_REQUEST_S_MAX / 2
 """How long an export on demand is waited for: a connection may take no longer than twice that for its reply."""
 
 DRAINING = "The server is draining: it is about to stop."
-FAILED = "The store has failed; the process is about to end, and recovers when it is started again."
 NO_EXPORT = "This server exports no events: start it with --events-to."
-FULL = "The store is full: sends are refused until disk space is freed or queues are drained."
-
-
-class Store(Engine, Protocol):
-    """What the operator's pages ask of an engine, beyond its port."""
-
-    @property
-    def is_short_of_space(self) -> bool:
-        """Whether sends are refused because the disk is nearly full."""
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the store failed and nothing more is accepted."""
-
-    def queues(self) -> list[str]:
-        """Return the full names of all queues."""
 
 
 class Admin:
@@ -105,20 +92,16 @@ class Admin:
         guarded = AdminGuard(self.app, own_name=host, any_name=not is_loopback(listeners))
         return serving(guarded, listeners, shutdown=shutdown, tls=tls)
 
-    def obstacles(self) -> list[str]:
+    async def obstacles(self) -> list[str]:
         """Return why no requests should be sent here."""
-        found = {
-            DRAINING: self._connections.draining,
-            FAILED: self._engine.has_failed,
-            FULL: self._engine.is_short_of_space,
-        }
-        return [text for text, holds in found.items() if holds]
+        draining = [DRAINING] if self._connections.draining else []
+        return draining + await self._engine.obstacles()
 
     async def _live(self, request: Request) -> Response:
         return PlainTextResponse("alive\n")
 
     async def _ready(self, request: Request) -> Response:
-        obstacles = self.obstacles()
+        obstacles = await self.obstacles()
         if obstacles:
             return PlainTextResponse("\n".join(obstacles) + "\n", status_code=503)
         return PlainTextResponse("ready\n")
@@ -138,21 +121,28 @@ class Admin:
 
     async def _show_metrics(self, request: Request) -> Response:
         async with self._showing:
-            names = self._engine.queues()
-            queues = await self._counts.look(names)
+            survey = await _if_told(self._engine.survey(SHOWN_MAX))
             snapshot = Snapshot(
                 metrics=self._metrics.copy(),
-                queues=queues,
-                queues_in_all=len(names),
+                queues=[] if survey is None else await self._counts.look(survey.names),
+                queues_in_all=None if survey is None else survey.in_all,
                 now_ms=self._clock.now_ms(),
                 parked_polls=self._polls.parked,
                 open_connections=len(self._connections),
-                events=await execute(self._engine, CountEvents()),
+                events=await _if_told(execute(self._engine, CountEvents())),
                 event_export_failures=0 if self._exports is None else self._exports.failures,
                 topics=self._topics,
             )
             text = await asyncio.to_thread(exposition, snapshot)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+async def _if_told(question: Coroutine[Any, Any, T]) -> T | None:
+    """Return the answer; ``None`` where the store gives none, which is no reason to say nothing of the rest."""
+    try:
+        return await question
+    except VeilmqError:
+        return None
 
 
 def _heard(flushing: "asyncio.Future[EventCounts]") -> None:

@@ -21,19 +21,20 @@ from pathlib import Path
 from typing import TextIO
 
 from veilmq.core.ports import Clock
-from veilmq.engines.clock import SystemClock, wall_s
-from veilmq.engines.embedded import EmbeddedEngine, EngineOptions, FolderError
+from veilmq.engines.clock import wall_s
+from veilmq.engines.store import Store, StoreError
 from veilmq.events.failures import EventsError
 from veilmq.server import security
 from veilmq.server.admin import Admin
 from veilmq.server.connections import Connections
 from veilmq.server.dispatch import Dispatcher
-from veilmq.server.event_exports import EventExports, exporting, log_of, place_of
+from veilmq.server.event_exports import EventExports, exporting, place_of
 from veilmq.server.event_loop import loop_factory
 from veilmq.server.http_request import Handler
 from veilmq.server.listener import BindError, authority, bind, close, url
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
+from veilmq.server.opening import open_store
 from veilmq.server.pushing.failures import PushError
 from veilmq.server.security import Security, secure
 from veilmq.server.settings import ServerSettings
@@ -53,8 +54,7 @@ class Bound:
 
     endpoint: str
     admin_endpoint: str
-    data: Path | None
-    engine: EmbeddedEngine
+    engine: Store
     polls: LongPolls
     stop: Callable[[], None]
     fail: Callable[[BaseException], None]
@@ -78,20 +78,18 @@ async def serve(
     """Serve until SIGTERM, SIGINT or ``Bound.stop``; ``ready`` is called once clients can connect.
 
     ``wall_s`` is what signatures are compared with, in seconds. ``around`` is called once and may put a handler of
-    requests in front of the server's: a test's faults. Raises ``FolderError``, ``BindError``, ``EventsError``,
+    requests in front of the server's: a test's faults. Raises ``StoreError``, ``BindError``, ``EventsError``,
     ``PushError``, one of ``security.ERRORS``, and ``StoreFailedError`` when the store failed.
     """
-    clock = clock or SystemClock()
     guard = secure(settings, wall_s=wall_s)
     events_to = place_of(settings)
     shutdown = Shutdown(grace_s=settings.drain_s_max)
     async with AsyncExitStack() as closing:
         closing.enter_context(shutdown.on_signals())
         closing.enter_context(guard.reload.on_signal())
-        engine = EmbeddedEngine.open(
-            settings.data, clock=clock, options=engine_options(settings), on_fatal=shutdown.fail
-        )
+        engine = await open_store(settings, clock=clock, on_fatal=shutdown.fail)
         closing.push_async_callback(engine.close)
+        clock = engine.clock
         listeners, admin_listeners = _listen(settings, closing)
 
         polls, metrics = LongPolls(engine=engine, clock=clock), Metrics()
@@ -130,7 +128,7 @@ def run(settings: ServerSettings, *, stream: TextIO | None = None) -> int:
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(serve(settings, ready=lambda bound: announce(bound, stream)))
-    except (FolderError, BindError, EventsError, PushError, *security.ERRORS) as error:
+    except (StoreError, BindError, EventsError, PushError, *security.ERRORS) as error:
         sys.stderr.write(f"veilmq: {error}\n")
         return 1
     except StoreFailedError as error:
@@ -151,10 +149,9 @@ def _collect_seldom() -> None:
 
 def announce(bound: Bound, stream: TextIO) -> None:
     """Tell a person where the server is and how to send a first message."""
-    kept = "in memory only, gone when the server stops" if bound.data is None else f"in {bound.data.resolve()}"
     stream.write(
         f"""veilmq serves Amazon SQS and Alibaba Cloud SMQ at {bound.endpoint}
-  messages are kept {kept}
+  messages are kept {bound.engine.kept}
   health and metrics are at {bound.admin_endpoint}
 """
     )
@@ -209,14 +206,13 @@ def _bound(
     guard: Security,
     shutdown: Shutdown,
     *,
-    engine: EmbeddedEngine,
+    engine: Store,
     polls: LongPolls,
     endpoints: list[str],
 ) -> Bound:
     return Bound(
         endpoint=endpoints[0],
         admin_endpoint=endpoints[1],
-        data=settings.data,
         engine=engine,
         polls=polls,
         stop=shutdown.request,
@@ -255,7 +251,7 @@ def _dispatcher(
 def _admin(
     polls: LongPolls,
     *,
-    engine: EmbeddedEngine,
+    engine: Store,
     connections: Connections,
     metrics: Metrics,
     exports: EventExports | None,
@@ -273,25 +269,8 @@ def _admin(
 
 
 async def _until_the_end(bound: Bound, shutdown: Shutdown, *, ready: Callable[[Bound], None] | None) -> None:
-    log.info("serving %s, data in %s", bound.endpoint, bound.data or "memory")
+    log.info("serving %s, messages are kept %s", bound.endpoint, bound.engine.kept)
     if ready is not None:
         ready(bound)
     await shutdown.requested.wait()
     log.info("stopping: %d long polls wait", bound.polls.parked)
-
-
-def engine_options(settings: ServerSettings) -> EngineOptions:
-    """Return what of ``settings`` is the engine's."""
-    return EngineOptions(
-        ready_window_messages=settings.ready_window_messages,
-        hidden_window_leases=settings.hidden_window_leases,
-        body_cache_bytes=settings.body_cache_bytes,
-        free_space_reserve_bytes=settings.free_space_reserve_bytes,
-        in_flight_max=settings.in_flight_max,
-        fifo_in_flight_max=settings.fifo_in_flight_max,
-        purge_pause_s=settings.purge_pause_s,
-        queue_name_pause_s=settings.queue_name_pause_s,
-        event_log=log_of(settings),
-        routing_attribute=settings.routing_attribute,
-        events_waiting_max=settings.events_waiting_max,
-    )

@@ -21,15 +21,18 @@ _NAMESPACE = "veilmq"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """One instant of a server; ``queues`` has the full name and what was counted of each that is told of."""
+    """One instant of a server; ``queues`` has the full name and what was counted of each that is told of.
+
+    What the store did not tell, as it cannot be reached, is ``None``.
+    """
 
     metrics: Metrics
     queues: Sequence[tuple[str, Counted]]
-    queues_in_all: int
+    queues_in_all: int | None
     now_ms: int
     parked_polls: int
     open_connections: int
-    events: EventCounts
+    events: EventCounts | None
     event_export_failures: int
     topics: TopicCounts = field(default_factory=TopicCounts)
 
@@ -53,7 +56,8 @@ class _SnapshotCollector(Collector):
         yield _staged(self._snapshot)
         yield from _events(self._snapshot)
         yield from _topics(self._snapshot.topics)
-        yield _gauge("queues", "Queues that there are.", self._snapshot.queues_in_all)
+        if self._snapshot.queues_in_all is not None:
+            yield _gauge("queues", "Queues that there are.", self._snapshot.queues_in_all)
         yield _gauge("long_polls_parked", "Receives and claims that wait for a message.", self._snapshot.parked_polls)
         yield _gauge("connections_open", "Connections of clients.", self._snapshot.open_connections)
 
@@ -122,10 +126,12 @@ def _staged(snapshot: Snapshot) -> Metric:
 
 def _events(snapshot: Snapshot) -> Iterator[Metric]:
     counts = snapshot.events
+    yield _counter("event_export_failures", "Exports that failed; another try follows.", snapshot.event_export_failures)
+    if counts is None:
+        return
     yield _counter("events_recorded", "Events that the event log of this store has had.", counts.recorded)
     yield _counter("events_exported", "Events that were exported from it.", counts.exported)
     yield _counter("events_dropped", "Events that there was no room for.", counts.dropped)
-    yield _counter("event_export_failures", "Exports that failed; another try follows.", snapshot.event_export_failures)
     yield _gauge("events_waiting", "Events that wait to be exported.", counts.waiting)
 
 

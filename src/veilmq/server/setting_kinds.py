@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from veilmq.core.limits import Range
+from veilmq.engines import store_urls
 from veilmq.server.pushing.allow_list import AllowList
 
 SettingValue = str | int | bool | Path | None
@@ -175,3 +176,21 @@ class Url:
         if not isinstance(raw, str) or not re.fullmatch(r"https?://[!-~]+", raw):
             raise ValueError(self.allowed)
         return raw
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """The URL of a database, or of several."""
+
+    placeholder: str = "URL"
+    allowed: str = "a URL that begins with postgresql://, or several with commas between"
+
+    def read(self, raw: object) -> str | None:
+        """Take text, or a list of it, or ``None`` (no database, from a program alone: no source can say it)."""
+        if raw is None:
+            return None
+        if isinstance(raw, list) and all(isinstance(each, str) for each in raw):
+            raw = store_urls.join(tuple(raw))
+        if not isinstance(raw, str):
+            raise ValueError(self.allowed)
+        return store_urls.join(store_urls.split(raw))

@@ -14,7 +14,15 @@ from typing import Any
 
 from veilmq.server.setting_kinds import SettingValue
 from veilmq.server.setting_kubernetes import REMEDY, is_link, is_of_service
-from veilmq.server.settings import ENVIRONMENT_PREFIX, MEMORY, SETTINGS, ServerSettings, Setting, SettingError
+from veilmq.server.settings import (
+    ENVIRONMENT_PREFIX,
+    MEMORY,
+    ONE_STORE,
+    SETTINGS,
+    ServerSettings,
+    Setting,
+    SettingError,
+)
 
 FILE_NAME = "veilmq.toml"
 """Read from the working directory when no file is named, if it is there."""
@@ -108,17 +116,20 @@ def _refuse_unknown(names: Iterable[str], *, known: Iterable[str], origin: str) 
 
 
 def _read(raw: Mapping[str, tuple[object, str]]) -> dict[str, Given]:
-    """Read one source, and let ``memory`` stand for a ``data`` of ``None``."""
+    """Read one source; what it says of the place of messages takes the place of all that weaker sources say of it."""
     given = {row.name: _read_one(row, *raw[row.name]) for row in SETTINGS if row.name in raw}
-    memory = given.pop(MEMORY.name, None)
-    if memory is None or not memory.value:
-        return given
-    if "data" in given:
-        raise SettingError("data", value=given["data"].value, origin=given["data"].origin, problem=_EITHER)
-    return given | {"data": Given(None, memory.origin)}
-
-
-_EITHER = "memory is given too; give either data or memory"
+    if MEMORY.name in given and not given[MEMORY.name].value:
+        del given[MEMORY.name]
+    places = [name for name in ("data", MEMORY.name, "store") if name in given]
+    if len(places) > 1:
+        name, other = places[:2]
+        problem = f"{other} is given too; give {ONE_STORE}"
+        raise SettingError(name, value=given[name].value, origin=given[name].origin, problem=problem)
+    for name in places:
+        origin = given[name].origin
+        given = {"data": Given(None, origin), "store": Given(None, origin)} | given
+    given.pop(MEMORY.name, None)
+    return given
 
 
 def _read_one(row: Setting, value: object, origin: str) -> Given:

@@ -13,6 +13,7 @@ from typing import Any, cast
 from veilmq.core import limits
 from veilmq.core.limits import Range
 from veilmq.core.routing import ATTRIBUTE_DEFAULT
+from veilmq.engines import store_urls
 from veilmq.server.setting_kinds import (
     Choice,
     File,
@@ -21,6 +22,7 @@ from veilmq.server.setting_kinds import (
     Kind,
     Place,
     SettingValue,
+    Stores,
     Switch,
     Text,
     Url,
@@ -38,6 +40,7 @@ _REGION = Text(
 )
 _ACCOUNT = Text(pattern=r"[0-9]{12}", allowed="12 digits, as text", placeholder="DIGITS")
 _DATA = Path("veilmq-data")
+ONE_STORE = "one of store, data and memory"
 _EVENT_LOG = Choice(values=("auto", "off", "closed"), placeholder="WHAT")
 _ATTRIBUTE = Text(
     pattern=r"[A-Za-z0-9_.-]{1,256}",
@@ -53,7 +56,7 @@ class SettingError(ValueError):
 
     def __init__(self, name: str, *, problem: str, origin: str = "", value: object = None) -> None:
         """``origin`` says where the value came from, empty when a program gave it; ``problem`` what to do."""
-        shown = f"{name} = {str(value)!r}" if value is not None else name
+        shown = f"{name} = {store_urls.without_passwords(str(value))!r}" if value is not None else name
         super().__init__(f"{shown} ({origin}): {problem}" if origin else f"{shown}: {problem}")
         self.name = name
         self.problem = problem
@@ -87,6 +90,13 @@ class ServerSettings:
     admin_port: int = _setting(9325, _PORT, "Port of health and metrics; 0 takes any free one.")
     data: Path | None = _setting(  # noqa: RUF009 (it answers a dataclass field)
         _DATA, Folder(), "Folder that keeps the queues; made when missing."
+    )
+    store: str | None = _setting(None, Stores(), "PostgreSQL database that keeps the queues, instead of data.")
+    store_connections: int = _number(
+        8,
+        "Connections that this server keeps to its database, beside a few for work of its own.",
+        minimum=1,
+        maximum=1_000,
     )
     insecure: bool = _setting(
         False, Switch(), "Listen on addresses that other machines reach without knowing who they are."
@@ -190,6 +200,8 @@ class ServerSettings:
         """Check each value by itself, then those that depend on each other."""
         for row in _ROWS:
             _check_value(row, getattr(self, row.name))
+        if self.store is not None and self.data not in (None, _DATA):
+            raise SettingError("data", value=self.data, problem=f"store is given too; give {ONE_STORE}")
         _check_reach(self, "host", safe=self.credentials is not None, remedy="credentials (--credentials) or insecure")
         _check_reach(self, "admin_host", safe=False, remedy="insecure")
         for pair in (("tls_certificate", "tls_key"), ("push_certificate", "push_key")):
@@ -237,7 +249,7 @@ MEMORY = Setting(
     name="memory",
     kind=Switch(),
     default=False,
-    description="Keep everything in memory and nothing on disk, instead of data: for tests.",
+    description="Keep everything in memory and nothing anywhere else, instead of data: for tests.",
 )
 """The one setting that is no field of its own: it stands for ``data=None``, which no source can write."""
 

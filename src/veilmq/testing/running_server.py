@@ -9,7 +9,7 @@ Tests call it from their own threads, or from coroutines of their own event loop
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from pathlib import Path
 from time import monotonic, sleep
@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 
 from veilmq.client import translation
 from veilmq.client.messages import NewMessage
-from veilmq.core.commands import Command, ListQueues
+from veilmq.core.commands import Command
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock
@@ -39,6 +39,9 @@ from veilmq.wire.sqs.sends import send_message
 
 T = TypeVar("T")
 
+Follow = Callable[[int], Awaitable[object]]
+"""Has another clock stand at an instant (ms)."""
+
 _PATIENCE_S = 60.0
 _LOOK_S = 0.001
 _FIFO = ".fifo"
@@ -50,6 +53,9 @@ class RunningServer:
     ``data`` is a folder that outlives the server, ``None`` keeps everything in memory. ``clock`` is a ``VirtualClock``
     unless another one is given; ``wall_s``, with which the dates of signatures are compared, is the machine's all the
     same. ``settings`` are fields of ``ServerSettings``. What is written into ``faults`` happens to requests.
+
+    A ``store`` among them names a database, which has a clock of its own: ``follow`` is called, in the server's event
+    loop, with each instant at which the virtual clock is about to stand, and puts that of the database there.
     """
 
     def __init__(
@@ -58,9 +64,11 @@ class RunningServer:
         data: Path | None = None,
         clock: Clock | None = None,
         wall_s: Callable[[], float] = wall_s,
+        follow: Follow | None = None,
         **settings: Any,
     ) -> None:
         """Start nothing yet."""
+        self._follow = follow
         self.clock: Clock = clock or VirtualClock()
         self.faults = Script(self.clock)
         self._wall_s = wall_s
@@ -210,6 +218,7 @@ class RunningServer:
         return clock.next_timer_ms()
 
     async def _move_to(self, clock: VirtualClock, at_ms: int, first: Callable[[], object]) -> None:
+        await self._lead(at_ms)
         first()
         clock.set(max(at_ms, clock.now_ms()))
 
@@ -230,17 +239,23 @@ class RunningServer:
     async def _advance(self, clock: VirtualClock, until_ms: int) -> None:
         await self._settle()
         while (at_ms := clock.next_timer_ms()) is not None and at_ms <= until_ms:
+            await self._lead(at_ms)
             clock.set(max(at_ms, clock.now_ms()))
             await self._settle()
+        await self._lead(until_ms)
         clock.set(until_ms)
         await self._settle()
 
+    async def _lead(self, at_ms: int) -> None:
+        """Have the clock of the database be where ours is going to be."""
+        if self._follow is not None:
+            await self._follow(max(at_ms, self.clock.now_ms()))
+
     async def _settle(self) -> None:
-        """Pass through the engine, which answers in order, until no poll is being asked any more."""
-        barrier = ListQueues(account="")
-        await execute(self.bound.engine, barrier)
+        """Wait for the engine's answers, until no poll is being asked any more."""
+        await self.bound.engine.answered()
         while self.bound.polls.asking:
-            await execute(self.bound.engine, barrier)
+            await self.bound.engine.answered()
 
     async def _outcome(self, command: Command) -> object:
         try:
@@ -265,6 +280,7 @@ class RunningServer:
             self._ended.set_result(None)
 
     async def _serve(self) -> None:
+        await self._lead(self.clock.now_ms())
         await serve(
             self._settings,
             clock=self.clock,

@@ -17,7 +17,7 @@ from typing import Self
 
 import apsw
 
-from veilmq.core.commands import Command
+from veilmq.core.commands import Command, ListQueues
 from veilmq.core.errors import OutcomeUnknown, ShuttingDown, VeilmqError
 from veilmq.core.ports import Clock, Done, Wake
 from veilmq.engines.embedded.batch import Batch, Entry
@@ -33,6 +33,8 @@ from veilmq.engines.embedded.moves import MoveStep
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.publications import PublicationStep
 from veilmq.engines.embedded.space import Space
+from veilmq.engines.execute import execute
+from veilmq.engines.store import FAILED, FULL, Survey
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +42,7 @@ _LATE_START_MS = 60_000
 
 
 class EmbeddedEngine:
-    """``core.ports.Engine`` on one machine. Every method belongs to the event loop's thread."""
+    """``engines.store.Store`` on one machine. Every method belongs to the event loop's thread."""
 
     def __init__(
         self,
@@ -54,8 +56,9 @@ class EmbeddedEngine:
     ) -> None:
         """Use ``open``."""
         self._journal = journal
+        self._folder = folder
         self._lock = lock
-        self._clock = clock
+        self.clock = clock
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
         self._pending: deque[Entry] = deque()
@@ -169,6 +172,24 @@ class EmbeddedEngine:
         """Return the full names of all queues, in order."""
         return self._machine.catalog.names()
 
+    async def survey(self, names_max: int) -> Survey:
+        """Return the first ``names_max`` queues by name, and how many there are."""
+        names = self.queues()
+        return Survey(names[:names_max], len(names))
+
+    @property
+    def kept(self) -> str:
+        """Where messages are kept; see ``engines.store.Store``."""
+        return "in memory only, gone when the server stops" if self._folder is None else f"in {self._folder.resolve()}"
+
+    async def obstacles(self) -> list[str]:
+        """Return why no requests should be sent here."""
+        return [text for text, holds in {FAILED: self.has_failed, FULL: self.is_short_of_space}.items() if holds]
+
+    async def answered(self) -> None:
+        """Return when what was submitted so far has been answered, which is done in order."""
+        await execute(self, ListQueues(account=""))
+
     @property
     def is_short_of_space(self) -> bool:
         """Whether sends are refused because the disk is nearly full."""
@@ -192,7 +213,7 @@ class EmbeddedEngine:
 
     def _run(self) -> None:
         try:
-            changed = self._batch.run(self._pending, self._clock.now_ms())
+            changed = self._batch.run(self._pending, self.clock.now_ms())
         except Exception as error:  # noqa: BLE001 - not even the way back worked
             self._fail(error)
             return
@@ -236,7 +257,7 @@ class EmbeddedEngine:
         if self._machine.catalog.unsettled:
             self._janitor.wake()
         elif self._janitor.idle:
-            self._janitor.look_later(self._clock.now_ms())
+            self._janitor.look_later(self.clock.now_ms())
 
     def _fail(self, error: BaseException) -> None:
         log.critical("the store failed; what was not acknowledged may or may not be kept", exc_info=error)

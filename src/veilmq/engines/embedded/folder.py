@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.options import EngineOptions
+from veilmq.engines.store import StoreError
 
 APPLICATION_ID = 0x7665696C  # "veil"
 DATABASE_NAME = "veilmq.db"
@@ -22,7 +23,7 @@ _LOCK_NAME = "veilmq.lock"
 _OWNER_NAME = "veilmq.pid"
 
 
-class FolderError(Exception):
+class FolderError(StoreError):
     """The data folder cannot be used; the text says why and what to do."""
 
 

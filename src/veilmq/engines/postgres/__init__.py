@@ -1,6 +1,7 @@
 """The engine on PostgreSQL: any number of nodes, none of which keeps anything."""
 
 from veilmq.engines.postgres.engine import PostgresEngine
+from veilmq.engines.postgres.opening import open_engine
 from veilmq.engines.postgres.options import PostgresOptions
 
-__all__ = ["PostgresEngine", "PostgresOptions"]
+__all__ = ["PostgresEngine", "PostgresOptions", "open_engine"]

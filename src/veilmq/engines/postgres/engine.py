@@ -5,11 +5,12 @@ queue (``lines``); everything else is rare and goes alone.
 """
 
 import asyncio
+import logging
 from os import urandom
 from typing import Any, Self
 
 from veilmq.core.commands import Command
-from veilmq.core.errors import ShuttingDown
+from veilmq.core.errors import InternalError, ShuttingDown
 from veilmq.core.ports import Clock, Done, Wake
 from veilmq.core.receipts import KEY_BYTES, ReceiptBook
 from veilmq.engines.postgres.catalog import SQL
@@ -18,19 +19,24 @@ from veilmq.engines.postgres.failures import IN_DOUBT, told
 from veilmq.engines.postgres.lines import Line
 from veilmq.engines.postgres.machine import READS, Alone, Machine
 from veilmq.engines.postgres.options import PostgresOptions
+from veilmq.engines.store import STANDBY, UNREACHABLE, Survey
 
+log = logging.getLogger(__name__)
+
+_PROBE_S = 2.0
 _RECEIPT_KEY = "receipt_key"
 _TOKEN_KEY = "token_key"
 
 
 class PostgresEngine:
-    """``core.ports.Engine`` on a server of PostgreSQL. Every method belongs to the event loop's thread."""
+    """``engines.store.Store`` on a server of PostgreSQL. Every method belongs to the event loop's thread."""
 
     def __init__(
         self, *, database: Database, options: PostgresOptions, clock: Clock, receipt_key: bytes, token_key: bytes
     ) -> None:
         """Use ``open``."""
         self.token_key = token_key
+        self.clock = clock
         self._database = database
         self._options = options
         self._closing = False
@@ -64,7 +70,7 @@ class PostgresEngine:
             return
         together = self.machine.together.get(type(command))
         if together is None:
-            self._start(self._do(self.machine.alone[type(command)], command, done))
+            self._start(self._do(self.machine.alone.get(type(command), _owed), command, done))
             return
         key = command.queue, type(command)  # type: ignore[attr-defined]
         line = self._lines.get(key)
@@ -112,7 +118,37 @@ class PostgresEngine:
         await self.answered()
         await self._database.close()
 
+    # What an operator asks, and a test.
+
+    @property
+    def kept(self) -> str:
+        """Where messages are kept; see ``engines.store.Store``."""
+        return f"in PostgreSQL, {self._database.place}"
+
+    async def obstacles(self) -> list[str]:
+        """Return why no requests should be sent here."""
+        try:
+            async with asyncio.timeout(_PROBE_S), self._database.connection() as connection:
+                return [STANDBY] if await connection.fetchval("SELECT pg_is_in_recovery()") else []
+        except Exception:  # noqa: BLE001 - whatever it is, requests would meet it too
+            return [UNREACHABLE]
+
+    async def survey(self, names_max: int) -> Survey:
+        """Return the first ``names_max`` queues by name, and how many there are; raises ``VeilmqError``."""
+        try:
+            async with self._database.connection() as connection:
+                names = [name for (name,) in await connection.fetch(SQL["list_queues"], "", "", names_max)]
+                return Survey(names, await connection.fetchval(SQL["count_queues"]))
+        except Exception as error:
+            raise told(error, "a survey") from error
+
     async def answered(self) -> None:
         """Return when nothing waits and nothing is under way."""
         while under_way := {*self._tasks, *(line.task for line in self._lines.values() if line.task is not None)}:
             await asyncio.wait(under_way)
+
+
+async def _owed(command: Command) -> Any:
+    """Refuse what is not built here yet."""
+    log.error("the engine on PostgreSQL does not know %s yet", type(command).__name__)
+    raise InternalError

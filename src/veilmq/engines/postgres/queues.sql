@@ -42,6 +42,9 @@ SELECT name FROM mq.queue
 WHERE name > $2 AND name >= $1 AND starts_with(name, $1)
 ORDER BY name LIMIT $3
 
+-- name: count_queues
+SELECT count(*) FROM mq.queue
+
 -- name: list_sources
 SELECT name FROM mq.queue
 WHERE convert_from(settings, 'UTF8')::jsonb ->> 'dead_letter_queue' = $1 AND name > $2

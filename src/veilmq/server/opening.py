@@ -1,0 +1,70 @@
+"""The one place that knows which kinds of store there are: from the settings to an open one."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from veilmq.core.ports import Clock
+from veilmq.engines import store_urls
+from veilmq.engines.clock import SystemClock
+from veilmq.engines.embedded import EmbeddedEngine, EngineOptions
+from veilmq.engines.store import Store, StoreError
+from veilmq.server.event_exports import log_of
+from veilmq.server.settings import ServerSettings
+
+
+async def open_store(
+    settings: ServerSettings, *, clock: Clock | None, on_fatal: Callable[[BaseException], None]
+) -> Store:
+    """Open what ``settings`` name; raises ``StoreError``.
+
+    ``clock`` is the store's time, its own without one. ``on_fatal`` is called when the store has failed and the process
+    should end.
+    """
+    if settings.store is None:
+        options = embedded_options(settings)
+        return EmbeddedEngine.open(settings.data, clock=clock or SystemClock(), options=options, on_fatal=on_fatal)
+    urls = store_urls.split(settings.store)
+    if len(urls) > 1:
+        raise StoreError(f"store names {len(urls)} databases; one store on several is not there yet, so name one.")
+    postgres = postgres_parts("store (--store)")
+    store: Store = await postgres.open_engine(urls[0], clock=clock or SystemClock(), options=postgres_options(settings))
+    return store
+
+
+def postgres_parts(what: str) -> Any:
+    """Return the module ``engines.postgres``, whose driver is an extra; raises ``StoreError`` for ``what`` needs it."""
+    try:
+        return import_module("veilmq.engines.postgres")
+    except ModuleNotFoundError as error:
+        raise StoreError(
+            f"{what} needs the module {error.name}, which this install does not have: pip install 'veilmq[postgres]'"
+        ) from error
+
+
+def embedded_options(settings: ServerSettings) -> EngineOptions:
+    """Return what of ``settings`` is the embedded engine's."""
+    return EngineOptions(
+        ready_window_messages=settings.ready_window_messages,
+        hidden_window_leases=settings.hidden_window_leases,
+        body_cache_bytes=settings.body_cache_bytes,
+        free_space_reserve_bytes=settings.free_space_reserve_bytes,
+        in_flight_max=settings.in_flight_max,
+        fifo_in_flight_max=settings.fifo_in_flight_max,
+        purge_pause_s=settings.purge_pause_s,
+        queue_name_pause_s=settings.queue_name_pause_s,
+        event_log=log_of(settings),
+        routing_attribute=settings.routing_attribute,
+        events_waiting_max=settings.events_waiting_max,
+    )
+
+
+def postgres_options(settings: ServerSettings) -> Any:
+    """Return what of ``settings`` is that of the engine on PostgreSQL."""
+    return postgres_parts("store (--store)").PostgresOptions(
+        connections=settings.store_connections,
+        in_flight_max=settings.in_flight_max,
+        fifo_in_flight_max=settings.fifo_in_flight_max,
+        purge_pause_s=settings.purge_pause_s,
+        queue_name_pause_s=settings.queue_name_pause_s,
+    )
