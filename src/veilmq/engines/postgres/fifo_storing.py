@@ -73,6 +73,9 @@ def _key(new: NewMessage, command: Send, queue: Queue) -> bytes | None:
 
 
 def key_of(group: str, dedup_id: str, queue: Queue) -> bytes:
-    """Return under what a message with that deduplication id is remembered in ``queue``."""
-    told = f"{fifo.scope_of(group, queue.settings)} {dedup_id}"
+    """Return under what a message with that deduplication id is remembered in ``queue``.
+
+    The embedded engine makes the same of it, so that a copy of a store can take along what is remembered.
+    """
+    told = f"{queue.number} {fifo.scope_of(group, queue.settings)} {dedup_id}"
     return blake2b(told.encode(), digest_size=_KEY_BYTES).digest()
