@@ -277,6 +277,16 @@ def test_a_store_and_another_place_from_one_source_are_refused(other: dict[str, 
     assert text.endswith("store is given too; give one of store, data and memory")
 
 
+def test_what_a_crash_may_undo_is_a_matter_of_databases() -> None:
+    """A data folder has no such bargain to offer."""
+    given = {"store": "postgresql://host/db", "durability": "standard"}
+    assert resolve(flags=given, environment={}).durability == "standard"
+    text = refusal(flags={"durability": "standard"})
+    assert (
+        text == "durability = 'standard' (--durability): only a store has it; a data folder always waits for its disk"
+    )
+
+
 def test_a_program_cannot_mean_both_either(tmp_path: Path) -> None:
     """As settings built in a program say it."""
     with pytest.raises(SettingError, match="store is given too"):

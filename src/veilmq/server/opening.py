@@ -61,8 +61,10 @@ def embedded_options(settings: ServerSettings) -> EngineOptions:
 
 def postgres_options(settings: ServerSettings) -> Any:
     """Return what of ``settings`` is that of the engine on PostgreSQL."""
-    return postgres_parts("store (--store)").PostgresOptions(
+    parts = postgres_parts("store (--store)")
+    return parts.PostgresOptions(
         connections=settings.store_connections,
+        durability=parts.Durability(settings.durability),
         in_flight_max=settings.in_flight_max,
         fifo_in_flight_max=settings.fifo_in_flight_max,
         purge_pause_s=settings.purge_pause_s,

@@ -47,6 +47,7 @@ _ATTRIBUTE = Text(
     allowed="1 to 256 letters, digits, hyphens, underscores and dots",
     placeholder="NAME",
 )
+_DURABILITY = Choice(values=("strict", "standard"), placeholder="MODE")
 _SMQ_HANDLES = Choice(values=("strict", "lenient"), placeholder="HOW")
 _LOG_LEVEL = Choice(values=("debug", "info", "warning", "error"), placeholder="LEVEL")
 
@@ -97,6 +98,12 @@ class ServerSettings:
         "Connections that this server keeps to its database, beside a few for work of its own.",
         minimum=1,
         maximum=1_000,
+    )
+    durability: str = _setting(
+        "strict",
+        _DURABILITY,
+        "What a crash of the database may undo: strict, nothing; standard, the last receives, changes and deletes of "
+        "standard queues.",
     )
     insecure: bool = _setting(
         False, Switch(), "Listen on addresses that other machines reach without knowing who they are."
@@ -202,6 +209,12 @@ class ServerSettings:
             _check_value(row, getattr(self, row.name))
         if self.store is not None and self.data not in (None, _DATA):
             raise SettingError("data", value=self.data, problem=f"store is given too; give {ONE_STORE}")
+        if self.store is None and self.durability != "strict":
+            raise SettingError(
+                "durability",
+                value=self.durability,
+                problem="only a store has it; a data folder always waits for its disk",
+            )
         _check_reach(self, "host", safe=self.credentials is not None, remedy="credentials (--credentials) or insecure")
         _check_reach(self, "admin_host", safe=False, remedy="insecure")
         for pair in (("tls_certificate", "tls_key"), ("push_certificate", "push_key")):
