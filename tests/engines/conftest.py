@@ -29,6 +29,7 @@ ON_POSTGRES = {
     "test_throttle",
     "test_visibility_rules",
     "test_waking",
+    "test_topics",
 }
 """The files of the suite that hold on PostgreSQL so far."""
 

@@ -10,6 +10,20 @@ from veilmq.core.forwards import Forward
 from veilmq.core.looks import LookAtQueue, Peek
 from veilmq.core.ports import Clock
 from veilmq.core.receipts import ReceiptBook
+from veilmq.core.topics import (
+    CreateTopic,
+    DeleteTopic,
+    ListPushes,
+    ListSubscriptions,
+    ListTopics,
+    PublishToTopic,
+    SetSubscription,
+    SetTopic,
+    ShowSubscription,
+    ShowTopic,
+    Subscribe,
+    Unsubscribe,
+)
 from veilmq.engines.postgres.accounts import Accounts
 from veilmq.engines.postgres.catalog import Catalog
 from veilmq.engines.postgres.database import Database
@@ -32,6 +46,8 @@ from veilmq.engines.postgres.sends import Sends
 from veilmq.engines.postgres.sweeper import Sweeper
 from veilmq.engines.postgres.watches import Watches
 
+from veilmq.engines.postgres.topic_messages import TopicMessages
+from veilmq.engines.postgres.topics import Topics
 Alone = Callable[[Any], Awaitable[Any]]
 """Carries out one command: returns its result, or raises ``VeilmqError``."""
 
@@ -49,6 +65,11 @@ READS: frozenset[type[Command]] = frozenset(
         ShowAccount,
     }
 )
+        ShowTopic,
+        ListTopics,
+        ShowSubscription,
+        ListSubscriptions,
+        ListPushes,
 """What changes nothing, so that it may be asked once more when an answer was lost."""
 
 Start = Callable[[Coroutine[Any, Any, None]], None]
@@ -112,6 +133,7 @@ class Machine:
 
 def _together(sends: Sends, receives: Receives, receipts: Receipts) -> dict[type[Command], Together]:
     return {
+            **_of_topics(database=database, catalog=catalog, watches=watches, positions=positions),
         commands.Send: (sends.send, _messages),
         commands.Receive: (receives.receive, _count),
         commands.Delete: (receipts.delete, _receipts),
@@ -159,3 +181,24 @@ def _receipts(command: commands.Delete) -> int:
 
 def _changes(command: commands.ChangeVisibility) -> int:
     return len(command.changes)
+def _of_topics(
+    *, database: Database, catalog: Catalog, watches: Watches, positions: Positions
+) -> dict[type[Command], Alone]:
+    topics = Topics(database=database, catalog=catalog, watches=watches)
+    messages = TopicMessages(database=database, catalog=catalog, watches=watches, positions=positions)
+    return {
+        PublishToTopic: messages.publish,
+        CreateTopic: topics.create,
+        SetTopic: topics.set,
+        DeleteTopic: topics.delete,
+        ShowTopic: topics.show,
+        ListTopics: topics.list_topics,
+        Subscribe: topics.subscribe,
+        SetSubscription: topics.set_subscription,
+        Unsubscribe: topics.unsubscribe,
+        ShowSubscription: topics.show_subscription,
+        ListSubscriptions: topics.list_subscriptions,
+        ListPushes: topics.list_pushes,
+    }
+
+

@@ -17,9 +17,9 @@ from veilmq.core.errors import (
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.settings import QueueSettings
 from veilmq.core.settings_rules import settled, tagged
+from veilmq.engines.postgres import queue_rows
 from veilmq.engines.postgres.catalog import SQL, Catalog, Queue, queue_of
 from veilmq.engines.postgres.database import Database
-from veilmq.engines.postgres.moves import SQL as MOVES
 from veilmq.engines.postgres.on_queue import retention_ms, sql
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.watches import Watches
@@ -71,18 +71,14 @@ class QueueCommands:
             raise QueueDeletedRecently(command.queue, pause_s)
         settings = replace(settled(None, {**command.defaults, **command.settings}), tags=tagged({}, command.tags))
         await self._check(connection, command.queue, settings)
-        made = await connection.fetchrow(SQL["insert_queue"], command.queue, msgspec.json.encode(settings))
-        if made is None:
-            return None
-        return self._catalog.note(queue_of(await connection.fetchrow(SQL["place_queue"], *made)))
+        made = await queue_rows.insert(connection, command.queue, settings)
+        return None if made is None else self._catalog.note(made)
 
     async def delete(self, command: commands.DeleteQueue) -> None:
         """Remove the queue and its messages, at a cost that does not depend on them."""
         async with self._database.connection() as connection, connection.transaction():
             queue = await self._locked(connection, command.queue)
-            await connection.execute(SQL["retire_part"], queue.partition)
-            await connection.execute(SQL["delete_queue"], queue.number)
-            await connection.execute(MOVES["delete_moves"], queue.number)
+            await queue_rows.remove(connection, queue)
             await connection.execute(SQL["end_pause"], _PURGED, queue.name)
             await connection.execute(SQL["begin_pause"], _DELETED, queue.name)
         self._catalog.forget(command.queue)

@@ -198,6 +198,28 @@ CREATE UNIQUE INDEX move_running ON mq.move (queue_id) WHERE (status = 'running'
 CREATE INDEX move_due ON mq.move (next_at) WHERE (status = 'running'::text);
 CREATE INDEX move_of_queue ON mq.move (queue_id, number);
 
+CREATE TABLE mq.topic (
+    topic_id bigint GENERATED ALWAYS AS IDENTITY,
+    name text COLLATE "C" NOT NULL,
+    settings bytea NOT NULL,
+    created_at bigint NOT NULL,
+    modified_at bigint NOT NULL,
+    CONSTRAINT topic_pkey PRIMARY KEY (topic_id),
+    CONSTRAINT topic_name_key UNIQUE (name)
+);
+
+CREATE TABLE mq.subscription (
+    topic_id bigint NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    content bytea NOT NULL,
+    pushed boolean NOT NULL,
+    created_at bigint NOT NULL,
+    modified_at bigint NOT NULL,
+    CONSTRAINT subscription_pkey PRIMARY KEY (topic_id, name),
+    CONSTRAINT subscription_topic_id_fkey FOREIGN KEY (topic_id) REFERENCES mq.topic(topic_id) ON DELETE CASCADE
+);
+CREATE INDEX subscription_pushed ON mq.subscription (topic_id, name) WHERE pushed;
+
 CREATE FUNCTION mq.now_ms()
  RETURNS bigint
  LANGUAGE sql

@@ -1,0 +1,51 @@
+"""What a publication delivers: messages with their ids to queues, all of them or none.
+
+Here they are stored in the transaction of whoever has them. What is to go to a queue on another server would be put
+into a durable outbox in that same transaction instead: a ``Delivery`` says all that is needed for it.
+"""
+
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from veilmq.core.commands import NewMessage
+from veilmq.engines.postgres.catalog import Queue
+from veilmq.engines.postgres.fifo_storing import FifoStoring, key_of
+from veilmq.engines.postgres.on_queue import PartitionRetired
+from veilmq.engines.postgres.positions import Positions
+from veilmq.engines.postgres.standard_storing import StandardStoring
+
+
+class Delivery(NamedTuple):
+    """One message for one queue, which takes it; ``id`` has 16 bytes and tells it apart in a FIFO queue."""
+
+    queue: Queue
+    message: NewMessage
+    id: bytes
+
+
+class Deliveries:
+    """Stores deliveries for one node."""
+
+    def __init__(self, *, positions: Positions) -> None:
+        """``positions`` are the node's."""
+        self._standard = StandardStoring(positions=positions)
+        self._fifo = FifoStoring(positions=positions)
+
+    async def store(self, connection: Any, deliveries: list[Delivery]) -> list[int]:
+        """Return when each message is visible; raises ``PartitionRetired``, and what is among ``COLLISIONS``.
+
+        Queues are taken in one order, so that two publications do not wait for each other.
+        """
+        due_ms = [0] * len(deliveries)
+        for place in sorted(range(len(deliveries)), key=lambda place: deliveries[place].queue.partition):
+            rows = await self._insert(connection, *deliveries[place])
+            if not rows:
+                raise PartitionRetired
+            due_ms[place] = rows[0]["visible_at"]
+        return due_ms
+
+    async def _insert(self, connection: Any, queue: Queue, message: NewMessage, message_id: bytes) -> list[Any]:
+        if not queue.settings.fifo:
+            return await self._standard.insert(connection, queue, [message], [message_id])
+        key = key_of(message.group or "", str(UUID(bytes=message_id)), queue)
+        return await self._fifo.insert(connection, queue, [message], [key], [message_id])
