@@ -282,9 +282,7 @@ def test_what_a_crash_may_undo_is_a_matter_of_databases() -> None:
     given = {"store": "postgresql://host/db", "durability": "standard"}
     assert resolve(flags=given, environment={}).durability == "standard"
     text = refusal(flags={"durability": "standard"})
-    assert (
-        text == "durability = 'standard' (--durability): only a store has it; a data folder always waits for its disk"
-    )
+    assert text.endswith("only a store has it; a data folder always waits for its disk")
 
 
 def test_a_program_cannot_mean_both_either(tmp_path: Path) -> None:
