@@ -4,11 +4,16 @@ The parts and the one way in which they import each other are in ARCHITECTURE.md
 and is the place to start reading.
 """
 
-from importlib.metadata import PackageNotFoundError, version
+__version__: str
 
-__all__ = ["__version__"]
 
-try:
-    __version__ = version("veilmq")
-except PackageNotFoundError:  # a source tree on the path that nobody installed
-    __version__ = "0+not.installed"
+def __getattr__(name: str) -> str:
+    """Look the version up when it is asked for: workers of Spark import this package for each batch (PEP 562)."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
+    try:
+        return version("veilmq")
+    except PackageNotFoundError:  # a source tree on the path that nobody installed
+        return "0+not.installed"

@@ -17,8 +17,8 @@ from veilmq.client.signing import SigningKey
 from veilmq.core.publications import Published
 from veilmq.server.publishing import PUBLISH_S_MAX
 from veilmq.testing import RunningServer
-from veilmq.wire.v1 import ROUTES
 from veilmq.wire.v1.outgoing import OutgoingRow
+from veilmq.wire.v1.routes import ROUTES
 
 MANY = 600
 RATE = 300

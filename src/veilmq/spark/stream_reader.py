@@ -27,7 +27,6 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from veilmq.client.errors import ClientError
-from veilmq.client.http import HttpQueueClient
 from veilmq.core import limits
 from veilmq.core.claims import Bound, ClaimState, ClaimView, SourceView
 from veilmq.spark.held_source import HeldSource, open_claims
@@ -77,6 +76,8 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Count what is visible now; the query ends when that many messages are read."""
+        from veilmq.client.http import HttpQueueClient  # noqa: PLC0415 - no task needs it, and each imports this module
+
         self._progress.ordered = True  # Spark refuses to track this trigger asynchronously
         at = self._options.connection
         with HttpQueueClient(at.endpoint, key=at.key) as client:

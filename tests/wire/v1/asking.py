@@ -7,8 +7,8 @@ import pytest
 
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.v1 import decode
 from veilmq.wire.v1.call import ApiCall
+from veilmq.wire.v1.codec import decode
 from veilmq.wire.v1.request import read_request
 from veilmq.wire.v1.routes import route_key
 

@@ -10,8 +10,8 @@ from pyarrow import ipc
 from tests.wire.v1.asking import QUEUE, get, refusal
 from tests.wire.v1.claimed import ID_TEXT, MIXED, message
 from veilmq.core.properties import Attribute
-from veilmq.wire.v1 import encode_error
 from veilmq.wire.v1.arrow import SCHEMA, ArrowWriter
+from veilmq.wire.v1.codec import encode_error
 from veilmq.wire.v1.reads import BulkRead, JsonWriter
 
 

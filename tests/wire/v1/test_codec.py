@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.wire.v1.asking import QUEUE, refusal, send
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.policies import GRANTABLE, OWNERS
-from veilmq.wire.v1 import ROUTES
 from veilmq.wire.v1.errors import CODES
+from veilmq.wire.v1.routes import ROUTES
 
 NO_ROUTES = [
     "/v1/",

@@ -11,8 +11,8 @@ from veilmq.core import limits
 from veilmq.core.commands import NewMessage
 from veilmq.core.publications import Abandon, ListWriters, Publish, Stage, WriterView
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.v1 import decode
 from veilmq.wire.v1.call import ApiCall
+from veilmq.wire.v1.codec import decode
 from veilmq.wire.v1.errors import RowRefused
 from veilmq.wire.v1.outgoing import PIECE_ROWS
 from veilmq.wire.v1.publications import ARROW_TYPE
