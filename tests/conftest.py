@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from veilmq.spark.java import has_java
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:  # half a second that other tests need not wait
     from veilmq.testing import RunningServer
 
 PROOFS = Path(__file__).parent / "proofs"
+settings.register_profile("untimed", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")  # of any machine, however busy; on a build machine with what Hypothesis has for those
 ON_SPARK = (pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600))
 
 
