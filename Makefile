@@ -13,7 +13,7 @@ export PYTHON
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-run setup-bench setup-clients setup-java run demo test test-fast check format bench \
-	prove-crash prove-flat prove-quota prove-spark prove-tune prove-leases prove-stopped build clean
+	prove-crash prove-flat prove-quota prove-spark prove-tune prove-leases prove-stopped prove-failover build clean
 # A target is one story with one end: the last line of `make test` is pytest's.
 .NOTPARALLEL:
 
@@ -85,6 +85,9 @@ prove-leases: setup ## a day of a consumer with 1,000 messages in work, in virtu
 
 prove-stopped: setup ## a worker process that is stopped for forty seconds, with leases of thirty
 	@PROVE=whole $(PYTEST) tests/proofs/test_stopped.py $(ARGS)
+
+prove-failover: setup ## PostgreSQL's primary loses its power under load, three times; a synchronous standby takes over
+	@PROVE=whole $(PYTEST) tests/proofs/test_failover.py -s --timeout 3600 $(ARGS)
 
 build: setup ## the wheel and the source archive, in dist/
 	@$(BIN)/python -m build $(ARGS)

@@ -112,6 +112,11 @@ class PostgresServer:
             os.kill(pid, signal.SIGKILL)
         process.wait()
 
+    def hold_back(self) -> None:
+        """Send standbys nothing from now on, as when the network is slow: who waits for them waits until the end."""
+        for pid in self.sql("SELECT pid FROM pg_stat_replication").split():
+            os.kill(int(pid), signal.SIGSTOP)
+
     def promote(self) -> None:
         """Make a standby the primary; returns when it is."""
         self._run("pg_ctl", "promote", "--wait", "--pgdata", str(self._data))

@@ -1,0 +1,212 @@
+"""The failover proof: the primary loses its power under load, its synchronous standby takes over, clients go on.
+
+One server of veilmq, whose URL names both databases, is never restarted. For the last moment before the power goes, the
+primary sends its standby nothing any more, so what does not wait for the standby is undone for certain. Afterwards
+every acknowledged send is there. With the durability `strict` no acknowledged delete and no lease was undone either;
+with `standard` the figures tell how many were. `PROVE=whole` does it three times, after a longer load.
+"""
+
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.proofs.callers import Callers
+from tests.proofs.ledger import Ledger
+from tests.proofs.served import Served
+from tests.proofs.sqs_caller import SqsCaller
+from tests.proofs.test_crash import BUSY, TIMEOUT_S, Load, counts
+from veilmq.testing.postgres_server import PostgresServer, url_of
+
+WHOLE = os.environ.get("PROVE") == "whole"
+BEFORE_S, AFTER_S = (20.0, 10.0) if WHOLE else (1.0, 0.5)
+HELD_BACK_S = 0.3
+FAILOVERS = 3 if WHOLE else 1
+SEED = 20_261_122
+KEPT = "kept"
+PATIENCE_S = 60.0
+
+KINDS = {
+    "is lost": "sends lost",
+    "came back after its delete": "deletes undone",
+    "was deleted and is still there": "deletes undone",
+    "before its deadline": "leases undone",
+    "with one receive count": "leases undone",
+    "but counted": "leases undone",
+}
+"""What the ledger says, and what was undone then."""
+
+now_s = time.monotonic
+
+
+class Keeping:
+    """A producer on a queue that nobody receives from, and what was acknowledged to it."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.told: list[str] = []
+
+    def produce(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
+        """Send a message."""
+        caller.call("SendMessage", MessageBody=str(number))
+        self.told.append(str(number))
+
+
+class Pair:
+    """A primary and a synchronous standby, each made anew from the other when it has failed."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start nothing yet."""
+        self._folder = folder
+        self._made = 0
+        self.primary = self._next()
+        self.standby = self._next()
+
+    def _next(self, port: int | None = None) -> PostgresServer:
+        self._made += 1
+        return PostgresServer(self._folder / f"pg{self._made}", port=port)
+
+    @property
+    def url(self) -> str:
+        """Return the URL of whichever is the primary."""
+        return url_of(self.primary, self.standby)
+
+    def begin(self) -> None:
+        """Start both."""
+        self.primary.make()
+        self.primary.start()
+        self._follow()
+
+    def _follow(self) -> None:
+        self.standby.make_standby(self.primary)
+        self.standby.start()
+        self.primary.wait_for(self.standby)
+
+    def fail_over(self) -> None:
+        """Take the power from the primary while its standby lags, and have the standby take over."""
+        self.primary.hold_back()
+        time.sleep(HELD_BACK_S)
+        self.primary.kill()
+        self.standby.promote()
+
+    def restore(self) -> None:
+        """Have a new standby where the failed primary was."""
+        failed = self.primary
+        self.primary, self.standby = self.standby, self._next(failed.port)
+        self._follow()
+
+    def stop(self) -> None:
+        """Stop what runs."""
+        self.standby.stop()
+        self.primary.stop()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    """Return a running pair."""
+    servers = Pair(tmp_path)
+    try:
+        servers.begin()
+        yield servers
+    finally:
+        servers.stop()
+
+
+@pytest.fixture
+def served(pair: Pair, tmp_path: Path, durability: str) -> Iterator[Served]:
+    """Return a running server on the pair, with two queues."""
+    server = Served("--store", pair.url, "--durability", durability, log=tmp_path / "served.log")
+    server.start()
+    try:
+        with closing(SqsCaller(server.port, BUSY)) as maker:
+            for queue in (BUSY, KEPT):
+                maker.call("CreateQueue", QueueName=queue, Attributes={"VisibilityTimeout": str(TIMEOUT_S)})
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("durability", ["strict", "standard"])
+def test_failover(pair: Pair, served: Served, durability: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing acknowledged is lost, and who asks is served again without anybody's help."""
+    load, keeping = Load(), Keeping()
+    with load.callers(served.port), Callers(served.port, KEPT, [keeping.produce] * 2, seed=SEED):
+        gaps_s = fail_over_under_load(pair, keeping)
+    found = Counter(map(kind_of, load.ledger.settle(taken(served, BUSY))))
+    found["sends lost"] += len(set(keeping.told) - taken(served, KEPT))
+    with capsys.disabled():
+        print(f"\n{figures(durability, load.ledger, keeping, gaps_s, found)}")  # noqa: T201 - a proof shows its figures
+    assert found["sends lost"] == 0
+    assert found["other"] == 0
+    if durability == "strict":
+        assert found.total() == 0
+    else:
+        assert found.total() > 0, "the proof sees nothing of what is undone"
+
+
+def fail_over_under_load(pair: Pair, keeping: Keeping) -> list[float]:
+    """Return how long nobody was served, each time."""
+    gaps_s = []
+    time.sleep(BEFORE_S)
+    for left in reversed(range(FAILOVERS)):
+        began_s = now_s()
+        pair.fail_over()
+        await_more(keeping)
+        gaps_s.append(now_s() - began_s)
+        time.sleep(AFTER_S)
+        if left:
+            pair.restore()
+            time.sleep(BEFORE_S)
+    return gaps_s
+
+
+def await_more(keeping: Keeping) -> None:
+    """Return when more was acknowledged than a request that was under way can explain."""
+    before, deadline_s = len(keeping.told), now_s() + PATIENCE_S
+    while len(keeping.told) < before + 10:
+        assert now_s() < deadline_s, "nobody is served after the failover"
+        time.sleep(0.01)
+
+
+def taken(served: Served, queue: str) -> set[str]:
+    """Take everything out of a queue, waiting for the leases to end; return the bodies."""
+    bodies: set[str] = set()
+    deadline_s = now_s() + PATIENCE_S
+    with closing(SqsCaller(served.port, queue)) as caller:
+        while counts(caller) != (0, 0):
+            assert now_s() < deadline_s, "the queue does not drain"
+            messages = caller.call("ReceiveMessage", MaxNumberOfMessages=10).get("Messages", [])
+            entries = [{"Id": str(at), "ReceiptHandle": each["ReceiptHandle"]} for at, each in enumerate(messages)]
+            if entries:
+                caller.call("DeleteMessageBatch", Entries=entries)
+            else:
+                time.sleep(0.05)
+            bodies |= {each["Body"] for each in messages}
+    return bodies
+
+
+def kind_of(violation: str) -> str:
+    """Return what was undone, as the ledger's words say it."""
+    return next((kind for words, kind in KINDS.items() if words in violation), "other")
+
+
+def figures(durability: str, ledger: Ledger, keeping: Keeping, gaps_s: list[float], found: Counter[str]) -> str:
+    """Return what the run amounted to; asserts that there was something to prove."""
+    known = list(ledger.messages.values())
+    sends = sum(each.send_told for each in known) + len(keeping.told)
+    deletes = sum(each.deleted_at_s is not None for each in known)
+    leases = sum(len(each.counts) for each in known)
+    assert min(sends, deletes, leases) > 20 * FAILOVERS
+    gaps = ", ".join(f"{gap_s:.1f}" for gap_s in gaps_s)
+    return (
+        f"{durability}: {len(gaps_s)} failovers, nobody served for {gaps} s; of {sends} acknowledged sends"
+        f" {found['sends lost']} were lost, of {deletes} deletes {found['deletes undone']} undone,"
+        f" of {leases} leases {found['leases undone']}"
+    )
