@@ -16,7 +16,7 @@ from typing import Any
 
 import asyncpg
 
-from veilmq.engines.postgres.migrate import migrate, scripts
+from veilmq.engines.postgres.migrate import all_scripts, migrate
 
 FILE = Path(__file__).resolve().parent.parent / "src" / "veilmq" / "engines" / "postgres" / "schema.sql"
 
@@ -73,7 +73,8 @@ _ADDED = re.compile(
 def comments() -> dict[str, list[str]]:
     """Return the lines of the comments of the migrations by what they are of; a column is ``mq.table.column``."""
     found: dict[str, list[str]] = {}
-    for _, text in scripts():
+    for script in all_scripts():
+        text = script.text
         for made in _MADE.finditer(text):
             if made["comment"]:
                 found[_full(made["name"])] = made["comment"].splitlines()

@@ -14,7 +14,9 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 
 from tests.engines.host import Host
+from veilmq.engines.examination import Finding
 from veilmq.engines.postgres import PostgresEngine, PostgresOptions
+from veilmq.engines.postgres.doctor import invariants
 from veilmq.engines.postgres.migrate import migrate
 from veilmq.testing import RunningServer
 
@@ -29,18 +31,6 @@ CREATE OR REPLACE FUNCTION mq.now_ms() RETURNS bigint LANGUAGE sql STABLE AS $$ 
 """
 _END_OTHERS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'
-"""
-_CONTRADICTIONS = """
-SELECT 'a message of no partition' FROM mq.msg WHERE NOT EXISTS (SELECT FROM mq.part WHERE part.qp = msg.qp)
-UNION ALL SELECT 'a message of a priority that nobody looks for' FROM mq.msg JOIN mq.part USING (qp)
-    WHERE NOT priority = ANY(priorities)
-UNION ALL SELECT 'a message of no group' FROM mq.fifo_msg AS msg
-    WHERE NOT EXISTS (SELECT FROM mq.fifo_group AS its WHERE its.qp = msg.qp AND its.group_id = msg.group_id)
-UNION ALL SELECT 'a group of no message' FROM mq.fifo_group AS its
-    WHERE NOT EXISTS (SELECT FROM mq.fifo_msg AS msg WHERE its.qp = msg.qp AND its.group_id = msg.group_id)
-UNION ALL SELECT 'a group that should give a message' FROM mq.fifo_group AS its
-    JOIN mq.fifo_msg AS msg ON its.qp = msg.qp AND its.group_id = msg.group_id
-    WHERE its.eligible_at > mq.now_ms() GROUP BY its.qp, its.group_id HAVING max(msg.visible_at) <= mq.now_ms()
 """
 _TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'mq' AND tablename NOT IN ('migration', 'test_clock')"
 
@@ -57,7 +47,7 @@ class PostgresHost(Host):
     @classmethod
     def on_empty(cls, url: str, *, options: PostgresOptions | None = None) -> Self:
         """Return a host on a database that is emptied first."""
-        asyncio.run(_empty(url))
+        asyncio.run(empty(url))
         return cls(url, options=options)
 
     async def _open(self) -> PostgresEngine:  # type: ignore[override]
@@ -90,9 +80,9 @@ class PostgresHost(Host):
     def check(self) -> None:
         """Raise unless what the store has agrees with itself."""
 
-        async def look() -> list[str]:
+        async def look() -> list[Finding]:
             async with connected(self.url) as connection:
-                return [what for (what,) in await connection.fetch(_CONTRADICTIONS)]
+                return [finding for finding in await invariants(connection) if not finding.ok]
 
         assert self.run(look()) == []
 
@@ -114,13 +104,14 @@ def serving() -> Iterator[str]:
             server.psql("ALTER SYSTEM SET fsync = off")  # what is to survive a crash has servers of its own
             server.psql("SELECT pg_reload_conf()")
             url: str = server.get_uri()
-            asyncio.run(_prepare(url))
+            asyncio.run(prepare(url))
             yield url
         finally:
             server.cleanup()
 
 
-async def _prepare(url: str) -> None:
+async def prepare(url: str) -> None:
+    """Give a new database the schema and the test's clock."""
     async with connected(url) as connection:
         await migrate(connection)
         await connection.execute(_CLOCK)
@@ -141,7 +132,7 @@ def making_database(url: str) -> Iterator[str]:
 @contextlib.contextmanager
 def serving_from(url: str, **settings: Any) -> Iterator[RunningServer]:
     """Run a server on an emptied database for a while; its clock is the test's, and so is the database's."""
-    asyncio.run(_empty(url))
+    asyncio.run(empty(url))
     with RunningServer(store=url, follow=partial(set_clock, url), **settings) as server:
         yield server
 
@@ -156,7 +147,8 @@ async def _execute(url: str, statement: str, *arguments: Any) -> None:
         await connection.execute(statement, *arguments)
 
 
-async def _empty(url: str) -> None:
+async def empty(url: str) -> None:
+    """Delete all that a database has but its schema and its clock."""
     async with connected(url) as connection:
         tables = ", ".join(f"mq.{name}" for (name,) in await connection.fetch(_TABLES))
         await connection.execute(f"TRUNCATE {tables}")

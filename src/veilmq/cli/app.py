@@ -22,6 +22,7 @@ from veilmq.cli.doctor import doctor
 from veilmq.cli.events_flush import flush
 from veilmq.cli.failures import CommandFailed, UsageError
 from veilmq.cli.forward import forward
+from veilmq.cli.migrate import migrate
 from veilmq.cli.pipeline_archive import archive
 from veilmq.cli.pipeline_replay import replay
 from veilmq.cli.pipeline_report import report
@@ -87,6 +88,7 @@ def build() -> App:
     app.command(demo)
     app.command(_claims())
     app.command(doctor)
+    app.command(migrate)
     app.command(backup)
     return app
 

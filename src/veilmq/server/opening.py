@@ -24,12 +24,18 @@ async def open_store(
     if settings.store is None:
         options = embedded_options(settings)
         return EmbeddedEngine.open(settings.data, clock=clock or SystemClock(), options=options, on_fatal=on_fatal)
-    urls = store_urls.split(settings.store)
+    url = only_url(settings.store)
+    postgres = postgres_parts("store (--store)")
+    store: Store = await postgres.open_engine(url, clock=clock or SystemClock(), options=postgres_options(settings))
+    return store
+
+
+def only_url(store: str) -> str:
+    """Return the URL of the one database in ``store``; raises ``StoreError`` where there are several."""
+    urls = store_urls.split(store)
     if len(urls) > 1:
         raise StoreError(f"store names {len(urls)} databases; one store on several is not there yet, so name one.")
-    postgres = postgres_parts("store (--store)")
-    store: Store = await postgres.open_engine(urls[0], clock=clock or SystemClock(), options=postgres_options(settings))
-    return store
+    return urls[0]
 
 
 def postgres_parts(what: str) -> Any:
@@ -63,6 +69,7 @@ def postgres_options(settings: ServerSettings) -> Any:
     """Return what of ``settings`` is that of the engine on PostgreSQL."""
     parts = postgres_parts("store (--store)")
     return parts.PostgresOptions(
+        migrates=not settings.no_migrate,
         connections=settings.store_connections,
         durability=parts.Durability(settings.durability),
         in_flight_max=settings.in_flight_max,

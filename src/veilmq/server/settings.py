@@ -105,6 +105,9 @@ class ServerSettings:
         "What a crash of the database may undo: strict, nothing; standard, the last receives, changes and deletes of "
         "standard queues.",
     )
+    no_migrate: bool = _setting(
+        False, Switch(), "Do not upgrade the schema of the database at the start: veilmq migrate does."
+    )
     insecure: bool = _setting(
         False, Switch(), "Listen on addresses that other machines reach without knowing who they are."
     )

@@ -7,8 +7,9 @@ import pytest
 
 from tests.engines.embedded.store import Store
 from veilmq.core.commands import StartMove
-from veilmq.engines.embedded.doctor import Report, examine
+from veilmq.engines.embedded.doctor import examine
 from veilmq.engines.embedded.folder import DATABASE_NAME, FolderError
+from veilmq.engines.examination import Report
 
 
 @pytest.fixture

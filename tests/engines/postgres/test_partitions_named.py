@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from veilmq.engines.named_sql import load
-from veilmq.engines.postgres.migrate import scripts
+from veilmq.engines.postgres.migrate import all_scripts
 
 DATA = "msg|fifo_msg|fifo_group|accepted|attempt|part|in_flight|throttle"
 OF_ALL = {"parts", "queues", "now"}
@@ -42,9 +42,9 @@ def statements() -> Iterator[tuple[str, str]]:
         for name, text in load("veilmq.engines.postgres", file).items():
             if name not in OF_ALL:
                 yield f"{file} {name}", without_comments(text)
-    for number, script in scripts():
-        for name, _, body in _FUNCTION.findall(without_comments(script)):
-            yield f"{number:03} {name}", body
+    for script in all_scripts():
+        for name, _, body in _FUNCTION.findall(without_comments(script.text)):
+            yield f"{script.number:03} {name}", body
 
 
 @pytest.mark.parametrize(("name", "text"), [pytest.param(*each, id=each[0]) for each in statements()])

@@ -37,7 +37,7 @@ CATALOGS = {
         SELECT typname, typtype FROM pg_type
         WHERE typnamespace = 'mq'::regnamespace""",
 }
-WHAT_MIGRATE_KEEPS = "CREATE TABLE mq.migration (number int PRIMARY KEY)"
+WHAT_MIGRATE_KEEPS = "CREATE TABLE mq.migration (number int PRIMARY KEY, ends int NOT NULL DEFAULT 0)"
 ROWS_THAT_LIVE_SECONDS = """
 SELECT relname FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid AND attnum = 1 AND attname = 'qp'
 WHERE relnamespace = 'mq'::regnamespace AND relkind = 'r' AND relpersistence = 'p'

@@ -5,37 +5,15 @@ one query an invariant; SQLite's own check of the file comes first.
 """
 
 import re
-from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
 import apsw
 
 from veilmq.engines.embedded.folder import DATABASE_NAME, FolderError, check_format
+from veilmq.engines.examination import Finding, Report
 
 _CHECK = re.compile(r"^-- name: (.+)$", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One check: what should hold, whether it does, and where it does not."""
-
-    check: str
-    ok: bool
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """All findings, and what the folder holds by name (numbers of queues, lanes, messages, …)."""
-
-    findings: list[Finding] = field(default_factory=list)
-    facts: dict[str, str | int] = field(default_factory=dict)
-
-    @property
-    def ok(self) -> bool:
-        """Whether every check held."""
-        return all(finding.ok for finding in self.findings)
 
 
 def examine(folder: Path) -> Report:

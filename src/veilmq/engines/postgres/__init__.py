@@ -2,7 +2,8 @@
 
 from veilmq.engines.postgres.durability import Durability
 from veilmq.engines.postgres.engine import PostgresEngine
-from veilmq.engines.postgres.opening import open_engine
+from veilmq.engines.postgres.opening import examination, open_engine, upgrade
 from veilmq.engines.postgres.options import PostgresOptions
+from veilmq.engines.postgres.shards import Shards
 
-__all__ = ["Durability", "PostgresEngine", "PostgresOptions", "open_engine"]
+__all__ = ["Durability", "PostgresEngine", "PostgresOptions", "Shards", "examination", "open_engine", "upgrade"]

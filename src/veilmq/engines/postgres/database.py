@@ -13,7 +13,7 @@ import asyncpg
 from veilmq.core.ports import Clock
 from veilmq.engines.postgres.breaker import Breaker
 from veilmq.engines.postgres.durability import RELAXED, SQL, Durability, Promise
-from veilmq.engines.postgres.migrate import migrate
+from veilmq.engines.postgres.migrate import migrate, require
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.pool import CONNECT_S, Pool, Turn
 from veilmq.engines.store_urls import without_passwords
@@ -61,7 +61,10 @@ class Database:
         database = cls(url, options=options, durable=durable, relaxed=relaxed)
         connection = await database.connect()
         try:
-            await migrate(connection)
+            if options.migrates:
+                await migrate(connection, ending_older_nodes=False)
+            else:
+                await require(connection)
             database._say(await Promise.of(connection, options.durability))
         finally:
             await connection.close()

@@ -1,20 +1,64 @@
-"""Opening an engine for a server: what keeps it from that is said to a person."""
+"""What commands do with a database: open it for a server, upgrade it, examine it.
+
+What keeps them from that is said to a person, without a password.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import asyncpg
 
 from veilmq.core.ports import Clock
+from veilmq.engines.examination import Report
+from veilmq.engines.postgres.doctor import examine
+from veilmq.engines.postgres.durability import Durability
 from veilmq.engines.postgres.engine import PostgresEngine
-from veilmq.engines.postgres.migrate import SchemaTooNew
+from veilmq.engines.postgres.migrate import SchemaRefused, look, migrate
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.store import StoreError
 from veilmq.engines.store_urls import without_passwords
 
+_CONNECT_S = 5.0
+
 
 async def open_engine(url: str, *, clock: Clock, options: PostgresOptions) -> PostgresEngine:
     """Return an engine on ``url``; raises ``StoreError``, which says why there is none, and no password."""
-    try:
+    with _said(url):
         return await PostgresEngine.open(url, clock=clock, options=options)
-    except SchemaTooNew as error:
+
+
+class Upgrade(NamedTuple):
+    """The database (without a password), the number of its format before, and the names of the upgrades."""
+
+    place: str
+    found: int
+    upgrades: list[str]
+
+
+async def upgrade(url: str, *, apply: bool) -> Upgrade:
+    """Bring the schema up to date, or only tell what that would be; raises ``StoreError``."""
+    with _said(url):
+        connection = await asyncpg.connect(url, timeout=_CONNECT_S)
+        try:
+            found, pending = await look(connection)
+            applied = await migrate(connection) if apply else pending
+        finally:
+            await connection.close()
+    return Upgrade(without_passwords(url), found, [script.name for script in applied])
+
+
+async def examination(url: str, *, durability: str) -> tuple[str, Report]:
+    """Return the database (without a password) and what the doctor says about it; raises ``StoreError``."""
+    with _said(url):
+        return without_passwords(url), await examine(url, durability=Durability(durability))
+
+
+@contextmanager
+def _said(url: str) -> Iterator[None]:
+    try:
+        yield
+    except SchemaRefused as error:
         raise StoreError(f"{without_passwords(url)}: {error}") from error
     except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise StoreError(f"{without_passwords(url)} cannot be used: {_why(error)}") from error

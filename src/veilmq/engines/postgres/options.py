@@ -8,7 +8,9 @@ from veilmq.engines.postgres.durability import Durability
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresOptions:
-    """``connections`` is how many a node keeps to its server, beside those that listen and sweep.
+    """Where ``migrates`` is true, a node upgrades the schema when it starts, unless older ones could not go on.
+
+    ``connections`` is how many a node keeps to its server, beside those that listen and sweep.
 
     With the durability ``STANDARD`` it keeps as many again, for what may be undone. A command waits ``acquire_s`` for
     one of them, and a statement may take ``statement_s``; both are then told to try again.
@@ -23,6 +25,7 @@ class PostgresOptions:
     what is waited for there, five times as often where no notices arrive.
     """
 
+    migrates: bool = True
     connections: int = 8
     durability: Durability = Durability.STRICT
     acquire_s: float = 5.0

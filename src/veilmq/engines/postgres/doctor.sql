@@ -1,0 +1,51 @@
+-- What the doctor reads. A check gives one row: how many rows break it, and an example.
+
+-- check: every message has its partition
+SELECT count(*), min(qp || '/' || seq) FROM (
+    SELECT qp, seq FROM mq.msg UNION ALL SELECT qp, seq FROM mq.fifo_msg
+) AS msg WHERE NOT EXISTS (SELECT FROM mq.part WHERE part.qp = msg.qp)
+
+-- check: every message has a priority that receives look for
+SELECT count(*), min(qp || '/' || seq) FROM mq.msg JOIN mq.part USING (qp) WHERE NOT priority = ANY(priorities)
+
+-- check: every message of a FIFO queue has its group
+SELECT count(*), min(qp || '/' || seq) FROM mq.fifo_msg AS msg
+WHERE NOT EXISTS (SELECT FROM mq.fifo_group AS its WHERE its.qp = msg.qp AND its.group_id = msg.group_id)
+
+-- check: every group has a message
+SELECT count(*), min(qp || '/' || group_id) FROM mq.fifo_group AS its
+WHERE NOT EXISTS (SELECT FROM mq.fifo_msg AS msg WHERE its.qp = msg.qp AND its.group_id = msg.group_id)
+
+-- check: every group whose messages are all visible can give one
+SELECT count(*), min(qp || '/' || group_id) FROM (
+    SELECT its.qp, its.group_id FROM mq.fifo_group AS its
+    JOIN mq.fifo_msg AS msg ON its.qp = msg.qp AND its.group_id = msg.group_id
+    WHERE its.eligible_at > mq.now_ms() GROUP BY its.qp, its.group_id HAVING max(msg.visible_at) <= mq.now_ms()
+) AS closed
+
+-- check: every queue has a partition that is in use
+SELECT count(*), min(name) FROM mq.queue
+WHERE NOT EXISTS (SELECT FROM mq.part WHERE part.qp = queue.qp AND part.queue_id = queue.queue_id AND NOT retired)
+
+-- fact: server
+SELECT 'PostgreSQL ' || current_setting('server_version')
+
+-- fact: format
+SELECT max(number) FROM mq.migration
+
+-- fact: queues
+SELECT count(*) FROM mq.queue
+
+-- fact: messages
+SELECT (SELECT count(*) FROM mq.msg) + (SELECT count(*) FROM mq.fifo_msg)
+
+-- fact: schema_bytes
+SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
+WHERE relnamespace = 'mq'::regnamespace AND relkind = 'r'
+
+-- fact: connections
+SELECT count(*) || ' of ' || current_setting('max_connections') FROM pg_stat_activity WHERE backend_type = 'client backend'
+
+-- fact: oldest_transaction_s
+SELECT coalesce(max(mq.now_ms() / 1000 - extract(epoch FROM xact_start)::bigint), 0) FROM pg_stat_activity
+WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'
