@@ -21,7 +21,7 @@ from tests.proofs.ledger import Ledger
 from tests.proofs.served import Served
 from tests.proofs.sqs_caller import SqsCaller
 from tests.proofs.test_crash import BUSY, TIMEOUT_S, Load, counts
-from veilmq.testing.postgres_server import PostgresServer, url_of
+from veilmq.testing.postgres_server import PostgresServer, temporary_folder, url_of
 
 WHOLE = os.environ.get("PROVE") == "whole"
 BEFORE_S, AFTER_S = (20.0, 10.0) if WHOLE else (1.0, 0.5)
@@ -107,14 +107,15 @@ class Pair:
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
+def pair() -> Iterator[Pair]:
     """Return a running pair."""
-    servers = Pair(tmp_path)
-    try:
-        servers.begin()
-        yield servers
-    finally:
-        servers.stop()
+    with temporary_folder() as folder:
+        servers = Pair(folder)
+        try:
+            servers.begin()
+            yield servers
+        finally:
+            servers.stop()
 
 
 @pytest.fixture

