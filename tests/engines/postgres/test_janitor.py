@@ -145,13 +145,13 @@ def test_one_node_has_the_turn_and_another_takes_it_over(host: PostgresHost) -> 
     second = host.run(other_node())
     host.advance(LOOK_MS)
     host.run(second.answered())
-    assert (first.machine.janitor.has_turn, second.machine.janitor.has_turn) == (True, False)
+    assert (first.machine.background.janitor.has_turn, second.machine.background.janitor.has_turn) == (True, False)
     host.send(*"abc")
-    host.run(first.machine.janitor.stop())
+    host.run(first.machine.background.janitor.stop())
     host.run(_gone(host))
     host.advance(LOOK_MS)
     host.run(second.answered())
-    assert (first.machine.janitor.has_turn, second.machine.janitor.has_turn) == (False, True)
+    assert (first.machine.background.janitor.has_turn, second.machine.background.janitor.has_turn) == (False, True)
     assert rows(host, "msg") == {}
     host.run(second.close())
 

@@ -66,6 +66,7 @@ class InFlight:
             places, due_ms = quota - known.in_flight - known.own, known.due_ms
         if places <= 0:
             self._full.add(queue.partition)
+            self._watches.found_full(queue.name)
             return 0, due_ms
         self._full.discard(queue.partition)
         return min(places, wanted), None
@@ -82,6 +83,8 @@ class InFlight:
         if queue.partition in self._full:
             self._full.discard(queue.partition)
             self._watches.wake(queue.name, now_ms)
+        else:
+            self._watches.freed(queue.name, now_ms)
 
     async def _fresh(self, connection: Any, queue: Queue, quota: int) -> _Known:
         before = self._known.get(queue.partition)

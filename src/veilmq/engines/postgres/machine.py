@@ -25,16 +25,14 @@ from veilmq.core.topics import (
     Unsubscribe,
 )
 from veilmq.engines.postgres.accounts import Accounts
+from veilmq.engines.postgres.background import Background, Shared
 from veilmq.engines.postgres.catalog import Catalog
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.forwards import Forwards
 from veilmq.engines.postgres.in_flight import InFlight
-from veilmq.engines.postgres.janitor import Janitor
 from veilmq.engines.postgres.lines import Work
 from veilmq.engines.postgres.looks import Looks
 from veilmq.engines.postgres.low_water import LowWater
-from veilmq.engines.postgres.move_slices import MoveSlices
-from veilmq.engines.postgres.mover import Mover
 from veilmq.engines.postgres.moves import Moves
 from veilmq.engines.postgres.on_queue import OnQueue
 from veilmq.engines.postgres.options import PostgresOptions
@@ -43,11 +41,10 @@ from veilmq.engines.postgres.queue_commands import QueueCommands
 from veilmq.engines.postgres.receipts import Receipts
 from veilmq.engines.postgres.receives import Receives
 from veilmq.engines.postgres.sends import Sends
-from veilmq.engines.postgres.sweeper import Sweeper
-from veilmq.engines.postgres.watches import Watches
-
 from veilmq.engines.postgres.topic_messages import TopicMessages
 from veilmq.engines.postgres.topics import Topics
+from veilmq.engines.postgres.watches import Watches
+
 Alone = Callable[[Any], Awaitable[Any]]
 """Carries out one command: returns its result, or raises ``VeilmqError``."""
 
@@ -63,27 +60,27 @@ READS: frozenset[type[Command]] = frozenset(
         LookAtQueue,
         Peek,
         ShowAccount,
-    }
-)
         ShowTopic,
         ListTopics,
         ShowSubscription,
         ListSubscriptions,
         ListPushes,
+    }
+)
 """What changes nothing, so that it may be asked once more when an answer was lost."""
 
 Start = Callable[[Coroutine[Any, Any, None]], None]
 
 
 class Machine:
-    """``together`` and ``alone`` have an entry for each type of command; ``mover`` and ``janitor`` need none."""
+    """``together`` and ``alone`` have an entry for each type of command; ``background`` needs none."""
 
     def __init__(
         self, *, database: Database, options: PostgresOptions, clock: Clock, book: ReceiptBook, start: Start
     ) -> None:
         """``start`` makes a task of the engine; ``book`` has the receipts' keys."""
         self.watches = watches = Watches()
-        catalog = Catalog(fresh_s=options.fresh_s)
+        self.catalog = catalog = Catalog(fresh_s=options.fresh_s)
         positions = Positions()
         in_flight = InFlight(options=options, clock=clock, watches=watches)
         on_queue = OnQueue(database=database, catalog=catalog)
@@ -108,32 +105,28 @@ class Machine:
         forwards = Forwards(
             database=database, catalog=catalog, book=book, watches=watches, in_flight=in_flight, positions=positions
         )
-        slices = MoveSlices(database=database, catalog=catalog, watches=watches, positions=positions)
-        self.mover = Mover(step=slices.step, clock=clock, start=start)
-        sweeper = Sweeper(options=options, watches=watches)
-        self.janitor = Janitor(database=database, sweep=sweeper.sweep, clock=clock, start=start)
+        shared = Shared(database, catalog, watches, positions, options, clock, start)
+        self.background = Background(shared)
         self.alone: dict[type[Command], Alone] = {
             **_of_queues(queues),
-            **_of_moves(Moves(database=database, catalog=catalog, begun=self.mover.look)),
+            **_of_moves(Moves(database=database, catalog=catalog, changed=self.background.nodes.moves_changed)),
             **_of_looks(Looks(database=database, catalog=catalog)),
             **_of_accounts(Accounts(database=database)),
+            **_of_topics(database=database, catalog=catalog, watches=watches, positions=positions),
             Forward: forwards.forward,
         }
 
     def begin(self) -> None:
         """Begin with the work that goes on by itself."""
-        self.mover.look()
-        self.janitor.look_later()
+        self.background.begin()
 
     async def stop(self) -> None:
         """End that work."""
-        self.mover.stop()
-        await self.janitor.stop()
+        await self.background.stop()
 
 
 def _together(sends: Sends, receives: Receives, receipts: Receipts) -> dict[type[Command], Together]:
     return {
-            **_of_topics(database=database, catalog=catalog, watches=watches, positions=positions),
         commands.Send: (sends.send, _messages),
         commands.Receive: (receives.receive, _count),
         commands.Delete: (receipts.delete, _receipts),
@@ -167,20 +160,6 @@ def _of_accounts(accounts: Accounts) -> dict[type[Command], Alone]:
     return {ShowAccount: accounts.show, SetAccount: accounts.set}
 
 
-def _messages(command: commands.Send) -> int:
-    return len(command.messages)
-
-
-def _count(command: commands.Receive) -> int:
-    return command.count
-
-
-def _receipts(command: commands.Delete) -> int:
-    return len(command.receipts)
-
-
-def _changes(command: commands.ChangeVisibility) -> int:
-    return len(command.changes)
 def _of_topics(
     *, database: Database, catalog: Catalog, watches: Watches, positions: Positions
 ) -> dict[type[Command], Alone]:
@@ -202,3 +181,17 @@ def _of_topics(
     }
 
 
+def _messages(command: commands.Send) -> int:
+    return len(command.messages)
+
+
+def _count(command: commands.Receive) -> int:
+    return command.count
+
+
+def _receipts(command: commands.Delete) -> int:
+    return len(command.receipts)
+
+
+def _changes(command: commands.ChangeVisibility) -> int:
+    return len(command.changes)

@@ -20,11 +20,11 @@ SQL = load("veilmq.engines.postgres", "moves.sql")
 class Moves:
     """The commands ``StartMove``, ``CancelMove`` and ``ListMoves``."""
 
-    def __init__(self, *, database: Database, catalog: Catalog, begun: Callable[[], None]) -> None:
-        """``begun`` is called when there is a slice to be done."""
+    def __init__(self, *, database: Database, catalog: Catalog, changed: Callable[[], None]) -> None:
+        """``changed`` is called when there is a slice to be done, or none any more."""
         self._database = database
         self._catalog = catalog
-        self._begun = begun
+        self._changed = changed
         self._ids = IdSource()
 
     async def start(self, command: commands.StartMove) -> MoveTask:
@@ -36,7 +36,7 @@ class Moves:
             if command.destination is not None:
                 _check(source, await self._catalog.sure(connection, command.destination))
             row = await self._insert(connection, source, command)
-        self._begun()
+        self._changed()
         return _told(row)
 
     async def _insert(self, connection: Any, source: Queue, command: commands.StartMove) -> Any:
@@ -62,6 +62,7 @@ class Moves:
             row = await connection.fetchrow(SQL["cancel_move"], source.number, command.task)
         if row is None:
             raise MoveTaskNotFound
+        self._changed()
         return _told(row)
 
     async def list(self, command: commands.ListMoves) -> list[MoveTask]:

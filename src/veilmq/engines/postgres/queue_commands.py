@@ -83,7 +83,7 @@ class QueueCommands:
             await connection.execute(SQL["begin_pause"], _DELETED, queue.name)
         self._catalog.forget(command.queue)
         self._redelivered.pop(queue.number, None)
-        self._watches.wake(command.queue, 0)
+        self._watches.changed(command.queue)
 
     async def purge(self, command: commands.PurgeQueue) -> None:
         """Remove all messages: the queue goes on with a new partition."""
@@ -97,6 +97,7 @@ class QueueCommands:
             partition = await connection.fetchval(SQL["insert_part"], queue.number)
             await connection.execute(SQL["place_queue"], queue.number, partition)
         self._catalog.forget(command.queue)
+        self._watches.changed(command.queue)
 
     async def set(self, command: commands.SetQueue) -> None:
         """Change settings; leases in flight keep their deadlines."""
@@ -107,7 +108,7 @@ class QueueCommands:
                 await self._check(connection, queue.name, settings)
             await connection.execute(SQL["end_what_has_ended"], queue.partition, retention_ms(queue))
             now_ms = await self._keep(connection, queue, settings)
-        self._watches.wake(command.queue, now_ms)  # there may be places now
+        self._watches.changed(command.queue, now_ms)  # there may be places now
 
     async def edit(self, command: commands.EditQueue) -> None:
         """Change one setting by looking at it."""
@@ -115,6 +116,7 @@ class QueueCommands:
             queue = await self._locked(connection, command.queue)
             value = command.edit(getattr(queue.settings, command.setting))
             await self._keep(connection, queue, settled(queue.settings, {command.setting: value}))
+        self._watches.changed(command.queue)
 
     async def tag(self, command: commands.TagQueue) -> None:
         """Remove and put tags; that is no change of the queue's settings, whose time stays."""
@@ -123,6 +125,7 @@ class QueueCommands:
             kept = {key: value for key, value in queue.settings.tags.items() if key not in command.removed}
             settings = replace(queue.settings, tags=tagged(kept, command.tags))
             await self._keep(connection, queue, settings, modified_at_ms=queue.modified_at_ms)
+        self._watches.changed(command.queue)
 
     async def show(self, command: commands.ShowQueue) -> results.QueueView:
         """Tell what the queue is, and how many messages are in which state."""

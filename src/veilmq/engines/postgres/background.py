@@ -1,0 +1,71 @@
+"""What a node does without being asked: move tasks, sweeping, and what it has to do with other nodes."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+
+from veilmq.core.ports import Clock
+from veilmq.engines.postgres.catalog import Catalog
+from veilmq.engines.postgres.database import Database
+from veilmq.engines.postgres.janitor import Janitor
+from veilmq.engines.postgres.move_slices import MoveSlices
+from veilmq.engines.postgres.mover import Mover
+from veilmq.engines.postgres.nodes import Nodes
+from veilmq.engines.postgres.options import PostgresOptions
+from veilmq.engines.postgres.positions import Positions
+from veilmq.engines.postgres.rounds import Rounds
+from veilmq.engines.postgres.sweeper import Sweeper
+from veilmq.engines.postgres.watches import Watches
+
+Start = Callable[[Coroutine[Any, Any, None]], None]
+
+
+class Shared(NamedTuple):
+    """What the workers of a node share; ``start`` makes a task of the engine."""
+
+    database: Database
+    catalog: Catalog
+    watches: Watches
+    positions: Positions
+    options: PostgresOptions
+    clock: Clock
+    start: Start
+
+
+class Background:
+    """Each of its workers says in its module how exactly one node at a time does its work."""
+
+    def __init__(self, shared: Shared) -> None:
+        """The watches hear from then on what other nodes tell."""
+        database, catalog, watches, positions, options, clock, start = shared
+        slices = MoveSlices(database=database, catalog=catalog, watches=watches, positions=positions)
+        self.mover = Mover(step=slices.step, clock=clock, start=start)
+        sweeper = Sweeper(options=options, watches=watches)
+        self.janitor = Janitor(database=database, sweep=sweeper.sweep, clock=clock, start=start)
+        self.rounds = Rounds(
+            database=database, catalog=catalog, watches=watches, options=options, clock=clock, start=start
+        )
+        self.nodes = Nodes(
+            database=database,
+            catalog=catalog,
+            watches=watches,
+            rounds=self.rounds,
+            clock=clock,
+            start=start,
+            look_for_moves=self.mover.look,
+        )
+        watches.elsewhere = self.nodes
+        self._listens = options.listens
+
+    def begin(self) -> None:
+        """Begin; commands need not wait for it."""
+        if self._listens:
+            self.nodes.open()
+        self.mover.look()
+        self.janitor.look_later()
+
+    async def stop(self) -> None:
+        """Do no more, and leave all turns to others."""
+        self.mover.stop()
+        self.rounds.stop()
+        await self.nodes.stop()
+        await self.janitor.stop()
