@@ -75,7 +75,7 @@ TOLD: list[tuple[core.VeilmqError, Code, str]] = [
     (topic_errors.SubscriptionExists("a/t", "s", "x"), smq.SUBSCRIPTION_ALREADY_EXIST, "is already exist."),
     (topic_errors.TooManySubscriptions(100), smq.INVALID_ARGUMENT, "cause by A topic may have 100 subscriptions"),
     (topic_errors.EndpointRefused("http://x", "it is no address"), smq.ENDPOINT_INVALID, "it is no address."),
-    (core.StoreFull(), smq.INTERNAL_SERVER_ERROR, "Interal error. The data folder's disk"),
+    (core.StoreFull(), smq.INTERNAL_SERVER_ERROR, "Interal error. The disk that keeps the messages"),
     (core.StoreUnavailable(), smq.INTERNAL_SERVER_ERROR, "nothing was done. Try again."),
     (core.OutcomeUnknown(), smq.INTERNAL_SERVER_ERROR, "it may have happened. Try again."),
     (core.ShuttingDown(), smq.INTERNAL_SERVER_ERROR, "Interal error. The server is shutting down; try again."),

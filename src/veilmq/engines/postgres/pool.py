@@ -21,7 +21,6 @@ from veilmq.engines.postgres.options import PostgresOptions
 log = logging.getLogger(__name__)
 
 CONNECT_S = 5.0
-_ANSWER_S = 5.0  # beyond what the server allows a statement, for a server that is silent
 _RETURN_S = 5.0
 
 Prepare = Callable[["asyncpg.Connection[Any]"], Awaitable[None]]
@@ -37,6 +36,8 @@ class Pool:
         self._breaker = breaker
         self.on_lost: Callable[[], None] | None = None
         """Called when a connection has ended."""
+        self.afterwards: dict[int, Callable[[], None]] = {}
+        """What is called once a connection, by its ``id``, is given back."""
 
     @classmethod
     async def open(
@@ -54,7 +55,7 @@ class Pool:
             min_size=0,
             max_size=options.connections,
             timeout=CONNECT_S,
-            command_timeout=options.statement_s + _ANSWER_S,
+            command_timeout=options.statement_s + options.silence_s,
             server_settings=dict(settings),
             init=cast(Any, prepare),
             reset=_leave,
@@ -92,6 +93,14 @@ class Pool:
             await self._pool.release(connection, timeout=_RETURN_S)
         except (*IN_DOUBT, asyncpg.PostgresError) as lost:
             log.warning("a connection to the database was lost between two commands: %s", lost)
+        if self.afterwards and (call := self.afterwards.pop(id(connection), None)) is not None:
+            call()
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Return how many connections are in use, open, and allowed."""
+        size = self._pool.get_size()
+        return size - self._pool.get_idle_size(), size, self._options.connections
 
     def _tell(self) -> None:
         if self.on_lost is not None:
