@@ -16,7 +16,7 @@ from tests.client.traffic import drained, left, send_in_order
 from tests.conftest import need
 from tests.pipeline.archived_file import written
 from tests.pipeline.closed import row
-from tests.proofs.connect_server import ConnectServer
+from tests.pipeline.connect_server import ConnectServer
 from tests.proofs.standalone import Standalone
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.core.events import Outcome
