@@ -4,9 +4,11 @@ This is all that a server knows of where its messages are kept; the one place th
 opens one (``server/opening.py``).
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from veilmq.core.ports import Clock, Engine
+from veilmq.engines.figures import Figure
 
 FAILED = "The store has failed; the process is about to end, and recovers when it is started again."
 FULL = "The store is full: sends are refused until disk space is freed or queues are drained."
@@ -39,6 +41,9 @@ class Store(Engine, Protocol):
 
     async def obstacles(self) -> list[str]:
         """Return why no requests should be sent here, nothing when they should."""
+
+    def figures(self) -> Sequence[Figure]:
+        """Return what the store tells of itself to whoever watches."""
 
     async def survey(self, names_max: int) -> Survey:
         """Return the first ``names_max`` queues of all accounts by name; raises ``VeilmqError``."""

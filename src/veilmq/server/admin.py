@@ -132,6 +132,7 @@ class Admin:
                 events=await _if_told(execute(self._engine, CountEvents())),
                 event_export_failures=0 if self._exports is None else self._exports.failures,
                 topics=self._topics,
+                store=self._engine.figures(),
             )
             text = await asyncio.to_thread(exposition, snapshot)
         return Response(text, media_type=CONTENT_TYPE_LATEST)

@@ -4,27 +4,9 @@ A request costs one look into a table, one search among the bounds and two addit
 (names, labels, cumulative buckets) is made when somebody asks.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable
 
-LATENCY_BOUNDS_S = (0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)
-"""Upper bounds of the buckets, in seconds; long polls are why there are long ones."""
-
-
-class Series:
-    """The requests of one action with one outcome: ``buckets`` by duration, the last one without a bound."""
-
-    __slots__ = ("buckets", "seconds")
-
-    def __init__(self) -> None:
-        """Begin with none."""
-        self.buckets = [0] * (len(LATENCY_BOUNDS_S) + 1)
-        self.seconds = 0.0
-
-    @property
-    def count(self) -> int:
-        """Return how many there were."""
-        return sum(self.buckets)
+from veilmq.engines.figures import Series
 
 
 class Metrics:
@@ -41,15 +23,13 @@ class Metrics:
         series = self._series.get((action, code))
         if series is None:
             series = self._series[action, code] = Series()
-        series.buckets[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
-        series.seconds += seconds
+        series.add(seconds)
 
     def copy(self) -> "Metrics":
         """Return the counters as they are now."""
         copied = Metrics()
         for name, series in self._series.items():
-            kept = copied._series[name] = Series()
-            kept.buckets, kept.seconds = series.buckets.copy(), series.seconds
+            copied._series[name] = series.copy()
         return copied
 
     def series(self) -> Iterable[tuple[str, str, Series]]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -11,7 +12,8 @@ from prometheus_client.registry import Collector
 
 from veilmq.core.events import EventCounts
 from veilmq.core.limits import SECOND_MS
-from veilmq.server.metrics import LATENCY_BOUNDS_S, Metrics
+from veilmq.engines.figures import LATENCY_BOUNDS_S, Figure, Series
+from veilmq.server.metrics import Metrics
 from veilmq.server.queue_counts import Counted
 from veilmq.server.topic_counts import TopicCounts
 
@@ -35,6 +37,7 @@ class Snapshot:
     events: EventCounts | None
     event_export_failures: int
     topics: TopicCounts = field(default_factory=TopicCounts)
+    store: Sequence[Figure] = ()
 
 
 def exposition(snapshot: Snapshot) -> bytes:
@@ -56,6 +59,7 @@ class _SnapshotCollector(Collector):
         yield _staged(self._snapshot)
         yield from _events(self._snapshot)
         yield from _topics(self._snapshot.topics)
+        yield from map(_of_store, self._snapshot.store)
         if self._snapshot.queues_in_all is not None:
             yield _gauge("queues", "Queues that there are.", self._snapshot.queues_in_all)
         yield _gauge("long_polls_parked", "Receives and claims that wait for a message.", self._snapshot.parked_polls)
@@ -73,11 +77,34 @@ def _requests(metrics: Metrics) -> Iterator[Metric]:
     )
     for action, code, series in metrics.series():
         labels = [action, code]
-        cumulated = accumulate(series.buckets)
         requests.add_metric(labels, series.count)
-        durations.add_metric(labels, list(zip(_BOUNDS, cumulated, strict=True)), sum_value=series.seconds)
+        durations.add_metric(labels, _buckets(series), sum_value=series.seconds)
     yield requests
     yield durations
+
+
+def _buckets(series: Series) -> list[tuple[str, int]]:
+    return list(zip(_BOUNDS, accumulate(series.buckets), strict=True))
+
+
+def _of_store(figure: Figure) -> Metric:
+    name, labels = f"{_NAMESPACE}_{figure.name}", [figure.label] if figure.label else []
+    family: Any = _FAMILIES[figure.kind](name, figure.text, labels=labels)
+    for label, value in figure.samples.items():
+        values = [label] if labels else []
+        if isinstance(value, Series):
+            family.add_metric(values, _buckets(value), sum_value=value.seconds)
+        else:
+            family.add_metric(values, value)
+    made: Metric = family
+    return made
+
+
+_FAMILIES: dict[str, Any] = {
+    "gauge": GaugeMetricFamily,
+    "counter": CounterMetricFamily,
+    "durations": HistogramMetricFamily,
+}
 
 
 def _queues(snapshot: Snapshot) -> Iterator[Metric]:

@@ -34,6 +34,7 @@ from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.publications import PublicationStep
 from veilmq.engines.embedded.space import Space
 from veilmq.engines.execute import execute
+from veilmq.engines.figures import Figure
 from veilmq.engines.store import FAILED, FULL, Survey
 
 log = logging.getLogger(__name__)
@@ -185,6 +186,10 @@ class EmbeddedEngine:
     async def obstacles(self) -> list[str]:
         """Return why no requests should be sent here."""
         return [text for text, holds in {FAILED: self.has_failed, FULL: self.is_short_of_space}.items() if holds]
+
+    def figures(self) -> list[Figure]:
+        """Return nothing: what there is to tell is in the counts of queues."""
+        return []
 
     async def answered(self) -> None:
         """Return when what was submitted so far has been answered, which is done in order."""

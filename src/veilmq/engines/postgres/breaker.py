@@ -19,6 +19,13 @@ class Breaker:
         self._clock = clock
         self._pause_ms = 0
         self._rests_until_ms = 0
+        self.failures = 0
+        """How often there was no connection to be had."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the last attempt to get a connection failed."""
+        return self._pause_ms > 0
 
     def check(self) -> None:
         """Raise ``StoreUnavailable`` unless it is worth it; who may try keeps others from it for as long as a pause."""
@@ -30,6 +37,7 @@ class Breaker:
 
     def failed(self) -> None:
         """Take note that there was no connection to be had."""
+        self.failures += 1
         self._pause_ms = min(_PAUSE_MS_MAX, max(_PAUSE_MS_MIN, 2 * self._pause_ms))
         self._rests_until_ms = self._clock.now_ms() + self._pause_ms
 

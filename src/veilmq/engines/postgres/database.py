@@ -11,6 +11,7 @@ from typing import Any, Self
 import asyncpg
 
 from veilmq.core.ports import Clock
+from veilmq.engines.figures import Figure, counter, gauge
 from veilmq.engines.postgres.breaker import Breaker
 from veilmq.engines.postgres.durability import RELAXED, SQL, Durability, Promise
 from veilmq.engines.postgres.migrate import migrate, require
@@ -37,10 +38,13 @@ SETTINGS = {
 class Database:
     """What a node has to do with one server."""
 
-    def __init__(self, url: str, *, options: PostgresOptions, durable: Pool, relaxed: Pool | None) -> None:
+    def __init__(
+        self, url: str, *, options: PostgresOptions, breaker: Breaker, durable: Pool, relaxed: Pool | None
+    ) -> None:
         """Use ``open``. ``relaxed`` connections are there where the options allow what they do."""
         self._url = url
         self._options = options
+        self._breaker = breaker
         self._durable = durable
         self._relaxed = relaxed
         self.on_lost: list[Callable[[], None]] = []
@@ -58,7 +62,7 @@ class Database:
         if options.durability is Durability.STANDARD:
             settings |= RELAXED
             relaxed = await Pool.open(url, settings=settings, prepare=None, options=options, breaker=breaker)
-        database = cls(url, options=options, durable=durable, relaxed=relaxed)
+        database = cls(url, options=options, breaker=breaker, durable=durable, relaxed=relaxed)
         connection = await database.connect()
         try:
             if options.migrates:
@@ -93,6 +97,19 @@ class Database:
         connection = await asyncpg.connect(self._url, timeout=CONNECT_S, server_settings=_settings(self._options))
         await _be_durable(connection)
         return connection
+
+    def figures(self) -> list[Figure]:
+        """Return how the server can be reached, and what of the pools is in use."""
+        in_use, opened, allowed = map(sum, zip(*(pool.sizes for pool in self._pools), strict=True))
+        return [
+            gauge(
+                "store_reachable", "1 unless the last attempt to reach the database failed.", not self._breaker.is_open
+            ),
+            counter("store_connection_failures", "Attempts to reach the database that failed.", self._breaker.failures),
+            gauge("store_connections_in_use", "Connections to the database that are at work.", in_use),
+            gauge("store_connections_open", "Connections to the database that are open.", opened),
+            gauge("store_connections_max", "Connections to the database that may be open.", allowed),
+        ]
 
     async def close(self) -> None:
         """Wait for what is under way, and end all connections."""

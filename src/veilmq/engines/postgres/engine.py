@@ -13,12 +13,14 @@ from veilmq.core.commands import Command
 from veilmq.core.errors import InternalError, ShuttingDown
 from veilmq.core.ports import Clock, Done, Wake
 from veilmq.core.receipts import KEY_BYTES, ReceiptBook
+from veilmq.engines.figures import Figure
 from veilmq.engines.postgres.catalog import SQL
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.failures import IN_DOUBT, told
 from veilmq.engines.postgres.lines import Line
 from veilmq.engines.postgres.machine import READS, Alone, Machine
 from veilmq.engines.postgres.options import PostgresOptions
+from veilmq.engines.postgres.measured import Measured
 from veilmq.engines.store import STANDBY, UNREACHABLE, Survey
 
 log = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ class PostgresEngine:
         self._options = options
         self._closing = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._measured = Measured()
         self._lines: dict[tuple[str, type[Command]], Line] = {}
         self.machine = Machine(
             database=database, options=options, clock=clock, book=ReceiptBook(keys=[receipt_key]), start=self._start
@@ -76,12 +79,16 @@ class PostgresEngine:
         line = self._lines.get(key)
         if line is None:
             work, weight = together
-            line = self._lines[key] = Line(work, weight=weight, weight_max=self._options.coalesced_max)
+            line = self._lines[key] = Line(
+                self._measured.together(type(command), work), weight=weight, weight_max=self._options.coalesced_max
+            )
         line.add(command, done)
 
     async def _do(self, work: Alone, command: Command, done: Done) -> None:
         try:
-            done(await self._answer(work, command))
+            with self._measured.taking(type(command)):
+                answer = await self._answer(work, command)
+            done(answer)
         except Exception as error:  # noqa: BLE001 - whoever asked is told, and a fault of ours is in the log
             done(told(error, type(command).__name__))
 
@@ -141,6 +148,10 @@ class PostgresEngine:
                 return Survey(names, await connection.fetchval(SQL["count_queues"]))
         except Exception as error:
             raise told(error, "a survey") from error
+
+    def figures(self) -> list[Figure]:
+        """Return what this node tells of itself and of its way to the database."""
+        return [*self._database.figures(), *self._measured.figures()]
 
     async def answered(self) -> None:
         """Return when nothing waits and nothing is under way."""

@@ -60,6 +60,8 @@ def _said(url: str) -> Iterator[None]:
         yield
     except SchemaRefused as error:
         raise StoreError(f"{without_passwords(url)}: {error}") from error
+    except asyncpg.ReadOnlySQLTransactionError as error:
+        raise StoreError(f"{without_passwords(url)} is a standby, which keeps nothing: name the primary.") from error
     except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise StoreError(f"{without_passwords(url)} cannot be used: {_why(error)}") from error
 
