@@ -137,6 +137,12 @@ class PostgresServer:
         """Return what ``psql`` prints for a statement: rows, without more."""
         return self._run("psql", "--no-psqlrc", "-qAt", *self._place, "-d", "postgres", "-c", statement).strip()
 
+    def give(self, folder: Path) -> None:
+        """Let the server write into ``folder``, which exists."""
+        if os.geteuid() == 0:
+            shutil.chown(folder, _other_user())
+            _open_to_others(folder.parent)
+
     @property
     def _data(self) -> Path:
         return self.folder / "data"
@@ -147,9 +153,9 @@ class PostgresServer:
 
     def _prepare(self) -> None:
         self._data.mkdir(parents=True, mode=0o700)
+        self.give(self._data)
         if os.geteuid() == 0:
-            shutil.chown(self._data, _other_user())
-            _open_to_others(self.folder, self._programs)
+            _open_to_others(self._programs)
 
     def _run(self, program: str, *arguments: str) -> str:
         command = [str(self._programs / program), *arguments]

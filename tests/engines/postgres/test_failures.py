@@ -14,9 +14,10 @@ from tests.engines.postgres_host import RESTLESS, PostgresHost, connected, hosti
 from veilmq.core import commands
 from veilmq.core.commands import Command
 from veilmq.core.errors import InternalError, OutcomeUnknown, StoreFull, StoreUnavailable
-from veilmq.core.results import QueueView
+from veilmq.core.results import QueueView, ReceiptState
 from veilmq.engines.execute import execute
 from veilmq.engines.postgres.breaker import Breaker
+from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.failures import told
 from veilmq.testing import VirtualClock
 
@@ -119,6 +120,99 @@ def test_commands_that_travel_together_are_told_together(postgres_url: str) -> N
 
         assert [type(answer) for answer in host.run(ask())] == [StoreUnavailable] * 3
         assert host.counts() == (0, 0, 0)
+
+
+@contextlib.contextmanager
+def altered(host: PostgresHost, do: str, undo: str) -> Iterator[None]:
+    """Have the operator alter something for a while."""
+
+    async def alter(statement: str) -> None:
+        async with connected(host.url) as connection:
+            await connection.execute("SET default_transaction_read_only = off")
+            await connection.execute(statement)
+
+    host.run(alter(do))
+    try:
+        yield
+    finally:
+        host.run(alter(undo))
+
+
+@contextlib.asynccontextmanager
+async def database_of(host: PostgresHost, url: str, connections: int) -> AsyncIterator[Database]:
+    """Keep the connections of a node open, without the node."""
+    options = replace(RESTLESS, connections=connections, acquire_s=0.05)
+    database = await Database.open(url, options=options, clock=host.clock)
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+def test_a_server_that_is_full_costs_nobody_the_connections_that_there_are(host: PostgresHost) -> None:
+    """Who would need one more is told to try again, and the next one is served."""
+
+    async def asks(database: Database) -> None:
+        async with database.connection() as connection:
+            await connection.execute("SELECT 1")
+
+    async def play() -> None:
+        async with database_of(host, host.url.replace("postgres:@", "few:@"), connections=3) as database:
+            async with database.connection():
+                with pytest.raises(StoreUnavailable) as refused:
+                    await asks(database)
+                assert isinstance(refused.value.__cause__, asyncpg.TooManyConnectionsError)
+            await asks(database)
+
+    with altered(host, "CREATE ROLE few LOGIN CONNECTION LIMIT 1 IN ROLE postgres", "DROP ROLE few"):
+        host.run(play())
+
+
+def test_a_server_that_takes_nothing_is_left_for_another(host: PostgresHost) -> None:
+    """It is a standby now, say, and the primary is elsewhere: the next connection may find that."""
+
+    async def write(database: Database) -> Any:
+        async with database.connection() as connection:
+            await connection.execute("UPDATE mq.test_clock SET now_ms = now_ms")
+            return await connection.fetchval("SELECT pg_backend_pid()")
+
+    async def play() -> None:
+        lost: list[None] = []
+        async with database_of(host, host.url, connections=1) as database:
+            database.on_lost.append(lambda: lost.append(None))
+            before = await write(database)
+            async with database.connection() as connection:
+                await connection.execute("SET default_transaction_read_only = on")
+            with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
+                await write(database)
+            with pytest.raises(StoreUnavailable):
+                await write(database)
+            host.clock.advance(100)
+            assert await write(database) != before
+        assert lost == [None]
+
+    host.run(play())
+
+
+def test_what_was_in_each_others_way_is_repeated(host: PostgresHost) -> None:
+    """The database gives one of the two up; whoever asked for it does not hear of that."""
+    host.send("a", "b")
+    receipts = tuple(each.receipt for each in host.receive(2))
+    locks = "SELECT FROM mq.msg WHERE body = $1 FOR UPDATE"
+
+    async def play() -> Any:
+        async with connected(host.url) as connection:
+            await connection.execute("SET deadlock_timeout = '60s'")  # so it is the node's that is given up
+            async with connection.transaction():
+                await connection.execute(locks, "b")
+                asked = asyncio.ensure_future(execute(host.engine, commands.Delete(queue=QUEUE, receipts=receipts)))
+                async with connected(host.url) as looking:
+                    await waiting(looking)
+                await connection.execute(locks, "a")
+            return await asked
+
+    assert host.run(play()) == [ReceiptState.LIVE] * 2
+    assert host.counts() == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
