@@ -29,6 +29,9 @@ RESTLESS = EngineOptions(purge_pause_s=0, queue_name_pause_s=0)
 class Host:
     """Runs commands on an engine, one at a time or as one batch, and opens it again."""
 
+    slices = 400
+    """More than what goes on by itself ever takes in a test."""
+
     def __init__(self, folder: Path | None, *, options: EngineOptions | None = None) -> None:
         """`folder` keeps the store, `None` keeps it in memory."""
         self.clock = VirtualClock()

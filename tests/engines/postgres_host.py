@@ -38,6 +38,8 @@ _TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'mq' AND tablename
 class PostgresHost(Host):
     """Runs commands on the engine on PostgreSQL; `url` names a database with the test's clock."""
 
+    slices = 30
+
     def __init__(self, url: str, *, options: PostgresOptions | None = None) -> None:
         """Begin with an empty store."""
         self.url = url

@@ -57,14 +57,14 @@ SELECT mq.fifo_remove($1, $2::bigint[], $3)
 
 -- name: look
 SELECT id, body, properties, sent_at, receive_count, source, visible_at, mq.now_ms() AS now,
-    receive_count > 0 OR visible_at > greatest(sent_at, seq >> 20) AS was_hidden
-FROM mq.fifo_msg WHERE qp = $1 AND sent_at > mq.now_ms() - $3
+    claim IS NULL AND (receive_count > 0 OR visible_at > greatest(sent_at, seq >> 20)) AS was_hidden
+FROM mq.fifo_msg WHERE qp = $1 AND (sent_at > mq.now_ms() - $3 OR claim IS NOT NULL)
 ORDER BY seq LIMIT $2
 
 -- name: next_visible
 -- $2 is not needed: the groups know when retention ends what is in flight.
 SELECT mq.now_ms() AS now, (
-    SELECT eligible_at FROM mq.fifo_group WHERE qp = $1 ORDER BY eligible_at LIMIT 1
+    SELECT eligible_at FROM mq.fifo_group WHERE qp = $1 AND eligible_at < 1::bigint << 61 ORDER BY eligible_at LIMIT 1
 ) AS visible_at
 FROM mq.part WHERE qp = $1 AND NOT retired AND $2::bigint IS NOT NULL
 
@@ -98,17 +98,20 @@ SELECT count(*) AS in_flight, min(ends_at) AS due FROM (
     SELECT least(msg.visible_at, msg.sent_at + $3) AS ends_at
     FROM mq.fifo_group AS of_group CROSS JOIN unnest(of_group.leased) AS lease (seq)
         JOIN mq.fifo_msg AS msg ON msg.qp = $1 AND msg.seq = lease.seq
-    WHERE of_group.qp = $1 AND of_group.eligible_at > mq.now_ms() AND msg.visible_at > mq.now_ms()
-        AND msg.sent_at > mq.now_ms() - $3
+    WHERE of_group.qp = $1 AND of_group.eligible_at > mq.now_ms() AND of_group.eligible_at < 1::bigint << 61
+        AND msg.visible_at > mq.now_ms() AND msg.sent_at > mq.now_ms() - $3
     ORDER BY of_group.eligible_at
     LIMIT $2
 ) counted
 
 -- name: count
 SELECT
-    count(*) FILTER (WHERE visible_at <= clock.now) AS visible,
-    count(*) FILTER (WHERE visible_at > clock.now AND receive_count > 0) AS in_flight,
-    count(*) FILTER (WHERE visible_at > clock.now AND receive_count = 0) AS delayed,
-    min(sent_at) AS oldest_sent_at
-FROM mq.fifo_msg, (SELECT mq.now_ms() AS now) clock
-WHERE qp = $1 AND sent_at > clock.now - $2
+    count(*) FILTER (WHERE visible_at <= now) AS visible,
+    count(*) FILTER (WHERE visible_at > now AND receive_count > 0 AND (claim = ANY(doomed)) IS NOT TRUE) AS in_flight,
+    count(*) FILTER (WHERE visible_at > now AND receive_count = 0) AS delayed,
+    min(sent_at) FILTER (WHERE sent_at > now - $2) AS oldest_sent_at
+FROM mq.fifo_msg, (
+    SELECT mq.now_ms() AS now,
+        ARRAY(SELECT claim_id FROM mq.claim WHERE claim.part = $1 AND state = 'acknowledged') AS doomed
+) clock
+WHERE qp = $1 AND (sent_at > now - $2 OR claim IS NOT NULL)

@@ -5,6 +5,7 @@ from typing import Any
 
 from veilmq.core import commands
 from veilmq.core.account_settings import SetAccount, ShowAccount
+from veilmq.core.claims import ListSources, ReadClaim
 from veilmq.core.commands import Command
 from veilmq.core.forwards import Forward
 from veilmq.core.looks import LookAtQueue, Peek
@@ -27,6 +28,7 @@ from veilmq.core.topics import (
 from veilmq.engines.postgres.accounts import Accounts
 from veilmq.engines.postgres.background import Background, Shared
 from veilmq.engines.postgres.catalog import Catalog
+from veilmq.engines.postgres.claims import Claims
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.forwards import Forwards
 from veilmq.engines.postgres.in_flight import InFlight
@@ -60,6 +62,8 @@ READS: frozenset[type[Command]] = frozenset(
         LookAtQueue,
         Peek,
         ShowAccount,
+        ReadClaim,
+        ListSources,
         ShowTopic,
         ListTopics,
         ShowSubscription,
@@ -103,7 +107,22 @@ class Machine:
             database=database, catalog=catalog, options=options, watches=watches, redelivered=receives.redelivered
         )
         forwards = Forwards(
-            database=database, catalog=catalog, book=book, watches=watches, in_flight=in_flight, positions=positions
+            database=database,
+            catalog=catalog,
+            book=book,
+            watches=watches,
+            in_flight=in_flight,
+            positions=positions,
+            log=event_log,
+        )
+        self.claims = Claims(
+            database=database,
+            catalog=catalog,
+            watches=watches,
+            positions=positions,
+            options=options,
+            clock=clock,
+            start=start,
         )
         shared = Shared(database, catalog, watches, positions, options, clock, start)
         self.background = Background(shared)
@@ -113,15 +132,18 @@ class Machine:
             **_of_looks(Looks(database=database, catalog=catalog)),
             **_of_accounts(Accounts(database=database)),
             **_of_topics(database=database, catalog=catalog, watches=watches, positions=positions),
+            **self.claims.handlers,
             Forward: forwards.forward,
         }
 
     def begin(self) -> None:
         """Begin with the work that goes on by itself."""
+        self.claims.mover.look()
         self.background.begin()
 
     async def stop(self) -> None:
         """End that work."""
+        self.claims.mover.stop()
         await self.background.stop()
 
 

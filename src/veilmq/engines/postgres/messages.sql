@@ -135,11 +135,11 @@ FOR UPDATE OF msg
 DELETE FROM mq.msg WHERE qp = $1 AND seq = ANY($2::bigint[]) AND $3::bigint IS NOT NULL
 
 -- name: look
--- The first $2 messages within their retention of $3 ms, as they came to the queue.
+-- The first $2 messages within their retention of $3 ms, or claimed, as they came to the queue.
 SELECT msg.id, msg.body, msg.properties, msg.sent_at, msg.receive_count, msg.source, msg.visible_at, mq.now_ms() AS now,
-    msg.receive_count > 0 OR msg.visible_at > greatest(msg.sent_at, msg.seq >> 20) AS was_hidden
-FROM mq.part JOIN mq.msg ON msg.qp = part.qp AND msg.sent_at > mq.now_ms() - $3
-    AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
+    msg.claim IS NULL AND (msg.receive_count > 0 OR msg.visible_at > greatest(msg.sent_at, msg.seq >> 20)) AS was_hidden
+FROM mq.part JOIN mq.msg ON msg.qp = part.qp AND (msg.claim IS NOT NULL OR msg.sent_at > mq.now_ms() - $3
+    AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before))
 WHERE part.qp = $1 AND NOT part.retired
 ORDER BY msg.seq LIMIT $2
 
@@ -149,8 +149,8 @@ SELECT clock.now, (
     SELECT min(first.visible_at)
     FROM unnest(part.priorities) AS of_part (priority), LATERAL (
         SELECT visible_at FROM mq.msg
-        WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.sent_at > clock.now - $2
-            AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
+        WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at < 1::bigint << 61
+            AND msg.sent_at > clock.now - $2 AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
         ORDER BY visible_at LIMIT 1
     ) first
 ) AS visible_at
@@ -201,14 +201,14 @@ WITH found AS MATERIALIZED (
 SELECT seq, is_current, visible_at, now, until, is_short, epoch + renew::int AS epoch FROM found
 
 -- name: in_flight
--- How many messages are in flight, of each priority counted up to $2, and when the first of them is so no more; $3 is the
--- retention in ms.
+-- How many messages are in flight, but for claimed ones, of each priority counted up to $2, and when the first of them is so
+-- no more; $3 is the retention in ms.
 SELECT count(*) AS in_flight, min(ends_at) AS due FROM (
     SELECT leased.ends_at
     FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
         SELECT least(msg.visible_at, msg.sent_at + $3) AS ends_at FROM mq.msg
         WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at > mq.now_ms()
-            AND msg.receive_count > 0 AND msg.sent_at > mq.now_ms() - $3
+            AND msg.visible_at < 1::bigint << 61 AND msg.receive_count > 0 AND msg.sent_at > mq.now_ms() - $3
             AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
         ORDER BY msg.visible_at
         LIMIT $2
@@ -232,13 +232,21 @@ SELECT counted, next_at, mq.now_ms() AS now FROM mq.in_flight WHERE qp = $1
 
 -- name: count
 SELECT
-    count(*) FILTER (WHERE visible_at <= clock.now) AS visible,
-    count(*) FILTER (WHERE visible_at > clock.now AND receive_count > 0) AS in_flight,
-    count(*) FILTER (WHERE visible_at > clock.now AND receive_count = 0) AS delayed,
-    min(sent_at) AS oldest_sent_at
-FROM mq.msg, (SELECT mq.now_ms() AS now, ended_until, ended_before FROM mq.part WHERE qp = $1) clock
-WHERE qp = $1 AND sent_at > clock.now - $2
-            AND (sent_at > clock.ended_until OR seq >= clock.ended_before)
+    count(*) FILTER (WHERE visible_at <= now) AS visible,
+    count(*) FILTER (WHERE visible_at > now AND receive_count > 0 AND (claim = ANY(doomed)) IS NOT TRUE) AS in_flight,
+    count(*) FILTER (WHERE visible_at > now AND receive_count = 0) AS delayed,
+    min(sent_at) FILTER (WHERE is_kept) AS oldest_sent_at
+FROM (
+    SELECT msg.*, clock.now, clock.doomed,
+        sent_at > clock.now - $2 AND (sent_at > clock.ended_until OR seq >= clock.ended_before) AS is_kept
+    FROM mq.msg, (
+        SELECT mq.now_ms() AS now, ended_until, ended_before,
+            ARRAY(SELECT claim_id FROM mq.claim WHERE claim.part = $1 AND state = 'acknowledged') AS doomed
+        FROM mq.part WHERE qp = $1
+    ) clock
+    WHERE qp = $1
+) looked_at
+WHERE is_kept OR claim IS NOT NULL
 
 -- name: admit
 SELECT mq.admit($1, $2, $3, $4)

@@ -33,8 +33,10 @@ class Mover:
         step: Callable[[], Awaitable[int | None]],
         clock: Clock,
         start: Callable[[Coroutine[Any, Any, None]], None],
+        pause_ms_min: int = _BUSY_MS,
     ) -> None:
         """``step`` tells in how many ms the next slice is due; ``start`` makes a task of the engine."""
+        self._pause_ms_min = pause_ms_min
         self._step = step
         self._clock = clock
         self._start = start
@@ -60,7 +62,7 @@ class Mover:
     async def _work(self) -> None:
         try:
             due_ms = await self._step()
-            self.look(LOOK_MS if due_ms is None else min(LOOK_MS, max(_BUSY_MS, due_ms)))
+            self.look(LOOK_MS if due_ms is None else min(LOOK_MS, max(self._pause_ms_min, due_ms)))
         except COLLISIONS:
             self.look()
         except (*IN_DOUBT, asyncpg.PostgresError, StoreUnavailable):

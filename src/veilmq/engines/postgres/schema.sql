@@ -62,6 +62,8 @@ CREATE TABLE mq.msg (
     source text,
     receives_before integer NOT NULL DEFAULT 0,
     body text NOT NULL,
+    claim bigint,
+    shard integer,
     CONSTRAINT msg_pkey PRIMARY KEY (qp, seq)
 ) WITH (
     autovacuum_vacuum_scale_factor=0,
@@ -76,6 +78,7 @@ CREATE TABLE mq.msg (
 CREATE INDEX msg_visible ON mq.msg (qp, priority, visible_at, seq);
 -- Dead letters keep the time of their first sending, which their position does not tell.
 CREATE INDEX msg_moved ON mq.msg (qp, sent_at) WHERE (source IS NOT NULL);
+CREATE INDEX msg_claim ON mq.msg (qp, claim, shard, seq) WHERE (claim IS NOT NULL);
 
 CREATE TABLE mq.fifo_msg (
     qp bigint NOT NULL,
@@ -93,6 +96,8 @@ CREATE TABLE mq.fifo_msg (
     source text,
     receives_before integer NOT NULL DEFAULT 0,
     body text NOT NULL,
+    claim bigint,
+    shard integer,
     CONSTRAINT fifo_msg_pkey PRIMARY KEY (qp, seq)
 ) WITH (
     fillfactor=80,
@@ -102,6 +107,7 @@ CREATE TABLE mq.fifo_msg (
     vacuum_truncate=off
 );
 CREATE INDEX fifo_msg_group ON mq.fifo_msg (qp, group_id, seq);
+CREATE INDEX fifo_msg_claim ON mq.fifo_msg (qp, claim, shard, seq) WHERE (claim IS NOT NULL);
 
 -- leased: the positions of the last receive that are not deleted. head is the position of the message that comes next.
 CREATE TABLE mq.fifo_group (
@@ -197,6 +203,54 @@ CREATE TABLE mq.move (
 CREATE UNIQUE INDEX move_running ON mq.move (queue_id) WHERE (status = 'running'::text);
 CREATE INDEX move_due ON mq.move (next_at) WHERE (status = 'running'::text);
 CREATE INDEX move_of_queue ON mq.move (queue_id, number);
+
+-- Readers, by the first partition of their queue: they outlive a purge.
+CREATE TABLE mq.source (
+    qp bigint NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    consumer text COLLATE "C" NOT NULL DEFAULT ''::text,
+    epoch bigint NOT NULL DEFAULT 0,
+    acknowledged bigint NOT NULL DEFAULT 0,
+    last bigint NOT NULL DEFAULT 0,
+    -- The numbers that the last acknowledgement passed over.
+    lost bigint[] NOT NULL DEFAULT '{}'::bigint[],
+    hold bigint NOT NULL DEFAULT 0,
+    lease bigint NOT NULL DEFAULT 0,
+    beat_at bigint NOT NULL,
+    -- When somebody must look whether its hold, or its time, has ended; it may be too early.
+    look_at bigint NOT NULL,
+    CONSTRAINT source_pkey PRIMARY KEY (qp, name)
+) WITH (
+    fillfactor=70,
+    autovacuum_vacuum_scale_factor=0,
+    autovacuum_vacuum_threshold=1000,
+    autovacuum_vacuum_cost_delay=0,
+    vacuum_truncate=off
+);
+CREATE INDEX source_look ON mq.source (look_at);
+
+-- qp is as of their sources, part the partition of their messages. One without a source is forgotten when it has ended.
+CREATE TABLE mq.claim (
+    claim_id bigint GENERATED ALWAYS AS IDENTITY,
+    qp bigint NOT NULL,
+    part bigint NOT NULL,
+    source text COLLATE "C",
+    number bigint NOT NULL,
+    state text NOT NULL,
+    messages integer NOT NULL DEFAULT 0,
+    shards integer NOT NULL DEFAULT 0,
+    -- How many messages the last shard has, in a standard queue.
+    filled integer NOT NULL DEFAULT 0,
+    bound_at bigint NOT NULL,
+    -- Whether messages are still to be deleted, or to be given back.
+    is_ending boolean NOT NULL DEFAULT false,
+    CONSTRAINT claim_pkey PRIMARY KEY (claim_id)
+) WITH (
+    fillfactor=70
+);
+CREATE UNIQUE INDEX claim_number ON mq.claim (qp, source, number) WHERE (source IS NOT NULL);
+CREATE INDEX claim_ending ON mq.claim (claim_id) WHERE is_ending;
+CREATE INDEX claim_acknowledged ON mq.claim (part) WHERE (state = 'acknowledged'::text);
 
 CREATE TABLE mq.topic (
     topic_id bigint GENERATED ALWAYS AS IDENTITY,
@@ -300,7 +354,8 @@ BEGIN
 END $$;
 
 -- Says anew when a group gives its next message, whose row the caller has locked: when the last of its messages in flight is
--- visible again or ends, or, with none in flight, when the first of the others was or will be visible. Removes an empty one.
+-- visible again or ends (a claimed one does neither), or, with none in flight, when the first of the others was or will be
+-- visible. Removes an empty one.
 CREATE FUNCTION mq.fifo_settle(p_qp bigint, p_group text, p_retention bigint)
  RETURNS void
  LANGUAGE plpgsql
@@ -313,14 +368,15 @@ DECLARE
     v_head bigint;
     each record;
 BEGIN
-    SELECT array_agg(msg.seq ORDER BY msg.seq), max(least(msg.visible_at, msg.sent_at + p_retention))
+    SELECT array_agg(msg.seq ORDER BY msg.seq),
+        max(CASE WHEN msg.claim IS NULL THEN least(msg.visible_at, msg.sent_at + p_retention) ELSE msg.visible_at END)
     INTO v_leased, v_until
     FROM mq.fifo_group AS of_group CROSS JOIN unnest(of_group.leased) AS lease (seq)
         JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = lease.seq
-    WHERE of_group.qp = p_qp AND of_group.group_id = p_group
-        AND msg.visible_at > v_now AND msg.receive_count > 0 AND msg.sent_at > v_now - p_retention;
+    WHERE of_group.qp = p_qp AND of_group.group_id = p_group AND msg.visible_at > v_now AND msg.receive_count > 0
+        AND (msg.sent_at > v_now - p_retention OR msg.claim IS NOT NULL);
     FOR each IN SELECT seq, visible_at FROM mq.fifo_msg
-        WHERE qp = p_qp AND group_id = p_group AND sent_at > v_now - p_retention ORDER BY seq
+        WHERE qp = p_qp AND group_id = p_group AND sent_at > v_now - p_retention AND claim IS NULL ORDER BY seq
     LOOP
         CONTINUE WHEN each.seq = ANY(v_leased);
         IF v_first IS NULL OR each.visible_at < v_first THEN
@@ -586,7 +642,8 @@ BEGIN
     RETURN v_admitted;
 END $$;
 
--- Deletes up to p_count messages past their retention, and says anew when their groups give the next one; tells how many.
+-- Deletes up to p_count messages past their retention, but for claimed ones, and says anew when their groups give the next one;
+-- tells how many.
 CREATE FUNCTION mq.fifo_sweep(p_qp bigint, p_retention bigint, p_count integer)
  RETURNS bigint
  LANGUAGE plpgsql
@@ -599,11 +656,11 @@ DECLARE
 BEGIN
     SELECT array_agg(ended.seq) INTO v_seqs FROM (
         SELECT seq FROM mq.fifo_msg
-        WHERE qp = p_qp AND seq < ((v_now - p_retention + 1) << 20) AND sent_at <= v_now - p_retention
+        WHERE qp = p_qp AND seq < ((v_now - p_retention + 1) << 20) AND sent_at <= v_now - p_retention AND claim IS NULL
         ORDER BY seq LIMIT p_count
     ) AS ended;
     v_groups := mq.fifo_lock(p_qp, v_seqs);
-    DELETE FROM mq.fifo_msg WHERE qp = p_qp AND seq = ANY(v_seqs);
+    DELETE FROM mq.fifo_msg WHERE qp = p_qp AND seq = ANY(v_seqs) AND claim IS NULL;
     FOREACH v_group IN ARRAY v_groups LOOP
         PERFORM mq.fifo_settle(p_qp, v_group, p_retention);
     END LOOP;
@@ -669,6 +726,134 @@ DECLARE
     v_group text;
 BEGIN
     DELETE FROM mq.fifo_msg WHERE qp = p_qp AND seq = ANY(p_seqs);
+    FOREACH v_group IN ARRAY v_groups LOOP
+        PERFORM mq.fifo_settle(p_qp, v_group, p_retention);
+    END LOOP;
+END $$;
+
+-- Binds up to p_count messages to a claim, of groups that have none in flight, of each as many as it can give. All of a group
+-- are in one shard, of p_shards, or, where that is 0, of as many as p_wanted messages need, p_shard_messages each. No more
+-- than p_letters_max dead letters leave.
+CREATE FUNCTION mq.fifo_bind(
+    p_qp bigint, p_claim bigint, p_count integer, p_wanted integer, p_shards integer, p_shard_messages integer,
+    p_generation bigint, p_retention bigint, p_receives_max integer, p_dead bigint, p_source text, p_counter bigint,
+    p_letters_max integer
+)
+ RETURNS TABLE(messages integer, shards integer, letters integer)
+ LANGUAGE plpgsql
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now bigint := mq.now_ms();
+    v_group text;
+    v_seqs bigint[] := '{}';
+    v_chosen bigint[];
+    v_shards int := p_shards;
+    v_letters int := 0;
+    each record;
+BEGIN
+    FOR v_group IN SELECT group_id FROM mq.fifo_group WHERE qp = p_qp AND eligible_at <= v_now
+        ORDER BY eligible_at, head LIMIT p_count FOR UPDATE SKIP LOCKED
+    LOOP
+        v_chosen := '{}';
+        DELETE FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group AND sent_at <= v_now - p_retention AND claim IS NULL
+            AND seq < ((v_now - p_retention + 1) << 20);
+        FOR each IN SELECT seq, visible_at, receive_count FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group ORDER BY seq
+        LOOP
+            CONTINUE WHEN each.visible_at > v_now AND each.receive_count = 0;
+            EXIT WHEN each.visible_at > v_now;
+            IF p_dead IS NOT NULL AND each.receive_count >= p_receives_max THEN
+                EXIT WHEN v_letters >= p_letters_max;
+                PERFORM mq.fifo_move(p_qp, each.seq, p_dead, p_source, p_counter + v_letters);
+                v_letters := v_letters + 1;
+                CONTINUE;
+            END IF;
+            v_chosen := v_chosen || each.seq;
+            EXIT WHEN cardinality(v_seqs) + cardinality(v_chosen) >= p_count;
+        END LOOP;
+        IF v_chosen = '{}' THEN
+            PERFORM mq.fifo_settle(p_qp, v_group, p_retention);
+        ELSE
+            UPDATE mq.fifo_group SET leased = v_chosen, eligible_at = 1::bigint << 61 WHERE qp = p_qp AND group_id = v_group;
+        END IF;
+        v_seqs := v_seqs || v_chosen;
+        EXIT WHEN cardinality(v_seqs) >= p_count OR v_letters >= p_letters_max;
+    END LOOP;
+    IF v_shards = 0 THEN
+        v_shards := greatest(1, ceil(
+            (CASE WHEN cardinality(v_seqs) < p_count THEN cardinality(v_seqs) ELSE p_wanted END)::numeric / p_shard_messages
+        )::int);
+    END IF;
+    UPDATE mq.fifo_msg AS msg SET
+        visible_at = 1::bigint << 61,
+        receive_count = msg.receive_count + 1,
+        first_received_at = coalesce(msg.first_received_at, v_now),
+        received_at = v_now,
+        generation = p_generation,
+        epoch = msg.epoch + 1,
+        claim = p_claim,
+        shard = (hashtextextended(msg.group_id, 0) & 1073741823) % v_shards
+    WHERE msg.qp = p_qp AND msg.seq = ANY(v_seqs);
+    RETURN QUERY SELECT cardinality(v_seqs), v_shards, v_letters;
+END $$;
+
+-- Locks the groups of the next p_count messages of a claim; tells the positions of these.
+CREATE FUNCTION mq.fifo_claimed(p_qp bigint, p_claim bigint, p_count integer)
+ RETURNS bigint[]
+ LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_seqs bigint[] := ARRAY(
+        SELECT seq FROM mq.fifo_msg WHERE qp = p_qp AND claim = p_claim ORDER BY shard, seq LIMIT p_count
+    );
+BEGIN
+    PERFORM mq.fifo_lock(p_qp, v_seqs);
+    RETURN v_seqs;
+END $$;
+
+-- Deletes the next p_count messages of a claim; tells how many.
+CREATE FUNCTION mq.fifo_end_claim(p_qp bigint, p_claim bigint, p_count integer, p_retention bigint)
+ RETURNS integer
+ LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_seqs bigint[] := mq.fifo_claimed(p_qp, p_claim, p_count);
+BEGIN
+    PERFORM mq.fifo_remove(p_qp, v_seqs, p_retention);
+    RETURN cardinality(v_seqs);
+END $$;
+
+-- Gives the next p_count messages of a claim back, those within their retention; tells how many there were.
+CREATE FUNCTION mq.fifo_give_back(p_qp bigint, p_claim bigint, p_count integer, p_retention bigint)
+ RETURNS integer
+ LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_now bigint := mq.now_ms();
+    v_seqs bigint[] := mq.fifo_claimed(p_qp, p_claim, p_count);
+    v_group text;
+BEGIN
+    UPDATE mq.fifo_msg SET visible_at = v_now, claim = NULL, shard = NULL WHERE qp = p_qp AND seq = ANY(v_seqs);
+    FOR v_group IN SELECT DISTINCT group_id FROM mq.fifo_msg WHERE qp = p_qp AND seq = ANY(v_seqs) LOOP
+        DELETE FROM mq.fifo_msg
+        WHERE qp = p_qp AND group_id = v_group AND seq = ANY(v_seqs) AND sent_at <= v_now - p_retention;
+        PERFORM mq.fifo_settle(p_qp, v_group, p_retention);
+    END LOOP;
+    RETURN cardinality(v_seqs);
+END $$;
+
+-- Sends a claimed message to another partition as a dead letter, and frees its group.
+CREATE FUNCTION mq.fifo_evict(
+    p_qp bigint, p_target bigint, p_seq bigint, p_source text, p_counter bigint, p_retention bigint
+)
+ RETURNS void
+ LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_groups text[] := mq.fifo_lock(p_qp, ARRAY[p_seq]);
+    v_group text;
+BEGIN
+    PERFORM mq.fifo_move(p_qp, p_seq, p_target, p_source, p_counter);
     FOREACH v_group IN ARRAY v_groups LOOP
         PERFORM mq.fifo_settle(p_qp, v_group, p_retention);
     END LOOP;

@@ -10,12 +10,13 @@ SELECT queue_id, name, settings, created_at, modified_at, qp, origin FROM mq.que
 WHERE queue_id > $1 ORDER BY queue_id LIMIT $2
 
 -- name: sweep
--- Of a standard queue with a retention of $2 ms, up to $3 messages that are past it, or were when it was shorter.
+-- Of a standard queue with a retention of $2 ms, up to $3 messages that are past it, or were when it was shorter; claimed ones
+-- are spared.
 WITH ended AS MATERIALIZED (
     SELECT msg.ctid AS row_id
     FROM mq.part JOIN mq.msg ON msg.qp = part.qp, (SELECT mq.now_ms() - $2 AS until) clock
     WHERE part.qp = $1 AND msg.seq < greatest((clock.until + 1) << 20, part.ended_before)
-        AND (msg.sent_at <= clock.until OR msg.sent_at <= part.ended_until AND msg.seq < part.ended_before)
+        AND (msg.sent_at <= clock.until OR msg.sent_at <= part.ended_until AND msg.seq < part.ended_before) AND msg.claim IS NULL
     ORDER BY msg.seq LIMIT $3
     FOR UPDATE OF msg
 ), deleted AS (
@@ -27,7 +28,7 @@ SELECT count(*) FROM deleted
 -- The same of dead letters, which came later than they were sent.
 WITH ended AS MATERIALIZED (
     SELECT msg.ctid AS row_id FROM mq.msg
-    WHERE msg.qp = $1 AND msg.source IS NOT NULL AND msg.sent_at <= mq.now_ms() - $2
+    WHERE msg.qp = $1 AND msg.source IS NOT NULL AND msg.sent_at <= mq.now_ms() - $2 AND msg.claim IS NULL
     ORDER BY msg.sent_at LIMIT $3
     FOR UPDATE
 ), deleted AS (
@@ -41,6 +42,7 @@ SELECT mq.fifo_sweep($1, $2, $3)
 -- name: forget_ended
 -- Nothing is left of what a shorter retention had ended, as of position $2.
 UPDATE mq.part SET ended_until = 0, ended_before = 0 WHERE qp = $1 AND ended_before = $2
+    AND NOT EXISTS (SELECT FROM mq.msg WHERE qp = $1 AND claim IS NOT NULL)
 
 -- name: ended_before
 SELECT ended_before FROM mq.part WHERE qp = $1 AND ended_before > 0
