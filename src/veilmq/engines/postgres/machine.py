@@ -107,13 +107,7 @@ class Machine:
             database=database, catalog=catalog, options=options, watches=watches, redelivered=receives.redelivered
         )
         forwards = Forwards(
-            database=database,
-            catalog=catalog,
-            book=book,
-            watches=watches,
-            in_flight=in_flight,
-            positions=positions,
-            log=event_log,
+            database=database, catalog=catalog, book=book, watches=watches, in_flight=in_flight, positions=positions
         )
         self.claims = Claims(
             database=database,

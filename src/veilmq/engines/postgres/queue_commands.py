@@ -94,7 +94,6 @@ class QueueCommands:
                 raise PurgeInProgress(queue.name, pause_s)
             await connection.execute(SQL["begin_pause"], _PURGED, queue.name)
             await claim_rows.lock_all(connection, queue)
-            await self._log.retire(connection, queue)
             await connection.execute(SQL["retire_part"], queue.partition)
             await claim_rows.lose_all(connection, queue)
             partition = await connection.fetchval(SQL["insert_part"], queue.number)
