@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from tests.proofs.sqs_caller import SqsCaller, Unanswered
+from tests.proofs.sqs_caller import NodesCaller, SqsCaller, Unanswered
 
 PATIENCE_S = 60
 PAUSE_S = 0.02
@@ -17,10 +17,10 @@ Step = Callable[[SqsCaller, random.Random, int], None]
 class Callers:
     """A thread for each of `steps`, all on one queue; a step without an answer is given up, and the next one begins."""
 
-    def __init__(self, port: int, queue: str, steps: Sequence[Step], *, seed: int) -> None:
-        """Start nothing yet."""
+    def __init__(self, port: int | Sequence[int], queue: str, steps: Sequence[Step], *, seed: int) -> None:
+        """Start nothing yet; of several ports, each request goes to any of them."""
         self._errors: list[BaseException] = []
-        self._port = port
+        self._ports = [port] if isinstance(port, int) else port
         self._queue = queue
         self._seed = seed
         self._stop = threading.Event()
@@ -42,7 +42,8 @@ class Callers:
         assert self._errors == []
 
     def _run(self, place: int, step: Step) -> None:
-        caller, chance, number = SqsCaller(self._port, self._queue), random.Random(self._seed + place), place
+        chance, number = random.Random(self._seed + place), place
+        caller = NodesCaller(self._ports, self._queue, chance)
         try:
             while not self._stop.is_set():
                 number += self._many

@@ -1,6 +1,8 @@
 """The SQS JSON protocol over one plain connection, without retries: an answer is a fact, no answer is none."""
 
 import json
+import random
+from collections.abc import Sequence
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 
@@ -61,3 +63,22 @@ class SqsCaller:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+class NodesCaller(SqsCaller):
+    """Calls one queue that several servers have, each time through any of them; belongs to one thread."""
+
+    def __init__(self, ports: Sequence[int], queue: str, chance: random.Random) -> None:
+        """`chance` chooses."""
+        super().__init__(ports[0], queue)
+        self._nodes = [SqsCaller(port, queue) for port in ports]
+        self._chance = chance
+
+    def call(self, action: str, **members: Any) -> dict[str, Any]:
+        """Return the answer of whichever was asked; raises `Unanswered` and `Refused`."""
+        return self._chance.choice(self._nodes).call(action, **members)
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        for node in self._nodes:
+            node.close()

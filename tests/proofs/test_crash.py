@@ -40,9 +40,10 @@ class Load:
 
     def callers(self, port: int) -> Callers:
         """Return two producers and three consumers."""
-        return Callers(port, BUSY, [self._produce] * 2 + [self._consume] * 3, seed=SEED)
+        return Callers(port, BUSY, [self.produce] * 2 + [self.consume] * 3, seed=SEED)
 
-    def _produce(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
+    def produce(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
+        """Send one message or five."""
         bodies = [f"{number}-{place}" for place in range(chance.choice((1, 1, 5)))]
         self.ledger.send_asked(bodies)
         entries = [{"Id": str(index), "MessageBody": body} for index, body in enumerate(bodies)]
@@ -51,7 +52,8 @@ class Load:
         self.ledger.send_told(bodies)
         time.sleep(0.004)
 
-    def _consume(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
+    def consume(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
+        """Receive some, and delete, release, hold or lose each of them."""
         receipts = receive(caller, self.ledger, count=chance.choice((1, 5, 10)))
         for receipt in receipts:
             fate = chance.random()
