@@ -474,6 +474,37 @@ def test_an_attempt_that_gave_nothing_is_not_remembered(fifo: Host) -> None:
     assert bodies(receive(fifo, attempt="x")) == "a1"
 
 
+def test_an_attempt_is_repeated_at_the_quota(fifo: Host) -> None:
+    """Its messages have their places already, and take no others."""
+    fifo.do(commands.SetQueue(queue=QUEUE, settings={"in_flight_max": 3}))
+    send(fifo, "a1", "a2", "b1", "c1", "d1")
+    first = receive(fifo, 3, timeout_s=30, attempt="x")
+    for _ in range(2):
+        again = receive(fifo, 3, timeout_s=30, attempt="x")
+        assert [message.receipt for message in again] == [message.receipt for message in first]
+        assert receive(fifo, attempt="y") == []
+    fifo.delete(first[0].receipt)
+    assert bodies(receive(fifo, attempt="y")) == "c1"
+
+
+# Retention.
+
+
+def test_what_its_retention_has_ended_stays_ended(fifo: Host) -> None:
+    """A longer one brings back nothing, whether or not anybody has swept since; what is left stays in order."""
+    fifo.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    fifo.advance(30_000)
+    send(fifo, "a1", "b1")
+    (held,) = receive(fifo, 1, timeout_s=1_000)
+    fifo.advance(59_999)
+    send(fifo, "a2", "b2")
+    fifo.advance(1)
+    fifo.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 1_000}))
+    assert fifo.counts() == (2, 0, 0)
+    assert bodies(receive(fifo)) == "a2 b2"
+    assert fifo.delete(held.receipt) == [GONE]
+
+
 # Restarts.
 
 

@@ -60,6 +60,15 @@ def test_what_is_not_hidden_takes_no_place(host: PostgresHost) -> None:
         assert len(host.receive(3, timeout_s=0)) == 3
 
 
+def test_a_repeated_attempt_takes_no_more_places(host: PostgresHost) -> None:
+    """Between two counts, too."""
+    attempt = commands.Receive(queue=QUEUE, count=3, attempt_id="x")
+    given = [each.id for each in host.do(attempt).messages]
+    if host.do(commands.ShowQueue(queue=QUEUE)).settings.fifo:
+        assert [each.id for each in host.do(attempt).messages] == given
+    assert len(host.receive(10)) == QUOTA - 3
+
+
 def test_a_watch_hears_of_a_place(host: PostgresHost) -> None:
     """Where there was none."""
     (first, *_) = host.receive(10)

@@ -22,6 +22,7 @@ from veilmq.engines.postgres.catalog import SQL, Catalog, Queue, queue_of
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.on_queue import retention_ms, sql
 from veilmq.engines.postgres.options import PostgresOptions
+from veilmq.engines.postgres.sweeper import Sweeper
 from veilmq.engines.postgres.watches import Watches
 
 _PURGED = "purged"
@@ -48,6 +49,7 @@ class QueueCommands:
         self._database = database
         self._catalog = catalog
         self._options = options
+        self._sweeper = Sweeper(options=options, watches=watches)
         self._watches = watches
 
     async def create(self, command: commands.CreateQueue) -> results.QueueView:
@@ -108,9 +110,16 @@ class QueueCommands:
             settings = settled(queue.settings, command.settings)
             if "dead_letter_queue" in command.settings:
                 await self._check(connection, queue.name, settings)
-            await connection.execute(SQL["end_what_has_ended"], queue.partition, retention_ms(queue))
+            await self._end_what_has_ended(connection, queue, settings)
             now_ms = await self._keep(connection, queue, settings)
         self._watches.changed(command.queue, now_ms)  # there may be places now
+
+    async def _end_what_has_ended(self, connection: Any, queue: Queue, settings: QueueSettings) -> None:
+        """Have what the retention has ended stay so under a longer one: messages of groups are deleted at once."""
+        if not queue.settings.fifo:
+            await connection.execute(SQL["end_what_has_ended"], queue.partition, retention_ms(queue))
+        elif settings.retention_s > queue.settings.retention_s:
+            await self._sweeper.sweep_queue(connection, queue)
 
     async def edit(self, command: commands.EditQueue) -> None:
         """Change one setting by looking at it."""

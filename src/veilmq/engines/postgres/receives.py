@@ -73,10 +73,11 @@ class Receives:
         for terms, alike in groupby(asking, key=itemgetter(0)):
             group = [place for _, place in alike]
             count = min(places, sum(together[at].count for at in group))
-            rows = await self._take(connection, queue, count, terms) if count else []
-            self.redelivered[queue.number] += sum(row["receive_count"] > 1 for row in rows)
-            places -= len(rows)
-            self._in_flight.given(queue, sum(row["visible_at"] > row["now"] for row in rows))
+            rows = await self._take(connection, queue, count, terms) if count or terms.attempt_id else []
+            new = [row for row in rows if "issued_visible_at" not in row]  # a repeated attempt has its places
+            self.redelivered[queue.number] += sum(row["receive_count"] > 1 for row in new)
+            places -= len(new)
+            self._in_flight.given(queue, sum(row["visible_at"] > row["now"] for row in new))
             for at in group:
                 given[at] = [self._message(queue, row) for row in rows[: together[at].count]]
                 now_ms = rows[0]["now"] if rows else now_ms

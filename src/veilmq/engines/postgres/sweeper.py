@@ -41,7 +41,7 @@ class Sweeper:
         async for (partition,) in _pages(connection, "parts"):
             await self._sweep_retired(connection, partition)
         async for row in _pages(connection, "queues"):
-            await self._sweep_queue(connection, queue_of(row))
+            await self.sweep_queue(connection, queue_of(row))
 
     async def _sweep_retired(self, connection: Any, partition: int) -> None:
         for name in _OF_PART:
@@ -51,7 +51,8 @@ class Sweeper:
             await connection.execute(SQL["drop_throttle"], partition)
             await connection.execute(SQL["drop_count"], partition)
 
-    async def _sweep_queue(self, connection: Any, queue: Queue) -> None:
+    async def sweep_queue(self, connection: Any, queue: Queue) -> None:
+        """Delete what is due in a queue."""
         rows = self._options.sweep_rows
         if queue.settings.fifo:
             deleted = await self._all(connection, "sweep_fifo", queue.partition, retention_ms(queue), rows)
