@@ -109,16 +109,8 @@ class Machine:
         forwards = Forwards(
             database=database, catalog=catalog, book=book, watches=watches, in_flight=in_flight, positions=positions
         )
-        self.claims = Claims(
-            database=database,
-            catalog=catalog,
-            watches=watches,
-            positions=positions,
-            options=options,
-            clock=clock,
-            start=start,
-        )
         shared = Shared(database, catalog, watches, positions, options, clock, start)
+        self.claims = _claims(shared)
         self.background = Background(shared)
         self.alone: dict[type[Command], Alone] = {
             **_of_queues(queues),
@@ -148,6 +140,19 @@ def _together(sends: Sends, receives: Receives, receipts: Receipts) -> dict[type
         commands.Delete: (receipts.delete, _receipts),
         commands.ChangeVisibility: (receipts.change, _changes),
     }
+
+
+def _claims(shared: Shared) -> Claims:
+    database, catalog, watches, positions, options, clock, start = shared
+    return Claims(
+        database=database,
+        catalog=catalog,
+        watches=watches,
+        positions=positions,
+        options=options,
+        clock=clock,
+        start=start,
+    )
 
 
 def _of_queues(queues: QueueCommands) -> dict[type[Command], Alone]:
