@@ -45,6 +45,7 @@ class Receives:
         self._on_queue = on_queue
         self._book = book
         self._in_flight = in_flight
+        self._watches = watches
         self._standard = StandardTaking(catalog=catalog, watches=watches, low_water=low_water, positions=positions)
         self._fifo = FifoTaking(catalog=catalog, watches=watches, positions=positions)
         self.redelivered: Counter[int] = Counter()
@@ -91,6 +92,10 @@ class Receives:
     async def _take(self, connection: Any, queue: Queue, count: int, terms: Terms) -> list[Any]:
         taking: StandardTaking | FifoTaking = self._fifo if queue.settings.fifo else self._standard
         take: Take = partial(taking.take, connection, queue, count, terms)
+        with self._watches.held():  # dead letters leave in a transaction
+            return await self._taken(connection, queue, terms, take)
+
+    async def _taken(self, connection: Any, queue: Queue, terms: Terms, take: Take) -> list[Any]:
         if terms.ruled:
             take = partial(take_by_class, connection, queue, take, terms.bound_ms)
         if terms.attempt_id is None:

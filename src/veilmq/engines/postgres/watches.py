@@ -1,11 +1,16 @@
 """Who waits for messages of which queue: at this node, and at others."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Protocol
 
 from veilmq.core.ports import Wake
 
 log = logging.getLogger(__name__)
+
+_held: ContextVar[dict[str, int] | None] = ContextVar("held", default=None)
 
 
 class OtherNodes(Protocol):
@@ -65,11 +70,27 @@ class Watches:
     def wake(self, queue: str, due_ms: int) -> None:
         """Tell whoever waits, here or elsewhere, that there is, or may be, a message at ``due_ms``.
 
-        What it is about must be committed: who is told looks at once.
+        What it is about must be committed, as who is told looks at once; before that, see ``held``.
         """
+        held = _held.get()
+        if held is not None:
+            held[queue] = due_ms
+            return
         self.rouse(queue, due_ms)
         if self.elsewhere is not None and self.elsewhere.awaits(queue):
             self.elsewhere.tell(queue, due_ms)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Have whoever is to be woken inside told at the end, when the transaction is; nobody after an error."""
+        held: dict[str, int] = {}
+        token = _held.set(held)
+        try:
+            yield
+        finally:
+            _held.reset(token)
+        for queue, due_ms in held.items():
+            self.wake(queue, due_ms)
 
     def rouse(self, queue: str, due_ms: int) -> None:
         """Tell whoever waits at this node."""
