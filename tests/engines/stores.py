@@ -1,6 +1,6 @@
 """The stores that the conformance suite runs on, asked in one way whatever each of them is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from tests.engines.host import RESTLESS, Host, hosting
 from tests.engines.postgres_host import RESTLESS as RESTLESS_NODE
 from tests.engines.postgres_host import hosting_postgres
+from tests.engines.shards_host import hosting_shards
 
 
 class Store(NamedTuple):
@@ -31,5 +32,14 @@ def on_postgres(url: str) -> Store:
 
     def opened(**options: Any) -> AbstractContextManager[Host]:
         return hosting_postgres(url, options=replace(RESTLESS_NODE, **options))
+
+    return Store(opened)
+
+
+def on_shards(urls: Sequence[str]) -> Store:
+    """Return several empty databases as one store."""
+
+    def opened(**options: Any) -> AbstractContextManager[Host]:
+        return hosting_shards(urls, options=replace(RESTLESS_NODE, **options))
 
     return Store(opened)

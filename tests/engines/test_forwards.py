@@ -245,6 +245,7 @@ def test_a_forward_of_nothing_answers_nothing(queues: Host) -> None:
 # FIFO.
 
 
+@pytest.mark.differs_on_shards("the answer tells no sequence number: the target gives it later")
 def test_order_and_sequence_numbers_of_the_target(queues: Host) -> None:
     """A group keeps its order, its next messages follow, and the target numbers them anew."""
     in_turn(queues, "x9", queue=FIFO_FAST)
@@ -295,6 +296,7 @@ def test_what_the_intake_took_for_two_messages_stays_two(queues: Host) -> None:
     assert queues.counts(FIFO_FAST) == (2, 0, 0)
 
 
+@pytest.mark.differs_on_shards("the answer does not tell a duplicate, which the target finds later")
 def test_a_message_that_was_sent_with_its_id_for_deduplication_is_not_stored_twice(queues: Host) -> None:
     """As a forwarder leaves it that sends and then deletes, killed in between; five minutes long."""
     in_turn(queues, "a1", "a2")

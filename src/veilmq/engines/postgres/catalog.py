@@ -5,7 +5,7 @@ partition that was retired finds nothing and stores nothing; whoever meets that 
 """
 
 from asyncio import get_running_loop
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -19,7 +19,8 @@ SQL = load("veilmq.engines.postgres", "queues.sql")
 class Queue(NamedTuple):
     """One incarnation of a queue; ``number`` is in receipts, ``partition`` (qp) in every statement on its messages.
 
-    ``origin`` was its first partition; it has what outlives a purge.
+    ``origin`` was its first partition; it has what outlives a purge. One that is ``away`` is in another database, and
+    the partition is one of the outbox, from where its messages go there.
     """
 
     number: int
@@ -29,6 +30,20 @@ class Queue(NamedTuple):
     modified_at_ms: int
     partition: int
     origin: int
+    away: bool = False
+
+
+class Elsewhere(Protocol):
+    """The other databases of a store."""
+
+    async def settings(self, name: str) -> QueueSettings | None:
+        """Return the settings of a queue elsewhere; ``None`` when there is none; raises ``StoreUnavailable``."""
+
+    async def has_sources(self, name: str) -> bool:
+        """Tell whether it is the dead-letter queue of any queue elsewhere; raises ``StoreUnavailable``."""
+
+    async def target(self, connection: Any, name: str, source: tuple[int, str]) -> Queue | None:
+        """Return a queue elsewhere, as one that is away; raises ``StoreUnavailable``."""
 
 
 class Catalog:
@@ -38,6 +53,8 @@ class Catalog:
         """Know none. What is older than ``fresh_s`` is looked up again."""
         self._fresh_s = fresh_s
         self._known: dict[str, tuple[Queue, float]] = {}
+        self.elsewhere: Elsewhere | None = None
+        """The other databases, where there are any."""
 
     async def queue(self, connection: Any, name: str) -> Queue:
         """Return the queue of that full name; raises ``QueueNotFound``."""
@@ -60,6 +77,24 @@ class Catalog:
         self.forget(name)
         row = await connection.fetchrow(SQL["find_queue"], name)
         return None if row is None else self.note(queue_of(row))
+
+    async def target(self, connection: Any, name: str, source: tuple[int, str]) -> Queue | None:
+        """Look up a queue that messages are to be moved to, in the transaction that moves them, wherever it is.
+
+        ``source`` is number and name of the queue that they leave, 0 and its name for a topic. Raises
+        ``StoreUnavailable`` for one in another database about which nothing is known.
+        """
+        queue = await self.find(connection, name)
+        if queue is None and self.elsewhere is not None:
+            return await self.elsewhere.target(connection, name, source)
+        return queue
+
+    async def settings(self, connection: Any, name: str) -> QueueSettings | None:
+        """Look up the settings of a queue wherever it is; ``None`` when there is none; raises ``StoreUnavailable``."""
+        queue = await self.find(connection, name)
+        if queue is None and self.elsewhere is not None:
+            return await self.elsewhere.settings(name)
+        return None if queue is None else queue.settings
 
     def note(self, queue: Queue) -> Queue:
         """Take ``queue`` as it was just seen; return it."""

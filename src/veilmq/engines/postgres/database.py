@@ -49,8 +49,10 @@ class Database:
         self._relaxed = relaxed
         self.on_lost: list[Callable[[], None]] = []
         """Called when a connection has ended: the next one may be to another server, whose clock differs."""
+        self._afterwards: dict[int, Callable[[], None]] = {}
         for pool in self._pools:
             pool.on_lost = self._lost
+            pool.afterwards = self._afterwards
 
     @classmethod
     async def open(cls, url: str, *, options: PostgresOptions, clock: Clock) -> Self:
@@ -86,6 +88,10 @@ class Database:
     def relaxed(self) -> Turn:
         """Return one whose commits a crash of the database may undo, where the options allow that."""
         return self._durable.connection() if self._relaxed is None else self._relaxed.connection()
+
+    def afterwards(self, connection: Any, call: Callable[[], None]) -> None:
+        """Make ``call`` once ``connection`` is given back, when its transaction has ended in whichever way."""
+        self._afterwards[id(connection)] = call
 
     @property
     def place(self) -> str:

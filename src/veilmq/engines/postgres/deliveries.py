@@ -1,7 +1,6 @@
 """What a publication delivers: messages with their ids to queues, all of them or none.
 
-Here they are stored in the transaction of whoever has them. What is to go to a queue on another server would be put
-into a durable outbox in that same transaction instead: a ``Delivery`` says all that is needed for it.
+They are stored in the transaction of whoever has them: in the queue, or, for one that is away, in the outbox.
 """
 
 from typing import Any, NamedTuple
@@ -47,5 +46,6 @@ class Deliveries:
     async def _insert(self, connection: Any, queue: Queue, message: NewMessage, message_id: bytes) -> list[Any]:
         if not queue.settings.fifo:
             return await self._standard.insert(connection, queue, [message], [message_id])
-        key = key_of(message.group or "", str(UUID(bytes=message_id)), queue)
+        # One that is away remembers it by itself.
+        key = None if queue.away else key_of(message.group or "", str(UUID(bytes=message_id)), queue)
         return await self._fifo.insert(connection, queue, [message], [key], [message_id])

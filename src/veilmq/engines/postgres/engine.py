@@ -17,6 +17,7 @@ from veilmq.engines.figures import Figure
 from veilmq.engines.postgres.catalog import SQL
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.failures import IN_DOUBT, told
+from veilmq.engines.postgres.identity import check_alone
 from veilmq.engines.postgres.lines import Line
 from veilmq.engines.postgres.machine import READS, Alone, Machine
 from veilmq.engines.postgres.options import PostgresOptions
@@ -55,10 +56,18 @@ class PostgresEngine:
     async def open(cls, url: str, *, clock: Clock, options: PostgresOptions | None = None) -> Self:
         """Connect to ``url`` (``postgresql://…``); make or upgrade the schema there.
 
+        Raises ``StoreError`` for one of several databases of a store, which ``shards`` opens.
+
         ``clock`` says when to look for work, and no more: what is visible is the database's clock's business.
         """
         options = options or PostgresOptions()
         database = await Database.open(url, options=options, clock=clock)
+        try:
+            async with database.connection() as connection:
+                await check_alone(connection)
+        except BaseException:
+            await database.close()
+            raise
         async with database.connection() as connection:
             receipt_key, token_key = [
                 await connection.fetchval(SQL["kept_key"], name, urandom(KEY_BYTES))

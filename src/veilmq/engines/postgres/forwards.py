@@ -12,6 +12,7 @@ from veilmq.core.errors import (
     DestinationRefused,
     GroupHeld,
     InternalError,
+    QueueNotFound,
     ReceiptEnded,
     ReceiptInvalid,
     VeilmqError,
@@ -164,7 +165,9 @@ class Forwards:
                     held.add(row["group_id"])
 
     async def _target(self, connection: Any, intake: Queue, name: str) -> Queue:
-        target = await self._catalog.sure(connection, name)
+        target = await self._catalog.target(connection, name, (intake.number, intake.name))
+        if target is None:
+            raise QueueNotFound(name)
         why = refusal(intake.name, intake.settings, name, target.settings)
         if why is not None:
             raise DestinationRefused(name, why)
@@ -175,15 +178,18 @@ class Forwards:
         new = [each.new for each in here]
         ids = [each.row["id"] for each in here]
         if target.settings.fifo:
-            keys: list[bytes | None] = [
-                key_of(each.row["group_id"], str(UUID(bytes=each.row["id"])), target) for each in here
-            ]
+            keys = [_key(each, target) for each in here]
             rows = await self._fifo.insert(connection, target, new, keys, ids)
         else:
             rows = await self._standard.insert(connection, target, new, ids)
         if not rows:
             raise PartitionRetired
         return rows
+
+
+def _key(going: _Going, target: Queue) -> bytes | None:
+    """Return under what a message is remembered in a FIFO queue; one that is away remembers it by itself."""
+    return None if target.away else key_of(going.row["group_id"], str(UUID(bytes=going.row["id"])), target)
 
 
 def _check_live(receipt: Receipt, row: Any) -> None:
@@ -201,6 +207,6 @@ def _as_new(intake: Queue, row: Any, target: Queue) -> NewMessage:
 
 
 def _forwarded(going: _Going, row: Any) -> Forwarded:
-    if not going.target.settings.fifo:
+    if not going.target.settings.fifo or going.target.away:
         return Forwarded(id=row["id"])
     return Forwarded(id=row["id"], sequence=row["seq"], duplicate=row["id"] != going.row["id"])

@@ -85,7 +85,7 @@ class Machine:
         """``start`` makes a task of the engine; ``book`` has the receipts' keys."""
         self.watches = watches = Watches()
         self.catalog = catalog = Catalog(fresh_s=options.fresh_s)
-        positions = Positions()
+        self.positions = positions = Positions()
         in_flight = InFlight(options=options, clock=clock, watches=watches)
         on_queue = OnQueue(database=database, catalog=catalog)
         low_water = LowWater(clock=clock)

@@ -89,7 +89,7 @@ class MoveSlices:
             if name is None:
                 return _Part(going, redrive.SOURCE_UNKNOWN)
             if name not in known:
-                known[name] = await self._catalog.find(connection, name)
+                known[name] = await self._catalog.target(connection, name, (source.number, source.name))
             target = known[name]
             if target is None or target.number == source.number or target.settings.fifo != source.settings.fifo:
                 return _Part(going, redrive.QUEUE_MISSING)

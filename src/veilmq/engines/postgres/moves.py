@@ -4,10 +4,17 @@ from collections.abc import Callable
 from typing import Any
 
 from veilmq.core import commands, redrive
-from veilmq.core.errors import DestinationRefused, MoveTaskNotFound, MoveTaskRunning, NotADeadLetterQueue
+from veilmq.core.errors import (
+    DestinationRefused,
+    MoveTaskNotFound,
+    MoveTaskRunning,
+    NotADeadLetterQueue,
+    QueueNotFound,
+)
 from veilmq.core.ids import IdSource
 from veilmq.core.limits import MOVE_TASKS_KEPT
 from veilmq.core.results import MoveStatus, MoveTask
+from veilmq.core.settings import QueueSettings
 from veilmq.engines.named_sql import load
 from veilmq.engines.postgres.catalog import SQL as QUEUES
 from veilmq.engines.postgres.catalog import Catalog, Queue
@@ -31,13 +38,19 @@ class Moves:
         """Begin a task; its first slice follows at once."""
         async with self._database.connection() as connection, connection.transaction():
             source = await self._catalog.sure(connection, command.source)
-            if not await connection.fetch(QUEUES["list_sources"], source.name, "", 1):
+            if not await self._has_sources(connection, source):
                 raise NotADeadLetterQueue(source.name)
             if command.destination is not None:
-                _check(source, await self._catalog.sure(connection, command.destination))
+                destination = await self._catalog.settings(connection, command.destination)
+                _check(source, command.destination, destination)
             row = await self._insert(connection, source, command)
         self._changed()
         return _told(row)
+
+    async def _has_sources(self, connection: Any, queue: Queue) -> bool:
+        if await connection.fetch(QUEUES["list_sources"], queue.name, "", 1):
+            return True
+        return self._catalog.elsewhere is not None and await self._catalog.elsewhere.has_sources(queue.name)
 
     async def _insert(self, connection: Any, source: Queue, command: commands.StartMove) -> Any:
         counts = await connection.fetchrow(sql(source)["count"], source.partition, retention_ms(source))
@@ -73,10 +86,12 @@ class Moves:
         return [_told(row) for row in rows]
 
 
-def _check(source: Queue, destination: Queue) -> None:
-    why = redrive.destination_refusal(source.name, source.settings, destination.name, destination.settings)
+def _check(source: Queue, destination: str, theirs: QueueSettings | None) -> None:
+    if theirs is None:
+        raise QueueNotFound(destination)
+    why = redrive.destination_refusal(source.name, source.settings, destination, theirs)
     if why is not None:
-        raise DestinationRefused(destination.name, why)
+        raise DestinationRefused(destination, why)
 
 
 def _told(row: Any) -> MoveTask:

@@ -175,8 +175,7 @@ class QueueCommands:
         target = settings.dead_letter_queue
         if not target:
             return
-        found = await self._catalog.find(connection, target)
-        why = redrive.refusal(name, settings, target, None if found is None else found.settings)
+        why = redrive.refusal(name, settings, target, await self._catalog.settings(connection, target))
         if why is not None:
             raise DeadLetterQueueRefused(target, why)
 

@@ -8,6 +8,7 @@ ends. Where the dead-letter queue cannot take them, they are delivered once more
 from typing import Any
 
 from veilmq.core import redrive
+from veilmq.core.errors import StoreUnavailable
 from veilmq.core.limits import DEAD_LETTER_BYTES_PER_RECEIVE, DEAD_LETTERS_PER_RECEIVE
 from veilmq.engines.postgres.catalog import Catalog, Queue
 from veilmq.engines.postgres.on_queue import STANDARD
@@ -70,7 +71,10 @@ async def target_of(connection: Any, catalog: Catalog, queue: Queue) -> Queue | 
     settings = queue.settings
     if not settings.receives_max:
         return None
-    target = await catalog.find(connection, settings.dead_letter_queue)
+    try:
+        target = await catalog.target(connection, settings.dead_letter_queue, (queue.number, queue.name))
+    except StoreUnavailable:  # of the other database: this one has time
+        return None
     if target is None or redrive.refusal(queue.name, settings, target.name, target.settings) is not None:
         return None
     return target

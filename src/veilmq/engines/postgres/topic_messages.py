@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from veilmq.core import fifo
 from veilmq.core.commands import NewMessage
-from veilmq.core.errors import InternalError, MessageTooLong, VeilmqError
+from veilmq.core.errors import InternalError, MessageTooLong, QueueNotFound, StoreUnavailable, VeilmqError
 from veilmq.core.ids import IdSource
 from veilmq.core.topics import Notification, PublishedMessage, PublishToTopic, Subscription, push_queue
 from veilmq.engines.postgres.catalog import Catalog, Queue
@@ -17,7 +17,7 @@ from veilmq.engines.postgres.deliveries import Deliveries, Delivery
 from veilmq.engines.postgres.next_visible import rouse_groups
 from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, PartitionRetired
 from veilmq.engines.postgres.positions import Positions
-from veilmq.engines.postgres.topic_rows import subscriptions_of, topic_named
+from veilmq.engines.postgres.topic_rows import Topic, subscriptions_of, topic_named
 from veilmq.engines.postgres.watches import Watches
 
 
@@ -78,13 +78,22 @@ class TopicMessages:
                 continue
             notification = Notification(subscription=each, id=message_id, published_at_ms=topic.now_ms)
             try:
-                queue = await self._catalog.queue(connection, _queue_of(each))
+                queue = await self._queue(connection, topic, _queue_of(each))
                 new = command.make(notification)
                 _check(queue, new)
                 deliveries.append(Delivery(queue, new, message_id))
+            except StoreUnavailable:  # of another database, which may well take it: not now, for nobody
+                raise
             except VeilmqError as error:
                 undeliverable.append((each.name, error))
         return _Published(deliveries, await self._deliveries.store(connection, deliveries), undeliverable)
+
+    async def _queue(self, connection: Any, topic: Topic, name: str) -> Queue:
+        """Return the queue of a subscription, wherever it is."""
+        queue = self._catalog.known(name) or await self._catalog.target(connection, name, (0, topic.name))
+        if queue is None:
+            raise QueueNotFound(name)
+        return queue
 
     async def _wanting(self, connection: Any, command: PublishToTopic) -> list[Subscription]:
         topic = await topic_named(connection, command.topic)

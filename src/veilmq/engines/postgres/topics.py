@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from veilmq.core.errors import QueueNotFound
 from veilmq.core.limits import MESSAGE_BYTES, SMQ_SUBSCRIPTIONS_MAX, SMQ_TOPIC_RETENTION_S
 from veilmq.core.settings import QueueSettings
 from veilmq.core.topic_errors import SubscriptionExists, SubscriptionNotFound, TooManySubscriptions, TopicExists
@@ -134,7 +135,8 @@ class Topics:
         if wanted.push_url:
             await queue_rows.insert(connection, push_queue(topic.name, wanted.name), _PUSH_SETTINGS)
         else:
-            await self._catalog.sure(connection, wanted.queue)
+            if await self._catalog.settings(connection, wanted.queue) is None:
+                raise QueueNotFound(wanted.queue)
         content = msgspec.json.encode(wanted)
         pushed = bool(wanted.push_url)
         return view_of(

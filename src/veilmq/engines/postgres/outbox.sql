@@ -1,0 +1,116 @@
+-- What goes from one database of a store to another: the data plane of it. Every statement names one partition ($1), of the
+-- outbox here or of the queue there; but for due and ended, by which a carrier finds its work.
+
+-- name: due
+-- The partitions of the outbox that have something to be carried now.
+SELECT qp, source_id, source, place, target_id, target, settings FROM mq.outbox
+WHERE next_at <= mq.now_ms() AND (
+    seqs <> '{}'
+    OR EXISTS (SELECT FROM mq.msg WHERE msg.qp = outbox.qp)
+    OR EXISTS (SELECT FROM mq.fifo_msg AS msg WHERE msg.qp = outbox.qp)
+)
+ORDER BY next_at, qp
+
+-- name: waiting
+-- How many messages wait to be carried, and the queues that they wait for, of up to $1 partitions.
+SELECT outbox.target, (SELECT count(*) FROM mq.msg WHERE msg.qp = outbox.qp)
+    + (SELECT count(*) FROM mq.fifo_msg AS msg WHERE msg.qp = outbox.qp) AS messages
+FROM mq.outbox ORDER BY qp LIMIT $1
+
+-- name: lock_transit
+SELECT number, token, seqs, mq.now_ms() AS now FROM mq.outbox WHERE qp = $1 FOR UPDATE
+
+-- name: open_batch
+-- Gives the messages at the positions $3 the next number and the token $2; other nodes leave them alone for $4 ms.
+UPDATE mq.outbox SET number = number + 1, token = $2, seqs = $3, next_at = mq.now_ms() + $4 WHERE qp = $1 RETURNING number
+
+-- name: close_batch
+UPDATE mq.outbox SET seqs = '{}', next_at = 0 WHERE qp = $1
+
+-- name: renumber
+-- The database has forgotten what it had sent (it was restored, or failed over to a standby that lagged): number $2 has arrived,
+-- and not the batch $3 with the token $4, unless that has changed meanwhile.
+UPDATE mq.outbox SET number = $2, seqs = '{}', next_at = 0 WHERE qp = $1 AND number = $3 AND token = $4
+
+-- name: put_off
+UPDATE mq.outbox SET next_at = mq.now_ms() + $2 WHERE qp = $1
+
+-- name: first
+-- The positions of up to $2 messages that come first, of about $3 bytes together.
+SELECT seq FROM (
+    SELECT seq, sum(size_bytes) OVER (ORDER BY seq) - size_bytes AS bytes_before FROM (
+        SELECT seq, octet_length(body) + coalesce(octet_length(properties), 0) AS size_bytes
+        FROM mq.msg WHERE qp = $1 ORDER BY seq LIMIT $2
+    ) AS next
+) AS sized WHERE bytes_before < $3 ORDER BY seq
+
+-- name: fifo_first
+SELECT seq FROM (
+    SELECT seq, sum(size_bytes) OVER (ORDER BY seq) - size_bytes AS bytes_before FROM (
+        SELECT seq, octet_length(body) + coalesce(octet_length(properties), 0) AS size_bytes
+        FROM mq.fifo_msg WHERE qp = $1 ORDER BY seq LIMIT $2
+    ) AS next
+) AS sized WHERE bytes_before < $3 ORDER BY seq
+
+-- name: messages
+-- The messages at the positions $2 with all that they have, and how long each is not to be seen yet.
+SELECT id, priority, NULL AS group_id, source, to_jsonb(msg) || jsonb_build_object('waits', greatest(0, visible_at - mq.now_ms())) AS whole
+FROM mq.msg WHERE qp = $1 AND seq = ANY($2::bigint[]) ORDER BY seq
+
+-- name: fifo_messages
+SELECT id, 8::smallint AS priority, group_id, source,
+    to_jsonb(msg) || jsonb_build_object('waits', greatest(0, visible_at - mq.now_ms())) AS whole
+FROM mq.fifo_msg AS msg WHERE qp = $1 AND seq = ANY($2::bigint[]) ORDER BY seq
+
+-- name: depart
+DELETE FROM mq.msg WHERE qp = $1 AND seq = ANY($2::bigint[])
+
+-- name: fifo_depart
+SELECT mq.fifo_remove($1, $2::bigint[], 1::bigint << 60)
+
+-- name: note_arrival
+-- A row: this batch is not there yet.
+INSERT INTO mq.arrival AS before (qp, from_place, from_qp, number, token) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (qp, from_place, from_qp) DO UPDATE SET number = excluded.number, token = excluded.token
+    WHERE before.number < excluded.number
+RETURNING number
+
+-- name: arrived
+SELECT number, token FROM mq.arrival WHERE qp = $1 AND from_place = $2 AND from_qp = $3
+
+-- name: forget_arrivals
+DELETE FROM mq.arrival WHERE qp = $1
+
+-- name: arrive
+-- $2 messages as above, in their order; $3 is where the counter begins.
+INSERT INTO mq.msg
+SELECT new.* FROM (SELECT mq.now_ms() AS now) AS clock, jsonb_array_elements($2::jsonb) WITH ORDINALITY AS come (item, at),
+    LATERAL jsonb_populate_record(NULL::mq.msg, come.item || jsonb_build_object(
+        'qp', $1::bigint,
+        'seq', (clock.now << 20) | (($3::bigint + come.at) & 1048575),
+        'visible_at', clock.now + (come.item ->> 'waits')::bigint,
+        'sent_at', least((come.item ->> 'sent_at')::bigint, clock.now)
+    )) AS new
+RETURNING visible_at
+
+-- name: fifo_arrive
+SELECT mq.fifo_arrive($1, $2, $3::jsonb, $4::bytea[], $5, $6)
+
+-- name: ended
+-- The partitions of the outbox one of whose queues is gone for so long ($1 ms) that nobody can still put anything there.
+SELECT qp FROM mq.outbox WHERE ended_at < mq.now_ms() - $1
+
+-- name: note_ends
+UPDATE mq.outbox SET ended_at = mq.now_ms()
+WHERE ended_at IS NULL AND source_id > 0 AND NOT EXISTS (SELECT FROM mq.queue WHERE queue_id = outbox.source_id)
+
+-- name: end_transit
+UPDATE mq.outbox SET ended_at = coalesce(ended_at, mq.now_ms()), seqs = '{}', next_at = 0 WHERE qp = $1
+
+-- name: drop_transit
+WITH dropped AS (
+    DELETE FROM mq.outbox WHERE qp = $1 AND seqs = '{}'
+        AND NOT EXISTS (SELECT FROM mq.msg WHERE qp = $1) AND NOT EXISTS (SELECT FROM mq.fifo_msg WHERE qp = $1)
+    RETURNING qp
+)
+DELETE FROM mq.part WHERE qp = $1 AND EXISTS (SELECT FROM dropped)

@@ -1,0 +1,69 @@
+-- Several databases as one store: the control plane of it. What is said of the home is asked there alone.
+
+-- name: locate
+-- Of the home: the place of a queue. (Queues of the home need no row: it may have been the only database once.)
+SELECT place FROM mq.shard_of WHERE name = $1 UNION ALL SELECT 0 FROM mq.queue WHERE name = $1 LIMIT 1
+
+-- name: loads
+-- Of the home: how many queues each place has; no row for none.
+SELECT place, count(*) AS queues FROM mq.shard_of GROUP BY place
+
+-- name: reserve
+-- Of the home: gives a queue its place, unless it has one.
+INSERT INTO mq.shard_of (name, place) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING
+
+-- name: hold_place
+-- Of the home: the place of a queue, which stays as long as the transaction.
+SELECT place FROM mq.shard_of WHERE name = $1 FOR SHARE
+
+-- name: note_own
+-- Of the home: what it had before there were others.
+INSERT INTO mq.shard_of (name, place) SELECT name, 0 FROM mq.queue ON CONFLICT (name) DO NOTHING
+
+-- name: placed
+-- Of the home: the next $3 names behind $2 of those whose place is $1.
+SELECT name FROM mq.shard_of WHERE place = $1 AND name > $2 ORDER BY name LIMIT $3
+
+-- name: take_place
+-- Of the home: the place of a queue, for this transaction to remove; no row while somebody makes the queue.
+SELECT place FROM mq.shard_of WHERE name = $1 AND place = $2 FOR UPDATE SKIP LOCKED
+
+-- name: drop_place
+DELETE FROM mq.shard_of WHERE name = $1
+
+-- name: unused
+-- Of each: those of the names $1 that neither a queue has nor one had just now.
+SELECT name FROM unnest($1::text[]) AS asked (name)
+WHERE NOT EXISTS (SELECT FROM mq.queue WHERE queue.name = asked.name)
+    AND NOT EXISTS (SELECT FROM mq.pause WHERE kind = 'deleted' AND pause.name = asked.name)
+
+-- name: has_queue
+SELECT EXISTS (SELECT FROM mq.queue WHERE name = $1)
+
+-- name: is_empty
+SELECT NOT EXISTS (SELECT FROM mq.queue)
+
+-- name: find_transit
+-- The outbox's partition from the queue $1 to the queue $3 at the place $2.
+SELECT qp, settings FROM mq.outbox WHERE source_id = $1 AND place = $2 AND target_id = $3 AND ended_at IS NULL
+
+-- name: known_transit
+-- The same by name ($2), where nobody can be asked what that is now.
+SELECT qp, target_id, settings FROM mq.outbox WHERE source_id = $1 AND target = $2 AND ended_at IS NULL
+ORDER BY qp DESC LIMIT 1
+
+-- name: make_transit
+-- $1 source_id, $2 source, $3 place, $4 target_id, $5 target, $6 settings.
+WITH made AS (
+    INSERT INTO mq.outbox (qp, source_id, source, place, target_id, target, settings)
+    SELECT nextval(pg_get_serial_sequence('mq.part', 'qp')), $1, $2, $3, $4, $5, $6
+    ON CONFLICT (source_id, place, target_id) DO UPDATE SET settings = excluded.settings
+    RETURNING qp
+), part AS (
+    INSERT INTO mq.part (qp, queue_id) OVERRIDING SYSTEM VALUE SELECT qp, 0 FROM made ON CONFLICT (qp) DO NOTHING
+)
+SELECT qp FROM made
+
+-- name: lock_end
+-- A queue that messages come to, as it is for the time of this transaction.
+SELECT queue_id, name, settings, created_at, modified_at, qp, origin FROM mq.queue WHERE name = $1 FOR SHARE
