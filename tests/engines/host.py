@@ -126,6 +126,10 @@ class Host:
         assert self.folder is not None
         assert [finding for finding in examine(self.folder).findings if not finding.ok] == []
 
+    def rows(self, table: str) -> int:
+        """Return how many rows a table of the store has."""
+        return int(self.engine._journal._connection.execute(f"SELECT count(*) FROM {table}").get)
+
     def close(self) -> None:
         """Close the store and the loop."""
         self._runner.run(self.engine.close())

@@ -88,6 +88,15 @@ class PostgresHost(Host):
 
         assert self.run(look()) == []
 
+    def rows(self, table: str) -> int:
+        """Return how many rows a table of the store has."""
+
+        async def count() -> int:
+            async with connected(self.url) as connection:
+                return int(await connection.fetchval(f"SELECT count(*) FROM mq.{table}"))
+
+        return self.run(count())
+
     def advance(self, time_ms: int) -> None:
         """Let time pass, here and there."""
         self.run(self._set_clock(self.clock.now_ms() + time_ms))

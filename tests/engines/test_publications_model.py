@@ -16,7 +16,8 @@ from tests.engines.model_frame import ModelFrame, run_model
 from veilmq.core import commands
 from veilmq.core.errors import StageMissing
 from veilmq.core.publications import Abandon, ListWriters, Publish, Stage
-from veilmq.engines.embedded import publications, staging
+from veilmq.engines import staging
+from veilmq.engines.embedded import publications
 from veilmq.engines.embedded.positions import lane_of
 
 WRITERS = st.sampled_from(("w", "x"))

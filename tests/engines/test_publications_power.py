@@ -14,7 +14,8 @@ from tests.engines.host import QUEUE, RESTLESS, Host, hosting, message
 from tests.engines.power import Change, Disk, Log, record
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.publications import ListWriters, Publish, Stage
-from veilmq.engines.embedded import publications, staging
+from veilmq.engines import staging
+from veilmq.engines.embedded import publications
 from veilmq.engines.embedded.doctor import examine
 
 SEED = 20_240_229

@@ -19,7 +19,7 @@ from veilmq.core.commands import Command
 from veilmq.core.errors import StageMissing, StoreFull
 from veilmq.core.limits import SECOND_MS, WRITER_SILENCE_S
 from veilmq.core.publications import Abandon, ListWriters, Publish, Published, Stage, Staged, WriterView
-from veilmq.engines.embedded import staging
+from veilmq.engines import staging
 from veilmq.engines.embedded.catalog import Catalog
 from veilmq.engines.embedded.decided import Decided, Publication
 from veilmq.engines.embedded.entrance import Entrance

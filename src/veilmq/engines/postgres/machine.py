@@ -39,6 +39,7 @@ from veilmq.engines.postgres.moves import Moves
 from veilmq.engines.postgres.on_queue import OnQueue
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.positions import Positions
+from veilmq.engines.postgres.publications import Publications
 from veilmq.engines.postgres.queue_commands import QueueCommands
 from veilmq.engines.postgres.receipts import Receipts
 from veilmq.engines.postgres.receives import Receives
@@ -111,6 +112,7 @@ class Machine:
         )
         shared = Shared(database, catalog, watches, positions, options, clock, start)
         self.claims = _claims(shared)
+        self.publications = _publications(shared)
         self.background = Background(shared)
         self.alone: dict[type[Command], Alone] = {
             **_of_queues(queues),
@@ -119,17 +121,20 @@ class Machine:
             **_of_accounts(Accounts(database=database)),
             **_of_topics(database=database, catalog=catalog, watches=watches, positions=positions),
             **self.claims.handlers,
+            **self.publications.handlers,
             Forward: forwards.forward,
         }
 
     def begin(self) -> None:
         """Begin with the work that goes on by itself."""
         self.claims.mover.look()
+        self.publications.mover.look()
         self.background.begin()
 
     async def stop(self) -> None:
         """End that work."""
         self.claims.mover.stop()
+        self.publications.mover.stop()
         await self.background.stop()
 
 
@@ -140,6 +145,13 @@ def _together(sends: Sends, receives: Receives, receipts: Receipts) -> dict[type
         commands.Delete: (receipts.delete, _receipts),
         commands.ChangeVisibility: (receipts.change, _changes),
     }
+
+
+def _publications(shared: Shared) -> Publications:
+    database, catalog, watches, positions, _, clock, start = shared
+    return Publications(
+        database=database, catalog=catalog, watches=watches, positions=positions, clock=clock, start=start
+    )
 
 
 def _claims(shared: Shared) -> Claims:

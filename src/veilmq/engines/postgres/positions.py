@@ -24,5 +24,5 @@ class Positions:
         return first
 
     def jump(self) -> None:
-        """Go on anywhere else."""
-        self._next = getrandbits(COUNTER_BITS)
+        """Go on anywhere else, in the lower half: a counter that goes round gives a low number after a high one."""
+        self._next = getrandbits(COUNTER_BITS - 1)

@@ -17,7 +17,7 @@ from veilmq.core.errors import (
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.settings import QueueSettings
 from veilmq.core.settings_rules import settled, tagged
-from veilmq.engines.postgres import claim_rows, queue_rows
+from veilmq.engines.postgres import claim_rows, publication_slices, queue_rows
 from veilmq.engines.postgres.catalog import SQL, Catalog, Queue, queue_of
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.on_queue import retention_ms, sql
@@ -96,8 +96,10 @@ class QueueCommands:
                 raise PurgeInProgress(queue.name, pause_s)
             await connection.execute(SQL["begin_pause"], _PURGED, queue.name)
             await claim_rows.lock_all(connection, queue)
+            await publication_slices.hold_all(connection, queue)
             await connection.execute(SQL["retire_part"], queue.partition)
             await claim_rows.lose_all(connection, queue)
+            await publication_slices.take_all(connection, queue)
             partition = await connection.fetchval(SQL["insert_part"], queue.number)
             await connection.execute(SQL["place_queue"], queue.number, partition)
         self._catalog.forget(command.queue)

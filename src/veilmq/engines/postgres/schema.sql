@@ -252,6 +252,75 @@ CREATE UNIQUE INDEX claim_number ON mq.claim (qp, source, number) WHERE (source 
 CREATE INDEX claim_ending ON mq.claim (claim_id) WHERE is_ending;
 CREATE INDEX claim_acknowledged ON mq.claim (part) WHERE (state = 'acknowledged'::text);
 
+CREATE TABLE mq.writer (
+    writer_id bigint GENERATED ALWAYS AS IDENTITY,
+    qp bigint NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    -- The last batch that was published, and its numbers.
+    batch bigint,
+    messages bigint NOT NULL DEFAULT 0,
+    duplicates bigint NOT NULL DEFAULT 0,
+    seen_at bigint NOT NULL,
+    CONSTRAINT writer_pkey PRIMARY KEY (writer_id),
+    CONSTRAINT writer_qp_name_key UNIQUE (qp, name)
+) WITH (
+    fillfactor=70
+);
+CREATE INDEX writer_seen ON mq.writer (seen_at);
+
+-- What one attempt has staged; with a publication, it enters or is dropped by that.
+CREATE TABLE mq.stage (
+    stage_id bigint GENERATED ALWAYS AS IDENTITY,
+    writer_id bigint NOT NULL,
+    batch bigint NOT NULL,
+    attempt text COLLATE "C" NOT NULL,
+    messages bigint NOT NULL DEFAULT 0,
+    publication bigint,
+    CONSTRAINT stage_pkey PRIMARY KEY (stage_id)
+) WITH (
+    fillfactor=70,
+    autovacuum_vacuum_scale_factor=0,
+    autovacuum_vacuum_threshold=1000,
+    autovacuum_vacuum_cost_delay=0,
+    vacuum_truncate=off
+);
+CREATE UNIQUE INDEX stage_attempt ON mq.stage (writer_id, batch, attempt) WHERE (publication IS NULL);
+CREATE INDEX stage_publication ON mq.stage (publication) WHERE (publication IS NOT NULL);
+
+-- Messages in their order, encoded, so many as a slice takes.
+CREATE TABLE mq.piece (
+    stage_id bigint NOT NULL,
+    part bigint NOT NULL,
+    place integer NOT NULL,
+    messages integer NOT NULL,
+    content bytea NOT NULL,
+    CONSTRAINT piece_pkey PRIMARY KEY (stage_id, part, place)
+) WITH (
+    autovacuum_vacuum_scale_factor=0,
+    autovacuum_vacuum_threshold=1000,
+    autovacuum_vacuum_cost_delay=0,
+    vacuum_truncate=off
+);
+
+-- stages: those that are still to enter, in their order. One without any only drops what it was given.
+CREATE TABLE mq.publication (
+    number bigint GENERATED ALWAYS AS IDENTITY,
+    qp bigint NOT NULL,
+    writer_id bigint,
+    batch bigint NOT NULL,
+    stages bigint[] NOT NULL,
+    messages_per_s_max integer,
+    next_at bigint NOT NULL,
+    CONSTRAINT publication_pkey PRIMARY KEY (number)
+) WITH (
+    fillfactor=70,
+    autovacuum_vacuum_scale_factor=0,
+    autovacuum_vacuum_threshold=1000,
+    autovacuum_vacuum_cost_delay=0,
+    vacuum_truncate=off
+);
+CREATE INDEX publication_of_writer ON mq.publication (writer_id, number);
+
 CREATE TABLE mq.topic (
     topic_id bigint GENERATED ALWAYS AS IDENTITY,
     name text COLLATE "C" NOT NULL,
@@ -273,54 +342,6 @@ CREATE TABLE mq.subscription (
     CONSTRAINT subscription_topic_id_fkey FOREIGN KEY (topic_id) REFERENCES mq.topic(topic_id) ON DELETE CASCADE
 );
 CREATE INDEX subscription_pushed ON mq.subscription (topic_id, name) WHERE pushed;
-
--- At the first database alone, the home: the place of the database of each queue. A row is there before its queue is.
-CREATE TABLE mq.shard_of (
-    name text COLLATE "C" NOT NULL,
-    place smallint NOT NULL,
-    CONSTRAINT shard_of_pkey PRIMARY KEY (name)
-);
-CREATE INDEX shard_of_place ON mq.shard_of (place, name);
-
--- The outbox: a partition of messages for each pair of a queue here (0: a topic) and a queue at another place. What is to go
--- there comes to that partition by the same statements, in the same transactions, as it would to a queue here.
-CREATE TABLE mq.outbox (
-    qp bigint NOT NULL,
-    source_id bigint NOT NULL,
-    source text COLLATE "C" NOT NULL,
-    place smallint NOT NULL,
-    target_id bigint NOT NULL,
-    target text COLLATE "C" NOT NULL,
-    -- As they were last seen there.
-    settings bytea NOT NULL,
-    -- The batch that is on its way: what it has is decided before it goes, and stays so until it is known to have arrived.
-    number bigint NOT NULL DEFAULT 0,
-    token bytea NOT NULL DEFAULT '\x'::bytea,
-    seqs bigint[] NOT NULL DEFAULT '{}'::bigint[],
-    next_at bigint NOT NULL DEFAULT 0,
-    -- When one of the two queues was found to be gone.
-    ended_at bigint,
-    CONSTRAINT outbox_pkey PRIMARY KEY (qp),
-    CONSTRAINT outbox_source_id_place_target_id_key UNIQUE (source_id, place, target_id)
-) WITH (
-    fillfactor=50,
-    autovacuum_vacuum_scale_factor=0,
-    autovacuum_vacuum_threshold=2000
-);
-
--- The last batch that has arrived at a queue, named by the first partition of it, from each partition of another place's outbox.
-CREATE TABLE mq.arrival (
-    qp bigint NOT NULL,
-    from_place smallint NOT NULL,
-    from_qp bigint NOT NULL,
-    number bigint NOT NULL,
-    token bytea NOT NULL,
-    CONSTRAINT arrival_pkey PRIMARY KEY (qp, from_place, from_qp)
-) WITH (
-    fillfactor=50,
-    autovacuum_vacuum_scale_factor=0,
-    autovacuum_vacuum_threshold=2000
-);
 
 CREATE FUNCTION mq.now_ms()
  RETURNS bigint
@@ -904,45 +925,5 @@ BEGIN
     PERFORM mq.fifo_move(p_qp, p_seq, p_target, p_source, p_counter);
     FOREACH v_group IN ARRAY v_groups LOOP
         PERFORM mq.fifo_settle(p_qp, v_group, p_retention);
-    END LOOP;
-END $$;
-
--- Stores messages that have come from another database, in their order: each behind its group, from now on, unless its key was
--- accepted lately for another message.
-CREATE FUNCTION mq.fifo_arrive(
-    p_qp bigint, p_origin bigint, p_rows jsonb, p_keys bytea[], p_remember bigint, p_counter bigint
-)
- RETURNS SETOF bigint
- LANGUAGE plpgsql
-AS $$
-DECLARE
-    v_now bigint := mq.now_ms();
-    v_groups text[];
-    v_lock bigint;
-    v_new mq.fifo_msg;
-    each record;
-BEGIN
-    SELECT array_agg(DISTINCT item ->> 'group_id') INTO v_groups FROM jsonb_array_elements(p_rows) AS item;
-    FOR v_lock IN SELECT DISTINCT hashtextextended(name, p_qp) FROM unnest(v_groups) AS name ORDER BY 1 LOOP
-        PERFORM pg_advisory_xact_lock(v_lock);
-    END LOOP;
-    PERFORM FROM mq.fifo_group WHERE qp = p_qp AND group_id = ANY(v_groups) ORDER BY group_id FOR UPDATE;
-    FOR each IN SELECT item, at FROM jsonb_array_elements(p_rows) WITH ORDINALITY AS come (item, at) ORDER BY at LOOP
-        v_new := jsonb_populate_record(NULL::mq.fifo_msg, each.item);
-        v_new.qp := p_qp;
-        v_new.seq := mq.fifo_position(p_qp, v_new.group_id, v_now, p_counter + each.at);
-        v_new.sent_at := v_now;
-        v_new.visible_at := v_now + (each.item ->> 'waits')::bigint;
-        IF p_keys[each.at] IS NOT NULL THEN
-            INSERT INTO mq.accepted AS before (qp, key, expires_at, seq, id)
-            VALUES (p_origin, p_keys[each.at], v_now + p_remember, v_new.seq, v_new.id)
-            ON CONFLICT (qp, key) DO UPDATE
-                SET expires_at = excluded.expires_at, seq = excluded.seq, id = excluded.id
-                WHERE before.expires_at <= v_now OR before.id = excluded.id;
-            CONTINUE WHEN NOT FOUND;
-        END IF;
-        INSERT INTO mq.fifo_msg SELECT v_new.*;
-        PERFORM mq.fifo_join(p_qp, v_new.group_id, v_new.seq, v_new.visible_at);
-        RETURN NEXT v_new.seq;
     END LOOP;
 END $$;
