@@ -12,7 +12,7 @@ PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-bench setup-clients setup-java run demo test test-fast check format bench \
+.PHONY: help setup setup-run setup-bench setup-clients setup-java run demo docs test test-fast check format bench \
 	prove-crash prove-flat prove-quota prove-spark prove-tune prove-leases prove-stopped prove-failover prove-nodes build clean
 # A target is one story with one end: the last line of `make test` is pytest's.
 .NOTPARALLEL:
@@ -45,7 +45,12 @@ run: setup-run ## start the server on 127.0.0.1:9324, its data under ./veilmq-da
 demo: setup-demo ## play everything once: server, workers, archive, tuning, routing, a report (some minutes)
 	@exec $(BIN)/veilmq demo $(ARGS)
 
-test: setup setup-clients setup-java check ## check, then every test, with branch coverage
+docs: ## build the site of docs/ into build/docs; a warning or a link that leads nowhere fails
+	@scripts/setup.sh docs .venv-docs
+	@.venv-docs/bin/sphinx-build -q -W --keep-going -b html docs build/docs
+	@echo "veilmq: the site is in build/docs/index.html"
+
+test: setup setup-clients setup-java check docs ## check, then every test, with branch coverage
 	@$(PYTEST) $(PARALLEL) --cov=veilmq --cov-report=term $(ARGS)
 
 test-fast: setup setup-clients ## the tests that answer within two minutes (not slow, no proofs)
@@ -96,6 +101,6 @@ build: setup ## the wheel and the source archive, in dist/
 	@$(BIN)/python -m build $(ARGS)
 
 clean: ## remove what make has made, .venv too; never ./veilmq-data
-	@rm -rf .venv .clients tests/clients/javascript/node_modules build dist htmlcov .coverage .coverage.* \
+	@rm -rf .venv .venv-docs .clients tests/clients/javascript/node_modules build dist htmlcov .coverage .coverage.* \
 		.pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

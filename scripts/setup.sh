@@ -1,17 +1,19 @@
 #!/bin/sh
-# Makes .venv and installs veilmq into it, editable: scripts/setup.sh EXTRAS (for example "all,dev").
+# Makes .venv and installs veilmq into it, editable: scripts/setup.sh EXTRAS [FOLDER], for example "all,dev". What does not
+# go together with the rest of development has a folder of its own instead of .venv.
 # Does nothing when that was done for this pyproject.toml, in this folder, with a Python that still runs, so it may be
 # called before every command. A half-finished set-up leaves no stamp and is done again.
 set -eu
 cd "$(dirname "$0")/.."
 
 extras=$1
-python=.venv/bin/python
-stamp=.venv/set-up-$(echo "$extras" | tr ',' '-')
+folder=${2:-.venv}
+python=$folder/bin/python
+stamp=$folder/set-up-$(echo "$extras" | tr ',' '-')
 wanted=$(cksum <pyproject.toml)
 
-# The scripts in .venv/bin name the folder that they were made in, so a moved .venv is made anew.
-runs() { [ "$(cat .venv/made-in 2>/dev/null)" = "$(pwd)" ] && "$python" -c '' 2>/dev/null; }
+# The scripts in bin name the folder that they were made in, so a moved one is made anew.
+runs() { [ "$(cat "$folder/made-in" 2>/dev/null)" = "$(pwd)" ] && "$python" -c '' 2>/dev/null; }
 
 if runs && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
     exit 0
@@ -19,13 +21,13 @@ fi
 
 if ! runs || ! "$python" -m pip --version >/dev/null 2>&1; then
     found=$(scripts/find-python.sh)
-    echo "veilmq: making .venv with $found ($("$found" -V))"
-    "$found" -m venv --clear .venv
-    pwd >.venv/made-in
+    echo "veilmq: making $folder with $found ($("$found" -V))"
+    "$found" -m venv --clear "$folder"
+    pwd >"$folder/made-in"
 fi
 
 rm -f "$stamp"
-echo "veilmq: installing veilmq[$extras] into .venv (a minute or two the first time)"
+echo "veilmq: installing veilmq[$extras] into $folder (a minute or two the first time)"
 if ! "$python" -m pip install --quiet --disable-pip-version-check --editable ".[$extras]"; then
     echo "veilmq: pip could not install the packages; its reason is above." >&2
     exit 1

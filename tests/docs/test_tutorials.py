@@ -1,0 +1,75 @@
+"""Each tutorial, played as it is written."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.clients.program import ROOT, packages
+from tests.conftest import need
+from tests.docs.tutorial import FOLDER, Stage, Step, Tutorial, on_stage
+from veilmq.spark.java import has_java
+
+
+def play(stage: Stage, steps: list[Step]) -> None:
+    """Run the steps; assert that each prints what its page says."""
+    for step in steps:
+        printed = stage.play(step)
+        assert not step.printed or printed == step.printed, step.words
+
+
+def test_all_are_played() -> None:
+    played = {"boto3", "celery", "smq", "pytest", "spark"}
+    assert {path.stem for path in FOLDER.glob("*.md")} == played
+    for name in played:
+        tutorial = Tutorial(name)
+        told = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
+        assert told.count("```python") == len(tutorial.files), "each program has a name"
+        assert told.count("\n$ ") == len(tutorial.steps)
+
+
+@pytest.mark.parametrize("name", ["boto3", "smq"])
+def test_ten_minutes(name: str, tmp_path: Path) -> None:
+    tutorial = Tutorial(name)
+    with on_stage(tutorial, tmp_path) as stage:
+        play(stage, tutorial.to_play)
+
+
+def test_a_test_suite(tmp_path: Path) -> None:
+    tutorial = Tutorial("pytest")
+    stage = Stage(tmp_path, None)
+    stage.write(tutorial)
+    (step,) = tutorial.to_play
+    assert "1 passed" in stage.play(step)
+
+
+@pytest.mark.slow
+def test_celery(tmp_path: Path) -> None:
+    tutorial = Tutorial("celery")
+    (worker,) = [step.words for step in tutorial.steps if step.words[0] == "celery"]
+    found = packages("celery_sqs")["PYTHONPATH"]
+    with on_stage(tutorial, tmp_path) as stage:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([found, str(ROOT / "src")])}
+        command = [sys.executable, "-m", *worker]
+        with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as working:
+            try:
+                assert working.stderr is not None
+                order = Stage(tmp_path, None, PYTHONPATH=environment["PYTHONPATH"])
+                order.play(tutorial.to_play[0])
+                done = (line.partition("shipped ")[2] for line in working.stderr if "shipped " in line)
+                assert {next(done), next(done)} == {"two chairs\n", "a table\n"}
+                play(stage, tutorial.to_play[1:])
+            finally:
+                working.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_from_queue_to_report(tmp_path: Path) -> None:
+    need(has_java(), "Java 17 or newer (scripts/install-java.sh)")
+    tutorial = Tutorial("spark")
+    with on_stage(tutorial, tmp_path) as stage:
+        play(stage, tutorial.to_play)
+    assert "orders" in (tmp_path / "report.html").read_text(encoding="utf-8")
