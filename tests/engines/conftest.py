@@ -7,7 +7,8 @@ import pytest
 
 from tests.engines.host import Host
 from tests.engines.postgres_host import serving
-from tests.engines.stores import Store, embedded, on_postgres
+from tests.engines.shards_host import making_shards
+from tests.engines.stores import Store, embedded, on_postgres, on_shards
 
 ON_POSTGRES = {
     "test_claims",
@@ -46,6 +47,22 @@ OWED_ON_POSTGRES = {
 """The tests in those files that do not hold there yet, by what is missing."""
 
 
+ON_SHARDS = {
+    "test_dead_letters",
+    "test_dead_letters_fifo",
+    "test_forwards",
+    "test_moves",
+    "test_pauses",
+    "test_peeks",
+    "test_queues",
+    "test_receipts",
+    "test_tags",
+    "test_topics",
+    "test_waking",
+}
+"""The files of the suite where it matters that queues are in several databases."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what does not hold on PostgreSQL yet, and what is marked as different there."""
     left_out = [item for item in items if _is_on_postgres(item) and not _holds_there(item)]
@@ -55,12 +72,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_on_postgres(item: pytest.Item) -> bool:
     call = getattr(item, "callspec", None)
-    return call is not None and "postgres" in (call.params.get("store"), call.params.get("kept"))
+    return call is not None and ("postgres" in call.params.values() or "shards" in call.params.values())
+
+
+def _is_on_shards(item: pytest.Item) -> bool:
+    call = getattr(item, "callspec", None)
+    return call is not None and "shards" in call.params.values()
 
 
 def _holds_there(item: pytest.Item) -> bool:
     name = getattr(item, "originalname", item.name)
     if item.path.stem not in ON_POSTGRES or any(name in owed for owed in OWED_ON_POSTGRES.values()):
+        return False
+    if _is_on_shards(item) and (item.path.stem not in ON_SHARDS or item.get_closest_marker("differs_on_shards")):
         return False
     return item.get_closest_marker("differs_on_postgres") is None
 
@@ -72,10 +96,17 @@ def postgres_url() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(scope="session")
+def shard_urls(postgres_url: str) -> Iterator[list[str]]:
+    """Return the URLs of two databases of this worker that can be one store."""
+    with making_shards(postgres_url) as urls:
+        yield urls
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres", "shards"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """Return a store that nobody has opened yet."""
-    if request.param == "postgres":
+    if request.param in ("postgres", "shards"):
         return _on_postgres(request)
     return embedded(tmp_path / "store" if request.param == "sqlite" else None)
 
@@ -87,13 +118,15 @@ def host(store: Store) -> Iterator[Host]:
         yield opened
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "shards"])
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
     """Return an open engine whose store survives."""
-    store = _on_postgres(request) if request.param == "postgres" else embedded(tmp_path / "store")
+    store = embedded(tmp_path / "store") if request.param == "sqlite" else _on_postgres(request)
     with store.open() as opened:
         yield opened
 
 
 def _on_postgres(request: pytest.FixtureRequest) -> Store:
+    if request.param == "shards":
+        return on_shards(request.getfixturevalue("shard_urls"))
     return on_postgres(request.getfixturevalue("postgres_url"))
