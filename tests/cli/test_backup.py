@@ -82,7 +82,7 @@ def test_a_backup_under_load_has_all_that_was_acknowledged(tmp_path: Path, veilm
 
 
 def test_a_backup_is_told_in_lines(tmp_path: Path, veilmq: Veilmq) -> None:
-    """Where it is, and what is in it; a second one replaces nothing."""
+    """Where it is, and what is in it; a second one nothing is replaced."""
     server = ServedFolder(tmp_path / "store")
     server.start()
     server.stop()
@@ -92,4 +92,4 @@ def test_a_backup_is_told_in_lines(tmp_path: Path, veilmq: Veilmq) -> None:
     assert answer.out.splitlines()[0].split() == ["backup", str(tmp_path / "copy")]
     again = veilmq(*asked)
     assert (again.code, again.out) == (1, "")
-    assert "replaces nothing" in again.err
+    assert "nothing is replaced" in again.err

@@ -16,6 +16,7 @@ from veilmq.core.properties import Attribute, Properties, encode
 from veilmq.core.settings import SettingValue
 from veilmq.engines.embedded import EmbeddedEngine, EngineOptions
 from veilmq.engines.embedded.doctor import examine
+from veilmq.engines.embedded.janitor import Sweep
 from veilmq.engines.execute import execute
 from veilmq.testing import VirtualClock
 
@@ -121,6 +122,11 @@ class Host:
         self.folder = copy
         self.engine = self._runner.run(self._open())
 
+    def sweep(self) -> None:
+        """Have the janitor do all that it has to do now."""
+        while self.do(Sweep()).more:
+            pass
+
     def check(self) -> None:
         """Raise unless what the store has agrees with itself."""
         assert self.folder is not None
@@ -206,8 +212,9 @@ def message(
     dedup_id: str | None = None,
     kind: str | None = None,
 ) -> NewMessage:
-    """Return a message without properties, but for the kind of work that it is."""
-    properties = Properties(attributes={} if kind is None else {"Type": Attribute("String", kind)})
+    """Return a message without properties, but for its group and id, and the kind of work that it is."""
+    attributes = {} if kind is None else {"Type": Attribute("String", kind)}
+    properties = Properties(attributes=attributes, group=group, dedup_id=dedup_id)
     return NewMessage(
         body=body,
         properties=encode(properties),

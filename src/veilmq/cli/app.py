@@ -17,6 +17,7 @@ from veilmq.cli.claims_close import close
 from veilmq.cli.claims_evict import evict
 from veilmq.cli.claims_list import list_sources
 from veilmq.cli.claims_release import release
+from veilmq.cli.copy import copy
 from veilmq.cli.demo import demo
 from veilmq.cli.doctor import doctor
 from veilmq.cli.events_flush import flush
@@ -90,6 +91,7 @@ def build() -> App:
     app.command(doctor)
     app.command(migrate)
     app.command(backup)
+    app.command(copy)
     return app
 
 

@@ -80,7 +80,7 @@ def test_nothing_is_replaced(tmp_path: Path, kind: str) -> None:
         target.write_text("mine")
     else:
         target.symlink_to(tmp_path / "nowhere")
-    with hosting(tmp_path / "store"), pytest.raises(FolderError, match="replaces nothing"):
+    with hosting(tmp_path / "store"), pytest.raises(FolderError, match="nothing is replaced"):
         back_up(tmp_path / "store", target)
 
 

@@ -9,7 +9,6 @@ or of a damaged folder, leaves nothing that looks like one.
 """
 
 import os
-import shutil
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ from pathlib import Path
 
 import apsw
 
-from veilmq.engines.embedded.doctor import examine
 from veilmq.engines.embedded.folder import DATABASE_NAME, FolderError, check_format
+from veilmq.engines.embedded.unfinished import Unfinished
 
 PAGES_PER_STEP = 1_000
 
@@ -42,23 +41,18 @@ def back_up(folder: Path, to: Path, *, told: Told | None = None) -> Backup:
     under the name ``veilmq.db``. Raises ``FolderError`` when there is no store, the target exists, its disk is full, or
     the copy does not hold what the doctor asks for; nothing is left at ``to`` then.
     """
-    if to.exists() or to.is_symlink():
-        raise FolderError(f"{to} exists, and a backup replaces nothing: name a new folder or file with --to.")
     source = folder / DATABASE_NAME
     if not source.is_file():
         raise FolderError(f"{folder} has no {DATABASE_NAME}: name a data folder with --data.")
-    unfinished = to.with_name(f"{to.name}.unfinished")
+    unfinished = Unfinished(to)
     try:
-        to.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(unfinished, ignore_errors=True)  # of a backup that was killed
-        unfinished.mkdir(mode=0o700)
-        _copy(source, unfinished / DATABASE_NAME, told or _nobody)
-        facts = _checked(unfinished)
-        _name(unfinished, to)
+        _copy(source, unfinished.database, told or _nobody)
+        facts = unfinished.check()
+        unfinished.name()
     except (OSError, apsw.Error) as error:
         raise FolderError(f"{folder} cannot be copied to {to}: {error}. Check both disks and rights.") from error
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.remove()
     return Backup(path=str(to), database_bytes=int(facts["database_bytes"]), facts=facts)
 
 
@@ -75,36 +69,6 @@ def _copy(source: Path, target: Path, told: Told) -> None:
             while not backup.done:
                 backup.step(PAGES_PER_STEP)
                 told(backup.page_count - backup.remaining, backup.page_count)
-
-
-def _checked(folder: Path) -> dict[str, str | int]:
-    report = examine(folder)
-    broken = [finding.check for finding in report.findings if not finding.ok]
-    if broken:
-        raise FolderError(
-            f"The copy was not kept, because it breaks this: {'; '.join(broken)}. See what `veilmq doctor` says of the "
-            f"folder it is of."
-        )
-    return report.facts
-
-
-def _name(unfinished: Path, to: Path) -> None:
-    """Make the copy durable, and give it its name."""
-    for left in unfinished.iterdir():
-        if left.name != DATABASE_NAME:
-            left.unlink()  # of the reader that checked it
-    _sync(unfinished / DATABASE_NAME)
-    _sync(unfinished)
-    (unfinished / DATABASE_NAME if to.suffix == ".db" else unfinished).rename(to)
-    _sync(to.parent)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _nobody(copied: int, pages: int) -> None:

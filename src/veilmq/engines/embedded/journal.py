@@ -25,7 +25,7 @@ from veilmq.engines.embedded.rows import LaneRow, Lease, MessageRow, QueueRow
 from veilmq.engines.named_sql import load
 
 SQL: dict[str, str] = {}
-for _file in ("queries.sql", "events.sql", "topics.sql"):
+for _file in ("queries.sql", "events.sql", "topics.sql", "copies.sql"):
     SQL |= load("veilmq.engines.embedded", _file)
 
 _LAST_INSTANT = "last_instant_ms"
@@ -349,6 +349,12 @@ class Journal(Database):
     def queues(self) -> list[QueueRow]:
         """Return all queues, by number."""
         return [QueueRow(*row) for row in self.rows("all_queues")]
+
+    def count(self, table: str) -> int:
+        """Return how many rows a table has, whose name is ours."""
+        self.flush()
+        rows: int = self._connection.execute(f"SELECT count(*) FROM {table}").get
+        return rows
 
     def lanes(self) -> list[LaneRow]:
         """Return all lanes, by number."""

@@ -1,0 +1,41 @@
+"""``veilmq copy``."""
+
+import asyncio
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from veilmq.cli.extras import needs_extra
+from veilmq.cli.failures import CommandFailed
+from veilmq.cli.options import Json
+from veilmq.cli.printing import print_aligned, print_json
+from veilmq.cli.progress import progress
+
+From = Annotated[
+    str, Parameter(name="--from", metavar="STORE", help="What to copy: a data folder, or postgresql://… of a database.")
+]
+To = Annotated[
+    str, Parameter(name="--to", metavar="STORE", help="Where to: a folder that is not there yet, or an empty database.")
+]
+
+
+def copy(*, source: From, to: To, json: Json = False) -> None:
+    """Copy a stopped store to another one, of the same kind or of the other.
+
+    All of it or nothing; the source stays as it is.
+    """
+    with needs_extra("server", command="copy"):
+        from veilmq.engines.clock import SystemClock
+        from veilmq.engines.copying import CopyRefused
+        from veilmq.engines.store import StoreError
+        from veilmq.server.copying import copy_store
+    try:
+        with progress("copied", unit="messages") as told:
+            made = asyncio.run(copy_store(source, to, clock=SystemClock(), told=told))
+    except (CopyRefused, StoreError) as error:
+        raise CommandFailed(str(error)) from error
+    if json:
+        print_json(made._asdict())
+        return
+    receipts = "act as before" if made.keeps_receipts else "are refused: consumers receive those messages again"
+    print_aligned([("messages", made.messages), ("receipts", receipts)])

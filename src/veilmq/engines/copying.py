@@ -1,0 +1,203 @@
+"""A copy of a stopped store in another one: what both kinds of store say of their content, and the way it takes.
+
+A source tells queues, messages and what is remembered of them; a target takes them in that order, all or nothing: what
+was interrupted left nothing. A message keeps its id, its times, its counts and its place in the order. Where the target
+can keep the numbers that receipts name it does so (``keeps_receipts``), and receipts issued before act after the copy;
+elsewhere they are none of that store any more, and are refused as such.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.settings import QueueSettings
+
+SLICE = 1_000
+"""Messages that travel together."""
+
+Told = Callable[[int, int], None]
+"""Is told after each slice: messages that are copied, and messages in all."""
+
+
+class CopyRefused(Exception):
+    """The copy cannot be made; the text says why and what to do."""
+
+
+class CopiedQueue(NamedTuple):
+    """A queue; ``number`` is what its receipts name, ``encoded`` its settings and tags as both stores keep them."""
+
+    number: int
+    name: str
+    settings: QueueSettings
+    encoded: bytes
+    created_at_ms: int
+    modified_at_ms: int
+
+    def retained_ms(self, now_ms: int) -> int:
+        """Return the instant up to which messages were sent that are past their retention."""
+        return now_ms - self.settings.retention_s * SECOND_MS
+
+
+class CopiedMessage(NamedTuple):
+    """A message and what is known of its receives.
+
+    ``position`` is what receipts name. ``came_at_ms`` is when it came to the queue, ``sent_at_ms`` from where its
+    retention counts: the first sending of a dead letter of a standard queue. A dead letter has a ``source`` and was
+    received ``receives_before`` times, first at ``first_received_at_ms``; of others that is the first receive here.
+    ``group`` is the name of its message group, ``log`` what an event will say of its receive (``engines.held``).
+    """
+
+    position: int
+    id: bytes
+    body: str
+    properties: bytes
+    priority: int
+    came_at_ms: int
+    sent_at_ms: int
+    visible_at_ms: int
+    receive_count: int = 0
+    generation: int = 0
+    epoch: int = 0
+    received_at_ms: int = 0
+    first_received_at_ms: int | None = None
+    source: str | None = None
+    receives_before: int = 0
+    group: str | None = None
+    log: int = 0
+
+    @property
+    def has_history(self) -> bool:
+        """Whether a receipt may name it, or it is or was hidden."""
+        return bool(self.receive_count or self.epoch or self.visible_at_ms != self.came_at_ms)
+
+
+class CopiedAcceptance(NamedTuple):
+    """What was accepted lately under a key; ``queue`` is ``None`` where only the key tells whose it is."""
+
+    queue: int | None
+    key: bytes
+    id: bytes
+    sequence: int
+    accepted_at_ms: int
+
+
+class CopiedMove(NamedTuple):
+    """A move task; ``queue`` is the number of its source."""
+
+    number: int
+    id: bytes
+    queue: int
+    source: str
+    destination: str | None
+    moves_per_s_max: int | None
+    status: str
+    moved: int
+    to_move: int
+    started_at_ms: int
+    next_at_ms: int
+    failure: str | None
+
+
+class CopiedPause(NamedTuple):
+    """Since when a name rests; ``kind`` says what of."""
+
+    kind: str
+    name: str
+    began_at_ms: int
+
+
+class CopiedTopic(NamedTuple):
+    """A topic; ``encoded`` are its settings as both stores keep them."""
+
+    number: int
+    name: str
+    encoded: bytes
+    created_at_ms: int
+    modified_at_ms: int
+
+
+class CopiedSubscription(NamedTuple):
+    """A subscription of the topic of that number; one that ``is_pushed`` has a queue of its own, among the queues."""
+
+    topic: int
+    name: str
+    encoded: bytes
+    is_pushed: bool
+    created_at_ms: int
+    modified_at_ms: int
+
+
+class Remembered(NamedTuple):
+    """What a store has beside queues and their messages, each in its order."""
+
+    accepted: list[CopiedAcceptance]
+    moves: list[CopiedMove]
+    pauses: list[CopiedPause]
+    topics: list[CopiedTopic]
+    subscriptions: list[CopiedSubscription]
+
+
+class Source(Protocol):
+    """A stopped store that is read; nobody changes it meanwhile."""
+
+    now_ms: int
+    """The instant at which it is read."""
+
+    async def obstacles(self) -> list[str]:
+        """Return what it has that no copy takes along, and what to do about each; nothing when it can be copied."""
+
+    async def queues(self) -> list[CopiedQueue]:
+        """Return all queues, by number."""
+
+    async def last_queue(self) -> int:
+        """Return the highest number that a queue ever had."""
+
+    async def count(self) -> int:
+        """Return about how many messages there are."""
+
+    def messages(self, queue: CopiedQueue) -> AsyncIterator[list[CopiedMessage]]:
+        """Yield the messages within their retention, in slices, in the order in which they came."""
+
+    async def remembered(self) -> Remembered:
+        """Return what else there is; of what was accepted, as long as duplicates count."""
+
+    async def values(self) -> dict[str, bytes]:
+        """Return the store's own values that go along: keys, and settings of accounts."""
+
+
+class Target(Protocol):
+    """An empty store that is filled; what is not finished leaves nothing."""
+
+    async def begin(self, values: dict[str, bytes], *, now_ms: int, last_queue: int) -> None:
+        """Take the store's own values; no queue will get a number up to ``last_queue`` again."""
+
+    async def add_queue(self, queue: CopiedQueue) -> None:
+        """Add a queue."""
+
+    async def add_messages(self, queue: CopiedQueue, messages: Sequence[CopiedMessage]) -> None:
+        """Add messages behind those that were added before."""
+
+    async def remember(self, remembered: Remembered) -> None:
+        """Add what is remembered, once all queues are there."""
+
+    async def finish(self) -> None:
+        """Check it, and make it the store."""
+
+
+async def copy(source: Source, target: Target, *, told: Told | None = None) -> int:
+    """Copy everything; return how many messages there were. Raises ``CopyRefused``, and what the stores raise."""
+    obstacles = await source.obstacles()
+    if obstacles:
+        raise CopyRefused(" ".join(["Nothing was copied.", *obstacles]))
+    messages, in_all = 0, await source.count()
+    await target.begin(await source.values(), now_ms=source.now_ms, last_queue=await source.last_queue())
+    for queue in await source.queues():
+        await target.add_queue(queue)
+        async for each in source.messages(queue):
+            await target.add_messages(queue, each)
+            messages += len(each)
+            if told is not None:
+                told(messages, max(messages, in_all))
+    await target.remember(await source.remembered())
+    await target.finish()
+    return messages

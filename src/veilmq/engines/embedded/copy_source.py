@@ -1,0 +1,176 @@
+"""A data folder as the source of a copy: nobody else has it open, since its lock is held."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from struct import Struct
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from veilmq.core import properties
+from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
+from veilmq.core.settings import QueueSettings
+from veilmq.engines.copying import (
+    SLICE,
+    CopiedAcceptance,
+    CopiedMessage,
+    CopiedMove,
+    CopiedPause,
+    CopiedQueue,
+    CopiedSubscription,
+    CopiedTopic,
+    Remembered,
+)
+from veilmq.engines.embedded.folder import DATABASE_NAME, FolderError, FolderLock, open_journal
+from veilmq.engines.embedded.groups import key_of
+from veilmq.engines.embedded.options import EngineOptions
+from veilmq.engines.embedded.rows import LaneRow
+
+_ENTRY = Struct(">16s16sQQ")  # as accepted.py writes them
+_COPIED = frozenset(
+    {"accepted", "lane", "lease", "message", "meta", "move_task", "pause", "queue", "subscription", "topic"}
+)
+_FORGOTTEN = frozenset({"attempt", "expired_receipt", "logged_lane", "turn"})
+"""Made anew, or of no use in another store; docs/operating-postgres.md says what that means."""
+_REMEDIES = {
+    "claim": "close the readers with `veilmq claims close`",
+    "event_batch": "export the event log with `veilmq events flush`",
+    "publication": "let the server finish what was published",
+    "source": "close the readers with `veilmq claims close`",
+    "stage": "publish what was staged, or delete the queue",
+    "writer": "wait until the writers have been silent for so long that they are forgotten, or delete their queues",
+}
+_VALUES = ("receipt_key", "token_key")
+_ACCOUNT = "account "
+
+
+class FolderSource:
+    """``engines.copying.Source`` of a data folder; as a context manager it holds the folder's lock."""
+
+    def __init__(self, folder: Path, *, now_ms: int) -> None:
+        """``now_ms`` is the present; a store whose last instant is later is read as of that."""
+        if not (folder / DATABASE_NAME).is_file():
+            raise FolderError(f"{folder} has no {DATABASE_NAME}: name a data folder with --from.")
+        self._lock = FolderLock(folder)
+        try:
+            self._journal = open_journal(folder, EngineOptions())
+        except BaseException:
+            self._lock.release()
+            raise
+        self.now_ms = max(now_ms, self._journal.last_instant_ms())
+
+    def __enter__(self) -> Self:
+        """Have it open."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let go of it."""
+        try:
+            self._journal.close()
+        finally:
+            self._lock.release()
+
+    async def obstacles(self) -> list[str]:
+        """See ``Source``."""
+        told = []
+        for (table,) in self._journal.rows("stored_tables"):
+            if table in _COPIED or table in _FORGOTTEN or table == "piece":
+                continue
+            count = self._journal.count(table)
+            if count:
+                told.append(f"The store has {count} of {table}: {_REMEDIES.get(table, 'remove them')}.")
+        return told
+
+    async def queues(self) -> list[CopiedQueue]:
+        """See ``Source``."""
+        return [
+            CopiedQueue(
+                number, name, msgspec.json.decode(settings, type=QueueSettings), settings, created_at, modified_at
+            )
+            for number, name, settings, created_at, modified_at in self._journal.queues()
+        ]
+
+    async def last_queue(self) -> int:
+        """See ``Source``."""
+        ((number,),) = self._journal.rows("last_number")
+        return int(number)
+
+    async def count(self) -> int:
+        """See ``Source``."""
+        return int(self._journal.count("message"))
+
+    async def messages(self, queue: CopiedQueue) -> AsyncIterator[list[CopiedMessage]]:
+        """See ``Source``; lanes one after the other, of each what was sent directly before what was delayed."""
+        until_ms = queue.retained_ms(self.now_ms)
+        lanes = [lane for lane in self._journal.lanes() if lane.queue == queue.number]
+        for lane in sorted(lanes, key=lambda each: (each.priority, each.sequence_base)):
+            for start, end in ((lane.direct_floor, lane.direct_next), (lane.delayed_floor, lane.delayed_next)):
+                for rows in self._slices(start, end):
+                    slice_ = [_message(row, lane) for row in rows]
+                    yield [each for each in slice_ if each.sent_at_ms > until_ms]
+
+    def _slices(self, start: int, end: int) -> Iterator[list[Any]]:
+        while rows := self._journal.rows("copied_messages", start, end, SLICE):
+            yield rows
+            start = rows[-1][0] + 1
+
+    async def remembered(self) -> Remembered:
+        """See ``Source``."""
+        rows = self._journal.rows
+        return Remembered(
+            accepted=self._accepted(),
+            moves=[CopiedMove(*row) for row in rows("copied_moves")],
+            pauses=[CopiedPause(*row) for row in rows("copied_pauses")],
+            topics=[CopiedTopic(*row) for row in rows("copied_topics")],
+            subscriptions=[
+                CopiedSubscription(topic, name, encoded, bool(is_pushed), *times)
+                for topic, name, encoded, is_pushed, *times in rows("copied_subscriptions")
+            ],
+        )
+
+    def _accepted(self) -> list[CopiedAcceptance]:
+        """Return what is in the one log of all queues, whose keys are hashes."""
+        rows = self._journal.rows("copied_accepted", self.now_ms - DEDUPLICATION_S * SECOND_MS)
+        return [
+            CopiedAcceptance(None, key, message_id, sequence, accepted_at_ms)
+            for accepted_at_ms, entries in rows
+            for key, message_id, sequence, _ in _ENTRY.iter_unpack(entries)
+        ]
+
+    async def values(self) -> dict[str, bytes]:
+        """See ``Source``."""
+        meta = self._journal.meta()
+        return {name: value for name, value in meta.items() if name in _VALUES or name.startswith(_ACCOUNT)}
+
+
+def _message(row: tuple[Any, ...], lane: LaneRow) -> CopiedMessage:
+    position, message_id, body, encoded, came_at, first_sent_at, source, before, first_before, group_key, *lease = row
+    visible_at, count, generation, epoch, received_at, first_here, log = lease
+    return CopiedMessage(
+        position=position,
+        id=message_id,
+        body=body,
+        properties=encoded,
+        priority=lane.priority,
+        came_at_ms=came_at,
+        sent_at_ms=came_at if first_sent_at is None else first_sent_at,
+        visible_at_ms=came_at if visible_at is None else visible_at,
+        receive_count=count or 0,
+        generation=generation or 0,
+        epoch=epoch or 0,
+        received_at_ms=received_at or 0,
+        first_received_at_ms=first_before if source is not None else first_here or None,
+        source=source,
+        receives_before=before or 0,
+        group=None if group_key is None else _group(group_key, encoded),
+        log=log or 0,
+    )
+
+
+def _group(group_key: int, encoded: bytes) -> str:
+    """Return the name of a group, of which the store has a hash; the sender's is among the properties."""
+    name = properties.decode(encoded).group
+    return f"group {group_key:x}" if name is None or key_of(name) != group_key else name

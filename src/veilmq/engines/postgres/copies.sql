@@ -1,0 +1,122 @@
+-- Copies of a stopped store (engines/copying.py): reading one, and filling another. Nobody else is at work meanwhile.
+
+-- name: hold
+-- Whoever starts a node asks for the keys, and waits here until the copy is over.
+LOCK TABLE mq.meta IN ACCESS EXCLUSIVE MODE
+
+-- name: nodes
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name LIKE 'veilmq%' AND pid <> pg_backend_pid()
+
+-- name: is_used
+SELECT EXISTS (SELECT FROM mq.queue) OR EXISTS (SELECT FROM mq.part)
+
+-- name: tables
+-- What is kept, and survives a crash.
+SELECT relname FROM pg_class
+WHERE relnamespace = 'mq'::regnamespace AND relkind = 'r' AND relpersistence = 'p' AND relname <> 'migration'
+ORDER BY oid
+
+-- name: columns
+SELECT attname FROM pg_attribute
+WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum
+
+-- name: sequences
+-- The columns that count by themselves, and what of.
+SELECT relname, attname, pg_get_serial_sequence('mq.' || relname, attname) AS sequence
+FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
+WHERE relnamespace = 'mq'::regnamespace AND relkind = 'r' AND attidentity <> '' AND NOT attisdropped
+
+-- name: triggered
+-- The tables with triggers, which a copy does without.
+SELECT DISTINCT relname FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
+WHERE relnamespace = 'mq'::regnamespace AND NOT tgisinternal
+
+-- name: formats
+SELECT array_agg(number ORDER BY number) FROM mq.migration
+
+-- name: now
+SELECT mq.now_ms()
+
+-- name: put_value
+INSERT INTO mq.meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value
+
+-- name: add_queue
+INSERT INTO mq.queue (queue_id, name, settings, created_at, modified_at, qp, origin) OVERRIDING SYSTEM VALUE
+VALUES ($1, $2, $3, $4, $5, $6, $6)
+
+-- name: add_part
+INSERT INTO mq.part (queue_id) VALUES ($1) RETURNING qp
+
+-- name: add_priorities
+UPDATE mq.part SET priorities = ARRAY(SELECT DISTINCT each FROM unnest(priorities || $2::smallint[]) AS each ORDER BY each)
+WHERE qp = $1
+
+-- name: number_behind
+SELECT setval(pg_get_serial_sequence($1, $2), greatest($3, nextval(pg_get_serial_sequence($1, $2))))
+
+-- name: add_groups
+-- A row for each group, as mq.fifo_settle would leave it.
+INSERT INTO mq.fifo_group (qp, group_id, eligible_at, head, last_seq, leased)
+SELECT $1, group_id, coalesce(held_to, ready_at, first_at), coalesce(ready, first, last), last, coalesce(leased, '{}')
+FROM (
+    SELECT group_id, max(seq) AS last,
+        array_agg(seq ORDER BY seq) FILTER (WHERE is_leased) AS leased,
+        max(ends_at) FILTER (WHERE is_leased) AS held_to,
+        (array_agg(visible_at ORDER BY seq) FILTER (WHERE visible_at <= clock.now))[1] AS ready_at,
+        (array_agg(seq ORDER BY seq) FILTER (WHERE visible_at <= clock.now))[1] AS ready,
+        (array_agg(visible_at ORDER BY visible_at, seq) FILTER (WHERE NOT is_leased))[1] AS first_at,
+        (array_agg(seq ORDER BY visible_at, seq) FILTER (WHERE NOT is_leased))[1] AS first
+    FROM (SELECT mq.now_ms() AS now) clock CROSS JOIN LATERAL (
+        SELECT group_id, seq, visible_at, visible_at > clock.now AND receive_count > 0 AS is_leased,
+            least(visible_at, sent_at + $2) AS ends_at
+        FROM mq.fifo_msg WHERE qp = $1
+    ) AS msg
+    GROUP BY group_id
+) AS of_group
+
+-- name: queues
+SELECT queue_id, name, settings, created_at, modified_at FROM mq.queue ORDER BY queue_id
+
+-- name: last_queue
+SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('mq.queue', 'queue_id')::regclass), 0)
+
+-- name: count
+SELECT coalesce(sum(greatest(reltuples, 0)), 0)::bigint FROM pg_class WHERE oid IN ('mq.msg'::regclass, 'mq.fifo_msg'::regclass)
+
+-- name: standard
+-- The messages of the queue $1 sent after $2, in the order in which they came. What came by a copy says by its sending when.
+SELECT seq, id, body, coalesce(properties, '') AS properties, (priority % 100)::int AS priority,
+    greatest(seq >> 20, sent_at) AS came_at, sent_at, visible_at, receive_count, generation, epoch, received_at,
+    first_received_at, source, receives_before, NULL::text AS "group", 0 AS log
+FROM mq.queue JOIN mq.part USING (qp) JOIN mq.msg USING (qp)
+WHERE queue.queue_id = $1 AND sent_at > $2 AND (sent_at > ended_until OR seq >= ended_before)
+ORDER BY came_at, seq
+
+-- name: fifo
+SELECT seq, id, body, coalesce(properties, '') AS properties, 8, greatest(seq >> 20, sent_at) AS came_at, sent_at,
+    visible_at, receive_count, generation, epoch, received_at, first_received_at, source, receives_before,
+    group_id AS "group", 0 AS log
+FROM mq.queue JOIN mq.fifo_msg USING (qp)
+WHERE queue.queue_id = $1 AND sent_at > $2
+ORDER BY seq
+
+-- name: accepted
+SELECT queue_id, key, id, seq, expires_at FROM mq.accepted JOIN mq.queue ON accepted.qp = queue.origin
+WHERE expires_at > mq.now_ms() ORDER BY expires_at
+
+-- name: moves
+SELECT number, id, queue_id, source, destination, moves_per_s_max, status, moved, to_move, started_at, next_at, failure
+FROM mq.move ORDER BY number
+
+-- name: pauses
+SELECT kind, name, begun_at FROM mq.pause ORDER BY begun_at
+
+-- name: topics
+SELECT topic_id, name, settings, created_at, modified_at FROM mq.topic ORDER BY topic_id
+
+-- name: subscriptions
+SELECT topic_id, name, content, pushed, created_at, modified_at FROM mq.subscription ORDER BY topic_id, name
+
+-- name: values
+SELECT key, value FROM mq.meta WHERE key = ANY($1) OR starts_with(key, 'account ')

@@ -1,0 +1,75 @@
+"""A copy from database to database: every table as it is, so that nothing has to be known of what it means.
+
+Receipts act on the copy, claims and publications go on there, and what a later version adds is taken along. Counters go
+on behind the source's. What a crash may empty (unlogged tables) is left out.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from veilmq.engines.copying import CopyRefused, Told
+from veilmq.engines.postgres.copy_lock import SQL, CopyLock
+from veilmq.engines.postgres.copy_target import refuse_used
+from veilmq.engines.postgres.migrate import migrate, require
+
+_EVERY_STORES = ("meta",)
+"""What every store has from the beginning."""
+_PARTS_AHEAD = 16
+_END = b""
+
+
+async def copy_tables(source: CopyLock, target: CopyLock, *, told: Told | None = None) -> int:
+    """Copy all that is in ``source``; return how many messages there were. Raises ``CopyRefused``.
+
+    ``told`` hears of tables, not of messages.
+    """
+    await require(source.connection)
+    await migrate(target.connection)
+    await source.hold()
+    await target.hold()
+    await refuse_used(target)
+    formats = [await each.connection.fetchval(SQL["formats"]) for each in (source, target)]
+    if formats[0] != formats[1]:
+        raise CopyRefused(
+            f"{source.place} and {target.place} have other formats: run `veilmq migrate` on both, and copy again."
+        )
+    await target.without_triggers()
+    tables = [name for (name,) in await source.connection.fetch(SQL["tables"])]
+    for name in _EVERY_STORES:
+        await target.connection.execute(f"DELETE FROM mq.{name}")
+    rows = {}
+    for number, table in enumerate(tables, 1):
+        rows[table] = await _copy_table(source.connection, target.connection, table)
+        if told is not None:
+            told(number, len(tables))
+    await _copy_numbers(source.connection, target.connection)
+    await target.commit()
+    return rows["msg"] + rows["fifo_msg"]
+
+
+async def _copy_table(source: Any, target: Any, table: str) -> int:
+    columns = [name for (name,) in await source.fetch(SQL["columns"], f"mq.{table}")]
+    parts: asyncio.Queue[bytes] = asyncio.Queue(_PARTS_AHEAD)
+
+    async def read() -> None:
+        await source.copy_from_table(table, schema_name="mq", columns=columns, output=parts.put, format="binary")
+        await parts.put(_END)
+
+    async def arriving() -> AsyncIterator[bytes]:
+        while (part := await parts.get()) != _END:
+            yield part
+
+    async with asyncio.TaskGroup() as both:
+        both.create_task(read())
+        copied = both.create_task(
+            target.copy_to_table(table, schema_name="mq", columns=columns, source=arriving(), format="binary")
+        )
+    return int(copied.result().rsplit(" ", 1)[-1])
+
+
+async def _copy_numbers(source: Any, target: Any) -> None:
+    for table, column, sequence in await source.fetch(SQL["sequences"]):
+        last = await source.fetchval("SELECT pg_sequence_last_value($1::text::regclass)", sequence)
+        if last is not None:
+            await target.execute(SQL["number_behind"], f"mq.{table}", column, last)

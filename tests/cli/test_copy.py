@@ -1,0 +1,127 @@
+"""`veilmq copy` between real stores, and what it refuses."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Veilmq
+from tests.engines.postgres_host import connected, making_database
+from veilmq.client import HttpQueueClient
+from veilmq.client.claims import Claims
+from veilmq.engines.clock import SystemClock
+from veilmq.testing import RunningServer
+
+BODIES = ["a", "b", "c"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Make a data folder with a queue, of whose messages one is in flight."""
+    path = tmp_path / "store"
+    with RunningServer(data=path, clock=SystemClock()) as server, HttpQueueClient(server.endpoint) as client:
+        client.create_queue("orders")
+        for body in BODIES:
+            client.send("orders", body)
+        client.receive("orders", timeout_s=600)
+    return path
+
+
+def test_from_a_folder_to_databases_and_back(folder: Path, tmp_path: Path, postgres_url: str, veilmq: Veilmq) -> None:
+    """The same messages after four copies, and receipts where they are kept."""
+    with making_database(postgres_url) as first, making_database(postgres_url) as second:
+        there = veilmq("copy", "--from", str(folder), "--to", first)
+        assert (there.code, there.err) == (0, "")
+        assert there.out.splitlines() == ["messages  3", "receipts  act as before"]
+        beside = veilmq("copy", "--from", first, "--to", second, "--json")
+        assert json.loads(beside.out) == {"messages": 3, "keeps_receipts": True}
+        back = veilmq("copy", "--from", second, "--to", str(tmp_path / "back"))
+        assert "receipts  are refused" in back.out
+    assert veilmq("copy", "--from", str(tmp_path / "back"), "--to", str(tmp_path / "again")).code == 0
+    assert veilmq("doctor", "--data", str(tmp_path / "again")).code == 0
+    data = tmp_path / "again"
+    with RunningServer(data=data, clock=SystemClock()) as server, HttpQueueClient(server.endpoint) as client:
+        status = client.show("orders")
+        assert (status.visible, status.in_flight) == (2, 1)
+        assert [each.body for each in client.receive("orders", count=10)] == BODIES[1:]
+
+
+def test_a_folder_in_use_is_not_copied(folder: Path, tmp_path: Path, veilmq: Veilmq) -> None:
+    """Its lock proves it; nothing is made."""
+    with RunningServer(data=folder, clock=SystemClock()):
+        answer = veilmq("copy", "--from", str(folder), "--to", str(tmp_path / "copy"))
+    assert (answer.code, answer.out) == (1, "")
+    assert "is in use by process" in answer.err
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_database_in_use_is_not_copied(folder: Path, tmp_path: Path, postgres_url: str, veilmq: Veilmq) -> None:
+    """Neither from nor to one that a node is connected to."""
+    with making_database(postgres_url) as url, RunningServer(store=url, clock=SystemClock()):
+        for source, target in ((url, tmp_path / "copy"), (folder, url)):
+            answer = veilmq("copy", "--from", str(source), "--to", str(target))
+            assert (answer.code, answer.out) == (1, "")
+            assert "stop all servers" in answer.err
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_target_with_queues_is_refused(folder: Path, postgres_url: str, veilmq: Veilmq) -> None:
+    """And stays as it is."""
+    with making_database(postgres_url) as url:
+        assert veilmq("copy", "--from", str(folder), "--to", url).code == 0
+        answer = veilmq("copy", "--from", str(folder), "--to", url)
+        assert answer.code == 1
+        assert "name a database without any" in answer.err
+    answer = veilmq("copy", "--from", str(folder), "--to", str(folder))
+    assert answer.code == 1
+
+
+def test_what_fails_in_the_middle_leaves_nothing(folder: Path, postgres_url: str, veilmq: Veilmq) -> None:
+    """Here the database refuses a message; the next copy begins anew."""
+
+    async def execute(url: str, statement: str) -> int:
+        async with connected(url) as connection:
+            await connection.execute(statement)
+            return int(await connection.fetchval("SELECT count(*) FROM mq.msg"))
+
+    with making_database(postgres_url) as url:
+        assert veilmq("migrate", "--store", url).code == 0
+        asyncio.run(execute(url, "ALTER TABLE mq.msg ADD CONSTRAINT no_c CHECK (body <> 'c')"))
+        answer = veilmq("copy", "--from", str(folder), "--to", url)
+        assert answer.code == 1
+        assert "nothing was copied" in answer.err
+        assert asyncio.run(execute(url, "ALTER TABLE mq.msg DROP CONSTRAINT no_c")) == 0
+        assert veilmq("copy", "--from", str(folder), "--to", url).code == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "said"),
+    [
+        ("nowhere", "copy", "name a data folder"),
+        ("nowhere", "postgresql://127.0.0.1:1/x", "name a data folder"),
+        ("store", "postgresql://127.0.0.1:1/x", "cannot be used"),
+        ("store", "http://127.0.0.1:1/x", "is not the URL of one database"),
+    ],
+)
+def test_what_cannot_be_copied_is_said(source: str, target: str, said: str, folder: Path, veilmq: Veilmq) -> None:
+    """On one line."""
+    assert folder.name == "store"
+    answer = veilmq("copy", "--from", source, "--to", target)
+    assert (answer.code, answer.out) == (1, "")
+    assert said in answer.err
+    assert answer.err.count("\n") == 1
+
+
+def test_what_no_copy_takes_along_is_named(tmp_path: Path, postgres_url: str, veilmq: Veilmq) -> None:
+    """A reader of a queue: the copy says what to do, and makes nothing."""
+    path = tmp_path / "claimed"
+    with RunningServer(data=path, clock=SystemClock()) as server, HttpQueueClient(server.endpoint) as client:
+        client.create_queue("orders")
+        client.send("orders", "a")
+        with Claims(server.endpoint, "orders") as claims:
+            claims.open("reader")
+    with making_database(postgres_url) as url:
+        answer = veilmq("copy", "--from", str(path), "--to", url)
+    assert answer.code == 1
+    assert "veilmq claims close" in answer.err
