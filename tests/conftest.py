@@ -9,9 +9,9 @@ pass it for ever. The wait happens outside the test's own timeout.
 import contextlib
 import fcntl
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -83,6 +83,20 @@ def server_on_postgres(postgres_url: str) -> "Iterator[RunningServer]":
 
     with serving_from(postgres_url) as running:
         yield running
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> "Callable[[str], dict[str, Any]]":
+    """Return a call that gives the settings of a `RunningServer` on a "memory", a "folder" or "postgres", empty."""
+
+    def settings(store: str) -> dict[str, Any]:
+        if store != "postgres":
+            return {"data": tmp_path / "store" if store == "folder" else None}
+        from tests.engines.postgres_host import emptied  # noqa: PLC0415
+
+        return emptied(request.getfixturevalue("postgres_url"))
+
+    return settings
 
 
 @pytest.fixture

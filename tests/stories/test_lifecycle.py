@@ -1,51 +1,48 @@
-"""Every story of docs/lifecycle.md, through the engine port, SQS and SMQ, each on both stores."""
+"""Every story of docs/lifecycle.md, through the engine port, SQS and SMQ, each on every store."""
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.engines.host import hosting
+from tests.stories.hosted import Place, hosted
 from tests.stories.over_http import HttpTeller
 from tests.stories.over_smq import SQS_ONLY, SmqTeller
 from tests.stories.playing import Teller, play
 from tests.stories.story import PAGE, Story, stories
 from tests.stories.through_engine import EngineTeller
-from veilmq.engines.embedded import EngineOptions
 from veilmq.testing import RunningServer
 
 STORIES = stories(PAGE.read_text(encoding="utf-8"))
 
 
-def through_engine(folder: Path | None, told: Story) -> Iterator[Teller]:
+def through_engine(place: Place, told: Story) -> Iterator[Teller]:
     """Yield a teller through the port."""
-    with hosting(folder, options=EngineOptions()) as host:
+    with hosted(place) as host:
         yield EngineTeller(host)
 
 
-def over_http(folder: Path | None, told: Story) -> Iterator[Teller]:
+def over_http(place: Place, told: Story) -> Iterator[Teller]:
     """Yield a teller over SQS."""
-    with RunningServer(data=folder) as server:
+    with RunningServer(**place) as server:
         yield HttpTeller(server)
 
 
-def over_smq(folder: Path | None, told: Story) -> Iterator[Teller]:
+def over_smq(place: Place, told: Story) -> Iterator[Teller]:
     """Yield a teller over SMQ."""
-    with RunningServer(data=folder) as server:
+    with RunningServer(**place) as server:
         yield SmqTeller(server, told)
 
 
 DOORS = {"engine": through_engine, "http": over_http, "smq": over_smq}
 
 
-@pytest.mark.parametrize("store", ["memory", "folder"])
+@pytest.mark.parametrize("store", ["memory", "folder", "postgres"])
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("told", STORIES, ids=lambda each: each.title)
-def test_story(told: Story, door: str, store: str, tmp_path: Path) -> None:
+def test_story(told: Story, door: str, store: str, place: Callable[[str], Place]) -> None:
     """Each step does what it says, and every counter of every queue is as told after it."""
-    folder = tmp_path / "store" if store == "folder" else None
-    for teller in DOORS[door](folder, told):
+    for teller in DOORS[door](place(store), told):
         play(told, teller)
 
 

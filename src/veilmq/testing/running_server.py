@@ -11,6 +11,7 @@ import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
@@ -42,7 +43,10 @@ T = TypeVar("T")
 Follow = Callable[[int], Awaitable[object]]
 """Has another clock stand at an instant (ms)."""
 
+Following = Callable[[], AbstractAsyncContextManager[Follow]]
+
 _PATIENCE_S = 60.0
+_SLOTS = 50  # into which a move of the clock is divided at most, while nobody waits for a message
 _LOOK_S = 0.001
 _FIFO = ".fifo"
 
@@ -54,8 +58,9 @@ class RunningServer:
     unless another one is given; ``wall_s``, with which the dates of signatures are compared, is the machine's all the
     same. ``settings`` are fields of ``ServerSettings``. What is written into ``faults`` happens to requests.
 
-    A ``store`` among them names a database, which has a clock of its own: ``follow`` is called, in the server's event
-    loop, with each instant at which the virtual clock is about to stand, and puts that of the database there.
+    A ``store`` among them names a database, which has a clock of its own: ``follow`` gives a call, to be used in the
+    server's event loop as long as the context lasts, that puts the clock of the database where the virtual one is about
+    to stand.
     """
 
     def __init__(
@@ -64,11 +69,12 @@ class RunningServer:
         data: Path | None = None,
         clock: Clock | None = None,
         wall_s: Callable[[], float] = wall_s,
-        follow: Follow | None = None,
+        follow: Following | None = None,
         **settings: Any,
     ) -> None:
         """Start nothing yet."""
-        self._follow = follow
+        self._following = follow
+        self._follow: Follow | None = None
         self.clock: Clock = clock or VirtualClock()
         self.faults = Script(self.clock)
         self._wall_s = wall_s
@@ -238,7 +244,10 @@ class RunningServer:
 
     async def _advance(self, clock: VirtualClock, until_ms: int) -> None:
         await self._settle()
+        slot_ms = 0 if self._follow is None else (until_ms - clock.now_ms()) // _SLOTS
         while (at_ms := clock.next_timer_ms()) is not None and at_ms <= until_ms:
+            if not self.bound.polls.parked:  # nobody but the node itself does anything, which looks every second
+                at_ms = min(until_ms, max(at_ms, clock.now_ms() + slot_ms))
             await self._lead(at_ms)
             clock.set(max(at_ms, clock.now_ms()))
             await self._settle()
@@ -280,7 +289,13 @@ class RunningServer:
             self._ended.set_result(None)
 
     async def _serve(self) -> None:
-        await self._lead(self.clock.now_ms())
+        async with contextlib.AsyncExitStack() as closing:
+            if self._following is not None:
+                self._follow = await closing.enter_async_context(self._following())
+            await self._lead(self.clock.now_ms())
+            await self._serve_until_the_end()
+
+    async def _serve_until_the_end(self) -> None:
         await serve(
             self._settings,
             clock=self.clock,
