@@ -14,6 +14,7 @@ ON_POSTGRES = {
     "test_claims",
     "test_dead_letters",
     "test_dead_letters_fifo",
+    "test_events",
     "test_fifo",
     "test_forwards",
     "test_invariants",
@@ -109,6 +110,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param in ("postgres", "shards"):
         return _on_postgres(request)
     return embedded(tmp_path / "store" if request.param == "sqlite" else None)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def kept_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """Return a store that survives, and that nobody has opened yet."""
+    return _on_postgres(request) if request.param == "postgres" else embedded(tmp_path / "store")
 
 
 @pytest.fixture

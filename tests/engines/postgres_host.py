@@ -18,8 +18,9 @@ from veilmq.engines.examination import Finding
 from veilmq.engines.postgres import PostgresEngine, PostgresOptions
 from veilmq.engines.postgres.doctor import invariants
 from veilmq.engines.postgres.migrate import migrate
+from veilmq.engines.postgres.sweeper import Sweeper
+from veilmq.engines.postgres.watches import Watches
 from veilmq.testing import RunningServer
-from veilmq.testing.running_server import Follow
 
 T = TypeVar("T")
 
@@ -33,7 +34,6 @@ CREATE OR REPLACE FUNCTION mq.now_ms() RETURNS bigint LANGUAGE sql STABLE AS $$ 
 _END_OTHERS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'
 """
-_SET_CLOCK = "UPDATE mq.test_clock SET now_ms = $1"
 _TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'mq' AND tablename NOT IN ('migration', 'test_clock')"
 
 
@@ -80,6 +80,15 @@ class PostgresHost(Host):
         """Have the database end the connections of all nodes, whatever they are at."""
         async with connected(self.url) as connection:
             await connection.execute(_END_OTHERS)
+
+    def sweep(self) -> None:
+        """Do all that the janitor has to do now."""
+
+        async def work() -> None:
+            async with connected(self.url) as connection:
+                await Sweeper(options=self._postgres_options, watches=Watches()).sweep(connection)
+
+        self.run(work())
 
     def check(self) -> None:
         """Raise unless what the store has agrees with itself."""
@@ -145,36 +154,14 @@ def making_database(url: str) -> Iterator[str]:
 @contextlib.contextmanager
 def serving_from(url: str, **settings: Any) -> Iterator[RunningServer]:
     """Run a server on an emptied database for a while; its clock is the test's, and so is the database's."""
-    with RunningServer(**emptied(url), **settings) as server:
-        yield server
-
-
-def emptied(url: str) -> dict[str, Any]:
-    """Empty a database with the test's clock; return what a `RunningServer` takes to serve from it."""
     asyncio.run(empty(url))
-    return {"store": url, "follow": partial(leading, url)}
-
-
-@contextlib.asynccontextmanager
-async def leading(url: str) -> AsyncIterator[Follow]:
-    """Give a call that puts the clock of a database with the test's clock somewhere, as long as the context lasts."""
-    connection = await asyncpg.connect(url)
-
-    async def lead(now_ms: int) -> None:
-        nonlocal connection
-        if connection.is_closed():  # the test has ended it, too
-            connection = await asyncpg.connect(url)
-        await connection.execute(_SET_CLOCK, now_ms)
-
-    try:
-        yield lead
-    finally:
-        await connection.close()
+    with RunningServer(store=url, follow=partial(set_clock, url), **settings) as server:
+        yield server
 
 
 async def set_clock(url: str, now_ms: int) -> None:
     """Have the clock of a database with the test's clock stand there."""
-    await _execute(url, _SET_CLOCK, now_ms)
+    await _execute(url, "UPDATE mq.test_clock SET now_ms = $1", now_ms)
 
 
 async def _execute(url: str, statement: str, *arguments: Any) -> None:

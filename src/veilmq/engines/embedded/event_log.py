@@ -21,7 +21,8 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.core.receipts import Receipt
 from veilmq.core.routing import key_of
 from veilmq.core.settings import QueueSettings
-from veilmq.engines.embedded import held, positions
+from veilmq.engines import held
+from veilmq.engines.embedded import positions
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.rows import Lease, MessageRow

@@ -5,6 +5,10 @@ from typing import Any, NamedTuple
 
 from veilmq.core.ports import Clock
 from veilmq.engines.postgres.catalog import Catalog
+from veilmq.engines.postgres.database_clock import DatabaseClock
+from veilmq.engines.postgres.event_export import EventExport
+from veilmq.engines.postgres.event_log import EventLog
+from veilmq.engines.postgres.event_numbers import EventNumbers
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.janitor import Janitor
 from veilmq.engines.postgres.move_slices import MoveSlices
@@ -37,7 +41,8 @@ class Background:
     def __init__(self, shared: Shared) -> None:
         """The watches hear from then on what other nodes tell."""
         database, catalog, watches, positions, options, clock, start = shared
-        slices = MoveSlices(database=database, catalog=catalog, watches=watches, positions=positions)
+        event_log = EventLog(options=options)
+        slices = MoveSlices(database=database, catalog=catalog, watches=watches, positions=positions, log=event_log)
         self.mover = Mover(step=slices.step, clock=clock, start=start)
         sweeper = Sweeper(options=options, watches=watches)
         self.janitor = Janitor(database=database, sweep=sweeper.sweep, clock=clock, start=start)
@@ -53,6 +58,7 @@ class Background:
             start=start,
             look_for_moves=self.mover.look,
         )
+        self.events = EventExport(database=database, numbers=EventNumbers(options=options), clock=clock)
         watches.elsewhere = self.nodes
         self._listens = options.listens
 
@@ -68,4 +74,5 @@ class Background:
         self.mover.stop()
         self.rounds.stop()
         await self.nodes.stop()
+        self.events.stop()
         await self.janitor.stop()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from veilmq.core.limits import CLAIM_SHARDS_MAX, DEAD_LETTER_BYTES_PER_RECEIVE, DEAD_LETTERS_PER_RECEIVE
 from veilmq.engines.postgres.catalog import Catalog, Queue
 from veilmq.engines.postgres.claim_rows import SQL, BoundClaim, claim_of
+from veilmq.engines.postgres.event_log import EventLog
 from veilmq.engines.postgres.on_queue import GENERATION_BITS, STANDARD, retention_ms
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.positions import Positions
@@ -49,6 +50,7 @@ class Binding:
         self._catalog = catalog
         self._positions = positions
         self._rows = options.claim_slice_rows
+        self._log = EventLog(options=options)
 
     async def bind(self, connection: Any, queue: Queue, claim: BoundClaim, wish: Wish) -> Slice:
         """Bind a slice; raises what is among ``on_queue.COLLISIONS`` when the transaction is to be repeated."""
@@ -64,8 +66,11 @@ class Binding:
     ) -> Slice:
         rows = await connection.fetch(SQL["choose"], queue.partition, count, retention_ms(queue))
         chosen = _chosen(rows, 0 if target is None else queue.settings.receives_max)
+        if target is not None:
+            await self._log.note(connection, queue, "die", chosen.dead)
         if target is not None and not await send_dead(connection, queue, target, chosen.dead, self._positions):
             chosen = _chosen(rows, 0)  # where it was purged or deleted just now, they are delivered once more
+        await self._log.note(connection, queue, "supersede", chosen.living)
         shards = placed(len(chosen.living), claim, wish.shard_messages)
         generation = getrandbits(GENERATION_BITS)
         await connection.execute(SQL["bind"], queue.partition, claim.id, chosen.living, shards, generation)
@@ -91,6 +96,7 @@ class Binding:
             queue.name,
             0 if target is None else self._positions.take(DEAD_LETTERS_PER_RECEIVE),
             DEAD_LETTERS_PER_RECEIVE,
+            *self._log.terms(queue),
         )
         grown = await connection.fetchrow(SQL["grow_claim"], claim.id, bound, min(shards, CLAIM_SHARDS_MAX), 0)
         more = (bound == count or letters == DEAD_LETTERS_PER_RECEIVE) and bound < wish.messages

@@ -161,13 +161,14 @@ UPDATE mq.msg SET
     received_at = clock.now,
     generation = $5,
     epoch = msg.epoch + 1,
+    log = NULL,
     claim = $2,
     shard = chosen.shard
 FROM unnest($3::bigint[], $4::int[]) AS chosen (seq, shard), (SELECT mq.now_ms() AS now) clock
 WHERE msg.qp = $1 AND msg.seq = chosen.seq
 
 -- name: bind_fifo
-SELECT * FROM mq.fifo_bind($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+SELECT * FROM mq.fifo_bind($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 
 -- name: send_dead
 -- Sends the messages at the positions $3, locked in the same transaction, to the partition $2 as dead letters of the queue $5;

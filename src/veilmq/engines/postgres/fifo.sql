@@ -6,7 +6,7 @@ FROM mq.fifo_send($1, $2, $3, $4, $5::text[], $6::bytea[], $7::bytea[], $8::byte
 ORDER BY place
 
 -- name: receive
-SELECT * FROM mq.fifo_receive($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+SELECT * FROM mq.fifo_receive($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 
 -- name: hide
 SELECT seq, visible_at FROM mq.fifo_hide($1, $2::bigint[], $3::bigint[], $4, $5)
@@ -55,6 +55,25 @@ WHERE msg.qp = $1 AND msg.seq = ANY($2::bigint[]) AND msg.sent_at > mq.now_ms() 
 -- name: remove
 SELECT mq.fifo_remove($1, $2::bigint[], $3)
 
+-- name: note
+WITH noted AS MATERIALIZED (
+    SELECT mq.fifo_note($1, $4, $5, $2, $3::bigint[], NULL)
+)
+UPDATE mq.fifo_msg SET log = log | 2 FROM noted WHERE qp = $1 AND seq = ANY($3::bigint[]) AND log & 3 = 1
+
+-- name: end_receipts
+WITH ended AS (
+    UPDATE mq.fifo_msg AS msg SET log = msg.log | 2
+    FROM unnest($2::bigint[], $3::bigint[]) AS asked (seq, generation), mq.part
+    WHERE part.qp = $1 AND msg.qp = $1 AND msg.seq = ANY($2) AND msg.seq = asked.seq AND msg.generation = asked.generation AND msg.log & 3 = 1
+    RETURNING msg AS was, least(part.retired_at, msg.sent_at + $4) AS ends_at
+), noted AS (
+    INSERT INTO mq.event
+    SELECT event.* FROM ended, unnest('{expired,late_deleted}'::text[]) AS outcome,
+        mq.event_of_fifo($5, $6, outcome, was, ends_at) AS event
+)
+SELECT (was).seq FROM ended
+
 -- name: look
 SELECT id, body, properties, sent_at, receive_count, source, visible_at, mq.now_ms() AS now,
     claim IS NULL AND (receive_count > 0 OR visible_at > greatest(sent_at, seq >> 20)) AS was_hidden
@@ -86,18 +105,19 @@ ON CONFLICT (qp, key) DO UPDATE SET attempted_at = excluded.attempted_at, seqs =
 UPDATE mq.attempt SET deadlines = $3 WHERE qp = $1 AND key = $2
 
 -- name: delete
-SELECT * FROM mq.fifo_delete($1, $2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $6)
+SELECT * FROM mq.fifo_delete($1, $2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $6, $7, $8)
 
 -- name: change
 SELECT * FROM mq.fifo_change(
-    $1, $2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::bigint[], $7::bigint[], $8::boolean[], $9
+    $1, $2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::bigint[], $7::bigint[], $8::boolean[], $9, $10, $11
 )
 
 -- name: in_flight
 SELECT count(*) AS in_flight, min(ends_at) AS due FROM (
     SELECT least(msg.visible_at, msg.sent_at + $3) AS ends_at
-    FROM mq.fifo_group AS of_group CROSS JOIN unnest(of_group.leased) AS lease (seq)
-        JOIN mq.fifo_msg AS msg ON msg.qp = $1 AND msg.seq = lease.seq
+    FROM mq.fifo_group AS of_group CROSS JOIN unnest(of_group.leased) AS lease (seq) CROSS JOIN LATERAL (
+        SELECT visible_at, sent_at FROM mq.fifo_msg AS msg WHERE msg.qp = $1 AND msg.seq = lease.seq OFFSET 0 -- one by one
+    ) AS msg
     WHERE of_group.qp = $1 AND of_group.eligible_at > mq.now_ms() AND of_group.eligible_at < 1::bigint << 61
         AND msg.visible_at > mq.now_ms() AND msg.sent_at > mq.now_ms() - $3
     ORDER BY of_group.eligible_at

@@ -1,5 +1,6 @@
 """What receives take from FIFO queues: of groups with nothing in flight, each as many as it has."""
 
+from collections.abc import Sequence
 from operator import itemgetter
 from random import getrandbits
 from typing import Any
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from veilmq.core import properties
 from veilmq.core.errors import InternalError
 from veilmq.engines.postgres.catalog import Catalog, Queue
+from veilmq.engines.postgres.event_log import EventLog
 from veilmq.engines.postgres.on_queue import (
     COLLISIONS,
     COLLISIONS_MAX,
@@ -28,14 +30,18 @@ _LETTERS_MAX = 1_000  # numbers for the dead letters of one receive
 class FifoTaking:
     """Leases messages; those that are dead leave in the same statement."""
 
-    def __init__(self, *, catalog: Catalog, watches: Watches, positions: Positions) -> None:
-        """``watches`` hears of dead letters, which get some of the node's ``positions``."""
+    def __init__(self, *, catalog: Catalog, watches: Watches, positions: Positions, log: EventLog) -> None:
+        """``watches`` hears of dead letters, which get some of the node's ``positions``; ``log`` of ended receipts."""
+        self._log = log
         self._positions = positions
         self._catalog = catalog
         self._watches = watches
 
-    async def take(self, connection: Any, queue: Queue, count: int, terms: Terms) -> list[Any]:
-        """Return the rows of up to ``count`` messages, leased: groups as they came up, each in order."""
+    async def take(self, connection: Any, queue: Queue, count: int, terms: Terms, shares: Sequence[int]) -> list[Any]:
+        """Return the rows of up to ``count`` messages, leased: groups as they came up, each in order.
+
+        There is one share: no two receives go together.
+        """
         target = await target_of(connection, self._catalog, queue)
         rows = await self._claim(connection, queue, count, terms, target)
         if target is not None and any(row["seq"] is None for row in rows):
@@ -60,6 +66,7 @@ class FifoTaking:
                         None if target is None else target.partition,
                         queue.name,
                         0 if target is None else self._positions.take(_LETTERS_MAX),
+                        *self._log.terms(queue),
                     )
                 return rows
             except COLLISIONS:

@@ -23,6 +23,7 @@ from veilmq.core.receipts import Receipt, ReceiptBook
 from veilmq.core.results import ReceiptState
 from veilmq.engines.postgres.catalog import Catalog, Queue
 from veilmq.engines.postgres.database import Database
+from veilmq.engines.postgres.event_log import EventLog
 from veilmq.engines.postgres.fifo_storing import FifoStoring, key_of
 from veilmq.engines.postgres.fifo_taking import properties_of
 from veilmq.engines.postgres.in_flight import InFlight
@@ -63,8 +64,10 @@ class Forwards:
         watches: Watches,
         in_flight: InFlight,
         positions: Positions,
+        log: EventLog,
     ) -> None:
-        """``book`` has the receipts' keys; ``watches`` and ``in_flight`` hear of what has come and gone."""
+        """``book`` has the receipts' keys; ``watches``, ``in_flight`` and ``log`` hear of what has come and gone."""
+        self._log = log
         self._database = database
         self._catalog = catalog
         self._book = book
@@ -116,6 +119,7 @@ class Forwards:
             due_ms[target.name] = target, min(row["visible_at"] for row in stored)
         if going:
             gone = [each.row["seq"] for each in going]
+            await self._log.note(connection, intake, "delete", gone)
             await connection.execute(sql(intake)["remove"], intake.partition, gone, retention_ms(intake))
         return _Done(answers, due_ms, len(going), rows[0]["now"] if rows else 0)
 

@@ -30,6 +30,7 @@ from veilmq.engines.postgres.background import Background, Shared
 from veilmq.engines.postgres.catalog import Catalog
 from veilmq.engines.postgres.claims import Claims
 from veilmq.engines.postgres.database import Database
+from veilmq.engines.postgres.event_log import EventLog
 from veilmq.engines.postgres.forwards import Forwards
 from veilmq.engines.postgres.in_flight import InFlight
 from veilmq.engines.postgres.lines import Work
@@ -89,28 +90,16 @@ class Machine:
         self.positions = positions = Positions()
         in_flight = InFlight(options=options, clock=clock, watches=watches)
         on_queue = OnQueue(database=database, catalog=catalog)
-        low_water = LowWater(clock=clock)
-        database.on_lost.append(low_water.clear)
         sends = Sends(on_queue=on_queue, book=book, watches=watches, positions=positions)
-        receives = Receives(
-            on_queue=on_queue,
-            catalog=catalog,
-            book=book,
-            watches=watches,
-            in_flight=in_flight,
-            low_water=low_water,
-            positions=positions,
-        )
+        shared = Shared(database, catalog, watches, positions, options, clock, start)
+        event_log = EventLog(options=options)
+        receives = _receives(shared, on_queue, book, in_flight, event_log)
         self.together = _together(
-            sends, receives, Receipts(on_queue=on_queue, book=book, watches=watches, in_flight=in_flight)
+            sends, receives, Receipts(on_queue=on_queue, book=book, watches=watches, in_flight=in_flight, log=event_log)
         )
         queues = QueueCommands(
             database=database, catalog=catalog, options=options, watches=watches, redelivered=receives.redelivered
         )
-        forwards = Forwards(
-            database=database, catalog=catalog, book=book, watches=watches, in_flight=in_flight, positions=positions
-        )
-        shared = Shared(database, catalog, watches, positions, options, clock, start)
         self.claims = _claims(shared)
         self.publications = _publications(shared)
         self.background = Background(shared)
@@ -122,7 +111,8 @@ class Machine:
             **_of_topics(database=database, catalog=catalog, watches=watches, positions=positions),
             **self.claims.handlers,
             **self.publications.handlers,
-            Forward: forwards.forward,
+            **self.background.events.handlers,
+            Forward: _forwards(shared, book, in_flight, event_log).forward,
         }
 
     def begin(self) -> None:
@@ -136,6 +126,44 @@ class Machine:
         self.claims.mover.stop()
         self.publications.mover.stop()
         await self.background.stop()
+
+
+def _receives(
+    shared: Shared,
+    on_queue: OnQueue,
+    book: ReceiptBook,
+    in_flight: InFlight,
+    log: EventLog,
+) -> Receives:
+    low_water = LowWater(clock=shared.clock)
+    shared.database.on_lost.append(low_water.clear)
+    return Receives(
+        on_queue=on_queue,
+        catalog=shared.catalog,
+        book=book,
+        watches=shared.watches,
+        in_flight=in_flight,
+        low_water=low_water,
+        positions=shared.positions,
+        log=log,
+    )
+
+
+def _forwards(
+    shared: Shared,
+    book: ReceiptBook,
+    in_flight: InFlight,
+    log: EventLog,
+) -> Forwards:
+    return Forwards(
+        database=shared.database,
+        catalog=shared.catalog,
+        book=book,
+        watches=shared.watches,
+        in_flight=in_flight,
+        positions=shared.positions,
+        log=log,
+    )
 
 
 def _together(sends: Sends, receives: Receives, receipts: Receipts) -> dict[type[Command], Together]:

@@ -1,4 +1,7 @@
 -- Messages of standard queues: the data plane. Every statement names the one partition it acts on ($1).
+--
+-- Of a logged queue there is another statement each: it has what stands behind "log:", and not the lines marked "no log". Its
+-- last terms are the first partition of the queue and its name (see event_log.py, and mq.outcomes).
 
 -- name: send
 -- $2 counters, $3 priorities, $4 delays in ms, $5 ids, $6 properties, $7 bodies. Nothing is stored in a retired partition.
@@ -19,13 +22,16 @@ WHERE qp = $1 AND NOT priorities @> $2::smallint[]
 -- name: receive
 -- $2 count, $3 timeout in ms, $4 generation, $5 low-water marks by priority, $6 retention in ms; of a receive that waited, $7 when it was
 -- asked for and $8 the last instant of its lease, null of others; $9 what it has already, or null. Lower priorities first;
--- of one, what became visible first.
+-- of one, what became visible first. Of a logged queue, $10 is how many receives make a message dead, or null, and $11 and $12
+-- the places at which each message's receive begins and ends among all that take together.
 WITH clock AS MATERIALIZED (
     SELECT mq.now_ms() AS now
 ), chosen AS MATERIALIZED (
     SELECT ready.row_id, ready.visible_at
+        -- log: , of_part.priority, ready.seq, ready.was, coalesce((ready.was).receive_count >= $10, false) AS is_dead
     FROM clock, mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
         SELECT msg.ctid AS row_id, msg.visible_at
+            -- log: , msg.seq, msg AS was
         FROM mq.msg
         WHERE msg.qp = $1 AND msg.priority = of_part.priority
             AND msg.visible_at >= ($5::bigint[])[of_part.priority] AND msg.visible_at <= clock.now
@@ -37,6 +43,18 @@ WITH clock AS MATERIALIZED (
     ) ready
     WHERE part.qp = $1 AND NOT part.retired
     LIMIT $2
+-- log: ), placed AS MATERIALIZED (
+-- log:     SELECT *, row_number() OVER (PARTITION BY is_dead ORDER BY priority, visible_at, seq) AS place,
+-- log:         count(*) OVER (PARTITION BY is_dead) AS messages
+-- log:     FROM chosen
+-- log: ), noted AS (
+-- log:     INSERT INTO mq.event
+-- log:     SELECT event.* FROM placed,
+-- log:         unnest(mq.outcomes(CASE WHEN is_dead THEN 'die' ELSE 'supersede' END, (was).log, false)) AS outcome,
+-- log:         mq.event_of($13, $14, outcome, was, NULL) AS event
+-- log:     RETURNING *
+-- log: ), kept AS (
+-- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted WHERE outcome = 'expired' ON CONFLICT DO NOTHING
 )
 UPDATE mq.msg SET
     visible_at = least(clock.now + $3, $8),
@@ -44,11 +62,15 @@ UPDATE mq.msg SET
     first_received_at = coalesce(msg.first_received_at, clock.now),
     received_at = coalesce($7, clock.now),
     generation = $4,
-    epoch = msg.epoch + 1
-FROM chosen, clock
+    epoch = msg.epoch + 1,
+    log = NULL -- no log
+    -- log: log = CASE WHEN NOT is_dead
+    -- log:     THEN mq.log_begun($11, $12, place, messages, clock.now - coalesce($7, clock.now)) END
+FROM chosen, clock -- no log
+-- log: FROM placed AS chosen, clock
 WHERE msg.qp = $1 AND msg.ctid = chosen.row_id
 RETURNING msg.seq, msg.id, msg.body, msg.properties, msg.sent_at, msg.first_received_at, msg.receive_count,
-    msg.receives_before, msg.visible_at, msg.priority, msg.generation, msg.epoch, msg.source,
+    msg.receives_before, msg.visible_at, msg.priority, msg.generation, msg.epoch, msg.source, msg.received_at,
     chosen.visible_at AS was_visible_at, clock.now
 
 -- name: hide
@@ -134,6 +156,42 @@ FOR UPDATE OF msg
 -- Messages locked in the same transaction. ($3, the retention, changes nothing here.)
 DELETE FROM mq.msg WHERE qp = $1 AND seq = ANY($2::bigint[]) AND $3::bigint IS NOT NULL
 
+-- name: note
+-- Writes the events of the messages at the positions $3, locked in the same transaction, to which $2 is about to be done; $4 and
+-- $5 are the first partition of the queue and its name.
+WITH noted AS (
+    INSERT INTO mq.event
+    SELECT event.* FROM mq.msg, unnest(mq.outcomes($2, msg.log, msg.visible_at > mq.now_ms())) AS outcome,
+        mq.event_of($4, $5, outcome, msg, NULL) AS event
+    WHERE msg.qp = $1 AND msg.seq = ANY($3::bigint[]) AND msg.log IS NOT NULL
+    ORDER BY array_position($3, msg.seq), event.outcome <> 'expired'
+    RETURNING *
+), closed AS (
+    UPDATE mq.msg SET log = log | 2 WHERE qp = $1 AND seq = ANY($3::bigint[]) AND log & 3 = 1
+)
+INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted WHERE outcome = 'expired' AND $2 <> 'delete' ON CONFLICT DO NOTHING
+
+-- name: log
+-- Has the messages at the positions $2, just received in the same transaction, say $3 to the event log.
+UPDATE mq.msg SET log = begun.log FROM unnest($2::bigint[], $3::bigint[]) AS begun (seq, log)
+WHERE msg.qp = $1 AND msg.seq = ANY($2) AND msg.seq = begun.seq AND msg.log IS NOT NULL
+
+-- name: end_receipts
+-- Receipts whose delete does nothing: $2 positions and $3 generations. Writes the ends of those that are open, late as they are;
+-- messages that retention ($4, in ms) or a purge has ended have ended then. Tells the positions of those receipts; $5 and $6 are
+-- the first partition of the queue and its name.
+WITH ended AS (
+    UPDATE mq.msg SET log = msg.log | 2
+    FROM unnest($2::bigint[], $3::bigint[]) AS asked (seq, generation), mq.part
+    WHERE part.qp = $1 AND msg.qp = $1 AND msg.seq = ANY($2) AND msg.seq = asked.seq AND msg.generation = asked.generation AND msg.log & 3 = 1
+    RETURNING msg AS was, least(part.retired_at, msg.sent_at + $4) AS ends_at
+), noted AS (
+    INSERT INTO mq.event
+    SELECT event.* FROM ended, unnest('{expired,late_deleted}'::text[]) AS outcome,
+        mq.event_of($5, $6, outcome, was, ends_at) AS event
+)
+SELECT (was).seq FROM ended
+
 -- name: look
 -- The first $2 messages within their retention of $3 ms, or claimed, as they came to the queue.
 SELECT msg.id, msg.body, msg.properties, msg.sent_at, msg.receive_count, msg.source, msg.visible_at, mq.now_ms() AS now,
@@ -173,6 +231,12 @@ WITH found AS MATERIALIZED (
 ), deleted AS (
     DELETE FROM mq.msg USING found
     WHERE msg.qp = $1 AND msg.ctid = found.row_id AND found.is_current AND (NOT found.only_live OR found.visible_at > found.now)
+-- log:     RETURNING msg AS was
+-- log: ), noted AS (
+-- log:     INSERT INTO mq.event
+-- log:     SELECT event.* FROM deleted,
+-- log:         unnest(mq.outcomes('delete', (was).log, (was).visible_at > mq.now_ms())) AS outcome,
+-- log:         mq.event_of($8, $9, outcome, was, NULL) AS event
 )
 SELECT seq, is_current, visible_at, now FROM found
 
@@ -184,6 +248,7 @@ WITH found AS MATERIALIZED (
     SELECT msg.ctid AS row_id, msg.seq, msg.visible_at, msg.epoch, clock.now, clock.now + asked.timeout AS until,
         msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch) AS is_current,
         asked.only_live, asked.renew,
+        -- log: msg AS was,
         asked.timeout = 0 OR msg.receive_count = 0 AND asked.timeout <= asked.lease_max OR asked.lease_max IS NULL
             OR clock.now + asked.timeout <= msg.received_at + asked.lease_max AS is_short
     FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::bigint[], $7::bigint[], $8::boolean[], $10::boolean[])
@@ -194,9 +259,16 @@ WITH found AS MATERIALIZED (
     FOR UPDATE OF msg
 ), changed AS (
     UPDATE mq.msg SET visible_at = found.until, epoch = found.epoch + found.renew::int
+        -- log: , log = mq.log_moved(msg.log, found.until <= found.now)
     FROM found
     WHERE msg.qp = $1 AND msg.ctid = found.row_id AND found.is_short
         AND found.is_current AND (NOT found.only_live OR found.visible_at > found.now)
+-- log:     RETURNING found.was, found.until <= found.now AS is_released
+-- log: ), noted AS (
+-- log:     INSERT INTO mq.event
+-- log:     SELECT event.* FROM changed, unnest(mq.outcomes('release', (was).log, true)) AS outcome,
+-- log:         mq.event_of($11, $12, outcome, was, NULL) AS event
+-- log:     WHERE is_released
 )
 SELECT seq, is_current, visible_at, now, until, is_short, epoch + renew::int AS epoch FROM found
 

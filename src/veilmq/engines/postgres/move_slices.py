@@ -12,6 +12,7 @@ from veilmq.core.ids import IdSource
 from veilmq.core.results import MoveStatus
 from veilmq.engines.postgres.catalog import Catalog, Queue
 from veilmq.engines.postgres.database import Database
+from veilmq.engines.postgres.event_log import EventLog
 from veilmq.engines.postgres.moves import SQL
 from veilmq.engines.postgres.moving import move_on
 from veilmq.engines.postgres.next_visible import rouse_groups
@@ -30,8 +31,11 @@ class _Part(NamedTuple):
 class MoveSlices:
     """The slices that this node does."""
 
-    def __init__(self, *, database: Database, catalog: Catalog, watches: Watches, positions: Positions) -> None:
-        """``watches`` hears of the messages where they come to; ``positions`` are the node's."""
+    def __init__(
+        self, *, database: Database, catalog: Catalog, watches: Watches, positions: Positions, log: EventLog
+    ) -> None:
+        """``watches`` hears of the messages where they come to, ``log`` of receipts; ``positions`` are the node's."""
+        self._log = log
         self._database = database
         self._catalog = catalog
         self._watches = watches
@@ -70,6 +74,7 @@ class MoveSlices:
         for target in targets:
             letters = [row for row, to in part.rows if to is target]
             ids = [self._ids.next() for _ in letters]
+            await self._log.note(connection, source, "supersede", [row["seq"] for row in letters])
             moved += await move_on(connection, source, target, letters, ids, self._positions)
         is_over = moved >= left or moved == len(rows) < count
         status = MoveStatus.FAILED if part.failure else MoveStatus.COMPLETED if is_over else MoveStatus.RUNNING

@@ -20,6 +20,7 @@ from veilmq.core.settings_rules import settled, tagged
 from veilmq.engines.postgres import claim_rows, publication_slices, queue_rows
 from veilmq.engines.postgres.catalog import SQL, Catalog, Queue, queue_of
 from veilmq.engines.postgres.database import Database
+from veilmq.engines.postgres.event_log import EventLog
 from veilmq.engines.postgres.on_queue import retention_ms, sql
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.sweeper import Sweeper
@@ -49,6 +50,7 @@ class QueueCommands:
         self._database = database
         self._catalog = catalog
         self._options = options
+        self._log = EventLog(options=options)
         self._sweeper = Sweeper(options=options, watches=watches)
         self._watches = watches
 
@@ -80,6 +82,7 @@ class QueueCommands:
         """Remove the queue and its messages, at a cost that does not depend on them."""
         async with self._database.connection() as connection, connection.transaction():
             queue = await self._locked(connection, command.queue)
+            await self._log.retire(connection, queue)
             await queue_rows.remove(connection, queue)
             await connection.execute(SQL["end_pause"], _PURGED, queue.name)
             await connection.execute(SQL["begin_pause"], _DELETED, queue.name)
@@ -97,6 +100,7 @@ class QueueCommands:
             await connection.execute(SQL["begin_pause"], _PURGED, queue.name)
             await claim_rows.lock_all(connection, queue)
             await publication_slices.hold_all(connection, queue)
+            await self._log.retire(connection, queue)
             await connection.execute(SQL["retire_part"], queue.partition)
             await claim_rows.lose_all(connection, queue)
             await publication_slices.take_all(connection, queue)

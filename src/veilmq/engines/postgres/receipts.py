@@ -10,9 +10,10 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.core.receipts import Receipt, ReceiptBook
 from veilmq.core.results import LeaseChange, ReceiptState
 from veilmq.engines.postgres.catalog import Queue
+from veilmq.engines.postgres.event_log import EventLog
 from veilmq.engines.postgres.in_flight import InFlight
 from veilmq.engines.postgres.next_visible import rouse_groups
-from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, OnQueue, retention_ms, sql
+from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, OnQueue, retention_ms
 from veilmq.engines.postgres.watches import Watches
 
 
@@ -29,11 +30,14 @@ class _Asked(NamedTuple):
 class Receipts:
     """The commands ``Delete`` and ``ChangeVisibility``."""
 
-    def __init__(self, *, on_queue: OnQueue, book: ReceiptBook, watches: Watches, in_flight: InFlight) -> None:
+    def __init__(
+        self, *, on_queue: OnQueue, book: ReceiptBook, watches: Watches, in_flight: InFlight, log: EventLog
+    ) -> None:
         """``book`` has the receipts' keys; ``watches`` hears when what was changed becomes visible.
 
-        ``in_flight`` hears of places that become free.
+        ``in_flight`` hears of places that become free, ``log`` of deletes that come late.
         """
+        self._log = log
         self._in_flight = in_flight
         self._on_queue = on_queue
         self._book = book
@@ -57,16 +61,18 @@ class Receipts:
         for turn in _turns(asked):
             rows = await _fetch(
                 connection,
-                sql(queue)["delete"],
+                self._log.sql(queue)["delete"],
                 queue.partition,
                 *_columns(turn),
                 retention_ms(queue),
                 *_liveness(turn, queue),
+                *self._log.terms(queue),
             )
             found = {row["seq"]: row for row in rows}
             for each in turn:
                 answers[each.at][each.place] = _state(found.get(each.receipt.position))
             self._note_freed(queue, [row for row in rows if _state(row) is ReceiptState.LIVE])
+            await self._log.late(connection, queue, _useless(turn, queue, found))
         if asked and queue.settings.fifo:
             await rouse_groups(connection, queue, self._watches)
         return answers
@@ -81,7 +87,7 @@ class Receipts:
         for turn in _turns(asked):
             rows = await _fetch(
                 connection,
-                sql(queue)["change"],
+                self._log.sql(queue)["change"],
                 queue.partition,
                 *_columns(turn),
                 [each.timeout_s * SECOND_MS for each in turn],
@@ -89,6 +95,7 @@ class Receipts:
                 [each.command.renew_receipt for each in turn],
                 retention_ms(queue),
                 *_liveness(turn, queue),
+                *self._log.terms(queue),
             )
             found = {row["seq"]: row for row in rows}
             for each in turn:
@@ -166,6 +173,16 @@ def _columns(turn: Sequence[_Asked]) -> tuple[list[Any], ...]:
 def _liveness(turn: Sequence[_Asked], queue: Queue) -> list[list[bool]]:
     """Return which act only while they live; nobody asks of FIFO queues, where all do."""
     return [] if queue.settings.fifo else [[each.command.only_live for each in turn]]
+
+
+def _useless(turn: Sequence[_Asked], queue: Queue, found: dict[int, Any]) -> dict[ReceiptState, list[Receipt]]:
+    """Return the receipts that delete nothing, by what they are."""
+    useless: dict[ReceiptState, list[Receipt]] = {}
+    for each in turn:
+        state = _state(found.get(each.receipt.position))
+        if not visibility.receipt_acts(state, only_live=_only_live(each.command, queue)):
+            useless.setdefault(state, []).append(each.receipt)
+    return useless
 
 
 def _only_live(command: Any, queue: Queue) -> bool:

@@ -14,6 +14,7 @@ from veilmq.core.receipts import ReceiptBook
 from veilmq.core.results import Received, ReceivedMessage
 from veilmq.engines.postgres.attempts import repeat_or_take
 from veilmq.engines.postgres.catalog import Catalog, Queue
+from veilmq.engines.postgres.event_log import EventLog
 from veilmq.engines.postgres.fifo_taking import FifoTaking, properties_of
 from veilmq.engines.postgres.in_flight import InFlight
 from veilmq.engines.postgres.low_water import LowWater
@@ -40,14 +41,20 @@ class Receives:
         in_flight: InFlight,
         low_water: LowWater,
         positions: Positions,
+        log: EventLog,
     ) -> None:
-        """``book`` has the receipts' keys; ``watches`` hears of dead letters; ``in_flight`` knows the quotas."""
+        """``book`` has the receipts' keys; ``watches`` hears of dead letters; ``in_flight`` knows the quotas.
+
+        ``log`` hears of receipts that have ended.
+        """
         self._on_queue = on_queue
         self._book = book
         self._in_flight = in_flight
         self._watches = watches
-        self._standard = StandardTaking(catalog=catalog, watches=watches, low_water=low_water, positions=positions)
-        self._fifo = FifoTaking(catalog=catalog, watches=watches, positions=positions)
+        self._standard = StandardTaking(
+            catalog=catalog, watches=watches, low_water=low_water, positions=positions, log=log
+        )
+        self._fifo = FifoTaking(catalog=catalog, watches=watches, positions=positions, log=log)
         self.redelivered: Counter[int] = Counter()
         """How often this node gave messages that had been received before, by the number of their queue."""
 
@@ -73,27 +80,26 @@ class Receives:
         )
         for terms, alike in groupby(asking, key=itemgetter(0)):
             group = [place for _, place in alike]
-            count = min(places, sum(together[at].count for at in group))
-            rows = await self._take(connection, queue, count, terms) if count or terms.attempt_id else []
+            shares = [together[at].count for at in group]
+            count = min(places, sum(shares))
+            rows = await self._take(connection, queue, count, terms, shares) if count or terms.attempt_id else []
             new = [row for row in rows if "issued_visible_at" not in row]  # a repeated attempt has its places
             self.redelivered[queue.number] += sum(row["receive_count"] > 1 for row in new)
             places -= len(new)
             self._in_flight.given(queue, sum(row["visible_at"] > row["now"] for row in new))
             for at in group:
-                # An attempt is repeated as a whole, whatever count its repetition names; nothing else is in its group.
-                share = together[at].count if terms.attempt_id is None else len(rows)
-                given[at] = [self._message(queue, row) for row in rows[:share]]
+                given[at] = [self._message(queue, row) for row in rows[: together[at].count]]
                 now_ms = rows[0]["now"] if rows else now_ms
-                rows = rows[share:]
+                rows = rows[together[at].count :]
         due_ms = now_ms
         if due_ms is None:
             due_ms = await next_visible_ms(connection, queue) if place_due_ms is None else place_due_ms
         over_limit = place_due_ms is not None and not queue.settings.fifo
         return [_received(given.get(at, []), due_ms, queue, over_limit) for at in range(len(together))]
 
-    async def _take(self, connection: Any, queue: Queue, count: int, terms: Terms) -> list[Any]:
+    async def _take(self, connection: Any, queue: Queue, count: int, terms: Terms, shares: list[int]) -> list[Any]:
         taking: StandardTaking | FifoTaking = self._fifo if queue.settings.fifo else self._standard
-        take: Take = partial(taking.take, connection, queue, count, terms)
+        take: Take = partial(taking.take, connection, queue, count, terms, shares)
         with self._watches.held():  # dead letters leave in a transaction
             return await self._taken(connection, queue, terms, take)
 

@@ -1,75 +1,103 @@
 """What receives take from standard queues: what became visible first, of the first priority that has any."""
 
+from collections.abc import Sequence
 from operator import itemgetter
 from random import getrandbits
-from typing import Any
+from typing import Any, NamedTuple
 
 from veilmq.core.errors import InternalError
 from veilmq.engines.postgres.catalog import Catalog, Queue
+from veilmq.engines.postgres.event_log import EventLog, places_of
 from veilmq.engines.postgres.low_water import LowWater
-from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, GENERATION_BITS, STANDARD, retention_ms
+from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, GENERATION_BITS, retention_ms
 from veilmq.engines.postgres.positions import Positions
 from veilmq.engines.postgres.redrive import redrive_of
 from veilmq.engines.postgres.terms import Terms
 from veilmq.engines.postgres.watches import Watches
 
 
+class _Asked(NamedTuple):
+    """What is asked of a claim; ``receives_max`` makes a message dead, and ``taken`` are positions that it leaves."""
+
+    terms: Terms
+    shares: Sequence[int]
+    receives_max: int | None = None
+    taken: tuple[int, ...] = ()
+
+
 class StandardTaking:
     """Leases messages; those that are dead leave in the same transaction."""
 
-    def __init__(self, *, catalog: Catalog, watches: Watches, low_water: LowWater, positions: Positions) -> None:
-        """``watches`` hears of dead letters, which get some of the ``positions``; ``low_water`` knows where to look."""
+    def __init__(
+        self, *, catalog: Catalog, watches: Watches, low_water: LowWater, positions: Positions, log: EventLog
+    ) -> None:
+        """``watches`` hears of dead letters, which get some of the ``positions``; ``low_water`` knows where to look.
+
+        ``log`` hears of receipts that have ended.
+        """
+        self._log = log
         self._positions = positions
         self._low_water = low_water
         self._catalog = catalog
         self._watches = watches
 
-    async def take(self, connection: Any, queue: Queue, count: int, terms: Terms) -> list[Any]:
-        """Return the rows of up to ``count`` messages, leased."""
+    async def take(self, connection: Any, queue: Queue, count: int, terms: Terms, shares: Sequence[int]) -> list[Any]:
+        """Return the rows of up to ``count`` messages, leased, of which each receive gets its share, in order."""
         if not queue.settings.receives_max:
-            return await self._claim(connection, queue, count, terms, [])
+            return await self._claim(connection, queue, count, _Asked(terms, shares))
         for _ in range(COLLISIONS_MAX):
             try:
                 async with connection.transaction():
-                    return await self._take_living(connection, queue, count, terms)
+                    return await self._take_living(connection, queue, count, terms, shares)
             except COLLISIONS:  # a dead letter would have had the position that another node has just given
                 continue
         raise InternalError
 
-    async def _take_living(self, connection: Any, queue: Queue, count: int, terms: Terms) -> list[Any]:
+    async def _take_living(
+        self, connection: Any, queue: Queue, count: int, terms: Terms, shares: Sequence[int]
+    ) -> list[Any]:
         redrive = await redrive_of(connection, self._catalog, queue, self._watches, self._positions)
         if redrive is None:
-            return await self._claim(connection, queue, count, terms, [])
+            return await self._claim(connection, queue, count, _Asked(terms, shares))
         taken: list[Any] = []
+        claims = 0
         while (left := count - len(taken)) > 0 and not redrive.is_over:
-            rows = await self._claim(connection, queue, left, terms, taken)
-            taken += await redrive.living(connection, rows)
+            asked = _Asked(terms, shares, queue.settings.receives_max, tuple(row["seq"] for row in taken))
+            rows = await self._claim(connection, queue, left, asked)
+            living = await redrive.living(connection, rows)
+            self._log.check_moved(queue, living)
+            taken += living
+            claims += bool(living)
             if len(rows) < left:
                 break
+        if claims > 1:
+            await self._log.place(connection, queue, taken, shares)
         return taken
 
-    async def _claim(self, connection: Any, queue: Queue, count: int, terms: Terms, taken: list[Any]) -> list[Any]:
-        """Lease up to ``count`` messages that are not ``taken`` already."""
+    async def _claim(self, connection: Any, queue: Queue, count: int, asked: _Asked) -> list[Any]:
+        """Lease up to ``count`` messages."""
         low_ms = self._low_water.of(queue.partition)
-        rows = await self._lease(connection, queue, count, terms, taken, low_ms)
+        rows = await self._lease(connection, queue, count, asked, low_ms)
         if not rows and self._low_water.drop(queue.partition):
             low_ms = self._low_water.of(queue.partition)
-            rows = await self._lease(connection, queue, count, terms, taken, low_ms)
+            rows = await self._lease(connection, queue, count, asked, low_ms)
         self._low_water.found(queue.partition, rows)
         return sorted(rows, key=itemgetter("priority", "was_visible_at", "seq"))
 
-    async def _lease(
-        self, connection: Any, queue: Queue, count: int, terms: Terms, taken: list[Any], low_ms: list[int]
-    ) -> list[Any]:
+    async def _lease(self, connection: Any, queue: Queue, count: int, asked: _Asked, low_ms: list[int]) -> list[Any]:
+        of_log: tuple[Any, ...] = ()
+        if self._log.has(queue):
+            of_log = (asked.receives_max, *places_of(asked.shares), *self._log.terms(queue))
         rows: list[Any] = await connection.fetch(
-            STANDARD["receive"],
+            self._log.sql(queue)["receive"],
             queue.partition,
             count,
-            terms.timeout_ms,
+            asked.terms.timeout_ms,
             getrandbits(GENERATION_BITS),
             low_ms,
             retention_ms(queue),
-            *terms.requested,
-            [row["seq"] for row in taken] or None,
+            *asked.terms.requested,
+            asked.taken or None,
+            *of_log,
         )
         return rows

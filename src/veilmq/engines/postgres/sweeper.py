@@ -13,11 +13,21 @@ from veilmq.core.limits import ATTEMPT_S, SECOND_MS
 from veilmq.engines.named_sql import load
 from veilmq.engines.postgres.catalog import SQL as QUEUES
 from veilmq.engines.postgres.catalog import Queue, queue_of
+from veilmq.engines.postgres.event_log import SQL as EVENTS
+from veilmq.engines.postgres.event_log import EventLog, logged
+from veilmq.engines.postgres.event_numbers import EventNumbers
 from veilmq.engines.postgres.on_queue import retention_ms
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.watches import Watches
 
 SQL = load("veilmq.engines.postgres", "sweeps.sql")
+
+_SQL_LOGGED = logged(SQL)
+_LOGGED = {"drop_messages", "drop_fifo_messages"}
+
+EXPIRED_KEPT_S = 86_400
+EXPIRED_KEPT_MAX = 1_000_000
+"""How long, and how many, receipts that expired are kept for a delete that comes late."""
 
 _PAUSE_S = 0.01
 _PAGE = 100
@@ -32,20 +42,24 @@ class Sweeper:
     def __init__(self, *, options: PostgresOptions, watches: Watches) -> None:
         """``watches`` hears of queues that lost messages, which may have taken places or blocked groups."""
         self._options = options
+        self._log = EventLog(options=options)
+        self._numbers = EventNumbers(options=options)
         self._watches = watches
 
     async def sweep(self, connection: Any) -> None:
         """Delete whatever is due."""
         for kind, pause_s in (("purged", self._options.purge_pause_s), ("deleted", self._options.queue_name_pause_s)):
             await connection.execute(QUEUES["forget_pauses"], kind, pause_s * SECOND_MS)
-        async for (partition,) in _pages(connection, "parts"):
-            await self._sweep_retired(connection, partition)
+        async for partition, *of_log in _pages(connection, "parts"):
+            await self._sweep_retired(connection, partition, tuple(of_log) if of_log[0] is not None else ())
         async for row in _pages(connection, "queues"):
             await self.sweep_queue(connection, queue_of(row))
+        await self._numbers.number(connection)
 
-    async def _sweep_retired(self, connection: Any, partition: int) -> None:
+    async def _sweep_retired(self, connection: Any, partition: int, of_log: tuple[Any, ...]) -> None:
         for name in _OF_PART:
-            await self._all(connection, name, partition, self._options.sweep_rows)
+            needed = of_log if name in _LOGGED else ()
+            await self._all(connection, name, partition, self._options.sweep_rows, of_log=needed)
         await self._forget_attempts(connection, partition)
         if await connection.fetchval(SQL["drop_part"], partition, _RETIRED_MS) is not None:
             await connection.execute(SQL["drop_throttle"], partition)
@@ -54,27 +68,44 @@ class Sweeper:
     async def sweep_queue(self, connection: Any, queue: Queue) -> None:
         """Delete what is due in a queue."""
         rows = self._options.sweep_rows
+        of_log = (queue.origin, queue.name) if self._log.has(queue) else ()
+        await self._forget_expired(connection, queue)
         if queue.settings.fifo:
+            if self._log.has(queue):
+                await self._all(connection, "end_fifo", queue.partition, retention_ms(queue), rows, of_log=of_log)
             deleted = await self._all(connection, "sweep_fifo", queue.partition, retention_ms(queue), rows)
             await self._all(connection, "forget_accepted", queue.origin, rows)
             await self._forget_attempts(connection, queue.origin)
         else:
             ended_before = await connection.fetchval(SQL["ended_before"], queue.partition)
-            deleted = await self._all(connection, "sweep", queue.partition, retention_ms(queue), rows)
-            deleted += await self._all(connection, "sweep_moved", queue.partition, retention_ms(queue), rows)
+            terms = (queue.partition, retention_ms(queue), rows)
+            deleted = await self._all(connection, "sweep", *terms, of_log=of_log)
+            deleted += await self._all(connection, "sweep_moved", *terms, of_log=of_log)
             if ended_before is not None:
                 await connection.execute(SQL["forget_ended"], queue.partition, ended_before)
         if deleted:
             self._watches.wake(queue.name, 0)
 
+    async def _forget_expired(self, connection: Any, queue: Queue) -> None:
+        while True:
+            terms = (queue.origin, self._options.sweep_rows, EXPIRED_KEPT_S * SECOND_MS, EXPIRED_KEPT_MAX)
+            if await connection.fetchval(EVENTS["forget_expired"], *terms) < self._options.sweep_rows:
+                return
+            await asyncio.sleep(_PAUSE_S)
+
     async def _forget_attempts(self, connection: Any, partition: int) -> None:
         await self._all(connection, "forget_attempts", partition, self._options.sweep_rows, ATTEMPT_S * SECOND_MS)
 
-    async def _all(self, connection: Any, name: str, *terms: Any) -> int:
-        """Have a statement done until it finds no more; return how many rows it has deleted."""
+    async def _all(self, connection: Any, name: str, *terms: Any, of_log: tuple[Any, ...] = ()) -> int:
+        """Have a statement done until it finds no more; return how many rows it has deleted.
+
+        It writes the ends of receipts where it is given what the log needs of them.
+        """
+        statement = _SQL_LOGGED[name] if of_log else SQL[name]
+        terms += of_log
         deleted = 0
         while True:
-            rows: int = await connection.fetchval(SQL[name], *terms)
+            rows: int = await connection.fetchval(statement, *terms)
             deleted += rows
             if rows < self._options.sweep_rows:
                 return deleted

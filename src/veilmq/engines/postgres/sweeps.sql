@@ -1,8 +1,9 @@
--- What the janitor does, a slice at a time: each statement names one partition ($1), and tells how many rows it deleted.
+-- What the janitor does, a slice at a time: each statement names one partition ($1), and tells how many rows it deleted. Of a
+-- logged queue it is another statement, as in messages.sql.
 
 -- name: parts
--- The next partitions behind $1 that nobody uses any more ...
-SELECT qp FROM mq.part WHERE retired AND qp > $1 ORDER BY qp LIMIT $2
+-- The next partitions behind $1 that nobody uses any more, with what they were where they were logged ...
+SELECT qp, log_origin, log_queue, retired_at FROM mq.part WHERE retired AND qp > $1 ORDER BY qp LIMIT $2
 
 -- name: queues
 -- ... and the next queues.
@@ -20,7 +21,16 @@ WITH ended AS MATERIALIZED (
     ORDER BY msg.seq LIMIT $3
     FOR UPDATE OF msg
 ), deleted AS (
-    DELETE FROM mq.msg USING ended WHERE msg.qp = $1 AND msg.ctid = ended.row_id RETURNING 1
+    DELETE FROM mq.msg USING ended WHERE msg.qp = $1 AND msg.ctid = ended.row_id
+    RETURNING 1 -- no log
+-- log:     RETURNING msg AS was
+-- log: ), noted AS (
+-- log:     INSERT INTO mq.event
+-- log:     SELECT event.* FROM deleted, unnest(mq.outcomes('supersede', (was).log, false)) AS outcome,
+-- log:         mq.event_of($4, $5, outcome, was, (was).sent_at + $2) AS event
+-- log:     RETURNING *
+-- log: ), kept AS (
+-- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted ON CONFLICT DO NOTHING
 )
 SELECT count(*) FROM deleted
 
@@ -32,9 +42,37 @@ WITH ended AS MATERIALIZED (
     ORDER BY msg.sent_at LIMIT $3
     FOR UPDATE
 ), deleted AS (
-    DELETE FROM mq.msg USING ended WHERE msg.qp = $1 AND msg.ctid = ended.row_id RETURNING 1
+    DELETE FROM mq.msg USING ended WHERE msg.qp = $1 AND msg.ctid = ended.row_id
+    RETURNING 1 -- no log
+-- log:     RETURNING msg AS was
+-- log: ), noted AS (
+-- log:     INSERT INTO mq.event
+-- log:     SELECT event.* FROM deleted, unnest(mq.outcomes('supersede', (was).log, false)) AS outcome,
+-- log:         mq.event_of($4, $5, outcome, was, (was).sent_at + $2) AS event
+-- log:     RETURNING *
+-- log: ), kept AS (
+-- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted ON CONFLICT DO NOTHING
 )
 SELECT count(*) FROM deleted
+
+-- name: end_fifo
+-- Writes the ends of up to $3 receipts whose messages are past their retention of $2 ms, and have not been swept yet.
+WITH ended AS (
+    UPDATE mq.fifo_msg AS msg SET log = msg.log | 2
+    WHERE msg.qp = $1 AND msg.seq = ANY(ARRAY(
+        SELECT seq FROM mq.fifo_msg
+        WHERE qp = $1 AND seq < ((mq.now_ms() - $2 + 1) << 20) AND sent_at <= mq.now_ms() - $2 AND log & 3 = 1
+        ORDER BY seq LIMIT $3
+    ))
+    RETURNING msg AS was
+), noted AS (
+    INSERT INTO mq.event
+    SELECT event.* FROM ended, mq.event_of_fifo($4, $5, 'expired', was, (was).sent_at + $2) AS event
+    RETURNING *
+), kept AS (
+    INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted ON CONFLICT DO NOTHING
+)
+SELECT count(*) FROM ended
 
 -- name: sweep_fifo
 SELECT mq.fifo_sweep($1, $2, $3)
@@ -69,7 +107,15 @@ SELECT count(*) FROM deleted
 -- name: drop_messages
 WITH deleted AS (
     DELETE FROM mq.msg WHERE qp = $1 AND seq = ANY(ARRAY(SELECT seq FROM mq.msg WHERE qp = $1 ORDER BY seq LIMIT $2))
-    RETURNING 1
+    RETURNING 1 -- no log
+-- log:     RETURNING msg AS was
+-- log: ), noted AS (
+-- log:     INSERT INTO mq.event
+-- log:     SELECT event.* FROM deleted, unnest(mq.outcomes('supersede', (was).log, false)) AS outcome,
+-- log:         mq.event_of($3, $4, outcome, was, $5) AS event
+-- log:     RETURNING *
+-- log: ), kept AS (
+-- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted ON CONFLICT DO NOTHING
 )
 SELECT count(*) FROM deleted
 
@@ -77,7 +123,15 @@ SELECT count(*) FROM deleted
 WITH deleted AS (
     DELETE FROM mq.fifo_msg
     WHERE qp = $1 AND seq = ANY(ARRAY(SELECT seq FROM mq.fifo_msg WHERE qp = $1 ORDER BY seq LIMIT $2))
-    RETURNING 1
+    RETURNING 1 -- no log
+-- log:     RETURNING fifo_msg AS was
+-- log: ), noted AS (
+-- log:     INSERT INTO mq.event
+-- log:     SELECT event.* FROM deleted, unnest(mq.outcomes('supersede', (was).log, false)) AS outcome,
+-- log:         mq.event_of_fifo($3, $4, outcome, was, $5) AS event
+-- log:     RETURNING *
+-- log: ), kept AS (
+-- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted ON CONFLICT DO NOTHING
 )
 SELECT count(*) FROM deleted
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from veilmq.engines.embedded import held
+from veilmq.engines import held
 
 
 def test_a_receive_and_its_extensions() -> None:

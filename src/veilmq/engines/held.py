@@ -1,4 +1,4 @@
-"""What the event log has to know at the end of a receipt, packed into one number: the column ``log`` of a lease.
+"""What the event log has to know at the end of a receipt, packed into one number: the column ``log`` of leases.
 
 ``waited_ms (29 bits) | extensions (16) | batch position (8) | batch size (8) | closed (1) | logged (1)``. The number of
 a lease in a queue without a log is 0. What is rare stands high, so that most numbers take four bytes on the disk.

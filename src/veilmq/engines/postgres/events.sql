@@ -1,0 +1,84 @@
+-- The event log: receipts that ended, as of the first partition of their queue ($1), and the numbers of events.
+
+-- name: correct
+-- Receipts that were deleted late: $2 positions and $3 generations. Tells the positions of those whose end was kept, and keeps
+-- them no longer.
+WITH late AS (
+    DELETE FROM mq.expired_receipt AS kept USING unnest($2::bigint[], $3::bigint[]) AS asked (seq, generation)
+    WHERE kept.qp = $1 AND kept.seq = asked.seq AND kept.generation = asked.generation
+    RETURNING kept.*
+), noted AS (
+    INSERT INTO mq.event
+    SELECT qp, seq, generation, queue, 'late_deleted', mq.now_ms(), received_at, visible_at, came_at, receive_count, log,
+        group_hash, size, id, properties
+    FROM late
+)
+SELECT seq FROM late
+
+-- name: forget_expired
+-- Those seen $3 ms ago and earlier, and those behind the latest $4, up to $2 of them.
+WITH deleted AS (
+    DELETE FROM mq.expired_receipt WHERE qp = $1 AND number = ANY(ARRAY(
+        SELECT number FROM (
+            SELECT number, seen_at FROM mq.expired_receipt WHERE qp = $1 ORDER BY number LIMIT $2
+        ) AS first
+        WHERE seen_at <= mq.now_ms() - $3
+            OR number <= (SELECT max(number) FROM mq.expired_receipt WHERE qp = $1) - $4::bigint
+    )) RETURNING 1
+)
+SELECT count(*) FROM deleted
+
+-- name: retired_parts
+SELECT qp FROM mq.part WHERE queue_id = $1 AND retired ORDER BY qp
+
+-- name: log_retired
+-- What is in flight in a partition that is retired is of the logged queue $3, whose first partition is $2.
+UPDATE mq.part SET log_origin = $2, log_queue = $3 WHERE qp = $1
+
+-- name: state
+INSERT INTO mq.event_state (one) VALUES (true) ON CONFLICT DO NOTHING
+
+-- name: lock_state
+SELECT recorded, planned, exported, dropped FROM mq.event_state FOR UPDATE
+
+-- name: counts
+SELECT recorded, exported, dropped FROM mq.event_state
+
+-- name: take
+-- Up to $1 events that are committed; those that another node takes are its.
+DELETE FROM mq.event WHERE number = ANY(ARRAY(
+    SELECT number FROM mq.event ORDER BY number LIMIT $1 FOR UPDATE SKIP LOCKED
+))
+RETURNING *
+
+-- name: insert_batch
+INSERT INTO mq.event_batch (number, events, encoded) VALUES ($1, $2, $3)
+
+-- name: number
+UPDATE mq.event_state SET recorded = recorded + $1, dropped = dropped + $2
+
+-- name: drop_expired
+-- Whose end was dropped is told of no more.
+DELETE FROM mq.expired_receipt WHERE qp = $1 AND number = ANY($2::bigint[])
+
+-- name: planned_to
+-- Where a range ends that is to end before the number $1: at the end of a batch.
+SELECT number + events - 1 FROM mq.event_batch WHERE number < $1 ORDER BY number DESC LIMIT 1
+
+-- name: plan
+UPDATE mq.event_state SET planned = $1
+
+-- name: read
+SELECT number, events, encoded FROM mq.event_batch WHERE number >= $1 AND number <= $2 ORDER BY number LIMIT $3
+
+-- name: export
+UPDATE mq.event_state SET exported = $1 WHERE exported < $1
+
+-- name: forget
+-- A slice of $1 batches that are exported.
+WITH deleted AS (
+    DELETE FROM mq.event_batch WHERE number = ANY(ARRAY(
+        SELECT number FROM mq.event_batch WHERE number <= (SELECT exported FROM mq.event_state) ORDER BY number LIMIT $1
+    )) RETURNING 1
+)
+SELECT count(*) FROM deleted
