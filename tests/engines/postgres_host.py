@@ -21,6 +21,7 @@ from veilmq.engines.postgres.migrate import migrate
 from veilmq.engines.postgres.sweeper import Sweeper
 from veilmq.engines.postgres.watches import Watches
 from veilmq.testing import RunningServer
+from veilmq.testing.running_server import Follow
 
 T = TypeVar("T")
 
@@ -34,6 +35,7 @@ CREATE OR REPLACE FUNCTION mq.now_ms() RETURNS bigint LANGUAGE sql STABLE AS $$ 
 _END_OTHERS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'
 """
+_SET_CLOCK = "UPDATE mq.test_clock SET now_ms = $1"
 _TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'mq' AND tablename NOT IN ('migration', 'test_clock')"
 
 
@@ -154,14 +156,36 @@ def making_database(url: str) -> Iterator[str]:
 @contextlib.contextmanager
 def serving_from(url: str, **settings: Any) -> Iterator[RunningServer]:
     """Run a server on an emptied database for a while; its clock is the test's, and so is the database's."""
-    asyncio.run(empty(url))
-    with RunningServer(store=url, follow=partial(set_clock, url), **settings) as server:
+    with RunningServer(**emptied(url), **settings) as server:
         yield server
+
+
+def emptied(url: str) -> dict[str, Any]:
+    """Empty a database with the test's clock; return what a `RunningServer` takes to serve from it."""
+    asyncio.run(empty(url))
+    return {"store": url, "follow": partial(leading, url)}
+
+
+@contextlib.asynccontextmanager
+async def leading(url: str) -> AsyncIterator[Follow]:
+    """Give a call that puts the clock of a database with the test's clock somewhere, as long as the context lasts."""
+    connection = await asyncpg.connect(url)
+
+    async def lead(now_ms: int) -> None:
+        nonlocal connection
+        if connection.is_closed():  # the test has ended it, too
+            connection = await asyncpg.connect(url)
+        await connection.execute(_SET_CLOCK, now_ms)
+
+    try:
+        yield lead
+    finally:
+        await connection.close()
 
 
 async def set_clock(url: str, now_ms: int) -> None:
     """Have the clock of a database with the test's clock stand there."""
-    await _execute(url, "UPDATE mq.test_clock SET now_ms = $1", now_ms)
+    await _execute(url, _SET_CLOCK, now_ms)
 
 
 async def _execute(url: str, statement: str, *arguments: Any) -> None:

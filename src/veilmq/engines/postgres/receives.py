@@ -88,9 +88,11 @@ class Receives:
             places -= len(new)
             self._in_flight.given(queue, sum(row["visible_at"] > row["now"] for row in new))
             for at in group:
-                given[at] = [self._message(queue, row) for row in rows[: together[at].count]]
+                # An attempt is repeated as a whole, whatever count its repetition names; nothing else is in its group.
+                share = together[at].count if terms.attempt_id is None else len(rows)
+                given[at] = [self._message(queue, row) for row in rows[:share]]
                 now_ms = rows[0]["now"] if rows else now_ms
-                rows = rows[together[at].count :]
+                rows = rows[share:]
         due_ms = now_ms
         if due_ms is None:
             due_ms = await next_visible_ms(connection, queue) if place_due_ms is None else place_due_ms
