@@ -1,6 +1,6 @@
 """A real server with a clock that the test moves, and a stock boto3 client for it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,15 @@ from botocore.config import Config
 from veilmq.testing import RunningServer
 
 
+@pytest.fixture(params=["memory", "postgres"])
+def veilmq_settings(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """What the server keeps its messages in: whoever has a client sees no difference."""
+    return place(request.param)
+
+
 @pytest.fixture
 def server(veilmq_server: RunningServer) -> RunningServer:
-    """A server in memory."""
+    """A server whose clock the test moves."""
     return veilmq_server
 
 
@@ -26,12 +32,12 @@ keys = [{ id = "any", secret = "any" }]
 
 
 @pytest.fixture
-def verifying_server(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server in memory that knows the clients' key, and nobody else."""
+def verifying_server(tmp_path: Path, veilmq_settings: dict[str, Any]) -> Iterator[RunningServer]:
+    """A server that knows the clients' key, and nobody else."""
     credentials = tmp_path / "credentials.toml"
     credentials.touch(mode=0o600)
     credentials.write_text(CREDENTIALS, encoding="utf-8")
-    with RunningServer(credentials=credentials) as running:
+    with RunningServer(credentials=credentials, **veilmq_settings) as running:
         yield running
 
 

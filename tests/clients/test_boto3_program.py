@@ -38,6 +38,7 @@ def _older(server: RunningServer) -> Program:
 
 @pytest.mark.parametrize(("start", "protocol"), [(_today, "json"), (_older, "query")], ids=["json", "query"])
 @pytest.mark.parametrize("kind", ["server", "verifying_server"])
+@pytest.mark.usefixtures("veilmq_settings")
 def test_every_action(
     request: pytest.FixtureRequest, kind: str, start: Callable[[RunningServer], Program], protocol: str
 ) -> None:

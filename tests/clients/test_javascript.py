@@ -24,6 +24,7 @@ STEPS = [
 
 
 @pytest.mark.parametrize("kind", ["server", "verifying_server"])
+@pytest.mark.usefixtures("veilmq_settings")
 def test_every_action(request: pytest.FixtureRequest, kind: str) -> None:
     server: RunningServer = request.getfixturevalue(kind)
     with Program(node(str(JAVASCRIPT / "sdk.mjs")), endpoint=server.endpoint) as program:
