@@ -12,6 +12,7 @@ from benchmarks import (
     keeps,
     kinds,
     machine,
+    on_postgres,
     rates,
     report,
     signed,
@@ -41,6 +42,7 @@ MEASUREMENTS: Mapping[str, Callable[[Bench], Iterator[Section]]] = {
     "drain": _one(drain.measure),
     "spark": _one(streams.measure),
     "backlog": backlog.measure,
+    "postgres": on_postgres.measure,
     "idle": _one(idle.measure),
 }
 

@@ -72,6 +72,23 @@ def veilmq(*options: str) -> Server:
     return Server(name="veilmq", modules=("veilmq.__main__",), command=command)
 
 
+def veilmq_on(url: str, *options: str) -> Server:
+    """A node on the database at `url`; it keeps nothing in its folder."""
+
+    def command(port: int, admin_port: int, data: Path) -> Command:
+        return Command(
+            name="veilmq on PostgreSQL",
+            arguments=[
+                *(sys.executable, "-m", "veilmq", "serve", "--port", str(port), "--admin-port", str(admin_port)),
+                *("--store", url, *options),
+            ],
+            ready=lambda: answers(f"http://127.0.0.1:{admin_port}/health/ready"),
+            environment=_paths(),
+        )
+
+    return Server(name="veilmq on PostgreSQL", modules=("veilmq.__main__", "asyncpg"), command=command)
+
+
 def _constant(name: str, module: str) -> Callable[[int, int, Path], Command]:
     def command(port: int, admin_port: int, data: Path) -> Command:
         return Command(

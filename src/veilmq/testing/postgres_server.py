@@ -50,6 +50,12 @@ class PostgresServer:
         return f"127.0.0.1:{self.port}"
 
     @property
+    def pid(self) -> int:
+        """Return the number of its first process, which has started all others."""
+        assert self._process is not None, "it does not run"
+        return self._process.pid
+
+    @property
     def url(self) -> str:
         """Return the URL of its database ``postgres``."""
         return url_of(self)

@@ -1,0 +1,206 @@
+"""veilmq on PostgreSQL: through HTTP with one node and with two, and what its statements cost the database.
+
+One server of PostgreSQL for all, of the version in the wheel, with durable settings. The second part drives the engine
+itself, ten messages at a time, one cycle after another, beside the statements that pgmq would run (its extension is not
+needed for that): what a message costs the database in processor time and in WAL, on an empty queue, behind a backlog,
+and with many in flight.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks import wrk
+from benchmarks.bench import Bench, Opened, Place
+from benchmarks.direct import IN_FLIGHT, Direct, Ours, PgmqStyle
+from benchmarks.process import running
+from benchmarks.rates import CYCLE, CYCLE_TEN, FAILURES, Workload, refusal
+from benchmarks.row import SUBJECT, Row, Section, failed
+from benchmarks.servers import veilmq_on
+from benchmarks.sqs import Sqs
+from benchmarks.wrk import Load, LoadError
+from veilmq.testing.postgres_server import PostgresServer
+
+PEER = "pgmq's statements"
+NODES = (1, 2)
+CYCLES = 500
+BATCH = 10
+SETTINGS = {
+    "checkpoint_timeout": "1h",
+    "fsync": "on",
+    "max_wal_size": "8GB",
+    "shared_buffers": "512MB",
+    "synchronous_commit": "on",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What the database has used so far."""
+
+    cpu_s: float
+    wal_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a message cost from its sending to its deletion."""
+
+    messages_per_s: float
+    cpu_us: float
+    wal_bytes: float
+
+
+def measure(bench: Bench) -> Iterator[Section]:
+    """Rates through HTTP, then the costs in the database."""
+    bench.say("postgres …")
+    try:
+        with database(bench) as server:
+            for nodes in NODES:
+                yield from (_served(bench, server, workload, nodes) for workload in (CYCLE, CYCLE_TEN))
+            yield _costs(bench, server)
+    except FAILURES as failure:
+        yield Section(name="postgres", rows=(Row(figure="postgres", unit="", values={SUBJECT: failed(failure)}),))
+
+
+@contextmanager
+def database(bench: Bench) -> Iterator[PostgresServer]:
+    """A new server, in a folder on the disk of the bench."""
+    with bench.folder() as folder:
+        for path in (folder.parent, folder):
+            path.chmod(0o755)  # root has it run by another user
+        with PostgresServer(folder / "postgres", settings=SETTINGS) as server:
+            yield server
+
+
+def spent(server: PostgresServer) -> Spent:
+    """What all processes of the server have used, those that have ended among them."""
+    leader = psutil.Process(server.pid)
+    times = leader.cpu_times()
+    cpu_s = times.user + times.system + times.children_user + times.children_system
+    for child in leader.children(recursive=True):
+        with_child = child.cpu_times()
+        cpu_s += with_child.user + with_child.system
+    return Spent(cpu_s=cpu_s, wal_bytes=int(server.sql("SELECT pg_current_wal_insert_lsn() - '0/0'")))
+
+
+def cost(before: Spent, after: Spent, *, messages: int, seconds: float) -> Cost:
+    return Cost(
+        messages_per_s=messages / seconds,
+        cpu_us=(after.cpu_s - before.cpu_s) / messages * 1e6,
+        wal_bytes=(after.wal_bytes - before.wal_bytes) / messages,
+    )
+
+
+# Through HTTP.
+
+
+def _served(bench: Bench, server: PostgresServer, workload: Workload, nodes: int) -> Section:
+    figure = f"{workload.figure}, {nodes} {'node' if nodes == 1 else 'nodes'}"
+    bench.say(f"  {figure}")
+    try:
+        result, node_us = _load(bench, server, workload, nodes)
+    except FAILURES as failure:
+        return Section(name=figure, rows=(Row(figure=figure, unit="messages/s", values={SUBJECT: failed(failure)}),))
+    rows = (
+        _row(figure, "messages/s", result.messages_per_s),
+        _row(figure, "database CPU µs/message", result.cpu_us),
+        _row(figure, "node CPU µs/message", node_us),
+        _row(figure, "WAL bytes/message", result.wal_bytes),
+    )
+    return Section(name=figure, rows=rows, raw=asdict(result))
+
+
+def _load(bench: Bench, server: PostgresServer, workload: Workload, nodes: int) -> tuple[Cost, float]:
+    """Drive so many nodes at once, each with its share of the connections; also what they used a message."""
+    with ExitStack() as stack:
+        opened = [_node(stack, bench, server) for _ in range(nodes)]
+        with Sqs(port=opened[0].port) as sqs:
+            queue_url = sqs.create_queue(f"bench-{workload.script.replace('_', '-')}-{nodes}")
+        connections = max(1, bench.connections // nodes)
+        load = Load(
+            script=workload.script,
+            seconds=bench.seconds,
+            connections=connections,
+            environment={"BENCH_QUEUE_URL": queue_url},
+        )
+        before, nodes_before_s = spent(server), _cpu_s(opened)
+        with ThreadPoolExecutor(nodes) as pool:
+            results = list(pool.map(lambda node: wrk.run(load, url=node.url), opened))
+        after, nodes_s = spent(server), _cpu_s(opened) - nodes_before_s
+    for result in results:
+        if nodes == 1 and (why := refusal(workload, result, connections=connections)):
+            raise LoadError(f"{workload.figure}: {why}")
+    seconds = max(result.duration_s for result in results)
+    messages = round(sum(workload.per_s(result) * result.duration_s for result in results))
+    if not messages:
+        raise LoadError(f"{workload.figure}: no message was moved")
+    return cost(before, after, messages=messages, seconds=seconds), nodes_s / messages * 1e6
+
+
+def _node(stack: ExitStack, bench: Bench, server: PostgresServer) -> Opened:
+    place = Place.fresh(veilmq_on(server.url, "--in-flight-max", "1000000"), data=Path())
+    return Opened(process=stack.enter_context(running(place.command)), port=place.port)
+
+
+def _cpu_s(nodes: list[Opened]) -> float:
+    return sum(node.process.usage().cpu_s for node in nodes)
+
+
+# In the database.
+
+
+def _costs(bench: Bench, server: PostgresServer) -> Section:
+    backlogs = [0, bench.backlog_max]
+    rows: list[Row] = []
+    raw: dict[str, object] = {}
+    found: dict[str, dict[str, Cost]] = {}
+    for name, kind in ((SUBJECT, Ours), (PEER, PgmqStyle)):
+        bench.say(f"  statements: {name}")
+        found[name] = asyncio.run(_points(server, kind(server.url), backlogs))
+        raw[name] = {at: asdict(each) for at, each in found[name].items()}
+    first, *others = found[SUBJECT]
+    for at in found[SUBJECT]:
+        here = {name: costs[at] for name, costs in found.items()}
+        rows.append(_pair(at, "database CPU µs/message", {name: each.cpu_us for name, each in here.items()}))
+        rows.append(_pair(at, "WAL bytes/message", {name: each.wal_bytes for name, each in here.items()}))
+        rows.append(_pair(at, "messages/s", {name: each.messages_per_s for name, each in here.items()}))
+    for at in others:
+        ratios = {name: costs[at].cpu_us / costs[first].cpu_us for name, costs in found.items()}
+        rows.append(_pair(f"{at} ÷ {first}", "times the CPU", ratios))
+    return Section(name="statements, ten at a time", rows=tuple(rows), raw=raw)
+
+
+async def _points(server: PostgresServer, kind: Direct, backlogs: list[int]) -> dict[str, Cost]:
+    points: dict[str, Cost] = {}
+    async with kind as direct:
+        for backlog in backlogs:
+            await direct.begin(waiting=backlog, in_flight=0)
+            points[f"{backlog:,} waiting"] = await _cycles(server, direct)
+        await direct.begin(waiting=0, in_flight=IN_FLIGHT)
+        points[f"{IN_FLIGHT:,} in flight"] = await _cycles(server, direct)
+    return points
+
+
+async def _cycles(server: PostgresServer, direct: Direct) -> Cost:
+    for _ in range(CYCLES // 10):
+        await direct.cycle(BATCH)
+    before, began_s = spent(server), time.perf_counter()
+    for _ in range(CYCLES):
+        await direct.cycle(BATCH)
+    seconds = time.perf_counter() - began_s
+    return cost(before, spent(server), messages=CYCLES * BATCH, seconds=seconds)
+
+
+def _row(figure: str, unit: str, value: float) -> Row:
+    return Row(figure=figure, unit=unit, values={SUBJECT: value})
+
+
+def _pair(figure: str, unit: str, values: dict[str, float]) -> Row:
+    return Row(figure=figure, unit=unit, values=dict(values))
