@@ -165,7 +165,7 @@ UPDATE mq.msg SET
     claim = $2,
     shard = chosen.shard
 FROM unnest($3::bigint[], $4::int[]) AS chosen (seq, shard), (SELECT mq.now_ms() AS now) clock
-WHERE msg.qp = $1 AND msg.seq = chosen.seq
+WHERE msg.qp = $1 AND msg.seq = ANY($3) AND msg.seq = chosen.seq
 
 -- name: bind_fifo
 SELECT * FROM mq.fifo_bind($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)

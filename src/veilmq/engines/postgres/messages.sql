@@ -20,7 +20,7 @@ UPDATE mq.part SET priorities = ARRAY(
 WHERE qp = $1 AND NOT priorities @> $2::smallint[]
 
 -- name: receive
--- $2 count, $3 timeout in ms, $4 generation, $5 low-water marks by priority, $6 retention in ms; of a receive that waited, $7 when it was
+-- $2 count, $3 timeout in ms, $4 generation, $5 low-water marks (see low_water.py), $6 retention in ms; of a receive that waited, $7 when it was
 -- asked for and $8 the last instant of its lease, null of others; $9 what it has already, or null. Lower priorities first;
 -- of one, what became visible first. Of a logged queue, $10 is how many receives make a message dead, or null, and $11 and $12
 -- the places at which each message's receive begins and ends among all that take together.
@@ -34,7 +34,10 @@ WITH clock AS MATERIALIZED (
             -- log: , msg.seq, msg AS was
         FROM mq.msg
         WHERE msg.qp = $1 AND msg.priority = of_part.priority
-            AND msg.visible_at >= ($5::bigint[])[of_part.priority] AND msg.visible_at <= clock.now
+            AND (msg.visible_at, msg.seq) > (
+                coalesce(($5::bigint[])[of_part.priority], 0), coalesce(($5::bigint[])[of_part.priority + 16], -1)
+            )
+            AND msg.visible_at <= clock.now
             AND msg.sent_at > clock.now - $6
             AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before) AND ($9::bigint[] IS NULL OR msg.seq <> ALL($9))
         ORDER BY msg.visible_at, msg.seq
@@ -78,7 +81,7 @@ RETURNING msg.seq, msg.id, msg.body, msg.properties, msg.sent_at, msg.first_rece
 -- (null: for any time) from when they were asked for. ($5, the retention, changes nothing here.)
 UPDATE mq.msg SET visible_at = least(clock.now + asked.timeout, msg.received_at + $4)
 FROM unnest($2::bigint[], $3::bigint[]) AS asked (seq, timeout), (SELECT mq.now_ms() AS now) clock
-WHERE msg.qp = $1 AND msg.seq = asked.seq AND $5::bigint IS NOT NULL
+WHERE msg.qp = $1 AND msg.seq = ANY($2) AND msg.seq = asked.seq AND $5::bigint IS NOT NULL
 RETURNING msg.seq, msg.visible_at
 
 -- name: move_dead
@@ -202,12 +205,15 @@ WHERE part.qp = $1 AND NOT part.retired
 ORDER BY msg.seq LIMIT $2
 
 -- name: next_visible
--- When the next message is, or becomes, visible; no row of a retired partition.
+-- When the next message behind the marks $3 is, or becomes, visible; no row of a retired partition. $2 is the retention in ms.
 SELECT clock.now, (
     SELECT min(first.visible_at)
     FROM unnest(part.priorities) AS of_part (priority), LATERAL (
         SELECT visible_at FROM mq.msg
         WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at < 1::bigint << 61
+            AND (msg.visible_at, msg.seq) > (
+                coalesce(($3::bigint[])[of_part.priority], 0), coalesce(($3::bigint[])[of_part.priority + 16], -1)
+            )
             AND msg.sent_at > clock.now - $2 AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
         ORDER BY visible_at LIMIT 1
     ) first
@@ -220,14 +226,17 @@ WHERE part.qp = $1 AND NOT part.retired
 -- $5 which count whatever their epoch; $6 retention in ms; $7 which act only while they live. Tells what each message that
 -- is there was.
 WITH found AS MATERIALIZED (
-    SELECT msg.ctid AS row_id, msg.seq, msg.visible_at, clock.now,
+    SELECT msg.row_id, msg.seq, msg.visible_at, clock.now,
         msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch) AS is_current, asked.only_live
     FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $7::boolean[])
             AS asked (seq, generation, epoch, any_epoch, only_live)
         CROSS JOIN (SELECT mq.now_ms() AS now, ended_until, ended_before FROM mq.part WHERE qp = $1) clock
-        JOIN mq.msg ON msg.qp = $1 AND msg.seq = asked.seq AND msg.sent_at > clock.now - $6
-            AND (msg.sent_at > clock.ended_until OR msg.seq >= clock.ended_before)
-    FOR UPDATE OF msg
+        CROSS JOIN LATERAL (
+            SELECT msg.ctid AS row_id, msg.seq, msg.visible_at, msg.generation, msg.epoch FROM mq.msg
+            WHERE msg.qp = $1 AND msg.seq = asked.seq AND msg.sent_at > clock.now - $6
+                AND (msg.sent_at > clock.ended_until OR msg.seq >= clock.ended_before)
+            FOR UPDATE
+        ) msg
 ), deleted AS (
     DELETE FROM mq.msg USING found
     WHERE msg.qp = $1 AND msg.ctid = found.row_id AND found.is_current AND (NOT found.only_live OR found.visible_at > found.now)
@@ -245,18 +254,24 @@ SELECT seq, is_current, visible_at, now FROM found
 -- ms, $10 which act only while they live. A row tells what the message was; a change that is not short would make the lease
 -- too long, and is not made.
 WITH found AS MATERIALIZED (
-    SELECT msg.ctid AS row_id, msg.seq, msg.visible_at, msg.epoch, clock.now, clock.now + asked.timeout AS until,
+    SELECT msg.row_id, msg.seq, msg.visible_at, msg.epoch, clock.now, clock.now + asked.timeout AS until,
         msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch) AS is_current,
         asked.only_live, asked.renew,
-        -- log: msg AS was,
+        -- log: msg.was,
         asked.timeout = 0 OR msg.receive_count = 0 AND asked.timeout <= asked.lease_max OR asked.lease_max IS NULL
             OR clock.now + asked.timeout <= msg.received_at + asked.lease_max AS is_short
     FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::bigint[], $7::bigint[], $8::boolean[], $10::boolean[])
             AS asked (seq, generation, epoch, any_epoch, timeout, lease_max, renew, only_live)
         CROSS JOIN (SELECT mq.now_ms() AS now, ended_until, ended_before FROM mq.part WHERE qp = $1) clock
-        JOIN mq.msg ON msg.qp = $1 AND msg.seq = asked.seq AND msg.sent_at > clock.now - $9
-            AND (msg.sent_at > clock.ended_until OR msg.seq >= clock.ended_before)
-    FOR UPDATE OF msg
+        CROSS JOIN LATERAL (
+            SELECT msg.ctid AS row_id, msg.seq, msg.visible_at, msg.received_at, msg.generation, msg.epoch,
+                -- log: msg AS was,
+                msg.receive_count
+            FROM mq.msg
+            WHERE msg.qp = $1 AND msg.seq = asked.seq AND msg.sent_at > clock.now - $9
+                AND (msg.sent_at > clock.ended_until OR msg.seq >= clock.ended_before)
+            FOR UPDATE
+        ) msg
 ), changed AS (
     UPDATE mq.msg SET visible_at = found.until, epoch = found.epoch + found.renew::int
         -- log: , log = mq.log_moved(msg.log, found.until <= found.now)

@@ -50,6 +50,7 @@ class Receives:
         self._on_queue = on_queue
         self._book = book
         self._in_flight = in_flight
+        self._low_water = low_water
         self._watches = watches
         self._standard = StandardTaking(
             catalog=catalog, watches=watches, low_water=low_water, positions=positions, log=log
@@ -95,7 +96,7 @@ class Receives:
                 rows = rows[share:]
         due_ms = now_ms
         if due_ms is None:
-            due_ms = await next_visible_ms(connection, queue) if place_due_ms is None else place_due_ms
+            due_ms = await self._next_visible_ms(connection, queue) if place_due_ms is None else place_due_ms
         over_limit = place_due_ms is not None and not queue.settings.fifo
         return [_received(given.get(at, []), due_ms, queue, over_limit) for at in range(len(together))]
 
@@ -111,6 +112,9 @@ class Receives:
         if terms.attempt_id is None:
             return await take()
         return await repeat_or_take(connection, queue, terms.attempt_id, terms, take)
+
+    async def _next_visible_ms(self, connection: Any, queue: Queue) -> int | None:
+        return await next_visible_ms(connection, queue, *self._low_water.known(queue.partition))
 
     def _message(self, queue: Queue, row: Any) -> ReceivedMessage:
         says_ms = row.get("issued_visible_at", row["visible_at"])

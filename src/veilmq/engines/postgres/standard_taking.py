@@ -76,15 +76,14 @@ class StandardTaking:
 
     async def _claim(self, connection: Any, queue: Queue, count: int, asked: _Asked) -> list[Any]:
         """Lease up to ``count`` messages."""
-        low_ms = self._low_water.of(queue.partition)
-        rows = await self._lease(connection, queue, count, asked, low_ms)
-        if not rows and self._low_water.drop(queue.partition):
-            low_ms = self._low_water.of(queue.partition)
-            rows = await self._lease(connection, queue, count, asked, low_ms)
+        behind = self._low_water.of(queue.partition)
+        rows = await self._lease(connection, queue, count, asked, behind)
+        if not rows and (beginning := self._low_water.instead(queue.partition)) is not None:
+            rows = await self._lease(connection, queue, count, asked, beginning)
         self._low_water.found(queue.partition, rows)
         return sorted(rows, key=itemgetter("priority", "was_visible_at", "seq"))
 
-    async def _lease(self, connection: Any, queue: Queue, count: int, asked: _Asked, low_ms: list[int]) -> list[Any]:
+    async def _lease(self, connection: Any, queue: Queue, count: int, asked: _Asked, behind: list[int]) -> list[Any]:
         of_log: tuple[Any, ...] = ()
         if self._log.has(queue):
             of_log = (asked.receives_max, *places_of(asked.shares), *self._log.terms(queue))
@@ -94,7 +93,7 @@ class StandardTaking:
             count,
             asked.terms.timeout_ms,
             getrandbits(GENERATION_BITS),
-            low_ms,
+            behind,
             retention_ms(queue),
             *asked.terms.requested,
             asked.taken or None,

@@ -1,0 +1,79 @@
+"""The plans of all statements, as they are while a table is still empty and nobody has counted its rows.
+
+That is when a connection plans them for good: what is harmless then, to go through a partition for a few of its
+messages, is not when there are a million. (A delete once read all messages of its queue.)
+"""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from tests.engines.postgres_host import connected
+from veilmq.engines.named_sql import load
+from veilmq.engines.postgres.database import SETTINGS
+
+PACKAGE = "veilmq.engines.postgres"
+OF_STORES = {"schema.sql", "copies.sql"}
+"""What makes a store, and what copies a whole one."""
+FILES = sorted(
+    each.name for each in files(PACKAGE).iterdir() if each.name.endswith(".sql") and each.name not in OF_STORES
+)
+WHOLE = {"count", "look", "waiting"}
+"""Statements that are about all of a partition, or its first messages."""
+
+_SCAN = re.compile(
+    r"(Seq Scan on (?:msg|fifo_msg|fifo_group)\b)|Index (?:Only )?Scan using (\w+) on (?:msg|fifo_msg|fifo_group)\b"
+)
+_FEW = re.compile(r"Limit|LockRows|InitPlan|SubPlan")
+_ALL = re.compile(r"Index Cond: \((?:\w+\.)?qp = [^()]+\)$")
+
+
+async def plan(connection: Any, number: int, statement: str) -> list[str]:
+    """Return the lines of the plan that a connection keeps for a statement."""
+    name = f"s{number}"
+    await connection.execute(f"PREPARE {name} AS {statement}")
+    types = await connection.fetchval(
+        "SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name = $1", name
+    )
+    terms = ", ".join("'{}'" if each.endswith("[]") else "NULL" for each in types)
+    return [line for (line,) in await connection.fetch(f"EXPLAIN EXECUTE {name}" + (f"({terms})" if terms else ""))]
+
+
+def wholesale(lines: list[str]) -> Iterator[str]:
+    """Yield where a plan goes through all messages, or all groups, of a partition or of the table.
+
+    To take the first of them in the order of the index, or to see whether there is one, is something else.
+    """
+    for number, line in enumerate(lines):
+        scan = _SCAN.search(line)
+        if scan and (scan[1] or _ALL.search("".join(lines[number + 1 : number + 2]))):
+            parent = next((above for above in reversed(lines[:number]) if _indent(above) < _indent(line)), "")
+            if not _FEW.search(parent):
+                yield line.strip()
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_no_statement_goes_through_a_partition(postgres_url: str, file: str) -> None:
+    """But for those that are about all of it."""
+
+    async def found() -> dict[str, list[str]]:
+        async with connected(postgres_url) as connection:
+            for name, value in SETTINGS.items():
+                await connection.execute("SELECT set_config($1, $2, false)", name, value)
+            plans = {}
+            for number, (name, statement) in enumerate(load(PACKAGE, file).items()):
+                text = re.sub("--.*", "", statement)
+                if text.split()[0] in {"SELECT", "WITH", "INSERT", "UPDATE", "DELETE"}:
+                    plans[name] = list(wholesale(await plan(connection, number, text)))
+            return plans
+
+    plans = asyncio.run(found())
+    assert {name: lines for name, lines in plans.items() if lines and name not in WHOLE} == {}
