@@ -3,13 +3,13 @@
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
-from veilmq.core.ports import Clock
 from veilmq.engines.postgres.catalog import Catalog
 from veilmq.engines.postgres.database_clock import DatabaseClock
 from veilmq.engines.postgres.event_export import EventExport
 from veilmq.engines.postgres.event_log import EventLog
 from veilmq.engines.postgres.event_numbers import EventNumbers
 from veilmq.engines.postgres.database import Database
+from veilmq.engines.postgres.database_clock import DatabaseClock
 from veilmq.engines.postgres.janitor import Janitor
 from veilmq.engines.postgres.move_slices import MoveSlices
 from veilmq.engines.postgres.mover import Mover
@@ -31,7 +31,7 @@ class Shared(NamedTuple):
     watches: Watches
     positions: Positions
     options: PostgresOptions
-    clock: Clock
+    clock: DatabaseClock
     start: Start
 
 

@@ -16,6 +16,7 @@ from veilmq.core.receipts import KEY_BYTES, ReceiptBook
 from veilmq.engines.figures import Figure
 from veilmq.engines.postgres.catalog import SQL
 from veilmq.engines.postgres.database import Database
+from veilmq.engines.postgres.database_clock import DatabaseClock
 from veilmq.engines.postgres.failures import IN_DOUBT, told
 from veilmq.engines.postgres.identity import check_alone
 from veilmq.engines.postgres.lines import Line
@@ -39,7 +40,7 @@ class PostgresEngine:
     ) -> None:
         """Use ``open``."""
         self.token_key = token_key
-        self.clock = clock
+        self.clock = clock = DatabaseClock(clock)
         self._database = database
         self._options = options
         self._closing = False
@@ -58,7 +59,7 @@ class PostgresEngine:
 
         Raises ``StoreError`` for one of several databases of a store, which ``shards`` opens.
 
-        ``clock`` says when to look for work, and no more: what is visible is the database's clock's business.
+        ``clock`` is the machine's; the engine's own follows the database's, whose business it is what is visible.
         """
         options = options or PostgresOptions()
         database = await Database.open(url, options=options, clock=clock)

@@ -9,7 +9,6 @@ from veilmq.core.claims import ListSources, ReadClaim
 from veilmq.core.commands import Command
 from veilmq.core.forwards import Forward
 from veilmq.core.looks import LookAtQueue, Peek
-from veilmq.core.ports import Clock
 from veilmq.core.receipts import ReceiptBook
 from veilmq.core.topics import (
     CreateTopic,
@@ -30,6 +29,7 @@ from veilmq.engines.postgres.background import Background, Shared
 from veilmq.engines.postgres.catalog import Catalog
 from veilmq.engines.postgres.claims import Claims
 from veilmq.engines.postgres.database import Database
+from veilmq.engines.postgres.database_clock import DatabaseClock
 from veilmq.engines.postgres.event_log import EventLog
 from veilmq.engines.postgres.forwards import Forwards
 from veilmq.engines.postgres.in_flight import InFlight
@@ -82,7 +82,7 @@ class Machine:
     """``together`` and ``alone`` have an entry for each type of command; ``background`` needs none."""
 
     def __init__(
-        self, *, database: Database, options: PostgresOptions, clock: Clock, book: ReceiptBook, start: Start
+        self, *, database: Database, options: PostgresOptions, clock: DatabaseClock, book: ReceiptBook, start: Start
     ) -> None:
         """``start`` makes a task of the engine; ``book`` has the receipts' keys."""
         self.watches = watches = Watches()
