@@ -12,8 +12,8 @@ PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-bench setup-clients setup-java run demo docs test test-fast check format bench \
-	prove-crash prove-flat prove-quota prove-spark prove-tune prove-leases prove-stopped prove-failover prove-nodes build clean
+.PHONY: help setup setup-run setup-bench setup-clients setup-java setup-cluster run demo cluster docs test test-fast check format bench \
+	prove-crash prove-flat prove-quota prove-spark prove-tune prove-leases prove-models prove-stopped prove-failover prove-nodes build clean
 # A target is one story with one end: the last line of `make test` is pytest's.
 .NOTPARALLEL:
 
@@ -39,6 +39,9 @@ setup-clients: setup
 setup-java:
 	@scripts/install-java.sh
 
+setup-cluster: setup
+	@scripts/install-haproxy.sh
+
 run: setup-run ## start the server on 127.0.0.1:9324, its data under ./veilmq-data
 	@exec $(BIN)/veilmq serve --host 127.0.0.1 --port 9324 --data ./veilmq-data $(ARGS)
 
@@ -50,7 +53,10 @@ docs: ## build the site of docs/ into build/docs; a warning or a link that leads
 	@.venv-docs/bin/sphinx-build -q -W --keep-going -b html docs build/docs
 	@echo "veilmq: the site is in build/docs/index.html"
 
-test: setup setup-clients setup-java check docs ## check, then every test, with branch coverage
+cluster: setup-cluster ## a cluster on this machine: PostgreSQL with a standby, three nodes, HAProxy on port 9324
+	@exec $(BIN)/python examples/cluster/cluster.py $(ARGS)
+
+test: setup setup-clients setup-java setup-cluster check docs ## check, then every test, with branch coverage
 	@$(PYTEST) $(PARALLEL) --cov=veilmq --cov-report=term $(ARGS)
 
 test-fast: setup setup-clients ## the tests that answer within two minutes (not slow, no proofs)
@@ -84,6 +90,9 @@ prove-spark: setup setup-java ## Spark under kills at full size: the source, fro
 
 prove-tune: setup ## learned timeouts at full size, against a truth that is known: forty types, ten million receipts
 	@PROVE=whole $(PYTEST) tests/proofs/test_tune.py tests/proofs/test_tune_counting.py -s --timeout 3600 $(ARGS)
+
+prove-models: setup ## the engines beside their naive models, twenty times as many examples (half an hour)
+	@PROVE=whole $(PYTEST) tests/engines -k "agrees_with_the_model" --timeout 7200 $(ARGS)
 
 prove-leases: setup ## a day of a consumer with 1,000 messages in work, in virtual time: what each renewal policy costs and loses
 	@PROVE=whole $(PYTEST) tests/proofs/test_leases.py -s --timeout 3600 $(ARGS)

@@ -14,6 +14,7 @@ from tests.engines.host import RESTLESS
 from tests.engines.model_frame import ModelFrame, run_model
 from tests.engines.naive import NaiveQueue
 from tests.engines.postgres_host import PostgresHost
+from veilmq.core import commands
 
 SMALL = replace(RESTLESS, ready_window_messages=2, hidden_window_leases=2, body_cache_bytes=0)
 
@@ -55,6 +56,14 @@ class Moving(ModelFrame):
 class MovingStandard(Moving, test_model.EngineAndModel):
     """Standard queues."""
 
+    def compare(self) -> None:
+        """Assert the same queues, and that each is the same."""
+        pages = [self.live.do(commands.ListQueues(account=account)) for account in "ab"]
+        names = [f"{account}/{name}" for account, page in zip("ab", pages, strict=True) for name in page.names]
+        assert names == sorted(self.models)
+        for name, model in self.models.items():
+            self.check_queue(name, model)
+
     def note_move(self, *, keeps_receipts: bool) -> None:
         """Forget the receipts."""
         if not keeps_receipts:
@@ -78,4 +87,4 @@ class MovingFifo(Moving, test_fifo_model.EngineAndModel):
 def test_a_store_that_moves_answers_as_before(machine: type[Moving], postgres_url: str) -> None:
     """At random, and reproducibly."""
     there = type(machine.__name__, (machine,), {"database": postgres_url})
-    run_model(there, examples=10, steps=30)
+    run_model(there, examples=4, steps=30)

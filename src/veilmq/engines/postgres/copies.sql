@@ -88,7 +88,7 @@ SELECT coalesce(sum(greatest(reltuples, 0)), 0)::bigint FROM pg_class WHERE oid 
 -- The messages of the queue $1 sent after $2, in the order in which they came. What came by a copy says by its sending when.
 SELECT seq, id, body, coalesce(properties, '') AS properties, (priority % 100)::int AS priority,
     greatest(seq >> 20, sent_at) AS came_at, sent_at, visible_at, receive_count, generation, epoch, received_at,
-    first_received_at, source, receives_before, NULL::text AS "group", 0 AS log
+    first_received_at, source, receives_before, NULL::text AS "group", coalesce(log, 0) AS log
 FROM mq.queue JOIN mq.part USING (qp) JOIN mq.msg USING (qp)
 WHERE queue.queue_id = $1 AND sent_at > $2 AND (sent_at > ended_until OR seq >= ended_before)
 ORDER BY came_at, seq
@@ -96,7 +96,7 @@ ORDER BY came_at, seq
 -- name: fifo
 SELECT seq, id, body, coalesce(properties, '') AS properties, 8, greatest(seq >> 20, sent_at) AS came_at, sent_at,
     visible_at, receive_count, generation, epoch, received_at, first_received_at, source, receives_before,
-    group_id AS "group", 0 AS log
+    group_id AS "group", coalesce(log, 0) AS log
 FROM mq.queue JOIN mq.fifo_msg USING (qp)
 WHERE queue.queue_id = $1 AND sent_at > $2
 ORDER BY seq

@@ -13,7 +13,7 @@ from veilmq.engines.postgres.copy_lock import SQL, CopyLock
 from veilmq.engines.postgres.copy_target import refuse_used
 from veilmq.engines.postgres.migrate import migrate, require
 
-_EVERY_STORES = ("meta",)
+_EVERY_STORES = ("meta", "event_state")
 """What every store has from the beginning."""
 _PARTS_AHEAD = 16
 _END = b""

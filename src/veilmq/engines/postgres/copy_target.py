@@ -16,7 +16,7 @@ from veilmq.engines.postgres.positions import COUNTER_BITS
 _COUNTERS = (1 << COUNTER_BITS) - 1
 _COLUMNS = (
     "qp", "seq", "visible_at", "sent_at", "first_received_at", "received_at", "receive_count", "generation", "epoch",
-    "id", "properties", "source", "receives_before", "body",
+    "id", "properties", "source", "receives_before", "log", "body",
 )  # fmt: skip
 _MOVE = (
     "number", "id", "queue_id", "source", "destination", "moves_per_s_max", "status", "moved", "to_move", "started_at",
@@ -104,6 +104,7 @@ class DatabaseTarget:
             message.properties or None,
             message.source,
             message.receives_before,
+            message.log or None,
             message.body,
         )
 
