@@ -4,12 +4,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from veilmq.engines.postgres.catalog import Catalog
+from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.database_clock import DatabaseClock
 from veilmq.engines.postgres.event_export import EventExport
 from veilmq.engines.postgres.event_log import EventLog
 from veilmq.engines.postgres.event_numbers import EventNumbers
-from veilmq.engines.postgres.database import Database
-from veilmq.engines.postgres.database_clock import DatabaseClock
 from veilmq.engines.postgres.janitor import Janitor
 from veilmq.engines.postgres.move_slices import MoveSlices
 from veilmq.engines.postgres.mover import Mover
@@ -58,8 +57,8 @@ class Background:
             start=start,
             look_for_moves=self.mover.look,
         )
-        self.events = EventExport(database=database, numbers=EventNumbers(options=options), clock=clock)
         watches.elsewhere = self.nodes
+        self.events = EventExport(database=database, numbers=EventNumbers(options=options), clock=clock)
         self._listens = options.listens
 
     def begin(self) -> None:
@@ -74,5 +73,5 @@ class Background:
         self.mover.stop()
         self.rounds.stop()
         await self.nodes.stop()
-        self.events.stop()
         await self.janitor.stop()
+        self.events.stop()

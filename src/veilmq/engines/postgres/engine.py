@@ -21,8 +21,8 @@ from veilmq.engines.postgres.failures import IN_DOUBT, told
 from veilmq.engines.postgres.identity import check_alone
 from veilmq.engines.postgres.lines import Line
 from veilmq.engines.postgres.machine import READS, Alone, Machine
-from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.measured import Measured
+from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.store import STANDBY, UNREACHABLE, Survey
 
 log = logging.getLogger(__name__)
@@ -44,8 +44,8 @@ class PostgresEngine:
         self._database = database
         self._options = options
         self._closing = False
-        self._tasks: set[asyncio.Task[None]] = set()
         self._measured = Measured()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._lines: dict[tuple[str, type[Command]], Line] = {}
         self.machine = Machine(
             database=database, options=options, clock=clock, book=ReceiptBook(keys=[receipt_key]), start=self._start
@@ -150,6 +150,10 @@ class PostgresEngine:
         except Exception:  # noqa: BLE001 - whatever it is, requests would meet it too
             return [UNREACHABLE]
 
+    def figures(self) -> list[Figure]:
+        """Return what this node tells of itself and of its way to the database."""
+        return [*self._database.figures(), *self._measured.figures()]
+
     async def survey(self, names_max: int) -> Survey:
         """Return the first ``names_max`` queues by name, and how many there are; raises ``VeilmqError``."""
         try:
@@ -158,10 +162,6 @@ class PostgresEngine:
                 return Survey(names, await connection.fetchval(SQL["count_queues"]))
         except Exception as error:
             raise told(error, "a survey") from error
-
-    def figures(self) -> list[Figure]:
-        """Return what this node tells of itself and of its way to the database."""
-        return [*self._database.figures(), *self._measured.figures()]
 
     async def answered(self) -> None:
         """Return when nothing waits and nothing is under way."""
