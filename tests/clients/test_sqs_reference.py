@@ -3,8 +3,10 @@
 A row without a provocation fails, and so does a provocation whose row is gone.
 """
 
+import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from tests.clients.sqs_attributes import ATTRIBUTES
 from tests.clients.sqs_everywhere import ANYWHERE, CLOCK_AHEAD_S, ENDED, QUERY, SIGNED, posted
 from tests.clients.sqs_provocations import ENTRY_ERRORS, ERRORS
 from tests.clients.sqs_stage import Stage
+from tests.engines.postgres_host import emptied, making_database, prepare
 from tests.server.keys import REGION, TEXT, written
 from veilmq.core.commands import ListQueues
 from veilmq.testing import RunningServer
@@ -25,17 +28,35 @@ OURS = {"InternalFailure", "ServiceUnavailableException"}
 """Errors of every action that no request can lead to by itself."""
 
 
+Place = Callable[[], dict[str, Any]]
+
+
+@pytest.fixture(scope="module", params=["memory", "postgres"])
+def new_place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """A call that gives the settings of a server on an empty store."""
+    with ExitStack() as closing:
+
+        def new() -> dict[str, Any]:
+            if request.param == "memory":
+                return {}
+            url = closing.enter_context(making_database(request.getfixturevalue("postgres_url")))
+            asyncio.run(prepare(url))
+            return emptied(url)
+
+        yield new
+
+
 @pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
+def stage(new_place: Place) -> Iterator[Stage]:
     """One server for all rows."""
-    with RunningServer() as server, Stage(server) as made:
+    with RunningServer(**new_place()) as server, Stage(server) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def narrow() -> Iterator[Stage]:
+def narrow(new_place: Place) -> Iterator[Stage]:
     """A server on which one message in flight is all."""
-    with RunningServer(in_flight_max=1) as server, Stage(server) as made:
+    with RunningServer(in_flight_max=1, **new_place()) as server, Stage(server) as made:
         yield made
 
 
