@@ -103,12 +103,17 @@ class PostgresHost(Host):
 
     def rows(self, table: str) -> int:
         """Return how many rows a table of the store has."""
+        (count,) = self.values(f"SELECT count(*) FROM mq.{table}")
+        return int(count)
 
-        async def count() -> int:
+    def values(self, query: str, *arguments: Any) -> list[Any]:
+        """Return the first column of what a query finds, beside the node."""
+
+        async def look() -> list[Any]:
             async with connected(self.url) as connection:
-                return int(await connection.fetchval(f"SELECT count(*) FROM mq.{table}"))
+                return [row[0] for row in await connection.fetch(query, *arguments)]
 
-        return self.run(count())
+        return self.run(look())
 
     def advance(self, time_ms: int) -> None:
         """Let time pass, here and there."""

@@ -221,6 +221,7 @@ def test_what_was_in_each_others_way_is_repeated(host: PostgresHost) -> None:
         (asyncpg.DiskFullError("full"), StoreFull),
         (asyncpg.ReadOnlySQLTransactionError("a standby"), StoreUnavailable),
         (asyncpg.ConnectionDoesNotExistError("gone"), OutcomeUnknown),
+        (asyncpg.InternalClientError("another operation is in progress"), OutcomeUnknown),
         (ConnectionResetError(), OutcomeUnknown),
         (StoreFull(), StoreFull),
         (ZeroDivisionError(), InternalError),

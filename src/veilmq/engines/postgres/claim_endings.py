@@ -54,8 +54,8 @@ class Endings:
     async def detach(self, connection: Any, claims: list[BoundClaim]) -> None:
         """Part claims that have ended from their source: each is forgotten when its messages are gone or back."""
         ids = [claim.id for claim in claims]
-        await connection.execute(SQL["detach_ended"], ids)
         await connection.execute(SQL["detach"], ids)
+        await connection.execute(SQL["forget_ended"], ids)
 
     async def advance(self, connection: Any, row: Any) -> Queue | None:
         """Do a slice for the claim of ``row``, which is locked; return its queue, ``None`` where that is gone."""

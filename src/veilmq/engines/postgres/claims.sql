@@ -88,13 +88,13 @@ UPDATE mq.claim SET state = 'open', shards = greatest(1, shards) WHERE claim_id 
 UPDATE mq.claim SET state = $2, is_ending = true, source = CASE WHEN $3 THEN NULL ELSE source END
 WHERE claim_id = ANY($1::bigint[]) AND state IN ('binding', 'open')
 
--- name: detach_ended
--- What has ended is forgotten at once ...
-DELETE FROM mq.claim WHERE claim_id = ANY($1::bigint[]) AND NOT is_ending
-
 -- name: detach
--- ... what is still ending, when that is over.
+-- Waits for the slices that are under way ...
 UPDATE mq.claim SET source = NULL WHERE claim_id = ANY($1::bigint[])
+
+-- name: forget_ended
+-- ... so that this sees which of them were the last; what is still ending is forgotten with its last slice.
+DELETE FROM mq.claim WHERE claim_id = ANY($1::bigint[]) AND NOT is_ending
 
 -- name: lose_all
 -- The messages of a purged partition are gone, and nothing is left to be done with them.
@@ -140,7 +140,7 @@ SELECT queue_id, name, settings, created_at, modified_at, qp, origin FROM mq.que
 -- name: choose
 -- As a receive of $2 would: locks the messages that are within their retention of $3 ms, and changes nothing.
 SELECT ready.* FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
-    SELECT msg.seq, msg.receive_count, octet_length(msg.body) + coalesce(octet_length(msg.properties), 0) AS size_bytes
+    SELECT msg.seq, msg.receive_count, msg.group_key, octet_length(msg.body) + coalesce(octet_length(msg.properties), 0) AS size_bytes
     FROM mq.msg
     WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at <= mq.now_ms()
         AND msg.sent_at > mq.now_ms() - $3 AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
@@ -181,11 +181,12 @@ WITH clock AS MATERIALIZED (
     RETURNING msg.*
 )
 INSERT INTO mq.msg (
-    qp, seq, visible_at, sent_at, first_received_at, priority, id, properties, source, receives_before, body
+    qp, seq, visible_at, sent_at, first_received_at, priority, id, properties, source, receives_before, body,
+    group_key
 )
 SELECT $2, (clock.now << 20) | (($4 + row_number() OVER (ORDER BY array_position($3, dead.seq))) & 1048575),
     clock.now, dead.sent_at, dead.first_received_at, dead.priority, dead.id, dead.properties, $5,
-    dead.receives_before + dead.receive_count, dead.body
+    dead.receives_before + dead.receive_count, dead.body, dead.group_key
 FROM dead, clock
 RETURNING priority
 
