@@ -12,6 +12,7 @@ from tests.engines.stores import Store, embedded, on_postgres, on_shards
 
 ON_POSTGRES = {
     "test_claims",
+    "test_claims_model",
     "test_dead_letters",
     "test_dead_letters_fifo",
     "test_events",
@@ -24,6 +25,7 @@ ON_POSTGRES = {
     "test_pauses",
     "test_peeks",
     "test_publications",
+    "test_publications_model",
     "test_queues",
     "test_quotas",
     "test_receipts",
@@ -131,6 +133,12 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
     store = embedded(tmp_path / "store") if request.param == "sqlite" else _on_postgres(request)
     with store.open() as opened:
         yield opened
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def model_url(request: pytest.FixtureRequest) -> str | None:
+    """Return where the engine beside a model has its store: a database, or `None` for a folder of its own."""
+    return request.getfixturevalue("postgres_url") if request.param == "postgres" else None
 
 
 def _on_postgres(request: pytest.FixtureRequest) -> Store:

@@ -1,5 +1,6 @@
 """What the state machines share that run an engine beside a naive model: the store, time, accidents, the comparison."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -13,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from tests.engines.host import RESTLESS, Host
 from tests.engines.naive import NaiveQueue
+from tests.engines.postgres_host import PostgresHost
 from veilmq.core import commands, results
 from veilmq.core.commands import NewMessage, SendTerms
 from veilmq.core.looks import Peek
-from veilmq.engines.embedded.doctor import examine
 
 SHORT_TIMES_MS = st.sampled_from((0, 1, 999, 1_000, 30_000))
 RULES = st.sampled_from(
@@ -33,12 +34,16 @@ TERMS = st.sampled_from((None, None, SendTerms(receipts=True), SendTerms(receipt
 WINDOWS = st.sampled_from((1, 2, 7))
 CACHES = st.sampled_from((0, 1_000_000))
 
+WHOLE = os.environ.get("PROVE") == "whole"
+_MORE_EXAMPLES = 20  # of a whole run
+
 T = TypeVar("T")
 
 
 class ModelFrame(RuleBasedStateMachine):
-    """An engine with a store in a folder of this run's own; whoever inherits opens it, and says how to compare."""
+    """An engine with a store of this run's own, in a folder or at `url`; whoever inherits opens it, and compares."""
 
+    url: ClassVar[str | None] = None
     times_ms: ClassVar[st.SearchStrategy[int]] = SHORT_TIMES_MS
     restarts: ClassVar[tuple[str, ...]] = ("close", "crash")
 
@@ -50,7 +55,10 @@ class ModelFrame(RuleBasedStateMachine):
         self.host: Host | None = None
 
     def open_host(self, *, ready: int, hidden: int, cache: int) -> None:
-        """Open with windows of so many messages and leases, and room for `cache` bytes of bodies."""
+        """Open with windows of so many messages and leases, and room for `cache` bytes of bodies: in a folder alone."""
+        if self.url is not None:
+            self.host = PostgresHost.on_empty(self.url)
+            return
         options = replace(
             RESTLESS,
             ready_window_messages=ready,
@@ -91,13 +99,14 @@ class ModelFrame(RuleBasedStateMachine):
         self.suffer(data.draw(st.sampled_from(self.restarts)))
 
     def suffer(self, kind: str) -> None:
-        """Stop and start in good order, or start from what is on disk at this moment; the store is sound."""
+        """Stop and start in good order, or start from what is kept at this moment; the store is sound."""
         if kind == "crash":
             self.live.crash()
         else:
             self.live.reopen()
-        assert self.live.folder is not None
-        assert [finding for finding in examine(self.live.folder).findings if not finding.ok] == []
+        if self.url is not None:
+            self.live.advance(1)  # what two nodes are sent in one millisecond has no order
+        self.live.check()
 
     # Comparison.
 
@@ -175,12 +184,18 @@ def naive_terms(received: results.ReceivedMessage) -> dict[str, Any]:
     }
 
 
-def run_model(machine: type[ModelFrame], *, examples: int, steps: int) -> None:
-    """Run `machine` at random, and reproducibly: a failure prints the steps that lead to it."""
+def run_model(
+    machine: type[ModelFrame], *, examples: int, steps: int, url: str | None = None, examples_there: int = 0
+) -> None:
+    """Run `machine` at random, and reproducibly: a failure prints the steps that lead to it.
+
+    A step takes longer at `url`, where it is run `examples_there` times; `PROVE=whole` runs all more often.
+    """
+    there = type(f"{machine.__name__}There", (machine,), {"url": url})
     run_state_machine_as_test(
-        machine,
+        machine if url is None else there,
         settings=settings(
-            max_examples=examples,
+            max_examples=(examples if url is None else examples_there) * (_MORE_EXAMPLES if WHOLE else 1),
             stateful_step_count=steps,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

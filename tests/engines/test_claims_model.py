@@ -4,7 +4,7 @@ Slices are tiny, so that claims are bound in several commands and end in several
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import strategies as st
@@ -13,11 +13,14 @@ from hypothesis.stateful import initialize, precondition, rule
 from tests.engines.host import RESTLESS, Host
 from tests.engines.model_frame import CACHES, WINDOWS, ModelFrame, naive_terms, one_of, run_model
 from tests.engines.naive_claims import CLAIMED, NaiveClaims, Refused, told
+from tests.engines.postgres_host import RESTLESS as RESTLESS_NODE
+from tests.engines.postgres_host import PostgresHost
 from veilmq.core import claims, commands
 from veilmq.core.commands import NewMessage
 from veilmq.core.errors import VeilmqError
 
 QUEUE = "a/jobs"
+TABLES = {False: "mq.msg", True: "mq.fifo_msg"}
 SOURCES = st.sampled_from(("s", "t"))
 CONSUMERS = st.sampled_from(("", "c", "c"))
 HOLDS_S = st.sampled_from((1, 30, 100_000))
@@ -55,6 +58,14 @@ class EngineAndModel(ModelFrame):
         self, ready: int, hidden: int, cache: int, slice_rows: int, given: dict[str, Any], *, fifo: bool
     ) -> None:
         """Open with tiny windows and slices."""
+        self.host = self.opened(ready, hidden, cache, slice_rows)
+        self.live.do(commands.CreateQueue(queue=QUEUE, settings={"fifo": fifo, **given}))
+        self.model = NaiveClaims(given, fifo=fifo)
+
+    def opened(self, ready: int, hidden: int, cache: int, slice_rows: int) -> Host:
+        """Return a host in this run's folder, or where its database is."""
+        if self.url is not None:
+            return PostgresHost.on_empty(self.url, options=replace(RESTLESS_NODE, claim_slice_rows=slice_rows))
         options = replace(
             RESTLESS,
             ready_window_messages=ready,
@@ -63,9 +74,7 @@ class EngineAndModel(ModelFrame):
             free_space_reserve_bytes=0,
             claim_slice_rows=slice_rows,
         )
-        self.host = Host(self.base / "store", options=options)
-        self.live.do(commands.CreateQueue(queue=QUEUE, settings={"fifo": fifo, **given}))
-        self.model = NaiveClaims(given, fifo=fifo)
+        return Host(self.base / "store", options=options)
 
     # The queue and its messages.
 
@@ -282,16 +291,34 @@ class EngineAndModel(ModelFrame):
 
     def members(self, name: str, number: int) -> set[bytes]:
         """Look into the store for what a claim has."""
+        if self.url is not None:
+            return self.there(
+                "SELECT id FROM {table} "
+                "WHERE claim = (SELECT claim_id FROM mq.claim WHERE number = $1 AND source = $2)",
+                number,
+                name,
+            )
         sql = "claim.number = ? AND source.name = ?"
-        return {row[0] for row in self.rows(f"JOIN source ON source.number = claim.source WHERE {sql}", number, name)}
+        return self.rows(f"JOIN source ON source.number = claim.source WHERE {sql}", number, name)
 
-    def rows(self, condition: str, *values: int | str) -> Any:
-        """Return the ids of messages that are claimed."""
-        return self.live.engine._journal._connection.execute(
+    def claimed(self) -> set[bytes]:
+        """Look into the store for all that is claimed, or is not back from a claim yet."""
+        if self.url is not None:
+            return self.there("SELECT id FROM {table} WHERE claim IS NOT NULL")
+        return self.rows("")
+
+    def there(self, query: str, *values: int | str) -> set[bytes]:
+        """Return the ids that a query finds in the database."""
+        return set(cast(PostgresHost, self.live).values(query.format(table=TABLES[self.model.fifo]), *values))
+
+    def rows(self, condition: str, *values: int | str) -> set[bytes]:
+        """Return the ids of messages that are claimed in a folder."""
+        rows = self.live.engine._journal._connection.execute(
             "SELECT message.id FROM claim_range JOIN claim ON claim.id = claim_range.claim "
             f"JOIN message ON position >= first AND position <= claim_range.last {condition}",
             values,
         )
+        return {message for (message,) in rows}
 
     def shards(self, name: str, number: int) -> int:
         """Return how many shards a claim is said to have."""
@@ -303,7 +330,7 @@ class EngineAndModel(ModelFrame):
         """Have the steps that are due done, and the model see what is back and what is deleted."""
         for _ in range(2):
             self.live.in_loop(lambda: None)
-        self.model.settle(self.now_ms, {row[0] for row in self.rows("")})
+        self.model.settle(self.now_ms, self.claimed())
 
     def compare(self) -> None:
         """Assert that queue and sources are the same."""
@@ -338,6 +365,6 @@ def replace_shard(command: claims.ReadClaim, shard: int) -> claims.ReadClaim:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_engine_agrees_with_the_model() -> None:
+def test_the_engine_agrees_with_the_model(model_url: str | None) -> None:
     """At random, and reproducibly."""
-    run_model(EngineAndModel, examples=40, steps=30)
+    run_model(EngineAndModel, examples=40, steps=30, url=model_url, examples_there=8)

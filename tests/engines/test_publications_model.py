@@ -6,6 +6,7 @@ entered of a writer must be a beginning of what was decided for it.
 """
 
 from collections import defaultdict
+from typing import cast
 
 import pytest
 from hypothesis import strategies as st
@@ -13,17 +14,20 @@ from hypothesis.stateful import initialize, rule
 
 from tests.engines.host import QUEUE, message
 from tests.engines.model_frame import ModelFrame, run_model
+from tests.engines.postgres_host import PostgresHost
 from veilmq.core import commands
 from veilmq.core.errors import StageMissing
 from veilmq.core.publications import Abandon, ListWriters, Publish, Stage
 from veilmq.engines import staging
 from veilmq.engines.embedded import publications
 from veilmq.engines.embedded.positions import lane_of
+from veilmq.engines.postgres import publication_slices
 
 WRITERS = st.sampled_from(("w", "x"))
 ATTEMPTS = st.sampled_from(("a", "b", "c"))
 BATCHES = st.integers(0, 4)
 PARTS = st.integers(0, 2)
+_ENTERED = "SELECT body FROM mq.msg JOIN mq.part USING (qp) WHERE NOT retired ORDER BY seq"
 MANY = 50
 
 Key = tuple[str, int]
@@ -120,6 +124,10 @@ class PublicationsAndModel(ModelFrame):
     def entered(self) -> dict[str, list[str]]:
         """Return what is in the queue, by writer, in order."""
         found: defaultdict[str, list[str]] = defaultdict(list)
+        if self.url is not None:
+            for body in cast(PostgresHost, self.live).values(_ENTERED):
+                found[body[0]].append(body)
+            return found
         lanes = {lane.number for lane in self.live.engine._machine.catalog.queue(QUEUE).lanes}  # those not purged
         for row in self.live.engine._journal.messages_between(0, 1 << 62, 100_000):
             if lane_of(row.position) in lanes:
@@ -145,8 +153,9 @@ class PublicationsAndModel(ModelFrame):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_publications_agree_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publications_agree_with_the_model(monkeypatch: pytest.MonkeyPatch, model_url: str | None) -> None:
     """At random, and reproducibly; pieces and slices have two messages."""
     monkeypatch.setattr(staging, "PIECE_MESSAGES", 2)
     monkeypatch.setattr(publications, "_SLICE_MESSAGES", 2)
-    run_model(PublicationsAndModel, examples=60, steps=30)
+    monkeypatch.setattr(publication_slices, "SLICE_MESSAGES", 2)
+    run_model(PublicationsAndModel, examples=60, steps=30, url=model_url, examples_there=6)
