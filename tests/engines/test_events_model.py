@@ -17,10 +17,10 @@ from hypothesis.stateful import initialize, precondition, rule
 from tests.engines.host import QUEUE, Host
 from tests.engines.logged import LOGGED, check_conservation, events_of
 from tests.engines.model_frame import CACHES, WINDOWS, ModelFrame, one_of, run_model
+from tests.engines.postgres_host import RESTLESS, PostgresHost
 from veilmq.core import commands, results
 from veilmq.core.commands import NewMessage
 from veilmq.core.settings import SettingValue
-from veilmq.engines.embedded.janitor import Sweep
 
 FIFO = f"{QUEUE}.fifo"
 DEAD, DEAD_FIFO = "000000000000/dead", "000000000000/dead.fifo"
@@ -62,6 +62,18 @@ class EventModel(ModelFrame):
     @initialize(ready=WINDOWS, hidden=WINDOWS, cache=CACHES, dies=st.booleans())
     def begin(self, ready: int, hidden: int, cache: int, dies: bool) -> None:
         """Open, with small windows."""
+        self.open_logged(ready, hidden, cache)
+        self.dies = dies
+        for name, dead, fifo in ((QUEUE, DEAD, False), (FIFO, DEAD_FIFO, True)):
+            self.live.create(dead, fifo=fifo)
+            redrive: dict[str, SettingValue] = {"dead_letter_queue": dead, "receives_max": 2} if dies else {}
+            self.live.create(name, fifo=fifo, **redrive)
+
+    def open_logged(self, ready: int, hidden: int, cache: int) -> None:
+        """Open a store whose queues are logged."""
+        if self.url is not None:
+            self.host = PostgresHost.on_empty(self.url, options=replace(RESTLESS, event_log="closed"))
+            return
         options = replace(
             LOGGED,
             ready_window_messages=ready,
@@ -70,11 +82,6 @@ class EventModel(ModelFrame):
             free_space_reserve_bytes=0,
         )
         self.host = Host(self.base / "store", options=options)
-        self.dies = dies
-        for name, dead, fifo in ((QUEUE, DEAD, False), (FIFO, DEAD_FIFO, True)):
-            self.live.create(dead, fifo=fifo)
-            redrive: dict[str, SettingValue] = {"dead_letter_queue": dead, "receives_max": 2} if dies else {}
-            self.live.create(name, fifo=fifo, **redrive)
 
     # What happens.
 
@@ -142,8 +149,7 @@ class EventModel(ModelFrame):
     def empty(self, queue: str) -> None:
         """Purge, sweep, and expect the ends of what was open."""
         self.live.do(commands.PurgeQueue(queue=queue))
-        while self.live.do(Sweep()).more:
-            pass
+        self.live.sweep()
         for receipt in self.issued:
             if receipt.queue == queue and not receipt.ends:
                 self.end(receipt, "expired", min(receipt.visible_at_ms, self.now_ms))
@@ -176,6 +182,7 @@ class EventModel(ModelFrame):
 
 
 @pytest.mark.slow
-def test_every_receipt_ends_once_and_at_its_time() -> None:
+@pytest.mark.timeout(600)
+def test_every_receipt_ends_once_and_at_its_time(model_url: str | None) -> None:
     """At random, with restarts and crashes between any two steps."""
-    run_model(EventModel, examples=40, steps=40)
+    run_model(EventModel, examples=40, steps=40, url=model_url, examples_there=5)

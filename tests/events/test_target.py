@@ -1,6 +1,7 @@
 """Places that exported files go to, and those that are refused with what to do."""
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -44,7 +45,19 @@ def test_what_is_put_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "fsync", note)
     target.put("date=1/hour=2", "x.parquet", ROWS)
     hour = "/events/date=1/hour=2"
-    assert synced == [f"{hour}/_x.parquet.tmp", hour, "/events/date=1", "/events", ""]
+    written, *folders = synced
+    assert re.fullmatch(rf"{hour}/_x\.parquet\.[0-9a-f]{{8}}\.tmp", written)
+    assert folders == [hour, "/events/date=1", "/events", ""]
+
+
+def test_what_a_writer_that_was_killed_left_goes_with_the_file(tmp_path: Path) -> None:
+    """Two may write the same file at one time, each under a name of its own."""
+    hour = tmp_path / "date=1" / "hour=2"
+    hour.mkdir(parents=True)
+    for name in ("_x.parquet.0badcafe.tmp", "_y.parquet.0badcafe.tmp"):
+        (hour / name).write_text("half a file")
+    open_target(str(tmp_path)).put("date=1/hour=2", "x.parquet", ROWS)
+    assert sorted(path.name for path in hour.iterdir()) == ["_y.parquet.0badcafe.tmp", "x.parquet"]
 
 
 def test_a_relative_folder_counts_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import enum
 import msgspec
 
 from veilmq.core.commands import Command
+from veilmq.core.errors import StoreUnavailable, VeilmqError
 
 
 class Outcome(enum.Enum):
@@ -64,10 +65,19 @@ class PlanExport(Command, frozen=True, kw_only=True):
     """Choose the range of events to be exported next. Answers ``EventRange``, ``None`` when no event waits.
 
     A range that was planned and is not forgotten yet is answered again, whatever ``events_max`` says. A new one begins
-    with the first event that waits and has about ``events_max`` of them.
+    with the first event that waits and has about ``events_max`` of them. Where several nodes share a store, one of them
+    exports at a time; error ``ExportedElsewhere`` when another one does not end with it.
     """
 
     events_max: int
+
+
+class ExportedElsewhere(StoreUnavailable):
+    """Another node exports at this moment, and has done so for a while."""
+
+    def __init__(self) -> None:
+        """Say so."""
+        VeilmqError.__init__(self, "Events are being exported by another node, which takes its time; try again.")
 
 
 class ReadEvents(Command, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ again replaces the one that is there.
 
 import os
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from pyarrow import ArrowException, fs, parquet
@@ -23,17 +24,20 @@ class Target:
     def __init__(self, filesystem: Any, root: str, *, local: bool) -> None:
         """Use ``open_target``."""
         self._filesystem = filesystem
+        self._own = token_hex(4)  # nobody else writes under that name, whoever exports the same range meanwhile
         self.root = root.rstrip("/")
         self._local = local
 
     def put(self, folder: str, name: str, table: Any) -> None:
         """Write ``table`` as the Parquet file ``name`` in ``folder``, a path below the root."""
         where = f"{self.root}/{folder}"
-        temporary, path = f"{where}/{_PASSED_OVER}{name}.tmp", f"{where}/{name}"
+        temporary, path = f"{where}/{_PASSED_OVER}{name}.{self._own}.tmp", f"{where}/{name}"
         self._filesystem.create_dir(where, recursive=True)
         self.write(temporary, table)
         self.rename(temporary, path)
         if self._local:
+            for left in Path(where).glob(f"{_PASSED_OVER}{name}.*.tmp"):  # by writers that were killed
+                left.unlink(missing_ok=True)
             self._sync_folders(where)
 
     def write(self, path: str, table: Any) -> None:

@@ -77,3 +77,6 @@ def postgres_options(settings: ServerSettings) -> Any:
         purge_pause_s=settings.purge_pause_s,
         queue_name_pause_s=settings.queue_name_pause_s,
     )
+        event_log=log_of(settings),
+        routing_attribute=settings.routing_attribute,
+        events_waiting_max=settings.events_waiting_max,

@@ -13,12 +13,12 @@ from typing import Any
 import asyncpg
 
 from veilmq.core.commands import Command
-from veilmq.core.errors import StoreUnavailable
 from veilmq.core.events import (
     CountEvents,
     EventCounts,
     EventPage,
     EventRange,
+    ExportedElsewhere,
     ForgetEvents,
     Forgotten,
     PlanExport,
@@ -121,7 +121,7 @@ class EventExport:
     # The turn.
 
     async def _take_turn(self) -> None:
-        """Wait until no other node exports; raises ``StoreUnavailable`` when that takes too long."""
+        """Wait until no other node exports; raises ``ExportedElsewhere`` when that takes too long."""
         if not self.has_turn:
             connection = await self._database.connect()
             try:
@@ -129,7 +129,7 @@ class EventExport:
                 await connection.execute("SELECT pg_advisory_lock($1)", _TURN)
             except asyncpg.LockNotAvailableError:
                 connection.terminate()
-                raise StoreUnavailable from None
+                raise ExportedElsewhere from None
             except BaseException:
                 connection.terminate()
                 raise
