@@ -53,7 +53,10 @@ SELECT indexrelid::regclass::text AS name, pg_get_indexdef(indexrelid) AS defini
 FROM pg_index WHERE indrelid = $1 AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = indexrelid)
 ORDER BY indexrelid
 """
-TRIGGERS = "SELECT pg_get_triggerdef(oid) AS definition FROM pg_trigger WHERE tgrelid = $1 AND NOT tgisinternal"
+TRIGGERS = """
+SELECT pg_get_triggerdef(pg_trigger.oid) AS definition FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
+WHERE relnamespace = 'mq'::regnamespace AND NOT tgisinternal ORDER BY tgname
+"""
 FUNCTIONS = """
 SELECT proname AS name, pg_get_functiondef(oid) AS definition FROM pg_proc WHERE pronamespace = 'mq'::regnamespace
 ORDER BY oid
@@ -106,7 +109,8 @@ async def schema(connection: Any) -> str:
     said = comments()
     tables = [await _table(connection, each, said) for each in await connection.fetch(TABLES)]
     functions = [_function(each, said) for each in await connection.fetch(FUNCTIONS)]
-    return "\n".join([_HEAD, *tables, *functions])
+    triggers = [f"{each['definition']};\n" for each in await connection.fetch(TRIGGERS)]  # which call functions
+    return "\n".join([_HEAD, *tables, *functions, *triggers])
 
 
 async def _table(connection: Any, table: Any, said: dict[str, list[str]]) -> str:
@@ -122,7 +126,6 @@ async def _table(connection: Any, table: Any, said: dict[str, list[str]]) -> str
     text = [*said.get(name, []), head, *lines, f") WITH ({options}\n);" if options else ");"]
     for index in await connection.fetch(INDEXES, oid):
         text += [*said.get(_full(index["name"]), []), f"{index['definition'].replace(' USING btree', '')};"]
-    text += [f"{each['definition']};" for each in await connection.fetch(TRIGGERS, oid)]
     return "\n".join(text) + "\n"
 
 

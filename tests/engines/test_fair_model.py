@@ -176,8 +176,8 @@ class EngineAndModel(ModelFrame):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_engine_agrees_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_agrees_with_the_model(model_url: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """At random, and reproducibly."""
     monkeypatch.setattr(fairness, "FAIR_IN_FLIGHT_MIN", IN_FLIGHT_MIN)
     monkeypatch.setattr(fairness, "FAIR_SHARE_PERCENT", SHARE_PERCENT)
-    run_model(EngineAndModel, examples=40, steps=30)
+    run_model(EngineAndModel, examples=40, steps=30, url=model_url, examples_there=5)

@@ -79,6 +79,12 @@ class Fairness:
                 tenant.is_noisy = False
             tenant.sent_at_ms = now_ms
 
+    def heard(self, group: int, sent_at_ms: int) -> None:
+        """Note that the group sent a message at that instant, which may be long known."""
+        tenant = self._tenants.get(group)
+        if tenant is not None:
+            tenant.sent_at_ms = max(tenant.sent_at_ms, sent_at_ms)
+
     def received(self, group: int, now_ms: int) -> None:
         """Count a message of the group in flight."""
         tenant = self._tenants.get(group)
@@ -123,6 +129,10 @@ class Fairness:
         """Return how many messages of the group are in flight."""
         tenant = self._tenants.get(group)
         return 0 if tenant is None else tenant.in_flight
+
+    def has_many(self, group: int) -> bool:
+        """Tell whether the group has enough messages in flight to be noisy when others have few."""
+        return self.in_flight(group) >= FAIR_IN_FLIGHT_MIN
 
     def _judged(self, tenant: Tenant, others_in_flight: int, now_ms: int) -> bool:
         if now_ms - tenant.sent_at_ms >= _SILENCE_MS:

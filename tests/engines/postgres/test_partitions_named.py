@@ -8,14 +8,15 @@ import pytest
 from veilmq.engines.named_sql import load
 from veilmq.engines.postgres.migrate import all_scripts
 
-DATA = "msg|fifo_msg|fifo_group|accepted|attempt|part|in_flight|throttle"
+DATA = "msg|fifo_msg|fifo_group|fair_turn|accepted|attempt|part|in_flight|throttle"
+PARTITIONS = {"$1", "p_qp", "p_target", "p_part.qp", "v_part"}
 OF_ALL = {"parts", "queues", "now"}
 """What is asked of a whole store: the janitor looks where there is something to do."""
 
 _TABLE = re.compile(rf"\b(?:FROM|JOIN|USING|UPDATE|DELETE FROM|,)\s+mq\.(?:{DATA})\b")
 _INSERT = re.compile(rf"\bINSERT INTO mq\.(?:{DATA})(?: AS \w+)? \(\s*(\w+)")
-_CALL = re.compile(r"\bmq\.(?:fifo_\w+|admit)\(\s*([^,)]+)")
-_NAMED = re.compile(r"\bqp = (\$[12]\b|p_\w+|part\.qp|v_\w+)")
+_CALL = re.compile(r"\bmq\.(?:fifo_\w+|fair_\w+|admit)\(\s*([^,)]+)")
+_NAMED = re.compile(r"\bqp = (\$[12]\b|p_\w+|part\.qp|v_\w+|NEW\.qp)")
 _FUNCTION = re.compile(r"CREATE FUNCTION mq\.(\w+)\((.*?)\$\$(.*?)\$\$", re.DOTALL)
 
 
@@ -32,13 +33,13 @@ def findings(text: str) -> list[str]:
     if "part.qp" in _NAMED.findall(text) and not re.search(r"\bpart\.qp = (\$1|p_qp)\b", text):
         found.append("the partition is not named itself")
     found += [f"rows begin with {column}" for column in _INSERT.findall(text) if column != "qp"]
-    found += [f"a call begins with {term}" for term in _CALL.findall(text) if term not in ("$1", "p_qp", "p_target")]
+    found += [f"a call begins with {term}" for term in _CALL.findall(text) if term not in PARTITIONS]
     return found
 
 
 def statements() -> Iterator[tuple[str, str]]:
     """Yield name and text of each statement of the data plane, and of each function that it calls."""
-    for file in ("messages.sql", "fifo.sql", "sweeps.sql"):
+    for file in ("messages.sql", "fair.sql", "fifo.sql", "sweeps.sql"):
         for name, text in load("veilmq.engines.postgres", file).items():
             if name not in OF_ALL:
                 yield f"{file} {name}", without_comments(text)

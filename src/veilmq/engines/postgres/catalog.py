@@ -20,7 +20,8 @@ class Queue(NamedTuple):
     """One incarnation of a queue; ``number`` is in receipts, ``partition`` (qp) in every statement on its messages.
 
     ``origin`` was its first partition; it has what outlives a purge. One that is ``away`` is in another database, and
-    the partition is one of the outbox, from where its messages go there.
+    the partition is one of the outbox, from where its messages go there. ``has_groups`` tells of a standard queue
+    whether a message ever named one, as far as it was looked up.
     """
 
     number: int
@@ -31,6 +32,7 @@ class Queue(NamedTuple):
     partition: int
     origin: int
     away: bool = False
+    has_groups: bool = False
 
 
 class Elsewhere(Protocol):
@@ -117,5 +119,7 @@ class Catalog:
 
 def queue_of(row: Any) -> Queue:
     """Return the queue of a row of ``mq.queue``."""
-    number, name, settings, *rest = row
-    return Queue(number, name, msgspec.json.decode(settings, type=QueueSettings), *rest)
+    number, name, settings, created_at_ms, modified_at_ms, partition, origin, *has_groups = row
+    decoded = msgspec.json.decode(settings, type=QueueSettings)
+    queue = Queue(number, name, decoded, created_at_ms, modified_at_ms, partition, origin)
+    return queue._replace(has_groups=True) if has_groups == [True] else queue

@@ -71,10 +71,16 @@ class Binding:
         if target is not None and not await send_dead(connection, queue, target, chosen.dead, self._positions):
             chosen = _chosen(rows, 0)  # where it was purged or deleted just now, they are delivered once more
         await self._log.note(connection, queue, "supersede", chosen.living)
-        shards = placed(len(chosen.living), claim, wish.shard_messages)
+        if queue.has_groups:
+            keys = {row["seq"]: row["seq"] if row["group_key"] is None else row["group_key"] for row in rows}
+            total = claim.shards or _shards(len(rows), count, wish)
+            shards, filled = [keys[seq] % total for seq in chosen.living], (total, 0)
+        else:
+            shards = placed(len(chosen.living), claim, wish.shard_messages)
+            filled = _filled(shards, claim)
         generation = getrandbits(GENERATION_BITS)
         await connection.execute(SQL["bind"], queue.partition, claim.id, chosen.living, shards, generation)
-        grown = await connection.fetchrow(SQL["grow_claim"], claim.id, len(shards), *_filled(shards, claim))
+        grown = await connection.fetchrow(SQL["grow_claim"], claim.id, len(shards), *filled)
         more = (len(rows) == count or chosen.is_cut) and len(chosen.living) < wish.messages
         return Slice(claim_of(grown), more=more, letters_to=target if chosen.dead else None)
 
@@ -129,6 +135,12 @@ def _chosen(rows: Sequence[Any], receives_max: int) -> _Chosen:
             dead.append(row["seq"])
             bytes_left -= row["size_bytes"]
     return _Chosen(living, dead, is_cut=False)
+
+
+def _shards(found: int, count: int, wish: Wish) -> int:
+    """Return among how many shards the groups are divided, once and for all: what was found may be all there is."""
+    messages = found if found < count else wish.messages
+    return min(CLAIM_SHARDS_MAX, max(1, -(-messages // wish.shard_messages)))
 
 
 def placed(messages: int, claim: BoundClaim, shard_messages: int) -> list[int]:

@@ -24,6 +24,7 @@ from veilmq.core.results import ReceiptState
 from veilmq.engines.postgres.catalog import Catalog, Queue
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.event_log import EventLog
+from veilmq.engines.postgres.fair_queues import LANE, FairQueues
 from veilmq.engines.postgres.fifo_storing import FifoStoring, key_of
 from veilmq.engines.postgres.fifo_taking import properties_of
 from veilmq.engines.postgres.in_flight import InFlight
@@ -48,7 +49,7 @@ class _Done(NamedTuple):
 
     answers: list[Any]
     due_ms: dict[str, tuple[Queue, int]]
-    freed: int
+    gone: list[int]
     now_ms: int
 
 
@@ -65,15 +66,17 @@ class Forwards:
         in_flight: InFlight,
         positions: Positions,
         log: EventLog,
+        fair: FairQueues,
     ) -> None:
-        """``book`` has the receipts' keys; ``watches``, ``in_flight`` and ``log`` hear of what has come and gone."""
+        """``book`` has the receipts' keys; the others hear of what has come and gone."""
         self._log = log
         self._database = database
         self._catalog = catalog
         self._book = book
         self._watches = watches
         self._in_flight = in_flight
-        self._standard = StandardStoring(positions=positions)
+        self._fair = fair
+        self._standard = StandardStoring(positions=positions, fair=fair)
         self._fifo = FifoStoring(positions=positions)
 
     async def forward(self, command: Forward) -> list[Any]:
@@ -81,9 +84,10 @@ class Forwards:
         async with self._database.connection() as connection:
             intake = await self._catalog.sure(connection, command.queue)
             done = await self._until_done(connection, intake, command)
-            if done.freed:
-                self._in_flight.freed(intake, done.freed, done.now_ms)
-            if done.freed and intake.settings.fifo:
+            if done.gone:
+                self._in_flight.freed(intake, len(done.gone), done.now_ms)
+                self._fair.ended(intake, done.gone, done.now_ms)
+            if done.gone and intake.settings.fifo:
                 await rouse_groups(connection, intake, self._watches)
             for target, due_ms in done.due_ms.values():
                 if target.settings.fifo:
@@ -117,11 +121,11 @@ class Forwards:
             for each, row in zip(here, stored, strict=True):
                 answers[each.place] = _forwarded(each, row)
             due_ms[target.name] = target, min(row["visible_at"] for row in stored)
-        if going:
-            gone = [each.row["seq"] for each in going]
+        gone = [each.row["seq"] for each in going]
+        if gone:
             await self._log.note(connection, intake, "delete", gone)
             await connection.execute(sql(intake)["remove"], intake.partition, gone, retention_ms(intake))
-        return _Done(answers, due_ms, len(going), rows[0]["now"] if rows else 0)
+        return _Done(answers, due_ms, gone, rows[0]["now"] if rows else 0)
 
     def _read(self, intake: Queue, command: Forward, answers: list[Any]) -> Iterator[tuple[int, Receipt]]:
         """Yield the places of genuine receipts with what they say; put the error of others among ``answers``."""
@@ -205,7 +209,7 @@ def _check_live(receipt: Receipt, row: Any) -> None:
 
 def _as_new(intake: Queue, row: Any, target: Queue) -> NewMessage:
     if not intake.settings.fifo:
-        return as_sent(row["body"], row["properties"] or b"", row["priority"], target.settings)
+        return as_sent(row["body"], row["properties"] or b"", row["priority"] % LANE, target.settings)
     new = as_sent(row["body"], properties_of(intake, row), PRIORITY.default, target.settings)
     return replace(new, group=row["group_id"])
 

@@ -8,6 +8,7 @@ from veilmq.core.limits import DEAD_LETTERS_PER_RECEIVE, PRIORITY
 from veilmq.core.looks import LookAtQueue, MessageState, Peek, Peeked, PeekedMessage, SeenMessage
 from veilmq.engines.postgres.catalog import Catalog, Queue
 from veilmq.engines.postgres.database import Database
+from veilmq.engines.postgres.fair_queues import FAIR, LANE, FairQueues
 from veilmq.engines.postgres.fifo_taking import properties_of
 from veilmq.engines.postgres.on_queue import retention_ms, sql
 from veilmq.engines.postgres.redrive import target_of
@@ -16,8 +17,9 @@ from veilmq.engines.postgres.redrive import target_of
 class Looks:
     """The commands of ``core.looks``."""
 
-    def __init__(self, *, database: Database, catalog: Catalog) -> None:
-        """``catalog`` is the node's."""
+    def __init__(self, *, database: Database, catalog: Catalog, fair: FairQueues) -> None:
+        """``catalog`` is the node's; ``fair`` knows who has to wait."""
+        self._fair = fair
         self._database = database
         self._catalog = catalog
 
@@ -34,9 +36,17 @@ class Looks:
             queue = await self._catalog.sure(connection, command.queue)
             dies = await target_of(connection, self._catalog, queue) is not None
             count = command.count + DEAD_LETTERS_PER_RECEIVE if dies else command.count
-            rows = await connection.fetch(sql(queue)["peek"], queue.partition, count, retention_ms(queue))
+            rows = await self._first(connection, queue, count)
         shown = islice(_living(rows, queue.settings.receives_max if dies else 0), command.count)
         return Peeked(messages=[_shown(queue, row) for row in shown], smq_base64=queue.settings.smq_base64)
+
+    async def _first(self, connection: Any, queue: Queue, count: int) -> list[Any]:
+        terms: tuple[Any, ...] = (queue.partition, count, retention_ms(queue))
+        statement = sql(queue)["peek"]
+        if not queue.settings.fifo and self._fair.has(queue):
+            statement, terms = FAIR["peek"], (*terms, await self._fair.noisy(connection, queue, judge=False))
+        rows: list[Any] = await connection.fetch(statement, *terms)
+        return rows
 
 
 def _living(rows: Iterable[Any], receives_max: int) -> Iterator[Any]:
@@ -57,7 +67,7 @@ def _shown(queue: Queue, row: Any) -> PeekedMessage:
         sent_at_ms=row["sent_at"],
         first_received_at_ms=row["first_received_at"],
         receive_count=row["receive_count"] + row["receives_before"],
-        priority=PRIORITY.default if queue.settings.fifo else row["priority"],
+        priority=PRIORITY.default if queue.settings.fifo else row["priority"] % LANE,
         source=row["source"],
     )
 

@@ -31,6 +31,7 @@ from veilmq.engines.postgres.claims import Claims
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.database_clock import DatabaseClock
 from veilmq.engines.postgres.event_log import EventLog
+from veilmq.engines.postgres.fair_queues import FairQueues
 from veilmq.engines.postgres.forwards import Forwards
 from veilmq.engines.postgres.in_flight import InFlight
 from veilmq.engines.postgres.lines import Work
@@ -90,12 +91,16 @@ class Machine:
         self.positions = positions = Positions()
         in_flight = InFlight(options=options, clock=clock, watches=watches)
         on_queue = OnQueue(database=database, catalog=catalog)
-        sends = Sends(on_queue=on_queue, book=book, watches=watches, positions=positions)
+        fair = FairQueues(clock=clock)
+        sends = Sends(on_queue=on_queue, book=book, watches=watches, positions=positions, fair=fair)
+        event_log = EventLog(options=options)
         shared = Shared(database, catalog, watches, positions, options, clock, start)
         event_log = EventLog(options=options)
-        receives = _receives(shared, on_queue, book, in_flight, event_log)
+        receives = _receives(shared, on_queue, book, in_flight, event_log, fair)
         self.together = _together(
-            sends, receives, Receipts(on_queue=on_queue, book=book, watches=watches, in_flight=in_flight, log=event_log)
+            sends,
+            receives,
+            Receipts(on_queue=on_queue, book=book, watches=watches, in_flight=in_flight, log=event_log, fair=fair),
         )
         queues = QueueCommands(
             database=database, catalog=catalog, options=options, watches=watches, redelivered=receives.redelivered
@@ -106,13 +111,13 @@ class Machine:
         self.alone: dict[type[Command], Alone] = {
             **_of_queues(queues),
             **_of_moves(Moves(database=database, catalog=catalog, changed=self.background.nodes.moves_changed)),
-            **_of_looks(Looks(database=database, catalog=catalog)),
+            **_of_looks(Looks(database=database, catalog=catalog, fair=fair)),
             **_of_accounts(Accounts(database=database)),
             **_of_topics(database=database, catalog=catalog, watches=watches, positions=positions),
             **self.claims.handlers,
             **self.publications.handlers,
             **self.background.events.handlers,
-            Forward: _forwards(shared, book, in_flight, event_log).forward,
+            Forward: _forwards(shared, book, in_flight, event_log, fair).forward,
         }
 
     def begin(self) -> None:
@@ -134,6 +139,7 @@ def _receives(
     book: ReceiptBook,
     in_flight: InFlight,
     log: EventLog,
+    fair: FairQueues,
 ) -> Receives:
     low_water = LowWater(clock=shared.clock)
     shared.database.on_lost.append(low_water.clear)
@@ -146,6 +152,7 @@ def _receives(
         low_water=low_water,
         positions=shared.positions,
         log=log,
+        fair=fair,
     )
 
 
@@ -154,6 +161,7 @@ def _forwards(
     book: ReceiptBook,
     in_flight: InFlight,
     log: EventLog,
+    fair: FairQueues,
 ) -> Forwards:
     return Forwards(
         database=shared.database,
@@ -163,6 +171,7 @@ def _forwards(
         in_flight=in_flight,
         positions=shared.positions,
         log=log,
+        fair=fair,
     )
 
 

@@ -95,11 +95,12 @@ WITH clock AS MATERIALIZED (
     RETURNING msg.*
 )
 INSERT INTO mq.msg (
-    qp, seq, visible_at, sent_at, first_received_at, priority, id, properties, source, receives_before, body
+    qp, seq, visible_at, sent_at, first_received_at, priority, id, properties, source, receives_before, body,
+    group_key
 )
 SELECT $2, (clock.now << 20) | (($4 + row_number() OVER (ORDER BY array_position($3, dead.seq))) & 1048575),
     clock.now, dead.sent_at, dead.first_received_at, dead.priority, dead.id, dead.properties, $5,
-    dead.receives_before + dead.receive_count - 1, dead.body
+    dead.receives_before + dead.receive_count - 1, dead.body, dead.group_key
 FROM dead, clock
 RETURNING priority
 
@@ -139,10 +140,10 @@ WITH clock AS MATERIALIZED (
 ), going AS (
     DELETE FROM mq.msg
     WHERE msg.qp = $1 AND msg.seq = ANY($3::bigint[]) AND EXISTS (SELECT FROM mq.part WHERE qp = $2 AND NOT retired)
-    RETURNING msg.priority, msg.properties, msg.body, array_position($3, msg.seq) AS place
+    RETURNING msg.priority, msg.group_key, msg.properties, msg.body, array_position($3, msg.seq) AS place
 )
-INSERT INTO mq.msg (qp, seq, visible_at, sent_at, priority, id, properties, body)
-SELECT $2, (clock.now << 20) | (($5 + going.place) & 1048575), clock.now, clock.now, going.priority,
+INSERT INTO mq.msg (qp, seq, visible_at, sent_at, priority, group_key, id, properties, body)
+SELECT $2, (clock.now << 20) | (($5 + going.place) & 1048575), clock.now, clock.now, going.priority, going.group_key,
     ($4::bytea[])[going.place], going.properties, going.body
 FROM going, clock
 RETURNING priority
@@ -255,6 +256,7 @@ SELECT seq, is_current, visible_at, now FROM found
 -- too long, and is not made.
 WITH found AS MATERIALIZED (
     SELECT msg.row_id, msg.seq, msg.visible_at, msg.epoch, clock.now, clock.now + asked.timeout AS until,
+        msg.group_key, msg.receive_count, msg.sent_at,
         msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch) AS is_current,
         asked.only_live, asked.renew,
         -- log: msg.was,
@@ -266,7 +268,7 @@ WITH found AS MATERIALIZED (
         CROSS JOIN LATERAL (
             SELECT msg.ctid AS row_id, msg.seq, msg.visible_at, msg.received_at, msg.generation, msg.epoch,
                 -- log: msg AS was,
-                msg.receive_count
+                msg.group_key, msg.receive_count, msg.sent_at
             FROM mq.msg
             WHERE msg.qp = $1 AND msg.seq = asked.seq AND msg.sent_at > clock.now - $9
                 AND (msg.sent_at > clock.ended_until OR msg.seq >= clock.ended_before)
@@ -285,7 +287,8 @@ WITH found AS MATERIALIZED (
 -- log:         mq.event_of($11, $12, outcome, was, NULL) AS event
 -- log:     WHERE is_released
 )
-SELECT seq, is_current, visible_at, now, until, is_short, epoch + renew::int AS epoch FROM found
+SELECT seq, is_current, visible_at, now, until, is_short, epoch + renew::int AS epoch, group_key, receive_count, sent_at
+FROM found
 
 -- name: in_flight
 -- How many messages are in flight, but for claimed ones, of each priority counted up to $2, and when the first of them is so
@@ -318,6 +321,7 @@ RETURNING counted, next_at, mq.now_ms() AS now
 SELECT counted, next_at, mq.now_ms() AS now FROM mq.in_flight WHERE qp = $1
 
 -- name: count
+-- Claimed ones count as in flight, past their retention of $2 ms too, until they are acknowledged.
 SELECT
     count(*) FILTER (WHERE visible_at <= now) AS visible,
     count(*) FILTER (WHERE visible_at > now AND receive_count > 0 AND (claim = ANY(doomed)) IS NOT TRUE) AS in_flight,

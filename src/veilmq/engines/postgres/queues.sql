@@ -1,7 +1,10 @@
 -- Queues: the control plane. Everything here is rare.
 
 -- name: find_queue
-SELECT queue_id, name, settings, created_at, modified_at, qp, origin FROM mq.queue WHERE name = $1
+-- The last column tells whether messages of a standard queue name groups.
+SELECT queue_id, name, settings, created_at, modified_at, qp, origin,
+    (SELECT 100 < ANY(priorities) FROM mq.part WHERE part.qp = queue.qp)
+FROM mq.queue WHERE name = $1
 
 -- name: insert_queue
 -- Nothing is inserted where the name exists: another node was faster.

@@ -11,6 +11,7 @@ from veilmq.core.receipts import Receipt, ReceiptBook
 from veilmq.core.results import LeaseChange, ReceiptState
 from veilmq.engines.postgres.catalog import Queue
 from veilmq.engines.postgres.event_log import EventLog
+from veilmq.engines.postgres.fair_queues import FairQueues
 from veilmq.engines.postgres.in_flight import InFlight
 from veilmq.engines.postgres.next_visible import rouse_groups
 from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, OnQueue, retention_ms
@@ -31,13 +32,22 @@ class Receipts:
     """The commands ``Delete`` and ``ChangeVisibility``."""
 
     def __init__(
-        self, *, on_queue: OnQueue, book: ReceiptBook, watches: Watches, in_flight: InFlight, log: EventLog
+        self,
+        *,
+        on_queue: OnQueue,
+        book: ReceiptBook,
+        watches: Watches,
+        in_flight: InFlight,
+        log: EventLog,
+        fair: FairQueues,
     ) -> None:
         """``book`` has the receipts' keys; ``watches`` hears when what was changed becomes visible.
 
-        ``in_flight`` hears of places that become free, ``log`` of deletes that come late.
+        ``in_flight`` hears of places that become free, ``log`` of deletes that come late, ``fair`` of what is
+        in flight no more.
         """
         self._log = log
+        self._fair = fair
         self._in_flight = in_flight
         self._on_queue = on_queue
         self._book = book
@@ -58,6 +68,8 @@ class Receipts:
             for at, command in enumerate(together)
             for place, receipt in self._read(queue, command.receipts, answers[at])
         ]
+        if self._fair.has(queue):
+            await self._fair.current(connection, queue)
         for turn in _turns(asked):
             rows = await _fetch(
                 connection,
@@ -71,7 +83,10 @@ class Receipts:
             found = {row["seq"]: row for row in rows}
             for each in turn:
                 answers[each.at][each.place] = _state(found.get(each.receipt.position))
-            self._note_freed(queue, [row for row in rows if _state(row) is ReceiptState.LIVE])
+            live = [row for row in rows if _state(row) is ReceiptState.LIVE]
+            self._note_freed(queue, live)
+            if live:
+                self._fair.ended(queue, [row["seq"] for row in live], live[0]["now"])
             await self._log.late(connection, queue, _useless(turn, queue, found))
         if asked and queue.settings.fifo:
             await rouse_groups(connection, queue, self._watches)
@@ -84,6 +99,8 @@ class Receipts:
             for at, command in enumerate(together)
             for place, receipt in self._read(queue, [each.receipt for each in command.changes], answers[at])
         ]
+        if self._fair.has(queue):
+            await self._fair.current(connection, queue)
         for turn in _turns(asked):
             rows = await _fetch(
                 connection,
@@ -124,6 +141,7 @@ class Receipts:
         if not row["is_short"]:
             return LeaseTooLong(asked.command.lease_s_max)
         if not queue.settings.fifo:
+            self._fair.moved(queue, row)
             self._watches.wake(queue.name, row["until"])
         return LeaseChange(
             state=state,

@@ -15,6 +15,7 @@ from veilmq.core.results import Received, ReceivedMessage
 from veilmq.engines.postgres.attempts import repeat_or_take
 from veilmq.engines.postgres.catalog import Catalog, Queue
 from veilmq.engines.postgres.event_log import EventLog
+from veilmq.engines.postgres.fair_queues import LANE, FairQueues
 from veilmq.engines.postgres.fifo_taking import FifoTaking, properties_of
 from veilmq.engines.postgres.in_flight import InFlight
 from veilmq.engines.postgres.low_water import LowWater
@@ -42,18 +43,20 @@ class Receives:
         low_water: LowWater,
         positions: Positions,
         log: EventLog,
+        fair: FairQueues,
     ) -> None:
         """``book`` has the receipts' keys; ``watches`` hears of dead letters; ``in_flight`` knows the quotas.
 
-        ``log`` hears of receipts that have ended.
+        ``log`` hears of receipts that have ended, and ``fair`` of what is given out.
         """
         self._on_queue = on_queue
         self._book = book
         self._in_flight = in_flight
-        self._low_water = low_water
         self._watches = watches
+        self._low_water = low_water
+        self._fair = fair
         self._standard = StandardTaking(
-            catalog=catalog, watches=watches, low_water=low_water, positions=positions, log=log
+            catalog=catalog, watches=watches, low_water=low_water, positions=positions, log=log, fair=fair
         )
         self._fifo = FifoTaking(catalog=catalog, watches=watches, positions=positions, log=log)
         self.redelivered: Counter[int] = Counter()
@@ -87,6 +90,7 @@ class Receives:
             new = [row for row in rows if "issued_visible_at" not in row]  # a repeated attempt has its places
             self.redelivered[queue.number] += sum(row["receive_count"] > 1 for row in new)
             places -= len(new)
+            self._fair.received(queue, rows)
             self._in_flight.given(queue, sum(row["visible_at"] > row["now"] for row in new))
             for at in group:
                 # An attempt is repeated as a whole, whatever count its repetition names; nothing else is in its group.
@@ -114,6 +118,8 @@ class Receives:
         return await repeat_or_take(connection, queue, terms.attempt_id, terms, take)
 
     async def _next_visible_ms(self, connection: Any, queue: Queue) -> int | None:
+        if self._fair.has(queue):  # which goes by turns, not by marks
+            return await next_visible_ms(connection, queue)
         return await next_visible_ms(connection, queue, *self._low_water.known(queue.partition))
 
     def _message(self, queue: Queue, row: Any) -> ReceivedMessage:
@@ -129,7 +135,7 @@ class Receives:
             first_received_at_ms=row["first_received_at"],
             receive_count=row["receive_count"] + row["receives_before"],
             visible_at_ms=row["visible_at"],
-            priority=PRIORITY.default if is_fifo else row["priority"],
+            priority=PRIORITY.default if is_fifo else row["priority"] % LANE,
             sequence=row["seq"] if is_fifo else None,
             source=row["source"],
         )

@@ -9,6 +9,7 @@ from veilmq.core.ids import IdSource
 from veilmq.core.receipts import ReceiptBook
 from veilmq.core.results import SentMessage
 from veilmq.engines.postgres.catalog import Queue
+from veilmq.engines.postgres.fair_queues import FairQueues
 from veilmq.engines.postgres.fifo_storing import FifoStoring
 from veilmq.engines.postgres.next_visible import rouse_groups
 from veilmq.engines.postgres.on_queue import OnQueue, PartitionRetired
@@ -22,13 +23,15 @@ Check = Callable[[NewMessage, Send, Queue], NewMessage]
 class Sends:
     """The command ``Send``."""
 
-    def __init__(self, *, on_queue: OnQueue, book: ReceiptBook, watches: Watches, positions: Positions) -> None:
-        """``book`` has the receipts' keys; ``watches`` hears of what was stored."""
+    def __init__(
+        self, *, on_queue: OnQueue, book: ReceiptBook, watches: Watches, positions: Positions, fair: FairQueues
+    ) -> None:
+        """``book`` has the receipts' keys; ``watches`` hears of what was stored, ``fair`` of that with groups."""
         self._on_queue = on_queue
         self._book = book
         self._watches = watches
         self._ids = IdSource()
-        self._standard = StandardStoring(positions=positions)
+        self._standard = StandardStoring(positions=positions, fair=fair)
         self._fifo = FifoStoring(positions=positions)
 
     async def send(self, together: Sequence[Send]) -> list[Any]:

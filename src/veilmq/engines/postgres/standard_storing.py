@@ -6,6 +6,7 @@ from veilmq.core.commands import NewMessage, Send
 from veilmq.core.errors import InternalError, MessageTooLong
 from veilmq.core.limits import PRIORITY, SECOND_MS
 from veilmq.engines.postgres.catalog import Queue
+from veilmq.engines.postgres.fair_queues import FAIR, LANE, FairQueues, keys_of
 from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, STANDARD
 from veilmq.engines.postgres.positions import COUNTER_BITS, Positions
 
@@ -15,8 +16,9 @@ _COUNTERS = 1 << COUNTER_BITS
 class StandardStoring:
     """Stores messages of standard queues for one node."""
 
-    def __init__(self, *, positions: Positions) -> None:
-        """``positions`` are the node's."""
+    def __init__(self, *, positions: Positions, fair: FairQueues | None = None) -> None:
+        """``positions`` are the node's; ``fair`` hears of messages that name groups, if any do."""
+        self._fair = fair
         self._positions = positions
 
     def check(self, new: NewMessage, command: Send, queue: Queue) -> NewMessage:
@@ -41,19 +43,30 @@ class StandardStoring:
 
     async def insert(self, connection: Any, queue: Queue, new: list[NewMessage], ids: list[bytes]) -> list[Any]:
         """Do so once; raises what is among ``on_queue.COLLISIONS``."""
-        priorities = sorted({each.priority for each in new} - {PRIORITY.default})
-        if priorities:
-            await connection.execute(STANDARD["add_priorities"], queue.partition, priorities)
+        groups = keys_of(new)
+        priorities = [
+            each.priority if group is None else LANE + each.priority for each, group in zip(new, groups, strict=True)
+        ]
+        added = sorted(set(priorities) - {PRIORITY.default})
+        if added:
+            await connection.execute(STANDARD["add_priorities"], queue.partition, added)
+        is_fair = any(group is not None for group in groups)
         first = self._positions.take(len(new))
         rows = await connection.fetch(
-            STANDARD["send"],
+            (FAIR if is_fair else STANDARD)["send"],
             queue.partition,
             [number % _COUNTERS for number in range(first, first + len(new))],
-            [each.priority for each in new],
+            priorities,
             [(queue.settings.delay_s if each.delay_s is None else each.delay_s) * SECOND_MS for each in new],
             ids,
             [each.properties or None for each in new],
             [each.body for each in new],
+            *([groups] if is_fair else []),
         )
+        if not rows:
+            return []
         by_id = {row["id"]: row for row in rows}
-        return [by_id[each] for each in ids] if by_id else []
+        stored = [by_id[each] for each in ids]
+        if is_fair and self._fair is not None:
+            self._fair.sent(queue, groups, stored)
+        return stored

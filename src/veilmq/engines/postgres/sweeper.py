@@ -33,7 +33,7 @@ _PAUSE_S = 0.01
 _PAGE = 100
 _RETIRED_MS = 300 * SECOND_MS  # far longer than a statement may take
 
-_OF_PART = ("drop_messages", "drop_fifo_messages", "drop_groups", "forget_accepted")
+_OF_PART = ("drop_messages", "drop_fifo_messages", "drop_groups", "drop_turns", "forget_accepted")
 
 
 class Sweeper:
@@ -81,6 +81,7 @@ class Sweeper:
             terms = (queue.partition, retention_ms(queue), rows)
             deleted = await self._all(connection, "sweep", *terms, of_log=of_log)
             deleted += await self._all(connection, "sweep_moved", *terms, of_log=of_log)
+            await self._all(connection, "sweep_turns", queue.partition, rows)
             if ended_before is not None:
                 await connection.execute(SQL["forget_ended"], queue.partition, ended_before)
         if deleted:

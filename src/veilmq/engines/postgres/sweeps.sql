@@ -143,6 +143,17 @@ WITH deleted AS (
 )
 SELECT count(*) FROM deleted
 
+-- name: drop_turns
+WITH deleted AS (
+    DELETE FROM mq.fair_turn
+    WHERE qp = $1 AND group_key = ANY(ARRAY(SELECT group_key FROM mq.fair_turn WHERE qp = $1 ORDER BY group_key LIMIT $2))
+    RETURNING 1
+)
+SELECT count(*) FROM deleted
+
+-- name: sweep_turns
+SELECT mq.fair_sweep($1, $2)
+
 -- name: drop_throttle
 DELETE FROM mq.throttle WHERE qp = $1
 

@@ -1,0 +1,98 @@
+-- Messages of standard queues that name a group. Every statement names the one partition it acts on ($1).
+
+-- name: send
+-- As in messages.sql; $8 the groups' keys, null of messages without.
+INSERT INTO mq.msg (qp, seq, priority, visible_at, sent_at, id, properties, body, group_key)
+SELECT $1, (clock.now << 20) | new.counter, new.priority, clock.now + new.delay, clock.now, new.id, new.properties, new.body,
+    new.group_key
+FROM unnest($2::int[], $3::smallint[], $4::bigint[], $5::bytea[], $6::bytea[], $7::text[], $8::bigint[])
+        AS new (counter, priority, delay, id, properties, body, group_key),
+    (SELECT mq.now_ms() AS now) clock
+WHERE EXISTS (SELECT FROM mq.part WHERE qp = $1 AND NOT retired)
+RETURNING id, seq, visible_at, sent_at
+
+-- name: receive
+-- As in messages.sql, with the same terms, and before those of the log $10: the noisy groups, those that come first among them
+-- first. is_drained tells of a message of such a group that the group has no other one to give.
+WITH clock AS MATERIALIZED (
+    SELECT mq.now_ms() AS now
+), given AS MATERIALIZED (
+    SELECT seq, place
+    FROM unnest(mq.fair_choose($1, $2, $5, $6, $10, coalesce($9::bigint[], '{}'), true)) WITH ORDINALITY AS given (seq, place)
+), chosen AS MATERIALIZED (
+    SELECT msg.seq, msg.visible_at, given.place
+        -- log: , msg AS was, coalesce(msg.receive_count >= $11, false) AS is_dead
+    FROM given JOIN mq.msg ON msg.qp = $1 AND msg.seq = ANY(ARRAY(SELECT seq FROM given)) AND msg.seq = given.seq
+-- log: ), placed AS MATERIALIZED (
+-- log:     SELECT chosen.*, row_number() OVER (PARTITION BY is_dead ORDER BY chosen.place) AS at_place,
+-- log:         count(*) OVER (PARTITION BY is_dead) AS messages
+-- log:     FROM chosen
+-- log: ), noted AS (
+-- log:     INSERT INTO mq.event
+-- log:     SELECT event.* FROM placed,
+-- log:         unnest(mq.outcomes(CASE WHEN is_dead THEN 'die' ELSE 'supersede' END, (was).log, false)) AS outcome,
+-- log:         mq.event_of($14, $15, outcome, was, NULL) AS event
+-- log:     RETURNING *
+-- log: ), kept AS (
+-- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted WHERE outcome = 'expired' ON CONFLICT DO NOTHING
+)
+UPDATE mq.msg SET
+    visible_at = least(clock.now + $3, $8),
+    receive_count = msg.receive_count + 1,
+    first_received_at = coalesce(msg.first_received_at, clock.now),
+    received_at = coalesce($7, clock.now),
+    generation = $4,
+    epoch = msg.epoch + 1,
+    log = NULL -- no log
+    -- log: log = CASE WHEN NOT is_dead
+    -- log:     THEN mq.log_begun($12, $13, at_place, messages, clock.now - coalesce($7, clock.now)) END
+FROM chosen, clock -- no log
+-- log: FROM placed AS chosen, clock
+WHERE msg.qp = $1 AND msg.seq = ANY(ARRAY(SELECT seq FROM given)) AND msg.seq = chosen.seq
+RETURNING msg.seq, msg.id, msg.body, msg.properties, msg.sent_at, msg.first_received_at, msg.receive_count,
+    msg.receives_before, msg.visible_at, (msg.priority % 100)::smallint AS priority, msg.generation, msg.epoch, msg.source,
+    msg.received_at, chosen.visible_at AS was_visible_at, clock.now, chosen.place, msg.group_key,
+    msg.group_key = ANY($10) AND NOT EXISTS (
+        SELECT FROM mq.msg AS other
+        WHERE other.qp = $1 AND other.priority = msg.priority AND other.group_key = msg.group_key
+            AND other.visible_at >= chosen.visible_at AND other.visible_at <= clock.now AND other.sent_at > clock.now - $6
+            AND other.seq <> ALL(ARRAY(SELECT chosen.seq FROM chosen)) AND ($9::bigint[] IS NULL OR other.seq <> ALL($9))
+    ) AS is_drained
+
+-- name: peek
+-- What a receive of $2 would give of what is within its retention of $3 ms, in its order; $4 are the noisy groups.
+WITH chosen AS MATERIALIZED (
+    SELECT seq, place
+    FROM unnest(mq.fair_choose($1, $2, array_fill(0::bigint, ARRAY[16]), $3, $4, '{}', false)) WITH ORDINALITY AS chosen (seq, place)
+)
+SELECT msg.id, msg.body, msg.properties, msg.sent_at, msg.first_received_at, msg.receive_count, msg.receives_before,
+    msg.priority % 100 AS priority, msg.source
+FROM chosen JOIN mq.msg ON msg.qp = $1 AND msg.seq = ANY(ARRAY(SELECT seq FROM chosen)) AND msg.seq = chosen.seq
+ORDER BY chosen.place
+
+-- name: flights
+-- Of the messages in flight, with a group and without, those that land last, of each kind up to $2: among the $3 hidden ones
+-- that become visible last. $4 is the retention in ms.
+SELECT flight.*, mq.now_ms() AS now
+FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
+    SELECT hidden.seq, hidden.visible_at, hidden.group_key, hidden.received_at, hidden.sent_at FROM (
+        SELECT msg.seq, msg.visible_at, msg.group_key, msg.received_at, msg.sent_at, msg.receive_count
+        FROM mq.msg
+        WHERE msg.qp = $1 AND msg.priority = of_part.priority
+            AND msg.visible_at > mq.now_ms() AND msg.visible_at < 1::bigint << 61 AND msg.sent_at > mq.now_ms() - $4
+        ORDER BY msg.visible_at DESC LIMIT $3
+    ) AS hidden
+    WHERE hidden.receive_count > 0
+    LIMIT $2
+) AS flight
+WHERE part.qp = $1
+
+-- name: turns
+-- When those groups ($2) last sent, and whether they have anything to give; $3 is the retention in ms.
+SELECT turn.group_key, max(turn.sent_at) AS sent_at, bool_or(EXISTS (
+    SELECT FROM mq.msg
+    WHERE msg.qp = $1 AND msg.priority = turn.priority AND msg.group_key = turn.group_key
+        AND msg.visible_at >= turn.at AND msg.visible_at <= mq.now_ms() AND msg.sent_at > mq.now_ms() - $3
+)) AS has_any
+FROM mq.fair_turn AS turn WHERE turn.qp = $1 AND turn.group_key = ANY($2::bigint[])
+GROUP BY turn.group_key
