@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from tests.engines.host import Host
-from tests.engines.postgres_host import serving
 from tests.engines.shards_host import making_shards
 from tests.engines.stores import Store, embedded, on_postgres, on_shards
 
@@ -15,15 +14,17 @@ ON_POSTGRES = {
     "test_claims_model",
     "test_dead_letters",
     "test_dead_letters_fifo",
+    "test_events",
     "test_events_model",
     "test_fair",
     "test_fair_model",
-    "test_events",
     "test_fifo",
+    "test_fifo_model",
     "test_forwards",
     "test_invariants",
     "test_looks",
     "test_messages",
+    "test_model",
     "test_moves",
     "test_pauses",
     "test_peeks",
@@ -33,23 +34,17 @@ ON_POSTGRES = {
     "test_quotas",
     "test_receipts",
     "test_redelivered",
+    "test_redrive_model",
     "test_tags",
     "test_terms",
     "test_throttle",
+    "test_topics",
     "test_visibility_rules",
     "test_waking",
-    "test_topics",
 }
 """The files of the suite that hold on PostgreSQL so far."""
 
-OWED_ON_POSTGRES = {
-    "fair queues": {
-        "test_groups_of_a_standard_queue_share_fairly_in_the_target",
-        "test_a_group_of_a_fair_queue_is_in_one_shard_in_its_order",
-        "test_a_peek_makes_no_group_noisy",
-        "test_noisy_groups_come_last",
-    },
-}
+OWED_ON_POSTGRES: dict[str, set[str]] = {}
 """The tests in those files that do not hold there yet, by what is missing."""
 
 
@@ -93,13 +88,6 @@ def _holds_there(item: pytest.Item) -> bool:
     if _is_on_shards(item) and (item.path.stem not in ON_SHARDS or item.get_closest_marker("differs_on_shards")):
         return False
     return item.get_closest_marker("differs_on_postgres") is None
-
-
-@pytest.fixture(scope="session")
-def postgres_url() -> Iterator[str]:
-    """Return the URL of a database of this worker."""
-    with serving() as url:
-        yield url
 
 
 @pytest.fixture(scope="session")

@@ -194,6 +194,6 @@ class EngineAndModel(ModelFrame):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_engine_agrees_with_the_model() -> None:
+def test_the_engine_agrees_with_the_model(model_url: str | None) -> None:
     """At random, and reproducibly."""
-    run_model(EngineAndModel, examples=200, steps=50)
+    run_model(EngineAndModel, examples=200, steps=50, url=model_url, examples_there=5)

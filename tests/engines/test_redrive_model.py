@@ -148,6 +148,6 @@ class ChainAndModel(ModelFrame):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_chain_agrees_with_the_model() -> None:
+def test_the_chain_agrees_with_the_model(model_url: str | None) -> None:
     """At random, and reproducibly."""
-    run_model(ChainAndModel, examples=60, steps=40)
+    run_model(ChainAndModel, examples=60, steps=40, url=model_url, examples_there=5)
