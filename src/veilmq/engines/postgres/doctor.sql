@@ -46,6 +46,9 @@ WHERE relnamespace = 'mq'::regnamespace AND relkind = 'r'
 -- fact: connections
 SELECT count(*) || ' of ' || current_setting('max_connections') FROM pg_stat_activity WHERE backend_type = 'client backend'
 
+-- fact: autovacuum_naptime
+SELECT current_setting('autovacuum_naptime')
+
 -- fact: oldest_transaction_s
 SELECT coalesce(max(mq.now_ms() / 1000 - extract(epoch FROM xact_start)::bigint), 0) FROM pg_stat_activity
 WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'
