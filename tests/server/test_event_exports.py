@@ -10,6 +10,7 @@ import pytest
 import urllib3
 from pyarrow import dataset
 
+from tests.engines.postgres_host import serving_from
 from veilmq.client import HttpQueueClient
 from veilmq.core.settings import SettingValue
 from veilmq.events.failures import EventsError
@@ -104,6 +105,18 @@ def test_a_target_that_fails_is_told_of(server: RunningServer, tmp_path: Path) -
     text = urllib3.request("GET", f"{server.admin_endpoint}/metrics").data.decode()
     assert "veilmq_event_export_failures_total 1.0" in text
     (tmp_path / "events" / "receipt_closed").unlink()
+
+
+def test_servers_on_one_database_export_each_other_s_events(postgres_url: str, tmp_path: Path) -> None:
+    """Whichever is asked."""
+    events = str(tmp_path / "events")
+    with serving_from(postgres_url, events_to=events) as first:
+        use(first)
+        with RunningServer(store=postgres_url, events_to=events, clock=first.clock) as second:
+            assert flush(second).json() == {"exported": 1, "waiting": 0, "dropped": 0}
+            assert outcomes(tmp_path / "events") == ["deleted"]
+            assert flush(first).json() == {"exported": 1, "waiting": 0, "dropped": 0}
+    assert outcomes(tmp_path / "events") == ["deleted"]
 
 
 def test_without_a_place_nothing_is_logged_or_exported() -> None:

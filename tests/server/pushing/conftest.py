@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.engines.postgres_host import emptied
 from tests.server.pushing.receiver import Receiver, receiving
 from veilmq.testing import RunningServer
 
@@ -15,8 +16,9 @@ def receiver() -> Iterator[Receiver]:
         yield listening
 
 
-@pytest.fixture
-def server() -> Iterator[RunningServer]:
-    """A server that may push to this machine."""
-    with RunningServer(push_allow="127.0.0.1") as running:
+@pytest.fixture(params=["embedded", "postgres"])
+def server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
+    """A server that may push to this machine, on each store."""
+    store = emptied(request.getfixturevalue("postgres_url")) if request.param == "postgres" else {}
+    with RunningServer(**store, push_allow="127.0.0.1") as running:
         yield running
