@@ -18,6 +18,8 @@ class ShardsHost(PostgresHost):
     def __init__(self, urls: Sequence[str], *, options: PostgresOptions | None = None) -> None:
         """Begin with an empty store."""
         self.urls = list(urls)
+        self.down: set[int] = set()
+        """The places of databases that are down."""
         super().__init__(urls[0], options=options)
 
     async def _open(self) -> Shards:  # type: ignore[override]
@@ -25,8 +27,21 @@ class ShardsHost(PostgresHost):
         return await Shards.open(self.urls, clock=self.clock, options=self._postgres_options)
 
     async def _set_clock(self, now_ms: int) -> None:
-        for url in self.urls:
+        for _, url in self._up():
             await set_clock(url, now_ms)
+
+    def _up(self) -> list[tuple[int, str]]:
+        return [(place, url) for place, url in enumerate(self.urls) if place not in self.down]
+
+    def advance(self, time_ms: int) -> None:
+        """Let time pass, here and wherever a database is up."""
+
+        async def pass_on() -> None:
+            await self._set_clock(self.clock.now_ms() + time_ms)
+            self.clock.advance(time_ms)
+            await asyncio.sleep(0)
+
+        self.run(pass_on())
 
     def check(self) -> None:
         """Raise unless what each database has agrees with itself."""
@@ -39,7 +54,7 @@ class ShardsHost(PostgresHost):
         """Return the place of the database that has `queue`."""
 
         async def look() -> int | None:
-            for place, url in enumerate(self.urls):
+            for place, url in self._up():
                 async with connected(url) as connection:
                     if await connection.fetchval("SELECT EXISTS (SELECT FROM mq.queue WHERE name = $1)", queue):
                         return place

@@ -1,7 +1,7 @@
 """What a store tells of itself beside its answers: numbers by name, for whoever watches the server."""
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 LATENCY_BOUNDS_S = (0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)
@@ -43,6 +43,34 @@ class Figure(NamedTuple):
     kind: Literal["gauge", "counter", "durations"]
     samples: Mapping[str, float | Series]
     label: str = ""
+
+
+def by_database(told: Iterable[tuple[int, Iterable[Figure]]]) -> list[Figure]:
+    """Return the figures of several databases as one: by the number of each, or, where they have a label, together.
+
+    ``told`` has the place of each, from 0.
+    """
+    merged: dict[str, Figure] = {}
+    for place, figures in told:
+        for figure in figures:
+            label = figure.label or "database"
+            samples = dict(merged[figure.name].samples) if figure.name in merged else {}
+            for value, sample in figure.samples.items():
+                key = value if figure.label else str(place + 1)
+                samples[key] = _sum(samples[key], sample) if key in samples else sample
+            merged[figure.name] = figure._replace(samples=samples, label=label)
+    return list(merged.values())
+
+
+def _sum(one: float | Series, other: float | Series) -> float | Series:
+    if isinstance(one, Series) and isinstance(other, Series):
+        both = one.copy()
+        both.buckets = [sum(pair) for pair in zip(one.buckets, other.buckets, strict=True)]
+        both.seconds += other.seconds
+        return both
+    assert not isinstance(one, Series), "figures of one name are of one kind"
+    assert not isinstance(other, Series), "figures of one name are of one kind"
+    return one + other
 
 
 def gauge(name: str, text: str, value: float) -> Figure:

@@ -24,9 +24,10 @@ async def open_store(
     if settings.store is None:
         options = embedded_options(settings)
         return EmbeddedEngine.open(settings.data, clock=clock or SystemClock(), options=options, on_fatal=on_fatal)
-    url = only_url(settings.store)
+    urls = store_urls.split(settings.store)
     postgres = postgres_parts("store (--store)")
-    store: Store = await postgres.open_engine(url, clock=clock or SystemClock(), options=postgres_options(settings))
+    terms = {"clock": clock or SystemClock(), "options": postgres_options(settings)}
+    store: Store = await (postgres.open_shards(urls, **terms) if urls[1:] else postgres.open_engine(urls[0], **terms))
     return store
 
 
@@ -34,7 +35,7 @@ def only_url(store: str) -> str:
     """Return the URL of the one database in ``store``; raises ``StoreError`` where there are several."""
     urls = store_urls.split(store)
     if len(urls) > 1:
-        raise StoreError(f"store names {len(urls)} databases; one store on several is not there yet, so name one.")
+        raise StoreError(f"store names {len(urls)} databases, and this is done with one at a time: name one of them.")
     return urls[0]
 
 
@@ -76,7 +77,7 @@ def postgres_options(settings: ServerSettings) -> Any:
         fifo_in_flight_max=settings.fifo_in_flight_max,
         purge_pause_s=settings.purge_pause_s,
         queue_name_pause_s=settings.queue_name_pause_s,
-    )
         event_log=log_of(settings),
         routing_attribute=settings.routing_attribute,
         events_waiting_max=settings.events_waiting_max,
+    )

@@ -2,8 +2,17 @@
 
 from veilmq.engines.postgres.durability import Durability
 from veilmq.engines.postgres.engine import PostgresEngine
-from veilmq.engines.postgres.opening import examination, open_engine, upgrade
+from veilmq.engines.postgres.opening import examination, open_engine, open_shards, upgrade
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.shards import Shards
 
-__all__ = ["Durability", "PostgresEngine", "PostgresOptions", "Shards", "examination", "open_engine", "upgrade"]
+__all__ = [
+    "Durability",
+    "PostgresEngine",
+    "PostgresOptions",
+    "Shards",
+    "examination",
+    "open_engine",
+    "open_shards",
+    "upgrade",
+]

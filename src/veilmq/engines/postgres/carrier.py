@@ -70,6 +70,10 @@ class Carrier:
         self._again = False
         self._is_tidy = False
         self._stopped = False
+        self.carried = 0
+        """How many messages have arrived."""
+        self.failures = 0
+        """How often one way or the other was not free."""
 
     def look(self) -> None:
         """Carry what is there now; what comes while the carrier is out goes in its next round."""
@@ -108,6 +112,7 @@ class Carrier:
                     after_ms = PAUSE_MS
             await self._tidy()
         except _FAILED as error:
+            self.failures += 1
             log.warning("the outbox of database %s rests for a while: %s", self._place + 1, error)
             after_ms = PAUSE_MS
         self._is_out = False
@@ -134,6 +139,7 @@ class Carrier:
             try:
                 await self._carry(transit)
             except _FAILED as error:
+                self.failures += 1
                 log.warning("messages for %s wait in the outbox: %s", transit.target, error)
                 async with self._database.connection() as connection:
                     for left in transits[number:]:
@@ -153,6 +159,8 @@ class Carrier:
                     await connection.execute(
                         OUTBOX["renumber"], transit.partition, arrived.last_number, batch.number, batch.token
                     )
+            else:
+                self.carried += len(batch.messages)
             batch = await self._take(transit, batch)
 
     async def _take(self, transit: Transit, done: Batch | None) -> Batch | None:

@@ -3,7 +3,7 @@
 What keeps them from that is said to a person, without a password.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from veilmq.engines.postgres.durability import Durability
 from veilmq.engines.postgres.engine import PostgresEngine
 from veilmq.engines.postgres.migrate import SchemaRefused, look, migrate
 from veilmq.engines.postgres.options import PostgresOptions
+from veilmq.engines.postgres.shards import Shards
 from veilmq.engines.store import StoreError
 from veilmq.engines.store_urls import without_passwords
 
@@ -26,6 +27,12 @@ async def open_engine(url: str, *, clock: Clock, options: PostgresOptions) -> Po
     """Return an engine on ``url``; raises ``StoreError``, which says why there is none, and no password."""
     with _said(url):
         return await PostgresEngine.open(url, clock=clock, options=options)
+
+
+async def open_shards(urls: Sequence[str], *, clock: Clock, options: PostgresOptions) -> Shards:
+    """Return one store on several databases, in the order of their places; raises ``StoreError`` as ``open_engine``."""
+    with _said(urls[0]):
+        return await Shards.open(urls, clock=clock, options=options)
 
 
 class Upgrade(NamedTuple):

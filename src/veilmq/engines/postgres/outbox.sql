@@ -11,12 +11,6 @@ WHERE next_at <= mq.now_ms() AND (
 )
 ORDER BY next_at, qp
 
--- name: waiting
--- How many messages wait to be carried, and the queues that they wait for, of up to $1 partitions.
-SELECT outbox.target, (SELECT count(*) FROM mq.msg WHERE msg.qp = outbox.qp)
-    + (SELECT count(*) FROM mq.fifo_msg AS msg WHERE msg.qp = outbox.qp) AS messages
-FROM mq.outbox ORDER BY qp LIMIT $1
-
 -- name: lock_transit
 SELECT number, token, seqs, mq.now_ms() AS now FROM mq.outbox WHERE qp = $1 FOR UPDATE
 

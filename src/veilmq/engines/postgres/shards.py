@@ -6,6 +6,7 @@ with it, and no other's; what is asked of all of them is refused meanwhile, as h
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Self
 
@@ -14,14 +15,15 @@ import asyncpg
 from veilmq.core import commands
 from veilmq.core.commands import Command
 from veilmq.core.errors import QueueNotFound, ShuttingDown, StoreUnavailable, VeilmqError
-from veilmq.core.ports import Clock, Done, Wake
+from veilmq.core.ports import Clock, Done, Timer, Wake
 from veilmq.core.results import QueuePage, QueueView
 from veilmq.engines.execute import execute
+from veilmq.engines.figures import Figure, by_database
 from veilmq.engines.postgres import identity
 from veilmq.engines.postgres.carrier import Carrier
 from veilmq.engines.postgres.catalog import SQL
 from veilmq.engines.postgres.directory import Directory
-from veilmq.engines.postgres.failures import UNREACHABLE, told
+from veilmq.engines.postgres.failures import IN_DOUBT, UNREACHABLE, told
 from veilmq.engines.postgres.identity import Identity
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.placement import Placement
@@ -29,6 +31,12 @@ from veilmq.engines.postgres.shard import Shard
 from veilmq.engines.postgres.transits import Transits
 from veilmq.engines.store import StoreError, Survey
 
+log = logging.getLogger(__name__)
+
+SWEEP_MS = 600_000
+"""How often a node looks for places of queues that are gone."""
+
+_TURN = 0x7665696C6D7A  # the key of the lock of whoever does
 _NAMED_BY_SOURCE = (commands.StartMove, commands.CancelMove, commands.ListMoves)
 
 
@@ -43,7 +51,9 @@ class Shards:
         self._watched: dict[str, Wake] = {}
         self._finding: list[_Asked] = []
         self._creating = asyncio.Lock()
-        self._carriers: dict[int, Carrier] = {}
+        self._timer: Timer | None = None
+        self.carriers: dict[int, Carrier] = {}
+        """Those that are at work, by the places from which they carry."""
         self.shards = [
             Shard(url, place=place, clock=clock, options=options, opened=self._opened, start=self._start)
             for place, url in enumerate(urls)
@@ -81,6 +91,7 @@ class Shards:
                 await shard.open()
             except StoreError as error:
                 raise StoreError(f"{shard.name}: {error}") from error
+        self._sweep_later()
 
     async def _identity(self, reached: Sequence[Shard]) -> Identity:
         """Return what the store is, from the home, or while that is down from one that has joined it."""
@@ -101,7 +112,7 @@ class Shards:
         """Have a database take part."""
         engine, database = shard.engine, shard.database
         assert engine is not None, "it was opened"
-        carrier = self._carriers[shard.place] = Carrier(
+        carrier = self.carriers[shard.place] = Carrier(
             place=shard.place,
             database=database,
             positions=engine.machine.positions,
@@ -204,6 +215,25 @@ class Shards:
         for shard in self.shards:
             shard.unwatch(queue)
 
+    async def sweep_places(self) -> None:
+        """Forget the places of queues that are gone, unless another node is at that."""
+        try:
+            async with self.shards[0].connection() as connection:
+                if await connection.fetchval("SELECT pg_try_advisory_lock($1)", _TURN):
+                    try:
+                        await self._placement.sweep(connection)
+                    finally:
+                        await connection.execute("SELECT pg_advisory_unlock($1)", _TURN)
+        except (*IN_DOUBT, asyncpg.PostgresError, StoreUnavailable) as error:
+            log.warning("places of queues that are gone are forgotten later: %s", error)
+
+    def _sweep_later(self) -> None:
+        self._timer = self.clock.call_at(self.clock.now_ms() + SWEEP_MS, self._sweep)
+
+    def _sweep(self) -> None:
+        self._start(self.sweep_places())
+        self._sweep_later()
+
     # Commands that concern more than one database.
 
     async def _create(self, command: commands.CreateQueue) -> QueueView:
@@ -241,6 +271,19 @@ class Shards:
         found = [await engine.obstacles() for engine in open_ones]
         return found[0] if all(found) else []
 
+    def figures(self) -> Sequence[Figure]:
+        """Return what each database tells, by its number, and what is carried from one to another."""
+        told = [(shard.place, shard.engine.figures()) for shard in self.shards if shard.engine is not None]
+        return [*by_database(told), *self._of_carriers()]
+
+    def _of_carriers(self) -> list[Figure]:
+        carried = {str(place + 1): float(carrier.carried) for place, carrier in self.carriers.items()}
+        failures = {str(place + 1): float(carrier.failures) for place, carrier in self.carriers.items()}
+        return [
+            Figure("store_outbox_carried", "Messages carried to other databases.", "counter", carried, "database"),
+            Figure("store_outbox_failures", "Times that some could not be carried.", "counter", failures, "database"),
+        ]
+
     async def survey(self, names_max: int) -> Survey:
         """Return the first ``names_max`` queues by name, and how many there are; raises ``VeilmqError``."""
         surveys = [await shard.survey(names_max) for shard in self.shards]
@@ -259,7 +302,9 @@ class Shards:
     async def close(self) -> None:
         """Answer what was submitted, and end all connections."""
         self._closing = True
-        for carrier in self._carriers.values():
+        if self._timer is not None:
+            self._timer.cancel()
+        for carrier in self.carriers.values():
             carrier.stop()
         await self.answered()
         for shard in self.shards:
