@@ -235,6 +235,19 @@ def test_accounts_keep_their_settings_and_queues_their_numbers(house: House) -> 
     assert isinstance(there.delete(old.receipt, queue="000000000000/deleted")[0], ReceiptInvalid)
 
 
+def test_groups_share_fairly_in_the_copy(house: House) -> None:
+    """A quiet group's message comes before those of one that has much in flight."""
+    host = house.first
+    host.create()
+    sent(host, QUEUE, *(message(f"noisy {number}", group="noisy") for number in range(50)))
+    host.receive(40, timeout_s=600)
+    host.advance(10)
+    sent(host, QUEUE, message("quiet", group="quiet"), message("none"))
+    there = house.move()
+    assert bodies(there.receive(2, timeout_s=600)) == ["quiet", "none"]
+    assert bodies(there.receive(10, timeout_s=600)) == [f"noisy {number}" for number in range(40, 50)]
+
+
 def test_topics_and_subscriptions_go_along(house: House) -> None:
     """Also those that are pushed, with what waits for it."""
     host = house.first

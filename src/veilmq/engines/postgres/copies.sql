@@ -86,9 +86,10 @@ SELECT coalesce(sum(greatest(reltuples, 0)), 0)::bigint FROM pg_class WHERE oid 
 
 -- name: standard
 -- The messages of the queue $1 sent after $2, in the order in which they came. What came by a copy says by its sending when.
+-- Those that name a group have 100 more as their priority.
 SELECT seq, id, body, coalesce(properties, '') AS properties, (priority % 100)::int AS priority,
     greatest(seq >> 20, sent_at) AS came_at, sent_at, visible_at, receive_count, generation, epoch, received_at,
-    first_received_at, source, receives_before, NULL::text AS "group", coalesce(log, 0) AS log
+    first_received_at, source, receives_before, group_key::text AS "group", coalesce(log, 0) AS log
 FROM mq.queue JOIN mq.part USING (qp) JOIN mq.msg USING (qp)
 WHERE queue.queue_id = $1 AND sent_at > $2 AND (sent_at > ended_until OR seq >= ended_before)
 ORDER BY came_at, seq
@@ -117,6 +118,12 @@ SELECT topic_id, name, settings, created_at, modified_at FROM mq.topic ORDER BY 
 
 -- name: subscriptions
 SELECT topic_id, name, content, pushed, created_at, modified_at FROM mq.subscription ORDER BY topic_id, name
+
+-- name: add_turns
+-- A row for each group of a fair queue, as mq.fair_touch would leave it.
+INSERT INTO mq.fair_turn (qp, group_key, priority, at, sent_at)
+SELECT qp, group_key, priority, min(visible_at), max(sent_at) FROM mq.msg
+WHERE qp = $1 AND group_key IS NOT NULL GROUP BY qp, group_key, priority
 
 -- name: values
 SELECT key, value FROM mq.meta WHERE key = ANY($1) OR starts_with(key, 'account ')

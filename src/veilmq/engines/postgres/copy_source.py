@@ -108,6 +108,8 @@ def _message(row: Any) -> CopiedMessage:
 
 
 def _fair_message(row: Any) -> CopiedMessage:
-    """Return a message of a standard queue; its group is among the properties."""
+    """Return a message of a standard queue, whose row has a hash of its group; the name is among the properties."""
     message = CopiedMessage(*row)
-    return message._replace(group=properties.decode(message.properties).group)
+    if message.group is None:
+        return message
+    return message._replace(group=properties.decode(message.properties).group or f"group {message.group}")

@@ -5,11 +5,13 @@ later. All others get one of their time of coming, and those of FIFO queues all 
 """
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any
 
 from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
 from veilmq.engines.copying import CopiedAcceptance, CopiedMessage, CopiedQueue, CopyRefused, Remembered
 from veilmq.engines.postgres.copy_lock import SQL, CopyLock
+from veilmq.engines.postgres.fair_queues import LANE
 from veilmq.engines.postgres.migrate import migrate
 from veilmq.engines.postgres.positions import COUNTER_BITS
 
@@ -72,9 +74,14 @@ class DatabaseTarget:
             records = [(*self._row(partition, each, each.position), each.group) for each in messages]
             await self._copy("fifo_msg", (*_COLUMNS, "group_id"), records)
             return
-        await connection.execute(SQL["add_priorities"], partition, sorted({each.priority for each in messages}))
-        records = [(*self._row(partition, each, self._seq(each)), each.priority) for each in messages]
-        await self._copy("msg", (*_COLUMNS, "priority"), records)
+        groups = [None if each.group is None else _key_of(each.group) for each in messages]
+        priorities = [each.priority + (each.group is not None) * LANE for each in messages]
+        await connection.execute(SQL["add_priorities"], partition, sorted(set(priorities)))
+        records = [
+            (*self._row(partition, each, self._seq(each)), priority, group)
+            for each, priority, group in zip(messages, priorities, groups, strict=True)
+        ]
+        await self._copy("msg", (*_COLUMNS, "priority", "group_key"), records)
 
     async def _copy(self, table: str, columns: Sequence[str], records: Sequence[Any]) -> None:
         await self._lock.connection.copy_records_to_table(table, schema_name="mq", columns=columns, records=records)
@@ -133,9 +140,17 @@ class DatabaseTarget:
 
     async def finish(self) -> None:
         """See ``Target``."""
-        for number, retention_ms in self._fifo.items():
-            await self._lock.connection.execute(SQL["add_groups"], self._partitions[number], retention_ms)
+        for number, partition in self._partitions.items():
+            if number in self._fifo:
+                await self._lock.connection.execute(SQL["add_groups"], partition, self._fifo[number])
+            else:
+                await self._lock.connection.execute(SQL["add_turns"], partition)
         await self._lock.commit()
+
+
+def _key_of(group: str) -> int:
+    """Return the number of a group, as ``fair_queues`` has it."""
+    return int.from_bytes(blake2b(group.encode(), digest_size=8).digest()) >> 1
 
 
 async def refuse_used(lock: CopyLock) -> None:
