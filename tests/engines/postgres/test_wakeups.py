@@ -280,6 +280,24 @@ def test_without_notices_a_node_looks_more_often(postgres_url: str) -> None:
         assert nodes.host.clock.next_timer_ms() != nodes.host.clock.now_ms() + 200
 
 
+def test_figures_tell_whether_notices_arrive(nodes: TwoNodes) -> None:
+    """And how many."""
+
+    def figure(name: str) -> Any:
+        (samples,) = [each.samples for each in nodes.other.figures() if each.name == f"store_notices_{name}"]
+        return samples[""]
+
+    nodes.host.create()
+    nodes.watch()
+    heard, told = figure("heard"), figure("told")
+    send(nodes, "a")
+    nodes.until(lambda: nodes.woken_ms)
+    assert (figure("arrive"), figure("heard"), figure("told")) == (1, heard + 1, told)
+    assert told > 0
+    nodes.end_notices()
+    nodes.until(lambda: not figure("arrive"))
+
+
 def test_what_was_missed_without_a_connection_is_asked_for(nodes: TwoNodes) -> None:
     """A node that has lost it connects again, looks at everything once, and is told from then on as before."""
     nodes.host.create()

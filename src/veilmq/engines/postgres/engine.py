@@ -152,7 +152,8 @@ class PostgresEngine:
 
     def figures(self) -> list[Figure]:
         """Return what this node tells of itself and of its way to the database."""
-        return [*self._database.figures(), *self._measured.figures()]
+        notices = self.machine.background.nodes.figures()
+        return [*self._database.figures(), *self._measured.figures(), *notices]
 
     async def survey(self, names_max: int) -> Survey:
         """Return the first ``names_max`` queues by name, and how many there are; raises ``VeilmqError``."""

@@ -11,6 +11,7 @@ from secrets import token_hex
 from typing import Any
 
 from veilmq.core.ports import Clock, Timer
+from veilmq.engines.figures import Figure, counter, gauge
 from veilmq.engines.postgres.catalog import Catalog
 from veilmq.engines.postgres.channel import Channel
 from veilmq.engines.postgres.database import Database
@@ -60,11 +61,22 @@ class Nodes:
         self._refreshing: Timer | None = None
         self._rests_until_ms = 0
         self._echoed = False
+        self._told = 0
+        self._heard = 0
 
     @property
     def listens(self) -> bool:
         """Whether there is a connection on which notices may come."""
         return self._channel.is_open
+
+    def figures(self) -> list[Figure]:
+        """Return what came and went."""
+        arrive = self.listens and self._rounds.hears
+        return [
+            gauge("store_notices_arrive", "1 while notices of other servers arrive.", arrive),
+            counter("store_notices_told", "Notices told to other servers.", self._told),
+            counter("store_notices_heard", "Notices heard of other servers.", self._heard),
+        ]
 
     def open(self) -> None:
         """Begin to listen."""
@@ -146,6 +158,7 @@ class Nodes:
         texts = packed(self.name, [(*entry, value) for entry, value in told.items()])
         if texts:
             await self._channel.tell(texts)
+            self._told += len(texts)
         self._rests_until_ms = self._clock.now_ms() + REST_MS
         self._is_out = False
         if self._pending:
@@ -174,6 +187,7 @@ class Nodes:
             self._echoed = True
             self._rounds.hears = True
             return
+        self._heard += 1
         self._note(notice)
         for queue in notice.changed:
             self.catalog.forget(queue)
