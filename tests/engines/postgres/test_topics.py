@@ -6,12 +6,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.engines.host import QUEUE, message
+from tests.engines.postgres.two_nodes import two_nodes
 from tests.engines.postgres_host import RESTLESS, PostgresHost, hosting_postgres
 from veilmq.core import commands
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.results import ReceivedMessage
 from veilmq.core.topics import (
+    PUSHES,
     CreateTopic,
     DeleteTopic,
     ListPushes,
@@ -140,6 +142,20 @@ def test_two_nodes_change_one_topic(host: PostgresHost) -> None:
 
     host.run(work())
     assert host.do(commands.ListQueues(account="000000000000~push")).names == []
+
+
+def test_a_node_hears_of_subscriptions_and_publications_at_another(postgres_url: str) -> None:
+    """By notices: no time passes that would make it look by itself."""
+    with two_nodes(postgres_url) as nodes:
+        nodes.host.do(CreateTopic(topic=TOPIC))
+        nodes.watch(PUSHES)
+        nodes.host.do(Subscribe(subscription=pushed()))
+        nodes.until(lambda: nodes.woken_ms)
+        assert nodes.do_there(ListPushes()) == [pushed()]
+        nodes.watch(PUSHED)
+        nodes.host.do(publishing("a"))
+        nodes.until(lambda: nodes.woken_ms)
+        assert nodes.do_there(commands.Receive(queue=PUSHED)).messages[0].body == "a"
 
 
 class Receiver:
