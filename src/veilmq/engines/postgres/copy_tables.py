@@ -15,6 +15,7 @@ from veilmq.engines.postgres.migrate import migrate, require
 
 _EVERY_STORES = ("meta", "event_state")
 """What every store has from the beginning."""
+_OF_MESSAGES = ("msg", "fifo_msg")
 _PARTS_AHEAD = 16
 _END = b""
 
@@ -22,7 +23,7 @@ _END = b""
 async def copy_tables(source: CopyLock, target: CopyLock, *, told: Told | None = None) -> int:
     """Copy all that is in ``source``; return how many messages there were. Raises ``CopyRefused``.
 
-    ``told`` hears of tables, not of messages.
+    ``told`` hears of messages once their table is copied.
     """
     await require(source.connection)
     await migrate(target.connection)
@@ -38,14 +39,16 @@ async def copy_tables(source: CopyLock, target: CopyLock, *, told: Told | None =
     tables = [name for (name,) in await source.connection.fetch(SQL["tables"])]
     for name in _EVERY_STORES:
         await target.connection.execute(f"DELETE FROM mq.{name}")
-    rows = {}
-    for number, table in enumerate(tables, 1):
-        rows[table] = await _copy_table(source.connection, target.connection, table)
+    in_all = await source.connection.fetchval(SQL["count"])
+    messages = 0
+    for table in tables:
+        rows = await _copy_table(source.connection, target.connection, table)
+        messages += rows if table in _OF_MESSAGES else 0
         if told is not None:
-            told(number, len(tables))
+            told(messages, max(messages, in_all))
     await _copy_numbers(source.connection, target.connection)
     await target.commit()
-    return rows["msg"] + rows["fifo_msg"]
+    return messages
 
 
 async def _copy_table(source: Any, target: Any, table: str) -> int:

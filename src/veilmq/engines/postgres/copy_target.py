@@ -11,6 +11,7 @@ from typing import Any
 from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
 from veilmq.engines.copying import CopiedAcceptance, CopiedMessage, CopiedQueue, CopyRefused, Remembered
 from veilmq.engines.postgres.copy_lock import SQL, CopyLock
+from veilmq.engines.postgres.doctor import invariants
 from veilmq.engines.postgres.fair_queues import LANE
 from veilmq.engines.postgres.migrate import migrate
 from veilmq.engines.postgres.positions import COUNTER_BITS
@@ -145,6 +146,9 @@ class DatabaseTarget:
                 await self._lock.connection.execute(SQL["add_groups"], partition, self._fifo[number])
             else:
                 await self._lock.connection.execute(SQL["add_turns"], partition)
+        broken = [finding.check for finding in await invariants(self._lock.connection) if not finding.ok]
+        if broken:
+            raise CopyRefused(f"The copy was not kept, because it breaks this: {'; '.join(broken)}.")
         await self._lock.commit()
 
 
