@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.client.scripted_server import ScriptedServer, reply
+from tests.engines.postgres_host import emptied
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, Unreachable
 from veilmq.client.claims import Claims
 from veilmq.client.transport import UNEXPECTED_REPLY
@@ -20,10 +21,11 @@ BOUND = reply(200, b'{"number": 1, "messages": 2, "shards": 1}')
 URL = "http://h/000000000000/jobs"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    """A server in memory."""
-    with RunningServer() as running:
+@pytest.fixture(scope="module", params=["memory", "postgres"])
+def server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
+    """A server whose clock the test moves."""
+    place = emptied(request.getfixturevalue("postgres_url")) if request.param == "postgres" else {}
+    with RunningServer(**place) as running:
         yield running
 
 

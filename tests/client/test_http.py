@@ -1,6 +1,7 @@
 """The client against a real server: every call of the port, over a real socket."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,10 @@ from veilmq.core.settings import QueueSettings
 from veilmq.testing import RunningServer
 
 
-@pytest.fixture
-def server() -> Iterator[RunningServer]:
-    """Run a server that keeps nothing."""
-    with RunningServer() as running:
+@pytest.fixture(params=["memory", "postgres"])
+def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
+    """Run a server whose clock the test moves."""
+    with RunningServer(**place(request.param)) as running:
         yield running
 
 

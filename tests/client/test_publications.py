@@ -1,7 +1,8 @@
 """Publications through the client, against a real server."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,10 +18,10 @@ from veilmq.wire.v1.outgoing import OutgoingRow
 MANY = 3_000
 
 
-@pytest.fixture
-def server() -> Iterator[RunningServer]:
+@pytest.fixture(params=["memory", "postgres"])
+def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
     """Give a server with the queue `jobs`."""
-    with RunningServer() as running, HttpQueueClient(running.endpoint) as client:
+    with RunningServer(**place(request.param)) as running, HttpQueueClient(running.endpoint) as client:
         client.create_queue("jobs")
         yield running
 

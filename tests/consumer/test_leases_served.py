@@ -1,6 +1,7 @@
 """Leases against the real server over real sockets: both clocks are moved together, by what is due."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,10 @@ from veilmq.consumer.renewer import Renewer
 from veilmq.testing import RunningServer
 
 
-@pytest.fixture
-def server() -> Iterator[RunningServer]:
+@pytest.fixture(params=["memory", "postgres"])
+def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
     """Run a server with the queues "orders" and "orders.fifo", with a timeout of 30 s."""
-    with RunningServer() as running, HttpQueueClient(running.endpoint) as client:
+    with RunningServer(**place(request.param)) as running, HttpQueueClient(running.endpoint) as client:
         client.create_queue("orders", {"visibility_timeout_s": 30})
         client.create_queue("orders.fifo", {"visibility_timeout_s": 30, "fifo": True, "content_deduplication": True})
         yield running

@@ -3,7 +3,7 @@
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
@@ -29,10 +29,10 @@ from veilmq.wire.v1.routes import EVERYWHERE, ROUTES
 PATH = "/v1/claims/000000000000/jobs"
 
 
-@pytest.fixture
-def server() -> Iterator[RunningServer]:
+@pytest.fixture(params=["memory", "postgres"])
+def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
     """A server with a queue, its dead-letter queue, and three messages."""
-    with RunningServer() as running, HttpQueueClient(running.endpoint) as queues:
+    with RunningServer(**place(request.param)) as running, HttpQueueClient(running.endpoint) as queues:
         queues.create_queue("dead")
         queues.create_queue("jobs", {"dead_letter_queue": "dead", "receives_max": 5})
         for body in ("a", "b", "c"):

@@ -1,8 +1,9 @@
 """Forwards through a server: what the client makes of them, who is woken, and who may."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,10 +17,10 @@ from veilmq.testing import RunningServer
 from veilmq.wire.v1.forwards import ForwardedEntry
 
 
-@pytest.fixture
-def server() -> Iterator[RunningServer]:
+@pytest.fixture(params=["memory", "postgres"])
+def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
     """A server with an intake and a target."""
-    with RunningServer() as running, HttpQueueClient(running.endpoint) as queue:
+    with RunningServer(**place(request.param)) as running, HttpQueueClient(running.endpoint) as queue:
         queue.create_queue("jobs")
         queue.create_queue("fast")
         yield running

@@ -132,10 +132,10 @@ def test_whoever_may_send_may_publish_and_nobody_else(guarded: RunningServer) ->
 # A rate, and clients that do not wait.
 
 
-@pytest.fixture
-def server() -> Iterator[RunningServer]:
+@pytest.fixture(params=["memory", "postgres"])
+def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
     """A server whose clock stands still, with the queue `jobs`."""
-    with RunningServer() as running, HttpQueueClient(running.endpoint) as queue:
+    with RunningServer(**place(request.param)) as running, HttpQueueClient(running.endpoint) as queue:
         queue.create_queue("jobs")
         yield running
 

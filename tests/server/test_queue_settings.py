@@ -1,7 +1,8 @@
 """Settings of queues through a server: made under any name, seen by every protocol, and who may."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,10 @@ from veilmq.testing import RunningServer
 LONG = "long-" * 40 + "name"
 
 
-@pytest.fixture
-def server() -> Iterator[RunningServer]:
-    """A server in memory."""
-    with RunningServer() as running:
+@pytest.fixture(params=["memory", "postgres"])
+def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
+    """A server whose clock the test moves."""
+    with RunningServer(**place(request.param)) as running:
         yield running
 
 
