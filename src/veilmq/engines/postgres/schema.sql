@@ -592,9 +592,8 @@ BEGIN
     SELECT array_agg(msg.seq ORDER BY msg.seq),
         max(CASE WHEN msg.claim IS NULL THEN least(msg.visible_at, msg.sent_at + p_retention) ELSE msg.visible_at END)
     INTO v_leased, v_until
-    FROM mq.fifo_group AS of_group CROSS JOIN unnest(of_group.leased) AS lease (seq) CROSS JOIN LATERAL (
-        SELECT * FROM mq.fifo_msg WHERE qp = p_qp AND fifo_msg.seq = lease.seq OFFSET 0 -- one by one
-    ) AS msg
+    FROM mq.fifo_group AS of_group CROSS JOIN unnest(of_group.leased) AS lease (seq)
+        JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = lease.seq
     WHERE of_group.qp = p_qp AND of_group.group_id = p_group AND msg.visible_at > v_now AND msg.receive_count > 0
         AND (msg.sent_at > v_now - p_retention OR msg.claim IS NOT NULL);
     FOR each IN SELECT seq, visible_at FROM mq.fifo_msg
@@ -683,7 +682,7 @@ DECLARE
 BEGIN
     SELECT count(*) INTO v_left
     FROM unnest(p_seqs, p_generations, p_epochs, p_deadlines) AS given (seq, generation, epoch, deadline)
-        JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = given.seq AND msg.generation = given.generation
+        JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = given.seq AND msg.generation = given.generation
             AND msg.epoch = given.epoch AND msg.visible_at = given.deadline
     WHERE msg.visible_at > v_now AND msg.sent_at > v_now - p_retention;
     IF v_left < cardinality(p_seqs) THEN
@@ -710,7 +709,7 @@ DECLARE
 BEGIN
     RETURN QUERY UPDATE mq.fifo_msg AS msg SET visible_at = least(v_now + asked.timeout, msg.received_at + p_lease_max)
     FROM unnest(p_seqs, p_timeouts) AS asked (seq, timeout)
-    WHERE msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = asked.seq
+    WHERE msg.qp = p_qp AND msg.seq = asked.seq
     RETURNING msg.seq, msg.visible_at;
     FOREACH v_group IN ARRAY v_groups LOOP
         PERFORM mq.fifo_settle(p_qp, v_group, p_retention);
@@ -1305,7 +1304,7 @@ BEGIN
     IF p_log IS NOT NULL THEN
         PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'delete', ARRAY(
             SELECT msg.seq FROM unnest(p_seqs, p_generations, p_epochs, p_any_epoch) AS asked (seq, generation, epoch, any_epoch)
-                JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = asked.seq
+                JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = asked.seq
             WHERE msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch)
                 AND msg.visible_at > v_now AND msg.sent_at > v_now - p_retention
         ), NULL);
@@ -1315,11 +1314,10 @@ BEGIN
         SELECT msg.seq, msg.visible_at,
             msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch) AS is_current
         FROM unnest(p_seqs, p_generations, p_epochs, p_any_epoch) AS asked (seq, generation, epoch, any_epoch)
-            JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = asked.seq
-                AND msg.sent_at > v_now - p_retention
+            JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = asked.seq AND msg.sent_at > v_now - p_retention
     ), deleted AS (
         DELETE FROM mq.fifo_msg AS msg USING found
-        WHERE msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = found.seq AND found.is_current AND found.visible_at > v_now
+        WHERE msg.qp = p_qp AND msg.seq = found.seq AND found.is_current AND found.visible_at > v_now
     )
     SELECT found.seq, found.is_current, found.visible_at, v_now FROM found;
     FOREACH v_group IN ARRAY v_groups LOOP
@@ -1344,7 +1342,7 @@ BEGIN
         PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'release', ARRAY(
             SELECT msg.seq FROM unnest(p_seqs, p_generations, p_epochs, p_any_epoch, p_timeouts)
                     AS asked (seq, generation, epoch, any_epoch, timeout)
-                JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = asked.seq
+                JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = asked.seq
             WHERE msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch)
                 AND msg.visible_at > v_now AND msg.sent_at > v_now - p_retention AND asked.timeout = 0
         ), NULL);
@@ -1357,13 +1355,12 @@ BEGIN
                 OR v_now + asked.timeout <= msg.received_at + asked.lease_max AS is_short
         FROM unnest(p_seqs, p_generations, p_epochs, p_any_epoch, p_timeouts, p_lease_max, p_renew)
                 AS asked (seq, generation, epoch, any_epoch, timeout, lease_max, renew)
-            JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = asked.seq
-                AND msg.sent_at > v_now - p_retention
+            JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = asked.seq AND msg.sent_at > v_now - p_retention
     ), changed AS (
         UPDATE mq.fifo_msg AS msg SET visible_at = found.until, epoch = found.epoch,
             log = CASE WHEN p_log IS NULL THEN msg.log ELSE mq.log_moved(msg.log, found.until <= v_now) END
         FROM found
-        WHERE msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = found.seq AND found.is_current AND found.visible_at > v_now AND found.is_short
+        WHERE msg.qp = p_qp AND msg.seq = found.seq AND found.is_current AND found.visible_at > v_now AND found.is_short
     )
     SELECT found.seq, found.is_current, found.visible_at, v_now, found.until, found.is_short, found.epoch FROM found;
     FOREACH v_group IN ARRAY v_groups LOOP
