@@ -539,7 +539,11 @@ BEGIN
     FOR v_lock IN SELECT DISTINCT hashtextextended(each, p_qp) FROM unnest(p_groups) AS each ORDER BY 1 LOOP
         PERFORM pg_advisory_xact_lock(v_lock);
     END LOOP;
-    PERFORM FROM mq.fifo_group WHERE qp = p_qp AND group_id = ANY(p_groups) ORDER BY group_id FOR UPDATE;
+    PERFORM FROM (
+        SELECT DISTINCT each COLLATE "C" AS name FROM unnest(p_groups) AS each ORDER BY name
+    ) AS of_message CROSS JOIN LATERAL (
+        SELECT FROM mq.fifo_group WHERE qp = p_qp AND group_id = of_message.name FOR UPDATE -- one by one, in their order
+    ) AS locked;
     v_now := mq.now_ms();
     FOR place IN 1..cardinality(p_groups) LOOP
         o_id := p_ids[place];
@@ -592,8 +596,9 @@ BEGIN
     SELECT array_agg(msg.seq ORDER BY msg.seq),
         max(CASE WHEN msg.claim IS NULL THEN least(msg.visible_at, msg.sent_at + p_retention) ELSE msg.visible_at END)
     INTO v_leased, v_until
-    FROM mq.fifo_group AS of_group CROSS JOIN unnest(of_group.leased) AS lease (seq)
-        JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = lease.seq
+    FROM mq.fifo_group AS of_group CROSS JOIN unnest(of_group.leased) AS lease (seq) CROSS JOIN LATERAL (
+        SELECT * FROM mq.fifo_msg WHERE qp = p_qp AND fifo_msg.seq = lease.seq OFFSET 0 -- one by one
+    ) AS msg
     WHERE of_group.qp = p_qp AND of_group.group_id = p_group AND msg.visible_at > v_now AND msg.receive_count > 0
         AND (msg.sent_at > v_now - p_retention OR msg.claim IS NOT NULL);
     FOR each IN SELECT seq, visible_at FROM mq.fifo_msg
@@ -662,7 +667,9 @@ DECLARE
 BEGIN
     SELECT array_agg(DISTINCT group_id ORDER BY group_id) INTO v_groups
     FROM mq.fifo_msg WHERE qp = p_qp AND seq = ANY(p_seqs);
-    PERFORM FROM mq.fifo_group WHERE qp = p_qp AND group_id = ANY(v_groups) ORDER BY group_id FOR UPDATE;
+    PERFORM FROM unnest(v_groups) AS of_message (name) CROSS JOIN LATERAL (
+        SELECT FROM mq.fifo_group WHERE qp = p_qp AND group_id = of_message.name FOR UPDATE -- one by one, in their order
+    ) AS locked;
     RETURN coalesce(v_groups, '{}');
 END $$;
 
@@ -682,7 +689,7 @@ DECLARE
 BEGIN
     SELECT count(*) INTO v_left
     FROM unnest(p_seqs, p_generations, p_epochs, p_deadlines) AS given (seq, generation, epoch, deadline)
-        JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = given.seq AND msg.generation = given.generation
+        JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = given.seq AND msg.generation = given.generation
             AND msg.epoch = given.epoch AND msg.visible_at = given.deadline
     WHERE msg.visible_at > v_now AND msg.sent_at > v_now - p_retention;
     IF v_left < cardinality(p_seqs) THEN
@@ -709,7 +716,7 @@ DECLARE
 BEGIN
     RETURN QUERY UPDATE mq.fifo_msg AS msg SET visible_at = least(v_now + asked.timeout, msg.received_at + p_lease_max)
     FROM unnest(p_seqs, p_timeouts) AS asked (seq, timeout)
-    WHERE msg.qp = p_qp AND msg.seq = asked.seq
+    WHERE msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = asked.seq
     RETURNING msg.seq, msg.visible_at;
     FOREACH v_group IN ARRAY v_groups LOOP
         PERFORM mq.fifo_settle(p_qp, v_group, p_retention);
@@ -1113,21 +1120,22 @@ BEGIN
     END LOOP;
 END $$;
 
--- The events that a receipt gets when that is done to its message; none if its end is written already.
+-- The events that a receipt gets when that is done to its message; none if its end is written already. (All of it is immutable,
+-- so that the planner puts it in place of the call.)
 CREATE FUNCTION mq.outcomes(p_how text, p_log bigint, p_is_live boolean)
  RETURNS text[]
  LANGUAGE sql
  IMMUTABLE
 AS $$
     SELECT CASE
-        WHEN p_how = 'die' THEN CASE WHEN p_log & 3 = 1 THEN '{expired,dead_lettered}' WHEN p_log > 0 THEN '{dead_lettered}' END
+        WHEN p_how = 'die' AND p_log & 3 = 1 THEN ARRAY['expired', 'dead_lettered']
+        WHEN p_how = 'die' AND p_log > 0 THEN ARRAY['dead_lettered']
         WHEN p_log & 3 = 1 THEN CASE p_how
-            WHEN 'delete' THEN CASE WHEN p_is_live THEN '{deleted}' ELSE '{expired,late_deleted}' END
-            WHEN 'refuse' THEN '{expired,late_deleted}'
-            WHEN 'release' THEN '{nacked}'
-            WHEN 'supersede' THEN '{expired}'
+            WHEN 'delete' THEN CASE WHEN p_is_live THEN ARRAY['deleted'] ELSE ARRAY['expired', 'late_deleted'] END
+            WHEN 'release' THEN ARRAY['nacked']
+            WHEN 'supersede' THEN ARRAY['expired']
         END
-    END::text[]
+    END
 $$;
 
 -- What log is after one more move of the deadline, or a release.
@@ -1203,7 +1211,7 @@ AS $$
         RETURNING *
     )
     INSERT INTO mq.expired_receipt
-    SELECT *, mq.now_ms() FROM noted WHERE outcome = 'expired' AND p_how <> 'delete' AND p_how <> 'refuse'
+    SELECT *, mq.now_ms() FROM noted WHERE outcome = 'expired' AND p_how <> 'delete'
     ON CONFLICT DO NOTHING
 $$;
 
@@ -1304,7 +1312,7 @@ BEGIN
     IF p_log IS NOT NULL THEN
         PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'delete', ARRAY(
             SELECT msg.seq FROM unnest(p_seqs, p_generations, p_epochs, p_any_epoch) AS asked (seq, generation, epoch, any_epoch)
-                JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = asked.seq
+                JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = asked.seq
             WHERE msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch)
                 AND msg.visible_at > v_now AND msg.sent_at > v_now - p_retention
         ), NULL);
@@ -1314,10 +1322,11 @@ BEGIN
         SELECT msg.seq, msg.visible_at,
             msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch) AS is_current
         FROM unnest(p_seqs, p_generations, p_epochs, p_any_epoch) AS asked (seq, generation, epoch, any_epoch)
-            JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = asked.seq AND msg.sent_at > v_now - p_retention
+            JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = asked.seq
+                AND msg.sent_at > v_now - p_retention
     ), deleted AS (
         DELETE FROM mq.fifo_msg AS msg USING found
-        WHERE msg.qp = p_qp AND msg.seq = found.seq AND found.is_current AND found.visible_at > v_now
+        WHERE msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = found.seq AND found.is_current AND found.visible_at > v_now
     )
     SELECT found.seq, found.is_current, found.visible_at, v_now FROM found;
     FOREACH v_group IN ARRAY v_groups LOOP
@@ -1342,7 +1351,7 @@ BEGIN
         PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'release', ARRAY(
             SELECT msg.seq FROM unnest(p_seqs, p_generations, p_epochs, p_any_epoch, p_timeouts)
                     AS asked (seq, generation, epoch, any_epoch, timeout)
-                JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = asked.seq
+                JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = asked.seq
             WHERE msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch)
                 AND msg.visible_at > v_now AND msg.sent_at > v_now - p_retention AND asked.timeout = 0
         ), NULL);
@@ -1355,12 +1364,13 @@ BEGIN
                 OR v_now + asked.timeout <= msg.received_at + asked.lease_max AS is_short
         FROM unnest(p_seqs, p_generations, p_epochs, p_any_epoch, p_timeouts, p_lease_max, p_renew)
                 AS asked (seq, generation, epoch, any_epoch, timeout, lease_max, renew)
-            JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = asked.seq AND msg.sent_at > v_now - p_retention
+            JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = asked.seq
+                AND msg.sent_at > v_now - p_retention
     ), changed AS (
         UPDATE mq.fifo_msg AS msg SET visible_at = found.until, epoch = found.epoch,
             log = CASE WHEN p_log IS NULL THEN msg.log ELSE mq.log_moved(msg.log, found.until <= v_now) END
         FROM found
-        WHERE msg.qp = p_qp AND msg.seq = found.seq AND found.is_current AND found.visible_at > v_now AND found.is_short
+        WHERE msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = found.seq AND found.is_current AND found.visible_at > v_now AND found.is_short
     )
     SELECT found.seq, found.is_current, found.visible_at, v_now, found.until, found.is_short, found.epoch FROM found;
     FOREACH v_group IN ARRAY v_groups LOOP
@@ -1466,7 +1476,11 @@ BEGIN
     FOR v_lock IN SELECT DISTINCT hashtextextended(name, p_qp) FROM unnest(v_groups) AS name ORDER BY 1 LOOP
         PERFORM pg_advisory_xact_lock(v_lock);
     END LOOP;
-    PERFORM FROM mq.fifo_group WHERE qp = p_qp AND group_id = ANY(v_groups) ORDER BY group_id FOR UPDATE;
+    PERFORM FROM (
+        SELECT DISTINCT each COLLATE "C" AS name FROM unnest(v_groups) AS each ORDER BY name
+    ) AS of_message CROSS JOIN LATERAL (
+        SELECT FROM mq.fifo_group WHERE qp = p_qp AND group_id = of_message.name FOR UPDATE -- one by one, in their order
+    ) AS locked;
     FOR each IN SELECT item, at FROM jsonb_array_elements(p_rows) WITH ORDINALITY AS come (item, at) ORDER BY at LOOP
         v_new := jsonb_populate_record(NULL::mq.fifo_msg, each.item);
         v_new.qp := p_qp;

@@ -102,7 +102,11 @@ BEGIN
     FOR v_lock IN SELECT DISTINCT hashtextextended(each, p_qp) FROM unnest(p_groups) AS each ORDER BY 1 LOOP
         PERFORM pg_advisory_xact_lock(v_lock);
     END LOOP;
-    PERFORM FROM mq.fifo_group WHERE qp = p_qp AND group_id = ANY(p_groups) ORDER BY group_id FOR UPDATE;
+    PERFORM FROM (
+        SELECT DISTINCT each COLLATE "C" AS name FROM unnest(p_groups) AS each ORDER BY name
+    ) AS of_message CROSS JOIN LATERAL (
+        SELECT FROM mq.fifo_group WHERE qp = p_qp AND group_id = of_message.name FOR UPDATE -- one by one, in their order
+    ) AS locked;
     v_now := mq.now_ms();
     FOR place IN 1..cardinality(p_groups) LOOP
         o_id := p_ids[place];
@@ -273,7 +277,9 @@ DECLARE
 BEGIN
     SELECT array_agg(DISTINCT group_id ORDER BY group_id) INTO v_groups
     FROM mq.fifo_msg WHERE qp = p_qp AND seq = ANY(p_seqs);
-    PERFORM FROM mq.fifo_group WHERE qp = p_qp AND group_id = ANY(v_groups) ORDER BY group_id FOR UPDATE;
+    PERFORM FROM unnest(v_groups) AS of_message (name) CROSS JOIN LATERAL (
+        SELECT FROM mq.fifo_group WHERE qp = p_qp AND group_id = of_message.name FOR UPDATE -- one by one, in their order
+    ) AS locked;
     RETURN coalesce(v_groups, '{}');
 END $$;
 
@@ -347,7 +353,7 @@ DECLARE
 BEGIN
     SELECT count(*) INTO v_left
     FROM unnest(p_seqs, p_generations, p_epochs, p_deadlines) AS given (seq, generation, epoch, deadline)
-        JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = given.seq AND msg.generation = given.generation
+        JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = given.seq AND msg.generation = given.generation
             AND msg.epoch = given.epoch AND msg.visible_at = given.deadline
     WHERE msg.visible_at > v_now AND msg.sent_at > v_now - p_retention;
     IF v_left < cardinality(p_seqs) THEN

@@ -10,7 +10,7 @@ DECLARE
 BEGIN
     RETURN QUERY UPDATE mq.fifo_msg AS msg SET visible_at = least(v_now + asked.timeout, msg.received_at + p_lease_max)
     FROM unnest(p_seqs, p_timeouts) AS asked (seq, timeout)
-    WHERE msg.qp = p_qp AND msg.seq = asked.seq
+    WHERE msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = asked.seq
     RETURNING msg.seq, msg.visible_at;
     FOREACH v_group IN ARRAY v_groups LOOP
         PERFORM mq.fifo_settle(p_qp, v_group, p_retention);

@@ -66,8 +66,9 @@ BEGIN
     SELECT array_agg(msg.seq ORDER BY msg.seq),
         max(CASE WHEN msg.claim IS NULL THEN least(msg.visible_at, msg.sent_at + p_retention) ELSE msg.visible_at END)
     INTO v_leased, v_until
-    FROM mq.fifo_group AS of_group CROSS JOIN unnest(of_group.leased) AS lease (seq)
-        JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = lease.seq
+    FROM mq.fifo_group AS of_group CROSS JOIN unnest(of_group.leased) AS lease (seq) CROSS JOIN LATERAL (
+        SELECT * FROM mq.fifo_msg WHERE qp = p_qp AND fifo_msg.seq = lease.seq OFFSET 0 -- one by one
+    ) AS msg
     WHERE of_group.qp = p_qp AND of_group.group_id = p_group AND msg.visible_at > v_now AND msg.receive_count > 0
         AND (msg.sent_at > v_now - p_retention OR msg.claim IS NOT NULL);
     FOR each IN SELECT seq, visible_at FROM mq.fifo_msg

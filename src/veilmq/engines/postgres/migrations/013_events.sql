@@ -80,17 +80,18 @@ BEGIN
     END LOOP;
 END $$;
 
--- The events that a receipt gets when that is done to its message; none if its end is written already.
+-- The events that a receipt gets when that is done to its message; none if its end is written already. (All of it is immutable,
+-- so that the planner puts it in place of the call.)
 CREATE FUNCTION mq.outcomes(p_how text, p_log bigint, p_is_live boolean) RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE
-        WHEN p_how = 'die' THEN CASE WHEN p_log & 3 = 1 THEN '{expired,dead_lettered}' WHEN p_log > 0 THEN '{dead_lettered}' END
+        WHEN p_how = 'die' AND p_log & 3 = 1 THEN ARRAY['expired', 'dead_lettered']
+        WHEN p_how = 'die' AND p_log > 0 THEN ARRAY['dead_lettered']
         WHEN p_log & 3 = 1 THEN CASE p_how
-            WHEN 'delete' THEN CASE WHEN p_is_live THEN '{deleted}' ELSE '{expired,late_deleted}' END
-            WHEN 'refuse' THEN '{expired,late_deleted}'
-            WHEN 'release' THEN '{nacked}'
-            WHEN 'supersede' THEN '{expired}'
+            WHEN 'delete' THEN CASE WHEN p_is_live THEN ARRAY['deleted'] ELSE ARRAY['expired', 'late_deleted'] END
+            WHEN 'release' THEN ARRAY['nacked']
+            WHEN 'supersede' THEN ARRAY['expired']
         END
-    END::text[]
+    END
 $$;
 
 -- What log is after one more move of the deadline, or a release.
@@ -153,7 +154,7 @@ RETURNS void LANGUAGE sql AS $$
         RETURNING *
     )
     INSERT INTO mq.expired_receipt
-    SELECT *, mq.now_ms() FROM noted WHERE outcome = 'expired' AND p_how <> 'delete' AND p_how <> 'refuse'
+    SELECT *, mq.now_ms() FROM noted WHERE outcome = 'expired' AND p_how <> 'delete'
     ON CONFLICT DO NOTHING
 $$;
 
@@ -255,7 +256,7 @@ BEGIN
     IF p_log IS NOT NULL THEN
         PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'delete', ARRAY(
             SELECT msg.seq FROM unnest(p_seqs, p_generations, p_epochs, p_any_epoch) AS asked (seq, generation, epoch, any_epoch)
-                JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = asked.seq
+                JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = asked.seq
             WHERE msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch)
                 AND msg.visible_at > v_now AND msg.sent_at > v_now - p_retention
         ), NULL);
@@ -265,10 +266,11 @@ BEGIN
         SELECT msg.seq, msg.visible_at,
             msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch) AS is_current
         FROM unnest(p_seqs, p_generations, p_epochs, p_any_epoch) AS asked (seq, generation, epoch, any_epoch)
-            JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = asked.seq AND msg.sent_at > v_now - p_retention
+            JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = asked.seq
+                AND msg.sent_at > v_now - p_retention
     ), deleted AS (
         DELETE FROM mq.fifo_msg AS msg USING found
-        WHERE msg.qp = p_qp AND msg.seq = found.seq AND found.is_current AND found.visible_at > v_now
+        WHERE msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = found.seq AND found.is_current AND found.visible_at > v_now
     )
     SELECT found.seq, found.is_current, found.visible_at, v_now FROM found;
     FOREACH v_group IN ARRAY v_groups LOOP
@@ -295,7 +297,7 @@ BEGIN
         PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'release', ARRAY(
             SELECT msg.seq FROM unnest(p_seqs, p_generations, p_epochs, p_any_epoch, p_timeouts)
                     AS asked (seq, generation, epoch, any_epoch, timeout)
-                JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = asked.seq
+                JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = asked.seq
             WHERE msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch)
                 AND msg.visible_at > v_now AND msg.sent_at > v_now - p_retention AND asked.timeout = 0
         ), NULL);
@@ -308,12 +310,13 @@ BEGIN
                 OR v_now + asked.timeout <= msg.received_at + asked.lease_max AS is_short
         FROM unnest(p_seqs, p_generations, p_epochs, p_any_epoch, p_timeouts, p_lease_max, p_renew)
                 AS asked (seq, generation, epoch, any_epoch, timeout, lease_max, renew)
-            JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = asked.seq AND msg.sent_at > v_now - p_retention
+            JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = asked.seq
+                AND msg.sent_at > v_now - p_retention
     ), changed AS (
         UPDATE mq.fifo_msg AS msg SET visible_at = found.until, epoch = found.epoch,
             log = CASE WHEN p_log IS NULL THEN msg.log ELSE mq.log_moved(msg.log, found.until <= v_now) END
         FROM found
-        WHERE msg.qp = p_qp AND msg.seq = found.seq AND found.is_current AND found.visible_at > v_now AND found.is_short
+        WHERE msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = found.seq AND found.is_current AND found.visible_at > v_now AND found.is_short
     )
     SELECT found.seq, found.is_current, found.visible_at, v_now, found.until, found.is_short, found.epoch FROM found;
     FOREACH v_group IN ARRAY v_groups LOOP

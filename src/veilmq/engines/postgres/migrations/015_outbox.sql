@@ -54,7 +54,11 @@ BEGIN
     FOR v_lock IN SELECT DISTINCT hashtextextended(name, p_qp) FROM unnest(v_groups) AS name ORDER BY 1 LOOP
         PERFORM pg_advisory_xact_lock(v_lock);
     END LOOP;
-    PERFORM FROM mq.fifo_group WHERE qp = p_qp AND group_id = ANY(v_groups) ORDER BY group_id FOR UPDATE;
+    PERFORM FROM (
+        SELECT DISTINCT each COLLATE "C" AS name FROM unnest(v_groups) AS each ORDER BY name
+    ) AS of_message CROSS JOIN LATERAL (
+        SELECT FROM mq.fifo_group WHERE qp = p_qp AND group_id = of_message.name FOR UPDATE -- one by one, in their order
+    ) AS locked;
     FOR each IN SELECT item, at FROM jsonb_array_elements(p_rows) WITH ORDINALITY AS come (item, at) ORDER BY at LOOP
         v_new := jsonb_populate_record(NULL::mq.fifo_msg, each.item);
         v_new.qp := p_qp;
