@@ -1,12 +1,12 @@
 """The low-water mark: receives begin behind what is consumed, and nothing visible is missed for long."""
 
-import asyncio
 from collections.abc import Iterator
 from itertools import count
 
 import pytest
 
 from tests.engines.host import QUEUE, Host
+from tests.engines.postgres.entries import entries_read
 from tests.engines.postgres_host import PostgresHost, connected, hosting_postgres
 from veilmq.core import commands
 from veilmq.engines.execute import execute
@@ -17,9 +17,6 @@ from veilmq.engines.postgres.on_queue import STANDARD
 from veilmq.testing import VirtualClock
 
 COUNTERS = count(1)
-
-_NODES = "SELECT pid FROM pg_stat_activity WHERE application_name = 'veilmq'"
-_READ = "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE schemaname = 'mq' AND relname = 'msg'"
 
 
 @pytest.fixture
@@ -171,26 +168,6 @@ def test_looks_from_the_beginning_are_rare_where_they_are_dear(timeless: list[fl
     timeless[0] += 0.02
     assert low_water.known(1) == (behind, None)
     assert low_water.of(1) == BEGINNING
-
-
-def entries_read(host: PostgresHost) -> int:
-    """Return how many entries of the indexes of messages were ever read: connections tell when they end."""
-
-    async def pids() -> set[int]:
-        async with connected(host.url) as connection:
-            return {pid for (pid,) in await connection.fetch(_NODES)}
-
-    async def count(told: set[int]) -> int:
-        async with asyncio.timeout(60):
-            while told & await pids():
-                pass
-        async with connected(host.url) as connection:
-            read: int = await connection.fetchval(_READ)
-            return read
-
-    of_node = host.run(pids())
-    host.reopen()
-    return host.run(count(of_node))
 
 
 @pytest.mark.parametrize("held", [False, True])

@@ -9,10 +9,14 @@ import re
 from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from tests.engines.postgres_host import connected
+from tests.engines.host import QUEUE, message
+from tests.engines.postgres.entries import entries_read
+from tests.engines.postgres_host import PostgresHost, connected, hosting_postgres
+from veilmq.core import commands
 from veilmq.engines.named_sql import load
 from veilmq.engines.postgres.database import SETTINGS
 
@@ -77,3 +81,39 @@ def test_no_statement_goes_through_a_partition(postgres_url: str, file: str) -> 
 
     plans = asyncio.run(found())
     assert {name: lines for name, lines in plans.items() if lines and name not in WHOLE} == {}
+
+
+GROUPS = 10
+"""Of messages that are received at once."""
+
+
+@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+def test_a_message_costs_the_same_however_many_there_are(postgres_url: str, fifo: bool) -> None:
+    """Whatever the functions do: of the messages beside it no entry of an index is read."""
+    with hosting_postgres(postgres_url) as host:
+        host.create(fifo=fifo)
+        read = [cycles(host, fifo=fifo), cycles(host, fifo=fifo)]
+        for number in range(100):
+            send(host, f"beside {number}", fifo=fifo)
+        read.append(cycles(host, fifo=fifo))
+    assert read[2] < 2 * read[1]
+
+
+def cycles(host: PostgresHost, *, fifo: bool) -> int:
+    """Return how many entries of indexes are read for messages that are sent, received, changed and deleted."""
+    before = entries_read(host)
+    host.advance(1_000)
+    for number in range(5):
+        send(host, str(number), fifo=fifo)
+        batch = host.receive(GROUPS)
+        for each in batch:
+            host.change(each.receipt, 60)
+        host.delete(*(each.receipt for each in batch))
+    return entries_read(host) - before
+
+
+def send(host: PostgresHost, name: str, *, fifo: bool) -> None:
+    """Send messages, each of a group of its own where there are groups."""
+    names = [f"{name} {number}" for number in range(GROUPS)]
+    new = tuple(message(each, group=each if fifo else None, dedup_id=uuid4().hex if fifo else None) for each in names)
+    host.do(commands.Send(queue=QUEUE, messages=new))
