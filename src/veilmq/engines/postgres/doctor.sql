@@ -23,6 +23,13 @@ SELECT count(*), min(qp || '/' || group_id) FROM (
     WHERE its.eligible_at > mq.now_ms() GROUP BY its.qp, its.group_id HAVING max(msg.visible_at) <= mq.now_ms()
 ) AS closed
 
+-- check: no message is visible before the turn of its group
+SELECT count(*), min(qp || '/' || seq) FROM mq.msg
+WHERE group_key IS NOT NULL AND NOT EXISTS (
+    SELECT FROM mq.fair_turn AS turn WHERE turn.qp = msg.qp AND turn.group_key = msg.group_key
+        AND turn.priority = msg.priority AND turn.at <= msg.visible_at
+)
+
 -- check: every queue has a partition that is in use
 SELECT count(*), min(name) FROM mq.queue
 WHERE NOT EXISTS (SELECT FROM mq.part WHERE part.qp = queue.qp AND part.queue_id = queue.queue_id AND NOT retired)
