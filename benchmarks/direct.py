@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 import asyncpg
+from msgspec.structs import replace
 
 from veilmq.core import commands
 from veilmq.core.commands import NewMessage
@@ -16,6 +17,7 @@ from veilmq.engines.execute import execute
 from veilmq.engines.postgres import PostgresEngine, PostgresOptions
 
 BODY = "x" * 256
+GROUPS = 1_000
 IN_FLIGHT = 100_000
 TIMEOUT_S = 3_600
 QUEUE = "000000000000/direct"
@@ -98,15 +100,19 @@ class Ours:
         await self._engine.close()
 
     async def begin(self, *, waiting: int, in_flight: int) -> None:
-        """Empty the queue, and have so many messages in it."""
+        """Empty the queue, and have so many messages in it; what the janitor would clean up is not for this measure."""
         await execute(self._engine, commands.PurgeQueue(queue=QUEUE))
+        await self._connection.execute("TRUNCATE mq.msg")
         for first, count, delay_ms, receives in ((0, waiting, 0, 0), (waiting, in_flight, TIMEOUT_S * 1_000, 1)):
             await self._connection.execute(_FILL, first, count, delay_ms, receives, BODY, QUEUE, timeout=600)
         await self._connection.execute("VACUUM ANALYZE mq.msg", timeout=600)
 
+    def _message(self) -> NewMessage:
+        return NewMessage(body=BODY, properties=b"", size_bytes=len(BODY))
+
     async def cycle(self, messages: int) -> None:
         """Send so many, receive as many, delete these."""
-        new = tuple(NewMessage(body=BODY, properties=b"", size_bytes=len(BODY)) for _ in range(messages))
+        new = tuple(self._message() for _ in range(messages))
         await execute(self._engine, commands.Send(queue=QUEUE, messages=new))
         received: Received = await execute(
             self._engine, commands.Receive(queue=QUEUE, count=messages, timeout_s=TIMEOUT_S)
@@ -114,6 +120,16 @@ class Ours:
         assert len(received.messages) == messages, "too few were received"
         receipts = tuple(each.receipt for each in received.messages)
         await execute(self._engine, commands.Delete(queue=QUEUE, receipts=receipts))
+
+
+class OursWithGroups(Ours):
+    """The engine with messages that each name one of many groups, one after another."""
+
+    _sent = 0
+
+    def _message(self) -> NewMessage:
+        self._sent += 1
+        return replace(super()._message(), group=f"tenant {self._sent % GROUPS}")
 
 
 class PgmqStyle:

@@ -18,7 +18,7 @@ import psutil
 
 from benchmarks import wrk
 from benchmarks.bench import Bench, Opened, Place
-from benchmarks.direct import IN_FLIGHT, Direct, Ours, PgmqStyle
+from benchmarks.direct import GROUPS, IN_FLIGHT, Direct, Ours, OursWithGroups, PgmqStyle
 from benchmarks.process import running
 from benchmarks.rates import CYCLE, CYCLE_TEN, FAILURES, Workload, refusal
 from benchmarks.row import SUBJECT, Row, Section, failed
@@ -29,13 +29,13 @@ from veilmq.testing.postgres_server import PostgresServer
 
 PEER = "pgmq's statements"
 NODES = (1, 2)
-CYCLES = 500
+CYCLES = 1_000
 BATCH = 10
 SETTINGS = {
     "checkpoint_timeout": "1h",
     "fsync": "on",
     "max_wal_size": "8GB",
-    "shared_buffers": "512MB",
+    "shared_buffers": "1GB",
     "synchronous_commit": "on",
 }
 
@@ -157,35 +157,44 @@ def _cpu_s(nodes: list[Opened]) -> float:
 
 
 def _costs(bench: Bench, server: PostgresServer) -> Section:
-    backlogs = [0, bench.backlog_max]
+    points = [(0, 0), (0, IN_FLIGHT), (bench.backlog_max, 0)]
     rows: list[Row] = []
-    raw: dict[str, object] = {}
     found: dict[str, dict[str, Cost]] = {}
     for name, kind in ((SUBJECT, Ours), (PEER, PgmqStyle)):
         bench.say(f"  statements: {name}")
-        found[name] = asyncio.run(_points(server, kind(server.url), backlogs))
-        raw[name] = {at: asdict(each) for at, each in found[name].items()}
+        found[name] = asyncio.run(_measured(server, kind(server.url), points))
+    bench.say("  statements: veilmq, with groups")
+    (grouped,) = asyncio.run(_measured(server, OursWithGroups(server.url), points[:1])).values()
     first, *others = found[SUBJECT]
     for at in found[SUBJECT]:
         here = {name: costs[at] for name, costs in found.items()}
         rows.append(_pair(at, "database CPU µs/message", {name: each.cpu_us for name, each in here.items()}))
         rows.append(_pair(at, "WAL bytes/message", {name: each.wal_bytes for name, each in here.items()}))
         rows.append(_pair(at, "messages/s", {name: each.messages_per_s for name, each in here.items()}))
+    at = f"{GROUPS:,} groups"
+    rows.append(_row(at, "database CPU µs/message", grouped.cpu_us))
+    rows.append(_row(at, "WAL bytes/message", grouped.wal_bytes))
     for at in others:
         ratios = {name: costs[at].cpu_us / costs[first].cpu_us for name, costs in found.items()}
         rows.append(_pair(f"{at} ÷ {first}", "times the CPU", ratios))
-    return Section(name="statements, ten at a time", rows=tuple(rows), raw=raw)
+    return Section(
+        name="statements, ten at a time", rows=tuple(rows), raw={name: _raw(costs) for name, costs in found.items()}
+    )
 
 
-async def _points(server: PostgresServer, kind: Direct, backlogs: list[int]) -> dict[str, Cost]:
-    points: dict[str, Cost] = {}
+async def _measured(server: PostgresServer, kind: Direct, points: list[tuple[int, int]]) -> dict[str, Cost]:
+    """Return the cost at each of the ``points``: so many waiting, so many in flight."""
+    costs: dict[str, Cost] = {}
     async with kind as direct:
-        for backlog in backlogs:
-            await direct.begin(waiting=backlog, in_flight=0)
-            points[f"{backlog:,} waiting"] = await _cycles(server, direct)
-        await direct.begin(waiting=0, in_flight=IN_FLIGHT)
-        points[f"{IN_FLIGHT:,} in flight"] = await _cycles(server, direct)
-    return points
+        for waiting, in_flight in points:
+            await direct.begin(waiting=waiting, in_flight=in_flight)
+            at = f"{in_flight:,} in flight" if in_flight else f"{waiting:,} waiting"
+            costs[at] = await _cycles(server, direct)
+    return costs
+
+
+def _raw(costs: dict[str, Cost]) -> dict[str, object]:
+    return {at: asdict(cost) for at, cost in costs.items()}
 
 
 async def _cycles(server: PostgresServer, direct: Direct) -> Cost:
