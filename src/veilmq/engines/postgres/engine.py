@@ -5,12 +5,11 @@ queue (``lines``); everything else is rare and goes alone.
 """
 
 import asyncio
-import logging
 from os import urandom
 from typing import Any, Self
 
 from veilmq.core.commands import Command
-from veilmq.core.errors import InternalError, ShuttingDown
+from veilmq.core.errors import ShuttingDown
 from veilmq.core.ports import Clock, Done, Wake
 from veilmq.core.receipts import KEY_BYTES, ReceiptBook
 from veilmq.engines.figures import Figure
@@ -24,8 +23,6 @@ from veilmq.engines.postgres.machine import READS, Alone, Machine
 from veilmq.engines.postgres.measured import Measured
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.store import STANDBY, UNREACHABLE, Survey
-
-log = logging.getLogger(__name__)
 
 _PROBE_S = 2.0
 _RECEIPT_KEY = "receipt_key"
@@ -83,7 +80,7 @@ class PostgresEngine:
             return
         together = self.machine.together.get(type(command))
         if together is None:
-            self._start(self._do(self.machine.alone.get(type(command), _owed), command, done))
+            self._start(self._do(self.machine.alone[type(command)], command, done))
             return
         key = command.queue, type(command)  # type: ignore[attr-defined]
         line = self._lines.get(key)
@@ -168,9 +165,3 @@ class PostgresEngine:
         """Return when nothing waits and nothing is under way."""
         while under_way := {*self._tasks, *(line.task for line in self._lines.values() if line.task is not None)}:
             await asyncio.wait(under_way)
-
-
-async def _owed(command: Command) -> Any:
-    """Refuse what is not built here yet."""
-    log.error("the engine on PostgreSQL does not know %s yet", type(command).__name__)
-    raise InternalError
