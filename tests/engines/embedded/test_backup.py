@@ -123,3 +123,14 @@ def test_a_backup_that_was_killed_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "copy.unfinished" / DATABASE_NAME).write_bytes(b"half")
     back_up(tmp_path / "store", tmp_path / "copy")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["copy", "store"]
+
+
+def test_what_a_server_keeps_beside_the_database_goes_along(tmp_path: Path) -> None:
+    """Whole files, with their rights; not the lock of the process, nor what is being written."""
+    with hosting(tmp_path / "store"):
+        for name in ("push.pem", "push.new"):
+            (tmp_path / "store" / name).write_text("secret")
+            (tmp_path / "store" / name).chmod(0o600)
+        back_up(tmp_path / "store", tmp_path / "copy")
+    assert sorted(each.name for each in (tmp_path / "copy").iterdir()) == ["push.pem", DATABASE_NAME]
+    assert stat.S_IMODE((tmp_path / "copy" / "push.pem").stat().st_mode) == 0o600

@@ -9,6 +9,7 @@ or of a damaged folder, leaves nothing that looks like one.
 """
 
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from veilmq.engines.embedded.folder import DATABASE_NAME, FolderError, check_for
 from veilmq.engines.embedded.unfinished import Unfinished
 
 PAGES_PER_STEP = 1_000
+
+_OURS = "veilmq."  # the database with its log, the lock, the process
+_UNFINISHED = ".new"
 
 Told = Callable[[int, int], None]
 """Is told after each step: pages that are copied, and pages in all."""
@@ -38,8 +42,9 @@ def back_up(folder: Path, to: Path, *, told: Told | None = None) -> Backup:
     """Copy the store in ``folder``, whether or not it is served, to ``to``, which must not exist.
 
     ``to`` becomes a folder for ``serve --data``, or, where it ends in ``.db``, the one file that such a folder needs
-    under the name ``veilmq.db``. Raises ``FolderError`` when there is no store, the target exists, its disk is full, or
-    the copy does not hold what the doctor asks for; nothing is left at ``to`` then.
+    under the name ``veilmq.db``, without what a server keeps beside it. Raises ``FolderError`` when there is no store,
+    the target exists, its disk is full, or the copy does not hold what the doctor asks for; nothing is left at ``to``
+    then.
     """
     source = folder / DATABASE_NAME
     if not source.is_file():
@@ -48,6 +53,7 @@ def back_up(folder: Path, to: Path, *, told: Told | None = None) -> Backup:
     try:
         _copy(source, unfinished.database, told or _nobody)
         facts = unfinished.check()
+        _copy_files(folder, unfinished.folder)
         unfinished.name()
     except (OSError, apsw.Error) as error:
         raise FolderError(f"{folder} cannot be copied to {to}: {error}. Check both disks and rights.") from error
@@ -69,6 +75,13 @@ def _copy(source: Path, target: Path, told: Told) -> None:
             while not backup.done:
                 backup.step(PAGES_PER_STEP)
                 told(backup.page_count - backup.remaining, backup.page_count)
+
+
+def _copy_files(folder: Path, to: Path) -> None:
+    """Copy what else is kept there, such as the key that signs pushes; what is being written has another name."""
+    for path in folder.iterdir():
+        if path.is_file() and not path.name.startswith(_OURS) and path.suffix != _UNFINISHED:
+            shutil.copy2(path, to)
 
 
 def _nobody(copied: int, pages: int) -> None:

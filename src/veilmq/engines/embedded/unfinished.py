@@ -45,10 +45,10 @@ class Unfinished:
 
     def name(self) -> None:
         """Make it durable, and give it its name."""
-        for left in self.folder.iterdir():
-            if left != self.database:
-                left.unlink()  # of the reader that checked it
-        _sync(self.database)
+        for left in ("-wal", "-shm"):  # of the reader that checked it
+            self.database.with_name(f"{DATABASE_NAME}{left}").unlink(missing_ok=True)
+        for each in self.folder.iterdir():
+            _sync(each)
         _sync(self.folder)
         (self.database if self._place.suffix == ".db" else self.folder).rename(self._place)
         _sync(self._place.parent)
