@@ -57,13 +57,13 @@ def sweepers(nodes: TwoNodes) -> int:
 
 
 def test_a_janitor_that_is_cut_off_leaves_its_turn(nodes: TwoNodes) -> None:
-    """In the middle of a sweep, which one node does; whoever looks first goes on with it."""
+    """In the middle of a sweep, which one node does; whoever looks first has it then, and sweeps."""
     nodes.host.create(retention_s=60)
     nodes.advance(LOOK_MS)
     nodes.host.send(*"abc")
     assert sweepers(nodes) == 1
-    assert end_in_its_work(nodes, "msg", time_ms=LOOK_MS) == 1
-    nodes.until(lambda: sweepers(nodes) == 0)
+    assert end_in_its_work(nodes, "msg", time_ms=LOOK_MS)
+    nodes.until(lambda: sweepers(nodes) <= 1)
     nodes.advance(LOOK_MS)
     assert sweepers(nodes) == 1
     assert nodes.host.counts() == (0, 0, 0)
@@ -73,15 +73,15 @@ def test_a_janitor_that_is_cut_off_leaves_its_turn(nodes: TwoNodes) -> None:
 def test_a_move_task_that_is_cut_off_goes_on(nodes: TwoNodes) -> None:
     """The slice is rolled back with its node's connection; nothing is lost, doubled or miscounted."""
     pair(nodes.host, receives_max=1)
-    kill(nodes.host, *(str(number) for number in range(300)))
+    kill(nodes.host, *(str(number) for number in range(60)))
     nodes.advance(LOOK_FOR_MOVES_MS)
-    start(nodes.host)
+    start(nodes.host, rate=50)
     for _ in range(3):
         assert end_in_its_work(nodes, "msg", time_ms=1_000)
     assert latest(nodes.host).status is MoveStatus.RUNNING
-    assert finish(nodes.host).messages_moved == 300
-    found = [each.body for _ in range(3) for each in nodes.host.receive(100)]
-    assert sorted(found, key=int) == [str(number) for number in range(300)]
+    assert finish(nodes.host).messages_moved == 60
+    found = [each.body for each in nodes.host.receive(100)]
+    assert sorted(found, key=int) == [str(number) for number in range(60)]
     assert nodes.host.counts(DEAD) == (0, 0, 0)
 
 
@@ -91,7 +91,7 @@ def test_a_count_that_is_cut_off_is_taken_over(postgres_url: str) -> None:
         nodes.host.create()
         nodes.host.send(*"abcd")
         assert len(nodes.host.receive(1, timeout_s=100)) == 1
-        assert end_in_its_work(nodes, "msg", time_ms=1_000, command=commands.Receive(queue=QUEUE)) == 1
+        assert end_in_its_work(nodes, "msg", time_ms=1_000, command=commands.Receive(queue=QUEUE))
         nodes.advance(1_000)
         assert len(nodes.do_there(commands.Receive(queue=QUEUE, count=10, timeout_s=100)).messages) == 1
         assert nodes.do_there(commands.Receive(queue=QUEUE, count=10)).messages == []
