@@ -57,13 +57,19 @@ TRIGGERS = """
 SELECT pg_get_triggerdef(pg_trigger.oid) AS definition FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
 WHERE relnamespace = 'mq'::regnamespace AND NOT tgisinternal ORDER BY tgname
 """
+TYPES = """
+SELECT typname AS name, string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' ORDER BY attnum) AS columns
+FROM pg_type JOIN pg_class ON pg_class.oid = typrelid JOIN pg_attribute ON attrelid = typrelid
+WHERE typnamespace = 'mq'::regnamespace AND relkind = 'c' AND NOT attisdropped
+GROUP BY typname ORDER BY typname
+"""
 FUNCTIONS = """
 SELECT proname AS name, pg_get_functiondef(oid) AS definition FROM pg_proc WHERE pronamespace = 'mq'::regnamespace
 ORDER BY oid
 """
 
 _MADE = re.compile(
-    r"(?P<comment>(?:^--.*\n)*)^CREATE (?:OR REPLACE )?(?:UNLOGGED |UNIQUE )?(?:TABLE|INDEX|FUNCTION) "
+    r"(?P<comment>(?:^--.*\n)*)^CREATE (?:OR REPLACE )?(?:UNLOGGED |UNIQUE )?(?:TABLE|TYPE|INDEX|FUNCTION) "
     r"(?:IF NOT EXISTS )?(?P<name>[\w.]+)",
     re.MULTILINE,
 )
@@ -108,9 +114,10 @@ async def schema(connection: Any) -> str:
     """Return the text of the schema that the database of ``connection`` has."""
     said = comments()
     tables = [await _table(connection, each, said) for each in await connection.fetch(TABLES)]
+    types = [_type(each, said) for each in await connection.fetch(TYPES)]
     functions = [_function(each, said) for each in await connection.fetch(FUNCTIONS)]
     triggers = [f"{each['definition']};\n" for each in await connection.fetch(TRIGGERS)]  # which call functions
-    return "\n".join([_HEAD, *tables, *functions, *triggers])
+    return "\n".join([_HEAD, *tables, *types, *functions, *triggers])
 
 
 async def _table(connection: Any, table: Any, said: dict[str, list[str]]) -> str:
@@ -127,6 +134,11 @@ async def _table(connection: Any, table: Any, said: dict[str, list[str]]) -> str
     for index in await connection.fetch(INDEXES, oid):
         text += [*said.get(_full(index["name"]), []), f"{index['definition'].replace(' USING btree', '')};"]
     return "\n".join(text) + "\n"
+
+
+def _type(kind: Any, said: dict[str, list[str]]) -> str:
+    columns = textwrap.fill(kind["columns"], _WIDTH, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join([*said.get(f"mq.{kind['name']}", []), f"CREATE TYPE mq.{kind['name']} AS (\n{columns}\n);"]) + "\n"
 
 
 def _function(function: Any, said: dict[str, list[str]]) -> str:

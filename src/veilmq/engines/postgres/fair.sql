@@ -21,7 +21,7 @@ WITH clock AS MATERIALIZED (
     FROM unnest(mq.fair_choose($1, $2, $5, $6, $10, coalesce($9::bigint[], '{}'), true)) WITH ORDINALITY AS given (seq, place)
 ), chosen AS MATERIALIZED (
     SELECT msg.seq, msg.visible_at, given.place
-        -- log: , msg AS was, coalesce(msg.receive_count >= $11, false) AS is_dead
+        -- log: , mq.receipt_of(msg) AS was, coalesce(msg.receive_count >= $11, false) AS is_dead
     FROM given JOIN mq.msg ON msg.qp = $1 AND msg.seq = ANY(ARRAY(SELECT seq FROM given)) AND msg.seq = given.seq
 -- log: ), placed AS MATERIALIZED (
 -- log:     SELECT chosen.*, row_number() OVER (PARTITION BY is_dead ORDER BY chosen.place) AS at_place,

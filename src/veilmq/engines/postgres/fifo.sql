@@ -66,11 +66,11 @@ WITH ended AS (
     UPDATE mq.fifo_msg AS msg SET log = msg.log | 2
     FROM unnest($2::bigint[], $3::bigint[]) AS asked (seq, generation), mq.part
     WHERE part.qp = $1 AND msg.qp = $1 AND msg.seq = ANY($2) AND msg.seq = asked.seq AND msg.generation = asked.generation AND msg.log & 3 = 1
-    RETURNING msg AS was, least(part.retired_at, msg.sent_at + $4) AS ends_at
+    RETURNING mq.receipt_of_fifo(msg) AS was, least(part.retired_at, msg.sent_at + $4) AS ends_at
 ), noted AS (
     INSERT INTO mq.event
     SELECT event.* FROM ended, unnest('{expired,late_deleted}'::text[]) AS outcome,
-        mq.event_of_fifo($5, $6, outcome, was, ends_at) AS event
+        mq.event_of($5, $6, outcome, was, ends_at) AS event
 )
 SELECT (was).seq FROM ended
 

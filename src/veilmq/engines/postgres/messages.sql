@@ -31,7 +31,7 @@ WITH clock AS MATERIALIZED (
         -- log: , of_part.priority, ready.seq, ready.was, coalesce((ready.was).receive_count >= $10, false) AS is_dead
     FROM clock, mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
         SELECT msg.ctid AS row_id, msg.visible_at
-            -- log: , msg.seq, msg AS was
+            -- log: , msg.seq, mq.receipt_of(msg) AS was
         FROM mq.msg
         WHERE msg.qp = $1 AND msg.priority = of_part.priority
             AND (msg.visible_at, msg.seq) > (
@@ -166,7 +166,7 @@ DELETE FROM mq.msg WHERE qp = $1 AND seq = ANY($2::bigint[]) AND $3::bigint IS N
 WITH noted AS (
     INSERT INTO mq.event
     SELECT event.* FROM mq.msg, unnest(mq.outcomes($2, msg.log, msg.visible_at > mq.now_ms())) AS outcome,
-        mq.event_of($4, $5, outcome, msg, NULL) AS event
+        mq.event_of($4, $5, outcome, mq.receipt_of(msg), NULL) AS event
     WHERE msg.qp = $1 AND msg.seq = ANY($3::bigint[]) AND msg.log IS NOT NULL
     ORDER BY array_position($3, msg.seq), event.outcome <> 'expired'
     RETURNING *
@@ -188,7 +188,7 @@ WITH ended AS (
     UPDATE mq.msg SET log = msg.log | 2
     FROM unnest($2::bigint[], $3::bigint[]) AS asked (seq, generation), mq.part
     WHERE part.qp = $1 AND msg.qp = $1 AND msg.seq = ANY($2) AND msg.seq = asked.seq AND msg.generation = asked.generation AND msg.log & 3 = 1
-    RETURNING msg AS was, least(part.retired_at, msg.sent_at + $4) AS ends_at
+    RETURNING mq.receipt_of(msg) AS was, least(part.retired_at, msg.sent_at + $4) AS ends_at
 ), noted AS (
     INSERT INTO mq.event
     SELECT event.* FROM ended, unnest('{expired,late_deleted}'::text[]) AS outcome,
@@ -241,7 +241,7 @@ WITH found AS MATERIALIZED (
 ), deleted AS (
     DELETE FROM mq.msg USING found
     WHERE msg.qp = $1 AND msg.ctid = found.row_id AND found.is_current AND (NOT found.only_live OR found.visible_at > found.now)
--- log:     RETURNING msg AS was
+-- log:     RETURNING mq.receipt_of(msg) AS was
 -- log: ), noted AS (
 -- log:     INSERT INTO mq.event
 -- log:     SELECT event.* FROM deleted,
@@ -267,7 +267,7 @@ WITH found AS MATERIALIZED (
         CROSS JOIN (SELECT mq.now_ms() AS now, ended_until, ended_before FROM mq.part WHERE qp = $1) clock
         CROSS JOIN LATERAL (
             SELECT msg.ctid AS row_id, msg.seq, msg.visible_at, msg.received_at, msg.generation, msg.epoch,
-                -- log: msg AS was,
+                -- log: mq.receipt_of(msg) AS was,
                 msg.group_key, msg.receive_count, msg.sent_at
             FROM mq.msg
             WHERE msg.qp = $1 AND msg.seq = asked.seq AND msg.sent_at > clock.now - $9

@@ -23,11 +23,11 @@ WITH ended AS MATERIALIZED (
 ), deleted AS (
     DELETE FROM mq.msg USING ended WHERE msg.qp = $1 AND msg.ctid = ended.row_id
     RETURNING 1 -- no log
--- log:     RETURNING msg AS was
+-- log:     RETURNING mq.receipt_of(msg) AS was, msg.sent_at
 -- log: ), noted AS (
 -- log:     INSERT INTO mq.event
 -- log:     SELECT event.* FROM deleted, unnest(mq.outcomes('supersede', (was).log, false)) AS outcome,
--- log:         mq.event_of($4, $5, outcome, was, (was).sent_at + $2) AS event
+-- log:         mq.event_of($4, $5, outcome, was, sent_at + $2) AS event
 -- log:     RETURNING *
 -- log: ), kept AS (
 -- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted ON CONFLICT DO NOTHING
@@ -44,11 +44,11 @@ WITH ended AS MATERIALIZED (
 ), deleted AS (
     DELETE FROM mq.msg USING ended WHERE msg.qp = $1 AND msg.ctid = ended.row_id
     RETURNING 1 -- no log
--- log:     RETURNING msg AS was
+-- log:     RETURNING mq.receipt_of(msg) AS was, msg.sent_at
 -- log: ), noted AS (
 -- log:     INSERT INTO mq.event
 -- log:     SELECT event.* FROM deleted, unnest(mq.outcomes('supersede', (was).log, false)) AS outcome,
--- log:         mq.event_of($4, $5, outcome, was, (was).sent_at + $2) AS event
+-- log:         mq.event_of($4, $5, outcome, was, sent_at + $2) AS event
 -- log:     RETURNING *
 -- log: ), kept AS (
 -- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted ON CONFLICT DO NOTHING
@@ -64,10 +64,10 @@ WITH ended AS (
         WHERE qp = $1 AND seq < ((mq.now_ms() - $2 + 1) << 20) AND sent_at <= mq.now_ms() - $2 AND log & 3 = 1
         ORDER BY seq LIMIT $3
     ))
-    RETURNING msg AS was
+    RETURNING mq.receipt_of_fifo(msg) AS was, msg.sent_at
 ), noted AS (
     INSERT INTO mq.event
-    SELECT event.* FROM ended, mq.event_of_fifo($4, $5, 'expired', was, (was).sent_at + $2) AS event
+    SELECT event.* FROM ended, mq.event_of($4, $5, 'expired', was, sent_at + $2) AS event
     RETURNING *
 ), kept AS (
     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted ON CONFLICT DO NOTHING
@@ -108,7 +108,7 @@ SELECT count(*) FROM deleted
 WITH deleted AS (
     DELETE FROM mq.msg WHERE qp = $1 AND seq = ANY(ARRAY(SELECT seq FROM mq.msg WHERE qp = $1 ORDER BY seq LIMIT $2))
     RETURNING 1 -- no log
--- log:     RETURNING msg AS was
+-- log:     RETURNING mq.receipt_of(msg) AS was
 -- log: ), noted AS (
 -- log:     INSERT INTO mq.event
 -- log:     SELECT event.* FROM deleted, unnest(mq.outcomes('supersede', (was).log, false)) AS outcome,
@@ -124,11 +124,11 @@ WITH deleted AS (
     DELETE FROM mq.fifo_msg
     WHERE qp = $1 AND seq = ANY(ARRAY(SELECT seq FROM mq.fifo_msg WHERE qp = $1 ORDER BY seq LIMIT $2))
     RETURNING 1 -- no log
--- log:     RETURNING fifo_msg AS was
+-- log:     RETURNING mq.receipt_of_fifo(fifo_msg) AS was
 -- log: ), noted AS (
 -- log:     INSERT INTO mq.event
 -- log:     SELECT event.* FROM deleted, unnest(mq.outcomes('supersede', (was).log, false)) AS outcome,
--- log:         mq.event_of_fifo($3, $4, outcome, was, $5) AS event
+-- log:         mq.event_of($3, $4, outcome, was, $5) AS event
 -- log:     RETURNING *
 -- log: ), kept AS (
 -- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted ON CONFLICT DO NOTHING

@@ -113,31 +113,40 @@ RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
         | (least(p_waited, 536870911) << 34)
 $$;
 
--- The event of a message whose queue has that first partition and name; where something ended it before its deadline, p_end is
--- when.
-CREATE FUNCTION mq.event_of(p_origin bigint, p_queue text, p_outcome text, p_msg mq.msg, p_end bigint) RETURNS TABLE (
-    qp bigint, seq bigint, generation bigint, queue text, outcome text, closed_at bigint, received_at bigint,
-    visible_at bigint, came_at bigint, receive_count int, log bigint, group_hash bigint, size int, id bytea, properties bytea
-) LANGUAGE sql STABLE AS $$
-    SELECT p_origin, p_msg.seq, p_msg.generation, p_queue, p_outcome,
-        CASE p_outcome WHEN 'expired' THEN its.ends_at ELSE mq.now_ms() END, its.received_at, its.ends_at,
-        greatest(p_msg.sent_at, p_msg.seq >> 20), p_msg.receive_count, p_msg.log, NULL::bigint, octet_length(p_msg.body),
-        p_msg.id, p_msg.properties
-    FROM (SELECT received.at AS received_at, greatest(received.at, least(p_msg.visible_at, p_end)) AS ends_at
-        FROM (SELECT p_msg.received_at + (p_msg.log >> 34) AS at) AS received) AS its
+-- What an event says of a message and its receipt. (Without its body: a row as a whole would be read from wherever it is.)
+CREATE TYPE mq.receipt AS (
+    seq bigint, generation bigint, received_at bigint, visible_at bigint, came_at bigint, receive_count int, log bigint,
+    group_hash bigint, size int, id bytea, properties bytea
+);
+
+CREATE FUNCTION mq.receipt_of(p_msg mq.msg) RETURNS mq.receipt LANGUAGE sql IMMUTABLE AS $$
+    SELECT ROW(
+        p_msg.seq, p_msg.generation, p_msg.received_at, p_msg.visible_at, greatest(p_msg.sent_at, p_msg.seq >> 20),
+        p_msg.receive_count, p_msg.log, p_msg.group_key, octet_length(p_msg.body), p_msg.id, p_msg.properties
+    )::mq.receipt
 $$;
 
 -- The same of a FIFO queue.
-CREATE FUNCTION mq.event_of_fifo(p_origin bigint, p_queue text, p_outcome text, p_msg mq.fifo_msg, p_end bigint) RETURNS TABLE (
+CREATE FUNCTION mq.receipt_of_fifo(p_msg mq.fifo_msg) RETURNS mq.receipt LANGUAGE sql IMMUTABLE AS $$
+    SELECT ROW(
+        p_msg.seq, p_msg.generation, p_msg.received_at, p_msg.visible_at, p_msg.sent_at,
+        p_msg.receive_count, p_msg.log, hashtextextended(p_msg.group_id, 0), octet_length(p_msg.body), p_msg.id,
+        p_msg.properties
+    )::mq.receipt
+$$;
+
+-- The event of a receipt in a queue of that first partition and name; where something ended the message before its deadline,
+-- p_end is when.
+CREATE FUNCTION mq.event_of(p_origin bigint, p_queue text, p_outcome text, p_receipt mq.receipt, p_end bigint) RETURNS TABLE (
     qp bigint, seq bigint, generation bigint, queue text, outcome text, closed_at bigint, received_at bigint,
     visible_at bigint, came_at bigint, receive_count int, log bigint, group_hash bigint, size int, id bytea, properties bytea
 ) LANGUAGE sql STABLE AS $$
-    SELECT p_origin, p_msg.seq, p_msg.generation, p_queue, p_outcome,
+    SELECT p_origin, p_receipt.seq, p_receipt.generation, p_queue, p_outcome,
         CASE p_outcome WHEN 'expired' THEN its.ends_at ELSE mq.now_ms() END, its.received_at, its.ends_at,
-        p_msg.sent_at, p_msg.receive_count, p_msg.log, hashtextextended(p_msg.group_id, 0), octet_length(p_msg.body),
-        p_msg.id, p_msg.properties
-    FROM (SELECT received.at AS received_at, greatest(received.at, least(p_msg.visible_at, p_end)) AS ends_at
-        FROM (SELECT p_msg.received_at + (p_msg.log >> 34) AS at) AS received) AS its
+        p_receipt.came_at, p_receipt.receive_count, p_receipt.log, p_receipt.group_hash, p_receipt.size, p_receipt.id,
+        p_receipt.properties
+    FROM (SELECT received.at AS received_at, greatest(received.at, least(p_receipt.visible_at, p_end)) AS ends_at
+        FROM (SELECT p_receipt.received_at + (p_receipt.log >> 34) AS at) AS received) AS its
 $$;
 
 -- Writes the events of messages of a FIFO queue to which something is about to be done; of those that p_retention (null: none
@@ -148,7 +157,7 @@ RETURNS void LANGUAGE sql AS $$
         INSERT INTO mq.event
         SELECT event.* FROM mq.fifo_msg AS msg,
             unnest(mq.outcomes(p_how, msg.log, msg.visible_at > mq.now_ms())) AS outcome,
-            mq.event_of_fifo(p_origin, p_queue, outcome, msg, msg.sent_at + p_retention) AS event
+            mq.event_of(p_origin, p_queue, outcome, mq.receipt_of_fifo(msg), msg.sent_at + p_retention) AS event
         WHERE msg.qp = p_qp AND msg.seq = ANY(p_seqs)
         ORDER BY array_position(p_seqs, msg.seq), event.outcome <> 'expired'
         RETURNING *
