@@ -1,15 +1,17 @@
 """Stores are copied to stores of the other kind: what anybody can see of a queue is the same there."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.engines.copied import moved_to_database, moved_to_folder
+from tests.engines.copied import copied, moved_to_database, moved_to_folder
 from tests.engines.host import QUEUE, Host, message
-from tests.engines.postgres_host import PostgresHost
+from tests.engines.postgres_host import PostgresHost, making_database, prepare, set_clock
 from veilmq.core import commands, results
 from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccount
+from veilmq.core.claims import AcknowledgeClaims, Claim, OpenSource
 from veilmq.core.errors import ReceiptInvalid
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.results import ReceiptState, SentMessage
@@ -276,3 +278,31 @@ def test_what_is_past_its_retention_stays_behind(house: House) -> None:
     there = house.move()
     there.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 345_600}))
     assert bodies(there.receive(10)) == ["new"]
+
+
+def test_between_databases_everything_goes_on(postgres_url: str) -> None:
+    """Receipts, duplicates and claims: every table is as it was, and counters go on."""
+    host = PostgresHost.on_empty(postgres_url)
+    host.create()
+    host.create(FIFO, fifo=True)
+    host.send("claimed", "received", "ready")
+    opened = host.do(OpenSource(queue=QUEUE, source="reader"))
+    host.do(Claim(queue=QUEUE, source="reader", epoch=opened.epoch, number=1, messages_max=1))
+    (received,) = host.receive(1, timeout_s=600)
+    (answer,) = sent(host, FIFO, fifo("a", "g", "one"))
+    with making_database(postgres_url) as url:
+        asyncio.run(prepare(url))
+        asyncio.run(set_clock(url, host.clock.now_ms()))
+        host.close()
+        assert copied(postgres_url, url, host.clock.now_ms()) == (4, True)
+        there = PostgresHost(url)
+        try:
+            assert there.delete(received.receipt) == [ReceiptState.LIVE]
+            assert sent(there, FIFO, fifo("again", "g", "one")) == [answer]
+            acknowledge = AcknowledgeClaims(queue=QUEUE, source="reader", epoch=opened.epoch, number=1)
+            assert there.do(acknowledge).acknowledged == 1
+            assert bodies(there.receive(10)) == ["ready"]
+            there.create("000000000000/new")
+            there.check()
+        finally:
+            there.close()
