@@ -68,6 +68,7 @@ class FairQueues:
         now_ms = self._clock.now_ms()
         if now_ms >= known.look_at_ms:
             began_s = stopwatch_s()
+            known.look_at_ms = now_ms + _INTERVAL_MS  # nobody else looks meanwhile
             await self._look(connection, queue, known.shares)
             cost_ms = int((stopwatch_s() - began_s) * SECOND_MS)
             known.look_at_ms = now_ms + max(_INTERVAL_MS, _COSTS_PER_INTERVAL * cost_ms)
@@ -75,6 +76,7 @@ class FairQueues:
 
     async def _look(self, connection: Any, queue: Queue, shares: FairShares) -> None:
         kept_ms = retention_ms(queue)
+        shares.begin_look()
         rows = await connection.fetch(FAIR["flights"], queue.partition, _FLIGHTS_READ_MAX, _HIDDEN_READ_MAX, kept_ms)
         self._hear(rows)
         found = {row["seq"]: _flight(queue, row, row["received_at"]) for row in rows}

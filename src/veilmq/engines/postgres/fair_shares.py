@@ -33,7 +33,7 @@ class Flight(NamedTuple):
 class FairShares:
     """The groups of one partition. Instants are of the database's clock."""
 
-    __slots__ = ("_alone", "_fairness", "_flights", "_landings", "_suspects")
+    __slots__ = ("_alone", "_fairness", "_flights", "_landings", "_suspects", "_touched")
 
     def __init__(self) -> None:
         """Begin with nothing in flight."""
@@ -42,6 +42,7 @@ class FairShares:
         self._landings: list[tuple[int, int]] = []  # when, and the position; some are of earlier deadlines
         self._alone = 0
         self._suspects: set[int] = set()
+        self._touched: set[int] | None = None  # positions of which something was heard during a look
 
     # What happens.
 
@@ -57,6 +58,7 @@ class FairShares:
         """Count a message in flight; ``now_ms`` is when that was seen."""
         self.pass_time(now_ms)
         self.land(position, now_ms)
+        self._touch(position)
         self._flights[position] = flight
         heappush(self._landings, (flight.lands_at_ms, position))
         if flight.group is None:
@@ -68,6 +70,7 @@ class FairShares:
 
     def move(self, position: int, visible_at_ms: int) -> bool:
         """Note another deadline; tell whether the message was known to be in flight."""
+        self._touch(position)
         flight = self._flights.get(position)
         if flight is None:
             return False
@@ -77,6 +80,7 @@ class FairShares:
 
     def land(self, position: int, now_ms: int) -> None:
         """Count a message out, if it is known to be in flight."""
+        self._touch(position)
         flight = self._flights.pop(position, None)
         if flight is None:
             return
@@ -99,18 +103,28 @@ class FairShares:
         """Note that nothing of the group waits any more."""
         self._fairness.drained(group)
 
+    def begin_look(self) -> None:
+        """From now on it is seen what is in flight; of what is heard meanwhile, that is the later news."""
+        self._touched = set()
+
     def correct(self, found: Mapping[int, Flight], now_ms: int, *, whole: bool) -> None:
-        """Take over what is in flight, by positions; ``whole`` tells that these are all."""
+        """Take over what was seen in flight, by positions; ``whole`` tells that these are all."""
+        touched, self._touched = self._touched or set(), None
         self.pass_time(now_ms)
-        for position, flight in found.items():
+        for position in found.keys() - touched:
+            flight = found[position]
             known = self._flights.get(position)
             if known is None or known.since_ms < flight.since_ms:
                 self.take_off(position, flight, now_ms)
             elif known.visible_at_ms != flight.visible_at_ms:
                 self.move(position, flight.visible_at_ms)
         if whole:
-            for position in self._flights.keys() - found.keys():
+            for position in self._flights.keys() - found.keys() - touched:
                 self.land(position, now_ms)
+
+    def _touch(self, position: int) -> None:
+        if self._touched is not None:
+            self._touched.add(position)
 
     # Who is noisy.
 
