@@ -30,6 +30,7 @@ FROM mq.queue, generate_series(1, $2) AS number WHERE name = $6
 """
 
 _PGMQ = """
+DROP SCHEMA IF EXISTS pgmq CASCADE;
 CREATE SCHEMA pgmq;
 CREATE TABLE pgmq.q_bench (
     msg_id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
@@ -76,6 +77,9 @@ class Direct(Protocol):
     async def cycle(self, messages: int) -> None:
         """Send so many, receive as many, delete these."""
 
+    async def take(self, messages: int) -> None:
+        """Receive so many, delete these."""
+
 
 class Ours:
     """The engine."""
@@ -114,6 +118,10 @@ class Ours:
         """Send so many, receive as many, delete these."""
         new = tuple(self._message() for _ in range(messages))
         await execute(self._engine, commands.Send(queue=QUEUE, messages=new))
+        await self.take(messages)
+
+    async def take(self, messages: int) -> None:
+        """Receive so many, delete these."""
         received: Received = await execute(
             self._engine, commands.Receive(queue=QUEUE, count=messages, timeout_s=TIMEOUT_S)
         )
@@ -161,6 +169,10 @@ class PgmqStyle:
     async def cycle(self, messages: int) -> None:
         """Send so many, receive as many, delete these."""
         await self._connection.fetch(_PGMQ_SEND, [f'"{BODY}"'] * messages)
+        await self.take(messages)
+
+    async def take(self, messages: int) -> None:
+        """Receive so many, delete these."""
         rows = await self._connection.fetch(_PGMQ_READ, messages, TIMEOUT_S)
         assert len(rows) == messages, "too few were received"
         await self._connection.fetch(_PGMQ_DELETE, [row["msg_id"] for row in rows])

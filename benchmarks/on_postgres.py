@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import asyncpg
 import psutil
 
 from benchmarks import wrk
@@ -31,6 +32,7 @@ PEER = "pgmq's statements"
 NODES = (1, 2)
 CYCLES = 1_000
 BATCH = 10
+DRAINED = 12_000
 SETTINGS = {
     "checkpoint_timeout": "1h",
     "fsync": "on",
@@ -65,6 +67,7 @@ def measure(bench: Bench) -> Iterator[Section]:
             for nodes in NODES:
                 yield from (_served(bench, server, workload, nodes) for workload in (CYCLE, CYCLE_TEN))
             yield _costs(bench, server)
+            yield _held(bench, server)
     except FAILURES as failure:
         yield Section(name="postgres", rows=(Row(figure="postgres", unit="", values={SUBJECT: failed(failure)}),))
 
@@ -195,6 +198,44 @@ async def _measured(server: PostgresServer, kind: Direct, points: list[tuple[int
 
 def _raw(costs: dict[str, Cost]) -> dict[str, object]:
     return {at: asdict(cost) for at, cost in costs.items()}
+
+
+def _held(bench: Bench, server: PostgresServer) -> Section:
+    """The rate of the last part of a drain, beside one while a transaction is open that has everything kept."""
+    rates: dict[str, dict[bool, float]] = {}
+    for name, kind in ((SUBJECT, Ours), (PEER, PgmqStyle)):
+        bench.say(f"  a transaction held open: {name}")
+        rates[name] = {held: asyncio.run(_drained(kind(server.url), server.url, held=held)) for held in (False, True)}
+    return Section(
+        name=f"{DRAINED:,} messages drained, the last third",
+        rows=(
+            _pair("no transaction open", "messages/s", {name: rate[False] for name, rate in rates.items()}),
+            _pair("one held open", "messages/s", {name: rate[True] for name, rate in rates.items()}),
+            _pair(
+                "held open ÷ none open",
+                "times the rate",
+                {name: rate[True] / rate[False] for name, rate in rates.items()},
+            ),
+        ),
+    )
+
+
+async def _drained(kind: Direct, url: str, *, held: bool) -> float:
+    async with kind as direct:
+        await direct.begin(waiting=DRAINED, in_flight=0)
+        connection = await asyncpg.connect(url)
+        try:
+            async with connection.transaction(isolation="repeatable_read"):
+                if held:
+                    await connection.execute("SELECT count(*) FROM pg_class")  # from here on everything is kept for it
+                for _ in range(DRAINED * 2 // 3 // BATCH):
+                    await direct.take(BATCH)
+                began_s = time.perf_counter()
+                for _ in range(DRAINED // 3 // BATCH):
+                    await direct.take(BATCH)
+                return DRAINED // 3 / (time.perf_counter() - began_s)
+        finally:
+            await connection.close()
 
 
 async def _cycles(server: PostgresServer, direct: Direct) -> Cost:
