@@ -4,7 +4,7 @@ This is all that a server knows of where its messages are kept; the one place th
 opens one (``server/opening.py``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from veilmq.core.ports import Clock, Engine
@@ -47,6 +47,12 @@ class Store(Engine, Protocol):
 
     async def survey(self, names_max: int) -> Survey:
         """Return the first ``names_max`` queues of all accounts by name; raises ``VeilmqError``."""
+
+    async def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
+        """Return what is kept under ``name`` (a file's) for all servers, what ``make`` gives where nothing is.
+
+        Raises ``StoreError`` or ``VeilmqError``.
+        """
 
     async def answered(self) -> None:
         """Return when all that was submitted so far, and what that led to, has been answered."""

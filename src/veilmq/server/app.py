@@ -39,7 +39,7 @@ from veilmq.server.pushing.failures import PushError
 from veilmq.server.security import Security, secure
 from veilmq.server.settings import ServerSettings
 from veilmq.server.shutdown import Shutdown
-from veilmq.server.topic_service import TopicService
+from veilmq.server.topic_service import TopicService, push_identity
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,8 @@ async def serve(
 
         polls, metrics = LongPolls(engine=engine, clock=clock), Metrics()
         base_url = url(listeners[0], scheme=guard.scheme)
-        topics = TopicService(settings, engine=engine, clock=clock, wall_s=wall_s, base_url=base_url)
+        identity = await push_identity(settings, engine, now_s=wall_s())
+        topics = TopicService(settings, engine=engine, clock=clock, wall_s=wall_s, base_url=base_url, identity=identity)
         address = authority(listeners[0])
         dispatcher = _dispatcher(settings, guard, polls=polls, metrics=metrics, address=address, topics=topics)
         connections = Connections(handler=around(dispatcher.handle), refused=dispatcher.refused)

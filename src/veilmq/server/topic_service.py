@@ -9,8 +9,10 @@ from importlib import import_module
 from typing import Any
 
 from veilmq.core.commands import Command
+from veilmq.core.errors import VeilmqError
 from veilmq.core.ports import Clock, Engine
 from veilmq.core.topics import PublishToTopic, Subscribe
+from veilmq.engines.store import Store, StoreError
 from veilmq.server.dispatch import Ask, Page
 from veilmq.server.pushing.allow_list import AllowList
 from veilmq.server.pushing.attempts import Attempts
@@ -40,15 +42,16 @@ class TopicService:
         clock: Clock,
         wall_s: Callable[[], float],
         base_url: str,
+        identity: Any,
     ) -> None:
-        """``base_url`` is that of this server; raises ``PushError`` where it cannot push as ``settings`` say."""
+        """``base_url`` is that of this server, ``identity`` what ``push_identity`` gave."""
         self._settings = settings
         self._engine = engine
         self._clock = clock
         self._wall_s = wall_s
         self._certificate_url = settings.push_certificate_url or base_url + CERTIFICATE_PATH
         self._guard = Guard(AllowList(settings.push_allow or ""))
-        self._identity = _identity(settings, now_s=wall_s())
+        self._identity = identity
         self.counts = TopicCounts()
         self.asked: Mapping[type[Command], Ask] = {
             PublishToTopic: TopicPublishing(engine=engine, clock=clock, counts=self.counts).ask,
@@ -89,8 +92,11 @@ class TopicService:
             await shutdown.let_finish(pusher.close(), cut=pusher.cut)
 
 
-def _identity(settings: ServerSettings, *, now_s: float) -> Any:
-    """Return the ``pushing.identity.Identity`` of a server whose data folder exists; ``None`` where it never pushes."""
+async def push_identity(settings: ServerSettings, store: Store, *, now_s: float) -> Any:
+    """Return the ``pushing.identity.Identity`` of the servers on ``store``; ``None`` where they never push.
+
+    Raises ``PushError`` where they cannot push as ``settings`` say, ``StoreError`` where it cannot be kept.
+    """
     if not settings.push_allow:
         return None
     try:
@@ -102,4 +108,7 @@ def _identity(settings: ServerSettings, *, now_s: float) -> Any:
         ) from error
     if settings.push_key is not None:
         return identity.read(settings.push_key, settings.push_certificate)
-    return identity.kept(settings.data, now_s=now_s)
+    try:
+        return identity.of(await store.keep(identity.FILE_NAME, lambda: identity.made(now_s=now_s).pem()))
+    except VeilmqError as error:
+        raise StoreError(f"The key that signs pushes cannot be kept: {error}") from error

@@ -1,13 +1,17 @@
 """Key and certificate: made once, kept, or given; and what is wrong with those that are given."""
 
 import sys
+import urllib.request
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from veilmq.engines.store import StoreError
 from veilmq.server.pushing import identity
 from veilmq.server.pushing.failures import PushError
 from veilmq.server.settings import ServerSettings, SettingError
@@ -16,16 +20,29 @@ from veilmq.testing import RunningServer
 NOW_S = 1_700_000_000.0
 
 
-def test_it_is_made_once_and_kept_for_its_owner_alone(tmp_path: Path) -> None:
-    first = identity.kept(tmp_path, now_s=NOW_S)
-    again = identity.kept(tmp_path, now_s=NOW_S + 1)
-    assert (again.certificate_pem, again.sign(b"x")) == (first.certificate_pem, first.sign(b"x"))
-    (file,) = tmp_path.iterdir()
-    assert (file.name, file.stat().st_mode & 0o777) == ("push.pem", 0o600)
+@pytest.mark.parametrize("store", ["folder", "postgres"])
+def test_it_is_made_once_for_all_servers(store: str, place: Callable[[str], dict[str, Any]]) -> None:
+    """The next server on the store shows the same certificate; a data folder has it for its owner alone."""
+    settings = place(store)
+    first, again = [certificate(settings) for _ in range(2)]
+    assert first == again
+    if store == "folder":
+        (file,) = settings["data"].glob("push*")
+        assert (file.name, file.stat().st_mode & 0o777) == ("push.pem", 0o600)
 
 
 def test_a_store_in_memory_has_another_one_each_time() -> None:
-    assert identity.kept(None, now_s=NOW_S).sign(b"x") != identity.kept(None, now_s=NOW_S).sign(b"x")
+    assert certificate({}) != certificate({})
+
+
+def certificate(settings: dict[str, Any]) -> bytes:
+    """Return the certificate that a server with `settings` shows."""
+    with (
+        RunningServer(push_allow="hook.example", **settings) as server,
+        urllib.request.urlopen(server.endpoint + "/push-certificate.pem", timeout=60) as reply,
+    ):
+        shown: bytes = reply.read()
+        return shown
 
 
 def test_a_certificate_is_good_from_the_day_before_for_ten_years() -> None:
@@ -36,8 +53,8 @@ def test_a_certificate_is_good_from_the_day_before_for_ten_years() -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "push.new").mkdir()
-    with pytest.raises(PushError, match=r"push\.pem cannot be written"):
-        identity.kept(tmp_path, now_s=NOW_S)
+    with pytest.raises(StoreError, match=r"push\.pem cannot be read or written"):
+        RunningServer(data=tmp_path, push_allow="hook.example").__enter__()
 
 
 def given(folder: Path) -> tuple[Path, Path]:

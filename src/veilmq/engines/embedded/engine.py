@@ -26,6 +26,7 @@ from veilmq.engines.embedded.committer import Committer, ThreadCommitter
 from veilmq.engines.embedded.folder import FolderLock, open_journal
 from veilmq.engines.embedded.janitor import Janitor
 from veilmq.engines.embedded.journal import Journal
+from veilmq.engines.embedded.kept_file import kept_file
 from veilmq.engines.embedded.keys import TOKEN_KEY, kept_key
 from veilmq.engines.embedded.machine import Machine
 from veilmq.engines.embedded.mover import Mover
@@ -190,6 +191,10 @@ class EmbeddedEngine:
     def figures(self) -> list[Figure]:
         """Return nothing: what there is to tell is in the counts of queues."""
         return []
+
+    async def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
+        """Return what the data folder keeps in the file ``name``; raises ``FolderError``."""
+        return make() if self._folder is None else kept_file(self._folder / name, make)
 
     async def answered(self) -> None:
         """Return when what was submitted so far has been answered, which is done in order."""

@@ -5,6 +5,7 @@ queue (``lines``); everything else is rare and goes alone.
 """
 
 import asyncio
+from collections.abc import Callable
 from os import urandom
 from typing import Any, Self
 
@@ -160,6 +161,16 @@ class PostgresEngine:
                 return Survey(names, await connection.fetchval(SQL["count_queues"]))
         except Exception as error:
             raise told(error, "a survey") from error
+
+    async def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
+        """Return what the database keeps under ``name`` for all its nodes; raises ``VeilmqError``."""
+        try:
+            async with self._database.connection() as connection:
+                kept = await connection.fetchval(SQL["get_meta"], name)
+                content: bytes = await connection.fetchval(SQL["kept_key"], name, make()) if kept is None else kept
+                return content
+        except Exception as error:
+            raise told(error, "a secret") from error
 
     async def answered(self) -> None:
         """Return when nothing waits and nothing is under way."""

@@ -150,6 +150,12 @@ class Shard:
             raise StoreUnavailable
         return await self.engine.survey(names_max)
 
+    async def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
+        """Return what the database keeps under ``name``; raises ``VeilmqError``."""
+        if self.engine is None:
+            raise StoreUnavailable
+        return await self.engine.keep(name, make)
+
     async def answered(self) -> None:
         """Return when the engine has nothing under way."""
         if self.engine is not None:

@@ -290,6 +290,10 @@ class Shards:
         names = sorted(name for survey in surveys for name in survey.names)
         return Survey(names[:names_max], sum(survey.in_all for survey in surveys))
 
+    async def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
+        """Return what the home keeps under ``name`` for all nodes; raises ``VeilmqError``."""
+        return await self.shards[0].keep(name, make)
+
     async def answered(self) -> None:
         """Return when nothing waits and nothing is under way, the outbox included."""
         while True:

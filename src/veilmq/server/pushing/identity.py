@@ -1,10 +1,9 @@
 """By what receivers know this server: an RSA key that signs pushes, and the certificate that goes with it.
 
-Both are made once and kept in the data folder, or given by the settings. The certificate is self-signed: receivers get
-it from this server, and trust it as far as they trust the way by which they get it.
+Both are made once and kept in the store, for all its servers, or given by the settings. The certificate is self-signed:
+receivers get it from this server, and trust it as far as they trust the way by which they get it.
 """
 
-import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -67,10 +66,16 @@ def made(*, now_s: float) -> Identity:
 def read(key: Path, certificate: Path) -> Identity:
     """Return the identity in two files, which may be one; raises ``PushError``."""
     try:
-        private = serialization.load_pem_private_key(key.read_bytes(), password=None)
-        public = x509.load_pem_x509_certificate(certificate.read_bytes())
+        texts = key.read_bytes(), certificate.read_bytes()
     except OSError as error:
         raise PushError(f"{error.filename} cannot be read: {error.strerror}.") from None
+    return _read(*texts, str(key), str(certificate))
+
+
+def _read(key_pem: bytes, certificate_pem: bytes, key: str, certificate: str) -> Identity:
+    try:
+        private = serialization.load_pem_private_key(key_pem, password=None)
+        public = x509.load_pem_x509_certificate(certificate_pem)
     except (ValueError, TypeError) as error:
         raise PushError(f"{key} and {certificate} must be a key and a certificate in PEM: {error}.") from None
     if not isinstance(private, rsa.RSAPrivateKey):
@@ -80,26 +85,6 @@ def read(key: Path, certificate: Path) -> Identity:
     return Identity(private, public)
 
 
-def kept(folder: Path | None, *, now_s: float) -> Identity:
-    """Return the identity of a data folder, made if need be, or one for a store in memory; raises ``PushError``."""
-    if folder is None:
-        return made(now_s=now_s)
-    path = folder / FILE_NAME
-    if path.exists():
-        return read(path, path)
-    identity = made(now_s=now_s)
-    _write(path, identity.pem())
-    return identity
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file that only its owner reads, as a whole or not at all."""
-    unfinished = path.with_suffix(".new")
-    try:
-        with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.rename(path)
-    except OSError as error:
-        raise PushError(f"{path} cannot be written: {error.strerror}.") from None
+def of(pem: bytes) -> Identity:
+    """Return the identity that ``Identity.pem`` made ``pem`` of; raises ``PushError``."""
+    return _read(pem, pem, "What the store keeps", "it")
