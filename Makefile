@@ -86,7 +86,7 @@ prove-quota: setup ## in-flight quotas at full size, two million messages beside
 
 prove-spark: setup setup-java ## Spark under kills at full size: the source, from queue to queue, and the jobs, also on a cluster
 	@PROVE=whole $(PYTEST) tests/proofs/test_spark_crash.py tests/proofs/test_spark_forward.py \
-		tests/proofs/test_pipeline_crash.py $(ARGS)
+		tests/proofs/test_spark_postgres.py tests/proofs/test_pipeline_crash.py $(ARGS)
 
 prove-tune: setup ## learned timeouts at full size, against a truth that is known: forty types, ten million receipts
 	@PROVE=whole $(PYTEST) tests/proofs/test_tune.py tests/proofs/test_tune_counting.py -s --timeout 3600 $(ARGS)

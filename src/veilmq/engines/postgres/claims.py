@@ -4,6 +4,7 @@ Each is a transaction that holds the lock of its source's row, whichever node it
 is bound in slices by as many commands (``claim_binding``), and ends in slices (``claim_endings``).
 """
 
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -17,7 +18,6 @@ from veilmq.core.errors import (
     ConsumerTaken,
     EpochFenced,
     InternalError,
-    QueueNotFound,
     SourceNotFound,
 )
 from veilmq.core.limits import SECOND_MS
@@ -70,6 +70,7 @@ class Claims:
         """
         self._database = database
         self._catalog = catalog
+        self._watches = watches
         self._claimed_max = options.claimed_max
         self._binding = Binding(catalog=catalog, positions=positions, options=options)
         self._endings = Endings(database=database, watches=watches, options=options)
@@ -113,16 +114,18 @@ class Claims:
                 except (*COLLISIONS, PartitionRetired):
                     continue
                 for name in touched:
-                    await self._tell(connection, name)
+                    await self._tell(connection, queue, name)
                 self.mover.look()
                 return answer
         raise InternalError
 
-    async def _tell(self, connection: Any, name: str) -> None:
-        try:
-            await self._endings.tell(connection, await self._catalog.queue(connection, name))
-        except (QueueNotFound, PartitionRetired):
+    async def _tell(self, connection: Any, queue: Queue, name: str) -> None:
+        """Tell who waits for the queue of that name: ``queue``, or that of its dead letters, wherever it is."""
+        if name != queue.name:
+            self._watches.wake(name, await connection.fetchval(SQL["now"]))
             return
+        with contextlib.suppress(PartitionRetired):
+            await self._endings.tell(connection, queue)
 
     # Sources.
 

@@ -47,7 +47,7 @@ class Evictions:
         name = queue.settings.dead_letter_queue
         if not name:
             raise DeadLetterQueueRefused("", f"The queue {queue.name} has no dead-letter queue; give it one first.")
-        target = await self._catalog.find(connection, name)
+        target = await self._catalog.target(connection, name, (queue.number, queue.name))
         why = redrive.refusal(queue.name, queue.settings, name, None if target is None else target.settings)
         if target is None or why is not None:
             raise DeadLetterQueueRefused(name, why or "")
