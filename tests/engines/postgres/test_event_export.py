@@ -14,7 +14,7 @@ from pyarrow import dataset, fs
 from tests.engines.host import QUEUE
 from tests.engines.logged import outcomes, plan
 from tests.engines.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres
-from veilmq.core.commands import Delete
+from veilmq.core.commands import Delete, DeleteQueue, PurgeQueue
 from veilmq.core.events import CountEvents, ExportedElsewhere, ForgetEvents, PlanExport
 from veilmq.engines.execute import execute
 from veilmq.engines.postgres import PostgresEngine
@@ -118,6 +118,29 @@ def test_a_statement_that_is_rolled_back_leaves_no_event(host: PostgresHost) -> 
     assert outcomes(host) == []
     host.delete(receipt)
     assert outcomes(host) == [("deleted", 0)]
+
+
+def test_what_is_kept_for_late_deletes_goes_with_its_queue(host: PostgresHost) -> None:
+    """And stays when the queue is purged."""
+
+    async def kept() -> int:
+        async with connected(host.url) as connection:
+            return int(await connection.fetchval("SELECT count(*) FROM mq.expired_receipt"))
+
+    host.send("a", "b")
+    host.receive(2, timeout_s=1)
+    host.advance(2_000)
+    host.receive(2)
+    host.do(PurgeQueue(queue=QUEUE))
+    host.sweep()
+    assert host.run(kept()) == 4
+    host.send("c")
+    host.receive_one()
+    host.do(DeleteQueue(queue=QUEUE))
+    for _ in range(2):
+        host.sweep()
+    assert host.run(kept()) == 0
+    assert len(outcomes(host)) == 5
 
 
 # Turns.

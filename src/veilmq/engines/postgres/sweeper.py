@@ -33,7 +33,7 @@ _PAUSE_S = 0.01
 _PAGE = 100
 _RETIRED_MS = 300 * SECOND_MS  # far longer than a statement may take
 
-_OF_PART = ("drop_messages", "drop_fifo_messages", "drop_groups", "drop_turns", "forget_accepted")
+_OF_PART = ("drop_messages", "drop_fifo_messages", "drop_expired", "drop_groups", "drop_turns", "forget_accepted")
 
 
 class Sweeper:

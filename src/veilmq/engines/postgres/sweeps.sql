@@ -115,7 +115,9 @@ WITH deleted AS (
 -- log:         mq.event_of($3, $4, outcome, was, $5) AS event
 -- log:     RETURNING *
 -- log: ), kept AS (
--- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted ON CONFLICT DO NOTHING
+-- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted
+-- log:     WHERE EXISTS (SELECT FROM mq.queue WHERE origin = $3)
+-- log:     ON CONFLICT DO NOTHING
 )
 SELECT count(*) FROM deleted
 
@@ -131,7 +133,19 @@ WITH deleted AS (
 -- log:         mq.event_of($3, $4, outcome, was, $5) AS event
 -- log:     RETURNING *
 -- log: ), kept AS (
--- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted ON CONFLICT DO NOTHING
+-- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted
+-- log:     WHERE EXISTS (SELECT FROM mq.queue WHERE origin = $3)
+-- log:     ON CONFLICT DO NOTHING
+)
+SELECT count(*) FROM deleted
+
+-- name: drop_expired
+-- Receipts of a queue that is gone; a purged one still hears of late deletes.
+WITH deleted AS (
+    DELETE FROM mq.expired_receipt
+    WHERE qp = $1 AND NOT EXISTS (SELECT FROM mq.queue WHERE origin = $1)
+        AND number = ANY(ARRAY(SELECT number FROM mq.expired_receipt WHERE qp = $1 ORDER BY number LIMIT $2))
+    RETURNING 1
 )
 SELECT count(*) FROM deleted
 
@@ -169,4 +183,5 @@ WHERE qp = $1 AND retired_at < mq.now_ms() - $2
     AND NOT EXISTS (SELECT FROM mq.fifo_msg WHERE qp = $1)
     AND NOT EXISTS (SELECT FROM mq.accepted WHERE qp = $1)
     AND NOT EXISTS (SELECT FROM mq.attempt WHERE qp = $1)
+    AND NOT EXISTS (SELECT FROM mq.expired_receipt WHERE qp = $1)
 RETURNING qp
