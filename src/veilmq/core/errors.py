@@ -335,7 +335,9 @@ class StoreFull(VeilmqError):
 
     def __init__(self) -> None:
         """The remedy is the operator's: free space, or drain queues."""
-        super().__init__("The disk that keeps the messages is (nearly) full: free space or drain queues, then send again.")
+        super().__init__(
+            "The disk that keeps the messages is (nearly) full: free space or drain queues, then send again."
+        )
 
 
 class StoreUnavailable(VeilmqError):
