@@ -1,7 +1,9 @@
 """Health and metrics of a server whose database comes and goes."""
 
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from botocore.exceptions import ClientError
@@ -11,15 +13,15 @@ from tests.server.test_admin import get
 from veilmq.engines.clock import SystemClock
 from veilmq.engines.store import STANDBY, UNREACHABLE, StoreError
 from veilmq.testing import RunningServer
-from veilmq.testing.postgres_server import PostgresServer
+from veilmq.testing.postgres_server import PostgresServer, temporary_folder
 
 UNSYNCED = {"fsync": "off"}
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[PostgresServer]:
+def database() -> Iterator[PostgresServer]:
     """Run a server of PostgreSQL that the test may stop."""
-    with PostgresServer(tmp_path / "primary", settings=UNSYNCED) as server:
+    with temporary_folder() as folder, PostgresServer(folder / "primary", settings=UNSYNCED) as server:
         yield server
 
 
@@ -51,10 +53,48 @@ def test_a_server_is_ready_while_its_database_is(database: PostgresServer) -> No
         assert sqs.receive_message(QueueUrl=queue)["Messages"][0]["Body"] == "a"
 
 
-def test_a_server_that_finds_a_standby_is_not_ready(database: PostgresServer, tmp_path: Path) -> None:
+SEND = urlencode({"Action": "SendMessage", "QueueUrl": "/000000000000/jobs", "MessageBody": "b"}).encode()
+RECEIVE = "/queues/jobs/messages"
+
+
+def asked(server: RunningServer, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, str]:
+    """Return the status and the text of an answer."""
+    request = urllib.request.Request(server.endpoint + path, body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "status", "code"),
+    [
+        ("/", SEND, {}, 503, "<Type>Receiver</Type><Code>ServiceUnavailable</Code>"),
+        (RECEIVE, None, {"x-mns-version": "2015-06-06"}, 500, "<Code>InternalServerError</Code>"),
+    ],
+    ids=["sqs-query", "smq"],
+)
+def test_every_protocol_says_that_it_may_be_tried_again(
+    database: PostgresServer, path: str, body: bytes | None, headers: dict[str, str], status: int, code: str
+) -> None:
+    """In its own words, and nothing is kept of what was refused; then it is served."""
+    with RunningServer(store=database.url, clock=SystemClock()) as server:
+        client(server).create_queue(QueueName="jobs")
+        database.kill()
+        server.wait_until(lambda: get(server, "/health/ready")[0] == 503)
+        refused = asked(server, path, body, headers)
+        assert (refused[0], code in "".join(refused[1].split())) == (status, True), refused[1]
+        database.start()
+        server.wait_until(lambda: get(server, "/health/ready")[0] == 200)
+        assert server.queue("jobs").counts.visible == 0
+        assert asked(server, path, body, headers)[0] < 500
+
+
+def test_a_server_that_finds_a_standby_is_not_ready(database: PostgresServer) -> None:
     """Nothing can be kept there until it is promoted; a server that is started meanwhile says so."""
     with RunningServer(store=database.url, clock=SystemClock()) as server:
-        standby = PostgresServer(tmp_path / "standby", port=database.port, settings=UNSYNCED)
+        standby = PostgresServer(database.folder.parent / "standby", port=database.port, settings=UNSYNCED)
         standby.make_standby(database)
         database.stop()
         with standby:
