@@ -200,7 +200,7 @@ class Topics:
                 self._watches.wake(name, now_ms)
                 self._tell_of_pushes(each, now_ms)
 
-    # A node that misses what is told here finds no queue of that name in its next round, and then has pushes listed.
+    # A node that misses what is told here finds no queue of that name in its next round, and has pushes listed then.
 
     def _tell_of_pushes(self, subscription: Subscription, now_ms: int) -> None:
         if subscription.push_url:
