@@ -14,6 +14,7 @@ from tests.engines.test_moves import kill
 from veilmq.core import commands
 from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccount
 from veilmq.core.errors import OutcomeUnknown, QueueNotFound, ReceiptInvalid, StoreUnavailable
+from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents, decode
 from veilmq.engines.execute import execute
 from veilmq.engines.postgres import PostgresEngine, Shards
 from veilmq.engines.postgres.carriage import CLAIM_MS
@@ -187,6 +188,26 @@ def test_a_node_finds_queues_that_others_have_moved(host: ShardsHost) -> None:
     host.do(commands.DeleteQueue(queue=QUEUE))
     with pytest.raises(QueueNotFound):
         host.send("c")
+
+
+def test_the_events_of_all_databases_are_exported(shard_urls: list[str]) -> None:
+    """A range of one of them at a time; each numbers its own, and no two ranges have one name."""
+    with hosting_shards(shard_urls, options=replace(RESTLESS, event_log="closed")) as host:
+        for name in names(2):
+            host.create(name)
+            host.send("a", "b", "c", queue=name)
+            host.delete(*(each.receipt for each in host.receive(10, queue=name)), queue=name)
+        ranges, events = [], []
+        while (planned := host.do(PlanExport(events_max=2))) is not None:
+            ranges.append(planned)
+            page = host.do(ReadEvents(first=planned.first, last=planned.last, bytes_max=1 << 20))
+            events += [event for _, batch in page.batches for event in decode(batch)]
+            while host.do(ForgetEvents(last=planned.last)).more:
+                pass
+        assert sorted(event.queue for event in events) == [names(2)[0]] * 3 + [names(2)[1]] * 3
+        assert len({(each.node, each.first) for each in ranges}) == len(ranges)
+        counts = host.do(CountEvents())
+        assert (counts.recorded, counts.exported) == (6, 6)
 
 
 # While one of them is down.

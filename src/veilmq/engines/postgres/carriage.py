@@ -70,12 +70,16 @@ class Fate(enum.Enum):
 
 
 class Arrived(NamedTuple):
-    """``queue`` is where the batch came to, visible from ``due_ms`` on; ``last_number`` is of another one that has."""
+    """``queue`` is where the batch came to, visible from ``due_ms`` on; ``last_number`` is of another one that has.
+
+    A queue ``is_changed`` that has messages of another priority than ever before, or with groups.
+    """
 
     fate: Fate
     queue: Queue | None = None
     due_ms: int = 0
     last_number: int | None = None
+    is_changed: bool = False
 
 
 async def due(connection: Any) -> list[Transit]:
@@ -93,7 +97,7 @@ async def take(connection: Any, transit: Transit, done: Batch | None) -> Batch |
         return None
     number, token, seqs, _ = open_batch
     if done is not None and (number, token) == (done.number, done.token) and seqs:
-        await connection.execute(OUTBOX[_of(transit, "depart")], transit.partition, seqs)
+        await _depart(connection, transit, seqs)
         await connection.execute(OUTBOX["close_batch"], transit.partition)
         seqs = []
     if not seqs:
@@ -124,24 +128,25 @@ async def arrive(connection: Any, transit: Transit, from_place: int, batch: Batc
         number, token = await connection.fetchrow(OUTBOX["arrived"], *whence)
         is_ours = (number, token) == (batch.number, batch.token)
         return Arrived(Fate.ARRIVED, queue, last_number=None if is_ours else number)
-    return Arrived(Fate.ARRIVED, queue, await _store(connection, queue, batch.messages, positions))
+    due_ms, is_changed = await _store(connection, queue, batch.messages, positions)
+    return Arrived(Fate.ARRIVED, queue, due_ms, is_changed=is_changed)
 
 
-async def _store(connection: Any, queue: Queue, messages: list[Carried], positions: Positions) -> int:
-    """Store messages in their order; return when there is one, 0 in FIFO queues and for none."""
+async def _store(connection: Any, queue: Queue, messages: list[Carried], positions: Positions) -> tuple[int, bool]:
+    """Store messages in their order; return when there is one, 0 in FIFO queues and for none, and if that is new."""
     if not messages:
-        return 0
+        return 0, False
     counter = positions.take(len(messages) + 1)
     come = f"[{','.join(each.whole for each in messages)}]"
     if queue.settings.fifo:
         keys = [_key(each, queue) for each in messages]
         terms = queue.partition, queue.origin, come, keys, DEDUPLICATION_S * SECOND_MS, counter
         await connection.execute(OUTBOX["fifo_arrive"], *terms)
-        return 0
+        return 0, False
     priorities = sorted({each.priority for each in messages})
-    await connection.execute(STANDARD["add_priorities"], queue.partition, priorities)
+    status = await connection.execute(STANDARD["add_priorities"], queue.partition, priorities)
     rows = await connection.fetch(OUTBOX["arrive"], queue.partition, come, counter)
-    return min(int(row["visible_at"]) for row in rows)
+    return min(int(row["visible_at"]) for row in rows), status == "UPDATE 1"
 
 
 def _key(message: Carried, queue: Queue) -> bytes | None:
@@ -165,8 +170,15 @@ async def give_back(connection: Any, transit: Transit, positions: Positions) -> 
     if queue is not None:
         back = [_as_it_was(each) for each in await _messages(connection, transit, seqs)]
         await _store(connection, queue, back, positions)
-    await connection.execute(OUTBOX[_of(transit, "depart")], transit.partition, seqs)
+    await _depart(connection, transit, seqs)
     return queue, len(seqs)
+
+
+async def _depart(connection: Any, transit: Transit, seqs: list[int]) -> None:
+    rows = await connection.fetch(OUTBOX[_of(transit, "depart")], transit.partition, seqs)
+    groups = [] if transit.fifo else sorted({row["group_key"] for row in rows} - {None})
+    if groups:
+        await connection.execute(OUTBOX["settle"], transit.partition, groups)
 
 
 def _as_it_was(message: Carried) -> Carried:

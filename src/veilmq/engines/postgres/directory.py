@@ -69,7 +69,10 @@ class Directory:
                 engine.machine.positions.jump()
         else:
             raise StoreUnavailable
-        if arrived.fate is Fate.ARRIVED and arrived.queue is not None:
+        if arrived.is_changed:
+            engine.machine.catalog.forget(transit.target)
+            engine.machine.watches.changed(transit.target)
+        elif arrived.fate is Fate.ARRIVED and arrived.queue is not None:
             await self.wake(transit.place, arrived.queue, arrived.due_ms)
         return arrived
 

@@ -57,7 +57,11 @@ SELECT id, 8::smallint AS priority, group_id, source,
 FROM mq.fifo_msg AS msg WHERE qp = $1 AND seq = ANY($2::bigint[]) ORDER BY seq
 
 -- name: depart
-DELETE FROM mq.msg WHERE qp = $1 AND seq = ANY($2::bigint[])
+DELETE FROM mq.msg WHERE qp = $1 AND seq = ANY($2::bigint[]) RETURNING group_key
+
+-- name: settle
+-- Message groups whose messages have gone.
+SELECT mq.fair_settle($1, $2::bigint[])
 
 -- name: fifo_depart
 SELECT mq.fifo_remove($1, $2::bigint[], 1::bigint << 60)

@@ -7,7 +7,7 @@ with it, and no other's; what is asked of all of them is refused meanwhile, as h
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Self
 
 import asyncpg
@@ -28,6 +28,7 @@ from veilmq.engines.postgres.identity import Identity
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.placement import Placement
 from veilmq.engines.postgres.shard import Shard
+from veilmq.engines.postgres.shard_events import ShardEvents
 from veilmq.engines.postgres.transits import Transits
 from veilmq.engines.store import StoreError, Survey
 
@@ -61,10 +62,11 @@ class Shards:
         """All databases, the home first."""
         self._placement = Placement(self.shards)
         self._directory = Directory(shards=self.shards, placement=self._placement)
-        self._of_all: dict[type[Command], Callable[[Any], Coroutine[Any, Any, Any]]] = {
+        self._of_all: dict[type[Command], Callable[[Any], Awaitable[Any]]] = {
             commands.CreateQueue: self._create,
             commands.ListQueues: self._list,
             commands.ListDeadLetterSources: self._list_sources,
+            **ShardEvents(self.shards).handlers,
         }
 
     @classmethod
@@ -190,7 +192,7 @@ class Shards:
             self._watch_again(place, asked.name)
             self._submit_at(place, asked)
 
-    async def _do(self, work: Callable[[Any], Coroutine[Any, Any, Any]], command: Command, done: Done) -> None:
+    async def _do(self, work: Callable[[Any], Awaitable[Any]], command: Command, done: Done) -> None:
         try:
             done(await work(command))
         except Exception as error:  # noqa: BLE001 - whoever asked is told, and a fault of ours is in the log

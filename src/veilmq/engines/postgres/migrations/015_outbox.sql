@@ -55,7 +55,7 @@ BEGIN
         PERFORM pg_advisory_xact_lock(v_lock);
     END LOOP;
     PERFORM FROM (
-        SELECT DISTINCT each COLLATE "C" AS name FROM unnest(v_groups) AS each ORDER BY name
+        SELECT DISTINCT its COLLATE "C" AS name FROM unnest(v_groups) AS its ORDER BY name
     ) AS of_message CROSS JOIN LATERAL (
         SELECT FROM mq.fifo_group WHERE qp = p_qp AND group_id = of_message.name FOR UPDATE -- one by one, in their order
     ) AS locked;
