@@ -99,7 +99,8 @@ class PostgresHost(Host):
             async with connected(self.url) as connection:
                 return [finding for finding in await invariants(connection) if not finding.ok]
 
-        assert self.run(look()) == []
+        wrong = self.run(look())
+        assert wrong == [], wrong
 
     def rows(self, table: str) -> int:
         """Return how many rows a table of the store has."""

@@ -231,3 +231,24 @@ async def purge(node: PostgresEngine) -> None:
         await execute(node, commands.PurgeQueue(queue=QUEUE))
     except PurgeInProgress:
         pytest.fail("queues need not rest here")
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("damage", "check"),
+    [
+        ("DELETE FROM mq.claim", "every claimed message is hidden, and of a claim that is not over"),
+        ("UPDATE mq.{table} SET visible_at = 0", "every claimed message is hidden, and of a claim that is not over"),
+        ("UPDATE mq.{table} SET claim = NULL", "every claimed message is hidden, and of a claim that is not over"),
+        ("UPDATE mq.claim SET messages = messages + 1", "every open claim has a source, and all of its messages"),
+        ("DELETE FROM mq.source", "every open claim has a source, and all of its messages"),
+    ],
+)
+def test_the_doctor_finds_what_is_wrong_with_claims(nodes: TwoNodes, damage: str, check: str, *, fifo: bool) -> None:
+    fill(nodes.host, 3, fifo=fifo)
+    nodes.host.do(OPEN)
+    nodes.host.do(claim(3))
+    nodes.host.check()
+    nodes.host.values(damage.format(table="fifo_msg" if fifo else "msg"))
+    with pytest.raises(AssertionError, match=check):
+        nodes.host.check()

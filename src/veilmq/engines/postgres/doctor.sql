@@ -34,6 +34,37 @@ WHERE group_key IS NOT NULL AND NOT EXISTS (
 SELECT count(*), min(name) FROM mq.queue
 WHERE NOT EXISTS (SELECT FROM mq.part WHERE part.qp = queue.qp AND part.queue_id = queue.queue_id AND NOT retired)
 
+-- check: every claimed message is hidden, and of a claim that is not over
+SELECT count(*), min(qp || '/' || seq) FROM (
+    SELECT qp, seq, claim, visible_at FROM mq.msg WHERE claim IS NOT NULL OR visible_at >= 1::bigint << 61
+    UNION ALL SELECT qp, seq, claim, visible_at FROM mq.fifo_msg WHERE claim IS NOT NULL OR visible_at >= 1::bigint << 61
+) AS msg JOIN mq.part USING (qp)
+WHERE NOT retired AND (visible_at < 1::bigint << 61 OR NOT EXISTS (
+    SELECT FROM mq.claim WHERE claim_id = msg.claim AND part = msg.qp AND (is_ending OR state IN ('binding', 'open'))
+))
+
+-- check: every open claim has a source, and all of its messages
+SELECT count(*), min(qp || '/' || claim_id) FROM mq.claim
+WHERE state IN ('binding', 'open') AND (
+    NOT EXISTS (SELECT FROM mq.source WHERE source.qp = claim.qp AND source.name = claim.source)
+    OR messages <> (SELECT count(*) FROM mq.msg WHERE msg.qp = claim.part AND msg.claim = claim_id)
+        + (SELECT count(*) FROM mq.fifo_msg AS msg WHERE msg.qp = claim.part AND msg.claim = claim_id)
+)
+
+-- check: everything staged has a writer, and as many messages as it says
+SELECT count(*), min(writer_id || '/' || stage_id) FROM mq.stage
+WHERE publication IS NULL AND (
+    NOT EXISTS (SELECT FROM mq.writer WHERE writer.writer_id = stage.writer_id)
+    OR messages <> (SELECT coalesce(sum(piece.messages), 0) FROM mq.piece WHERE piece.stage_id = stage.stage_id)
+)
+
+-- check: everything decided is there until it has entered
+SELECT count(*), min(number::text) FROM mq.publication
+WHERE EXISTS (
+    SELECT FROM unnest(stages) AS named
+    WHERE NOT EXISTS (SELECT FROM mq.stage WHERE stage_id = named AND publication = number)
+)
+
 -- fact: server
 SELECT 'PostgreSQL ' || current_setting('server_version')
 
