@@ -31,6 +31,7 @@ from veilmq.testing.postgres_server import PostgresServer
 PEER = "pgmq's statements"
 NODES = (1, 2)
 CYCLES = 1_000
+HELD = "a transaction held open"
 BATCH = 10
 DRAINED = 12_000
 SETTINGS = {
@@ -165,7 +166,7 @@ def _costs(bench: Bench, server: PostgresServer) -> Section:
     found: dict[str, dict[str, Cost]] = {}
     for name, kind in ((SUBJECT, Ours), (PEER, PgmqStyle)):
         bench.say(f"  statements: {name}")
-        found[name] = asyncio.run(_measured(server, kind(server.url), points))
+        found[name] = asyncio.run(_measured(server, kind(server.url), points, held=True))
     bench.say("  statements: veilmq, with groups")
     (grouped,) = asyncio.run(_measured(server, OursWithGroups(server.url), points[:1])).values()
     first, *others = found[SUBJECT]
@@ -185,14 +186,23 @@ def _costs(bench: Bench, server: PostgresServer) -> Section:
     )
 
 
-async def _measured(server: PostgresServer, kind: Direct, points: list[tuple[int, int]]) -> dict[str, Cost]:
-    """Return the cost at each of the ``points``: so many waiting, so many in flight."""
+async def _measured(
+    server: PostgresServer, kind: Direct, points: list[tuple[int, int]], *, held: bool = False
+) -> dict[str, Cost]:
+    """Return the cost at each of `points` (so many waiting, so many in flight), and while a snapshot is `held`."""
     costs: dict[str, Cost] = {}
     async with kind as direct:
         for waiting, in_flight in points:
             await direct.begin(waiting=waiting, in_flight=in_flight)
             at = f"{in_flight:,} in flight" if in_flight else f"{waiting:,} waiting"
             costs[at] = await _cycles(server, direct)
+        if held:
+            await direct.begin(waiting=0, in_flight=0)
+            connection = await asyncpg.connect(server.url)
+            async with connection.transaction(isolation="repeatable_read"):
+                await connection.execute("SELECT FROM mq.queue")
+                costs[HELD] = await _cycles(server, direct)
+            await connection.close()
     return costs
 
 
