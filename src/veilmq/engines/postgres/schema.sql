@@ -856,8 +856,8 @@ BEGIN
     INSERT INTO mq.fair_turn AS turn (qp, group_key, priority, at, sent_at)
     SELECT NEW.qp, NEW.group_key, NEW.priority, NEW.visible_at, NEW.sent_at
     WHERE NOT EXISTS (
-        SELECT FROM mq.fair_turn WHERE qp = NEW.qp AND group_key = NEW.group_key AND priority = NEW.priority
-            AND at <= NEW.visible_at AND sent_at > NEW.sent_at - 30000
+        SELECT FROM mq.fair_turn WHERE qp = NEW.qp AND group_key = NEW.group_key AND priority + 0 = NEW.priority
+            AND at + 0 <= NEW.visible_at AND sent_at > NEW.sent_at - 30000 -- + 0: by the key, not by the instant
     )
     ON CONFLICT (qp, group_key, priority) DO UPDATE SET
         at = least(turn.at, excluded.at), sent_at = greatest(turn.sent_at, excluded.sent_at);
@@ -882,13 +882,15 @@ BEGIN
             WHERE msg.qp = p_qp AND msg.priority = turn.priority AND msg.group_key = turn.group_key AND msg.visible_at >= turn.at
             ORDER BY msg.visible_at LIMIT 1
         ) AS at
-        FROM mq.fair_turn AS turn WHERE turn.qp = p_qp AND turn.group_key = ANY(v_mine)
+        FROM unnest(v_mine) AS mine (group_key) CROSS JOIN LATERAL (
+            SELECT * FROM mq.fair_turn WHERE qp = p_qp AND fair_turn.group_key = mine.group_key OFFSET 0 -- one by one
+        ) AS turn
     ), ended AS (
         DELETE FROM mq.fair_turn AS turn USING head
-        WHERE turn.qp = p_qp AND turn.group_key = head.group_key AND turn.priority = head.priority AND head.at IS NULL
+        WHERE turn.qp = p_qp AND turn.group_key = ANY(v_mine) AND turn.group_key = head.group_key AND turn.priority = head.priority AND head.at IS NULL
     )
     UPDATE mq.fair_turn AS turn SET at = head.at FROM head
-    WHERE turn.qp = p_qp AND turn.group_key = head.group_key AND turn.priority = head.priority AND head.at > turn.at;
+    WHERE turn.qp = p_qp AND turn.group_key = ANY(v_mine) AND turn.group_key = head.group_key AND turn.priority = head.priority AND head.at > turn.at;
 END $$;
 
 -- The first p_count visible messages of one priority but for those of noisy groups, as they became visible; with p_leases they
@@ -985,7 +987,7 @@ DECLARE
 BEGIN
     FOREACH v_group IN ARRAY p_noisy LOOP
         EXIT WHEN cardinality(v_chosen) >= p_count;
-        SELECT at INTO v_at FROM mq.fair_turn WHERE qp = p_part.qp AND group_key = v_group AND priority = v_lane AND at <= v_now;
+        SELECT at INTO v_at FROM mq.fair_turn WHERE qp = p_part.qp AND group_key = v_group AND priority + 0 = v_lane AND at + 0 <= v_now;
         CONTINUE WHEN NOT FOUND;
         v_met := v_met || v_group;
         IF p_leases THEN
