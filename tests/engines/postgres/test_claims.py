@@ -14,7 +14,7 @@ from tests.engines.postgres_host import RESTLESS, PostgresHost, hosting_postgres
 from veilmq.core import claims, commands
 from veilmq.core.errors import ClaimLost, EpochFenced, OutcomeUnknown, PurgeInProgress, StoreUnavailable
 from veilmq.engines.execute import execute
-from veilmq.engines.postgres import PostgresEngine
+from veilmq.engines.postgres import PostgresEngine, claim_ready
 from veilmq.engines.postgres.mover import LOOK_MS
 
 SLICE = 8
@@ -137,6 +137,23 @@ def test_large_quotas_do_not_count_claimed_messages(postgres_url: str) -> None:
         host.advance(60_000)
         assert len(host.receive(10)) == 10
         assert not host.do(commands.Receive(queue=QUEUE, count=1)).over_limit
+
+
+@KINDS
+@pytest.mark.parametrize("long_s", [-1.0, 1_000.0])
+def test_what_takes_long_to_count_is_told_again(
+    nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch, long_s: float, *, fifo: bool
+) -> None:
+    """By heartbeats, for some time; a list tells what is true."""
+    monkeypatch.setattr(claim_ready, "LONG_S", long_s)
+    monkeypatch.setattr(claim_ready, "_COSTS_KEPT", 1_000_000)
+    fill(nodes.host, 3, fifo=fifo)
+    nodes.host.do(OPEN)
+    beat = claims.Heartbeat(queue=QUEUE, source="s", epoch=1)
+    assert nodes.host.do(beat).ready == 3
+    nodes.host.do(claim(2))
+    assert nodes.host.do(beat).ready == (3 if long_s < 0 else 1)
+    assert nodes.host.do(claims.ListSources(queue=QUEUE))[0].ready == 1
 
 
 @KINDS

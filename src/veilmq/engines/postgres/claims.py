@@ -26,6 +26,7 @@ from veilmq.engines.postgres import claim_reads
 from veilmq.engines.postgres.catalog import Catalog, Queue
 from veilmq.engines.postgres.claim_binding import Binding, Wish
 from veilmq.engines.postgres.claim_endings import Endings
+from veilmq.engines.postgres.claim_ready import Ready
 from veilmq.engines.postgres.claim_rows import (
     ACKNOWLEDGED,
     SQL,
@@ -72,6 +73,7 @@ class Claims:
         self._catalog = catalog
         self._watches = watches
         self._claimed_max = options.claimed_max
+        self._ready = Ready()
         self._binding = Binding(catalog=catalog, positions=positions, options=options)
         self._endings = Endings(database=database, watches=watches, options=options)
         self._evictions = Evictions(catalog=catalog, positions=positions)
@@ -198,7 +200,7 @@ class Claims:
     ) -> SourceView:
         await self._fenced(connection, queue, command, touched)
         row = await self._beat(connection, queue, command.source, hold_s=command.hold_s, lease_s=command.lease_s)
-        return await self._view(connection, queue, row)
+        return seen(await with_claims(connection, row), ready=await self._ready.lately(connection, queue))
 
     async def _claim(self, connection: Any, queue: Queue, command: claims.Claim, touched: set[str]) -> claims.Bound:
         source = await self._fenced(connection, queue, command, touched)
