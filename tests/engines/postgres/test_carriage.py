@@ -157,6 +157,19 @@ def test_a_database_that_has_forgotten_what_it_sent_loses_nothing(host: ShardsHo
     assert drained(host) == ["a", "b", "c"]
 
 
+def test_a_deleted_queue_leaves_no_number_behind(host: ShardsHost) -> None:
+    """Of what has arrived there."""
+
+    async def numbers() -> int:
+        async with connected(host.urls[0]) as connection:
+            return int(await connection.fetchval("SELECT count(*) FROM mq.arrival"))
+
+    kill(host, "a")
+    assert host.run(numbers()) == 1
+    host.do(commands.DeleteQueue(queue=DEAD))
+    assert host.run(numbers()) == 0
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_the_books_are_right_after_many_crashes(host: ShardsHost, seed: int) -> None:
     """All connections end while messages are on their way, again and again."""

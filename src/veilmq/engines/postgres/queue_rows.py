@@ -8,6 +8,7 @@ from veilmq.core.settings import QueueSettings
 from veilmq.engines.postgres import claim_rows, publication_slices
 from veilmq.engines.postgres.catalog import SQL, Queue, queue_of
 from veilmq.engines.postgres.moves import SQL as MOVES
+from veilmq.engines.postgres.transits import OUTBOX
 
 
 async def insert(connection: Any, name: str, settings: QueueSettings) -> Queue | None:
@@ -24,4 +25,5 @@ async def remove(connection: Any, queue: Queue) -> None:
     await claim_rows.forget_all(connection, queue)
     await publication_slices.forget_all(connection, queue)
     await connection.execute(SQL["delete_queue"], queue.number)
+    await connection.execute(OUTBOX["forget_arrivals"], queue.origin)
     await connection.execute(MOVES["delete_moves"], queue.number)
