@@ -11,11 +11,21 @@ from typing import Any
 import pytest
 from pyarrow import dataset, fs
 
-from tests.engines.host import QUEUE
-from tests.engines.logged import outcomes, plan
+from tests.engines.host import QUEUE, message
+from tests.engines.logged import check_conservation, events_of, outcomes, plan
 from tests.engines.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres
-from veilmq.core.commands import Delete, DeleteQueue, PurgeQueue
+from veilmq.core.commands import (
+    ChangeVisibility,
+    Command,
+    Delete,
+    DeleteQueue,
+    PurgeQueue,
+    Receive,
+    Send,
+    VisibilityChange,
+)
 from veilmq.core.events import CountEvents, ExportedElsewhere, ForgetEvents, PlanExport
+from veilmq.core.results import ReceivedMessage
 from veilmq.engines.execute import execute
 from veilmq.engines.postgres import PostgresEngine
 from veilmq.events.exporter import Exporter
@@ -23,6 +33,8 @@ from veilmq.events.target import Target, open_target
 
 LOGGED = replace(RESTLESS, event_log="closed")
 HOUR_MS = 3_600_000
+BUSY = "000000000000/busy"
+MESSAGES = 60
 
 _EVENT = """
 INSERT INTO mq.event
@@ -61,6 +73,46 @@ def exported(folder: Path) -> list[int]:
     """Return the numbers of all events in the files."""
     table = dataset.dataset(folder, partitioning="hive").to_table()
     return sorted(table["event"].to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("settings", "groups"), [({}, 0), ({}, 5), ({"fifo": True}, 5)], ids=["standard", "fair", "fifo"]
+)
+def test_each_receipt_ends_once_whichever_nodes_are_at_it(
+    host: PostgresHost, settings: dict[str, Any], groups: int
+) -> None:
+    """Some messages are deleted, some released, some left to expire; meanwhile events are numbered."""
+    host.create(BUSY, **settings)
+    new = [
+        message(str(number), group=str(number % groups) if groups else None, dedup_id=str(number))
+        for number in range(MESSAGES)
+    ]
+    for at in range(0, MESSAGES, 10):
+        host.do(Send(queue=BUSY, messages=tuple(new[at : at + 10])))
+    issued: list[ReceivedMessage] = []
+
+    async def work(node: PostgresEngine, rounds: int) -> None:
+        for number in range(rounds):
+            got = (await execute(node, Receive(queue=BUSY, count=10, timeout_s=30 * (number % 2)))).messages
+            issued.extend(got)
+            gone = tuple(each.receipt for each in got[::3])
+            back = tuple(VisibilityChange(receipt=each.receipt, timeout_s=0) for each in got[1::3])
+            commands: list[Command] = [Delete(queue=BUSY, receipts=gone), ChangeVisibility(queue=BUSY, changes=back)]
+            await asyncio.gather(*(execute(node, each) for each in [*commands, CountEvents()]))
+
+    async def together() -> None:
+        nodes = [await another(host) for _ in range(3)]
+        await asyncio.gather(*(work(node, 12) for node in nodes))
+        for node in nodes:
+            await node.close()
+
+    host.run(together())
+    host.advance(40_000)
+    while got := host.receive(10, queue=BUSY):
+        issued.extend(got)
+        host.delete(*(each.receipt for each in got), queue=BUSY)
+    assert host.counts(BUSY) == (0, 0, 0)
+    assert len(check_conservation(events_of(host))) == len({each.receipt for each in issued}) > MESSAGES
 
 
 # Numbers.

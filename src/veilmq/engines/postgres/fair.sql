@@ -23,6 +23,7 @@ WITH clock AS MATERIALIZED (
     SELECT msg.seq, msg.visible_at, given.place
         -- log: , mq.receipt_of(msg) AS was, coalesce(msg.receive_count >= $11, false) AS is_dead
     FROM given JOIN mq.msg ON msg.qp = $1 AND msg.seq = ANY(ARRAY(SELECT seq FROM given)) AND msg.seq = given.seq
+    -- log: FOR UPDATE OF msg -- as they are since they were locked, which this statement does not see otherwise
 -- log: ), placed AS MATERIALIZED (
 -- log:     SELECT chosen.*, row_number() OVER (PARTITION BY is_dead ORDER BY chosen.place) AS at_place,
 -- log:         count(*) OVER (PARTITION BY is_dead) AS messages
