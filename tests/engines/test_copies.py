@@ -14,8 +14,10 @@ from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccoun
 from veilmq.core.claims import AcknowledgeClaims, Claim, OpenSource
 from veilmq.core.errors import ReceiptInvalid
 from veilmq.core.limits import SECOND_MS
+from veilmq.core.publications import Stage
 from veilmq.core.results import ReceiptState, SentMessage
 from veilmq.core.topics import CreateTopic, ListPushes, PublishToTopic, Subscribe, Subscription
+from veilmq.engines.copying import CopyRefused
 
 DEAD = "000000000000/dead"
 FIFO = "000000000000/ordered"
@@ -229,7 +231,6 @@ def test_accounts_keep_their_settings_and_queues_their_numbers(house: House) -> 
     host.send("a", queue="000000000000/deleted")
     (old,) = host.receive(1, queue="000000000000/deleted", timeout_s=600)
     host.do(commands.DeleteQueue(queue="000000000000/deleted"))
-    host.advance(60_000)  # what is left of it goes
     host.do(SetAccount(account="000000000000", settings=AccountSettings(logging_bucket="logs")))
     there = house.move()
     assert there.do(ShowAccount(account="000000000000")).logging_bucket == "logs"
@@ -306,3 +307,21 @@ def test_between_databases_everything_goes_on(postgres_url: str) -> None:
             there.check()
         finally:
             there.close()
+
+
+def test_what_is_only_to_be_dropped_stays_behind(house: House) -> None:
+    """What goes with its queue, and is only to be dropped, is no obstacle."""
+    host = house.first
+    host.create()
+    host.do(Stage(queue=QUEUE, writer="job", batch=1, attempt="a", part=0, messages=(message("staged"),)))
+    host.do(commands.DeleteQueue(queue=QUEUE))
+    there = house.move()
+    assert there.do(commands.ListQueues(account="000000000000")).names == []
+
+
+def test_open_stages_are_named(house: House) -> None:
+    """The copy would lose what they have."""
+    house.first.create()
+    house.first.do(Stage(queue=QUEUE, writer="job", batch=1, attempt="a", part=0, messages=(message("staged"),)))
+    with pytest.raises(CopyRefused, match="stage"):
+        house.move()

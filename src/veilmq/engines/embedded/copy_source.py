@@ -31,8 +31,10 @@ _ENTRY = Struct(">16s16sQQ")  # as accepted.py writes them
 _COPIED = frozenset(
     {"accepted", "lane", "lease", "message", "meta", "move_task", "pause", "queue", "subscription", "topic"}
 )
-_FORGOTTEN = frozenset({"attempt", "expired_receipt", "logged_lane", "turn"})
-"""Made anew, or of no use in another store; docs/operating-postgres.md says what that means."""
+_FORGOTTEN = frozenset({"attempt", "expired_receipt", "logged_lane", "piece", "turn"})
+"""Made anew, or of no use in another store; the pieces of a stage are told of with it."""
+_UNLESS_ENDED = {"publication": "stages <> x'90'", "stage": "publication IS NULL"}
+"""Of these only some rows matter: what is only to be dropped (x'90' is no stages) may be lost on the way."""
 _REMEDIES = {
     "claim": "close the readers with `veilmq claims close`",
     "event_batch": "export the event log with `veilmq events flush`",
@@ -77,9 +79,9 @@ class FolderSource:
         """See ``Source``."""
         told = []
         for (table,) in self._journal.rows("stored_tables"):
-            if table in _COPIED or table in _FORGOTTEN or table == "piece":
+            if table in _COPIED or table in _FORGOTTEN:
                 continue
-            count = self._journal.count(table)
+            count = self._journal.count(table, _UNLESS_ENDED.get(table, "true"))
             if count:
                 told.append(f"The store has {count} of {table}: {_REMEDIES.get(table, 'remove them')}.")
         return told

@@ -350,10 +350,10 @@ class Journal(Database):
         """Return all queues, by number."""
         return [QueueRow(*row) for row in self.rows("all_queues")]
 
-    def count(self, table: str) -> int:
-        """Return how many rows a table has, whose name is ours."""
+    def count(self, table: str, which: str = "true") -> int:
+        """Return how many rows a table has, or those of them of ``which``; both texts are ours."""
         self.flush()
-        rows: int = self._connection.execute(f"SELECT count(*) FROM {table}").get
+        rows: int = self._connection.execute(f"SELECT count(*) FROM {table} WHERE {which}").get
         return rows
 
     def lanes(self) -> list[LaneRow]:

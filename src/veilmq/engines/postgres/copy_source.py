@@ -23,8 +23,10 @@ from veilmq.engines.postgres.copy_lock import SQL, CopyLock
 from veilmq.engines.postgres.migrate import require
 
 _COPIED = frozenset({"accepted", "fifo_msg", "meta", "move", "msg", "part", "pause", "queue", "subscription", "topic"})
-_FORGOTTEN = frozenset({"attempt", "event_state", "expired_receipt", "fair_turn", "fifo_group"})
-"""Made anew, or of no use in another store."""
+_FORGOTTEN = frozenset({"attempt", "event_state", "expired_receipt", "fair_turn", "fifo_group", "piece"})
+"""Made anew, or of no use in another store; the pieces of a stage are told of with it."""
+_UNLESS_ENDED = {"publication": "stages <> '{}'", "stage": "publication IS NULL"}
+"""Of these only some rows matter: what is only to be dropped may be lost on the way."""
 _VALUES = ("token_key",)
 """Not the key of receipts: in another kind of store they would name other messages, so they are refused there."""
 
@@ -50,7 +52,8 @@ class DatabaseSource:
         for (table,) in await self._lock.connection.fetch(SQL["tables"]):
             if table in _COPIED or table in _FORGOTTEN:
                 continue
-            count = await self._lock.connection.fetchval(f"SELECT count(*) FROM mq.{table}")
+            which = _UNLESS_ENDED.get(table, "true")
+            count = await self._lock.connection.fetchval(f"SELECT count(*) FROM mq.{table} WHERE {which}")
             if count:
                 told.append(
                     f"The store has {count} rows in mq.{table}, which a data folder does not take: end them first."
