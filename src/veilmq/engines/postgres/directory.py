@@ -71,7 +71,7 @@ class Directory:
             raise StoreUnavailable
         if arrived.is_changed:
             engine.machine.catalog.forget(transit.target)
-            engine.machine.watches.changed(transit.target)
+            engine.machine.watches.changed(transit.target, arrived.due_ms)
         elif arrived.fate is Fate.ARRIVED and arrived.queue is not None:
             await self.wake(transit.place, arrived.queue, arrived.due_ms)
         return arrived
