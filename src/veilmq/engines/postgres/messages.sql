@@ -225,7 +225,8 @@ WHERE part.qp = $1 AND NOT part.retired
 -- name: delete
 -- Receipts: $2 positions (rising, so that two statements never wait for each other; none twice), $3 generations, $4 epochs,
 -- $5 which count whatever their epoch; $6 retention in ms; $7 which act only while they live. Tells what each message that
--- is there was.
+-- is there was, and whether it was missed: who has waited for a row that was changed meanwhile knows it, but this statement
+-- does not find it any more, and another one does.
 WITH found AS MATERIALIZED (
     SELECT msg.row_id, msg.seq, msg.visible_at, clock.now,
         msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch) AS is_current, asked.only_live
@@ -241,18 +242,21 @@ WITH found AS MATERIALIZED (
 ), deleted AS (
     DELETE FROM mq.msg USING found
     WHERE msg.qp = $1 AND msg.ctid = found.row_id AND found.is_current AND (NOT found.only_live OR found.visible_at > found.now)
--- log:     RETURNING mq.receipt_of(msg) AS was
+    RETURNING msg.seq
+        -- log: , mq.receipt_of(msg) AS was
 -- log: ), noted AS (
 -- log:     INSERT INTO mq.event
 -- log:     SELECT event.* FROM deleted,
 -- log:         unnest(mq.outcomes('delete', (was).log, (was).visible_at > mq.now_ms())) AS outcome,
 -- log:         mq.event_of($8, $9, outcome, was, NULL) AS event
 )
-SELECT seq, is_current, visible_at, now FROM found
+SELECT seq, is_current, visible_at, now,
+    is_current AND (NOT only_live OR visible_at > now) AND seq <> ALL(ARRAY(SELECT deleted.seq FROM deleted)) AS is_missed
+FROM found
 
 -- name: change
 -- Receipts as above; $6 timeouts in ms, $7 the longest leases in ms or null, $8 whether the old receipts die, $9 retention in
--- ms, $10 which act only while they live. A row tells what the message was; a change that is not short would make the lease
+-- ms, $10 which act only while they live. A row tells as above what the message was; a change that is not short would make the lease
 -- too long, and is not made.
 WITH found AS MATERIALIZED (
     SELECT msg.row_id, msg.seq, msg.visible_at, msg.epoch, clock.now, clock.now + asked.timeout AS until,
@@ -280,14 +284,17 @@ WITH found AS MATERIALIZED (
     FROM found
     WHERE msg.qp = $1 AND msg.ctid = found.row_id AND found.is_short
         AND found.is_current AND (NOT found.only_live OR found.visible_at > found.now)
--- log:     RETURNING found.was, found.until <= found.now AS is_released
+    RETURNING msg.seq
+        -- log: , found.was, found.until <= found.now AS is_released
 -- log: ), noted AS (
 -- log:     INSERT INTO mq.event
 -- log:     SELECT event.* FROM changed, unnest(mq.outcomes('release', (was).log, true)) AS outcome,
 -- log:         mq.event_of($11, $12, outcome, was, NULL) AS event
 -- log:     WHERE is_released
 )
-SELECT seq, is_current, visible_at, now, until, is_short, epoch + renew::int AS epoch, group_key, receive_count, sent_at
+SELECT seq, is_current, visible_at, now, until, is_short, epoch + renew::int AS epoch, group_key, receive_count, sent_at,
+    is_short AND is_current AND (NOT only_live OR visible_at > now)
+        AND seq <> ALL(ARRAY(SELECT changed.seq FROM changed)) AS is_missed
 FROM found
 
 -- name: in_flight

@@ -1,6 +1,7 @@
 """Deletes and changes of visibility: what is done by receipt, those of one kind together in one statement."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from veilmq.core import visibility
@@ -71,15 +72,7 @@ class Receipts:
         if self._fair.has(queue):
             await self._fair.current(connection, queue)
         for turn in _turns(asked):
-            rows = await _fetch(
-                connection,
-                self._log.sql(queue)["delete"],
-                queue.partition,
-                *_columns(turn),
-                retention_ms(queue),
-                *_liveness(turn, queue),
-                *self._log.terms(queue),
-            )
+            rows = await _until_met(partial(self._delete_once, connection, queue), turn)
             found = {row["seq"]: row for row in rows}
             for each in turn:
                 answers[each.at][each.place] = _state(found.get(each.receipt.position))
@@ -102,18 +95,7 @@ class Receipts:
         if self._fair.has(queue):
             await self._fair.current(connection, queue)
         for turn in _turns(asked):
-            rows = await _fetch(
-                connection,
-                self._log.sql(queue)["change"],
-                queue.partition,
-                *_columns(turn),
-                [each.timeout_s * SECOND_MS for each in turn],
-                [None if each.command.lease_s_max is None else each.command.lease_s_max * SECOND_MS for each in turn],
-                [each.command.renew_receipt for each in turn],
-                retention_ms(queue),
-                *_liveness(turn, queue),
-                *self._log.terms(queue),
-            )
+            rows = await _until_met(partial(self._change_once, connection, queue), turn)
             found = {row["seq"]: row for row in rows}
             for each in turn:
                 answers[each.at][each.place] = self._changed(queue, each, found.get(each.receipt.position))
@@ -122,6 +104,31 @@ class Receipts:
         if asked and queue.settings.fifo:
             await rouse_groups(connection, queue, self._watches)
         return answers
+
+    async def _delete_once(self, connection: Any, queue: Queue, turn: Sequence[_Asked]) -> list[Any]:
+        return await _fetch(
+            connection,
+            self._log.sql(queue)["delete"],
+            queue.partition,
+            *_columns(turn),
+            retention_ms(queue),
+            *_liveness(turn, queue),
+            *self._log.terms(queue),
+        )
+
+    async def _change_once(self, connection: Any, queue: Queue, turn: Sequence[_Asked]) -> list[Any]:
+        return await _fetch(
+            connection,
+            self._log.sql(queue)["change"],
+            queue.partition,
+            *_columns(turn),
+            [each.timeout_s * SECOND_MS for each in turn],
+            [None if each.command.lease_s_max is None else each.command.lease_s_max * SECOND_MS for each in turn],
+            [each.command.renew_receipt for each in turn],
+            retention_ms(queue),
+            *_liveness(turn, queue),
+            *self._log.terms(queue),
+        )
 
     def _read(self, queue: Queue, receipts: Sequence[str], answers: list[Any]) -> Iterator[tuple[int, Receipt]]:
         """Yield the genuine receipts with their places; put the error of each other one among ``answers``."""
@@ -156,6 +163,19 @@ class Receipts:
 
     def _renewed(self, queue: Queue, receipt: Receipt, row: Any) -> str:
         return self._book.issue(queue.number, receipt.position, receipt.generation, row["epoch"], row["until"])
+
+
+async def _until_met(once: Callable[[Sequence[_Asked]], Awaitable[list[Any]]], turn: Sequence[_Asked]) -> list[Any]:
+    """Return the rows of ``once``, which is repeated for those that somebody changed while it waited for them."""
+    met: list[Any] = []
+    for _ in range(COLLISIONS_MAX):
+        rows = await once(turn)
+        met += [row for row in rows if not row.get("is_missed")]
+        missed = {row["seq"] for row in rows if row.get("is_missed")}
+        if not missed:
+            return met
+        turn = [each for each in turn if each.receipt.position in missed]
+    raise InternalError
 
 
 async def _fetch(connection: Any, statement: str, *terms: Any) -> list[Any]:

@@ -1,0 +1,69 @@
+"""Commands that meet a row while another node changes it: what they answer is what was done."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.engines.host import QUEUE
+from tests.engines.postgres_host import PostgresHost, connected, hosting_postgres
+from veilmq.core import commands
+from veilmq.core.commands import Command, VisibilityChange
+from veilmq.core.results import ReceiptState
+from veilmq.engines.execute import execute
+
+PATIENCE_S = 60
+
+_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+_EXTEND = "UPDATE mq.msg SET visible_at = visible_at + 1000"
+
+
+@pytest.fixture
+def postgres(postgres_url: str) -> Iterator[PostgresHost]:
+    """Return a host on an empty database."""
+    with hosting_postgres(postgres_url) as host:
+        yield host
+
+
+@asynccontextmanager
+async def meanwhile(host: PostgresHost, statement: str) -> AsyncIterator[None]:
+    """Have another node's `statement` under way, and commit it once a command waits for it."""
+    async with connected(host.url) as other, connected(host.url) as looking, other.transaction():
+        await other.execute(statement)
+        yield
+        async with asyncio.timeout(PATIENCE_S):
+            while not await looking.fetchval(_WAITING):
+                pass
+
+
+def while_extended(host: PostgresHost, command: Command) -> Any:
+    """Return the result of `command`, which comes while another node makes the lease of its message longer."""
+
+    async def act() -> Any:
+        async with meanwhile(host, _EXTEND):
+            asked = asyncio.ensure_future(execute(host.engine, command))
+        return await asked
+
+    return host.run(act())
+
+
+def test_a_delete_deletes_what_another_node_changes_meanwhile(postgres: PostgresHost) -> None:
+    """A heartbeat that was under way does not bring back a message whose deletion was acknowledged."""
+    postgres.create()
+    postgres.send("a")
+    receipt = postgres.receive_one().receipt
+    assert while_extended(postgres, commands.Delete(queue=QUEUE, receipts=(receipt,))) == [ReceiptState.LIVE]
+    assert postgres.counts() == (0, 0, 0)
+
+
+def test_a_change_holds_that_another_node_came_before(postgres: PostgresHost) -> None:
+    """The later of two heartbeats is the one that counts."""
+    postgres.create()
+    postgres.send("a")
+    receipt = postgres.receive_one(timeout_s=30).receipt
+    change = VisibilityChange(receipt=receipt, timeout_s=100)
+    (changed,) = while_extended(postgres, commands.ChangeVisibility(queue=QUEUE, changes=(change,)))
+    assert changed.visible_at_ms == postgres.clock.now_ms() + 100_000
+    assert postgres.values("SELECT visible_at FROM mq.msg") == [changed.visible_at_ms]
