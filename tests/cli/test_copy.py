@@ -11,6 +11,7 @@ from tests.engines.postgres_host import connected, making_database
 from veilmq.client import HttpQueueClient
 from veilmq.client.claims import Claims
 from veilmq.engines.clock import SystemClock
+from veilmq.engines.store_urls import without_passwords
 from veilmq.testing import RunningServer
 
 BODIES = ["a", "b", "c"]
@@ -26,6 +27,11 @@ def folder(tmp_path: Path) -> Path:
             client.send("orders", body)
         client.receive("orders", timeout_s=600)
     return path
+
+
+async def _execute(url: str, statement: str) -> object:
+    async with connected(url) as connection:
+        return await connection.fetchval(statement)
 
 
 def test_from_a_folder_to_databases_and_back(folder: Path, tmp_path: Path, postgres_url: str, veilmq: Veilmq) -> None:
@@ -72,27 +78,70 @@ def test_a_target_with_queues_is_refused(folder: Path, postgres_url: str, veilmq
         assert veilmq("copy", "--from", str(folder), "--to", url).code == 0
         answer = veilmq("copy", "--from", str(folder), "--to", url)
         assert answer.code == 1
-        assert "name a database without any" in answer.err
+        assert "name an empty one" in answer.err
     answer = veilmq("copy", "--from", str(folder), "--to", str(folder))
     assert answer.code == 1
 
 
 def test_what_fails_in_the_middle_leaves_nothing(folder: Path, postgres_url: str, veilmq: Veilmq) -> None:
     """Here the database refuses a message; the next copy begins anew."""
-
-    async def execute(url: str, statement: str) -> int:
-        async with connected(url) as connection:
-            await connection.execute(statement)
-            return int(await connection.fetchval("SELECT count(*) FROM mq.msg"))
-
     with making_database(postgres_url) as url:
         assert veilmq("migrate", "--store", url).code == 0
-        asyncio.run(execute(url, "ALTER TABLE mq.msg ADD CONSTRAINT no_c CHECK (body <> 'c')"))
+        asyncio.run(_execute(url, "ALTER TABLE mq.msg ADD CONSTRAINT no_c CHECK (body <> 'c')"))
         answer = veilmq("copy", "--from", str(folder), "--to", url)
         assert answer.code == 1
         assert "nothing was copied" in answer.err
-        assert asyncio.run(execute(url, "ALTER TABLE mq.msg DROP CONSTRAINT no_c")) == 0
+        assert asyncio.run(_execute(url, "SELECT count(*) FROM mq.msg")) == 0
+        asyncio.run(_execute(url, "ALTER TABLE mq.msg DROP CONSTRAINT no_c"))
         assert veilmq("copy", "--from", str(folder), "--to", url).code == 0
+
+
+def test_between_databases_a_failure_is_said_on_one_line(folder: Path, postgres_url: str, veilmq: Veilmq) -> None:
+    """With the name of the one that has failed; nothing is kept."""
+    with making_database(postgres_url) as first, making_database(postgres_url) as second:
+        assert veilmq("copy", "--from", str(folder), "--to", first).code == 0
+        assert veilmq("migrate", "--store", second).code == 0
+        asyncio.run(_execute(second, "ALTER TABLE mq.msg ADD CONSTRAINT no_c CHECK (body <> 'c')"))
+        answer = veilmq("copy", "--from", first, "--to", second)
+        assert (answer.code, answer.err.count("\n")) == (1, 1)
+        assert f"{without_passwords(second)} failed, and nothing was copied: " in answer.err
+        assert asyncio.run(_execute(second, "SELECT count(*) FROM mq.queue")) == 0
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO mq.topic (name, settings, created_at, modified_at) VALUES ('news', '{}', 0, 0)",
+        "INSERT INTO mq.meta (key, value) VALUES ('account 123456789012', '{}')",
+        "INSERT INTO mq.meta (key, value) VALUES ('store', 'another')",
+        "INSERT INTO mq.event_batch (number, events, encoded) VALUES (1, 1, '')",
+    ],
+)
+def test_what_a_target_without_queues_has_is_not_lost(
+    statement: str, folder: Path, postgres_url: str, veilmq: Veilmq
+) -> None:
+    """Topics, accounts, a place in a store, events: it is refused, and keeps them."""
+    with making_database(postgres_url) as first, making_database(postgres_url) as second:
+        assert veilmq("copy", "--from", str(folder), "--to", first).code == 0
+        assert veilmq("migrate", "--store", second).code == 0
+        asyncio.run(_execute(second, statement))
+        for source in (first, str(folder)):
+            answer = veilmq("copy", "--from", source, "--to", second)
+            assert (answer.code, answer.out) == (1, "")
+            assert "name an empty one" in answer.err
+        assert asyncio.run(_execute(second, "SELECT count(*) FROM mq.queue")) == 0
+
+
+def test_one_of_several_databases_is_no_data_folder(tmp_path: Path, postgres_url: str, veilmq: Veilmq) -> None:
+    """Neither the home nor another one: what the others have would be missing, and accounts and topics with it."""
+    with making_database(postgres_url) as first, making_database(postgres_url) as second:
+        with RunningServer(store=f"{first},{second}", clock=SystemClock()):
+            pass
+        for number, url in enumerate((first, second), start=1):
+            answer = veilmq("copy", "--from", url, "--to", str(tmp_path / "copy"))
+            assert (answer.code, answer.out) == (1, "")
+            assert f"is number {number} of the 2 databases of a store" in answer.err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,20 @@
 LOCK TABLE mq.meta IN ACCESS EXCLUSIVE MODE
 
 -- name: nodes
+-- Those that are at work: who starts one meanwhile waits for this transaction.
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name LIKE 'veilmq%' AND pid <> pg_backend_pid()
+AND pg_backend_pid() <> ALL (pg_blocking_pids(pid))
+
+-- name: look_again
+-- What was seen of other sessions is remembered for the whole transaction.
+SELECT pg_stat_clear_snapshot()
 
 -- name: is_used
-SELECT EXISTS (SELECT FROM mq.queue) OR EXISTS (SELECT FROM mq.part)
+-- The keys that a server made when it first started are no use of it.
+SELECT EXISTS (SELECT FROM mq.queue) OR EXISTS (SELECT FROM mq.part) OR EXISTS (SELECT FROM mq.topic)
+    OR EXISTS (SELECT FROM mq.event) OR EXISTS (SELECT FROM mq.event_batch)
+    OR EXISTS (SELECT FROM mq.meta WHERE key = 'store' OR starts_with(key, 'account '))
 
 -- name: tables
 -- What is kept, and survives a crash.

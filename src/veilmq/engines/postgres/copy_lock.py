@@ -1,5 +1,6 @@
 """A connection to a store that is copied: nobody else is at work on it, and nobody begins before the copy has ended."""
 
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -7,13 +8,15 @@ import asyncpg
 
 from veilmq.engines.copying import CopyRefused
 from veilmq.engines.named_sql import load
+from veilmq.engines.postgres.failures import sentence
 from veilmq.engines.store_urls import without_passwords
 
 SQL = load("veilmq.engines.postgres", "copies.sql")
 
 _CONNECT_S = 5.0
 _SETTINGS = {"application_name": "veilmq copy", "jit": "off", "lock_timeout": "10s"}
-_TROUBLE = (OSError, asyncpg.InterfaceError, asyncpg.PostgresError, TimeoutError)
+TROUBLE = (OSError, asyncpg.InterfaceError, asyncpg.PostgresError, TimeoutError)
+"""What ends a copy: the connection is lost, or the server refuses something."""
 
 
 class CopyLock:
@@ -30,8 +33,8 @@ class CopyLock:
         """Connect; raises ``CopyRefused`` where that is not possible."""
         try:
             self._connection = await asyncpg.connect(self._url, timeout=_CONNECT_S, server_settings=_SETTINGS)
-        except (*_TROUBLE, ValueError) as error:
-            raise CopyRefused(f"{self.place} cannot be used: {error}.") from error
+        except (*TROUBLE, ValueError) as error:
+            raise CopyRefused(f"{self.place} cannot be used: {sentence(error)}") from error
         return self
 
     async def __aexit__(
@@ -39,8 +42,12 @@ class CopyLock:
     ) -> None:
         """End the connection, and with it what was not committed."""
         self._connection.terminate()
-        if isinstance(error, _TROUBLE):
-            raise CopyRefused(f"{self.place} failed, and nothing was copied: {error}.") from error
+        if isinstance(error, TROUBLE):
+            raise self.failed(error) from error
+
+    def failed(self, error: BaseException) -> CopyRefused:
+        """Return what a person is told of ``error``, which this server has raised."""
+        return CopyRefused(f"{self.place} failed, and nothing was copied: {sentence(error)}")
 
     @property
     def connection(self) -> Any:
@@ -54,6 +61,14 @@ class CopyLock:
         await self._connection.execute("SET idle_in_transaction_session_timeout = 0")
         await self._transaction.start()
         await self._connection.execute(SQL["hold"])
+        await self.check_alone()
+
+    async def check_alone(self) -> None:
+        """Raise ``CopyRefused`` when a node is connected, other than one that waits for the end of the copy.
+
+        One that had lost its connections for a while, and was not seen when the copy began, may be back at its end.
+        """
+        await self._connection.execute(SQL["look_again"])
         nodes = await self._connection.fetchval(SQL["nodes"])
         if nodes:
             raise CopyRefused(
@@ -70,4 +85,5 @@ class CopyLock:
         for (table,) in await self._connection.fetch(SQL["triggered"]):
             await self._connection.execute(f"ALTER TABLE mq.{table} ENABLE TRIGGER USER")
         await self._transaction.commit()
-        await self._connection.execute("ANALYZE")
+        with suppress(*TROUBLE):  # autovacuum does it too, and what was copied is there
+            await self._connection.execute("ANALYZE")

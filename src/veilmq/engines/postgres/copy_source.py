@@ -17,9 +17,11 @@ from veilmq.engines.copying import (
     CopiedQueue,
     CopiedSubscription,
     CopiedTopic,
+    CopyRefused,
     Remembered,
 )
 from veilmq.engines.postgres.copy_lock import SQL, CopyLock
+from veilmq.engines.postgres.identity import read
 from veilmq.engines.postgres.migrate import require
 
 _COPIED = frozenset({"accepted", "fifo_msg", "meta", "move", "msg", "part", "pause", "queue", "subscription", "topic"})
@@ -44,6 +46,12 @@ class DatabaseSource:
         """Begin to read; raises ``CopyRefused``, and ``SchemaRefused`` for a schema of another version."""
         await require(lock.connection)
         await lock.hold()
+        identity = await read(lock.connection)
+        if identity is not None and identity.places > 1:
+            raise CopyRefused(
+                f"{lock.place} is number {identity.place + 1} of the {identity.places} databases of a store: a data "
+                "folder takes none of several. Copy each of them to a database of its own."
+            )
         return cls(lock, now_ms=await lock.connection.fetchval(SQL["now"]))
 
     async def obstacles(self) -> list[str]:
@@ -88,7 +96,8 @@ class DatabaseSource:
         yield found
 
     async def remembered(self) -> Remembered:
-        """See ``Source``."""
+        """See ``Source``; also the last moment to see that somebody has been at work meanwhile."""
+        await self._lock.check_alone()
         fetch = self._lock.connection.fetch
         return Remembered(
             accepted=[

@@ -5,11 +5,12 @@ on behind the source's. What a crash may empty (unlogged tables) is left out.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from veilmq.engines.copying import CopyRefused, Told
-from veilmq.engines.postgres.copy_lock import SQL, CopyLock
+from veilmq.engines.postgres.copy_lock import SQL, TROUBLE, CopyLock
 from veilmq.engines.postgres.copy_target import refuse_used
 from veilmq.engines.postgres.migrate import migrate, require
 
@@ -42,33 +43,51 @@ async def copy_tables(source: CopyLock, target: CopyLock, *, told: Told | None =
     in_all = await source.connection.fetchval(SQL["count"])
     messages = 0
     for table in tables:
-        rows = await _copy_table(source.connection, target.connection, table)
+        rows = await _copy_table(source, target, table)
         messages += rows if table in _OF_MESSAGES else 0
         if told is not None:
             told(messages, max(messages, in_all))
     await _copy_numbers(source.connection, target.connection)
+    await source.check_alone()
     await target.commit()
     return messages
 
 
-async def _copy_table(source: Any, target: Any, table: str) -> int:
-    columns = [name for (name,) in await source.fetch(SQL["columns"], f"mq.{table}")]
+async def _copy_table(source: CopyLock, target: CopyLock, table: str) -> int:
+    columns = [name for (name,) in await source.connection.fetch(SQL["columns"], f"mq.{table}")]
+    terms: dict[str, Any] = {"schema_name": "mq", "columns": columns, "format": "binary"}
     parts: asyncio.Queue[bytes] = asyncio.Queue(_PARTS_AHEAD)
 
     async def read() -> None:
-        await source.copy_from_table(table, schema_name="mq", columns=columns, output=parts.put, format="binary")
+        with _failing(source):
+            await source.connection.copy_from_table(table, output=parts.put, **terms)
         await parts.put(_END)
 
     async def arriving() -> AsyncIterator[bytes]:
         while (part := await parts.get()) != _END:
             yield part
 
-    async with asyncio.TaskGroup() as both:
-        both.create_task(read())
-        copied = both.create_task(
-            target.copy_to_table(table, schema_name="mq", columns=columns, source=arriving(), format="binary")
-        )
+    async def write() -> str:
+        with _failing(target):
+            status: str = await target.connection.copy_to_table(table, source=arriving(), **terms)
+            return status
+
+    try:
+        async with asyncio.TaskGroup() as both:
+            both.create_task(read())
+            copied = both.create_task(write())
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
     return int(copied.result().rsplit(" ", 1)[-1])
+
+
+@contextmanager
+def _failing(lock: CopyLock) -> Iterator[None]:
+    """Say of which of the two servers an error is."""
+    try:
+        yield
+    except TROUBLE as error:
+        raise lock.failed(error) from error
 
 
 async def _copy_numbers(source: Any, target: Any) -> None:

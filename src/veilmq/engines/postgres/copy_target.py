@@ -158,8 +158,9 @@ def _key_of(group: str) -> int:
 
 
 async def refuse_used(lock: CopyLock) -> None:
-    """Raise ``CopyRefused`` unless the store of ``lock`` has no queue and never had any."""
+    """Raise ``CopyRefused`` unless there is nothing in the store of ``lock``, which is none of several databases."""
     if await lock.connection.fetchval(SQL["is_used"]):
         raise CopyRefused(
-            f"{lock.place} has queues, or what is left of some: name a database without any, and copy again."
+            f"{lock.place} has queues, topics or settings of accounts, or what is left of some, or is one of several "
+            "databases of a store: name an empty one, and copy again."
         )

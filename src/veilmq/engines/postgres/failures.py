@@ -5,6 +5,7 @@ import logging
 import asyncpg
 
 from veilmq.core.errors import InternalError, OutcomeUnknown, StoreFull, StoreUnavailable, VeilmqError
+from veilmq.engines.store_urls import without_passwords
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,12 @@ _NOTHING_DONE = (
 
 OF_ALL = (VeilmqError, *IN_DOUBT, *_NOTHING_DONE)
 """What is no single command's fault, of those that travel together."""
+
+
+def sentence(error: BaseException) -> str:
+    """Return the reason for a person, on one line and without a password; some errors of sockets have no text."""
+    text = without_passwords(" ".join(str(error).split())) or type(error).__name__
+    return text if text.endswith(".") else f"{text}."
 
 
 def told(error: BaseException, what: str) -> VeilmqError:

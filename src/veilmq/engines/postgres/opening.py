@@ -9,11 +9,13 @@ from typing import NamedTuple
 
 import asyncpg
 
+from veilmq.core.errors import VeilmqError
 from veilmq.core.ports import Clock
 from veilmq.engines.examination import Report
 from veilmq.engines.postgres.doctor import examine
 from veilmq.engines.postgres.durability import Durability
 from veilmq.engines.postgres.engine import PostgresEngine
+from veilmq.engines.postgres.failures import sentence
 from veilmq.engines.postgres.migrate import SchemaRefused, look, migrate
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.shards import Shards
@@ -69,11 +71,5 @@ def _said(url: str) -> Iterator[None]:
         raise StoreError(f"{without_passwords(url)}: {error}") from error
     except asyncpg.ReadOnlySQLTransactionError as error:
         raise StoreError(f"{without_passwords(url)} is a standby, which keeps nothing: name the primary.") from error
-    except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise StoreError(f"{without_passwords(url)} cannot be used: {_why(error)}") from error
-
-
-def _why(error: BaseException) -> str:
-    """Return the reason as a sentence; some errors of sockets have no text."""
-    text = without_passwords(" ".join(str(error).split())) or type(error).__name__
-    return text if text.endswith(".") else f"{text}."
+    except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError, VeilmqError) as error:
+        raise StoreError(f"{without_passwords(url)} cannot be used: {sentence(error)}") from error
