@@ -9,6 +9,7 @@ from tests.engines.test_dead_letters import DEAD, create, pair
 from tests.engines.test_moves import finish, latest, run, start
 from veilmq.core import commands, properties
 from veilmq.core.commands import NewMessage
+from veilmq.core.limits import DEAD_LETTERS_PER_RECEIVE
 from veilmq.core.properties import Attribute, Properties
 from veilmq.core.results import MoveStatus, ReceiptState, SentMessage
 
@@ -50,6 +51,18 @@ def test_dead_letters_keep_the_order_of_their_group(ordered: Host) -> None:
     kill(ordered, "a1", "b1", "a2")
     kill(ordered, "a3", "b2")
     assert groups(take(ordered, DEAD)) == {"a": ["a1", "a2", "a3"], "b": ["b1", "b2"]}
+
+
+def test_a_receive_moves_no_more_than_it_has_time_for(ordered: Host) -> None:
+    """The next one goes on, however many groups have dead letters alone."""
+    new = [NewMessage(body="a", size_bytes=1, group=str(place), dedup_id=str(place)) for place in range(150)]
+    ordered.do(commands.Send(queue=QUEUE, messages=tuple(new)))
+    assert sum(len(ordered.receive(10, timeout_s=30)) for _ in range(15)) == 150
+    ordered.advance(30_000)
+    assert take(ordered) == []
+    assert ordered.counts(DEAD) == (DEAD_LETTERS_PER_RECEIVE, 0, 0)
+    assert take(ordered) == []
+    assert ordered.counts(DEAD) == (150, 0, 0)
 
 
 def test_the_next_of_the_group_is_given_out_in_the_receive_that_moves_the_first(ordered: Host) -> None:
