@@ -1,5 +1,7 @@
 """What a node takes for the messages in flight of a fair queue, corrected by looks while other things happen."""
 
+import tracemalloc
+
 from veilmq.engines.postgres.fair_shares import FairShares, Flight
 
 NOISY = 7
@@ -77,3 +79,18 @@ def test_groups_are_in_the_order_of_what_they_have_in_flight() -> None:
         seen.take_off(position, Flight(HOUR_MS, NOISY + 1, 0, 2 * HOUR_MS), 0)
     assert seen.would_be_noisy(0) == [NOISY + 1, NOISY]
     assert seen.noisy(0) == [NOISY + 1, NOISY]
+
+
+def test_what_has_landed_is_not_remembered_until_it_would_have() -> None:
+    """A queue may give and delete a thousand messages a second, each hidden for an hour."""
+    seen = shares(10)
+    tracemalloc.start()
+    before = tracemalloc.take_snapshot()
+    for position in range(10, 50_000):
+        seen.take_off(position, Flight(HOUR_MS, NOISY, 0, HOUR_MS), 0)
+        seen.land(position, 0)
+    grown_bytes = sum(each.size_diff for each in tracemalloc.take_snapshot().compare_to(before, "filename"))
+    tracemalloc.stop()
+    assert grown_bytes < 1_000_000
+    seen.pass_time(HOUR_MS)
+    assert seen.noisy(HOUR_MS) == []

@@ -6,6 +6,7 @@ queue (``lines``); everything else is rare and goes alone.
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from os import urandom
 from typing import Any, Self
 
@@ -88,7 +89,10 @@ class PostgresEngine:
         if line is None:
             work, weight = together
             line = self._lines[key] = Line(
-                self._measured.together(type(command), work), weight=weight, weight_max=self._options.coalesced_max
+                self._measured.together(type(command), work),
+                weight=weight,
+                weight_max=self._options.coalesced_max,
+                drained=partial(self._lines.pop, key),
             )
         line.add(command, done)
 

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from veilmq.core.fairness import Fairness
 
+_LANDINGS_SPARE = 1_000
+
 
 class Flight(NamedTuple):
     """A message in flight since an instant; it lands when it is visible, or kept no longer.
@@ -60,7 +62,7 @@ class FairShares:
         self.land(position, now_ms)
         self._touch(position)
         self._flights[position] = flight
-        heappush(self._landings, (flight.lands_at_ms, position))
+        self._await_landing(position, flight)
         if flight.group is None:
             self._alone += 1
             return
@@ -75,7 +77,7 @@ class FairShares:
         if flight is None:
             return False
         flight = self._flights[position] = flight._replace(visible_at_ms=visible_at_ms)
-        heappush(self._landings, (flight.lands_at_ms, position))
+        self._await_landing(position, flight)
         return True
 
     def land(self, position: int, now_ms: int) -> None:
@@ -98,6 +100,12 @@ class FairShares:
             flight = self._flights.get(position)
             if flight is not None and flight.lands_at_ms == lands_at_ms:
                 self.land(position, lands_at_ms)
+
+    def _await_landing(self, position: int, flight: Flight) -> None:
+        if len(self._landings) > 2 * len(self._flights) + _LANDINGS_SPARE:  # most of them have landed before
+            self._landings = sorted((each.lands_at_ms, at) for at, each in self._flights.items())
+        else:
+            heappush(self._landings, (flight.lands_at_ms, position))
 
     def drained(self, group: int) -> None:
         """Note that nothing of the group waits any more."""

@@ -6,6 +6,7 @@ a round trip. (Measured: four to seven times less work for the database.)
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -14,6 +15,8 @@ from veilmq.core.commands import Command
 from veilmq.core.ports import Done
 from veilmq.engines.postgres.failures import OF_ALL, told
 
+log = logging.getLogger(__name__)
+
 Work = Callable[[Sequence[Any]], Awaitable[list[Any]]]
 """Carries commands out together: the result or ``VeilmqError`` of each."""
 
@@ -21,9 +24,12 @@ Work = Callable[[Sequence[Any]], Awaitable[list[Any]]]
 class Line:
     """One line; ``weight`` tells how much a command brings, and ``weight_max`` how much goes in one statement."""
 
-    def __init__(self, work: Work, *, weight: Callable[[Any], int], weight_max: int) -> None:
-        """``work`` is called with at least one command, and never twice at a time."""
+    def __init__(
+        self, work: Work, *, weight: Callable[[Any], int], weight_max: int, drained: Callable[[], object]
+    ) -> None:
+        """``work`` is called with at least one command, and never twice at a time; ``drained`` when nothing is left."""
         self._work = work
+        self._drained = drained
         self._weight = weight
         self._weight_max = weight_max
         self._waiting: deque[tuple[Command, Done]] = deque()
@@ -44,9 +50,13 @@ class Line:
         while self._waiting:
             together = self._take()
             answers = await self._answers([command for command, _ in together])
-            for (_, done), answer in zip(together, answers, strict=True):
-                done(answer)
+            for (command, done), answer in zip(together, answers, strict=True):
+                try:
+                    done(answer)
+                except Exception:  # what was asked is done, and the others wait for theirs
+                    log.exception("the answer to a %s was not taken", type(command).__name__)
         self.task = None
+        self._drained()
 
     def _take(self) -> list[tuple[Command, Done]]:
         taken = [self._waiting.popleft()]
