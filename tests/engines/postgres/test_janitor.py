@@ -175,3 +175,17 @@ async def _gone(host: PostgresHost) -> None:
         while await connection.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"):
             await connection.execute("SELECT pg_stat_clear_snapshot()")
     await connection.close()
+
+
+def test_what_the_janitor_cannot_read_does_not_keep_the_turn(host: PostgresHost) -> None:
+    """It looks again, as any other node may; what it could not read is in the log."""
+    host.create(retention_s=60)
+    host.send("a")
+    ask(host, "UPDATE mq.queue SET settings = '{' RETURNING 1")
+    settings = "SELECT convert_to('{\"retention_s\": 60}', 'UTF8')"
+    host.advance(LOOK_MS)
+    assert rows(host, "msg") == {"msg": 1}
+    assert not cast(PostgresEngine, host.engine).machine.background.janitor.has_turn
+    ask(host, f"UPDATE mq.queue SET settings = ({settings}) RETURNING 1")
+    host.advance(LOOK_MS)
+    assert rows(host, "msg") == {}

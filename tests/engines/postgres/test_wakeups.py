@@ -8,7 +8,7 @@ import pytest
 
 from tests.engines.host import QUEUE, message
 from tests.engines.postgres.two_nodes import TwoNodes, two_nodes
-from tests.engines.postgres_host import RESTLESS
+from tests.engines.postgres_host import RESTLESS, hosting_postgres
 from tests.engines.test_dead_letters import DEAD, pair
 from tests.engines.test_moves import kill, start
 from veilmq.core import commands
@@ -317,3 +317,19 @@ def test_what_was_missed_without_a_connection_is_asked_for(nodes: TwoNodes) -> N
     nodes.woken_ms.clear()
     send(nodes, "b")
     nodes.until(lambda: nodes.woken_ms)
+
+
+def test_rounds_go_on_after_what_they_could_not_read(postgres_url: str) -> None:
+    """Who waits would wait for ever."""
+    woken_ms: list[int] = []
+    with hosting_postgres(postgres_url, options=DEAF) as host:
+        host.create()
+        host.send("a")
+        host.reopen()
+        host.values("UPDATE mq.queue SET settings = '{' RETURNING 1")
+        host.in_loop(lambda: host.engine.watch(QUEUE, woken_ms.append))
+        host.advance(1_000)
+        assert woken_ms == []
+        host.values("UPDATE mq.queue SET settings = '{}' RETURNING 1")
+        host.advance(1_000)
+        assert woken_ms

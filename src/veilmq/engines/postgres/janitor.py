@@ -13,7 +13,6 @@ import asyncpg
 from veilmq.core.limits import RETENTION_S, SECOND_MS
 from veilmq.core.ports import Clock, Timer
 from veilmq.engines.postgres.database import Database
-from veilmq.engines.postgres.failures import IN_DOUBT
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +66,7 @@ class Janitor:
         try:
             if await self._take_turn():
                 await self._sweep(self._connection)
-        except (*IN_DOUBT, asyncpg.PostgresError):
+        except Exception:  # whatever it is, the turn must not stay with somebody who does nothing
             if not self._stopped:
                 log.warning("the janitor was interrupted, and goes on later", exc_info=True)
             await self._leave()

@@ -89,6 +89,8 @@ class Rounds:
             await self._ask(names)
         except (*IN_DOUBT, asyncpg.PostgresError, StoreUnavailable):
             log.debug("a look at what is waited for failed, and is repeated", exc_info=True)
+        except Exception:  # nobody else would have the next one
+            log.exception("a look at what is waited for failed, and is repeated")
         self.look()
 
     async def _ask(self, names: list[str]) -> None:
