@@ -9,45 +9,6 @@ from tests.engines.host import Host
 from tests.engines.shards_host import making_shards
 from tests.engines.stores import Store, embedded, on_postgres, on_shards
 
-ON_POSTGRES = {
-    "test_claims",
-    "test_claims_model",
-    "test_dead_letters",
-    "test_dead_letters_fifo",
-    "test_events",
-    "test_events_model",
-    "test_fair",
-    "test_fair_model",
-    "test_fifo",
-    "test_fifo_model",
-    "test_forwards",
-    "test_invariants",
-    "test_looks",
-    "test_messages",
-    "test_model",
-    "test_moves",
-    "test_pauses",
-    "test_peeks",
-    "test_publications",
-    "test_publications_model",
-    "test_queues",
-    "test_quotas",
-    "test_receipts",
-    "test_redelivered",
-    "test_redrive_model",
-    "test_tags",
-    "test_terms",
-    "test_throttle",
-    "test_topics",
-    "test_visibility_rules",
-    "test_waking",
-}
-"""The files of the suite that hold on PostgreSQL so far."""
-
-OWED_ON_POSTGRES: dict[str, set[str]] = {}
-"""The tests in those files that do not hold there yet, by what is missing."""
-
-
 ON_SHARDS = {
     "test_dead_letters",
     "test_dead_letters_fifo",
@@ -65,29 +26,19 @@ ON_SHARDS = {
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what does not hold on PostgreSQL yet, and what is marked as different there."""
-    left_out = [item for item in items if _is_on_postgres(item) and not _holds_there(item)]
+    """Leave out what is marked as different on PostgreSQL, and of shards what does not matter there."""
+    left_out = [item for item in items if _is_left_out(item)]
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
 
 
-def _is_on_postgres(item: pytest.Item) -> bool:
+def _is_left_out(item: pytest.Item) -> bool:
     call = getattr(item, "callspec", None)
-    return call is not None and ("postgres" in call.params.values() or "shards" in call.params.values())
-
-
-def _is_on_shards(item: pytest.Item) -> bool:
-    call = getattr(item, "callspec", None)
-    return call is not None and "shards" in call.params.values()
-
-
-def _holds_there(item: pytest.Item) -> bool:
-    name = getattr(item, "originalname", item.name)
-    if item.path.stem not in ON_POSTGRES or any(name in owed for owed in OWED_ON_POSTGRES.values()):
-        return False
-    if _is_on_shards(item) and (item.path.stem not in ON_SHARDS or item.get_closest_marker("differs_on_shards")):
-        return False
-    return item.get_closest_marker("differs_on_postgres") is None
+    places = set() if call is None else {each for each in call.params.values() if isinstance(each, str)}
+    on_shards = "shards" in places
+    if on_shards and (item.path.stem not in ON_SHARDS or item.get_closest_marker("differs_on_shards")):
+        return True
+    return bool(places & {"postgres", "shards"}) and item.get_closest_marker("differs_on_postgres") is not None
 
 
 @pytest.fixture(scope="session")
