@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.engines.host import QUEUE
+from tests.engines.host import QUEUE, message
 from tests.engines.postgres_host import PostgresHost, connected, hosting_postgres
 from veilmq.core import commands
-from veilmq.core.commands import Command, VisibilityChange
+from veilmq.core.commands import Command, NewMessage, VisibilityChange
 from veilmq.core.results import ReceiptState
 from veilmq.engines.execute import execute
+from veilmq.engines.postgres.fair_queues import keys_of
 
 PATIENCE_S = 60
 
@@ -28,14 +29,19 @@ def postgres(postgres_url: str) -> Iterator[PostgresHost]:
 
 
 @asynccontextmanager
-async def meanwhile(host: PostgresHost, statement: str) -> AsyncIterator[None]:
+async def meanwhile(host: PostgresHost, statement: str) -> AsyncIterator[Any]:
     """Have another node's `statement` under way, and commit it once a command waits for it."""
-    async with connected(host.url) as other, connected(host.url) as looking, other.transaction():
+    async with connected(host.url) as other, other.transaction():
         await other.execute(statement)
-        yield
-        async with asyncio.timeout(PATIENCE_S):
-            while not await looking.fetchval(_WAITING):
-                pass
+        yield other
+        await until_somebody_waits(host)
+
+
+async def until_somebody_waits(host: PostgresHost) -> None:
+    """Return when a statement waits for what another one has locked."""
+    async with connected(host.url) as looking, asyncio.timeout(PATIENCE_S):
+        while not await looking.fetchval(_WAITING):
+            pass
 
 
 def while_extended(host: PostgresHost, command: Command) -> Any:
@@ -67,3 +73,25 @@ def test_a_change_holds_that_another_node_came_before(postgres: PostgresHost) ->
     (changed,) = while_extended(postgres, commands.ChangeVisibility(queue=QUEUE, changes=(change,)))
     assert changed.visible_at_ms == postgres.clock.now_ms() + 100_000
     assert postgres.values("SELECT visible_at FROM mq.msg") == [changed.visible_at_ms]
+
+
+def test_two_nodes_that_send_to_the_same_groups_wait_for_each_other_in_one_order(postgres: PostgresHost) -> None:
+    """Whatever the order of the messages: else they would wait for a second, and one of them would begin again."""
+    postgres.create()
+    new = [message("", group=group) for group in "ab"]
+    first, last = sorted(new, key=lambda each: keys_of([each]))
+
+    async def act() -> None:
+        async with meanwhile(postgres, _turn(first)) as other:
+            asked = asyncio.ensure_future(execute(postgres.engine, commands.Send(queue=QUEUE, messages=(last, first))))
+            await until_somebody_waits(postgres)
+            await other.execute(f"SET LOCAL lock_timeout = '100ms'; {_turn(last)}")
+        await asked
+
+    postgres.run(act())
+    assert postgres.counts() == (2, 0, 0)
+
+
+def _turn(new: NewMessage) -> str:
+    (key,) = keys_of([new])
+    return f"INSERT INTO mq.fair_turn (qp, group_key, priority, at, sent_at) SELECT qp, {key}, 108, 0, 0 FROM mq.part"
