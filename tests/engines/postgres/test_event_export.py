@@ -24,7 +24,7 @@ from veilmq.core.commands import (
     Send,
     VisibilityChange,
 )
-from veilmq.core.events import CountEvents, ExportedElsewhere, ForgetEvents, PlanExport
+from veilmq.core.events import CountEvents, EventRange, ExportedElsewhere, ForgetEvents, PlanExport, ReadEvents
 from veilmq.core.results import ReceivedMessage
 from veilmq.engines.execute import execute
 from veilmq.engines.postgres import PostgresEngine
@@ -231,6 +231,29 @@ def test_a_node_that_does_nothing_with_its_turn_loses_it(host: PostgresHost) -> 
 
     host.run(work())
     assert host.do(CountEvents()).exported == 2
+
+
+@pytest.mark.parametrize("already_read", [0, 1], ids=["from its beginning", "in its middle"])
+def test_a_range_that_another_node_has_exported_is_not_read_as_an_empty_one(
+    host: PostgresHost, already_read: int
+) -> None:
+    """Files of what is left would take the place of those that are whole."""
+    for _ in range(2):  # two batches
+        cycle(host, 1)
+        host.do(CountEvents())
+
+    async def work() -> None:
+        node = await another(host)
+        first = await execute(host.engine, PlanExport(events_max=10))
+        waiting = asyncio.ensure_future(execute(node, PlanExport(events_max=10)))
+        host.clock.advance(60_000)
+        assert await waiting == first == EventRange(node=first.node, first=1, last=2)
+        await execute(node, ForgetEvents(last=first.last))
+        with pytest.raises(ExportedElsewhere, match="another node"):
+            await execute(host.engine, ReadEvents(first=1 + already_read, last=first.last, bytes_max=1))
+        await node.close()
+
+    host.run(work())
 
 
 def test_who_waits_too_long_for_the_turn_is_told_so(host: PostgresHost, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,8 @@
 One node at a time exports: it holds an advisory lock, on a connection of its own, from the plan of a range until it is
 forgotten. Others that want to export wait for it. When the node or its connection ends, the lock ends with it; when it
 does nothing for a while, it lets go of it. The next one finds the range that was planned, and makes the same files of
-it. Should the first one still write then, nothing is lost: those are the same files.
+it. Should the first one still write then, nothing is lost: those are the same files. Whoever still reads when the other
+one is through finds that events are missing, and must not make files of what is left.
 """
 
 from collections.abc import Awaitable, Callable
@@ -82,10 +83,12 @@ class EventExport:
         return EventRange(node=node.hex(), first=first, last=last)
 
     async def read(self, command: ReadEvents) -> EventPage:
-        """Read some batches of a range."""
+        """Read some batches of a range; raises ``ExportedElsewhere`` when another node has exported it meanwhile."""
         self._stay()
         async with self._database.connection() as connection:
             rows = await connection.fetch(SQL["read"], command.first, command.last, _READ_BATCHES)
+        if command.first <= command.last and (not rows or rows[0]["number"] != command.first):
+            raise ExportedElsewhere  # the first ones are forgotten first
         batches: list[tuple[int, bytes]] = []
         left, following = command.bytes_max, command.first
         for number, events, encoded in rows:
