@@ -1,18 +1,21 @@
 """Move tasks on PostgreSQL: any node goes on with them, and one at a time."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
+from asyncpg import DeadlockDetectedError
 
 from tests.engines.host import QUEUE, message
 from tests.engines.postgres_host import RESTLESS, PostgresHost, hosting_postgres
 from tests.engines.test_dead_letters import DEAD, pair
 from tests.engines.test_moves import PAUSE_MS, finish, kill, latest, run, start
 from veilmq.core import commands
+from veilmq.core.errors import InternalError, StoreUnavailable
 from veilmq.core.results import MoveStatus
 from veilmq.engines.postgres import PostgresEngine
-from veilmq.engines.postgres.mover import LOOK_MS
+from veilmq.engines.postgres.mover import LOOK_MS, Mover
 
 
 @pytest.fixture
@@ -42,6 +45,29 @@ def test_a_task_goes_on_when_its_node_is_gone(host: PostgresHost) -> None:
     ended = latest(host)
     assert (ended.status, ended.messages_moved) == (MoveStatus.COMPLETED, 4)
     assert (host.counts(), host.counts(DEAD)) == ((4, 0, 0), (0, 0, 0))
+
+
+@pytest.mark.parametrize("error", [InternalError, StoreUnavailable, OSError, DeadlockDetectedError])
+def test_a_step_that_fails_is_done_again(host: PostgresHost, error: type[Exception]) -> None:
+    """Whatever failed it; a node that looked no more would leave everything to the others."""
+    steps: list[int] = []
+    works: list[asyncio.Future[None]] = []
+
+    async def step() -> None:
+        steps.append(len(steps))
+        if len(steps) == 1:
+            raise error
+
+    async def work() -> None:
+        mover = Mover(step=step, clock=host.clock, start=lambda step: works.append(asyncio.ensure_future(step)))
+        mover.look()
+        for at in range(2):
+            host.clock.advance(1_000)
+            await works[at]
+        mover.stop()
+
+    host.run(work())
+    assert steps == [0, 1]
 
 
 def test_nothing_is_lost_doubled_or_miscounted_by_crashes(host: PostgresHost) -> None:

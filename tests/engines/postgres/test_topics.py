@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.engines.host import QUEUE, message
 from tests.engines.postgres.two_nodes import two_nodes
-from tests.engines.postgres_host import RESTLESS, PostgresHost, hosting_postgres
+from tests.engines.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres
 from veilmq.core import commands
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SECOND_MS
@@ -27,6 +28,7 @@ from veilmq.core.topics import (
 )
 from veilmq.engines.execute import execute
 from veilmq.engines.postgres import PostgresEngine
+from veilmq.engines.postgres.next_visible import rouse_groups
 from veilmq.server.pushing.pusher import LEASE_S, Pusher
 from veilmq.server.topic_counts import TopicCounts
 
@@ -123,6 +125,26 @@ def test_nodes_publish_at_one_time_and_find_what_another_has_changed(host: Postg
     host.run(work())
     assert visible(host) == [20, 22, 20]
     host.check()
+
+
+def test_what_is_published_does_not_fail_by_a_purge_right_behind_it(host: PostgresHost) -> None:
+    """It is committed when it is told of: an error would have it published twice, and end what goes on by itself."""
+    host.do(publishing("a"))
+    node: Any = host.engine
+    queue = node.machine.catalog.seen(FIFO)
+    woken_ms: list[int] = []
+    host.in_loop(lambda: host.engine.watch(FIFO, woken_ms.append))
+    host.do(commands.PurgeQueue(queue=FIFO))
+    woken_ms.clear()
+
+    async def tell() -> None:
+        async with connected(host.url) as connection:
+            await rouse_groups(connection, queue, node.machine.watches)
+
+    host.run(tell())
+    assert woken_ms == []
+    host.do(publishing("b"))
+    assert woken_ms != []
 
 
 def test_two_nodes_change_one_topic(host: PostgresHost) -> None:

@@ -4,7 +4,6 @@ Each is a transaction that holds the lock of its source's row, whichever node it
 is bound in slices by as many commands (``claim_binding``), and ends in slices (``claim_endings``).
 """
 
-import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -126,8 +125,7 @@ class Claims:
         if name != queue.name:
             self._watches.wake(name, await connection.fetchval(SQL["now"]))
             return
-        with contextlib.suppress(PartitionRetired):
-            await self._endings.tell(connection, queue)
+        await self._endings.tell(connection, queue)
 
     # Sources.
 

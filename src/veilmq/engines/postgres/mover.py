@@ -10,7 +10,7 @@ from typing import Any
 
 import asyncpg
 
-from veilmq.core.errors import StoreUnavailable
+from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock, Timer
 from veilmq.engines.postgres.failures import IN_DOUBT
@@ -65,6 +65,6 @@ class Mover:
             self.look(LOOK_MS if due_ms is None else min(LOOK_MS, max(self._pause_ms_min, due_ms)))
         except COLLISIONS:
             self.look()
-        except (*IN_DOUBT, asyncpg.PostgresError, StoreUnavailable):
+        except (*IN_DOUBT, asyncpg.PostgresError, VeilmqError):
             log.warning("a move task was interrupted, and goes on later", exc_info=True)
             self.look(_PAUSE_MS_AFTER_ERROR)

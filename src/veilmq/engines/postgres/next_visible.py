@@ -26,8 +26,14 @@ async def next_visible_ms(
 
 
 async def rouse_groups(connection: Any, queue: Queue, watches: Watches) -> None:
-    """Tell whoever waits for a FIFO queue when the next of its groups is free, which only the database knows."""
+    """Tell whoever waits for a FIFO queue when the next of its groups is free, which only the database knows.
+
+    What is told of is committed, and must not seem to have failed: a queue that was purged since has nothing to tell.
+    """
     if watches.has(queue.name):
-        due_ms = await next_visible_ms(connection, queue)
+        try:
+            due_ms = await next_visible_ms(connection, queue)
+        except PartitionRetired:
+            return
         if due_ms is not None:
             watches.wake(queue.name, due_ms)
