@@ -132,6 +132,19 @@ def test_what_a_target_without_queues_has_is_not_lost(
         assert asyncio.run(_execute(second, "SELECT count(*) FROM mq.queue")) == 0
 
 
+def test_a_database_of_another_format_is_named(tmp_path: Path, postgres_url: str, veilmq: Veilmq) -> None:
+    """One without a schema as the source, one of a later version as the target."""
+    with making_database(postgres_url) as first, making_database(postgres_url) as second:
+        answer = veilmq("copy", "--from", first, "--to", str(tmp_path / "copy"))
+        assert answer.code == 1
+        assert f"{without_passwords(first)}: The database has format 0" in answer.err
+        assert veilmq("migrate", "--store", first).code == veilmq("migrate", "--store", second).code == 0
+        asyncio.run(_execute(second, "INSERT INTO mq.migration (number, ends) VALUES (999, 999)"))
+        answer = veilmq("copy", "--from", first, "--to", second)
+        assert answer.code == 1
+        assert f"{without_passwords(second)}: The database has format 999" in answer.err
+
+
 def test_one_of_several_databases_is_no_data_folder(tmp_path: Path, postgres_url: str, veilmq: Veilmq) -> None:
     """Neither the home nor another one: what the others have would be missing, and accounts and topics with it."""
     with making_database(postgres_url) as first, making_database(postgres_url) as second:

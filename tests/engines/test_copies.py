@@ -319,6 +319,16 @@ def test_what_is_only_to_be_dropped_stays_behind(house: House) -> None:
     assert there.do(commands.ListQueues(account="000000000000")).names == []
 
 
+def test_events_of_what_was_purged_are_not_lost(house: House) -> None:
+    """That a receipt has ended by a purge is in the log when its message is removed, which may be later."""
+    house.first.create(event_log="closed")
+    house.first.send("in flight")
+    house.first.receive(1, timeout_s=600)
+    house.first.do(commands.PurgeQueue(queue=QUEUE))
+    with pytest.raises(CopyRefused, match="event log"):
+        house.move()
+
+
 def test_open_stages_are_named(house: House) -> None:
     """The copy would lose what they have."""
     house.first.create()

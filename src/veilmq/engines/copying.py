@@ -19,6 +19,28 @@ Told = Callable[[int, int], None]
 """Is told after each slice: messages that are copied, and messages in all."""
 
 
+_CLOSE = "close the readers with `veilmq claims close`"
+_EXPORT = "export the event log with `veilmq events flush`"
+_SWEEP = "let a server go on for some minutes, until what was purged or deleted is removed and the event log has it"
+_REMEDIES = {
+    "claim": _CLOSE,
+    "event": _EXPORT,
+    "event_batch": _EXPORT,
+    "logged_lane": _SWEEP,
+    "part": _SWEEP,
+    "publication": "let the server finish what was published",
+    "source": _CLOSE,
+    "stage": "publish what was staged, or delete the queue",
+    "writer": "wait until the writers have been silent for so long that they are forgotten, or delete their queues",
+}
+"""What to do about rows of a table that no copy to another kind of store takes along."""
+
+
+def obstacle(table: str, rows: int) -> str:
+    """Say that there are ``rows`` in the way, and what to do about them."""
+    return f"The store has {rows} of {table}: {_REMEDIES.get(table, 'remove them')}."
+
+
 class CopyRefused(Exception):
     """The copy cannot be made; the text says why and what to do."""
 

@@ -21,6 +21,7 @@ from veilmq.engines.copying import (
     CopiedSubscription,
     CopiedTopic,
     Remembered,
+    obstacle,
 )
 from veilmq.engines.embedded.folder import DATABASE_NAME, FolderError, FolderLock, open_journal
 from veilmq.engines.embedded.groups import key_of
@@ -31,18 +32,10 @@ _ENTRY = Struct(">16s16sQQ")  # as accepted.py writes them
 _COPIED = frozenset(
     {"accepted", "lane", "lease", "message", "meta", "move_task", "pause", "queue", "subscription", "topic"}
 )
-_FORGOTTEN = frozenset({"attempt", "expired_receipt", "logged_lane", "piece", "turn"})
+_FORGOTTEN = frozenset({"attempt", "expired_receipt", "piece", "turn"})
 """Made anew, or of no use in another store; the pieces of a stage are told of with it."""
 _UNLESS_ENDED = {"publication": "stages <> x'90'", "stage": "publication IS NULL"}
 """Of these only some rows matter: what is only to be dropped (x'90' is no stages) may be lost on the way."""
-_REMEDIES = {
-    "claim": "close the readers with `veilmq claims close`",
-    "event_batch": "export the event log with `veilmq events flush`",
-    "publication": "let the server finish what was published",
-    "source": "close the readers with `veilmq claims close`",
-    "stage": "publish what was staged, or delete the queue",
-    "writer": "wait until the writers have been silent for so long that they are forgotten, or delete their queues",
-}
 _VALUES = ("receipt_key", "token_key")
 _ACCOUNT = "account "
 
@@ -83,7 +76,7 @@ class FolderSource:
                 continue
             count = self._journal.count(table, _UNLESS_ENDED.get(table, "true"))
             if count:
-                told.append(f"The store has {count} of {table}: {_REMEDIES.get(table, 'remove them')}.")
+                told.append(obstacle(table, count))
         return told
 
     async def queues(self) -> list[CopiedQueue]:

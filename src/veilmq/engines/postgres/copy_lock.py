@@ -9,6 +9,7 @@ import asyncpg
 from veilmq.engines.copying import CopyRefused
 from veilmq.engines.named_sql import load
 from veilmq.engines.postgres.failures import sentence
+from veilmq.engines.postgres.migrate import SchemaRefused, migrate, require
 from veilmq.engines.store_urls import without_passwords
 
 SQL = load("veilmq.engines.postgres", "copies.sql")
@@ -53,6 +54,20 @@ class CopyLock:
     def connection(self) -> Any:
         """The connection, whose transaction is the copy."""
         return self._connection
+
+    async def require(self) -> None:
+        """Raise ``CopyRefused`` unless the schema is of this version."""
+        try:
+            await require(self._connection)
+        except SchemaRefused as error:
+            raise CopyRefused(f"{self.place}: {error}") from error
+
+    async def migrate(self) -> None:
+        """Make the schema, or upgrade it; raises ``CopyRefused``."""
+        try:
+            await migrate(self._connection)
+        except SchemaRefused as error:
+            raise CopyRefused(f"{self.place}: {error}") from error
 
     async def hold(self) -> None:
         """Begin the transaction; raises ``CopyRefused`` when a node is connected."""

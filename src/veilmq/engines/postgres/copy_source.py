@@ -19,15 +19,19 @@ from veilmq.engines.copying import (
     CopiedTopic,
     CopyRefused,
     Remembered,
+    obstacle,
 )
 from veilmq.engines.postgres.copy_lock import SQL, CopyLock
 from veilmq.engines.postgres.identity import read
-from veilmq.engines.postgres.migrate import require
 
-_COPIED = frozenset({"accepted", "fifo_msg", "meta", "move", "msg", "part", "pause", "queue", "subscription", "topic"})
+_COPIED = frozenset({"accepted", "fifo_msg", "meta", "move", "msg", "pause", "queue", "subscription", "topic"})
 _FORGOTTEN = frozenset({"attempt", "event_state", "expired_receipt", "fair_turn", "fifo_group", "piece"})
 """Made anew, or of no use in another store; the pieces of a stage are told of with it."""
-_UNLESS_ENDED = {"publication": "stages <> '{}'", "stage": "publication IS NULL"}
+_UNLESS_ENDED = {
+    "part": "retired AND log_queue IS NOT NULL",
+    "publication": "stages <> '{}'",
+    "stage": "publication IS NULL",
+}
 """Of these only some rows matter: what is only to be dropped may be lost on the way."""
 _VALUES = ("token_key",)
 """Not the key of receipts: in another kind of store they would name other messages, so they are refused there."""
@@ -43,8 +47,8 @@ class DatabaseSource:
 
     @classmethod
     async def open(cls, lock: CopyLock) -> "DatabaseSource":
-        """Begin to read; raises ``CopyRefused``, and ``SchemaRefused`` for a schema of another version."""
-        await require(lock.connection)
+        """Begin to read; raises ``CopyRefused``, also for a schema of another version."""
+        await lock.require()
         await lock.hold()
         identity = await read(lock.connection)
         if identity is not None and identity.places > 1:
@@ -63,9 +67,7 @@ class DatabaseSource:
             which = _UNLESS_ENDED.get(table, "true")
             count = await self._lock.connection.fetchval(f"SELECT count(*) FROM mq.{table} WHERE {which}")
             if count:
-                told.append(
-                    f"The store has {count} rows in mq.{table}, which a data folder does not take: end them first."
-                )
+                told.append(obstacle(table, count))
         return told
 
     async def queues(self) -> list[CopiedQueue]:

@@ -12,7 +12,6 @@ from typing import Any
 from veilmq.engines.copying import CopyRefused, Told
 from veilmq.engines.postgres.copy_lock import SQL, TROUBLE, CopyLock
 from veilmq.engines.postgres.copy_target import refuse_used
-from veilmq.engines.postgres.migrate import migrate, require
 
 _EVERY_STORES = ("meta", "event_state")
 """What every store has from the beginning."""
@@ -26,8 +25,8 @@ async def copy_tables(source: CopyLock, target: CopyLock, *, told: Told | None =
 
     ``told`` hears of messages once their table is copied.
     """
-    await require(source.connection)
-    await migrate(target.connection)
+    await source.require()
+    await target.migrate()
     await source.hold()
     await target.hold()
     await refuse_used(target)

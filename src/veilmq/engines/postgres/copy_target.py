@@ -13,7 +13,6 @@ from veilmq.engines.copying import CopiedAcceptance, CopiedMessage, CopiedQueue,
 from veilmq.engines.postgres.copy_lock import SQL, CopyLock
 from veilmq.engines.postgres.doctor import invariants
 from veilmq.engines.postgres.fair_queues import LANE
-from veilmq.engines.postgres.migrate import migrate
 from veilmq.engines.postgres.positions import COUNTER_BITS
 
 _COUNTERS = (1 << COUNTER_BITS) - 1
@@ -43,7 +42,7 @@ class DatabaseTarget:
     async def begin(self, values: dict[str, bytes], *, now_ms: int, last_queue: int) -> None:
         """See ``Target``; makes the schema, or upgrades it."""
         connection = self._lock.connection
-        await migrate(connection)
+        await self._lock.migrate()
         await self._lock.hold()
         await refuse_used(self._lock)
         await self._lock.without_triggers()

@@ -93,7 +93,6 @@ class Machine:
         on_queue = OnQueue(database=database, catalog=catalog)
         fair = FairQueues(clock=clock)
         sends = Sends(on_queue=on_queue, book=book, watches=watches, positions=positions, fair=fair)
-        event_log = EventLog(options=options)
         shared = Shared(database, catalog, watches, positions, options, clock, start)
         event_log = EventLog(options=options)
         receives = _receives(shared, on_queue, book, in_flight, event_log, fair)

@@ -102,8 +102,8 @@ async def require(connection: Any) -> None:
     found, pending = await look(connection)
     if pending:
         raise SchemaRefused(
-            f"The database has format {found}, this version needs {pending[-1].number}: run `veilmq migrate`, or leave "
-            "out no_migrate."
+            f"The database has format {found}, this version needs {pending[-1].number}: run `veilmq migrate`, or start "
+            "a server without no_migrate."
         )
 
 
