@@ -3,14 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.engines.host import QUEUE, message
-from tests.engines.postgres_host import PostgresHost, connected, hosting_postgres
+from tests.engines.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres
 from veilmq.core import commands
 from veilmq.core.commands import Command, NewMessage, VisibilityChange
+from veilmq.core.errors import StoreUnavailable
 from veilmq.core.results import ReceiptState
 from veilmq.engines.execute import execute
 from veilmq.engines.postgres.fair_queues import keys_of
@@ -90,6 +92,26 @@ def test_two_nodes_that_send_to_the_same_groups_wait_for_each_other_in_one_order
 
     postgres.run(act())
     assert postgres.counts() == (2, 0, 0)
+
+
+def test_what_one_receive_has_leased_is_given_though_the_next_one_fails(postgres_url: str) -> None:
+    """They travel together; nobody else would know of the lease, and its group would stay blocked."""
+    with hosting_postgres(postgres_url, options=replace(RESTLESS, statement_s=1)) as host:
+        host.create(fifo=True)
+        new = tuple(message(body, group=body, dedup_id=body) for body in "ab")
+        host.do(commands.Send(queue=QUEUE, messages=new))
+        again = commands.Receive(queue=QUEUE, attempt_id="x", timeout_s=0)
+        host.do(again)
+
+        async def act() -> list[Any]:
+            async with connected(host.url) as other, other.transaction():
+                await other.execute("SELECT FROM mq.attempt FOR UPDATE")
+                both = commands.Receive(queue=QUEUE, timeout_s=0), again
+                return await asyncio.gather(*(execute(host.engine, each) for each in both), return_exceptions=True)
+
+        first, second = host.run(act())
+        assert len(first.messages) == 1
+        assert isinstance(second, StoreUnavailable)
 
 
 def _turn(new: NewMessage) -> str:

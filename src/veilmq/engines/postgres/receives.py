@@ -7,26 +7,32 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from asyncpg import QueryCanceledError
+
 from veilmq.core.commands import Receive
-from veilmq.core.errors import ReceivesThrottled
+from veilmq.core.errors import ReceivesThrottled, VeilmqError
 from veilmq.core.limits import LEASE_S_MAX, PRIORITY, SECOND_MS
 from veilmq.core.receipts import ReceiptBook
 from veilmq.core.results import Received, ReceivedMessage
 from veilmq.engines.postgres.attempts import repeat_or_take
 from veilmq.engines.postgres.catalog import Catalog, Queue
 from veilmq.engines.postgres.event_log import EventLog
+from veilmq.engines.postgres.failures import told
 from veilmq.engines.postgres.fair_queues import LANE, FairQueues
 from veilmq.engines.postgres.fifo_taking import FifoTaking, properties_of
 from veilmq.engines.postgres.in_flight import InFlight
 from veilmq.engines.postgres.low_water import LowWater
 from veilmq.engines.postgres.next_visible import next_visible_ms
-from veilmq.engines.postgres.on_queue import OnQueue
+from veilmq.engines.postgres.on_queue import COLLISIONS, OnQueue
 from veilmq.engines.postgres.positions import Positions
 from veilmq.engines.postgres.ruled import Take, take_by_class
 from veilmq.engines.postgres.standard_taking import StandardTaking
 from veilmq.engines.postgres.terms import Terms
 from veilmq.engines.postgres.throttle import refused
 from veilmq.engines.postgres.watches import Watches
+
+_ALONE = (VeilmqError, QueryCanceledError, *COLLISIONS)
+"""What ends one claim, of several on a connection: what those before it have leased is given to who asked for it."""
 
 
 class Receives:
@@ -79,6 +85,7 @@ class Receives:
         places, place_due_ms = await self._in_flight.places(connection, queue, wanted)
         given: dict[int, list[ReceivedMessage]] = {}
         now_ms: int | None = None
+        failed: VeilmqError | None = None
         asking = sorted(
             (_terms(command, queue, place), place) for place, command in enumerate(together) if command.count
         )
@@ -86,7 +93,13 @@ class Receives:
             group = [place for _, place in alike]
             shares = [together[at].count for at in group]
             count = min(places, sum(shares))
-            rows = await self._take(connection, queue, count, terms, shares) if count or terms.attempt_id else []
+            try:
+                rows = await self._take(connection, queue, count, terms, shares) if count or terms.attempt_id else []
+            except _ALONE as error:
+                if not any(given.values()):
+                    raise
+                failed = told(error, "Receive")
+                break
             new = [row for row in rows if "issued_visible_at" not in row]  # a repeated attempt has its places
             self.redelivered[queue.number] += sum(row["receive_count"] > 1 for row in new)
             places -= len(new)
@@ -102,7 +115,10 @@ class Receives:
         if due_ms is None:
             due_ms = await self._next_visible_ms(connection, queue) if place_due_ms is None else place_due_ms
         over_limit = place_due_ms is not None and not queue.settings.fifo
-        return [_received(given.get(at, []), due_ms, queue, over_limit) for at in range(len(together))]
+        return [
+            _received(given.get(at, []), due_ms, queue, over_limit) if failed is None or at in given else failed
+            for at in range(len(together))
+        ]
 
     async def _take(self, connection: Any, queue: Queue, count: int, terms: Terms, shares: list[int]) -> list[Any]:
         taking: StandardTaking | FifoTaking = self._fifo if queue.settings.fifo else self._standard
