@@ -21,7 +21,7 @@ Told = Callable[[int, int], None]
 
 _CLOSE = "close the readers with `veilmq claims close`"
 _EXPORT = "export the event log with `veilmq events flush`"
-_SWEEP = "let a server go on for some minutes, until what was purged or deleted is removed and the event log has it"
+_SWEEP = "let a server go on for a minute or two, until what was purged or deleted is removed and the event log has it"
 _REMEDIES = {
     "claim": _CLOSE,
     "event": _EXPORT,

@@ -28,7 +28,8 @@ _COPIED = frozenset({"accepted", "fifo_msg", "meta", "move", "msg", "pause", "qu
 _FORGOTTEN = frozenset({"attempt", "event_state", "expired_receipt", "fair_turn", "fifo_group", "piece"})
 """Made anew, or of no use in another store; the pieces of a stage are told of with it."""
 _UNLESS_ENDED = {
-    "part": "retired AND log_queue IS NOT NULL",
+    "part": "log_queue IS NOT NULL AND (EXISTS (SELECT FROM mq.msg WHERE msg.qp = part.qp) "
+    "OR EXISTS (SELECT FROM mq.fifo_msg WHERE fifo_msg.qp = part.qp))",
     "publication": "stages <> '{}'",
     "stage": "publication IS NULL",
 }

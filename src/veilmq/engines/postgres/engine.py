@@ -65,14 +65,13 @@ class PostgresEngine:
         try:
             async with database.connection() as connection:
                 await check_alone(connection)
+                receipt_key, token_key = [
+                    await connection.fetchval(SQL["kept_key"], name, urandom(KEY_BYTES))
+                    for name in (_RECEIPT_KEY, _TOKEN_KEY)
+                ]
         except BaseException:
             await database.close()
             raise
-        async with database.connection() as connection:
-            receipt_key, token_key = [
-                await connection.fetchval(SQL["kept_key"], name, urandom(KEY_BYTES))
-                for name in (_RECEIPT_KEY, _TOKEN_KEY)
-            ]
         return cls(database=database, options=options, clock=clock, receipt_key=receipt_key, token_key=token_key)
 
     def submit(self, command: Command, done: Done) -> None:
