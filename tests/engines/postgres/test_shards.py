@@ -271,6 +271,42 @@ def test_what_is_in_the_others_goes_on(frail: tuple[ShardsHost, PostgresServer])
     assert len(host.do(commands.ListQueues(account="000000000000")).names) == 3
 
 
+def test_a_move_task_that_waits_for_it_keeps_no_other_from_going_on(frail: tuple[ShardsHost, PostgresServer]) -> None:
+    """Its next dead letter came from there; another task's go back at once, and its own when the database is back."""
+    host, server = frail
+    near, far, dead, other, other_dead = (f"000000000000/{name}" for name in ("near", "far", "dead", "other", "odd"))
+    for name in (near, far, dead):
+        host.create(name)
+    assert [host.place_of(name) for name in (near, far, dead)] == [0, 1, 0]
+    host.create("000000000000/filler")
+    host.create(other)
+    host.create("000000000000/filler-2")
+    host.create(other_dead)
+    assert [host.place_of(name) for name in (other, other_dead)] == [0, 0]
+    for source, target in ((near, dead), (far, dead), (other, other_dead)):
+        host.do(commands.SetQueue(queue=source, settings={"dead_letter_queue": target, "receives_max": 1}))
+    for source, letters in ((near, "ab"), (far, "ab"), (other, "abcde")):
+        kill(host, *letters, queue=source)
+        host.advance(CLAIM_MS + LOOK_MS)
+    for source in (dead, other_dead):
+        host.do(commands.StartMove(source=source, moves_per_s_max=1))
+    assert (host.counts(near), host.counts(other)) == ((1, 0, 0), (1, 0, 0))
+    take_down(host, server)
+    host.reopen()  # nobody knows anything any more of what is there
+    for _ in range(8):
+        host.advance(1_000)
+    assert (host.counts(near), host.counts(dead)) == ((2, 0, 0), (2, 0, 0))
+    assert (host.counts(other), host.counts(other_dead)) == ((5, 0, 0), (0, 0, 0))
+    bring_up(host, server)
+    host.advance(CLAIM_MS + LOOK_MS)
+    with pytest.raises(StoreUnavailable):  # this has it look
+        host.counts(far)
+    host.run(host.engine.answered())
+    for _ in range(3):
+        host.advance(LOOK_MS)
+    assert (host.counts(far), host.counts(dead)) == ((2, 0, 0), (0, 0, 0))
+
+
 def test_a_node_starts_without_it(frail: tuple[ShardsHost, PostgresServer]) -> None:
     """And has it as soon as it is there."""
     host, server = frail

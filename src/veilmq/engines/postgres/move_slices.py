@@ -8,6 +8,7 @@ received, and not more than were visible when the task began.
 from typing import Any, NamedTuple
 
 from veilmq.core import redrive
+from veilmq.core.errors import StoreUnavailable
 from veilmq.core.ids import IdSource
 from veilmq.core.results import MoveStatus
 from veilmq.engines.postgres.catalog import Catalog, Queue
@@ -20,12 +21,19 @@ from veilmq.engines.postgres.on_queue import retention_ms, sql
 from veilmq.engines.postgres.positions import Positions
 from veilmq.engines.postgres.watches import Watches
 
+_AWAY_MS = 10_000
+"""How long a task rests whose next message goes to a database that cannot be reached: the others go on."""
+
 
 class _Part(NamedTuple):
-    """What a slice moves: rows in their order with the queues that they go to; and why the next one cannot go."""
+    """What a slice moves: rows in their order with the queues that they go to; and why the next one cannot go.
+
+    ``is_away``: where that one goes cannot be told yet.
+    """
 
     rows: list[tuple[Any, Queue]]
     failure: str | None = None
+    is_away: bool = False
 
 
 class MoveSlices:
@@ -78,7 +86,7 @@ class MoveSlices:
             moved += await move_on(connection, source, target, letters, ids, self._positions)
         is_over = moved >= left or moved == len(rows) < count
         status = MoveStatus.FAILED if part.failure else MoveStatus.COMPLETED if is_over else MoveStatus.RUNNING
-        pause_ms = redrive.pause_ms(task["moves_per_s_max"], moved)
+        pause_ms = _AWAY_MS if part.is_away else redrive.pause_ms(task["moves_per_s_max"], moved)
         await connection.execute(SQL["update_move"], task["number"], moved, pause_ms, status.value, part.failure)
         return targets
 
@@ -94,7 +102,10 @@ class MoveSlices:
             if name is None:
                 return _Part(going, redrive.SOURCE_UNKNOWN)
             if name not in known:
-                known[name] = await self._catalog.target(connection, name, (source.number, source.name))
+                try:
+                    known[name] = await self._catalog.target(connection, name, (source.number, source.name))
+                except StoreUnavailable:
+                    return _Part(going, is_away=True)
             target = known[name]
             if target is None or target.number == source.number or target.settings.fifo != source.settings.fifo:
                 return _Part(going, redrive.QUEUE_MISSING)
