@@ -25,8 +25,13 @@ from veilmq.client import HttpQueueClient
 from veilmq.consumer.status import HandlerStatus, LeaseStatus, WorkerStatus
 from veilmq.testing import RunningServer, faults
 
-WITH_A_TERMINAL = "import os, sys; os.close(os.open(os.ttyname(0), os.O_RDWR)); os.execv(sys.argv[1], sys.argv[1:])"
-"""Makes the terminal that of the session, so that Ctrl-C is a signal."""
+WITH_A_TERMINAL = """
+import os, signal, sys
+os.close(os.open(os.ttyname(0), os.O_RDWR))
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Makes the terminal that of the session, so that Ctrl-C is a signal; one that tests in the background do not ignore."""
 WORKER = "tests.consumer.stuck_worker:app"
 
 
