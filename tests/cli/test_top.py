@@ -31,7 +31,7 @@ os.close(os.open(os.ttyname(0), os.O_RDWR))
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 os.execv(sys.argv[1], sys.argv[1:])
 """
-"""Makes the terminal that of the session, so that Ctrl-C is a signal; one that tests in the background do not ignore."""
+"""Makes the terminal that of the session, so that Ctrl-C is a signal, also where the tests ignore it."""
 WORKER = "tests.consumer.stuck_worker:app"
 
 
