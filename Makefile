@@ -43,7 +43,7 @@ setup-cluster: setup
 	@scripts/install-haproxy.sh
 
 run: setup-run ## start the server on 127.0.0.1:9324, its data under ./veilmq-data
-	@exec $(BIN)/veilmq serve --host 127.0.0.1 --port 9324 --data ./veilmq-data $(ARGS)
+	@exec $(BIN)/veilmq serve $(ARGS)
 
 demo: setup-demo ## play everything once: server, workers, archive, tuning, routing, a report (some minutes)
 	@exec $(BIN)/veilmq demo $(ARGS)
