@@ -12,7 +12,8 @@ PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-bench setup-clients setup-java setup-cluster run demo cluster docs test test-fast check format bench \
+.PHONY: help setup setup-run setup-bench setup-clients setup-java setup-browser setup-cluster run demo cluster docs \
+	test test-fast check format bench \
 	prove-crash prove-flat prove-quota prove-spark prove-tune prove-leases prove-models prove-stopped prove-failover prove-nodes build clean
 # A target is one story with one end: the last line of `make test` is pytest's.
 .NOTPARALLEL:
@@ -24,7 +25,7 @@ setup: ## make .venv with everything that development needs
 	@scripts/setup.sh all,dev
 
 setup-run:
-	@scripts/setup.sh server
+	@scripts/setup.sh server,console
 
 setup-demo: setup-java
 	@scripts/setup.sh all
@@ -38,6 +39,9 @@ setup-clients: setup
 
 setup-java:
 	@scripts/install-java.sh
+
+setup-browser: setup
+	@scripts/install-browser.sh
 
 setup-cluster: setup
 	@scripts/install-haproxy.sh
@@ -56,7 +60,7 @@ docs: ## build the site of docs/ into build/docs; a warning or a link that leads
 cluster: setup-cluster ## a cluster on this machine: PostgreSQL with a standby, three nodes, HAProxy on port 9324
 	@exec $(BIN)/python examples/cluster/cluster.py $(ARGS)
 
-test: setup setup-clients setup-java setup-cluster check docs ## check, then every test, with branch coverage
+test: setup setup-clients setup-java setup-browser setup-cluster check docs ## check, then every test, with branch coverage
 	@$(PYTEST) $(PARALLEL) --cov=veilmq --cov-report=term $(ARGS)
 
 test-fast: setup setup-clients ## the tests that answer within two minutes (not slow, no proofs)
@@ -110,6 +114,7 @@ build: setup ## the wheel and the source archive, in dist/
 	@$(BIN)/python -m build $(ARGS)
 
 clean: ## remove what make has made, .venv too; never ./veilmq-data
-	@rm -rf .venv .venv-docs .clients tests/clients/javascript/node_modules build dist htmlcov .coverage .coverage.* \
+	@rm -rf .venv .venv-docs .clients tests/clients/javascript/node_modules tests/console/axe/node_modules \
+		build dist htmlcov .coverage .coverage.* \
 		.pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -2,6 +2,7 @@
 # Installs a Java runtime for the tests on Spark where that needs no password. Does nothing where Java 17 or newer runs.
 # Never fails: it says what to install, and those tests then skip on a laptop and fail in CI.
 set -eu
+. "${0%/*}/packages.sh"
 
 # Spark takes the Java of JAVA_HOME where that is set, else the one on the path.
 new_enough() {
@@ -10,40 +11,11 @@ new_enough() {
     [ "${major:-0}" -ge 17 ]
 }
 
-as_root() {
-    if [ "$(id -u)" = 0 ]; then
-        "$@"
-    else
-        sudo -n "$@"
-    fi
-}
-
-may_be_root() { [ "$(id -u)" = 0 ] || { command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; }; }
-
-# The newest of these that the distribution has.
-with_apt() {
-    as_root apt-get update -qq
-    for package in openjdk-21-jre-headless openjdk-17-jre-headless; do
-        if apt-cache show "$package" >/dev/null 2>&1; then
-            as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$package"
-            return
-        fi
-    done
-}
-
 if new_enough; then
     exit 0
 fi
 
-if command -v brew >/dev/null 2>&1; then
-    brew install openjdk@21 || true
-elif command -v apt-get >/dev/null 2>&1 && may_be_root; then
-    with_apt || true
-elif command -v dnf >/dev/null 2>&1 && may_be_root; then
-    as_root dnf install -y -q java-21-openjdk-headless || true
-elif command -v apk >/dev/null 2>&1 && may_be_root; then
-    as_root apk add -q openjdk21-jre-headless || true
-fi
+install_package openjdk@21 "openjdk-21-jre-headless openjdk-17-jre-headless" java-21-openjdk-headless openjdk21-jre-headless
 
 if ! new_enough; then
     {

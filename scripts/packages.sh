@@ -1,0 +1,37 @@
+# Sourced by the scripts that install a program of the system for tests, where that needs no password:
+#   install_package BREW APT DNF APK
+# Each word is what that package manager calls it; of several the first that it knows. It never fails: whoever calls it
+# looks whether the program is there afterwards, and says what to install where it is not.
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    else
+        sudo -n "$@"
+    fi
+}
+
+may_be_root() { [ "$(id -u)" = 0 ] || { command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; }; }
+
+with_apt() {
+    as_root apt-get update -qq
+    for package in $1; do
+        if apt-cache show "$package" >/dev/null 2>&1; then
+            as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package"
+            return
+        fi
+    done
+}
+
+install_package() {
+    if command -v brew >/dev/null 2>&1; then
+        # shellcheck disable=SC2086 # an option may stand before the name
+        brew install $1 || true
+    elif command -v apt-get >/dev/null 2>&1 && may_be_root; then
+        with_apt "$2" || true
+    elif command -v dnf >/dev/null 2>&1 && may_be_root; then
+        as_root dnf install -y -q "$3" || true
+    elif command -v apk >/dev/null 2>&1 && may_be_root; then
+        as_root apk add -q "$4" || true
+    fi
+}

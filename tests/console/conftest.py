@@ -1,0 +1,94 @@
+"""A real Chromium, one for the whole session, and a new context of it for each test, which is looked on at."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from tests.conftest import need
+from tests.console.chromium import chromium
+from tests.console.watch import Watch
+from veilmq.testing import RunningServer
+
+PATIENCE_MS = 60_000
+FLAGS = [
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # pages that ask elsewhere find nobody
+    "--no-first-run",
+    "--no-sandbox",  # build machines run as root
+]
+ONE_WORKER = (pytest.mark.xdist_group("browser"), pytest.mark.timeout(600))
+
+Visit = Callable[..., Page]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run all tests in a browser in one of the workers, so that there is one browser."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            for mark in ONE_WORKER:
+                item.add_marker(mark)
+
+
+@pytest.fixture(scope="session")
+def whole_browser() -> Iterator[Browser]:
+    """The browser of this process, which takes a second to start. Its event loop is out of sight (``browser``)."""
+    path = chromium()
+    need(path, "Chromium (scripts/install-browser.sh)")
+    driver = sync_playwright().start()
+    started = driver.chromium.launch(executable_path=path, headless=True, args=FLAGS)
+    loop = _hidden()
+    yield started
+    asyncio._set_running_loop(loop)
+    started.close()
+    driver.stop()
+
+
+@pytest.fixture
+def browser(whole_browser: Browser) -> Iterator[Browser]:
+    """The browser. Playwright's event loop is that of this thread while the test runs, and not beside other tests."""
+    asyncio._set_running_loop(whole_browser._impl_obj._loop)
+    yield whole_browser
+    _hidden()
+
+
+@pytest.fixture
+def visit(browser: Browser, server: RunningServer) -> Iterator[Visit]:
+    """Give a call that opens the console of ``server`` at a path, as a visitor of its own; no page may do wrong.
+
+    Keywords are Playwright's of a context: ``color_scheme``, ``viewport``, ``java_script_enabled``.
+    """
+    open_ones: list[tuple[BrowserContext, Watch]] = []
+
+    def visiting(path: str = "/", **options: Any) -> Page:
+        context = browser.new_context(base_url=server.admin_endpoint, **options)
+        context.set_default_timeout(PATIENCE_MS)
+        open_ones.append((context, Watch(context, origin=server.admin_endpoint)))
+        page = context.new_page()
+        page.goto(path)
+        return page
+
+    yield visiting
+    for context, _ in open_ones:
+        context.close()
+    assert [fault for _, watch in open_ones for fault in watch.faults] == []
+
+
+@pytest.fixture
+def page(visit: Visit) -> Page:
+    """The first page of the console, as somebody sees it whom nobody asks who he is."""
+    return visit()
+
+
+def _hidden() -> asyncio.AbstractEventLoop:
+    """Take this thread's running event loop out of sight: other tests run one of their own. Return it."""
+    loop = asyncio.get_running_loop()
+    asyncio._set_running_loop(None)
+    return loop
