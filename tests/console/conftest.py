@@ -56,6 +56,8 @@ def browser(whole_browser: Browser) -> Iterator[Browser]:
     """The browser. Playwright's event loop is that of this thread while the test runs, and not beside other tests."""
     asyncio._set_running_loop(whole_browser._impl_obj._loop)
     yield whole_browser
+    for context in whole_browser.contexts:
+        context.close()
     _hidden()
 
 

@@ -1,0 +1,45 @@
+"""Uses a page without a mouse: tabs to what has a role and a name, and sees that the focus shows."""
+
+from playwright.sync_api import Locator, Page
+
+STEPS_MAX = 200
+_IS_FOCUSED = "element => element === document.activeElement"
+_SHOWS = """() => {
+    const style = getComputedStyle(document.activeElement);
+    return style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0;
+}"""
+_WHAT = "() => document.activeElement.outerHTML.slice(0, 200)"
+
+
+class Keyboard:
+    """The keys of one page."""
+
+    def __init__(self, page: Page) -> None:
+        """Nothing is pressed yet."""
+        self._page = page
+        self.unseen: list[str] = []
+
+    def go_to(self, target: Locator) -> None:
+        """Press Tab until ``target`` has the focus; fails when it never has."""
+        for _ in range(STEPS_MAX):
+            if target.evaluate(_IS_FOCUSED):
+                return
+            self._page.keyboard.press("Tab")
+            self._look()
+        raise AssertionError(f"Tab does not lead to {target}")
+
+    def press(self, target: Locator, key: str = "Enter") -> None:
+        """Go to ``target`` and press ``key``."""
+        self.go_to(target)
+        self._page.keyboard.press(key)
+
+    def write(self, target: Locator, text: str) -> None:
+        """Go to the field ``target`` and write ``text`` in the place of what stands there."""
+        self.go_to(target)
+        self._page.keyboard.press("ControlOrMeta+A")
+        self._page.keyboard.type(text)
+
+    def _look(self) -> None:
+        """Remember what has the focus and does not show it."""
+        if not self._page.evaluate(_SHOWS):
+            self.unseen.append(self._page.evaluate(_WHAT))

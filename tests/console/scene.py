@@ -1,0 +1,94 @@
+"""A shop in the middle of its day: what pictures of every page show, the same each time but for the ids."""
+
+from veilmq.client import HttpQueueClient, NewMessage
+from veilmq.client.claims import Claims
+from veilmq.core.properties import Attribute
+from veilmq.testing import RunningServer
+
+QUIET = (
+    "accounting",
+    "invoices",
+    "newsletter",
+    "parcels-tracking",
+    "search-index",
+    "thumbnails-large",
+    "warehouse-sync",
+)
+LETTERS = 6
+OFTEN = 3
+
+
+def staged(server: RunningServer, client: HttpQueueClient) -> None:
+    """Put queues into ``server`` in which something goes on; takes five minutes of its clock."""
+    _make_queues(client)
+    _let_orders_fail(server, client)
+    _work_on_orders(server, client)
+    _read_by_claims(server, client)
+    client.receive("payments.fifo", count=2)
+    client.start_move("emails-dead", moves_per_s_max=1)
+    server.advance(seconds=2)
+
+
+def _make_queues(client: HttpQueueClient) -> None:
+    client.create_queue("orders-dead")
+    client.create_queue(
+        "orders",
+        {"visibility_timeout_s": 45, "dead_letter_queue": "orders-dead", "receives_max": OFTEN},
+        tags={"team": "checkout", "cost-centre": "4711"},
+    )
+    client.create_queue("emails-dead")
+    client.create_queue("emails", {"visibility_timeout_s": 1, "dead_letter_queue": "emails-dead", "receives_max": 1})
+    client.create_queue("payments.fifo", {"fifo": True, "visibility_timeout_s": 120, "content_deduplication": True})
+    client.create_queue("clicks", {"visibility_timeout_s": 300})
+    for name in QUIET:
+        client.create_queue(name)
+    for number in range(12):
+        client.send("payments.fifo", f"payment {number}", group=f"customer-{number % 4}")
+
+
+def _let_orders_fail(server: RunningServer, client: HttpQueueClient) -> None:
+    """Fill both dead-letter queues, by leases that end."""
+    for number in range(LETTERS):
+        client.send("orders", f'{{"order": {number + 900}, "total": null}}', attributes=_KIND)
+        client.send("emails", f"letter {number} to nobody@example.org")
+    for _ in range(OFTEN + 1):
+        client.receive("orders", count=10, timeout_s=5, wait_s=0)
+        client.receive("emails", count=10, timeout_s=5, wait_s=0)
+        server.advance(seconds=6)
+
+
+def _work_on_orders(server: RunningServer, client: HttpQueueClient) -> None:
+    """Let some leases be renewed, some end, some be returned, and the messages of most be deleted."""
+    for begin in range(0, 60, 10):
+        client.send_batch("orders", [_order(number) for number in range(begin, begin + 10)])
+    client.send_batch("orders", [NewMessage(body=f"later {number}", delay_s=600) for number in range(5)])
+    for round_ in range(24):
+        taken = client.receive("orders", count=1, timeout_s=(30, 45, 90)[round_ % 3], wait_s=0)
+        server.advance(seconds=3 + round_ % 5)
+        for message in taken:
+            if round_ % 6 == 1:
+                client.change_visibility("orders", message.receipt, 0)
+            elif round_ % 6 == 2:
+                client.change_visibility("orders", message.receipt, 120)
+            elif round_ % 6 != 5:
+                client.delete("orders", message.receipt)
+    for timeout_s in (20, 75, 110, 45):
+        client.receive("orders", count=1, timeout_s=timeout_s, wait_s=0)
+        server.advance(seconds=4)
+
+
+def _read_by_claims(server: RunningServer, client: HttpQueueClient) -> None:
+    for begin in range(0, 50, 10):
+        client.send_batch("clicks", [NewMessage(body=f"click {number}") for number in range(begin, begin + 10)])
+    with Claims(server.endpoint, client.queue_url("clicks")) as claims:
+        claims.open("spark-clicks", consumer="query 7, driver", hold_s=3_600, lease_s=60)
+        claims.claim("spark-clicks", epoch=1, number=1, messages_max=20)
+        claims.claim("spark-clicks", epoch=1, number=2, messages_max=15)
+
+
+_KIND = {"kind": Attribute(type="String", text="order"), "weight": Attribute(type="Number", text="1.5")}
+
+
+def _order(number: int) -> NewMessage:
+    body = f'{{"order": {number + 1000}, "customer": "customer-{number % 7}", "total": {number * 7 % 90 + 10}.50}}'
+    return NewMessage(body=body, attributes=_KIND)
