@@ -9,10 +9,11 @@ import enum
 import msgspec
 
 from veilmq.core.commands import Command
-from veilmq.core.limits import PRIORITY
 
 LOOK_MESSAGES_MAX = 1_000
 LOOK_LEASES_MAX = 1_000
+LOOKED_AT_MAX = 20_000
+"""How many messages of another kind a look for some of a kind passes over: a few hundredths of a second."""
 
 
 class MessageState(enum.Enum):
@@ -26,10 +27,12 @@ class MessageState(enum.Enum):
 class LookAtQueue(Command, frozen=True, kw_only=True):
     """Show up to ``count`` messages of ``queue``, those sent first first. Answers a list of ``SeenMessage``.
 
-    With ``state`` only those in that state. Those in flight or delayed are read by the instant at which that ends,
-    so that no other message costs anything; of more than ``count``, it is those whose instant comes first that are
-    shown. With ``receipts`` each message of a lease comes with the receipt that its holder has: whoever asks can
-    release, extend or delete it, so it must be asked for by an operator alone. Error ``QueueNotFound``.
+    With ``state``, only those in that state, in the order in which they became or become visible, claimed ones last.
+    They are found by that instant, or where that cannot be, among the first ``LOOKED_AT_MAX`` of others: so a look at
+    some stays short, whatever else there is, and where others are that many, it may show less than there is.
+
+    With ``receipts`` each message in flight comes with the receipt that its holder has. Whoever has that can release,
+    extend or delete the message, so an operator alone may ask for it. Error ``QueueNotFound``.
     """
 
     queue: str
@@ -41,8 +44,9 @@ class LookAtQueue(Command, frozen=True, kw_only=True):
 class LookAtLeases(Command, frozen=True, kw_only=True):
     """Show up to ``count`` leases of ``queue``, those that end first first. Answers a list of ``SeenLease``.
 
-    What is shown is in flight by a receive: claims have no leases. Costs by ``count`` alone, however many messages the
-    queue has and however many of them are in flight. Error ``QueueNotFound``.
+    What is shown was received and is in flight: claims have no leases. That costs by ``count`` alone, however many
+    messages the queue has and however many of them are in flight; behind more than ``LOOKED_AT_MAX`` delayed messages
+    that become visible sooner nothing is shown. Error ``QueueNotFound``.
     """
 
     queue: str
@@ -50,10 +54,12 @@ class LookAtLeases(Command, frozen=True, kw_only=True):
 
 
 class SeenLease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A message in flight, by its lease: from the receive at ``received_at_ms`` to ``visible_at_ms``.
+    """A message in flight, by its lease: from its receive, at ``received_at_ms``, to ``visible_at_ms``.
 
-    ``generation`` tells the leases of one message apart and rises with each. ``extensions`` is how often the deadline
-    was moved since the receive; ``None`` where it is not known: that is counted only for the event log.
+    ``generation`` tells the receives of one message apart, ``receive_count`` counts those in this queue. ``extensions``
+    is how often the deadline was moved since the receive; ``None`` where nobody has counted, as the queue has no event
+    log. Without one, the receive of a message that was received before is when it was asked for: a wait for the message
+    is not taken off.
     """
 
     message_id: bytes
@@ -103,8 +109,9 @@ class SeenMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message as a look shows it; ``properties`` is ``core.properties`` encoded.
 
     ``visible_at_ms`` is when its last hiding ends or ended: ``None`` for one that was never hidden, or is claimed.
-    ``received_at_ms`` is its last receive, ``first_received_at_ms`` its first; ``None`` before that, and the last one
-    of a claimed message is ``None``, too. ``receipt`` is what the holder of its lease has, where it was asked for.
+    ``received_at_ms`` is its last receive (as of ``SeenLease``), ``first_received_at_ms`` its first one, also in the
+    queue that a dead letter came from; both are ``None`` before there was one, and of a claimed message. ``receipt`` is
+    the one that acts while the message is in flight, where it was asked for; claimed messages have none.
     """
 
     id: bytes
@@ -114,8 +121,8 @@ class SeenMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     receive_count: int
     state: MessageState
     visible_at_ms: int | None
-    received_at_ms: int | None = None
-    first_received_at_ms: int | None = None
-    group: str | None = None
-    priority: int = PRIORITY.default
+    received_at_ms: int | None
+    first_received_at_ms: int | None
+    group: str | None
+    priority: int
     receipt: str | None = None

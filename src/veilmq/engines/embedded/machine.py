@@ -9,7 +9,7 @@ from typing import Any
 
 from veilmq.core import commands
 from veilmq.core.forwards import Forward
-from veilmq.core.looks import LookAtQueue, Peek
+from veilmq.core.looks import LookAtLeases, LookAtQueue, Peek
 from veilmq.core.ports import Wake
 from veilmq.core.receipts import ReceiptBook
 from veilmq.core.topics import PublishToTopic
@@ -60,11 +60,12 @@ class Machine:
         self.catalog = Catalog(journal=self._journal, options=self._options, wakes=self._wakes, events=self.events)
         letters = DeadLetters(catalog=self.catalog, space=self.space)
         self.moves = Moves(catalog=self.catalog, journal=self._journal, space=self.space)
+        book = ReceiptBook(keys=[kept_key(self._journal, RECEIPT_KEY)])
         messages = MessageCommands(
             catalog=self.catalog,
             journal=self._journal,
             dead_letters=letters,
-            book=ReceiptBook(keys=[kept_key(self._journal, RECEIPT_KEY)]),
+            book=book,
             space=self.space,
         )
         entrance = Entrance(fifo_sends=messages.fifo_sends)
@@ -91,16 +92,18 @@ class Machine:
             **self.claims.handlers,
             **_of_moves(self.moves),
             **EventExport(journal=self._journal, events=self.events).handlers,
-            **self._of_looks(letters),
+            **self._of_looks(letters, book),
             **self._of_topics(messages),
             **Accounts(journal=self._journal).handlers,
             Sweep: sweeper.sweep,
         }
 
-    def _of_looks(self, letters: DeadLetters) -> Handlers:
+    def _of_looks(self, letters: DeadLetters, book: ReceiptBook) -> Handlers:
+        looks = Looks(catalog=self.catalog, journal=self._journal, book=book)
         return {
             commands.ListDeadLetterSources: letters.list_sources,
-            LookAtQueue: Looks(catalog=self.catalog, journal=self._journal).look,
+            LookAtQueue: looks.look,
+            LookAtLeases: looks.leases,
             Peek: Peeks(catalog=self.catalog, dead_letters=letters).peek,
         }
 

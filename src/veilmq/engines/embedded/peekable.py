@@ -29,6 +29,10 @@ class PeekableLane(Lane):
         firsts = [self._journal.first_sent(series.floor, series.next) for series in (self._direct, self._delayed)]
         return min((first.sent_at_ms for first in firsts if first is not None), default=None)
 
+    def hides(self, position: int) -> bool:
+        """Whether the message at ``position``, which must be there, was moved here and is past its retention."""
+        return self._moved is not None and self._moved.hides(position)
+
     def peek(self, count: int, now_ms: int, receives_max: int) -> list[Offered]:
         """Return up to ``count`` messages in the order in which they would be taken.
 

@@ -492,12 +492,44 @@ FROM claim_range CROSS JOIN message ON message.position >= claim_range.first AND
 WHERE claim = ? AND id = ? LIMIT 1;
 
 -- name: look_between
--- Messages as somebody sees them who only looks: with their leases, and whether they are claimed.
+-- Messages as somebody sees them who only looks: whether they are claimed, and their leases.
 SELECT
-    message.id, body, properties, sent_at_ms, coalesce(receive_count, 0) + coalesce(receives_before, 0), visible_at_ms,
     EXISTS (
         SELECT 1 FROM claim_range
         WHERE first = (SELECT max(first) FROM claim_range WHERE first <= message.position) AND last >= message.position
-    )
+    ),
+    message.position, id, sent_at_ms, body, properties, message.group_key, source, first_sent_at_ms, receives_before,
+    message.first_received_at_ms,
+    lease.position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, lease.first_received_at_ms,
+    lease.group_key, log
 FROM message LEFT JOIN lease ON lease.position = message.position
 WHERE message.position >= ? AND message.position < ? ORDER BY message.position LIMIT ?;
+
+-- name: visible_between
+-- Which of the first so many messages are not hidden.
+SELECT at FROM (
+    SELECT message.position AS at, visible_at_ms AS until_ms
+    FROM message LEFT JOIN lease ON lease.position = message.position
+    WHERE message.position >= ? AND message.position < ? ORDER BY message.position LIMIT ?
+)
+WHERE until_ms IS NULL OR until_ms <= ? LIMIT ?;
+
+-- name: hidden_leases
+-- Of a lane's first so many hidden messages, by when they become visible, those in flight, or the delayed ones, with the
+-- size of their bodies. (What is passed over is so in the index.)
+SELECT
+    lease.position, lease.lane, visible_at_ms, receive_count, generation, epoch, received_at_ms,
+    lease.first_received_at_ms, lease.group_key, lease.log, message.id, octet_length(body)
+FROM (
+    SELECT position AS at, receive_count AS receives, visible_at_ms AS until_ms
+    FROM lease WHERE lane = ? AND visible_at_ms > ? AND visible_at_ms < ? ORDER BY visible_at_ms, position LIMIT ?
+) CROSS JOIN lease ON lease.position = at CROSS JOIN message ON message.position = at
+WHERE (receives > 0) = ? AND ((at >= ? AND at < ?) OR at >= ? OR until_ms >= 1 << 61) LIMIT ?;
+
+-- name: claimed_without_lease
+SELECT message.position
+FROM claim_range CROSS JOIN message ON message.position >= claim_range.first AND message.position <= claim_range.last
+WHERE claim_range.first >= ? AND claim_range.first < ? AND leased = 0 ORDER BY claim_range.first LIMIT ?;
+
+-- name: properties_at
+SELECT properties FROM message WHERE position = ?;

@@ -75,10 +75,46 @@ WITH ended AS (
 SELECT (was).seq FROM ended
 
 -- name: look
-SELECT id, body, properties, sent_at, receive_count, source, visible_at, mq.now_ms() AS now,
-    claim IS NULL AND (receive_count > 0 OR visible_at > greatest(sent_at, seq >> 20)) AS was_hidden
+SELECT *, mq.now_ms() AS now
 FROM mq.fifo_msg WHERE qp = $1 AND (sent_at > mq.now_ms() - $3 OR claim IS NOT NULL)
 ORDER BY seq LIMIT $2
+
+-- name: look_visible
+-- Of the first $4 messages, $2 that are not hidden, whether their groups may give them or not.
+SELECT first.*, mq.now_ms() AS now FROM (SELECT * FROM mq.fifo_msg WHERE qp = $1 ORDER BY seq LIMIT $4) AS first
+WHERE first.visible_at <= mq.now_ms() AND first.sent_at > mq.now_ms() - $3
+LIMIT $2
+
+-- name: look_in_flight
+-- What the first $4 groups that wait have in flight, those whose last lease ends first; $2 of it.
+SELECT msg.*, mq.now_ms() AS now
+FROM (
+    SELECT * FROM mq.fifo_group WHERE qp = $1 AND eligible_at > mq.now_ms() ORDER BY eligible_at, head LIMIT $4
+) AS of_group CROSS JOIN unnest(of_group.leased) AS lease (seq) CROSS JOIN LATERAL (
+    SELECT * FROM mq.fifo_msg AS msg WHERE msg.qp = $1 AND msg.seq = lease.seq OFFSET 0 -- one by one
+) AS msg
+WHERE msg.visible_at > mq.now_ms() AND msg.receive_count > 0
+    AND (msg.sent_at > mq.now_ms() - $3 OR msg.claim IS NOT NULL)
+ORDER BY of_group.eligible_at, of_group.head, msg.seq
+LIMIT $2
+
+-- name: look_delayed
+-- Of the last $4 messages, $2 whose delay has not ended, as it ends.
+SELECT last.*, mq.now_ms() AS now FROM (SELECT * FROM mq.fifo_msg WHERE qp = $1 ORDER BY seq DESC LIMIT $4) AS last
+WHERE last.visible_at > mq.now_ms() AND last.receive_count = 0 AND last.sent_at > mq.now_ms() - $3
+ORDER BY last.visible_at, last.seq LIMIT $2
+
+-- name: leases
+SELECT msg.id, msg.generation, msg.received_at, msg.first_received_at, msg.visible_at, msg.receive_count, msg.log, msg.group_id
+FROM (
+    SELECT * FROM mq.fifo_group WHERE qp = $1 AND eligible_at > mq.now_ms() AND eligible_at < 1::bigint << 61
+    ORDER BY eligible_at, head LIMIT $4
+) AS of_group CROSS JOIN unnest(of_group.leased) AS lease (seq) CROSS JOIN LATERAL (
+    SELECT * FROM mq.fifo_msg AS msg WHERE msg.qp = $1 AND msg.seq = lease.seq OFFSET 0 -- one by one
+) AS msg
+WHERE msg.visible_at > mq.now_ms() AND msg.receive_count > 0 AND msg.sent_at > mq.now_ms() - $3
+ORDER BY of_group.eligible_at, of_group.head, msg.seq
+LIMIT $2
 
 -- name: next_visible
 -- $2 is not needed: the groups know when retention ends what is in flight.

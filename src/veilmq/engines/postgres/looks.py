@@ -2,33 +2,91 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 from veilmq.core.limits import DEAD_LETTERS_PER_RECEIVE, PRIORITY
-from veilmq.core.looks import LookAtQueue, MessageState, Peek, Peeked, PeekedMessage, SeenMessage
+from veilmq.core.looks import (
+    LOOKED_AT_MAX,
+    LookAtLeases,
+    LookAtQueue,
+    MessageState,
+    Peek,
+    Peeked,
+    PeekedMessage,
+    SeenLease,
+    SeenMessage,
+)
+from veilmq.core.properties import decode
+from veilmq.core.receipts import ReceiptBook
+from veilmq.engines import held
 from veilmq.engines.postgres.catalog import Catalog, Queue
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.fair_queues import FAIR, LANE, FairQueues
 from veilmq.engines.postgres.fifo_taking import properties_of
 from veilmq.engines.postgres.on_queue import retention_ms, sql
+from veilmq.engines.postgres.positions import COUNTER_BITS
 from veilmq.engines.postgres.redrive import target_of
+
+_LOOKS = {
+    MessageState.VISIBLE: "look_visible",
+    MessageState.IN_FLIGHT: "look_in_flight",
+    MessageState.DELAYED: "look_delayed",
+}
 
 
 class Looks:
     """The commands of ``core.looks``."""
 
-    def __init__(self, *, database: Database, catalog: Catalog, fair: FairQueues) -> None:
-        """``catalog`` is the node's; ``fair`` knows who has to wait."""
+    def __init__(self, *, database: Database, catalog: Catalog, fair: FairQueues, book: ReceiptBook) -> None:
+        """``catalog`` is the node's; ``fair`` knows who has to wait; ``book`` has the keys of receipts."""
+        self._book = book
         self._fair = fair
         self._database = database
         self._catalog = catalog
 
     async def look(self, command: LookAtQueue) -> list[SeenMessage]:
-        """Show what there is, in the order of sending."""
+        """Show what there is, in the order of sending, or what is in one state."""
         async with self._database.connection() as connection:
             queue = await self._catalog.sure(connection, command.queue)
-            rows = await connection.fetch(sql(queue)["look"], queue.partition, command.count, retention_ms(queue))
-        return [_seen(queue, row) for row in rows]
+            terms: tuple[Any, ...] = (queue.partition, command.count, retention_ms(queue))
+            if command.state is None:
+                rows = await connection.fetch(sql(queue)["look"], *terms)
+            else:
+                rows = await connection.fetch(sql(queue)[_LOOKS[command.state]], *terms, LOOKED_AT_MAX + command.count)
+                rows = sorted(rows, key=_until)
+        return [self._seen(queue, row, with_receipt=command.receipts) for row in rows]
+
+    async def leases(self, command: LookAtLeases) -> list[SeenLease]:
+        """Show the leases that end first."""
+        async with self._database.connection() as connection:
+            queue = await self._catalog.sure(connection, command.queue)
+            terms = (queue.partition, command.count, retention_ms(queue), LOOKED_AT_MAX + command.count)
+            rows = await connection.fetch(sql(queue)["leases"], *terms)
+        return sorted((_lease(row) for row in rows), key=attrgetter("visible_at_ms"))
+
+    def _seen(self, queue: Queue, row: Any, *, with_receipt: bool) -> SeenMessage:
+        state = _state(row)
+        is_claimed = row["claim"] is not None
+        was_received = row["receive_count"] > 0 and not is_claimed
+        receipt = None
+        if with_receipt and was_received and state is MessageState.IN_FLIGHT:
+            fence = (row["generation"], row["epoch"], row["visible_at"])
+            receipt = self._book.issue(queue.number, row["seq"], *fence)
+        return SeenMessage(
+            id=row["id"],
+            body=row["body"],
+            properties=properties_of(queue, row),
+            sent_at_ms=row["sent_at"],
+            receive_count=row["receive_count"] + row["receives_before"],
+            state=state,
+            visible_at_ms=_hidden_until_ms(row),
+            received_at_ms=_received_at_ms(row) if was_received else None,
+            first_received_at_ms=None if is_claimed else row["first_received_at"],
+            group=_group(row),
+            priority=PRIORITY.default if queue.settings.fifo else row["priority"] % LANE,
+            receipt=receipt,
+        )
 
     async def peek(self, command: Peek) -> Peeked:
         """Show the first visible messages; the quota of messages in flight does not count."""
@@ -72,16 +130,44 @@ def _shown(queue: Queue, row: Any) -> PeekedMessage:
     )
 
 
-def _seen(queue: Queue, row: Any) -> SeenMessage:
-    state = MessageState.VISIBLE
-    if row["visible_at"] > row["now"]:
-        state = MessageState.IN_FLIGHT if row["receive_count"] else MessageState.DELAYED
-    return SeenMessage(
-        id=row["id"],
-        body=row["body"],
-        properties=properties_of(queue, row),
-        sent_at_ms=row["sent_at"],
+def _state(row: Any) -> MessageState:
+    if row["visible_at"] <= row["now"]:
+        return MessageState.VISIBLE
+    return MessageState.IN_FLIGHT if row["receive_count"] else MessageState.DELAYED
+
+
+def _until(row: Any) -> tuple[int, int]:
+    """Return what says which of one state comes first."""
+    return row["visible_at"], row["seq"]
+
+
+def _hidden_until_ms(row: Any) -> int | None:
+    """Return when the last hiding ends or ended, if there was one; a position tells when the message came."""
+    came_at_ms = max(row["sent_at"], row["seq"] >> COUNTER_BITS)
+    is_or_was = row["claim"] is None and (row["receive_count"] or row["visible_at"] > came_at_ms)
+    return row["visible_at"] if is_or_was else None
+
+
+def _received_at_ms(row: Any) -> int:
+    """Return when the message was given: a wait before that is known for the first receive, and with an event log."""
+    *_, waited_ms = held.read(row["log"] or 0)
+    return int(max(row["received_at"] + waited_ms, row["first_received_at"]))
+
+
+def _group(row: Any) -> str | None:
+    """Return the message group that a message names."""
+    if "group_id" in row.keys():  # noqa: SIM118 - a row is no mapping
+        return str(row["group_id"])
+    return decode(row["properties"] or b"").group
+
+
+def _lease(row: Any) -> SeenLease:
+    return SeenLease(
+        message_id=row["id"],
+        generation=row["generation"],
+        received_at_ms=_received_at_ms(row),
+        visible_at_ms=row["visible_at"],
         receive_count=row["receive_count"],
-        state=state,
-        visible_at_ms=row["visible_at"] if row["was_hidden"] else None,
+        extensions=held.read(row["log"])[0] if row["log"] else None,
+        group=_group(row),
     )

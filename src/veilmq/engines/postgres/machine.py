@@ -8,7 +8,7 @@ from veilmq.core.account_settings import SetAccount, ShowAccount
 from veilmq.core.claims import ListSources, ReadClaim
 from veilmq.core.commands import Command
 from veilmq.core.forwards import Forward
-from veilmq.core.looks import LookAtQueue, Peek
+from veilmq.core.looks import LookAtLeases, LookAtQueue, Peek
 from veilmq.core.receipts import ReceiptBook
 from veilmq.core.topics import (
     CreateTopic,
@@ -63,6 +63,7 @@ READS: frozenset[type[Command]] = frozenset(
         commands.ListDeadLetterSources,
         commands.ListMoves,
         LookAtQueue,
+        LookAtLeases,
         Peek,
         ShowAccount,
         ReadClaim,
@@ -110,7 +111,7 @@ class Machine:
         self.alone: dict[type[Command], Alone] = {
             **_of_queues(queues),
             **_of_moves(Moves(database=database, catalog=catalog, changed=self.background.nodes.moves_changed)),
-            **_of_looks(Looks(database=database, catalog=catalog, fair=fair)),
+            **_of_looks(Looks(database=database, catalog=catalog, fair=fair, book=book)),
             **_of_accounts(Accounts(database=database)),
             **_of_topics(database=database, catalog=catalog, watches=watches, positions=positions),
             **self.claims.handlers,
@@ -222,7 +223,7 @@ def _of_moves(moves: Moves) -> dict[type[Command], Alone]:
 
 
 def _of_looks(looks: Looks) -> dict[type[Command], Alone]:
-    return {LookAtQueue: looks.look, Peek: looks.peek}
+    return {LookAtQueue: looks.look, LookAtLeases: looks.leases, Peek: looks.peek}
 
 
 def _of_accounts(accounts: Accounts) -> dict[type[Command], Alone]:

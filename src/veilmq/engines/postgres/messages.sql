@@ -198,12 +198,73 @@ SELECT (was).seq FROM ended
 
 -- name: look
 -- The first $2 messages within their retention of $3 ms, or claimed, as they came to the queue.
-SELECT msg.id, msg.body, msg.properties, msg.sent_at, msg.receive_count, msg.source, msg.visible_at, mq.now_ms() AS now,
-    msg.claim IS NULL AND (msg.receive_count > 0 OR msg.visible_at > greatest(msg.sent_at, msg.seq >> 20)) AS was_hidden
+SELECT msg.*, mq.now_ms() AS now
 FROM mq.part JOIN mq.msg ON msg.qp = part.qp AND (msg.claim IS NOT NULL OR msg.sent_at > mq.now_ms() - $3
     AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before))
 WHERE part.qp = $1 AND NOT part.retired
 ORDER BY msg.seq LIMIT $2
+
+-- name: look_visible
+-- The first $2 visible messages within their retention of $3 ms, as they became visible. ($4 is not needed.)
+SELECT ready.*, mq.now_ms() AS now FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
+    SELECT * FROM mq.msg
+    WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at <= mq.now_ms()
+        AND msg.sent_at > mq.now_ms() - $3 AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
+    ORDER BY msg.visible_at, msg.seq
+    LIMIT $2
+) ready
+WHERE part.qp = $1 AND NOT part.retired AND $4::int IS NOT NULL
+ORDER BY ready.visible_at, ready.seq LIMIT $2
+
+-- name: look_in_flight
+-- The first $2 messages in flight within their retention of $3 ms, or claimed, in the order in which that ends: of each
+-- priority among the first $4 hidden ones.
+SELECT shown.*, mq.now_ms() AS now FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
+    SELECT hidden.* FROM (
+        SELECT * FROM mq.msg
+        WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at > mq.now_ms()
+        ORDER BY msg.visible_at, msg.seq LIMIT $4
+    ) AS hidden
+    WHERE hidden.receive_count > 0 AND (hidden.claim IS NOT NULL OR hidden.sent_at > mq.now_ms() - $3
+        AND (hidden.sent_at > part.ended_until OR hidden.seq >= part.ended_before))
+    LIMIT $2
+) shown
+WHERE part.qp = $1 AND NOT part.retired
+ORDER BY shown.visible_at, shown.seq LIMIT $2
+
+-- name: look_delayed
+-- The same of messages whose delay has not ended.
+SELECT shown.*, mq.now_ms() AS now FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
+    SELECT hidden.* FROM (
+        SELECT * FROM mq.msg
+        WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at > mq.now_ms()
+        ORDER BY msg.visible_at, msg.seq LIMIT $4
+    ) AS hidden
+    WHERE hidden.receive_count = 0 AND hidden.sent_at > mq.now_ms() - $3
+        AND (hidden.sent_at > part.ended_until OR hidden.seq >= part.ended_before)
+    LIMIT $2
+) shown
+WHERE part.qp = $1 AND NOT part.retired
+ORDER BY shown.visible_at, shown.seq LIMIT $2
+
+-- name: leases
+-- The first $2 leases of messages within their retention of $3 ms that end, but for claims: of each priority among the first
+-- $4 hidden messages.
+SELECT shown.id, shown.generation, shown.received_at, shown.first_received_at, shown.visible_at, shown.receive_count,
+    shown.log, CASE WHEN shown.group_key IS NOT NULL THEN shown.properties END AS properties
+FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
+    SELECT hidden.* FROM (
+        SELECT * FROM mq.msg
+        WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at > mq.now_ms()
+            AND msg.visible_at < 1::bigint << 61
+        ORDER BY msg.visible_at, msg.seq LIMIT $4
+    ) AS hidden
+    WHERE hidden.receive_count > 0 AND hidden.sent_at > mq.now_ms() - $3
+        AND (hidden.sent_at > part.ended_until OR hidden.seq >= part.ended_before)
+    LIMIT $2
+) shown
+WHERE part.qp = $1 AND NOT part.retired
+ORDER BY shown.visible_at, shown.seq LIMIT $2
 
 -- name: next_visible
 -- When the next message behind the marks $3 is, or becomes, visible; no row of a retired partition. $2 is the retention in ms.
