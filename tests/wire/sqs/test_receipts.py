@@ -50,6 +50,21 @@ def test_a_change_says_to_those_who_look_whether_it_was_made() -> None:
     ]
 
 
+def test_a_delete_says_to_those_who_look_where_it_deleted_nothing() -> None:
+    """In a member of ours, too; a FIFO queue refuses but for what is gone."""
+    call = ask("DeleteMessageBatch", Entries=entries(1, ReceiptHandle="r"))
+    told = {state.value: json.loads(call.encode([state]).body)["Successful"] for state in ReceiptState}
+    assert told == {
+        "live": [{"Id": "e0"}],
+        "expired": [{"Id": "e0"}],
+        "superseded": [{"Id": "e0", "VeilmqReceipt": "superseded"}],
+        "gone": [{"Id": "e0", "VeilmqReceipt": "gone"}],
+    }
+    fifo = ask("DeleteMessageBatch", QueueUrl=FIFO, Entries=entries(1, ReceiptHandle="r"))
+    body = json.loads(fifo.encode([ReceiptState.GONE]).body)
+    assert body["Successful"] == [{"Id": "e0", "VeilmqReceipt": "gone"}]
+
+
 def test_a_change_fails_for_a_message_that_is_gone() -> None:
     """With the receipt that named it."""
     members = {"ReceiptHandle": "r", "VisibilityTimeout": 0}

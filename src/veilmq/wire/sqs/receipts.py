@@ -30,6 +30,9 @@ from veilmq.wire.sqs.responses import BatchResult, BatchResultEntry, ChangedResu
 _OUT_OF_ORDER = (ReceiptState.EXPIRED, ReceiptState.SUPERSEDED)
 """What a receipt of a FIFO queue may not be: somebody else may be at work on its group."""
 
+_WITHOUT_EFFECT = (ReceiptState.SUPERSEDED, ReceiptState.GONE)
+"""With which a delete succeeds by the rules of SQS, and deletes nothing."""
+
 
 def delete_message(request: DeleteMessageRequest, context: RequestContext) -> Plan:
     """DeleteMessage: succeeds for every receipt that this queue once issued; on FIFO queues not for an expired one."""
@@ -47,6 +50,8 @@ def delete_message_batch(request: DeleteMessageBatchRequest, context: RequestCon
 
     def deleted(identifier: str, receipt: str, outcome: Any) -> BatchResultEntry:
         check(receipt, outcome)
+        if outcome in _WITHOUT_EFFECT:
+            return ChangedResultEntry(id=identifier, veilmq_receipt=outcome.value)
         return BatchResultEntry(id=identifier)
 
     def respond(results: Any) -> BatchResult:

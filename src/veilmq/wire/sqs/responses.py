@@ -96,10 +96,10 @@ class BatchResultEntry(Shape, frozen=True, kw_only=True):
 
 
 class ChangedResultEntry(BatchResultEntry, frozen=True, kw_only=True):
-    """The same of ChangeMessageVisibilityBatch, with members of ours that clients of SQS ignore.
+    """The same of ChangeMessageVisibilityBatch and DeleteMessageBatch, with members of ours that clients of SQS ignore.
 
-    ``veilmq_hidden_for_ms`` is there where the change was made, and says for how long from then on; ``veilmq_receipt``
-    is ``superseded`` where a change succeeded by the rules of SQS and did nothing.
+    ``veilmq_hidden_for_ms`` is there where a change was made, and says for how long from then on; ``veilmq_receipt`` is
+    ``superseded``, of a delete also ``gone``, where the entry succeeded by the rules of SQS and nothing was done.
     """
 
     veilmq_hidden_for_ms: int | None = None
