@@ -1,4 +1,4 @@
-"""The second port: health for whoever starts and stops servers, metrics for whoever watches them.
+"""The second port: health for whoever starts and stops servers, metrics for whoever watches them, and the console.
 
 ``/health/live`` answers while the event loop turns; ``/health/ready`` says whether requests should be sent here, and
 if not, why; ``/metrics`` is for Prometheus; ``/events/flush`` has the event log exported now. Starlette on Uvicorn, in
@@ -17,7 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 
 from veilmq.core import limits
 from veilmq.core.errors import VeilmqError
@@ -29,6 +29,7 @@ from veilmq.events.failures import EventsError
 from veilmq.server.admin_guard import AdminGuard
 from veilmq.server.admin_server import serving
 from veilmq.server.connections import Connections
+from veilmq.server.console_service import ConsoleService
 from veilmq.server.event_exports import EventExports
 from veilmq.server.listener import is_loopback
 from veilmq.server.longpoll import LongPolls
@@ -60,8 +61,9 @@ class Admin:
         metrics: Metrics,
         exports: EventExports | None = None,
         topics: TopicCounts | None = None,
+        console: ConsoleService | None = None,
     ) -> None:
-        """Look at these; nothing is changed, but that ``exports`` may be asked to hurry."""
+        """Look at these; nothing is changed, but that ``exports`` may be asked to hurry, and by the ``console``."""
         self._engine = engine
         self._clock = clock
         self._polls = polls
@@ -77,6 +79,7 @@ class Admin:
                 Route("/health/ready", self._ready),
                 Route("/metrics", self._show_metrics),
                 Route("/events/flush", self._flush_events, methods=["POST"]),
+                *([] if console is None else [Mount("/", console.pages)]),
             ]
         )
 

@@ -27,10 +27,12 @@ from veilmq.events.failures import EventsError
 from veilmq.server import security
 from veilmq.server.admin import Admin
 from veilmq.server.connections import Connections
+from veilmq.server.console_service import console_service
 from veilmq.server.dispatch import Dispatcher
-from veilmq.server.event_exports import EventExports, exporting, place_of
+from veilmq.server.event_exports import exporting, place_of
 from veilmq.server.event_loop import loop_factory
 from veilmq.server.http_request import Handler
+from veilmq.server.inside import Inside
 from veilmq.server.listener import BindError, authority, bind, close, url
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
@@ -103,7 +105,23 @@ async def serve(
             exporting(settings, events_to, engine=engine, clock=clock, shutdown=shutdown)
         )
         await closing.enter_async_context(topics.pushing(shutdown))
-        admin = _admin(polls, engine=engine, connections=connections, metrics=metrics, exports=events, topics=topics)
+        console = console_service(
+            settings,
+            ask=Inside(dispatcher).ask,
+            engine=engine,
+            authentication=guard.authentication,
+            wall_s=wall_s,
+        )
+        admin = Admin(
+            engine=engine,
+            clock=clock,
+            polls=polls,
+            connections=connections,
+            metrics=metrics,
+            exports=events,
+            topics=topics.counts,
+            console=console,
+        )
         await closing.enter_async_context(
             admin.serving(admin_listeners, host=settings.admin_host, shutdown=shutdown, tls=guard.context)
         )
@@ -153,7 +171,7 @@ def announce(bound: Bound, stream: TextIO) -> None:
     stream.write(
         f"""veilmq serves Amazon SQS and Alibaba Cloud SMQ at {bound.endpoint}
   messages are kept {bound.engine.kept}
-  health and metrics are at {bound.admin_endpoint}
+  the console, health and metrics are at {bound.admin_endpoint}
 """
     )
     stream.write((_SIGN if bound.signed else "") + _begin(program_as_started(sys.argv[0]), bound.endpoint))
@@ -246,26 +264,6 @@ def _dispatcher(
         permissions=guard.permissions(polls.engine),
         asked=topics.asked,
         pages=topics.pages,
-    )
-
-
-def _admin(
-    polls: LongPolls,
-    *,
-    engine: Store,
-    connections: Connections,
-    metrics: Metrics,
-    exports: EventExports | None,
-    topics: TopicService,
-) -> Admin:
-    return Admin(
-        engine=engine,
-        clock=polls.clock,
-        polls=polls,
-        connections=connections,
-        metrics=metrics,
-        exports=exports,
-        topics=topics.counts,
     )
 
 

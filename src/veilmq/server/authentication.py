@@ -6,7 +6,10 @@ Requests of one caller share a context as long as they come under one address, a
 
 import logging
 from collections.abc import Callable
+from hashlib import sha256
+from hmac import compare_digest
 from pathlib import Path
+from secrets import token_hex
 
 import msgspec
 
@@ -14,9 +17,13 @@ from veilmq.server import credentials
 from veilmq.server.credentials import CredentialsError
 from veilmq.server.http_request import Request
 from veilmq.server.verifiers import Keys, Make, Verifier
+from veilmq.wire.sqs.callers import AccessKey, Caller, caller
 from veilmq.wire.sqs.context import RequestContext
 
 log = logging.getLogger(__name__)
+
+_NO_KEY = AccessKey(id="", secret=token_hex(), caller=caller("0" * 12))
+"""What is compared with where there is no such key."""
 
 
 class Authentication:
@@ -42,19 +49,38 @@ class Authentication:
         except CredentialsError as error:
             log.error("the credentials stay as they were: %s", error)
 
-    def context(self, request: Request, unsigned: RequestContext, make: Make) -> RequestContext:
+    def context(
+        self, request: Request, unsigned: RequestContext, make: Make, caller: Caller | None = None
+    ) -> RequestContext:
         """Return the context of who signed ``request``; raises what its protocol refuses a request with.
 
-        ``unsigned`` is what it is of anybody, ``make`` is the protocol's.
+        ``unsigned`` is what it is of anybody, ``make`` is the protocol's. A ``caller`` who is known needs not sign.
         """
-        verifier = self._verifiers.get(make) or self._made(make)
-        caller = verifier.verify(request.method, request.target, request.headers, request.body, self._wall_s())
+        if caller is None:
+            verifier = self._verifiers.get(make) or self._made(make)
+            caller = verifier.verify(request.method, request.target, request.headers, request.body, self._wall_s())
         known = self._contexts.get(caller.arn)
         if known is not None and known[0] is unsigned:
             return known[1]
         made = msgspec.structs.replace(unsigned, account=caller.account, caller=caller)
         self._contexts[caller.arn] = unsigned, made
         return made
+
+    def known(self, key_id: str) -> Caller | None:
+        """Return who holds the key ``key_id``, ``None`` for one that is not there, or not any more."""
+        key = self._keys.get(key_id)
+        if key is None or (key.expires_at_s is not None and key.expires_at_s <= self._wall_s()):
+            return None
+        return key.caller
+
+    def signed_in(self, key_id: str, secret: str) -> Caller | None:
+        """Return who holds the key ``key_id`` if ``secret`` is its own; takes as long for a key that is not there.
+
+        Temporary keys, which need a session token, are not for people.
+        """
+        key = self._keys.get(key_id, _NO_KEY)
+        is_right = compare_digest(sha256(key.secret).digest(), sha256(secret.encode()).digest())
+        return self.known(key_id) if is_right and key.session_token is None else None
 
     def _made(self, make: Make) -> Verifier:
         made = self._verifiers[make] = make(self._keys, self._region, self._secure)

@@ -34,6 +34,7 @@ from veilmq.server.permissions import ANSWERED_HERE, Permissions, Unknown
 from veilmq.server.protocols import PROTOCOLS, Protocol, worded_for
 from veilmq.server.publishing import Publishing
 from veilmq.wire.sqs.call import Call
+from veilmq.wire.sqs.callers import Caller
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.reply import Reply
 from veilmq.wire.v1.reads import BulkRead
@@ -150,8 +151,13 @@ class Dispatcher:
         self._routes: dict[bytes | None, Route] = {}  # by X-Amz-Target; as many as there are actions
         self.metrics = metrics
 
-    def handle(self, request: Request) -> Pending | None:
-        """Answer ``request`` now or later; see ``http_request.Handler``."""
+    @property
+    def signed(self) -> bool:
+        """Whether who asks by a socket has to sign."""
+        return self._authentication is not None
+
+    def handle(self, request: Request, known: Caller | None = None) -> Pending | None:
+        """Answer ``request`` now or later; see ``http_request.Handler``. ``known`` is who asks without a signature."""
         started_s = perf_counter()
         headers = request.headers
         content: Any = request.body
@@ -171,7 +177,7 @@ class Dispatcher:
         if route is None:
             self._refuse(request, _NOT_UNDERSTOOD, started_s)
             return None
-        return self._ask(request, route, content, context, started_s)
+        return self._ask(request, route, content, context, started_s, known)
 
     def _route(self, request: Request) -> tuple[Route | None, Any]:
         """Find the protocol of ``request``, and its content; remember a target that names one of its actions."""
@@ -201,14 +207,20 @@ class Dispatcher:
         return _UNASKED if unasked else None
 
     def _ask(
-        self, request: Request, route: Route, content: Any, context: RequestContext, started_s: float
+        self,
+        request: Request,
+        route: Route,
+        content: Any,
+        context: RequestContext,
+        started_s: float,
+        known: Caller | None,
     ) -> Pending | None:
         protocol, action, label = route
         exchange = Exchange(request, self.metrics, protocol, label, started_s, context.base_url)
         try:
             caller = context
             if self._authentication is not None:
-                caller = self._authentication.context(request, context, protocol.verifier)
+                caller = self._authentication.context(request, context, protocol.verifier, known)
             call = protocol.decode(action, content, caller)
         except protocol.refused as error:
             exchange.reply(protocol.refuse(error, context.base_url))
@@ -227,7 +239,7 @@ class Dispatcher:
                 exchange.reply(protocol.refuse(protocol.deny(denial), context.base_url))
                 return None
             except Unknown as unknown:
-                again = partial(self._ask, request, route, content, context, started_s)
+                again = partial(self._ask, request, route, content, context, started_s, known)
                 return self._permissions.wait(exchange, unknown, again)
             if type(command) in ANSWERED_HERE:
                 done = self._permissions.answering(exchange, command, caller.caller, done)

@@ -147,6 +147,14 @@ class File(Folder):
 
 
 @dataclass(frozen=True, slots=True)
+class NewFile(Folder):
+    """The path of a file that is made when it is missing; read as a folder's is."""
+
+    placeholder: str = "FILE"
+    allowed: str = "the path of a file"
+
+
+@dataclass(frozen=True, slots=True)
 class Hosts:
     """Hosts that may be pushed to, as ``pushing.allow_list`` reads them."""
 

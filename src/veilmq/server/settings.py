@@ -20,6 +20,7 @@ from veilmq.server.setting_kinds import (
     Folder,
     Hosts,
     Kind,
+    NewFile,
     Place,
     SettingValue,
     Stores,
@@ -87,8 +88,8 @@ class ServerSettings:
 
     host: str = _setting("127.0.0.1", _HOST, "Address that queue clients connect to.")
     port: int = _setting(9324, _PORT, "Port that queue clients connect to; 0 takes any free one.")
-    admin_host: str = _setting("127.0.0.1", _HOST, "Address of health and metrics.")
-    admin_port: int = _setting(9325, _PORT, "Port of health and metrics; 0 takes any free one.")
+    admin_host: str = _setting("127.0.0.1", _HOST, "Address of the console, health and metrics.")
+    admin_port: int = _setting(9325, _PORT, "Port of the console, health and metrics; 0 takes any free one.")
     data: Path | None = _setting(  # noqa: RUF009 (it answers a dataclass field)
         _DATA, Folder(), "Folder that keeps the queues; made when missing."
     )
@@ -122,6 +123,9 @@ class ServerSettings:
     )
     region: str = _setting("us-east-1", _REGION, "Region in the ARNs of queues.")
     account: str = _setting("000000000000", _ACCOUNT, "Account that owns the queues, in their URLs and ARNs.")
+    audit_log: Path | None = _setting(  # noqa: RUF009 (as above)
+        None, NewFile(), "File that tells who changed what by the console and its API; without it audit.jsonl in data."
+    )
     drain_s_max: int = _number(
         20, "Seconds that running requests get to finish after SIGTERM.", minimum=0, maximum=3_600
     )

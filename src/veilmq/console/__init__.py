@@ -1,0 +1,1 @@
+"""The console: queues, leases and time in a browser, as pages made here, which ask as an account does."""

@@ -1,0 +1,149 @@
+"""The console as an application of Starlette, and what holds for each of its pages.
+
+Whoever comes without a session is sent to sign in, or, where nobody is asked who he is, gets one at once: it carries
+the token of the forms. A page raises ``Refused`` for what the queues refuse; that is answered here, in words.
+"""
+
+from collections.abc import Callable
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from veilmq.console import security_headers, session_cookie
+from veilmq.console.asking import Ask, Asking, Refused
+from veilmq.console.assets import ASSETS, PREFIX
+from veilmq.console.page import Page
+from veilmq.console.pages import PAGES
+from veilmq.console.rendering import Rendering
+from veilmq.console.sessions import Accounts, Session, Sessions
+from veilmq.console.visit import FormRefused, Visit
+from veilmq.wire.sqs.callers import Caller
+
+HOME = "/console/queues"
+SIGN_IN = "/console/login"
+_FOR_EVER = "public, max-age=31536000, immutable"
+
+
+class Console:
+    """The pages of one server."""
+
+    def __init__(
+        self,
+        *,
+        ask: Ask,
+        sessions: Sessions,
+        account: str,
+        now_ms: Callable[[], int],
+        accounts: Accounts | None = None,
+        further: dict[str, object] | None = None,
+    ) -> None:
+        """``ask`` carries out what pages ask; ``account`` is who comes where nobody is asked who he is.
+
+        ``accounts`` are those that may sign in, ``None`` where nobody is asked. ``further`` is what single pages need
+        of the server, in the state of the application.
+        """
+        self._ask = ask
+        self._sessions = sessions
+        self._account = account
+        self._now_ms = now_ms
+        self._accounts = accounts
+        self._rendering = Rendering(signing_in=accounts is not None)
+        routes = [
+            Route("/", _home),
+            Route("/console", _home),
+            Route(PREFIX + "{name:path}", _asset),
+            *(self._route(page) for page in PAGES),
+        ]
+        self._app = Starlette(routes=routes)
+        self._app.state.accounts = accounts
+        self._app.state.sessions = sessions
+        for name, value in (further or {}).items():
+            setattr(self._app.state, name, value)
+
+    @property
+    def app(self) -> ASGIApp:
+        """Return the application, with the headers that keep a page to itself."""
+        return security_headers.around(self._app)
+
+    def session_of(self, request: Request) -> tuple[Session, Caller | None] | None:
+        """Return the session of a request and who has it; ``None`` for whoever has to sign in first."""
+        session = session_cookie.read(request, self._sessions)
+        if session is None:
+            return None
+        caller = self._holder(session)
+        return None if caller is None and self._accounts is not None else (session, caller)
+
+    def _holder(self, session: Session) -> Caller | None:
+        """Return who has ``session``, ``None`` for nobody in particular."""
+        return None if self._accounts is None or not session.key_id else self._accounts.known(session.key_id)
+
+    def _route(self, page: Page) -> Route:
+        async def answer(request: Request) -> Response:
+            found = session_cookie.read(request, self._sessions)
+            session = found or self._sessions.begin()
+            caller = self._holder(session)
+            if caller is None and self._accounts is not None and not page.open:
+                return _to_sign_in(request)
+            response = await self._answer(page, request, session, caller)
+            if found is None:
+                session_cookie.keep(response, request, self._sessions, session)
+            return response
+
+        methods = ["GET"] if page.change is None else ["GET", "POST"]
+        return Route(page.path, answer, methods=methods)
+
+    async def _answer(self, page: Page, request: Request, session: Session, caller: Caller | None) -> Response:
+        visit = self._visit(request, session, caller)
+        try:
+            if request.method != "POST" or page.change is None:
+                return await page.show(visit)
+            await visit.read_form()
+            return await page.change(visit)
+        except FormRefused as refused:
+            return visit.page("refused.html", status=refused.status, title="Not taken", message=str(refused))
+        except Refused as refused:
+            return _refused(visit, refused)
+
+    def _visit(self, request: Request, session: Session, caller: Caller | None) -> Visit:
+        peer = None if request.client is None else request.client.host
+        return Visit(
+            request,
+            session=session,
+            caller=caller,
+            asking=Asking(self._ask, caller=caller, peer=peer, host=request.headers.get("host", "")),
+            rendering=self._rendering,
+            account=self._account if caller is None else caller.account,
+            now_ms=self._now_ms(),
+        )
+
+
+def _refused(visit: Visit, refused: Refused) -> Response:
+    if refused.is_denied:
+        title = "Not allowed"
+    elif refused.is_missing:
+        title = "No such queue"
+    else:
+        title = "Refused"
+    return visit.page("refused.html", status=refused.status, title=title, message=refused.message)
+
+
+def _to_sign_in(request: Request) -> Response:
+    """Send the browser to sign in, and from there to the page that it wanted if it only wanted to see it."""
+    wanted = request.url.path if request.method == "GET" else HOME
+    query = f"?{request.url.query}" if request.url.query and request.method == "GET" else ""
+    return RedirectResponse(f"{SIGN_IN}?next={quote(wanted + query)}", status_code=303)
+
+
+async def _home(request: Request) -> Response:
+    return RedirectResponse(HOME, status_code=303)
+
+
+async def _asset(request: Request) -> Response:
+    asset = ASSETS.get(request.path_params["name"])
+    if asset is None:
+        return Response(status_code=404)
+    return Response(asset.body, headers={"cache-control": _FOR_EVER}, media_type=asset.kind)

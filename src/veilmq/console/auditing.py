@@ -1,0 +1,212 @@
+"""Every change that is asked for is in the audit log, whichever page or program of the admin port asked for it.
+
+It stands between them and the queues, so no page can forget it. What a request changes is read off the request: the
+actions of SQS that only read are listed, those of our API that only read are its GETs.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from veilmq.console.asking import Answer, Ask, refusal
+from veilmq.console.audit import DONE, AuditEntry, AuditLog, AuditLogError
+from veilmq.wire.sqs.callers import Caller
+
+EVERYONE = "everyone"
+"""Who a caller is where nobody is asked who he is."""
+
+READING = frozenset(
+    {
+        "GetQueueAttributes",
+        "GetQueueUrl",
+        "ListDeadLetterSourceQueues",
+        "ListMessageMoveTasks",
+        "ListQueueTags",
+        "ListQueues",
+    }
+)
+"""The actions of SQS that change nothing."""
+
+_API = b"/v1/"
+_SHOWN_CHARACTERS_MAX = 1_024
+_RECEIPT_CHARACTERS = 16
+_ID_BYTES = 8
+
+
+class Written(NamedTuple):
+    """An answer made here."""
+
+    status: int
+    headers: bytes
+    body: bytes
+
+
+class Change(NamedTuple):
+    """What a request is about: the action, the queue if there is one, and the fields."""
+
+    what: str
+    queue: str | None
+    fields: Mapping[str, Any]
+
+
+class Auditing:
+    """An ``Ask`` that writes down what changes anything. ``now_ms`` is the store's clock."""
+
+    def __init__(self, ask: Ask, log: AuditLog, *, now_ms: Callable[[], int]) -> None:
+        """``ask`` carries it out."""
+        self._ask = ask
+        self._log = log
+        self._now_ms = now_ms
+
+    async def __call__(
+        self,
+        method: bytes,
+        target: bytes,
+        headers: Mapping[bytes, bytes],
+        body: bytes,
+        *,
+        caller: Caller | None,
+        peer: str | None,
+    ) -> Answer:
+        """Answer as ``ask`` does; 503, with nothing done, where the log cannot be written."""
+
+        async def ask(method: bytes, target: bytes, headers: Mapping[bytes, bytes], body: bytes) -> Answer:
+            return await self._ask(method, target, headers, body, caller=caller, peer=peer)
+
+        change = change_of(method, target, headers, body)
+        if change is None:
+            return await ask(method, target, headers, body)
+        entry = AuditEntry(
+            at_ms=self._now_ms(),
+            id=secrets.token_hex(_ID_BYTES),
+            who=EVERYONE if caller is None else caller.arn,
+            peer=peer,
+            what=change.what,
+            queue=change.queue,
+            before=await before(change, target, headers, ask),
+            after=shown(change.fields),
+        )
+        try:
+            await self._log.write(entry)
+        except AuditLogError as error:
+            return Written(503, b"", msgspec.json.encode({"code": "AuditLogUnavailable", "message": str(error)}))
+        answer = await ask(method, target, headers, body)
+        await self._end(entry, answer)
+        return answer
+
+    async def _end(self, entry: AuditEntry, answer: Answer) -> None:
+        outcome = DONE if answer.status < 400 else refusal(answer).code
+        ended = msgspec.structs.replace(entry, at_ms=self._now_ms(), outcome=outcome)
+        try:
+            await self._log.write(ended)
+        except AuditLogError:  # the change is made, and the line before it says who asked
+            return
+
+
+def change_of(method: bytes, target: bytes, headers: Mapping[bytes, bytes], body: bytes) -> Change | None:
+    """Return what a request may change; ``None`` for one that only reads."""
+    path = target.partition(b"?")[0]
+    if path.startswith(_API):
+        return None if method == b"GET" else _change_by_api(path, body)
+    what = headers.get(b"x-amz-target", b"").rpartition(b".")[2].decode("latin-1")
+    if what in READING:
+        return None
+    fields = _fields(body)
+    url = fields.get("QueueUrl")
+    queue = "/".join(str(url).split("/")[-2:]) if url else fields.get("QueueName")
+    return Change(what, queue, fields)
+
+
+def _change_by_api(path: bytes, body: bytes) -> Change:
+    """The path is ``/v1/{noun}/{account}/{queue}/{verb}``; a body that is no JSON (Arrow) is not shown."""
+    noun, *queue, verb = path.removeprefix(_API).decode("latin-1").split("/")
+    return Change(f"{noun}/{verb}", "/".join(queue) or None, _fields(body))
+
+
+def _fields(body: bytes) -> Mapping[str, Any]:
+    try:
+        return msgspec.json.decode(body or b"{}", type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return {}
+
+
+AskHere = Callable[[bytes, bytes, Mapping[bytes, bytes], bytes], Awaitable[Answer]]
+
+
+async def before(
+    change: Change, target: bytes, headers: Mapping[bytes, bytes], ask: AskHere
+) -> Mapping[str, Any] | None:
+    """Return the values that ``change`` is about to replace, as far as the caller may see them."""
+    look = _LOOKS.get(change.what)
+    if look is None:
+        return None
+    path, _, _ = target.partition(b"?")
+    method, asked, body = look.request(path, change.fields)
+    host = {b"host": headers[b"host"]} if b"host" in headers else {}
+    answer = await ask(method, asked, {**host, **look.headers}, body)
+    if answer.status >= 400:
+        return None
+    found = _fields(answer.body).get(look.member, {})
+    kept = look.kept(change.fields)
+    return {name: value for name, value in found.items() if kept is None or name in kept}
+
+
+Kept = Callable[[Mapping[str, Any]], frozenset[str] | None]
+"""Tells of the fields of a change which names matter, ``None`` for all."""
+
+
+class _Look(NamedTuple):
+    """How the values before a change are asked for: the request, and which of the answer's ``member`` matter."""
+
+    request: Callable[[bytes, Mapping[str, Any]], tuple[bytes, bytes, bytes]]
+    headers: Mapping[bytes, bytes]
+    member: str
+    kept: Kept
+
+
+def _sqs(action: str, member: str, *, kept: Kept, **fields: Any) -> _Look:
+    """Return the look by an action of SQS at the queue of a change."""
+
+    def request(path: bytes, asked: Mapping[str, Any]) -> tuple[bytes, bytes, bytes]:
+        return b"POST", b"/", msgspec.json.encode({"QueueUrl": asked.get("QueueUrl"), **fields})
+
+    return _Look(request, {b"x-amz-target": b"AmazonSQS." + action.encode()}, member, kept)
+
+
+def _show(path: bytes, asked: Mapping[str, Any]) -> tuple[bytes, bytes, bytes]:
+    return b"GET", path.rpartition(b"/")[0] + b"/show", b""
+
+
+def _all(asked: Mapping[str, Any]) -> None:
+    return None
+
+
+def _attributes(asked: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(asked.get("Attributes") or ())
+
+
+_LOOKS: dict[str, _Look] = {
+    "SetQueueAttributes": _sqs("GetQueueAttributes", "Attributes", kept=_attributes, AttributeNames=["All"]),
+    "DeleteQueue": _sqs("GetQueueAttributes", "Attributes", kept=_all, AttributeNames=["All"]),
+    "PurgeQueue": _sqs("GetQueueAttributes", "Attributes", kept=_all, AttributeNames=["All"]),
+    "TagQueue": _sqs("ListQueueTags", "Tags", kept=_all),
+    "UntagQueue": _sqs("ListQueueTags", "Tags", kept=_all),
+    "queues/set": _Look(_show, {}, "settings", frozenset),
+}
+
+
+def shown(value: Any, name: str = "") -> Any:
+    """Return fields as the log has them: bodies by their length, receipts by their beginning, long texts cut."""
+    if isinstance(value, Mapping):
+        return {key: shown(each, key) for key, each in value.items()}
+    if isinstance(value, list):
+        return [shown(each, name) for each in value]
+    if not isinstance(value, str):
+        return value
+    if name in {"MessageBody", "body", "StringValue", "BinaryValue"}:
+        return f"({len(value):,} characters)"
+    if name in {"ReceiptHandle", "receipt"}:
+        return value[:_RECEIPT_CHARACTERS] + "…"
+    return value if len(value) <= _SHOWN_CHARACTERS_MAX else value[:_SHOWN_CHARACTERS_MAX] + "…"

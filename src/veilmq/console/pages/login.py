@@ -1,0 +1,51 @@
+"""Signing in with an access key, and out."""
+
+from starlette.responses import Response
+
+from veilmq.console import session_cookie
+from veilmq.console.page import Page
+from veilmq.console.sessions import Accounts, Sessions
+from veilmq.console.visit import Visit
+
+_HOME = "/console/queues"
+_WRONG = "There is no key with this id and secret, or it has expired. Use a key of the server's credentials file."
+
+
+async def show(visit: Visit) -> Response:
+    """Show the form, or the queues to whoever has signed in or need not."""
+    if visit.caller is not None or visit.request.app.state.accounts is None:
+        return visit.go(_HOME)
+    return visit.page("login.html", next=_own(visit.query.get("next", "")), problem="", key_id="")
+
+
+async def sign_in(visit: Visit) -> Response:
+    """Begin a session with the key that was filled in."""
+    accounts: Accounts | None = visit.request.app.state.accounts
+    if accounts is None:
+        return visit.go(_HOME)
+    key_id = visit.form.get("key_id", "").strip()
+    wanted = _own(visit.form.get("next", ""))
+    if accounts.signed_in(key_id, visit.form.get("secret", "").strip()) is None:
+        return visit.page("login.html", status=403, next=wanted, problem=_WRONG, key_id=key_id)
+    sessions: Sessions = visit.request.app.state.sessions
+    response = visit.go(wanted)
+    session_cookie.keep(response, visit.request, sessions, sessions.begin(key_id))
+    return response
+
+
+async def sign_out(visit: Visit) -> Response:
+    """End the session."""
+    response = visit.go("/console/login", done="signed-out")
+    session_cookie.forget(response, visit.request)
+    return response
+
+
+def _own(path: str) -> str:
+    """Return ``path`` if it is a page of the console, where alone one is sent after signing in."""
+    return path if path.startswith("/console/") and "\\" not in path else _HOME
+
+
+PAGES = (
+    Page("/console/login", show, sign_in, open=True),
+    Page("/console/logout", show, sign_out),
+)

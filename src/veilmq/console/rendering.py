@@ -1,0 +1,78 @@
+"""Pages from templates: Jinja, in which everything that is put in is escaped."""
+
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from veilmq.console.assets import address_of
+
+SECOND_MS = 1_000
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+class Rendering:
+    """The templates of the console."""
+
+    def __init__(self, **everywhere: Any) -> None:
+        """``everywhere`` is what every page is told."""
+        environment = Environment(
+            loader=PackageLoader("veilmq.console"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        environment.filters |= {
+            "number": number,
+            "duration": duration,
+            "instant": instant,
+            "path_of": path_of,
+            "plain_name": plain_name,
+        }
+        environment.globals |= {"asset": address_of, **everywhere}
+        self._environment = environment
+
+    def html(self, template: str, **values: Any) -> str:
+        """Return the page that ``templates/{template}`` makes of ``values``."""
+        return self._environment.get_template(template).render(values)
+
+
+def number(value: float | None) -> str:
+    """Return a count with its thousands apart, an en dash for one that is not known."""
+    if value is None:
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return so many seconds in at most two units, as in ``1 h 30 min``."""
+    if seconds is None:
+        return "–"
+    if 0 < seconds < 1:
+        return f"{seconds * SECOND_MS:.0f} ms"
+    left, words = int(seconds), []
+    for unit_s, unit in _UNITS:
+        count, left = divmod(left, unit_s)
+        if count:
+            words.append(f"{count} {unit}")
+    return " ".join(words[:2]) or "0 s"
+
+
+def instant(at_ms: int | None) -> str:
+    """Return an instant as ISO 8601 in UTC, to the second."""
+    if at_ms is None:
+        return "–"
+    return datetime.fromtimestamp(at_ms / SECOND_MS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def path_of(queue: str) -> str:
+    """Return the path of a queue's page, for its full name."""
+    return f"/console/queues/{quote(queue)}"
+
+
+def plain_name(queue: str) -> str:
+    """Return a queue's name without its account."""
+    return queue.rpartition("/")[2]

@@ -1,0 +1,117 @@
+"""One request of a browser: who is there, what was filled in, what may be asked, and how it is answered."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from veilmq.console.asking import Asking
+from veilmq.console.notices import NOTICES
+from veilmq.console.rendering import Rendering
+from veilmq.console.sessions import Session
+from veilmq.wire.sqs.callers import Caller
+
+FORM_BYTES_MAX = 4 << 20
+"""How long a form may be: a message of 1 MiB, every byte of it escaped, and what is around it."""
+
+TOKEN = "csrf"
+"""The field, and in lower case the header, with which a form shows that the console made it."""
+
+TOKEN_HEADER = "x-csrf-token"
+
+
+class FormRefused(Exception):
+    """The form cannot be taken; ``str()`` says why and what to do."""
+
+    status = 403
+
+
+class FormTooLong(FormRefused):
+    """The form has more bytes than are read."""
+
+    status = 413
+
+
+class Visit:
+    """What a page is given. ``sqs`` and ``api`` of ``asking`` raise ``Refused``, which ``Console`` answers."""
+
+    def __init__(
+        self,
+        request: Request,
+        *,
+        session: Session,
+        caller: Caller | None,
+        asking: Asking,
+        rendering: Rendering,
+        account: str,
+        now_ms: int,
+    ) -> None:
+        """``account`` is the caller's own, ``now_ms`` the store's time."""
+        self.request = request
+        self.session = session
+        self.caller = caller
+        self.account = account
+        self.now_ms = now_ms
+        self.sqs = asking.sqs
+        self.api = asking.api
+        self._rendering = rendering
+        self.form: Mapping[str, str] = {}
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """Return the parameters of the address."""
+        return self.request.query_params
+
+    @property
+    def queue(self) -> str:
+        """Return the full name of the queue that the path names, ``account/name``."""
+        return f"{self.request.path_params['account']}/{self.request.path_params['name']}"
+
+    @property
+    def queue_url(self) -> str:
+        """Return the URL of that queue, as the actions of SQS take it."""
+        return f"{self.request.url.scheme}://{self.request.url.netloc}/{self.queue}"
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether htmx asks, for a part of the page."""
+        return self.request.headers.get("hx-request") == "true"
+
+    async def read_form(self) -> None:
+        """Fill ``form`` with what was sent, the last of equal names; raises ``FormRefused``."""
+        self.form = dict(parse_qsl(await self._body(), keep_blank_values=True, strict_parsing=False))
+        if not self.session.has(self.form.get(TOKEN) or self.request.headers.get(TOKEN_HEADER, "")):
+            raise FormRefused(
+                "This form was not made by this console, or you signed in anew since; go back, reload the page and "
+                "send it again. Nothing was changed."
+            )
+
+    def page(self, template: str, *, status: int = 200, **values: Any) -> Response:
+        """Answer with ``templates/{template}``, which is told ``values`` beside who is there."""
+        html = self._rendering.html(
+            template,
+            session=self.session,
+            caller=self.caller,
+            account=self.account,
+            now_ms=self.now_ms,
+            path=self.request.url.path,
+            notice=NOTICES.get(self.query.get("done", "")),
+            **values,
+        )
+        return HTMLResponse(html, status_code=status)
+
+    def go(self, path: str, *, done: str = "") -> Response:
+        """Send the browser to another page of ours after a change; ``done`` is a key of ``notices.NOTICES``."""
+        assert not done or done in NOTICES, done
+        separator = "&" if "?" in path else "?"
+        return RedirectResponse(f"{path}{separator}done={done}" if done else path, status_code=303)
+
+    async def _body(self) -> str:
+        body = bytearray()
+        async for chunk in self.request.stream():
+            body += chunk
+            if len(body) > FORM_BYTES_MAX:
+                raise FormTooLong(f"The form has more than {FORM_BYTES_MAX:,} bytes; send less. Nothing was changed.")
+        return body.decode("utf-8", "replace")

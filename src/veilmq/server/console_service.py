@@ -1,0 +1,95 @@
+"""The console as a part of the server: what it is given, and the way to the queues by which it asks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from hmac import digest
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from veilmq.console.asking import Ask
+from veilmq.console.audit import AuditLog
+from veilmq.console.auditing import Auditing
+from veilmq.engines.store import Store
+from veilmq.server.authentication import Authentication
+from veilmq.server.settings import ServerSettings
+
+MISSING = "The console needs more than this install has: pip install 'veilmq[console]'.\n"
+
+_AUDIT_FILE = "audit.jsonl"
+_SESSIONS = b"console sessions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleService:
+    """What the admin port needs to serve pages. ``asking`` has an audit log; ``pages`` is the application."""
+
+    asking: Ask
+    audit: AuditLog
+    pages: ASGIApp
+
+
+def console_service(
+    settings: ServerSettings,
+    *,
+    ask: Ask,
+    engine: Store,
+    authentication: Authentication | None,
+    wall_s: Callable[[], float],
+) -> ConsoleService:
+    """Return the console of a server; ``ask`` carries out what is asked, ``wall_s`` is the wall clock in seconds."""
+    audit = AuditLog(audit_file(settings))
+    asking = Auditing(ask, audit, now_ms=engine.clock.now_ms)
+    pages = _pages(settings, asking, engine=engine, audit=audit, authentication=authentication, wall_s=wall_s)
+    return ConsoleService(asking=asking, audit=audit, pages=pages)
+
+
+def audit_file(settings: ServerSettings) -> Path | None:
+    """Return where the audit log is written, ``None`` for memory alone."""
+    if settings.audit_log is not None or settings.data is None or settings.store is not None:
+        return settings.audit_log
+    return settings.data / _AUDIT_FILE
+
+
+def _pages(
+    settings: ServerSettings,
+    asking: Ask,
+    *,
+    engine: Store,
+    audit: AuditLog,
+    authentication: Authentication | None,
+    wall_s: Callable[[], float],
+) -> ASGIApp:
+    """Return the pages, or one that says what to install: a server without the extra ``console`` serves queues all the
+    same.
+    """
+    try:
+        console: Any = import_module("veilmq.console.app")
+        sessions: Any = import_module("veilmq.console.sessions")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "veilmq":
+            raise  # a defect of ours, which no extra repairs
+        return Starlette(routes=[Route("/{path:path}", _missing)])
+    accounts = None
+    if authentication is not None:
+        accounts = sessions.Accounts(signed_in=authentication.signed_in, known=authentication.known)
+    pages: ASGIApp = console.Console(
+        ask=asking,
+        sessions=sessions.Sessions(secret=digest(engine.token_key, _SESSIONS, sha256), wall_s=wall_s),
+        account=settings.account,
+        now_ms=engine.clock.now_ms,
+        accounts=accounts,
+        further={"audit": audit},
+    ).app
+    return pages
+
+
+async def _missing(request: Request) -> Response:
+    return PlainTextResponse(MISSING, status_code=501)

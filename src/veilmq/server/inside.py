@@ -1,0 +1,109 @@
+"""The way to the queues from inside the process: a request without a socket and without a signature.
+
+Whoever asks here has found out before who the caller is (the console by its session, the API of the admin port by a
+password). From there on the request is one like any other: its protocol, its policies, its errors and its place in the
+metrics are the same.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from veilmq.server.dispatch import Dispatcher
+from veilmq.server.http_request import Date, Request
+from veilmq.wire.sqs.callers import Caller
+
+
+class Answer(NamedTuple):
+    """What a request was answered with: ``headers`` are whole lines."""
+
+    status: int
+    headers: bytes
+    body: bytes
+
+
+class Inside:
+    """Asks the queues of one server."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        """``dispatcher`` is the handler of the requests that come by sockets."""
+        self._dispatcher = dispatcher
+
+    async def ask(
+        self,
+        method: bytes,
+        target: bytes,
+        headers: Mapping[bytes, bytes],
+        body: bytes,
+        *,
+        caller: Caller | None,
+        peer: str | None = None,
+    ) -> Answer:
+        """Return the answer to a request of ``caller``, who is ``None`` where nobody is asked who he is.
+
+        ``headers`` are by lower-case name; ``peer`` is the address on which policies decide. Whoever is cancelled
+        takes the request back, as a client that hangs up does. Raises ``PermissionError`` for no caller where there
+        are accounts: a defect of ours, that must not open the door.
+        """
+        if caller is None and self._dispatcher.signed:
+            raise PermissionError("This server has accounts, and the request has no caller.")
+        line = _Inner(peer)
+        request = _Asked(line, method, target, dict(headers), body, True)
+        request.answer = asyncio.get_running_loop().create_future()
+        request.pending = self._dispatcher.handle(request, caller)
+        try:
+            return await request.answer
+        except asyncio.CancelledError:
+            if request.pending is not None:
+                request.pending.withdraw()
+            raise
+
+
+class _Asked(Request, eq=False):
+    """A request whose answer somebody in the process awaits; it is never written as bytes of HTTP."""
+
+    answer: "asyncio.Future[Answer] | None" = None
+
+    def respond(self, status: int, headers: bytes, body: bytes) -> None:
+        """Answer, exactly once; nobody hears it who has given up."""
+        assert self.answer is not None, "set before it is asked"
+        assert self.reply is None, "a request is answered once"
+        self.pending, self.reply = None, body
+        if not self.answer.done():
+            self.answer.set_result(Answer(status, headers, body))
+
+    def in_turn(self, begin: Callable[[], None]) -> None:
+        """Begin at once: nothing is before it."""
+        begin()
+
+    def end_connection(self) -> None:
+        """Do nothing: there is no connection."""
+
+
+class _Undated:
+    """No ``Date`` line."""
+
+    line = b"Date: -\r\n"
+
+    def renew(self) -> bytes:
+        """Return it."""
+        return self.line
+
+
+class _Inner:
+    """The line of one request, which came from ``peer`` by another port."""
+
+    def __init__(self, peer: str | None) -> None:
+        """Carry nothing."""
+        self.date: Date = _Undated()
+        self._peer = peer
+
+    def answered(self) -> None:
+        """Do nothing: the answer has been heard."""
+
+    def peer(self) -> str | None:
+        """Return the address that policies see."""
+        return self._peer
+
+    def turn(self) -> None:
+        """Do nothing: nothing waits here."""

@@ -1,0 +1,123 @@
+"""What the audit log is told of a request, whoever asks."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from veilmq.console.audit import DONE, AuditEntry, AuditLog
+from veilmq.console.auditing import Auditing, Written, shown
+from veilmq.wire.sqs.callers import Caller, caller
+
+URL = "http://localhost/111111111111/orders"
+CAROL = caller("111111111111", "carol")
+
+
+class Queues:
+    """Queues that answer each action with what is written down for it, and keep what they were asked."""
+
+    def __init__(self, **answers: Any) -> None:
+        """``answers`` are by action; an error is its code."""
+        self._answers = answers
+        self.asked: list[str] = []
+
+    async def __call__(
+        self,
+        method: bytes,
+        target: bytes,
+        headers: Mapping[bytes, bytes],
+        body: bytes,
+        *,
+        caller: Caller | None,
+        peer: str | None,
+    ) -> Written:
+        """Answer."""
+        name = headers.get(b"x-amz-target", target.rpartition(b"/")[2]).decode().rpartition(".")[2]
+        self.asked.append(name)
+        answer = self._answers.get(name, {})
+        if isinstance(answer, str):
+            return Written(403, b"", json.dumps({"__type": f"com.amazonaws.sqs#{answer}", "message": "No."}).encode())
+        return Written(200, b"", json.dumps(answer).encode())
+
+
+def asked(audit: AuditLog, queues: Queues, action: str, **fields: Any) -> tuple[int, list[AuditEntry]]:
+    """Ask as carol, and return the status and the log."""
+    request: tuple[bytes, bytes, dict[bytes, bytes], bytes]
+    if "/" in action:
+        request = (b"POST", f"/v1/{action}".encode(), {}, json.dumps(fields).encode())
+    else:
+        headers = {b"x-amz-target": f"AmazonSQS.{action}".encode()}
+        request = (b"POST", b"/", headers, json.dumps(fields).encode())
+
+    async def ask() -> tuple[int, list[AuditEntry]]:
+        auditing = Auditing(queues, audit, now_ms=lambda: 7)
+        answer = await auditing(*request, caller=CAROL, peer="127.0.0.1")
+        return answer.status, await audit.last(10)
+
+    return asyncio.run(ask())
+
+
+def test_a_change_is_told_with_what_was_before() -> None:
+    queues = Queues(GetQueueAttributes={"Attributes": {"VisibilityTimeout": "30", "DelaySeconds": "0"}})
+    status, lines = asked(
+        AuditLog(None), queues, "SetQueueAttributes", QueueUrl=URL, Attributes={"VisibilityTimeout": "45"}
+    )
+    assert status == 200
+    (line,) = lines
+    assert (line.who, line.peer, line.at_ms, line.outcome) == (CAROL.arn, "127.0.0.1", 7, DONE)
+    assert (line.what, line.queue) == ("SetQueueAttributes", "111111111111/orders")
+    assert line.before == {"VisibilityTimeout": "30"}
+    assert line.after["Attributes"] == {"VisibilityTimeout": "45"}
+
+
+def test_our_own_api_is_told_of_too() -> None:
+    queues = Queues(show={"settings": {"visibility_timeout_s": 30, "delay_s": 0}})
+    _, lines = asked(AuditLog(None), queues, "queues/111111111111/orders/set", visibility_timeout_s=45)
+    (line,) = lines
+    assert (line.what, line.queue) == ("queues/set", "111111111111/orders")
+    assert (line.before, line.after) == ({"visibility_timeout_s": 30}, {"visibility_timeout_s": 45})
+
+
+def test_who_may_not_see_changes_without_a_before() -> None:
+    _, lines = asked(AuditLog(None), Queues(GetQueueAttributes="AccessDenied"), "PurgeQueue", QueueUrl=URL)
+    assert [(line.before, line.outcome) for line in lines] == [(None, DONE)]
+
+
+def test_a_refusal_is_told_by_its_code() -> None:
+    _, lines = asked(AuditLog(None), Queues(DeleteQueue="AccessDenied"), "DeleteQueue", QueueUrl=URL)
+    assert [line.outcome for line in lines] == ["AccessDenied"]
+
+
+@pytest.mark.parametrize("action", ["GetQueueAttributes", "ListQueues", "ListMessageMoveTasks"])
+def test_reading_leaves_no_line(action: str) -> None:
+    _, lines = asked(AuditLog(None), Queues(), action, QueueUrl=URL)
+    assert lines == []
+
+
+def test_receiving_is_a_change() -> None:
+    _, lines = asked(AuditLog(None), Queues(), "ReceiveMessage", QueueUrl=URL)
+    assert [line.what for line in lines] == ["ReceiveMessage"]
+
+
+def test_nothing_is_changed_that_cannot_be_written_down(tmp_path: Path) -> None:
+    queues = Queues()
+
+    async def ask() -> Any:
+        auditing = Auditing(queues, AuditLog(tmp_path / "nowhere" / "log"), now_ms=lambda: 7)
+        headers = {b"x-amz-target": b"AmazonSQS.DeleteMessage"}
+        return await auditing(b"POST", b"/", headers, b"{}", caller=None, peer=None)
+
+    answer = asyncio.run(ask())
+    assert answer.status == 503
+    assert json.loads(answer.body)["code"] == "AuditLogUnavailable"
+    assert queues.asked == []
+
+
+def test_bodies_and_receipts_are_not_told() -> None:
+    told = shown({"Entries": [{"Id": "1", "MessageBody": "secret"}], "ReceiptHandle": "r" * 100, "Tags": {"a": "b"}})
+    assert told["Entries"] == [{"Id": "1", "MessageBody": "(6 characters)"}]
+    assert told["ReceiptHandle"] == "r" * 16 + "…"
+    assert told["Tags"] == {"a": "b"}
