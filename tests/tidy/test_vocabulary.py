@@ -1,7 +1,7 @@
 """One vocabulary inside: the words of the protocols stop at the wire.
 
 Inside it is `visible_at_ms`, `receipt`, `delay_s`; the names that SQS and SMQ give to these appear in wire/,
-and in the parts that face people who know them (cli/, client/). Documentation may name them anywhere.
+and in the parts that face people who know them (cli/, client/, console/). Documentation may name them anywhere.
 """
 
 import re
@@ -11,7 +11,7 @@ import pytest
 
 from tests.tidy.tree import SRC, Module, module, modules, queries, words
 
-FACING_OUTSIDE = ("src/veilmq/wire/", "src/veilmq/cli/", "src/veilmq/client/")
+FACING_OUTSIDE = ("src/veilmq/wire/", "src/veilmq/cli/", "src/veilmq/client/", "src/veilmq/console/")
 
 FOREIGN = re.compile(
     "|".join(

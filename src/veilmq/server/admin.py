@@ -22,7 +22,6 @@ from starlette.routing import Mount, Route
 from veilmq.core import limits
 from veilmq.core.errors import VeilmqError
 from veilmq.core.events import CountEvents, EventCounts
-from veilmq.core.ports import Clock
 from veilmq.engines.execute import execute
 from veilmq.engines.store import Store
 from veilmq.events.failures import EventsError
@@ -55,7 +54,6 @@ class Admin:
         self,
         *,
         engine: Store,
-        clock: Clock,
         polls: LongPolls,
         connections: Connections,
         metrics: Metrics,
@@ -65,7 +63,7 @@ class Admin:
     ) -> None:
         """Look at these; nothing is changed, but that ``exports`` may be asked to hurry, and by the ``console``."""
         self._engine = engine
-        self._clock = clock
+        self._clock = polls.clock
         self._polls = polls
         self._connections = connections
         self._metrics = metrics

@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from veilmq.core.ports import Clock
 from veilmq.engines.clock import wall_s
@@ -29,7 +29,7 @@ from veilmq.server.admin import Admin
 from veilmq.server.connections import Connections
 from veilmq.server.console_service import console_service
 from veilmq.server.dispatch import Dispatcher
-from veilmq.server.event_exports import exporting, place_of
+from veilmq.server.event_exports import EventExports, exporting, place_of
 from veilmq.server.event_loop import loop_factory
 from veilmq.server.http_request import Handler
 from veilmq.server.inside import Inside
@@ -105,23 +105,8 @@ async def serve(
             exporting(settings, events_to, engine=engine, clock=clock, shutdown=shutdown)
         )
         await closing.enter_async_context(topics.pushing(shutdown))
-        console = console_service(
-            settings,
-            ask=Inside(dispatcher).ask,
-            engine=engine,
-            authentication=guard.authentication,
-            wall_s=wall_s,
-        )
-        admin = Admin(
-            engine=engine,
-            clock=clock,
-            polls=polls,
-            connections=connections,
-            metrics=metrics,
-            exports=events,
-            topics=topics.counts,
-            console=console,
-        )
+        parts = _Parts(dispatcher, polls, connections, events, topics)
+        admin = _admin(settings, guard, parts, engine=engine, wall_s=wall_s)
         await closing.enter_async_context(
             admin.serving(admin_listeners, host=settings.admin_host, shutdown=shutdown, tls=guard.context)
         )
@@ -264,6 +249,37 @@ def _dispatcher(
         permissions=guard.permissions(polls.engine),
         asked=topics.asked,
         pages=topics.pages,
+    )
+
+
+class _Parts(NamedTuple):
+    """What the operator's port looks at, and the way to the queues."""
+
+    dispatcher: Dispatcher
+    polls: LongPolls
+    connections: Connections
+    exports: EventExports | None
+    topics: TopicService
+
+
+def _admin(
+    settings: ServerSettings, guard: Security, parts: _Parts, *, engine: Store, wall_s: Callable[[], float]
+) -> Admin:
+    console = console_service(
+        settings,
+        ask=Inside(parts.dispatcher).ask,
+        engine=engine,
+        authentication=guard.authentication,
+        wall_s=wall_s,
+    )
+    return Admin(
+        engine=engine,
+        polls=parts.polls,
+        connections=parts.connections,
+        metrics=parts.dispatcher.metrics,
+        exports=parts.exports,
+        topics=parts.topics.counts,
+        console=console,
     )
 
 
