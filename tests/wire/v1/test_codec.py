@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.wire.v1.asking import QUEUE, refusal, send
+from veilmq.core.commands import ListQueues
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.policies import GRANTABLE, OWNERS
+from veilmq.wire.v1.call import ApiCall
 from veilmq.wire.v1.errors import CODES
-from veilmq.wire.v1.routes import ROUTES
+from veilmq.wire.v1.routes import ROUTES, Route
 
 NO_ROUTES = [
     "/v1/",
@@ -39,11 +41,31 @@ def test_other_paths_are_no_routes(target: str) -> None:
     assert "/v1/{noun}/{account}/{queue}/{verb}" in error.message
 
 
+ALL = Route(b"GET", b"all", b"", lambda request, context: ApiCall(ListQueues(account=request.account)), "", (), True)
+
+
+@pytest.mark.parametrize("account", ["-", "000000000000"])
+def test_a_path_without_a_queue_is_of_a_whole_account(account: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is another route than that of a queue, and has no verb."""
+    monkeypatch.setitem(ROUTES, ALL.key, ALL)
+    assert send("GET", f"/v1/all/{account}?x=1").command == ListQueues(account="000000000000")
+    assert ALL.path == "/v1/all/{account}"
+    for target in (f"/v1/all/{account}/", f"/v1/all/{account}/jobs", f"/v1/all/{account}/jobs/list", "/v1/all", "/v1/"):
+        assert refusal("GET", target).code.query == "UnknownRoute"
+    assert refusal("POST", f"/v1/all/{account}").code.query == "UnknownRoute"
+
+
+def test_what_an_account_has_is_for_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ROUTES, ALL.key, ALL)
+    error = refusal("GET", "/v1/all/222222222222")
+    assert (error.code.query, error.code.status) == ("AccessDenied", 403)
+
+
 @pytest.mark.parametrize("key", list(ROUTES), ids=[key.decode() for key in ROUTES])
 def test_a_route_has_its_method_alone(key: bytes) -> None:
     route = ROUTES[key]
     other = "POST" if route.method == b"GET" else "GET"
-    target = f"/v1/{route.noun.decode()}/{QUEUE}" + (f"/{route.verb.decode()}" if route.verb else "")
+    target = route.path.format(account="000000000000", queue="jobs")
     assert refusal(other, target).code.query == "UnknownRoute"
 
 

@@ -1,8 +1,9 @@
 """A request to the API, taken apart: which route, on which queue, with what.
 
 A path is ``/v1/{noun}/{account}/{queue}/{verb}``, or without a verb what is done to the noun as a whole; ``-`` stands
-for the caller's own account. Nothing in it is escaped: neither accounts nor names of queues have characters that would
-be. So what a signature covers and what is read here are the same.
+for the caller's own account. Without a queue it is what is done to all that the account has of the noun. Nothing in it
+is escaped: neither accounts nor names of queues have characters that would be. So what a signature covers and what is
+read here are the same.
 """
 
 import re
@@ -20,23 +21,28 @@ PREFIX = b"/v1/"
 NAMES = rf"[A-Za-z0-9_-]{{1,{SMQ_QUEUE_NAME_CHARACTERS_MAX}}}(?:\.fifo)?"
 """What names of queues look like, whichever protocol made them."""
 
-_PATH = re.compile(rf"(?P<noun>[a-z]+)/(?P<queue>(?:[0-9]{{12}}|-)/{NAMES})(?:/(?P<verb>[a-z]+))?".encode())
+_PATH = re.compile(
+    rf"(?P<noun>[a-z]+)/(?P<account>[0-9]{{12}}|-)(?:/(?P<name>{NAMES})(?:/(?P<verb>[a-z]+))?)?".encode()
+)
 _SIGNATURES = b"X-Amz-"
+_NO_PARTS = b"", b"", b"", b""
 _PLACE = re.compile(r"(.*) - at `\$\.?(.*)`")
 
-_OWN = "-/"
+_OWN = "-"
 
 Fields = TypeVar("Fields", bound=msgspec.Struct)
 
 
 class ApiRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """``queue`` is its full name, or begins with ``-/``; ``query`` is as it was sent; ``verb`` may be empty.
+    """``account`` may be ``-``; ``queue`` is the full name of one, empty for all; ``verb`` may be empty.
 
-    Of a path that no route can have, all three parts are empty. ``headers`` are by lower-case name.
+    Of a path that no route can have, all four parts are empty. ``query`` is as it was sent, ``headers`` are by
+    lower-case name.
     """
 
     method: bytes
     noun: bytes
+    account: str
     queue: str
     verb: bytes
     query: bytes
@@ -48,17 +54,25 @@ def read_request(method: bytes, target: bytes, headers: Mapping[bytes, bytes], b
     """Return the request for ``target``, which begins with ``PREFIX``."""
     path, _, query = target.partition(b"?")
     parts = _PATH.fullmatch(path.removeprefix(PREFIX))
-    noun, queue, verb = parts.group("noun", "queue", "verb") if parts is not None else (b"", b"", b"")
+    noun, account, name, verb = parts.group("noun", "account", "name", "verb") if parts is not None else _NO_PARTS
     return ApiRequest(
-        method=method, noun=noun, queue=queue.decode(), verb=verb or b"", query=query, headers=headers, body=body
+        method=method,
+        noun=noun,
+        account=account.decode(),
+        queue=f"{account.decode()}/{name.decode()}" if name else "",
+        verb=verb or b"",
+        query=query,
+        headers=headers,
+        body=body,
     )
 
 
 def of_account(request: ApiRequest, account: str) -> ApiRequest:
-    """Return ``request`` with the full name of its queue; ``account`` is the caller's."""
-    if not request.queue.startswith(_OWN):
+    """Return ``request`` with its account, and the full name of its queue; ``account`` is the caller's."""
+    if request.account != _OWN:
         return request
-    return msgspec.structs.replace(request, queue=f"{account}/{request.queue.removeprefix(_OWN)}")
+    queue = account + request.queue.removeprefix(_OWN) if request.queue else ""
+    return msgspec.structs.replace(request, account=account, queue=queue)
 
 
 def from_json(body: bytes, kind: type[Fields]) -> Fields:

@@ -20,7 +20,8 @@ _POST = b"POST"
 class Route(NamedTuple):
     """One route; ``verb`` is empty for the noun itself. ``plan`` raises ``SqsError`` for what it cannot take.
 
-    ``errors`` are those of core that it may be answered with, beside ``EVERYWHERE``.
+    ``errors`` are those of core that it may be answered with, beside ``EVERYWHERE``. A route ``of_account`` is of all
+    that the caller's own account has of the noun: its path has no queue, and no verb.
     """
 
     method: bytes
@@ -29,6 +30,18 @@ class Route(NamedTuple):
     plan: Callable[[ApiRequest, RequestContext], ApiCall]
     permission: str
     errors: tuple[type[VeilmqError], ...] = ()
+    of_account: bool = False
+
+    @property
+    def key(self) -> bytes:
+        """Return under which key it is in ``ROUTES``."""
+        return _key(self.method, self.noun, self.verb, of_account=self.of_account)
+
+    @property
+    def path(self) -> str:
+        """Return its path, with its parameters in braces."""
+        queue = "" if self.of_account else "/{queue}"
+        return f"/v1/{self.noun.decode()}/{{account}}{queue}" + (f"/{self.verb.decode()}" if self.verb else "")
 
     @property
     def label(self) -> str:
@@ -111,10 +124,15 @@ _ROWS = (
     ),
 )
 
-ROUTES: dict[bytes, Route] = {b"%b %b/%b" % (row.method, row.noun, row.verb): row for row in _ROWS}
+
+def _key(method: bytes, noun: bytes, verb: bytes, *, of_account: bool) -> bytes:
+    return b"%b %b" % (method, noun) if of_account else b"%b %b/%b" % (method, noun, verb)
+
+
+ROUTES: dict[bytes, Route] = {row.key: row for row in _ROWS}
 """Every route, by method, noun and verb."""
 
 
 def route_key(request: ApiRequest) -> bytes:
     """Return under which key the route of ``request`` is, if there is one."""
-    return b"%b %b/%b" % (request.method, request.noun, request.verb)
+    return _key(request.method, request.noun, request.verb, of_account=not request.queue)
