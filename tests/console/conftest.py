@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.conftest import need
 from tests.console.chromium import chromium
@@ -42,6 +43,7 @@ def whole_browser() -> Iterator[Browser]:
     """The browser of this process, which takes a second to start. Its event loop is out of sight (``browser``)."""
     path = chromium()
     need(path, "Chromium (scripts/install-browser.sh)")
+    expect.set_options(timeout=PATIENCE_MS)
     driver = sync_playwright().start()
     started = driver.chromium.launch(executable_path=path, headless=True, args=FLAGS)
     loop = _hidden()
@@ -67,26 +69,37 @@ def visit(browser: Browser, server: RunningServer) -> Iterator[Visit]:
 
     Keywords are Playwright's of a context: ``color_scheme``, ``viewport``, ``java_script_enabled``.
     """
-    open_ones: list[tuple[BrowserContext, Watch]] = []
-
-    def visiting(path: str = "/", **options: Any) -> Page:
-        context = browser.new_context(base_url=server.admin_endpoint, **options)
-        context.set_default_timeout(PATIENCE_MS)
-        open_ones.append((context, Watch(context, origin=server.admin_endpoint)))
-        page = context.new_page()
-        page.goto(path)
-        return page
-
-    yield visiting
-    for context, _ in open_ones:
-        context.close()
-    assert [fault for _, watch in open_ones for fault in watch.faults] == []
+    with visiting(browser, server) as open_at:
+        yield open_at
 
 
 @pytest.fixture
 def page(visit: Visit) -> Page:
     """The first page of the console, as somebody sees it whom nobody asks who he is."""
     return visit()
+
+
+@contextmanager
+def visiting(browser: Browser, server: RunningServer) -> Iterator[Visit]:
+    """Yield a call that opens the console of ``server``, and look whether any page did wrong when it ends well."""
+    watches: list[Watch] = []
+    contexts: list[BrowserContext] = []
+
+    def open_at(path: str = "/", **options: Any) -> Page:
+        context = browser.new_context(base_url=server.admin_endpoint, **options)
+        context.set_default_timeout(PATIENCE_MS)
+        contexts.append(context)
+        watches.append(Watch(context, origin=server.admin_endpoint))
+        page = context.new_page()
+        page.goto(path)
+        return page
+
+    try:
+        yield open_at
+    finally:
+        for context in contexts:
+            context.close()
+    assert [fault for watch in watches for fault in watch.faults] == []
 
 
 def _hidden() -> asyncio.AbstractEventLoop:

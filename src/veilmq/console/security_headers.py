@@ -25,7 +25,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # under "no-referrer" browsers send forms with "Origin: null", which is refused
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
