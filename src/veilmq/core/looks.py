@@ -12,8 +12,8 @@ from veilmq.core.commands import Command
 
 LOOK_MESSAGES_MAX = 1_000
 LOOK_LEASES_MAX = 1_000
-LOOKED_AT_MAX = 20_000
-"""How many messages of another kind a look for some of a kind passes over: a few hundredths of a second."""
+LOOKED_AT_MAX = 100_000
+"""How many messages of another kind a look for some of a kind passes over: a hundredth of a second, or a tenth."""
 
 
 class MessageState(enum.Enum):
