@@ -37,18 +37,21 @@ class Console:
         ask: Ask,
         sessions: Sessions,
         account: str,
+        data_port: int,
         now_ms: Callable[[], int],
         accounts: Accounts | None = None,
         further: dict[str, object] | None = None,
     ) -> None:
         """``ask`` carries out what pages ask; ``account`` is who comes where nobody is asked who he is.
 
+        ``data_port`` is that of the queues, whose URLs are told under the host name that the browser knows.
         ``accounts`` are those that may sign in, ``None`` where nobody is asked. ``further`` is what single pages need
         of the server, in the state of the application.
         """
         self._ask = ask
         self._sessions = sessions
         self._account = account
+        self._data_port = data_port
         self._now_ms = now_ms
         self._accounts = accounts
         self._rendering = Rendering(signing_in=accounts is not None)
@@ -114,11 +117,16 @@ class Console:
             request,
             session=session,
             caller=caller,
-            asking=Asking(self._ask, caller=caller, peer=peer, host=request.headers.get("host", "")),
+            asking=Asking(self._ask, caller=caller, peer=peer, host=self._host(request)),
             rendering=self._rendering,
             account=self._account if caller is None else caller.account,
             now_ms=self._now_ms(),
         )
+
+    def _host(self, request: Request) -> str:
+        """Return where programs of the machine of this browser reach the queues."""
+        name = request.url.hostname or ""
+        return f"[{name}]:{self._data_port}" if ":" in name else f"{name}:{self._data_port}"
 
 
 def _refused(visit: Visit, refused: Refused) -> Response:

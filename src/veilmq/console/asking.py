@@ -50,12 +50,13 @@ class Ask(Protocol):
 class Refused(Exception):
     """The request was answered with an error: ``code`` names it, ``str()`` is its sentence, for a person."""
 
-    def __init__(self, code: str, message: str, status: int) -> None:
-        """``status`` is that of HTTP."""
+    def __init__(self, code: str, message: str, status: int, fields: Mapping[str, Any] | None = None) -> None:
+        """``status`` is that of HTTP; ``fields`` is what else the answer told, as the ``setting`` to correct."""
         super().__init__(message)
         self.code = code
         self.message = message
         self.status = status
+        self.fields = fields or {}
 
     @property
     def is_denied(self) -> bool:
@@ -115,4 +116,4 @@ def refusal(answer: Answer) -> Refused:
     except msgspec.MsgspecError:
         return Refused("InternalError", answer.body.decode("utf-8", "replace")[:500].strip(), answer.status)
     code = str(told.get("code") or told.get("__type", "InternalError"))
-    return Refused(code.rpartition("#")[2], str(told.get("message", "")), answer.status)
+    return Refused(code.rpartition("#")[2], str(told.get("message", "")), answer.status, told)

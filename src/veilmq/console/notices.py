@@ -6,4 +6,5 @@ NOTICES = {
     "purged": "All messages of the queue were deleted.",
     "saved": "The settings were changed.",
     "signed-out": "You have signed out.",
+    "unchanged": "Nothing was changed: the settings are as they were.",
 }

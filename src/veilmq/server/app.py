@@ -105,7 +105,7 @@ async def serve(
             exporting(settings, events_to, engine=engine, clock=clock, shutdown=shutdown)
         )
         await closing.enter_async_context(topics.pushing(shutdown))
-        parts = _Parts(dispatcher, polls, connections, events, topics)
+        parts = _Parts(dispatcher, polls, connections, events, topics, listeners[0].getsockname()[1])
         admin = _admin(settings, guard, parts, engine=engine, wall_s=wall_s)
         await closing.enter_async_context(
             admin.serving(admin_listeners, host=settings.admin_host, shutdown=shutdown, tls=guard.context)
@@ -260,6 +260,7 @@ class _Parts(NamedTuple):
     connections: Connections
     exports: EventExports | None
     topics: TopicService
+    data_port: int
 
 
 def _admin(
@@ -270,6 +271,7 @@ def _admin(
         ask=Inside(parts.dispatcher).ask,
         engine=engine,
         authentication=guard.authentication,
+        data_port=parts.data_port,
         wall_s=wall_s,
     )
     return Admin(

@@ -42,12 +42,24 @@ def console_service(
     ask: Ask,
     engine: Store,
     authentication: Authentication | None,
+    data_port: int,
     wall_s: Callable[[], float],
 ) -> ConsoleService:
-    """Return the console of a server; ``ask`` carries out what is asked, ``wall_s`` is the wall clock in seconds."""
+    """Return the console of a server; ``ask`` carries out what is asked, ``wall_s`` is the wall clock in seconds.
+
+    ``data_port`` is the port of the queues.
+    """
     audit = AuditLog(audit_file(settings))
     asking = Auditing(ask, audit, now_ms=engine.clock.now_ms)
-    pages = _pages(settings, asking, engine=engine, audit=audit, authentication=authentication, wall_s=wall_s)
+    pages = _pages(
+        settings,
+        asking,
+        engine=engine,
+        audit=audit,
+        authentication=authentication,
+        data_port=data_port,
+        wall_s=wall_s,
+    )
     return ConsoleService(asking=asking, audit=audit, pages=pages)
 
 
@@ -65,6 +77,7 @@ def _pages(
     engine: Store,
     audit: AuditLog,
     authentication: Authentication | None,
+    data_port: int,
     wall_s: Callable[[], float],
 ) -> ASGIApp:
     """Return the pages, or one that says what to install: a server without the extra ``console`` serves queues all the
@@ -84,6 +97,7 @@ def _pages(
         ask=asking,
         sessions=sessions.Sessions(secret=digest(engine.token_key, _SESSIONS, sha256), wall_s=wall_s),
         account=settings.account,
+        data_port=data_port,
         now_ms=engine.clock.now_ms,
         accounts=accounts,
         further={"audit": audit},

@@ -1,10 +1,13 @@
 """The pages of the console: every module has the rows of one noun, and this is the table of all."""
 
 from veilmq.console.page import Page
-from veilmq.console.pages import login, queues
+from veilmq.console.pages import login, queue, queue_deletion, queue_form, queues
 
 PAGES: tuple[Page, ...] = (
     *login.PAGES,
     *queues.PAGES,
+    *queue_form.PAGES,
+    *queue.PAGES,
+    *queue_deletion.PAGES,
 )
 """Every page; the first row that fits a path answers."""

@@ -1,0 +1,67 @@
+"""One queue: its figures, what it is set to in words, and where to reach it."""
+
+from typing import NamedTuple
+
+from starlette.responses import Response
+
+from veilmq.console.page import Page
+from veilmq.console.queue_look import look, sources
+from veilmq.console.rendering import plain_name
+from veilmq.console.setting_rows import GROUPS, SettingRow
+from veilmq.console.visit import Visit
+from veilmq.core.settings import QueueSettings
+
+_DOCUMENTS = frozenset({"policy", "visibility_rules"})
+
+
+class Told(NamedTuple):
+    """A setting in words; ``is_document`` where they are many, ``queues`` where it names some."""
+
+    label: str
+    words: str
+    is_document: bool
+    queues: tuple[str, ...]
+
+
+async def show(visit: Visit) -> Response:
+    """Show the queue that the path names."""
+    queue = await look(visit)
+    arn = await visit.sqs("GetQueueAttributes", {"QueueUrl": visit.queue_url, "AttributeNames": ["QueueArn"]})
+    return visit.page(
+        "queue.html",
+        queue=visit.queue,
+        shown=queue,
+        groups=[(group.title, _told(group.rows, queue.settings)) for group in GROUPS],
+        addresses=_addresses(queue.url, visit.queue, arn["Attributes"]["QueueArn"]),
+        sources=await sources(visit),
+    )
+
+
+def _told(rows: tuple[SettingRow, ...], settings: QueueSettings) -> list[Told]:
+    """Return settings in words, those of FIFO queues only for one."""
+    return [_tell(row, settings) for row in rows if row.fifo <= settings.fifo]
+
+
+def _tell(row: SettingRow, settings: QueueSettings) -> Told:
+    value = getattr(settings, row.setting)
+    queues: tuple[str, ...] = ()
+    if row.setting == "dead_letter_queue" and value:
+        queues = (value,)
+    elif row.setting == "redrive_sources":
+        queues = value
+    return Told(row.label, row.kind.words(value), row.setting in _DOCUMENTS and bool(value), queues)
+
+
+def _addresses(url: str, queue: str, arn: str) -> list[tuple[str, str]]:
+    """Return where the queue is, by each protocol; ``url`` is that of SQS."""
+    endpoint = url.removesuffix(f"/{queue}")
+    return [
+        ("URL (SQS)", url),
+        ("ARN", arn),
+        ("Endpoint (SQS and SMQ)", endpoint),
+        ("Name (SMQ)", plain_name(queue)),
+        ("URL (SMQ)", f"{endpoint}/queues/{plain_name(queue)}"),
+    ]
+
+
+PAGES = (Page("/console/queues/{account}/{name}", show),)

@@ -1,0 +1,228 @@
+"""Every setting of a queue as a person sees it: its name in words, its range beside it, in groups.
+
+One row a setting; that none is forgotten is a test. Ranges are those of ``core.limits``.
+"""
+
+from typing import NamedTuple
+
+from veilmq.console.inputs import BYTES, SECONDS, Choice, Kind, Number, QueueName, Queues, Text, yes_or_no
+from veilmq.core import limits
+from veilmq.wire.v1.queue_settings import RANGES
+
+SQS = "SQS"
+SMQ = "SMQ"
+
+
+class SettingRow(NamedTuple):
+    """One setting: ``setting`` is its field of ``QueueSettings``.
+
+    ``fifo``: FIFO queues alone have it. ``fixed``: it is chosen when the queue is made, for good.
+    """
+
+    setting: str
+    label: str
+    kind: Kind
+    fifo: bool = False
+    fixed: bool = False
+
+
+class SettingGroup(NamedTuple):
+    """Settings that go together."""
+
+    title: str
+    rows: tuple[SettingRow, ...]
+
+
+_SCOPES = (("queue", "queue", "the whole queue"), ("group", "group", "each message group"))
+
+_TIME = (
+    SettingRow(
+        "visibility_timeout_s",
+        "Visibility timeout",
+        Number(
+            allowed=RANGES["visibility_timeout_s"],
+            unit=SECONDS,
+            protocols={SQS: limits.VISIBILITY_TIMEOUT_S, SMQ: limits.SMQ_VISIBILITY_TIMEOUT_S},
+        ),
+    ),
+    SettingRow(
+        "delay_s",
+        "Delay",
+        Number(
+            allowed=RANGES["delay_s"],
+            unit=SECONDS,
+            protocols={SQS: limits.SQS_DELAY_S, SMQ: limits.SMQ_DELAY_S},
+        ),
+    ),
+    SettingRow(
+        "retention_s",
+        "Retention",
+        Number(
+            allowed=RANGES["retention_s"],
+            unit=SECONDS,
+            protocols={SQS: limits.RETENTION_S, SMQ: limits.SMQ_RETENTION_S},
+        ),
+    ),
+    SettingRow(
+        "receive_wait_s",
+        "Receive wait",
+        Number(
+            allowed=RANGES["receive_wait_s"],
+            unit=SECONDS,
+            protocols={SQS: limits.SQS_RECEIVE_WAIT_S, SMQ: limits.SMQ_RECEIVE_WAIT_S},
+        ),
+    ),
+    SettingRow(
+        "visibility_rules",
+        "Visibility rules",
+        Text(
+            hint=f"A routing table (JSON of up to {limits.VISIBILITY_RULES_BYTES_MAX:,} bytes) that gives each class "
+            "of messages its own visibility timeout; empty for none.",
+            control="area",
+        ),
+    ),
+)
+
+_LIMITS = (
+    SettingRow(
+        "message_bytes_max",
+        "Longest message",
+        Number(
+            allowed=RANGES["message_bytes_max"],
+            unit=BYTES,
+            protocols={SQS: limits.MESSAGE_BYTES, SMQ: limits.SMQ_MESSAGE_BYTES},
+        ),
+    ),
+    SettingRow(
+        "in_flight_max",
+        "Most messages in flight",
+        Number(
+            allowed=RANGES["in_flight_max"],
+            unit="messages",
+            protocols={},
+            empty="the server's own limit",
+        ),
+    ),
+    SettingRow(
+        "receives_per_s_max",
+        "Most receives in a second",
+        Number(allowed=RANGES["receives_per_s_max"], unit="receives a second", protocols={}, zero="no limit"),
+    ),
+)
+
+_FIFO = (
+    SettingRow("fifo", "FIFO queue", yes_or_no("For good; only FIFO queues have the settings below."), fixed=True),
+    SettingRow(
+        "content_deduplication",
+        "Deduplicate by content",
+        yes_or_no("A message without a deduplication id has the digest of its body."),
+        fifo=True,
+    ),
+    SettingRow(
+        "deduplication_scope",
+        "Deduplication scope",
+        Choice(values=_SCOPES, hint="Where equal deduplication ids count as duplicates."),
+        fifo=True,
+    ),
+    SettingRow(
+        "throughput_limit",
+        "Throughput limit",
+        Choice(values=_SCOPES, hint="Each message group needs a deduplication scope of each message group, too."),
+        fifo=True,
+    ),
+)
+
+_DEAD_LETTERS = (
+    SettingRow(
+        "dead_letter_queue",
+        "Dead-letter queue",
+        QueueName(hint="The name of a queue of this account and kind; empty for none."),
+    ),
+    SettingRow(
+        "receives_max",
+        "Receives until then",
+        Number(allowed=RANGES["receives_max"], unit="receives", protocols={}, zero="no dead-letter queue"),
+    ),
+    SettingRow(
+        "redrive_permission",
+        "Who may use this one as a dead-letter queue",
+        Choice(
+            values=(
+                ("", "", "any queue of the account, as nobody chose"),
+                ("all", "all", "any queue of the account"),
+                ("none", "none", "no queue"),
+                ("listed", "listed", "the queues that are listed"),
+            ),
+        ),
+    ),
+    SettingRow(
+        "redrive_sources",
+        "Queues that are listed",
+        Queues(hint=f"Up to {limits.SQS_REDRIVE_SOURCES_MAX} names of queues of this account, one a line."),
+    ),
+)
+
+_ACCESS = (
+    SettingRow(
+        "policy",
+        "Policy",
+        Text(
+            hint=f"Who may do what with this queue: JSON of up to {limits.SQS_POLICY_BYTES_MAX:,} bytes, as in SQS; "
+            "empty for nobody but the account.",
+            control="area",
+        ),
+    ),
+    SettingRow(
+        "managed_encryption", "Encryption with a managed key", yes_or_no("Kept and shown; nothing is encrypted by it.")
+    ),
+    SettingRow(
+        "kms_key",
+        "Key of the encryption",
+        Text(
+            hint=f"Up to {limits.SQS_KMS_KEY_CHARACTERS_MAX:,} characters, instead of the managed one; kept and shown. "
+            "Empty for none."
+        ),
+    ),
+    SettingRow(
+        "kms_data_key_reuse_s",
+        "Reuse of data keys",
+        Number(allowed=RANGES["kms_data_key_reuse_s"], unit=SECONDS, protocols={}),
+    ),
+)
+
+_OTHER = (
+    SettingRow(
+        "event_log",
+        "Event log",
+        Choice(
+            values=(
+                (None, "", "as the server says"),
+                ("off", "off", "nothing"),
+                ("closed", "closed", "the ends of receipts"),
+            ),
+            hint="What is written down for statistics and learned timeouts.",
+        ),
+    ),
+    SettingRow("smq_base64", "Bodies cross SMQ in base64", yes_or_no("So both protocols have the same text.")),
+    SettingRow("operations_logged", "Operations are logged", yes_or_no("SMQ's LoggingEnabled; kept and shown.")),
+)
+
+GROUPS: tuple[SettingGroup, ...] = (
+    SettingGroup("Time", _TIME),
+    SettingGroup("Order", _FIFO),
+    SettingGroup("Dead letters", _DEAD_LETTERS),
+    SettingGroup("Limits", _LIMITS),
+    SettingGroup("Access and encryption", _ACCESS),
+    SettingGroup("Protocols and event log", _OTHER),
+)
+"""Every setting but the tags, in the order of a page."""
+
+ROWS: dict[str, SettingRow] = {row.setting: row for group in GROUPS for row in group.rows}
+"""Every row by its setting."""
+
+NAME_HINT = (
+    f"SQS: up to {limits.SQS_QUEUE_NAME_CHARACTERS_MAX} letters, digits, hyphens and underscores. SMQ: up to "
+    f"{limits.SMQ_QUEUE_NAME_CHARACTERS_MAX} letters, digits and hyphens, a letter or digit first. "
+    ".fifo at the end is for FIFO queues."
+)
+"""What may be a name."""
