@@ -13,13 +13,15 @@ import shlex
 import shutil
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
+from veilmq.core.browsing import BrowseQueues
+from veilmq.core.commands import Command
 from veilmq.core.ports import Clock
 from veilmq.engines.clock import wall_s
 from veilmq.engines.store import Store, StoreError
@@ -28,7 +30,7 @@ from veilmq.server import security
 from veilmq.server.admin import Admin
 from veilmq.server.connections import Connections
 from veilmq.server.console_service import console_service
-from veilmq.server.dispatch import Dispatcher
+from veilmq.server.dispatch import Ask, Dispatcher, Page
 from veilmq.server.event_exports import EventExports, exporting, place_of
 from veilmq.server.event_loop import loop_factory
 from veilmq.server.http_request import Handler
@@ -39,6 +41,7 @@ from veilmq.server.metrics import Metrics
 from veilmq.server.opening import open_store
 from veilmq.server.pushing.failures import PushError
 from veilmq.server.security import Security, secure
+from veilmq.server.queue_book import QueueBook
 from veilmq.server.settings import ServerSettings
 from veilmq.server.shutdown import Shutdown
 from veilmq.server.topic_service import TopicService, push_identity
@@ -99,7 +102,12 @@ async def serve(
         identity = await push_identity(settings, engine, now_s=wall_s())
         topics = TopicService(settings, engine=engine, clock=clock, wall_s=wall_s, base_url=base_url, identity=identity)
         address = authority(listeners[0])
-        dispatcher = _dispatcher(settings, guard, polls=polls, metrics=metrics, address=address, topics=topics)
+        book = QueueBook(engine=engine, clock=clock)
+        closing.callback(book.close)
+        asked: dict[type[Command], Ask] = {**topics.asked, BrowseQueues: book.ask}
+        dispatcher = _dispatcher(
+            settings, guard, polls=polls, metrics=metrics, address=address, asked=asked, pages=topics.pages
+        )
         connections = Connections(handler=around(dispatcher.handle), refused=dispatcher.refused)
         events = await closing.enter_async_context(
             exporting(settings, events_to, engine=engine, clock=clock, shutdown=shutdown)
@@ -233,7 +241,8 @@ def _dispatcher(
     polls: LongPolls,
     metrics: Metrics,
     address: str,
-    topics: TopicService,
+    asked: Mapping[type[Command], Ask],
+    pages: Mapping[bytes, Page],
 ) -> Dispatcher:
     return Dispatcher(
         polls=polls,
@@ -247,8 +256,8 @@ def _dispatcher(
         scheme=guard.scheme,
         authentication=guard.authentication,
         permissions=guard.permissions(polls.engine),
-        asked=topics.asked,
-        pages=topics.pages,
+        asked=asked,
+        pages=pages,
     )
 
 

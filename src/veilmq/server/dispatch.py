@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from veilmq.core.browsing import BrowseQueues
 from veilmq.core.claims import Claim
 from veilmq.core.commands import Command, Receive
 from veilmq.core.errors import InternalError
@@ -241,6 +242,8 @@ class Dispatcher:
             except Unknown as unknown:
                 again = partial(self._ask, request, route, content, context, started_s, known)
                 return self._permissions.wait(exchange, unknown, again)
+            if type(command) is BrowseQueues:
+                command = self._permissions.narrowed(exchange, command, caller.caller)
             if type(command) in ANSWERED_HERE:
                 done = self._permissions.answering(exchange, command, caller.caller, done)
         ask = self._asked.get(type(command))

@@ -11,13 +11,14 @@ queue, or lists, needs none.
 
 import logging
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 import msgspec
 
 from veilmq.core import commands, topics
 from veilmq.core.account_settings import SetAccount, ShowAccount
+from veilmq.core.browsing import BrowseQueues
 from veilmq.core.commands import Command
 from veilmq.core.forwards import Forward
 from veilmq.core.ports import Done, Engine
@@ -44,6 +45,7 @@ ANSWERED_HERE = CHANGING | {commands.ListQueues}
 """The commands whose answers pass through ``Permissions.answering``."""
 
 _SEE = "GetQueueAttributes"
+_policy = lru_cache(maxsize=4_096)(read_policy)
 
 _OF_SOURCE = frozenset({commands.StartMove, commands.CancelMove, commands.ListMoves})
 _OF_TOPICS = frozenset(
@@ -63,7 +65,7 @@ _OF_TOPICS = frozenset(
 )
 """What an account does with topics of its own; who subscribes a queue of its own needs to be let send there."""
 
-_OF_NO_QUEUE = _OF_TOPICS | {commands.CreateQueue, commands.ListQueues, ShowAccount, SetAccount}
+_OF_NO_QUEUE = _OF_TOPICS | {commands.CreateQueue, commands.ListQueues, BrowseQueues, ShowAccount, SetAccount}
 
 
 class Exchange(Protocol):
@@ -198,6 +200,16 @@ class Permissions:
         return self.forgetting(command, done)
 
     def forgetting(self, command: Command, done: Done) -> Done:
+    def narrowed(self, exchange: Exchange, command: BrowseQueues, caller: Caller) -> BrowseQueues:
+        """Return ``command`` for what ``caller`` may see; of queues without a policy that is all or nothing."""
+        asked = self._asked(exchange, caller, command.account, _SEE)
+        sees_plain = all(permits(None, asked) for asked.action in actions_of(_SEE))
+
+        def may_see(view: QueueView) -> bool:
+            return self._shows(view, exchange, caller) if view.settings.policy else sees_plain
+
+        return msgspec.structs.replace(command, may_see=may_see)
+
         """Return ``done`` for one of ``CHANGING``, with what is known of its queue forgotten first."""
         queue: str = command.queue  # type: ignore[attr-defined]
 
@@ -265,7 +277,7 @@ class Permissions:
 
     def _policy_of(self, view: QueueView) -> Policy:
         try:
-            return read_policy(view.settings.policy, queue_arn(view.queue, self._context))
+            return _policy(view.settings.policy, queue_arn(view.queue, self._context))
         except PolicyError as error:  # it was fit when it was set, by another version
             log.error("the policy of %s cannot be read, so nobody may do anything: %s", view.queue, error)
             return NOBODY

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from veilmq.core import errors
 from veilmq.core.errors import VeilmqError
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.v1 import claims, forwards, publications, queue_settings
+from veilmq.wire.v1 import claims, forwards, looks, publications, queue_listing, queue_settings
 from veilmq.wire.v1.call import ApiCall
 from veilmq.wire.v1.request import ApiRequest
 
@@ -109,6 +109,7 @@ _ROWS = (
     Route(_GET, b"queues", b"show", queue_settings.show, "GetQueueAttributes"),
     Route(_POST, b"queues", b"set", queue_settings.change, "SetQueueAttributes", _SETTINGS),
     Route(  # needs DeleteMessage too, and SendMessage on the targets (server.permissions)
+    Route(_GET, b"queues", b"", queue_listing.list_queues, "ListQueues", of_account=True),
         _POST,
         b"queues",
         b"forward",

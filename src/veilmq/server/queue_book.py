@@ -1,0 +1,225 @@
+"""Browsing queues, however many there are: what a listing shows is counted for it, the rest a few at a time.
+
+Counting a queue costs the engine some microseconds, on PostgreSQL a statement; ten thousand of them cannot be counted
+for each page. So the queues on a page are counted when it is asked for, and by what the others were counted last it is
+decided, where they are not sorted by name, who is on the page. While somebody looks, all are counted in rounds: those
+never counted first and without a break, then ``ROUND_QUEUES`` a second, the longest uncounted first. A queue whose
+counting takes long (many messages on PostgreSQL) has its turn the more seldom, so that it costs a small share of the
+time. ``BRISK_QUEUES`` bounds what watching pages, which ask every second, have counted in one.
+
+Nothing is counted when nobody has looked for ``LOOKED_AT_MS``.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from time import perf_counter
+
+from veilmq.core.browsing import BrowsedQueue, BrowsedQueues, BrowseQueues, QueueOrder
+from veilmq.core.commands import ListQueues, ShowQueue
+from veilmq.core.errors import VeilmqError
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.ports import Clock, Done, Engine, Timer
+from veilmq.core.results import QueuePage, QueueView
+from veilmq.engines.execute import execute
+from veilmq.server.answering import Answering
+from veilmq.server.queue_record import VALUES, QueueRecord
+
+COUNTED_TOGETHER = 16
+"""How many counts go to the engine at once: a fraction of a millisecond."""
+
+COUNTED_AT_FIRST = 320
+"""How many queues that nobody has counted yet a page sorted by counts waits for."""
+
+ROUND_QUEUES = 192
+BRISK_QUEUES = 256
+LOOKED_AT_MS = 60 * SECOND_MS
+
+_NAMES_TOGETHER = 5_000
+_FRESH_MS = SECOND_MS // 2
+_DEAR_S = 0.25
+_DEAR_SHARE = 50  # what takes long to count is counted after so many times that time
+
+log = logging.getLogger(__name__)
+
+
+class QueueBook:
+    """What was last counted of each queue that somebody may want to see."""
+
+    def __init__(self, *, engine: Engine, clock: Clock) -> None:
+        """Ask ``engine``, on its event loop and by its ``clock``; nothing is known yet."""
+        self._engine = engine
+        self._clock = clock
+        self._records: dict[str, QueueRecord] = {}  # by full name, in the order in which they were counted
+        self._known: dict[str, list[str]] = {}  # the full names of an account's queues
+        self._looked_at_ms = 0
+        self._timer: Timer | None = None
+        self._round: asyncio.Task[None] | None = None
+        self._brisk_until_ms = 0
+        self._brisk_left = 0
+
+    async def round_over(self) -> None:
+        """Return when no round is under way."""
+        if self._round is not None:
+            await asyncio.wait({self._round})
+
+    def ask(self, command: BrowseQueues, wait_s: int | None, answer: Done) -> Answering:
+        """Answer with a page."""
+        return Answering(self.browse(command), answer, what="browsing queues")
+
+    async def browse(self, command: BrowseQueues) -> BrowsedQueues:
+        """Return a page; raises ``VeilmqError``."""
+        self._looked_at_ms = self._clock.now_ms()
+        if command.names is not None:
+            return await self._named(command, command.names)
+        names = await self._found(command)
+        if command.order is not QueueOrder.NAME:
+            await self._count([name for name in names if name not in self._records][:COUNTED_AT_FIRST])
+        self._go_round()
+        page = self._sorted(command, names)[command.first : command.first + command.count]
+        await self._count(page)
+        shown = [self._shown(command, name) for name in self._sorted(command, page)]
+        counted = sum(1 for name in names if name in self._records)
+        return BrowsedQueues(queues=shown, in_all=len(names), counted=counted)
+
+    async def _named(self, command: BrowseQueues, names: Sequence[str]) -> BrowsedQueues:
+        """Return the queues of these names that there are; who watches asks this again and again."""
+        whole = [f"{command.account}/{name}" for name in names]
+        now_ms = self._clock.now_ms()
+        if now_ms >= self._brisk_until_ms:
+            self._brisk_until_ms, self._brisk_left = now_ms + SECOND_MS, BRISK_QUEUES
+        due = sorted(filter(self._is_due, whole), key=self._counted_at_ms)[: self._brisk_left]
+        self._brisk_left -= len(due)
+        await self._count(due)
+        self._go_round()
+        found = [name for name in whole if name in self._records]
+        shown = [self._shown(command, name) for name in found]
+        return BrowsedQueues(queues=shown, in_all=len(found), counted=len(found))
+
+    async def _found(self, command: BrowseQueues) -> list[str]:
+        """Return the full names of what is searched for, in order; forgets the queues that are gone."""
+        account, names = command.account, list[str]()
+        more = True
+        while more:
+            after = names[-1] if names else ""
+            page: QueuePage = await execute(
+                self._engine, ListQueues(account=account, after=after, count=_NAMES_TOGETHER)
+            )
+            names += page.names
+            more = page.more
+        whole = [f"{account}/{name}" for name in names]
+        known = self._known.get(account)
+        if known != whole:
+            self._known[account] = whole
+            for name in set(known or ()).difference(whole):
+                self._records.pop(name, None)
+        if not command.search:
+            return whole
+        wanted, start = command.search.lower(), len(account) + 1
+        return [name for name in whole if wanted in name[start:].lower()]
+
+    # In which order, and what of it.
+
+    def _sorted(self, command: BrowseQueues, names: list[str]) -> list[str]:
+        """Return ``names``, which are in order, as wanted; what is not known, or may not be, comes last."""
+        order = command.order
+        if order is QueueOrder.NAME:
+            return sorted(names, reverse=command.descending)
+        values: dict[str, float] = {}
+        value_of = VALUES[order]
+        for name in names:
+            record = self._records.get(name)
+            value = None if record is None or not _may_see(command, record) else value_of(record)
+            if value is not None:
+                values[name] = -value if command.descending else value
+        known = sorted(values, key=lambda name: (values[name], name))
+        return known + [name for name in names if name not in values]
+
+    def _shown(self, command: BrowseQueues, name: str) -> BrowsedQueue:
+        own = name.partition("/")[2]
+        record = self._records.get(name)
+        if record is None or not _may_see(command, record):
+            return BrowsedQueue(name=own)
+        return record.shown(own)
+
+    # Counting.
+
+    def _counted_at_ms(self, name: str) -> int:
+        record = self._records.get(name)
+        return 0 if record is None else record.counted_at_ms
+
+    def _is_due(self, name: str) -> bool:
+        """Tell whether there is something new to be learnt of a queue, at a bearable price."""
+        record = self._records.get(name)
+        return record is None or self._clock.now_ms() - record.counted_at_ms >= max(_FRESH_MS, _rest_ms(record))
+
+    async def _count(self, names: Iterable[str]) -> None:
+        """Count queues anew, but those that were just counted at a high price."""
+        now_ms = self._clock.now_ms()
+        due = [
+            name
+            for name in names
+            if (record := self._records.get(name)) is None or now_ms - record.counted_at_ms >= _rest_ms(record)
+        ]
+        for first in range(0, len(due), COUNTED_TOGETHER):
+            await asyncio.gather(*map(self._count_one, due[first : first + COUNTED_TOGETHER]))
+
+    async def _count_one(self, name: str) -> None:
+        started_s = perf_counter()
+        try:
+            view: QueueView = await execute(self._engine, ShowQueue(queue=name, counts=True))
+        except VeilmqError:
+            self._records.pop(name, None)
+            return
+        now_ms = self._clock.now_ms()
+        record = self._records.pop(name, None)
+        if record is None or record.view.created_at_ms != view.created_at_ms:
+            record = QueueRecord(view, now_ms)
+        else:
+            record.take(view, now_ms, cost_s=perf_counter() - started_s)
+        self._records[name] = record
+
+    # In rounds.
+
+    def _go_round(self) -> None:
+        """See to it that all queues are counted while somebody looks."""
+        if self._timer is None and self._round is None:
+            self._round = asyncio.ensure_future(self._turn())
+
+    async def _turn(self) -> None:
+        """Count all that nobody has counted, then some of those counted longest ago; arrange for the next turn."""
+        try:
+            names = [name for account in self._known.values() for name in account]
+            await self._count([name for name in names if name not in self._records])
+            await self._count(filter(self._is_due, list(islice(self._records, ROUND_QUEUES))))
+        except Exception:
+            log.exception("counting queues failed")
+        finally:
+            self._round = None
+        now_ms = self._clock.now_ms()
+        if now_ms - self._looked_at_ms < LOOKED_AT_MS:
+            self._timer = self._clock.call_at(now_ms + SECOND_MS, self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._timer = None
+        self._go_round()
+
+    def close(self) -> None:
+        """Count nothing more."""
+        self._looked_at_ms = -LOOKED_AT_MS
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._round is not None:
+            self._round.cancel()
+            self._round = None  # one that had not begun would not say so
+
+
+def _may_see(command: BrowseQueues, record: QueueRecord) -> bool:
+    return command.may_see is None or command.may_see(record.view)
+
+
+def _rest_ms(record: QueueRecord) -> float:
+    """Return how long a queue is not counted after it was: next to nothing but where that took long."""
+    return record.cost_s * _DEAR_SHARE * SECOND_MS if record.cost_s >= _DEAR_S else 0.0

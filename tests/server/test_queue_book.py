@@ -1,0 +1,261 @@
+"""Browsing queues: pages by name and by counts, what is counted for them, and what goes on by itself."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from veilmq.core.browsing import BrowsedQueues, BrowseQueues, QueueOrder
+from veilmq.core.commands import Command, CreateQueue, Delete, DeleteQueue, NewMessage, Receive, Send, ShowQueue
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.ports import Done
+from veilmq.engines.embedded import EmbeddedEngine
+from veilmq.engines.execute import execute
+from veilmq.server import queue_book
+from veilmq.server.queue_book import COUNTED_TOGETHER, LOOKED_AT_MS, QueueBook
+from veilmq.testing import VirtualClock
+
+QUEUES = 100
+CLOCK_STEP_MS = SECOND_MS
+
+
+class Counting(EmbeddedEngine):
+    """An engine in memory that notes which queues are counted, and how many at once."""
+
+    counted: list[str]
+    asked_now = 0
+    asked_at_once_max = 0
+
+    def submit(self, command: Command, done: Done) -> None:
+        """Note what is counted."""
+        if not isinstance(command, ShowQueue):
+            super().submit(command, done)
+            return
+        self.counted.append(command.queue)
+        self.asked_now += 1
+        self.asked_at_once_max = max(self.asked_now, self.asked_at_once_max)
+
+        def answered(result: object) -> None:
+            self.asked_now -= 1
+            done(result)
+
+        super().submit(command, answered)
+
+
+class World:
+    """Many queues, the book of them, and time."""
+
+    def __init__(self, engine: Counting, clock: VirtualClock) -> None:
+        self.engine = engine
+        self.clock = clock
+        self.book = QueueBook(engine=engine, clock=clock)
+
+    async def put(self, name: str, messages: int = 1) -> None:
+        """Send messages to a queue."""
+        sent = tuple(NewMessage(body="a", size_bytes=1) for _ in range(messages))
+        await execute(self.engine, Send(queue=f"a/{name}", messages=sent))
+
+    async def browse(self, **asked: Any) -> BrowsedQueues:
+        """Return a page."""
+        return await self.book.browse(BrowseQueues(account="a", **asked))
+
+    async def names(self, **asked: Any) -> list[str]:
+        """Return the names on a page."""
+        return [queue.name for queue in (await self.browse(**asked)).queues]
+
+    async def rest(self) -> None:
+        """Let what was begun come to its end."""
+        await self.book.round_over()
+
+    async def pass_time(self, ms: int = CLOCK_STEP_MS) -> list[str]:
+        """Move the clock second by second, and return what was counted meanwhile."""
+        before = len(self.engine.counted)
+        for _ in range(ms // CLOCK_STEP_MS):
+            self.clock.advance(CLOCK_STEP_MS)
+            await self.rest()
+        return self.engine.counted[before:]
+
+
+def run(story: Callable[[World], Awaitable[None]], *, queues: int = QUEUES) -> None:
+    """Tell ``story`` with so many queues, ``q000`` and further."""
+
+    async def tell() -> None:
+        clock = VirtualClock()
+        engine = Counting.open(None, clock=clock)
+        engine.counted = []
+        for number in range(queues):
+            await execute(engine, CreateQueue(queue=f"a/q{number:03}"))
+        await execute(engine, CreateQueue(queue="b/other"))
+        world = World(engine, clock)
+        await story(world)
+        world.book.close()
+        await world.rest()
+        await engine.close()
+
+    asyncio.run(tell())
+
+
+def test_a_page_by_name_counts_its_own_queues() -> None:
+    """Exactly, as they are now, however long ago that is that somebody looked."""
+
+    async def story(world: World) -> None:
+        await world.put("q021", 3)
+        page = await world.browse(first=20, count=10)
+        assert [queue.name for queue in page.queues] == [f"q{number:03}" for number in range(20, 30)]
+        assert (page.in_all, page.queues[1].visible) == (QUEUES, 3)
+        await world.rest()
+        await world.put("q022")
+        page = await world.browse(first=20, count=10)
+        assert [queue.visible for queue in page.queues[:4]] == [0, 3, 1, 0]
+        assert page.counted == QUEUES, "the others were counted behind it"
+
+    run(story)
+
+
+def test_a_page_by_counts_has_those_with_most() -> None:
+    """Equal ones by name; those in which there is nothing that has an age are the last, both ways."""
+
+    async def story(world: World) -> None:
+        for name, messages in (("q050", 5), ("q010", 2), ("q090", 5)):
+            await world.put(name, messages)
+            world.clock.advance(1)
+        assert await world.names(order=QueueOrder.VISIBLE, descending=True, count=4) == ["q050", "q090", "q010", "q000"]
+        assert await world.names(order=QueueOrder.VISIBLE, count=2) == ["q000", "q001"]
+        assert await world.names(order=QueueOrder.OLDEST, descending=True, count=4) == ["q050", "q010", "q090", "q000"]
+        assert await world.names(order=QueueOrder.OLDEST, count=4) == ["q090", "q010", "q050", "q000"]
+
+    run(story)
+
+
+def test_rates_sort_too() -> None:
+    """What was sent, received and deleted a second."""
+
+    async def story(world: World) -> None:
+        await world.browse()
+        await world.rest()
+        await world.put("q003", 10)
+        received = await execute(world.engine, Receive(queue="a/q003", count=4))
+        await execute(world.engine, Delete(queue="a/q003", receipts=(received.messages[0].receipt,)))
+        await world.pass_time(1_000)
+        first = (await world.browse(order=QueueOrder.RECEIVED, descending=True, count=1)).queues[0]
+        assert (first.name, first.sent_per_s, first.received_per_s, first.deleted_per_s) == ("q003", 10.0, 4.0, 1.0)
+
+    run(story)
+
+
+def test_a_search_is_in_the_name_alone() -> None:
+    """In upper or lower case; accounts are no part of it, and other accounts' queues are not found."""
+
+    async def story(world: World) -> None:
+        await execute(world.engine, CreateQueue(queue="a/Orders-01"))
+        assert await world.names(search="orders") == ["Orders-01"]
+        assert await world.names(search="ORDERS-0") == ["Orders-01"]
+        assert await world.names(search="Q09", descending=True, count=2) == ["q099", "q098"]
+        assert (await world.browse(search="a/")).in_all == 0
+        assert (await world.browse(search="other")).in_all == 0
+
+    run(story)
+
+
+def test_what_may_not_be_seen_is_a_name() -> None:
+    """It is known in no order by counts either: it comes last, whatever is in it."""
+
+    async def story(world: World) -> None:
+        await world.put("q001", 9)
+        await world.put("q002", 1)
+
+        def may_see(view: Any) -> bool:
+            return bool(view.queue != "a/q001")
+
+        page = await world.browse(order=QueueOrder.VISIBLE, descending=True, count=QUEUES, may_see=may_see)
+        assert page.queues[0].name == "q002"
+        denied = page.queues[-1]
+        assert (denied.name, denied.visible, denied.fifo, denied.counted_at_ms) == ("q001", None, None, None)
+
+    run(story)
+
+
+def test_named_queues_are_told_without_those_that_are_gone() -> None:
+    """A page that is open asks about its own queues."""
+
+    async def story(world: World) -> None:
+        await world.put("q001")
+        page = await world.browse(names=("q002", "gone", "q001"))
+        assert [(queue.name, queue.visible) for queue in page.queues] == [("q002", 0), ("q001", 1)]
+        await execute(world.engine, DeleteQueue(queue="a/q001"))
+        await world.pass_time()
+        assert await world.names(names=("q002", "gone", "q001")) == ["q002"]
+
+    run(story)
+
+
+def test_many_pages_have_a_bounded_number_counted_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longest uncounted first, so all have their turn."""
+    monkeypatch.setattr(queue_book, "BRISK_QUEUES", 10)
+    monkeypatch.setattr(queue_book, "ROUND_QUEUES", 0)
+
+    async def story(world: World) -> None:
+        await world.browse()
+        await world.rest()
+        watched = tuple(f"q{number:03}" for number in range(25))
+        turns = []
+        for _ in range(5):
+            before = len(world.engine.counted)
+            world.clock.advance(SECOND_MS)
+            await world.rest()
+            await world.browse(names=watched)
+            await world.browse(names=watched)
+            turns.append(len(world.engine.counted) - before)
+        assert turns == [10] * 5
+        assert set(world.engine.counted[-50:]) == {f"a/{name}" for name in watched}
+
+    run(story)
+
+
+def test_all_are_counted_in_rounds_while_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few a second, and not for ever."""
+    monkeypatch.setattr(queue_book, "ROUND_QUEUES", 20)
+
+    async def story(world: World) -> None:
+        await world.browse(count=10)
+        await world.rest()
+        assert sorted(set(world.engine.counted)) == [f"a/q{number:03}" for number in range(QUEUES)]
+        turn = await world.pass_time(5_000)
+        assert sorted(turn) == [f"a/q{number:03}" for number in range(QUEUES)], "each in its turn"
+        await world.pass_time(LOOKED_AT_MS)
+        assert await world.pass_time(10_000) == []
+        assert world.clock.next_timer_ms() is None
+        await world.browse()
+        assert await world.pass_time(1_000) != []
+
+    run(story)
+
+
+def test_a_queue_made_anew_begins_anew() -> None:
+    """Its name alone is that of the one that was deleted."""
+
+    async def story(world: World) -> None:
+        await world.put("q001", 5)
+        await world.browse(names=("q001",))
+        await execute(world.engine, DeleteQueue(queue="a/q001"))
+        world.clock.advance(LOOKED_AT_MS)
+        await world.rest()
+        await execute(world.engine, CreateQueue(queue="a/q001"))
+        world.clock.advance(SECOND_MS)
+        await world.rest()
+        again = (await world.browse(names=("q001",))).queues[0]
+        assert (again.visible, len(again.history), again.sent_per_s) == (0, 1, None)
+
+    run(story)
+
+
+def test_few_counts_are_at_the_engine_at_once() -> None:
+    """So that everybody else is served between them."""
+
+    async def story(world: World) -> None:
+        await world.browse(order=QueueOrder.VISIBLE, count=QUEUES)
+        await world.rest()
+        assert world.engine.asked_at_once_max == COUNTED_TOGETHER
+
+    run(story)
