@@ -39,7 +39,7 @@ def test_the_table_names_every_setting_its_range_and_its_attribute() -> None:
 def test_every_route_and_every_error_is_on_the_page() -> None:
     for route in ROUTES.values():
         if route.noun == b"queues" and route.verb != b"forward":
-            place = f"`{route.method.decode()} /v1/queues/{{account}}/{{queue}}/{route.verb.decode()}`"
+            place = f"`{route.method.decode()} {route.path}`"
             assert f"| {place} | {route.permission} |" in TEXT
             for error in route.errors:
                 assert f"| `{error.__name__}` |" in TEXT
