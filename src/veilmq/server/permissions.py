@@ -21,6 +21,7 @@ from veilmq.core.account_settings import SetAccount, ShowAccount
 from veilmq.core.browsing import BrowseQueues
 from veilmq.core.commands import Command
 from veilmq.core.forwards import Forward
+from veilmq.core.looks import LookAtQueue
 from veilmq.core.ports import Done, Engine
 from veilmq.core.results import QueuePage, QueueView
 from veilmq.server.denial import Denial
@@ -311,8 +312,15 @@ def _of_subscription(command: topics.Subscribe) -> Iterator[tuple[str, str]]:
         yield command.subscription.queue, "SendMessage"
 
 
+def _of_look(command: LookAtQueue) -> Iterator[tuple[str, str]]:
+    """Whoever has the receipts of others can end their leases, which only whoever may delete everything is to do."""
+    if command.receipts:
+        yield command.queue, "PurgeQueue"
+
+
 _FURTHER: dict[type[Command], Callable[[Any], Iterator[tuple[str, str]]]] = {
     Forward: _of_forward,
+    LookAtQueue: _of_look,
     topics.Subscribe: _of_subscription,
 }
 """What a command does beside what its own queue's policy decides on: where, and by which action of SQS singly."""

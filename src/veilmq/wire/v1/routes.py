@@ -94,6 +94,9 @@ _ROWS = (
         (errors.SourceNotFound, *_ENDED, errors.MessageNotClaimed, errors.DeadLetterQueueRefused),
     ),
     Route(_POST, b"claims", b"close", claims.close, "DeleteMessage", (errors.SourceNotFound,)),
+    Route(_GET, b"leases", b"", looks.list_leases, "ReceiveMessage"),
+    Route(_GET, b"messages", b"", looks.list_messages, "ReceiveMessage"),  # with receipts PurgeQueue, too
+    Route(_GET, b"messages", b"peek", looks.peek, "ReceiveMessage"),
     Route(_GET, b"publications", b"", publications.list_writers, "SendMessage"),
     Route(_POST, b"publications", b"stage", publications.stage, "SendMessage", (errors.StageRefused,)),
     Route(_POST, b"publications", b"publish", publications.publish, "SendMessage", (errors.StageMissing,)),
