@@ -42,7 +42,8 @@ class Console:
         accounts: Accounts | None = None,
         further: dict[str, object] | None = None,
     ) -> None:
-        """``ask`` carries out what pages ask; ``account`` is who comes where nobody is asked who he is.
+        """``ask`` carries out what pages ask. ``account`` is who comes where nobody is asked who he is; where there
+        are accounts, its root sees what is of the whole server.
 
         ``data_port`` is that of the queues, whose URLs are told under the host name that the browser knows.
         ``accounts`` are those that may sign in, ``None`` where nobody is asked. ``further`` is what single pages need
@@ -113,15 +114,24 @@ class Console:
 
     def _visit(self, request: Request, session: Session, caller: Caller | None) -> Visit:
         peer = None if request.client is None else request.client.host
+        host = self._host(request)
         return Visit(
             request,
             session=session,
             caller=caller,
-            asking=Asking(self._ask, caller=caller, peer=peer, host=self._host(request)),
+            asking=Asking(self._ask, caller=caller, peer=peer, host=host),
             rendering=self._rendering,
             account=self._account if caller is None else caller.account,
+            endpoint=f"{request.url.scheme}://{host}",
             now_ms=self._now_ms(),
+            is_operator=self._operates(caller),
         )
+
+    def _operates(self, caller: Caller | None) -> bool:
+        """Tell whether ``caller`` sees what is of the whole server."""
+        if caller is None:
+            return self._accounts is None
+        return caller.is_root and caller.account == self._account
 
     def _host(self, request: Request) -> str:
         """Return where programs of the machine of this browser reach the queues."""

@@ -46,14 +46,21 @@ class Visit:
         asking: Asking,
         rendering: Rendering,
         account: str,
+        endpoint: str,
         now_ms: int,
+        is_operator: bool = False,
     ) -> None:
-        """``account`` is the caller's own, ``now_ms`` the store's time."""
+        """``account`` is the caller's own, ``endpoint`` where programs reach the queues, ``now_ms`` the store's time.
+
+        ``is_operator`` tells that he may see what is of the whole server.
+        """
         self.request = request
         self.session = session
         self.caller = caller
         self.account = account
+        self.endpoint = endpoint
         self.now_ms = now_ms
+        self.is_operator = is_operator
         self.sqs = asking.sqs
         self.api = asking.api
         self._rendering = rendering
@@ -72,12 +79,13 @@ class Visit:
     @property
     def queue_url(self) -> str:
         """Return the URL of that queue, as the actions of SQS take it."""
-        return f"{self.request.url.scheme}://{self.request.url.netloc}/{self.queue}"
+        return f"{self.endpoint}/{self.queue}"
 
     @property
     def is_partial(self) -> bool:
-        """Whether htmx asks, for a part of the page."""
-        return self.request.headers.get("hx-request") == "true"
+        """Whether htmx asks, for a part of the page; when it goes back to a page it wants the whole."""
+        headers = self.request.headers
+        return headers.get("hx-request") == "true" and headers.get("hx-history-restore-request") != "true"
 
     async def read_form(self) -> None:
         """Fill ``form`` with what was sent, the last of equal names; raises ``FormRefused``."""

@@ -1,16 +1,39 @@
-"""The list of queues."""
+"""The list of queues: searched, sorted, a page at a time."""
 
+from math import ceil
+
+import msgspec
 from starlette.responses import Response
 
+from veilmq.console.listing import COLUMNS, SIZES, Listing
 from veilmq.console.page import Page
+from veilmq.console.sparkline import sparkline
 from veilmq.console.visit import Visit
+from veilmq.core.browsing import BrowsedQueues
 
 
 async def show(visit: Visit) -> Response:
-    """Show the queues of the account."""
-    found = await visit.sqs("ListQueues", {"MaxResults": 1_000})
-    queues = ["/".join(url.split("/")[-2:]) for url in found.get("QueueUrls", ())]
-    return visit.page("queues.html", queues=queues)
+    """Show queues of the account; to htmx, which asks while one types, their table alone."""
+    listing = Listing.of(visit.query)
+    found = await _look(visit, listing)
+    pages = max(ceil(found.in_all / listing.size), 1)
+    if listing.page > pages:
+        listing = listing._replace(page=pages)
+        found = await _look(visit, listing)
+    return visit.page(
+        "parts/queue_table.html" if visit.is_partial else "queues.html",
+        listing=listing,
+        columns=COLUMNS,
+        sizes=SIZES,
+        found=found,
+        sparklines={queue.name: sparkline(queue.history) for queue in found.queues},
+        pages=pages,
+        endpoint=visit.endpoint,
+    )
+
+
+async def _look(visit: Visit, listing: Listing) -> BrowsedQueues:
+    return msgspec.convert(await visit.api("GET", "/v1/queues/-", query=listing.asked), BrowsedQueues)
 
 
 PAGES = (Page("/console/queues", show),)

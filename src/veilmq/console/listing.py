@@ -1,0 +1,108 @@
+"""Which queues a list shows: what the address of the page says, and the addresses of its neighbours.
+
+What an address says wrongly counts as not said: whoever typed it sees a list all the same.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple, Self
+from urllib.parse import urlencode
+
+from veilmq.core.browsing import BROWSED_MAX, QueueOrder
+from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX
+
+PATH = "/console/queues"
+SIZES = (25, 50, 100, BROWSED_MAX)
+SIZE_DEFAULT = 50
+
+_PAGE_DIGITS_MAX = 9
+
+
+class Column(NamedTuple):
+    """A column by which queues are sorted; one of numbers begins with the largest."""
+
+    order: QueueOrder
+    title: str
+    is_number: bool = True
+
+
+COLUMNS = (
+    Column(QueueOrder.NAME, "Name", is_number=False),
+    Column(QueueOrder.VISIBLE, "Visible"),
+    Column(QueueOrder.IN_FLIGHT, "In flight"),
+    Column(QueueOrder.DELAYED, "Delayed"),
+    Column(QueueOrder.OLDEST, "Oldest"),
+    Column(QueueOrder.SENT, "Sent/s"),
+    Column(QueueOrder.RECEIVED, "Received/s"),
+    Column(QueueOrder.DELETED, "Deleted/s"),
+)
+
+
+class Listing(NamedTuple):
+    """Some queues of an account; ``page`` counts from 1, ``size`` is how many a page has."""
+
+    search: str = ""
+    order: QueueOrder = QueueOrder.NAME
+    descending: bool = False
+    page: int = 1
+    size: int = SIZE_DEFAULT
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Self:
+        """Return what the parameters of an address say."""
+        orders = {each.value: each for each in QueueOrder}
+        page, size = query.get("page", ""), query.get("size", "")
+        return cls(
+            search=query.get("search", "").strip()[:SMQ_QUEUE_NAME_CHARACTERS_MAX],
+            order=orders.get(query.get("sort", ""), QueueOrder.NAME),
+            descending=query.get("descending") == "true",
+            page=max(int(page), 1) if _is_number(page) else 1,
+            size=int(size) if _is_number(size) and int(size) in SIZES else SIZE_DEFAULT,
+        )
+
+    @property
+    def first(self) -> int:
+        """Return the index of the first queue on the page."""
+        return (self.page - 1) * self.size
+
+    @property
+    def asked(self) -> dict[str, str | int]:
+        """Return the parameters of the route that lists queues."""
+        return {
+            "search": self.search,
+            "sort": self.order.value,
+            "descending": str(self.descending).lower(),
+            "first": self.first,
+            "count": self.size,
+        }
+
+    @property
+    def address(self) -> str:
+        """Return the address of this page; what is as usual is left out."""
+        parts = {
+            "search": self.search,
+            "sort": "" if self.order is QueueOrder.NAME else self.order.value,
+            "descending": "true" if self.descending else "",
+            "page": "" if self.page == 1 else str(self.page),
+            "size": "" if self.size == SIZE_DEFAULT else str(self.size),
+        }
+        query = urlencode({name: value for name, value in parts.items() if value})
+        return f"{PATH}?{query}" if query else PATH
+
+    def sorted_by(self, column: Column) -> str:
+        """Return the address of the first page sorted by ``column``, the other way round if it is already."""
+        descending = not self.descending if self.order is column.order else column.is_number
+        return self._replace(order=column.order, descending=descending, page=1).address
+
+    def direction(self, column: Column) -> str:
+        """Return how ``column`` is sorted, in the words of ``aria-sort``."""
+        if self.order is not column.order:
+            return "none"
+        return "descending" if self.descending else "ascending"
+
+    def at(self, page: int) -> str:
+        """Return the address of another page."""
+        return self._replace(page=page).address
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _PAGE_DIGITS_MAX

@@ -1,0 +1,154 @@
+"""The list of queues: searched, sorted, a page at a time, and of those alone that one may see."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.console.visitor import Seen, Visitor
+from tests.server.keys import FRIEND, REGION, SECRETS, client, written
+from veilmq.client import HttpQueueClient
+from veilmq.client.settings import Settings
+from veilmq.testing import RunningServer
+
+LIST = "/console/queues"
+ACCOUNT = "000000000000"
+
+
+@pytest.fixture(scope="module")
+def many() -> Iterator[RunningServer]:
+    """A server with 120 queues, the first of them with ever more messages."""
+    with RunningServer() as running, HttpQueueClient(running.endpoint) as queues:
+        for number in range(120):
+            with Settings(running.endpoint, f"q-{number:03}") as settings:
+                settings.create()
+        for number in range(4):
+            for each in range(number):
+                queues.send(f"q-{number:03}", f"m{each}")
+        yield running
+
+
+@pytest.fixture
+def visitor(many: RunningServer) -> Iterator[Visitor]:
+    """Somebody at its console."""
+    with Visitor(many) as someone:
+        yield someone
+
+
+def names(seen: Seen) -> list[str]:
+    """Return which queues a list shows."""
+    return re.findall(r'<tr data-queue="([^"]*)">', seen.html)
+
+
+def figures(seen: Seen, queue: str) -> dict[str, str]:
+    """Return what a list says of a queue, by the names of its figures."""
+    row = seen.html.partition(f'<tr data-queue="{queue}">')[2].partition("</tr>")[0]
+    return {name: text.strip() for name, text in re.findall(r'data-figure="(\w+)">([^<]*)<', row)}
+
+
+def test_a_page_has_fifty(visitor: Visitor) -> None:
+    seen = visitor.get(LIST)
+    assert names(seen) == [f"q-{number:03}" for number in range(50)]
+    assert "1 to 50 of 120 queues." in seen.text
+    assert "Page 1 of 3" in seen.text
+    assert f'href="{LIST}?page=2" rel="next"' in seen.html
+
+
+@pytest.mark.parametrize(
+    ("query", "first", "count", "said"),
+    [
+        ("page=3", "q-100", 20, "101 to 120 of 120"),
+        ("page=2&size=100", "q-100", 20, "101 to 120 of 120"),
+        ("page=999", "q-100", 20, "101 to 120 of 120"),
+        ("size=200", "q-000", 120, "1 to 120 of 120"),
+        ("descending=true&size=25", "q-119", 25, "1 to 25 of 120"),
+        ("search=q-01", "q-010", 10, "1 to 10 of 10 queues with “q-01” in the name."),
+        ("search=Q-01&size=25", "q-010", 10, "1 to 10 of 10"),
+    ],
+)
+def test_it_is_paged_and_searched(visitor: Visitor, query: str, first: str, count: int, said: str) -> None:
+    seen = visitor.get(f"{LIST}?{query}")
+    assert (names(seen)[0], len(names(seen))) == (first, count)
+    assert said in seen.text
+
+
+def test_it_is_sorted_by_what_is_in_queues(visitor: Visitor) -> None:
+    seen = visitor.get(f"{LIST}?sort=visible&descending=true")
+    assert names(seen)[:3] == ["q-003", "q-002", "q-001"]
+    assert figures(seen, "q-003")["visible"] == "3"
+    assert re.search(
+        r'aria-sort="descending" class="number"><a href="/console/queues\?sort=visible">Visible', seen.html
+    )
+    assert seen.html.count('aria-sort="none"') == 7
+
+
+def test_while_one_types_the_table_alone_is_exchanged(visitor: Visitor) -> None:
+    part = visitor.get(f"{LIST}?search=q-003&size=50&sort=name&descending=false", **{"HX-Request": "true"})
+    assert part.html.lstrip().startswith('<div id="queues">')
+    assert names(part) == ["q-003"]
+    whole = visitor.get(LIST, **{"HX-Request": "true", "HX-History-Restore-Request": "true"})
+    assert "<!doctype html>" in whole.html
+
+
+def test_a_search_in_vain_says_so_and_stays_text(visitor: Visitor) -> None:
+    seen = visitor.get(f"{LIST}?search=%3Cscript%3E%22'")
+    assert "No queue has “<script>\"'” in its name." in seen.text
+    assert '<script>"' not in seen.html
+    assert 'value="&lt;script&gt;&#34;&#39;"' in seen.html
+
+
+def test_it_says_how_queues_move(server: RunningServer) -> None:
+    """States, the age of the oldest message, rates over the last seconds, and a line of what was visible."""
+    with Settings(server.endpoint, "jobs.fifo") as settings:
+        settings.create({"fifo": True})
+    with HttpQueueClient(server.endpoint) as queues, Visitor(server) as visitor:
+        server.queue("jobs", visibility_timeout_s=600)
+        queues.send("jobs", "later", delay_s=300)
+        first = visitor.get(LIST)
+        assert "FIFO" in first.text
+        assert figures(first, "jobs.fifo")["oldest"] == "–"
+        assert figures(first, "jobs")["sent"] == "–"
+        assert "<polyline" not in first.html
+        for number in range(20):
+            queues.send("jobs", f"m{number}")
+        queues.delete("jobs", queues.receive("jobs", count=10)[0].receipt)
+        server.advance(10_000)
+        seen = visitor.get(LIST)
+    assert figures(seen, "jobs") == {
+        "visible": "10",
+        "in_flight": "9",
+        "delayed": "1",
+        "oldest": "10 s",
+        "sent": "2.0",
+        "received": "1.0",
+        "deleted": "0.1",
+        "history": "",
+    }
+    assert 'aria-label="From 0 to 10 in the last 10 s"' in seen.html
+
+
+def test_without_queues_it_says_how_to_begin(server: RunningServer) -> None:
+    with Visitor(server) as visitor:
+        seen = visitor.get(LIST)
+    assert "There are no queues yet." in seen.text
+    assert f"aws --endpoint-url {server.endpoint} sqs create-queue" in seen.text
+    assert 'href="/console/queues/new"' in seen.html
+
+
+def test_one_sees_the_queues_of_ones_account_and_no_more_than_policies_allow(tmp_path: Path) -> None:
+    with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
+        secret = client(server).create_queue(QueueName="secret")["QueueUrl"]
+        client(server).send_message(QueueUrl=secret, MessageBody="m")
+        client(server, "AKIDFRIEND").create_queue(QueueName="friendly")
+        denied = {"Effect": "Deny", "Principal": "*", "Action": "sqs:GetQueueAttributes"}
+        policy = json.dumps({"Statement": [denied]})
+        client(server).set_queue_attributes(QueueUrl=secret, Attributes={"Policy": policy})
+        with Visitor(server, key=("AKIDFRIEND", SECRETS["AKIDFRIEND"])) as friend:
+            seen = friend.get(LIST)
+            assert names(seen) == ["friendly"]
+            assert f'href="/console/queues/{FRIEND}/friendly"' in seen.html
+        with Visitor(server, key=("AKIDCAROL", SECRETS["AKIDCAROL"])) as carol:
+            seen = carol.get(LIST)
+            assert figures(seen, "secret")["visible"] == "–"
