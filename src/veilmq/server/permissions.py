@@ -45,8 +45,8 @@ CHANGING = frozenset({commands.CreateQueue, commands.DeleteQueue, commands.SetQu
 ANSWERED_HERE = CHANGING | {commands.ListQueues}
 """The commands whose answers pass through ``Permissions.answering``."""
 
-_SEE = "GetQueueAttributes"
 _policy = lru_cache(maxsize=4_096)(read_policy)
+_SEE = "GetQueueAttributes"
 
 _OF_SOURCE = frozenset({commands.StartMove, commands.CancelMove, commands.ListMoves})
 _OF_TOPICS = frozenset(
@@ -200,7 +200,6 @@ class Permissions:
             return partial(self._show, exchange, caller, done)
         return self.forgetting(command, done)
 
-    def forgetting(self, command: Command, done: Done) -> Done:
     def narrowed(self, exchange: Exchange, command: BrowseQueues, caller: Caller) -> BrowseQueues:
         """Return ``command`` for what ``caller`` may see; of queues without a policy that is all or nothing."""
         asked = self._asked(exchange, caller, command.account, _SEE)
@@ -211,6 +210,7 @@ class Permissions:
 
         return msgspec.structs.replace(command, may_see=may_see)
 
+    def forgetting(self, command: Command, done: Done) -> Done:
         """Return ``done`` for one of ``CHANGING``, with what is known of its queue forgotten first."""
         queue: str = command.queue  # type: ignore[attr-defined]
 

@@ -109,10 +109,10 @@ _ROWS = (
         "CreateQueue",
         (errors.QueueExists, errors.QueueDeletedRecently, *_SETTINGS),
     ),
+    Route(_GET, b"queues", b"", queue_listing.list_queues, "ListQueues", of_account=True),
     Route(_GET, b"queues", b"show", queue_settings.show, "GetQueueAttributes"),
     Route(_POST, b"queues", b"set", queue_settings.change, "SetQueueAttributes", _SETTINGS),
     Route(  # needs DeleteMessage too, and SendMessage on the targets (server.permissions)
-    Route(_GET, b"queues", b"", queue_listing.list_queues, "ListQueues", of_account=True),
         _POST,
         b"queues",
         b"forward",
