@@ -64,7 +64,7 @@ def _keep(page: Page, name: str) -> None:
     """Write what is seen as a small picture, if pictures are wanted."""
     folder = os.environ.get("PICTURES")
     if folder:
-        picture = Image.open(BytesIO(page.screenshot(full_page=True, animations="disabled")))
-        picture = picture.crop((0, 0, picture.width, min(picture.height, PICTURE_HEIGHT_MAX)))
-        few = picture.convert("RGB").quantize(COLOURS, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        whole = Image.open(BytesIO(page.screenshot(full_page=True, animations="disabled"))).convert("RGB")
+        shown = whole.crop((0, 0, whole.width, min(whole.height, PICTURE_HEIGHT_MAX)))
+        few = shown.quantize(COLOURS, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
         few.save(Path(folder) / f"{name}.png", optimize=True)
