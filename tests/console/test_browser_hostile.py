@@ -1,0 +1,105 @@
+"""Markup in bodies, attributes, tags, groups, policies and addresses stays text, on every page."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.clients.conftest import client as boto_client
+from tests.console.conftest import Visit
+from tests.console.every_page import addresses
+from veilmq.testing import RunningServer
+
+IMAGE = "<img src=x onerror=\"window.broken='image'\">"
+SCRIPT = "\"'></textarea></pre></title><script>window.broken='script'</script>"
+TIGHT = "<svg/onload=window.broken='svg'>"  # without a space, as groups have to be
+TEMPLATE = "{{7*7}}{% raw %}"
+WRONG = "img[src=x], svg[onload], script:not([src]), [onerror], [onload], [onfocus], [onclick]"
+BODIES = (IMAGE, SCRIPT, TEMPLATE, json.dumps({IMAGE: [SCRIPT]}), "javascript:alert(1)", "\u202e\u0009 \U0001f4a3")
+SEEN: Final = addresses("jobs")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """A server on which somebody has tried everything."""
+    with RunningServer() as running:
+        sqs = boto_client(running)
+        dead = sqs.create_queue(QueueName="dead")["QueueUrl"]
+        arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+        url = sqs.create_queue(
+            QueueName="jobs",
+            Attributes={"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})},
+            tags={"javascript:alert": "a + b = c@d"},
+        )["QueueUrl"]
+        sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy()})
+        _send(sqs, url)
+        sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=2)
+        yield running
+
+
+def policy() -> str:
+    """Return a policy whose words are markup."""
+    statement = {"Sid": TIGHT, "Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": "*"}
+    return json.dumps({"Version": "2012-10-17", "Id": IMAGE, "Statement": [statement]})
+
+
+def _send(sqs: Any, url: str) -> None:
+    attributes = {
+        "plain": {"DataType": "String", "StringValue": IMAGE},
+        "labelled": {"DataType": f"String.{TIGHT}", "StringValue": SCRIPT},
+        "bytes": {"DataType": "Binary", "BinaryValue": IMAGE.encode()},
+    }
+    for body in BODIES:
+        sqs.send_message(QueueUrl=url, MessageBody=body, MessageAttributes=attributes, MessageGroupId=TIGHT)
+
+
+def assert_unharmed(page: Page) -> None:
+    """Nothing of what was put in has become a part of the page; what runs in vain is seen by the watch."""
+    assert page.locator(WRONG).count() == 0
+    assert page.evaluate("window.broken") is None
+    assert "49{%" not in page.content()
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_a_page_is_unharmed(visit: Visit, name: str) -> None:
+    page = visit(SEEN[name])
+    assert_unharmed(page)
+    told = quote(SCRIPT)
+    words = (
+        "search",
+        "sort",
+        "page",
+        "state",
+        "body",
+        "count",
+        "whole",
+        "mine",
+        "next",
+        "done",
+        "key",
+        "token",
+        "after",
+    )
+    page.goto(f"{SEEN[name]}?{'&'.join(f'{word}={told}' for word in words)}")
+    assert_unharmed(page)
+
+
+def test_tags_and_policy_are_read_as_they_were_set(visit: Visit) -> None:
+    page = visit(SEEN["queue"])
+    for words in ("javascript:alert", policy()):
+        expect(page.get_by_text(words).first).to_be_visible()
+
+
+def test_what_was_typed_wrong_comes_back_as_text(visit: Visit) -> None:
+    page = visit("/console/queues/new")
+    page.get_by_label("Name", exact=True).fill(SCRIPT)
+    page.get_by_label("Key of tag 1").fill(IMAGE)
+    page.get_by_label("Value of tag 1").fill(SCRIPT)
+    page.get_by_role("button", name="Create the queue").click()
+    expect(page.get_by_role("alert").first).to_be_visible()
+    expect(page.get_by_label("Name", exact=True)).to_have_value(SCRIPT)
+    expect(page.get_by_label("Key of tag 1")).to_have_value(IMAGE)
+    assert_unharmed(page)
