@@ -3,8 +3,10 @@
 from typing import Any
 
 from veilmq.core.events import EventCounts
+from veilmq.core.results import QueueCounts
 from veilmq.server.metrics import Metrics
 from veilmq.server.prometheus import Snapshot, exposition
+from veilmq.server.queue_counts import Counted
 
 
 def lines(**parts: Any) -> list[str]:
@@ -45,3 +47,16 @@ def test_the_event_log_is_told_of() -> None:
     assert "veilmq_events_dropped_total 2.0" in told
     assert "veilmq_events_waiting 3.0" in told
     assert "veilmq_event_export_failures_total 1.0" in told
+
+
+def test_what_has_passed_through_a_queue_is_told_of() -> None:
+    """As counters, by its name."""
+    counts = QueueCounts(
+        visible=0, in_flight=0, delayed=0, oldest_sent_at_ms=None, redelivered=1, sent=4, received=3, deleted=2
+    )
+    told = lines(queues=[("000000000000/jobs", Counted(counts, claims=None))])
+    label = '{queue="000000000000/jobs"}'
+    assert f"veilmq_queue_messages_sent_total{label} 4.0" in told
+    assert f"veilmq_queue_messages_received_total{label} 3.0" in told
+    assert f"veilmq_queue_messages_deleted_total{label} 2.0" in told
+    assert f"veilmq_queue_redeliveries_total{label} 1.0" in told

@@ -81,8 +81,10 @@ class QueueCounts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How many messages are in which state at one instant; ``oldest_sent_at_ms`` is of the oldest not deleted.
 
     ``redelivered`` is how often messages were received that had been received before, since the engine was opened
-    (or had to go back to what is on disk). ``sent``, ``received`` and ``deleted`` are running totals since then, too,
-    of messages: those stored by sends, those given by receives, those deleted by their receipts.
+    (or had to go back to what is on disk). ``sent``, ``received`` and ``deleted`` are running totals since then, too:
+    messages stored by sends, topics, publications and forwards, but not dead letters or what move tasks brought;
+    messages given by receives or bound by claims, each time; messages deleted by their receipts, by forwards or with
+    acknowledged claims, but not by retention or a purge. A duplicate is not stored, a repeated receive gives nothing.
     Exact, but for many messages that passed their retention at once (``docs/lifecycle.md``).
     """
 

@@ -112,11 +112,12 @@ def _queues(snapshot: Snapshot) -> Iterator[Metric]:
     in_flight = _family("queue_messages_in_flight", "Messages that somebody has received and not deleted.")
     delayed = _family("queue_messages_delayed", "Messages whose delay has not ended.")
     oldest = _family("queue_oldest_message_age_seconds", "Age of the oldest message not deleted; 0 without any.")
-    redelivered = CounterMetricFamily(
-        f"{_NAMESPACE}_queue_redeliveries",
-        "Receives of messages that had been received before, since the server's start.",
-        labels=["queue"],
-    )
+    redelivered = _total("queue_redeliveries", "Receives of messages that had been received before")
+    totals = {
+        "sent": _total("queue_messages_sent", "Messages that were sent here, in any way but as dead letters"),
+        "received": _total("queue_messages_received", "Messages given by receives or bound by claims, each time"),
+        "deleted": _total("queue_messages_deleted", "Messages deleted by those who had them"),
+    }
     for queue, (counts, *_) in snapshot.queues:
         sent_at_ms = snapshot.now_ms if counts.oldest_sent_at_ms is None else counts.oldest_sent_at_ms
         visible.add_metric([queue], counts.visible)
@@ -124,7 +125,9 @@ def _queues(snapshot: Snapshot) -> Iterator[Metric]:
         delayed.add_metric([queue], counts.delayed)
         oldest.add_metric([queue], max(0, snapshot.now_ms - sent_at_ms) / SECOND_MS)
         redelivered.add_metric([queue], counts.redelivered)
-    yield from (visible, in_flight, delayed, oldest, redelivered)
+        for name, total in totals.items():
+            total.add_metric([queue], getattr(counts, name))
+    yield from (visible, in_flight, delayed, oldest, redelivered, *totals.values())
 
 
 def _claims(snapshot: Snapshot) -> Iterator[Metric]:
@@ -179,6 +182,10 @@ def _topics(counts: TopicCounts) -> Iterator[Metric]:
 
 def _counter(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(f"{_NAMESPACE}_{name}", text, value=value)
+
+
+def _total(name: str, text: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"{_NAMESPACE}_{name}", f"{text}, since the server's start.", labels=["queue"])
 
 
 def _family(name: str, text: str) -> GaugeMetricFamily:

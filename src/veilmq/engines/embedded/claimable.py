@@ -54,6 +54,7 @@ class ClaimableLane(PeekableLane):
         stretch = self._measure(row.position, end, count)
         self._fresh.skip_to(stretch.end)
         self.counters.claimed += stretch.messages
+        self.counters.bound += stretch.messages
         self._journal.touch(self)
         return stretch
 
@@ -70,6 +71,7 @@ class ClaimableLane(PeekableLane):
         self.lease(lease, now_ms, CLAIMED_MS, now_ms)
         self.counters.in_flight -= 1
         self.counters.claimed += 1
+        self.counters.bound += 1
 
     # The end of a claim.
 
@@ -110,6 +112,7 @@ class ClaimableLane(PeekableLane):
         self.counters.messages -= messages
         self.counters.claimed -= messages
         self.counters.doomed -= messages
+        self.counters.acknowledged += messages
         self._journal.touch(self)
         return Stretch(start, end, messages)
 
@@ -120,6 +123,7 @@ class ClaimableLane(PeekableLane):
             self._unbind(lease)
             self.remove(lease, now_ms)
         self.counters.doomed -= len(leases)
+        self.counters.acknowledged += len(leases)
         return Stretch(start, end, len(leases))
 
     def take_out(self, position: int, bound_at_ms: int, now_ms: int) -> tuple[MessageRow, Lease]:

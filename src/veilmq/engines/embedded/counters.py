@@ -12,7 +12,19 @@ from veilmq.engines.embedded.rows import LaneRow, Lease
 class Counters:
     """How many messages a lane has, and how many of them were hidden when last counted."""
 
-    __slots__ = ("claimed", "counted_at_ms", "delayed", "doomed", "in_flight", "messages", "redelivered")
+    __slots__ = (
+        "_positions_before",
+        "acknowledged",
+        "bound",
+        "claimed",
+        "counted_at_ms",
+        "delayed",
+        "doomed",
+        "in_flight",
+        "messages",
+        "moved",
+        "redelivered",
+    )
 
     def __init__(self, row: LaneRow) -> None:
         """Go on from what was stored."""
@@ -22,7 +34,16 @@ class Counters:
         self.counted_at_ms = row.counted_at_ms
         self.claimed = 0  # of ``messages``, and not of ``in_flight``: the claims tell after a start
         self.doomed = 0  # of ``claimed``: acknowledged, and not deleted yet
-        self.redelivered = 0  # receives of messages that had been received before; not kept over a restart
+        # Since the start of the engine:
+        self.redelivered = 0  # receives of messages that had been received before
+        self.moved = 0  # messages that came from other queues
+        self.bound = 0  # messages that claims took
+        self.acknowledged = 0  # and those of them that were deleted
+        self._positions_before = row.direct_next + row.delayed_next
+
+    def sent(self, row: LaneRow) -> int:
+        """Return how many messages were sent since the start: each took a position, as the lane's ``row`` tells."""
+        return row.direct_next + row.delayed_next - self._positions_before - self.moved
 
     def hide(self, lease: Lease) -> None:
         """Count the lease in, as it is now."""

@@ -80,6 +80,7 @@ class FifoLane(GroupedLane):
     def add_moved(self, row: MessageRow, now_ms: int) -> None:
         """Store a message of another lane behind all others of its group."""
         self._admit(row._replace(position=self._direct.next, sent_at_ms=now_ms), now_ms, is_delayed=False)
+        self.counters.moved += 1
 
     def add_delayed(
         self,

@@ -94,6 +94,7 @@ def _delete(intake: Queue, lane: Lane, lease: Lease, now_ms: int) -> None:
     if intake.log is not None:
         intake.log.deleted(lease)
     lane.remove(lease, now_ms)
+    intake.deleted += 1
     if intake.at_limit:
         intake.give_place(now_ms)
 

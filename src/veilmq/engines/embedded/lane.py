@@ -159,6 +159,7 @@ class Lane:
         series.next += 1
         self._fresh.append(row)
         self._added(row)
+        self.counters.moved += 1
         if row.first_sent_at_ms is not None:
             self._moved = self._moved or self._new_moved()
             self.expires_at_ms = 0

@@ -134,6 +134,7 @@ class MessageCommands:
                     if queue.log is not None:
                         queue.log.deleted(lease)
                     lane.remove(lease, now_ms)
+                    queue.deleted += 1
                     if queue.at_limit:
                         queue.give_place(now_ms)
                 elif queue.log is not None and queue.log.late(self._book.read(text), lease):

@@ -46,14 +46,17 @@ class Queue:
         "_open_lane",
         "at_limit",
         "created_at_ms",
+        "deleted",
         "in_flight_max",
         "lanes",
         "log",
         "modified_at_ms",
         "name",
         "number",
+        "received",
         "redelivered",
         "rules",
+        "sent",
         "settings",
         "throttle",
         "wake",
@@ -78,7 +81,8 @@ class Queue:
         self.created_at_ms = created_at_ms
         self.modified_at_ms = modified_at_ms
         self.lanes: list[ClaimableLane] = []  # by priority; of one priority, in the order they were opened
-        self.redelivered = 0  # in lanes that are no more
+        self.received = self.deleted = 0  # since the start of the engine; by claims, lanes count
+        self.redelivered = self.sent = 0  # in lanes that are no more
         self.wake = wake
         self.in_flight_max = in_flight_max
         self.at_limit = True
@@ -151,7 +155,11 @@ class Queue:
         """Retire all lanes and return them: every message is deleted."""
         lanes, self.lanes = self.lanes, []
         for lane in lanes:
-            self.redelivered += lane.counters.redelivered
+            counters = lane.counters
+            self.redelivered += counters.redelivered
+            self.sent += counters.sent(lane.row())
+            self.received += counters.bound
+            self.deleted += counters.acknowledged
             lane.retire()
         return lanes
 
@@ -216,6 +224,7 @@ class Queue:
                 if lease_s_max is not None:
                     visible_at_ms = min(visible_at_ms, lease_end_ms_max(requested_at_ms, lease_s_max))
             home.lease(lease, now_ms, visible_at_ms, requested_at_ms)
+        self.received += len(chosen)
         return chosen
 
     def take(self, now_ms: int) -> Taken | None:
@@ -279,7 +288,7 @@ class Queue:
         """Tell how many messages are in which state."""
         self.expire(now_ms)
         visible = in_flight = delayed = 0
-        redelivered = self.redelivered
+        redelivered, sent, received, deleted = self.redelivered, self.sent, self.received, self.deleted
         oldest_ms = []
         for lane in self.lanes:
             if lane.sweep(_SWEEP_ROWS_MAX):  # rows that the janitor has not come to yet would be counted
@@ -288,6 +297,9 @@ class Queue:
             in_flight += counters.in_flight + counters.claimed - counters.doomed
             delayed += counters.delayed
             redelivered += counters.redelivered
+            sent += counters.sent(lane.row())
+            received += counters.bound
+            deleted += counters.acknowledged
             visible += counters.messages - counters.in_flight - counters.delayed - counters.claimed
             if (sent_at_ms := lane.oldest_sent_at_ms()) is not None:
                 oldest_ms.append(sent_at_ms)
@@ -297,6 +309,9 @@ class Queue:
             delayed=delayed,
             oldest_sent_at_ms=min(oldest_ms, default=None),
             redelivered=redelivered,
+            sent=sent,
+            received=received,
+            deleted=deleted,
         )
 
     def find(self, position: int, now_ms: int) -> tuple[Lane, Lease] | None:

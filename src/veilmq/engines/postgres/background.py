@@ -17,6 +17,7 @@ from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.positions import Positions
 from veilmq.engines.postgres.rounds import Rounds
 from veilmq.engines.postgres.sweeper import Sweeper
+from veilmq.engines.postgres.totals import Totals
 from veilmq.engines.postgres.watches import Watches
 
 Start = Callable[[Coroutine[Any, Any, None]], None]
@@ -32,6 +33,7 @@ class Shared(NamedTuple):
     options: PostgresOptions
     clock: DatabaseClock
     start: Start
+    totals: Totals
 
 
 class Background:
@@ -39,7 +41,7 @@ class Background:
 
     def __init__(self, shared: Shared) -> None:
         """The watches hear from then on what other nodes tell."""
-        database, catalog, watches, positions, options, clock, start = shared
+        database, catalog, watches, positions, options, clock, start, _ = shared
         event_log = EventLog(options=options)
         slices = MoveSlices(database=database, catalog=catalog, watches=watches, positions=positions, log=event_log)
         self.mover = Mover(step=slices.step, clock=clock, start=start)

@@ -17,6 +17,7 @@ from veilmq.engines.postgres.on_queue import GENERATION_BITS, STANDARD, retentio
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.positions import Positions
 from veilmq.engines.postgres.redrive import target_of
+from veilmq.engines.postgres.totals import Totals
 
 
 class Wish(NamedTuple):
@@ -45,8 +46,9 @@ class _Chosen(NamedTuple):
 class Binding:
     """Binds slices, in the transaction of a command that holds the source's lock."""
 
-    def __init__(self, *, catalog: Catalog, positions: Positions, options: PostgresOptions) -> None:
-        """Dead letters get some of the ``positions``."""
+    def __init__(self, *, catalog: Catalog, positions: Positions, options: PostgresOptions, totals: Totals) -> None:
+        """Dead letters get some of the ``positions``; ``totals`` hear of what is bound."""
+        self._totals = totals
         self._catalog = catalog
         self._positions = positions
         self._rows = options.claim_slice_rows
@@ -81,6 +83,7 @@ class Binding:
         generation = getrandbits(GENERATION_BITS)
         await connection.execute(SQL["bind"], queue.partition, claim.id, chosen.living, shards, generation)
         grown = await connection.fetchrow(SQL["grow_claim"], claim.id, len(shards), *filled)
+        self._totals.received[queue.number] += len(chosen.living)
         more = (len(rows) == count or chosen.is_cut) and len(chosen.living) < wish.messages
         return Slice(claim_of(grown), more=more, letters_to=target if chosen.dead else None)
 
@@ -105,6 +108,7 @@ class Binding:
             *self._log.terms(queue),
         )
         grown = await connection.fetchrow(SQL["grow_claim"], claim.id, bound, min(shards, CLAIM_SHARDS_MAX), 0)
+        self._totals.received[queue.number] += bound
         more = (bound == count or letters == DEAD_LETTERS_PER_RECEIVE) and bound < wish.messages
         return Slice(claim_of(grown), more=more, letters_to=target if letters else None)
 

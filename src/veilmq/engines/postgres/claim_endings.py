@@ -14,6 +14,7 @@ from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.next_visible import rouse_groups
 from veilmq.engines.postgres.on_queue import retention_ms
 from veilmq.engines.postgres.options import PostgresOptions
+from veilmq.engines.postgres.totals import Totals
 from veilmq.engines.postgres.watches import Watches
 
 _SILENCE_MS = SOURCE_SILENCE_S * SECOND_MS
@@ -29,8 +30,9 @@ _STATEMENTS = {
 class Endings:
     """Ends claims, and does the slices that this node comes to."""
 
-    def __init__(self, *, database: Database, watches: Watches, options: PostgresOptions) -> None:
-        """``watches`` hears of what came back, and of groups that are free."""
+    def __init__(self, *, database: Database, watches: Watches, options: PostgresOptions, totals: Totals) -> None:
+        """``watches`` hears of what came back, and of groups that are free; ``totals`` of what was deleted."""
+        self._totals = totals
         self._database = database
         self._watches = watches
         self._rows = options.claim_slice_rows
@@ -72,7 +74,10 @@ class Endings:
         terms = [claim.partition, claim.id, self._rows]
         if is_fifo or not is_deleted:
             terms.append(retention_ms(queue))
-        return int(await connection.fetchval(SQL[_STATEMENTS[is_deleted, is_fifo]], *terms))
+        done = int(await connection.fetchval(SQL[_STATEMENTS[is_deleted, is_fifo]], *terms))
+        if is_deleted:
+            self._totals.deleted[queue.number] += done
+        return done
 
     async def advance_of(self, connection: Any, queue: Queue) -> bool:
         """Do a slice for a claim of ``queue``, for whose groups somebody waits; tell whether there was one."""

@@ -44,6 +44,7 @@ from veilmq.engines.postgres.next_visible import next_visible_ms
 from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, PartitionRetired
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.positions import Positions
+from veilmq.engines.postgres.totals import Totals
 from veilmq.engines.postgres.watches import Watches
 
 Work = Callable[[Any, Queue, Any, set[str]], Awaitable[Any]]
@@ -63,6 +64,7 @@ class Claims:
         options: PostgresOptions,
         clock: Clock,
         start: Callable[[Coroutine[Any, Any, None]], None],
+        totals: Totals,
     ) -> None:
         """``watches`` hears of what comes back; dead letters get some of the ``positions``.
 
@@ -73,8 +75,8 @@ class Claims:
         self._watches = watches
         self._claimed_max = options.claimed_max
         self._ready = Ready()
-        self._binding = Binding(catalog=catalog, positions=positions, options=options)
-        self._endings = Endings(database=database, watches=watches, options=options)
+        self._binding = Binding(catalog=catalog, positions=positions, options=options, totals=totals)
+        self._endings = Endings(database=database, watches=watches, options=options, totals=totals)
         self._evictions = Evictions(catalog=catalog, positions=positions)
         self.mover = Mover(step=self._endings.step, clock=clock, start=start, pause_ms_min=1)
         """Ends holds, and does the slices that no command does."""

@@ -12,6 +12,7 @@ from veilmq.engines.postgres.fifo_storing import FifoStoring, key_of
 from veilmq.engines.postgres.on_queue import PartitionRetired
 from veilmq.engines.postgres.positions import Positions
 from veilmq.engines.postgres.standard_storing import StandardStoring
+from veilmq.engines.postgres.totals import Totals
 
 
 class Delivery(NamedTuple):
@@ -25,10 +26,10 @@ class Delivery(NamedTuple):
 class Deliveries:
     """Stores deliveries for one node."""
 
-    def __init__(self, *, positions: Positions) -> None:
-        """``positions`` are the node's."""
-        self._standard = StandardStoring(positions=positions)
-        self._fifo = FifoStoring(positions=positions)
+    def __init__(self, *, positions: Positions, totals: Totals) -> None:
+        """Both are the node's."""
+        self._standard = StandardStoring(positions=positions, totals=totals)
+        self._fifo = FifoStoring(positions=positions, totals=totals)
 
     async def store(self, connection: Any, deliveries: list[Delivery]) -> list[int]:
         """Return when each message is visible; raises ``PartitionRetired``, and what is among ``COLLISIONS``.

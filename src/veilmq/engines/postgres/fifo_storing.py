@@ -10,6 +10,7 @@ from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
 from veilmq.engines.postgres.catalog import Queue
 from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, FIFO
 from veilmq.engines.postgres.positions import Positions
+from veilmq.engines.postgres.totals import Totals
 
 _KEY_BYTES = 16
 
@@ -17,9 +18,10 @@ _KEY_BYTES = 16
 class FifoStoring:
     """Stores messages of FIFO queues for one node."""
 
-    def __init__(self, *, positions: Positions) -> None:
-        """``positions`` are the node's."""
+    def __init__(self, *, positions: Positions, totals: Totals) -> None:
+        """Both are the node's."""
         self._positions = positions
+        self._totals = totals
 
     def check(self, new: NewMessage, command: Send, queue: Queue) -> NewMessage:
         """Return ``new`` if its queue takes it; raises what is wrong with it."""
@@ -60,6 +62,7 @@ class FifoStoring:
             [each.body for each in new],
             [(queue.settings.delay_s if each.delay_s is None else each.delay_s) * SECOND_MS for each in new],
         )
+        self._totals.stored(queue, sum(row["id"] == own for row, own in zip(rows, ids, strict=False)))
         return rows
 
 

@@ -32,6 +32,7 @@ from veilmq.engines.postgres.next_visible import rouse_groups
 from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, FIFO, PartitionRetired, retention_ms, sql
 from veilmq.engines.postgres.positions import Positions
 from veilmq.engines.postgres.standard_storing import StandardStoring
+from veilmq.engines.postgres.totals import Totals
 from veilmq.engines.postgres.watches import Watches
 
 
@@ -67,17 +68,19 @@ class Forwards:
         positions: Positions,
         log: EventLog,
         fair: FairQueues,
+        totals: Totals,
     ) -> None:
         """``book`` has the receipts' keys; the others hear of what has come and gone."""
         self._log = log
+        self._totals = totals
         self._database = database
         self._catalog = catalog
         self._book = book
         self._watches = watches
         self._in_flight = in_flight
         self._fair = fair
-        self._standard = StandardStoring(positions=positions, fair=fair)
-        self._fifo = FifoStoring(positions=positions)
+        self._standard = StandardStoring(positions=positions, totals=totals, fair=fair)
+        self._fifo = FifoStoring(positions=positions, totals=totals)
 
     async def forward(self, command: Forward) -> list[Any]:
         """Move the message of each live receipt."""
@@ -85,6 +88,7 @@ class Forwards:
             intake = await self._catalog.sure(connection, command.queue)
             done = await self._until_done(connection, intake, command)
             if done.gone:
+                self._totals.deleted[intake.number] += len(done.gone)
                 self._in_flight.freed(intake, len(done.gone), done.now_ms)
                 self._fair.ended(intake, done.gone, done.now_ms)
             if done.gone and intake.settings.fifo:

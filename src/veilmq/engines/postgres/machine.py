@@ -48,6 +48,7 @@ from veilmq.engines.postgres.receives import Receives
 from veilmq.engines.postgres.sends import Sends
 from veilmq.engines.postgres.topic_messages import TopicMessages
 from veilmq.engines.postgres.topics import Topics
+from veilmq.engines.postgres.totals import Totals
 from veilmq.engines.postgres.watches import Watches
 
 Alone = Callable[[Any], Awaitable[Any]]
@@ -93,18 +94,25 @@ class Machine:
         in_flight = InFlight(options=options, clock=clock, watches=watches)
         on_queue = OnQueue(database=database, catalog=catalog)
         fair = FairQueues(clock=clock)
-        sends = Sends(on_queue=on_queue, book=book, watches=watches, positions=positions, fair=fair)
-        shared = Shared(database, catalog, watches, positions, options, clock, start)
+        totals = Totals()
+        sends = Sends(on_queue=on_queue, book=book, watches=watches, positions=positions, fair=fair, totals=totals)
+        shared = Shared(database, catalog, watches, positions, options, clock, start, totals)
         event_log = EventLog(options=options)
         receives = _receives(shared, on_queue, book, in_flight, event_log, fair)
         self.together = _together(
             sends,
             receives,
-            Receipts(on_queue=on_queue, book=book, watches=watches, in_flight=in_flight, log=event_log, fair=fair),
+            Receipts(
+                on_queue=on_queue,
+                book=book,
+                watches=watches,
+                in_flight=in_flight,
+                log=event_log,
+                fair=fair,
+                totals=totals,
+            ),
         )
-        queues = QueueCommands(
-            database=database, catalog=catalog, options=options, watches=watches, redelivered=receives.redelivered
-        )
+        queues = QueueCommands(database=database, catalog=catalog, options=options, watches=watches, totals=totals)
         self.claims = _claims(shared)
         self.publications = _publications(shared)
         self.background = Background(shared)
@@ -113,7 +121,7 @@ class Machine:
             **_of_moves(Moves(database=database, catalog=catalog, changed=self.background.nodes.moves_changed)),
             **_of_looks(Looks(database=database, catalog=catalog, fair=fair, book=book)),
             **_of_accounts(Accounts(database=database)),
-            **_of_topics(database=database, catalog=catalog, watches=watches, positions=positions),
+            **_of_topics(shared),
             **self.claims.handlers,
             **self.publications.handlers,
             **self.background.events.handlers,
@@ -153,6 +161,7 @@ def _receives(
         positions=shared.positions,
         log=log,
         fair=fair,
+        totals=shared.totals,
     )
 
 
@@ -172,6 +181,7 @@ def _forwards(
         positions=shared.positions,
         log=log,
         fair=fair,
+        totals=shared.totals,
     )
 
 
@@ -185,14 +195,20 @@ def _together(sends: Sends, receives: Receives, receipts: Receipts) -> dict[type
 
 
 def _publications(shared: Shared) -> Publications:
-    database, catalog, watches, positions, _, clock, start = shared
+    database, catalog, watches, positions, _, clock, start, totals = shared
     return Publications(
-        database=database, catalog=catalog, watches=watches, positions=positions, clock=clock, start=start
+        database=database,
+        catalog=catalog,
+        watches=watches,
+        positions=positions,
+        clock=clock,
+        start=start,
+        totals=totals,
     )
 
 
 def _claims(shared: Shared) -> Claims:
-    database, catalog, watches, positions, options, clock, start = shared
+    database, catalog, watches, positions, options, clock, start, totals = shared
     return Claims(
         database=database,
         catalog=catalog,
@@ -201,6 +217,7 @@ def _claims(shared: Shared) -> Claims:
         options=options,
         clock=clock,
         start=start,
+        totals=totals,
     )
 
 
@@ -230,11 +247,15 @@ def _of_accounts(accounts: Accounts) -> dict[type[Command], Alone]:
     return {ShowAccount: accounts.show, SetAccount: accounts.set}
 
 
-def _of_topics(
-    *, database: Database, catalog: Catalog, watches: Watches, positions: Positions
-) -> dict[type[Command], Alone]:
-    topics = Topics(database=database, catalog=catalog, watches=watches)
-    messages = TopicMessages(database=database, catalog=catalog, watches=watches, positions=positions)
+def _of_topics(shared: Shared) -> dict[type[Command], Alone]:
+    topics = Topics(database=shared.database, catalog=shared.catalog, watches=shared.watches)
+    messages = TopicMessages(
+        database=shared.database,
+        catalog=shared.catalog,
+        watches=shared.watches,
+        positions=shared.positions,
+        totals=shared.totals,
+    )
     return {
         PublishToTopic: messages.publish,
         CreateTopic: topics.create,

@@ -20,6 +20,7 @@ from veilmq.engines.postgres.next_visible import rouse_groups
 from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, PartitionRetired
 from veilmq.engines.postgres.positions import Positions
 from veilmq.engines.postgres.standard_storing import StandardStoring
+from veilmq.engines.postgres.totals import Totals
 from veilmq.engines.postgres.watches import Watches
 
 SQL = load("veilmq.engines.postgres", "publications.sql")
@@ -47,13 +48,13 @@ class _Entered(NamedTuple):
 class PublicationSlices:
     """The slices that this node does."""
 
-    def __init__(self, *, database: Database, watches: Watches, positions: Positions) -> None:
-        """``watches`` hears of the messages; ``positions`` are the node's."""
+    def __init__(self, *, database: Database, watches: Watches, positions: Positions, totals: Totals) -> None:
+        """``watches`` hears of the messages; ``positions`` and ``totals`` are the node's."""
         self._database = database
         self._watches = watches
         self._positions = positions
-        self._standard = StandardStoring(positions=positions)
-        self._fifo = FifoStoring(positions=positions)
+        self._standard = StandardStoring(positions=positions, totals=totals)
+        self._fifo = FifoStoring(positions=positions, totals=totals)
         self._ids = IdSource()
 
     async def hand_over(self, connection: Any, terms: tuple[Any, ...], batches: tuple[int, int]) -> None:

@@ -22,6 +22,7 @@ from veilmq.engines.postgres.mover import Mover
 from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, PartitionRetired
 from veilmq.engines.postgres.positions import Positions
 from veilmq.engines.postgres.publication_slices import PublicationSlices
+from veilmq.engines.postgres.totals import Totals
 from veilmq.engines.postgres.watches import Watches
 
 SQL = load("veilmq.engines.postgres", "publications.sql")
@@ -55,11 +56,12 @@ class Publications:
         positions: Positions,
         clock: Clock,
         start: Callable[[Coroutine[Any, Any, None]], None],
+        totals: Totals,
     ) -> None:
         """``watches`` hears of what enters, at some of the ``positions``; ``start`` makes a task of the engine."""
         self._database = database
         self._catalog = catalog
-        self._slices = PublicationSlices(database=database, watches=watches, positions=positions)
+        self._slices = PublicationSlices(database=database, watches=watches, positions=positions, totals=totals)
         self.mover = Mover(step=self._slices.step, clock=clock, start=start, pause_ms_min=1)
         """Does the slices that nobody asks for, and forgets who fell silent."""
 

@@ -1,6 +1,5 @@
 """The commands on queues. Each is a transaction on the row of its queue; nobody is in a hurry here."""
 
-from collections import Counter
 from typing import Any
 
 import msgspec
@@ -24,6 +23,7 @@ from veilmq.engines.postgres.event_log import EventLog
 from veilmq.engines.postgres.on_queue import retention_ms, sql
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.sweeper import Sweeper
+from veilmq.engines.postgres.totals import Totals
 from veilmq.engines.postgres.watches import Watches
 
 _PURGED = "purged"
@@ -40,13 +40,10 @@ class QueueCommands:
         catalog: Catalog,
         options: PostgresOptions,
         watches: Watches,
-        redelivered: Counter[int],
+        totals: Totals,
     ) -> None:
-        """``catalog`` is the node's; ``watches`` hears of queues that were deleted.
-
-        ``redelivered`` is what this node knows of that, by the number of the queue.
-        """
-        self._redelivered = redelivered
+        """``catalog`` and ``totals`` are the node's; ``watches`` hears of queues that were deleted."""
+        self._totals = totals
         self._database = database
         self._catalog = catalog
         self._options = options
@@ -87,7 +84,7 @@ class QueueCommands:
             await connection.execute(SQL["end_pause"], _PURGED, queue.name)
             await connection.execute(SQL["begin_pause"], _DELETED, queue.name)
         self._catalog.forget(command.queue)
-        self._redelivered.pop(queue.number, None)
+        self._totals.forget(queue.number)
         self._watches.changed(command.queue)
 
     async def purge(self, command: commands.PurgeQueue) -> None:
@@ -212,7 +209,10 @@ class QueueCommands:
             in_flight=row["in_flight"],
             delayed=row["delayed"],
             oldest_sent_at_ms=row["oldest_sent_at"],
-            redelivered=self._redelivered[queue.number],
+            redelivered=self._totals.redelivered[queue.number],
+            sent=self._totals.sent[queue.number],
+            received=self._totals.received[queue.number],
+            deleted=self._totals.deleted[queue.number],
         )
 
 

@@ -16,6 +16,7 @@ from veilmq.engines.postgres.fair_queues import FairQueues
 from veilmq.engines.postgres.in_flight import InFlight
 from veilmq.engines.postgres.next_visible import rouse_groups
 from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, OnQueue, retention_ms
+from veilmq.engines.postgres.totals import Totals
 from veilmq.engines.postgres.watches import Watches
 
 
@@ -41,6 +42,7 @@ class Receipts:
         in_flight: InFlight,
         log: EventLog,
         fair: FairQueues,
+        totals: Totals,
     ) -> None:
         """``book`` has the receipts' keys; ``watches`` hears when what was changed becomes visible.
 
@@ -48,6 +50,7 @@ class Receipts:
         in flight no more.
         """
         self._log = log
+        self._totals = totals
         self._fair = fair
         self._in_flight = in_flight
         self._on_queue = on_queue
@@ -80,7 +83,9 @@ class Receipts:
             self._note_freed(queue, live)
             if live:
                 self._fair.ended(queue, [row["seq"] for row in live], live[0]["now"])
-            await self._log.late(connection, queue, _useless(turn, queue, found))
+            useless = _useless(turn, queue, found)
+            self._totals.deleted[queue.number] += len(turn) - sum(map(len, useless.values()))
+            await self._log.late(connection, queue, useless)
         if asked and queue.settings.fifo:
             await rouse_groups(connection, queue, self._watches)
         return answers

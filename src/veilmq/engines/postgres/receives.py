@@ -1,6 +1,5 @@
 """Receives: those that travel together are served by as few claims as their terms allow."""
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
@@ -29,6 +28,7 @@ from veilmq.engines.postgres.ruled import Take, take_by_class
 from veilmq.engines.postgres.standard_taking import StandardTaking
 from veilmq.engines.postgres.terms import Terms
 from veilmq.engines.postgres.throttle import refused
+from veilmq.engines.postgres.totals import Totals
 from veilmq.engines.postgres.watches import Watches
 
 _ALONE = (VeilmqError, QueryCanceledError, *COLLISIONS)
@@ -50,6 +50,7 @@ class Receives:
         positions: Positions,
         log: EventLog,
         fair: FairQueues,
+        totals: Totals,
     ) -> None:
         """``book`` has the receipts' keys; ``watches`` hears of dead letters; ``in_flight`` knows the quotas.
 
@@ -65,8 +66,7 @@ class Receives:
             catalog=catalog, watches=watches, low_water=low_water, positions=positions, log=log, fair=fair
         )
         self._fifo = FifoTaking(catalog=catalog, watches=watches, positions=positions, log=log)
-        self.redelivered: Counter[int] = Counter()
-        """How often this node gave messages that had been received before, by the number of their queue."""
+        self._totals = totals
 
     async def receive(self, together: Sequence[Receive]) -> list[Any]:
         """Lease what is visible, up to the number that each asks for."""
@@ -101,7 +101,8 @@ class Receives:
                 failed = told(error, "Receive")
                 break
             new = [row for row in rows if "issued_visible_at" not in row]  # a repeated attempt has its places
-            self.redelivered[queue.number] += sum(row["receive_count"] > 1 for row in new)
+            self._totals.received[queue.number] += len(new)
+            self._totals.redelivered[queue.number] += sum(row["receive_count"] > 1 for row in new)
             places -= len(new)
             self._fair.received(queue, rows)
             self._in_flight.given(queue, sum(row["visible_at"] > row["now"] for row in new))

@@ -15,6 +15,7 @@ from veilmq.engines.postgres.next_visible import rouse_groups
 from veilmq.engines.postgres.on_queue import OnQueue, PartitionRetired
 from veilmq.engines.postgres.positions import Positions
 from veilmq.engines.postgres.standard_storing import StandardStoring
+from veilmq.engines.postgres.totals import Totals
 from veilmq.engines.postgres.watches import Watches
 
 Check = Callable[[NewMessage, Send, Queue], NewMessage]
@@ -24,15 +25,22 @@ class Sends:
     """The command ``Send``."""
 
     def __init__(
-        self, *, on_queue: OnQueue, book: ReceiptBook, watches: Watches, positions: Positions, fair: FairQueues
+        self,
+        *,
+        on_queue: OnQueue,
+        book: ReceiptBook,
+        watches: Watches,
+        positions: Positions,
+        fair: FairQueues,
+        totals: Totals,
     ) -> None:
         """``book`` has the receipts' keys; ``watches`` hears of what was stored, ``fair`` of that with groups."""
         self._on_queue = on_queue
         self._book = book
         self._watches = watches
         self._ids = IdSource()
-        self._standard = StandardStoring(positions=positions, fair=fair)
-        self._fifo = FifoStoring(positions=positions)
+        self._standard = StandardStoring(positions=positions, totals=totals, fair=fair)
+        self._fifo = FifoStoring(positions=positions, totals=totals)
 
     async def send(self, together: Sequence[Send]) -> list[Any]:
         """Store the messages of all commands, each that its queue takes."""

@@ -9,6 +9,7 @@ from veilmq.engines.postgres.catalog import Queue
 from veilmq.engines.postgres.fair_queues import FAIR, LANE, FairQueues, keys_of
 from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, STANDARD
 from veilmq.engines.postgres.positions import COUNTER_BITS, Positions
+from veilmq.engines.postgres.totals import Totals
 
 _COUNTERS = 1 << COUNTER_BITS
 
@@ -16,9 +17,10 @@ _COUNTERS = 1 << COUNTER_BITS
 class StandardStoring:
     """Stores messages of standard queues for one node."""
 
-    def __init__(self, *, positions: Positions, fair: FairQueues | None = None) -> None:
-        """``positions`` are the node's; ``fair`` hears of messages that name groups, if any do."""
+    def __init__(self, *, positions: Positions, totals: Totals, fair: FairQueues | None = None) -> None:
+        """``positions`` and ``totals`` are the node's; ``fair`` hears of messages that name groups, if any do."""
         self._fair = fair
+        self._totals = totals
         self._positions = positions
 
     def check(self, new: NewMessage, command: Send, queue: Queue) -> NewMessage:
@@ -65,6 +67,7 @@ class StandardStoring:
         )
         if not rows:
             return []
+        self._totals.stored(queue, len(rows))
         by_id = {row["id"]: row for row in rows}
         stored = [by_id[each] for each in ids]
         if is_fair and self._fair is not None:

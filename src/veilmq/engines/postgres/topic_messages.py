@@ -18,6 +18,7 @@ from veilmq.engines.postgres.next_visible import rouse_groups
 from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, PartitionRetired
 from veilmq.engines.postgres.positions import Positions
 from veilmq.engines.postgres.topic_rows import Topic, subscriptions_of, topic_named
+from veilmq.engines.postgres.totals import Totals
 from veilmq.engines.postgres.watches import Watches
 
 
@@ -32,12 +33,14 @@ class _Published(NamedTuple):
 class TopicMessages:
     """The command ``PublishToTopic``."""
 
-    def __init__(self, *, database: Database, catalog: Catalog, watches: Watches, positions: Positions) -> None:
-        """``watches`` hears of what has come to queues; ``positions`` are the node's."""
+    def __init__(
+        self, *, database: Database, catalog: Catalog, watches: Watches, positions: Positions, totals: Totals
+    ) -> None:
+        """``watches`` hears of what has come to queues; ``positions`` and ``totals`` are the node's."""
         self._database = database
         self._catalog = catalog
         self._watches = watches
-        self._deliveries = Deliveries(positions=positions)
+        self._deliveries = Deliveries(positions=positions, totals=totals)
         self._positions = positions
         self._ids = IdSource()
 
