@@ -13,7 +13,7 @@ export PYTHON
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-run setup-bench setup-clients setup-java setup-browser setup-cluster run demo cluster docs \
-	test test-fast check format bench \
+	test test-fast check format bench screenshots \
 	prove-crash prove-flat prove-quota prove-spark prove-tune prove-leases prove-models prove-stopped prove-failover prove-nodes build clean
 # A target is one story with one end: the last line of `make test` is pytest's.
 .NOTPARALLEL:
@@ -56,6 +56,11 @@ docs: ## build the site of docs/ into build/docs; a warning or a link that leads
 	@scripts/setup.sh docs .venv-docs
 	@.venv-docs/bin/sphinx-build -q -W --keep-going -b html docs build/docs
 	@echo "veilmq: the site is in build/docs/index.html"
+
+screenshots: setup-browser ## pictures of every page of the console, into docs/console
+	@mkdir -p docs/console
+	@PICTURES=docs/console $(PYTEST) -n0 -q tests/console/test_browser_pages.py $(ARGS)
+	@PYTHONPATH=. $(BIN)/python -m tests.console.pictures
 
 cluster: setup-cluster ## a cluster on this machine: PostgreSQL with a standby, three nodes, HAProxy on port 9324
 	@exec $(BIN)/python examples/cluster/cluster.py $(ARGS)
