@@ -41,8 +41,12 @@ def test_it_says_how_many_messages_are_in_which_state(server: RunningServer, vis
             queue.send("counted", f"m{number}")
         queue.send("counted", "later", delay_s=60)
         queue.receive("counted")
+        first = visitor.get(path_of("counted"))
+        queue.send("counted", "m")
+        server.advance(10_000)
         seen = visitor.get(path_of("counted"))
-    assert "Visible 2 In flight 1 Delayed 1" in seen.text
+    assert "Visible 2 In flight 1 Delayed 1 Oldest 0 s Sent/s – " in first.text
+    assert "Visible 3 In flight 1 Delayed 1 Oldest 10 s Sent/s 0.1 Received/s 0.0 Deleted/s 0.0" in seen.text
 
 
 def test_settings_are_in_words_with_their_units(server: RunningServer, visitor: Visitor) -> None:

@@ -7,6 +7,7 @@ import msgspec
 
 from veilmq.console.asking import Refused
 from veilmq.console.visit import Visit
+from veilmq.core.browsing import BrowsedQueue, BrowsedQueues
 from veilmq.wire.v1.queue_settings import ShownQueue
 
 _SOURCES_MAX = 100
@@ -20,6 +21,15 @@ def route(queue: str, verb: str) -> str:
 async def look(visit: Visit) -> ShownQueue:
     """Return the settings and counts of the queue that the path names; raises ``Refused``."""
     return msgspec.convert(await visit.api("GET", route(visit.queue, "show")), ShownQueue)
+
+
+async def movement(visit: Visit) -> BrowsedQueue | None:
+    """Return how the queue that the path names moves, which is told of queues of the caller's own account."""
+    account, _, name = visit.queue.partition("/")
+    if account != visit.account:
+        return None
+    found = msgspec.convert(await visit.api("GET", "/v1/queues/-", query={"names": name}), BrowsedQueues)
+    return found.queues[0] if found.queues else None
 
 
 class Sources(NamedTuple):

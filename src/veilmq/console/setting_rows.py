@@ -111,7 +111,9 @@ _LIMITS = (
 )
 
 _FIFO = (
-    SettingRow("fifo", "FIFO queue", yes_or_no("For good; only FIFO queues have the settings below."), fixed=True),
+    SettingRow(
+        "fifo", "FIFO queue", yes_or_no("For good. The rest of this group is for FIFO queues alone."), fixed=True
+    ),
     SettingRow(
         "content_deduplication",
         "Deduplicate by content",
@@ -145,19 +147,20 @@ _DEAD_LETTERS = (
     ),
     SettingRow(
         "redrive_permission",
-        "Who may use this one as a dead-letter queue",
+        "Takes dead letters from",
         Choice(
             values=(
-                ("", "", "any queue of the account, as nobody chose"),
-                ("all", "all", "any queue of the account"),
+                ("", "", "any queue (not chosen)"),
+                ("all", "all", "any queue"),
                 ("none", "none", "no queue"),
-                ("listed", "listed", "the queues that are listed"),
+                ("listed", "listed", "the listed queues"),
             ),
+            hint="Of this account and kind.",
         ),
     ),
     SettingRow(
         "redrive_sources",
-        "Queues that are listed",
+        "Listed queues",
         Queues(hint=f"Up to {limits.SQS_REDRIVE_SOURCES_MAX} names of queues of this account, one a line."),
     ),
 )

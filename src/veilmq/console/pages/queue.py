@@ -5,7 +5,7 @@ from typing import NamedTuple
 from starlette.responses import Response
 
 from veilmq.console.page import Page
-from veilmq.console.queue_look import look, sources
+from veilmq.console.queue_look import look, movement, sources
 from veilmq.console.rendering import plain_name
 from veilmq.console.setting_rows import GROUPS, SettingRow
 from veilmq.console.visit import Visit
@@ -31,6 +31,7 @@ async def show(visit: Visit) -> Response:
         "queue.html",
         queue=visit.queue,
         shown=queue,
+        moving=await movement(visit),
         groups=[(group.title, _told(group.rows, queue.settings)) for group in GROUPS],
         addresses=_addresses(queue.url, visit.queue, arn["Attributes"]["QueueArn"]),
         sources=await sources(visit),
