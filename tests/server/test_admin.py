@@ -11,7 +11,7 @@ import pytest
 
 from veilmq.engines.embedded import EmbeddedEngine
 from veilmq.engines.store import FAILED, FULL
-from veilmq.server.admin import DRAINING
+from veilmq.server.obstacles import DRAINING
 from veilmq.testing import RunningServer
 
 

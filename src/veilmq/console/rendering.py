@@ -30,6 +30,7 @@ class Rendering:
             "duration": duration,
             "instant": instant,
             "path_of": path_of,
+            "claims_path": claims_path,
             "plain_name": plain_name,
         }
         environment.globals |= {"asset": address_of, **everywhere}
@@ -71,6 +72,11 @@ def instant(at_ms: int | None) -> str:
 def path_of(queue: str) -> str:
     """Return the path of a queue's page, for its full name."""
     return f"/console/queues/{quote(queue)}"
+
+
+def claims_path(queue: str) -> str:
+    """Return the path of the page of a queue's claims, for its full name."""
+    return f"/console/claims/{quote(queue)}"
 
 
 def plain_name(queue: str) -> str:

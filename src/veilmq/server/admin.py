@@ -33,6 +33,7 @@ from veilmq.server.event_exports import EventExports
 from veilmq.server.listener import is_loopback
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
+from veilmq.server.obstacles import obstacles
 from veilmq.server.prometheus import Snapshot, exposition
 from veilmq.server.queue_counts import SHOWN_MAX, QueueCountBook
 from veilmq.server.shutdown import Shutdown
@@ -43,7 +44,6 @@ T = TypeVar("T")
 FLUSH_S_MAX = limits.HTTP_REQUEST_S_MAX / 2
 """How long an export on demand is waited for: a connection may take no longer than twice that for its reply."""
 
-DRAINING = "The server is draining: it is about to stop."
 NO_EXPORT = "This server exports no events: start it with --events-to."
 
 
@@ -93,18 +93,13 @@ class Admin:
         guarded = AdminGuard(self.app, own_name=host, any_name=not is_loopback(listeners))
         return serving(guarded, listeners, shutdown=shutdown, tls=tls)
 
-    async def obstacles(self) -> list[str]:
-        """Return why no requests should be sent here."""
-        draining = [DRAINING] if self._connections.draining else []
-        return draining + await self._engine.obstacles()
-
     async def _live(self, request: Request) -> Response:
         return PlainTextResponse("alive\n")
 
     async def _ready(self, request: Request) -> Response:
-        obstacles = await self.obstacles()
-        if obstacles:
-            return PlainTextResponse("\n".join(obstacles) + "\n", status_code=503)
+        told = await obstacles(self._connections, self._engine)
+        if told:
+            return PlainTextResponse("\n".join(told) + "\n", status_code=503)
         return PlainTextResponse("ready\n")
 
     async def _flush_events(self, request: Request) -> Response:

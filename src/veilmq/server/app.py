@@ -29,6 +29,7 @@ from veilmq.events.failures import EventsError
 from veilmq.server import security
 from veilmq.server.admin import Admin
 from veilmq.server.connections import Connections
+from veilmq.server.console_ports import ConsolePorts
 from veilmq.server.console_service import console_service
 from veilmq.server.dispatch import Ask, Dispatcher, Page
 from veilmq.server.event_exports import EventExports, exporting, place_of
@@ -40,8 +41,8 @@ from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.opening import open_store
 from veilmq.server.pushing.failures import PushError
-from veilmq.server.security import Security, secure
 from veilmq.server.queue_book import QueueBook
+from veilmq.server.security import Security, secure
 from veilmq.server.settings import ServerSettings
 from veilmq.server.shutdown import Shutdown
 from veilmq.server.topic_service import TopicService, push_identity
@@ -275,6 +276,14 @@ class _Parts(NamedTuple):
 def _admin(
     settings: ServerSettings, guard: Security, parts: _Parts, *, engine: Store, wall_s: Callable[[], float]
 ) -> Admin:
+    ports = ConsolePorts(
+        settings=settings,
+        guard=guard,
+        engine=engine,
+        polls=parts.polls,
+        connections=parts.connections,
+        exports=parts.exports,
+    )
     console = console_service(
         settings,
         ask=Inside(parts.dispatcher).ask,
@@ -282,6 +291,7 @@ def _admin(
         authentication=guard.authentication,
         data_port=parts.data_port,
         wall_s=wall_s,
+        further=ports.further(),
     )
     return Admin(
         engine=engine,

@@ -5,7 +5,7 @@ Requests of one caller share a context as long as they come under one address, a
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
@@ -65,6 +65,11 @@ class Authentication:
         made = msgspec.structs.replace(unsigned, account=caller.account, caller=caller)
         self._contexts[caller.arn] = unsigned, made
         return made
+
+    @property
+    def keys(self) -> Collection[AccessKey]:
+        """Return all keys, those that have ended, too."""
+        return self._keys.values()
 
     def known(self, key_id: str) -> Caller | None:
         """Return who holds the key ``key_id``, ``None`` for one that is not there, or not any more."""

@@ -1,6 +1,6 @@
 """The console as a part of the server: what it is given, and the way to the queues by which it asks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from hmac import digest
@@ -44,10 +44,11 @@ def console_service(
     authentication: Authentication | None,
     data_port: int,
     wall_s: Callable[[], float],
+    further: Mapping[str, object],
 ) -> ConsoleService:
     """Return the console of a server; ``ask`` carries out what is asked, ``wall_s`` is the wall clock in seconds.
 
-    ``data_port`` is the port of the queues.
+    ``data_port`` is the port of the queues; ``further`` is what single pages need (``ConsolePorts``).
     """
     audit = AuditLog(audit_file(settings))
     asking = Auditing(ask, audit, now_ms=engine.clock.now_ms)
@@ -55,10 +56,10 @@ def console_service(
         settings,
         asking,
         engine=engine,
-        audit=audit,
         authentication=authentication,
         data_port=data_port,
         wall_s=wall_s,
+        further={"audit": audit, **further},
     )
     return ConsoleService(asking=asking, audit=audit, pages=pages)
 
@@ -75,10 +76,10 @@ def _pages(
     asking: Ask,
     *,
     engine: Store,
-    audit: AuditLog,
     authentication: Authentication | None,
     data_port: int,
     wall_s: Callable[[], float],
+    further: dict[str, object],
 ) -> ASGIApp:
     """Return the pages, or one that says what to install: a server without the extra ``console`` serves queues all the
     same.
@@ -100,7 +101,7 @@ def _pages(
         data_port=data_port,
         now_ms=engine.clock.now_ms,
         accounts=accounts,
-        further={"audit": audit},
+        further=further,
     ).app
     return pages
 

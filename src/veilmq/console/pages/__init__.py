@@ -1,7 +1,19 @@
 """The pages of the console: every module has the rows of one noun, and this is the table of all."""
 
 from veilmq.console.page import Page
-from veilmq.console.pages import login, queue, queue_deletion, queue_form, queues
+from veilmq.console.pages import (
+    accounts,
+    audit,
+    claim_changes,
+    claims,
+    health,
+    login,
+    queue,
+    queue_deletion,
+    queue_form,
+    queues,
+    settings,
+)
 
 PAGES: tuple[Page, ...] = (
     *login.PAGES,
@@ -9,5 +21,11 @@ PAGES: tuple[Page, ...] = (
     *queue_form.PAGES,
     *queue.PAGES,
     *queue_deletion.PAGES,
+    *claims.PAGES,
+    *claim_changes.PAGES,
+    *accounts.PAGES,
+    *settings.PAGES,
+    *health.PAGES,
+    *audit.PAGES,
 )
 """Every page; the first row that fits a path answers."""

@@ -1,0 +1,82 @@
+"""Accounts and policies, to be read: the keys of an account, what policies say, and what the caller may do."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from starlette.responses import Response
+
+from veilmq.console.access import Keys, May
+from veilmq.console.asking import Refused
+from veilmq.console.page import Page
+from veilmq.console.policy_words import StatementWords, in_words
+from veilmq.console.rendering import SECOND_MS
+from veilmq.console.visit import Visit
+
+_QUEUES_MAX = 50
+
+
+class QueuePolicy(NamedTuple):
+    """The policy of a queue: its ``statements`` (``None``: nobody can read it), and actions that the caller may do.
+
+    ``is_hidden`` where the caller may not see it, and then there is nothing else.
+    """
+
+    queue: str
+    text: str
+    statements: list[StatementWords] | None
+    may: Sequence[tuple[str, bool]] | None
+    is_hidden: bool = False
+
+
+async def show(visit: Visit) -> Response:
+    """Show the caller's account, and the policies of its queues whose names begin as asked."""
+    search = visit.query.get("search", "").strip()
+    queues, has_more, problem = await _queues(visit, search)
+    keys: Keys | None = visit.request.app.state.keys
+    return visit.page(
+        "accounts.html",
+        keys=None if keys is None else [(key, _instant_ms(key.expires_at_s)) for key in keys(visit.account)],
+        policies=[await _policy(visit, queue) for queue in queues],
+        has_more=has_more,
+        search=search,
+        problem=problem,
+    )
+
+
+async def _queues(visit: Visit, search: str) -> tuple[list[str], bool, str]:
+    """Return full names of queues, whether there are more, and what is wrong with ``search``; by whole name any."""
+    if "/" in search:
+        return [search], False, ""
+    asked: dict[str, Any] = {"MaxResults": _QUEUES_MAX} | ({"QueueNamePrefix": search} if search else {})
+    try:
+        found = await visit.sqs("ListQueues", asked)
+    except Refused as refused:
+        return [], False, refused.message
+    urls = found.get("QueueUrls", ())
+    return ["/".join(url.split("/")[-2:]) for url in urls], "NextToken" in found, ""
+
+
+async def _policy(visit: Visit, queue: str) -> QueuePolicy:
+    asked = {"QueueUrl": f"http://localhost/{queue}", "AttributeNames": ["Policy"]}
+    try:
+        found = await visit.sqs("GetQueueAttributes", asked)
+    except Refused:
+        return QueuePolicy(queue, "", None, None, is_hidden=True)
+    text = found.get("Attributes", {}).get("Policy", "")
+    return QueuePolicy(queue, text, in_words(text) if text else [], _may(visit, queue, text))
+
+
+def _may(visit: Visit, queue: str, policy: str) -> Sequence[tuple[str, bool]] | None:
+    """Return what the caller may do, ``None`` where nobody is asked who he is: everything."""
+    if visit.caller is None:
+        return None
+    may: May = visit.request.app.state.may
+    peer = None if visit.request.client is None else visit.request.client.host
+    return may(visit.caller, queue, policy, peer=peer, program=visit.request.headers.get("user-agent"))
+
+
+def _instant_ms(at_s: float | None) -> int | None:
+    return None if at_s is None else int(at_s * SECOND_MS)
+
+
+PAGES = (Page("/console/accounts", show),)

@@ -1,0 +1,77 @@
+"""The audit log: who changed what."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from starlette.responses import Response
+
+from veilmq.console.audit import ASKED, DONE, AuditEntry, AuditLog
+from veilmq.console.page import Page
+from veilmq.console.visit import Visit
+
+_READ_MAX = 2_000
+_SHOWN_MAX = 200
+_VALUE_CHARACTERS_MAX = 200
+_ELSEWHERE = frozenset({"QueueUrl", "QueueName", "queue"})  # what the column of the queue says
+
+
+class Line(NamedTuple):
+    """One change: ``changed`` has rows of a name, the value before (``None``: not known) and what was asked for."""
+
+    entry: AuditEntry
+    changed: list[tuple[str, str | None, str]]
+    is_done: bool
+    is_open: bool
+
+
+async def show(visit: Visit) -> Response:
+    """Show the last changes, the newest first."""
+    log: AuditLog = visit.request.app.state.audit
+    queue, who = visit.query.get("queue", "").strip(), visit.query.get("who", "").strip()
+    seen = [entry for entry in await log.last(_READ_MAX) if _may_see(visit, entry)]
+    found = [entry for entry in seen if _fits(entry, queue=queue, who=who)]
+    return visit.page(
+        "audit.html",
+        lines=[_line(entry) for entry in found[:_SHOWN_MAX]],
+        found=len(found),
+        queue=queue,
+        who=who,
+        is_kept=log.path is not None,
+        is_operator=visit.is_operator,
+    )
+
+
+def _may_see(visit: Visit, entry: AuditEntry) -> bool:
+    """Tell whether a change is of a queue of the caller's account, or the caller's own."""
+    if visit.is_operator:
+        return True
+    mine = visit.caller is not None and entry.who == visit.caller.arn
+    return mine or (entry.queue or "").startswith(f"{visit.account}/")
+
+
+def _fits(entry: AuditEntry, *, queue: str, who: str) -> bool:
+    return queue.lower() in (entry.queue or "").lower() and who.lower() in entry.who.lower()
+
+
+def _line(entry: AuditEntry) -> Line:
+    after, before = _leaves(entry.after), _leaves(entry.before or {})
+    rows = [(name, before.pop(name.rpartition(".")[2], before.pop(name, None)), value) for name, value in after.items()]
+    rows += [(name, value, "") for name, value in before.items()]
+    return Line(entry, rows, is_done=entry.outcome == DONE, is_open=entry.outcome == ASKED)
+
+
+def _leaves(fields: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return the values of fields by their names, of those within others with both names."""
+    found: dict[str, str] = {}
+    for name, value in fields.items():
+        if not prefix and name in _ELSEWHERE:
+            continue
+        if isinstance(value, Mapping):
+            found |= _leaves(value, f"{prefix}{name}.")
+        else:
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            found[prefix + name] = text[:_VALUE_CHARACTERS_MAX] + "…" * (len(text) > _VALUE_CHARACTERS_MAX)
+    return found
+
+
+PAGES = (Page("/console/audit", show),)

@@ -1,0 +1,23 @@
+"""How the server is: what is in its way, where messages are kept, and its numbers."""
+
+from starlette.responses import Response
+
+from veilmq.console.health import TellHealth
+from veilmq.console.page import Page
+from veilmq.console.rendering import SECOND_MS
+from veilmq.console.visit import Visit
+
+
+async def show(visit: Visit) -> Response:
+    """Show it; where messages are kept only to whoever may see what is of the whole server."""
+    tell: TellHealth = visit.request.app.state.health
+    health = await tell()
+    return visit.page(
+        "health.html",
+        health=health,
+        up_s=(visit.now_ms - health.started_at_ms) / SECOND_MS,
+        is_operator=visit.is_operator,
+    )
+
+
+PAGES = (Page("/console/health", show),)

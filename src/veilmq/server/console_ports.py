@@ -1,0 +1,196 @@
+"""What single pages of the console are told of the server: its health, its settings, and who may do what."""
+
+import platform
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from veilmq import __version__
+from veilmq.console.access import ShownKey
+from veilmq.console.health import ExportHealth, Health, HealthFigure
+from veilmq.console.shown_settings import ShownSetting
+from veilmq.core.errors import VeilmqError
+from veilmq.core.events import CountEvents, EventCounts
+from veilmq.engines import store_urls
+from veilmq.engines.execute import execute
+from veilmq.engines.figures import Figure, Series
+from veilmq.engines.store import Store
+from veilmq.server.authentication import Authentication
+from veilmq.server.connections import Connections
+from veilmq.server.event_exports import EventExports
+from veilmq.server.longpoll import LongPolls
+from veilmq.server.obstacles import obstacles
+from veilmq.server.security import Security
+from veilmq.server.settings import MEMORY, SETTINGS, ServerSettings, Setting
+from veilmq.wire.sqs.callers import Caller
+from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.names import queue_arn
+from veilmq.wire.sqs.policies import GRANTABLE, NOBODY, OWNERS, actions_of, permits, read_policy
+from veilmq.wire.sqs.policy_conditions import Asked, PolicyError
+
+_OF_A_QUEUE = (*GRANTABLE, *(action for action in OWNERS if action not in {"CreateQueue", "ListQueues"}))
+_MILLISECOND_S = 0.001
+_SECRET_OPTION = re.compile(r"(?<=[?&])([^=&\s]*(?:key|pass|secret|sig|token)[^=&\s]*)=[^&\s]*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsolePorts:
+    """Looks at one server for its console, and changes nothing."""
+
+    settings: ServerSettings
+    guard: Security
+    engine: Store
+    polls: LongPolls
+    connections: Connections
+    exports: EventExports | None
+
+    def further(self) -> dict[str, object]:
+        """Return what the application of the console is to have in its state."""
+        authentication = self.guard.authentication
+        return {
+            "health": self._teller(self.engine.clock.now_ms()),
+            "settings": shown_settings(self.settings),
+            "keys": None if authentication is None else keys_of(authentication, self.guard.wall_s),
+            "may": Judge(region=self.guard.region, secure=self.guard.tls is not None, wall_s=self.guard.wall_s),
+        }
+
+    def _teller(self, started_at_ms: int) -> Callable[[], Any]:
+        async def health() -> Health:
+            survey = await _if_told(self.engine.survey(0))
+            return Health(
+                obstacles=await obstacles(self.connections, self.engine),
+                kept=self.engine.kept,
+                version=__version__,
+                python=platform.python_version(),
+                started_at_ms=started_at_ms,
+                queues=None if survey is None else survey.in_all,
+                parked_polls=self.polls.parked,
+                open_connections=len(self.connections),
+                exports=await self._export_health(),
+                figures=[told for figure in self.engine.figures() for told in _in_words(figure)],
+            )
+
+        return health
+
+    async def _export_health(self) -> ExportHealth | None:
+        if self.exports is None:
+            return None
+        counts: EventCounts | None = await _if_told(execute(self.engine, CountEvents()))
+        if counts is None:
+            return None
+        return ExportHealth(counts.recorded, counts.waiting, counts.dropped, self.exports.failures)
+
+
+async def _if_told(question: Any) -> Any:
+    """Return the answer; ``None`` where the store gives none, which is no reason to say nothing of the rest."""
+    try:
+        return await question
+    except VeilmqError:
+        return None
+
+
+def _in_words(figure: Figure) -> Iterator[HealthFigure]:
+    words = figure.text.rstrip(".")
+    for label, value in figure.samples.items():
+        yield HealthFigure(f"{words} ({label})" if label else words, _value(value))
+
+
+def _value(value: float | Series) -> str:
+    if not isinstance(value, Series):
+        return f"{value:,.0f}" if value == int(value) else f"{value:,.3f}"
+    if not value.count:
+        return "0"
+    return f"{value.count:,}, {value.seconds / value.count / _MILLISECOND_S:,.1f} ms each"
+
+
+def shown_settings(settings: ServerSettings) -> list[ShownSetting]:
+    """Return every setting as the server runs with it; passwords in URLs are stars, and no file is opened."""
+    return [_shown(row, settings) for row in SETTINGS]
+
+
+def _shown(row: Setting, settings: ServerSettings) -> ShownSetting:
+    value = settings.data is None and settings.store is None if row is MEMORY else getattr(settings, row.name)
+    return ShownSetting(
+        name=row.name,
+        flag=row.flag,
+        variable=row.variable,
+        value="none" if value is None else _written(value),
+        default=row.default_text,
+        description=row.description,
+    )
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _SECRET_OPTION.sub(r"\1=***", store_urls.without_passwords(str(value)))
+
+
+def keys_of(authentication: Authentication, wall_s: Callable[[], float]) -> Callable[[str], list[ShownKey]]:
+    """Return what tells the keys of an account, by user and id."""
+
+    def keys(account: str) -> list[ShownKey]:
+        now_s = wall_s()
+        found = [
+            ShownKey(
+                id=key.id,
+                user=key.caller.user,
+                expires_at_s=key.expires_at_s,
+                expired=key.expires_at_s is not None and key.expires_at_s <= now_s,
+                temporary=key.session_token is not None,
+            )
+            for key in authentication.keys
+            if key.caller.account == account
+        ]
+        return sorted(found, key=lambda key: (key.user, key.id))
+
+    return keys
+
+
+class _Browser(NamedTuple):
+    """Where a visitor comes from, as conditions of policies ask for it."""
+
+    peer: str | None
+    program: str | None
+
+    def source_ip(self) -> str | None:
+        """Return his address."""
+        return self.peer
+
+    def user_agent(self) -> str | None:
+        """Return what his browser says that it is."""
+        return self.program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """Tells what a caller may do, by the same rules as requests are judged."""
+
+    region: str
+    secure: bool
+    wall_s: Callable[[], float]
+
+    def __call__(
+        self, caller: Caller, queue: str, policy: str, *, peer: str | None, program: str | None
+    ) -> list[tuple[str, bool]]:
+        """Return the verdict on each action."""
+        context = RequestContext(base_url="", region=self.region)
+        try:
+            read = read_policy(policy, queue_arn(queue, context)) if policy else None
+        except PolicyError:
+            read = NOBODY
+        asked = Asked(
+            caller=caller,
+            owner=queue.partition("/")[0],
+            action="",
+            secure=self.secure,
+            now_s=self.wall_s(),
+            region=self.region,
+            source=_Browser(peer, program),
+        )
+        verdicts = []
+        for action in sorted(_OF_A_QUEUE):
+            needed = actions_of(action)
+            verdicts.append((action, all(permits(read, asked) for asked.action in needed)))
+        return verdicts

@@ -1,0 +1,70 @@
+"""The audit log in the console: what was changed here, for those whom it concerns."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.console.forms import form_of
+from tests.console.visitor import Visitor
+from tests.server.keys import FRIEND, OWNER, SECRETS, client, written
+from veilmq.testing import RunningServer
+
+QUEUE = f"/console/queues/{OWNER}/orders"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server on which three have changed something."""
+    folder = tmp_path_factory.mktemp("server")
+    path = written(folder / "credentials.toml")
+    with RunningServer(data=folder / "data", credentials=path, account=OWNER, region="eu-west-1") as running:
+        client(running).create_queue(QueueName="orders")
+        with Visitor(running, key=("AKIDCAROL", SECRETS["AKIDCAROL"])) as carol:
+            form = form_of(carol.get(f"{QUEUE}/edit").html, f"{QUEUE}/edit")
+            assert carol.send(f"{QUEUE}/edit", {**form, "visibility_timeout_s": "45"}).status == 200
+        with Visitor(running, key=("AKIDFRIEND", SECRETS["AKIDFRIEND"])) as friend:
+            form = form_of(friend.get("/console/queues/new").html, "/console/queues/new")
+            assert friend.send("/console/queues/new", {**form, "name": "elsewhere"}).status == 200
+        yield running
+
+
+def audit(server: RunningServer, key: str, query: str = "") -> str:
+    """Return what the holder of ``key`` reads."""
+    with Visitor(server, key=(key, SECRETS[key])) as visitor:
+        seen = visitor.get(f"/console/audit{query}")
+        assert seen.status == 200
+        return seen.text
+
+
+def test_a_change_is_told_with_who_and_before_and_after(server: RunningServer) -> None:
+    seen = audit(server, "AKIDOWNER")
+    assert f"arn:aws:iam::{OWNER}:user/carol 127.0.0.1" in seen
+    assert "visibility_timeout_s: 30 → 45" in seen
+    assert "done" in seen
+
+
+def test_the_servers_own_account_sees_all(server: RunningServer) -> None:
+    assert "elsewhere" in audit(server, "AKIDOWNER")
+
+
+def test_others_see_what_concerns_them(server: RunningServer) -> None:
+    carol = audit(server, "AKIDCAROL")
+    assert "visibility_timeout_s" in carol
+    assert "elsewhere" not in carol
+    friend = audit(server, "AKIDFRIEND")
+    assert "elsewhere" in friend
+    assert "carol 127" not in friend
+
+
+def test_one_searches_by_queue_and_by_who(server: RunningServer) -> None:
+    assert "elsewhere" not in audit(server, "AKIDOWNER", "?queue=ord")
+    assert "visibility_timeout_s" in audit(server, "AKIDOWNER", "?queue=ORD&who=carol")
+    assert "Nothing was changed that fits." in audit(server, "AKIDOWNER", f"?queue=orders&who={FRIEND}")
+    assert "Nothing was changed that fits." in audit(server, "AKIDOWNER", "?queue=%3Cscript%3E")
+
+
+def test_a_log_without_a_file_says_so() -> None:
+    with RunningServer() as running, Visitor(running) as visitor:
+        seen = visitor.get("/console/audit").text
+        assert "keeps the last thousand lines in memory" in seen
+        assert "Nothing was changed." in seen

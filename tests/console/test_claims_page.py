@@ -1,0 +1,139 @@
+"""Claims in the console: who reads what, and what an operator ends, each with the queue's name typed."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.console.forms import form_of
+from tests.console.visitor import Seen, Visitor
+from veilmq.client import HttpQueueClient
+from veilmq.client.claims import Claims
+from veilmq.client.publications import Publications
+from veilmq.testing import RunningServer
+from veilmq.wire.v1.outgoing import OutgoingRow
+
+URL = "{}/000000000000/jobs"
+PAGE = "/console/claims/000000000000/jobs"
+
+
+@pytest.fixture
+def server() -> Iterator[RunningServer]:
+    """A server with a queue of three messages, two of them in the claim of a stream."""
+    with RunningServer() as running, HttpQueueClient(running.endpoint) as client:
+        client.create_queue("dead")
+        client.create_queue("jobs", {"dead_letter_queue": "dead", "receives_max": 5})
+        client.create_queue("idle")
+        for body in ("a1", "<script>a2</script>", "a3"):
+            client.send("jobs", body)
+        with Claims(running.endpoint, client.queue_url("jobs")) as claims:
+            claims.open("s-1", consumer="daily report", hold_s=3_600, lease_s=60)
+            claims.claim("s-1", epoch=1, number=1, messages_max=2)
+        yield running
+
+
+@pytest.fixture
+def visitor(server: RunningServer) -> Iterator[Visitor]:
+    """Someone whom nobody asks who he is."""
+    with Visitor(server) as visiting:
+        yield visiting
+
+
+def change(visitor: Visitor, verb: str, *, confirmation: str = "jobs", **fields: str) -> Seen:
+    """Open the form of ``verb``, as its link does, fill in the queue's name and send it."""
+    query = "&".join(f"{name}={value}" for name, value in fields.items())
+    form = form_of(visitor.get(f"{PAGE}/{verb}?{query}").html, f"{PAGE}/{verb}")
+    return visitor.send(f"{PAGE}/{verb}", {**form, "confirmation": confirmation})
+
+
+def test_the_list_has_the_queues_with_readers(visitor: Visitor) -> None:
+    seen = visitor.get("/console/claims")
+    assert seen.status == 200
+    assert "jobs daily report s-1 alive 1 2" in seen.text
+    assert "idle" not in seen.text
+
+
+def test_a_search_finds_by_the_beginning_of_a_name(visitor: Visitor) -> None:
+    assert "daily report" in visitor.get("/console/claims?search=jo").text
+    assert "None of the 1 queues looked at" in visitor.get("/console/claims?search=idle").text
+    assert visitor.get("/console/claims?search=%3Cb%3E").status == 200
+
+
+def test_a_queue_has_its_sources_with_their_claims(server: RunningServer, visitor: Visitor) -> None:
+    seen = visitor.get(PAGE)
+    assert "daily report s-1" in seen.text
+    assert "Reader alive Acknowledged 0 of 1 Epoch 1" in seen.text
+    assert "open 2 1" in seen.text
+    assert "in 1 h" in seen.text
+    server.advance(seconds=61)
+    assert "Reader silent" in visitor.get(PAGE).text
+    server.advance(seconds=3_600)
+    assert "lost" in visitor.get(PAGE).text
+
+
+def test_writers_are_told_too(server: RunningServer, visitor: Visitor) -> None:
+    assert "Nobody writes to this queue" in visitor.get(PAGE).text
+    with Publications(server.endpoint, URL.format(server.endpoint)) as jobs:
+        jobs.stage("w-1", batch=7, attempt="a", part=0, messages=[OutgoingRow(body="x"), OutgoingRow(body="y")])
+    assert "w-1 none yet 0 0 2" in visitor.get(PAGE).text
+    assert "jobs writes w-1 – – 2 staged" in visitor.get("/console/claims").text
+
+
+def test_releasing_gives_the_messages_back(server: RunningServer, visitor: Visitor) -> None:
+    seen = change(visitor, "release", source="s-1", number="1")
+    assert (seen.status, seen.path) == (200, f"{PAGE}?done=claim-released")
+    assert "The claim was released" in seen.text
+    with HttpQueueClient(server.endpoint) as client:
+        assert client.show("jobs").visible == 3
+
+
+@pytest.mark.parametrize(("verb", "number"), [("release", "1"), ("evict", "1"), ("close", "")])
+def test_nothing_happens_without_the_queues_name(
+    server: RunningServer, visitor: Visitor, verb: str, number: str
+) -> None:
+    seen = change(visitor, verb, confirmation="job", source="s-1", number=number)
+    assert seen.status == 422
+    assert "so nothing was changed" in seen.text
+    with Claims(server.endpoint, URL.format(server.endpoint)) as claims:
+        ((source,),) = [claims.sources()]
+        assert [claim.messages for claim in source.claims] == [2]
+
+
+def test_evicting_moves_a_message_to_the_dead_letters(server: RunningServer, visitor: Visitor) -> None:
+    form = visitor.get(f"{PAGE}/evict?source=s-1&number=1")
+    assert "<script>a2</script>" in form.text
+    assert "<script>a2" not in form.html
+    link = form.html.partition("&amp;message=")[2].partition('"')[0]
+    seen = change(visitor, "evict", source="s-1", number="1", message=link)
+    assert "The message was moved out of the claim" in seen.text
+    with HttpQueueClient(server.endpoint) as client:
+        assert client.show("dead").visible == 1
+
+
+def test_what_is_no_message_is_said_beside_the_form(visitor: Visitor) -> None:
+    seen = change(visitor, "evict", source="s-1", number="1", message="nothing")
+    assert seen.status == 400
+    assert "Id of the message" in seen.text
+
+
+def test_closing_forgets_a_source(server: RunningServer, visitor: Visitor) -> None:
+    assert "The source was closed" in change(visitor, "close", source="s-1").text
+    assert "Nobody reads this queue by claims" in visitor.get(PAGE).text
+
+
+@pytest.mark.parametrize("path", ["release?source=s-2&number=1", "evict?source=s-2&number=1", "close?source=%3Cb%3E"])
+def test_a_source_that_is_gone_is_said(visitor: Visitor, path: str) -> None:
+    seen = visitor.get(f"{PAGE}/{path}")
+    assert "There is no source of this name" in seen.text
+    assert "<b>" not in seen.html
+
+
+@pytest.mark.parametrize("number", ["", "x", "-1", "9" * 40, "٣"])
+def test_a_number_that_is_none_changes_nothing(visitor: Visitor, number: str) -> None:
+    token = form_of(visitor.get(f"{PAGE}/release?source=s-1&number=1").html, f"{PAGE}/release")["csrf"]
+    fields = {"csrf": token, "confirmation": "jobs", "source": "s-1", "number": number}
+    assert visitor.send(f"{PAGE}/release", fields).status == 422
+
+
+def test_a_queue_that_is_not_there_is_said(visitor: Visitor) -> None:
+    seen = visitor.get("/console/claims/000000000000/nothing")
+    assert (seen.status, "No such queue" in seen.text) == (404, True)
