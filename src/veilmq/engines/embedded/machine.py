@@ -82,7 +82,6 @@ class Machine:
             publications=self.publications,
             claims=self.claims,
         )
-        sweeper = Sweeper(catalog=self.catalog, journal=self._journal, space=self.space, pauses=pauses)
         forwards = Forwards(catalog=self.catalog, journal=self._journal, space=self.space, messages=messages)
         self.handlers: Handlers = {
             **_of_messages(messages),
@@ -95,7 +94,7 @@ class Machine:
             **self._of_looks(letters, book),
             **self._of_topics(messages),
             **Accounts(journal=self._journal).handlers,
-            Sweep: sweeper.sweep,
+            Sweep: Sweeper(catalog=self.catalog, journal=self._journal, space=self.space, pauses=pauses).sweep,
         }
 
     def _of_looks(self, letters: DeadLetters, book: ReceiptBook) -> Handlers:
