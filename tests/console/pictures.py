@@ -1,7 +1,7 @@
 """The pictures of the documentation: every page of the console in light and dark, wide and narrow.
 
-``make screenshots`` has the tests of the pages keep what they see in ``docs/console``. Run as a program, this writes the
-page of the documentation that shows them.
+``make screenshots`` has the tests of the pages keep what they see in ``docs/console``. Run as a program, this module
+writes the page of the documentation that shows them.
 """
 
 import os
