@@ -13,7 +13,7 @@ import shlex
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +31,7 @@ from veilmq.server.admin import Admin
 from veilmq.server.connections import Connections
 from veilmq.server.console_ports import ConsolePorts
 from veilmq.server.console_service import console_service
-from veilmq.server.dispatch import Ask, Dispatcher, Page
+from veilmq.server.dispatch import Ask, Dispatcher
 from veilmq.server.event_exports import EventExports, exporting, place_of
 from veilmq.server.event_loop import loop_factory
 from veilmq.server.http_request import Handler
@@ -98,36 +98,32 @@ async def serve(
         clock = engine.clock
         listeners, admin_listeners = _listen(settings, closing)
 
-        polls, metrics = LongPolls(engine=engine, clock=clock), Metrics()
+        polls = LongPolls(engine=engine, clock=clock)
         base_url = url(listeners[0], scheme=guard.scheme)
         identity = await push_identity(settings, engine, now_s=wall_s())
         topics = TopicService(settings, engine=engine, clock=clock, wall_s=wall_s, base_url=base_url, identity=identity)
-        address = authority(listeners[0])
         book = QueueBook(engine=engine, clock=clock)
         closing.callback(book.close)
-        asked: dict[type[Command], Ask] = {**topics.asked, BrowseQueues: book.ask}
-        dispatcher = _dispatcher(
-            settings, guard, polls=polls, metrics=metrics, address=address, asked=asked, pages=topics.pages
-        )
+        address = authority(listeners[0])
+        dispatcher = _dispatcher(settings, guard, polls=polls, address=address, topics=topics, book=book)
         connections = Connections(handler=around(dispatcher.handle), refused=dispatcher.refused)
         events = await closing.enter_async_context(
             exporting(settings, events_to, engine=engine, clock=clock, shutdown=shutdown)
         )
         await closing.enter_async_context(topics.pushing(shutdown))
-        parts = _Parts(dispatcher, polls, connections, events, topics, listeners[0].getsockname()[1])
+        data_port = listeners[0].getsockname()[1]
+        parts = _Parts(dispatcher, Inside(dispatcher), polls, connections, events, topics, data_port)
         admin = _admin(settings, guard, parts, engine=engine, wall_s=wall_s)
         await closing.enter_async_context(
             admin.serving(admin_listeners, host=settings.admin_host, shutdown=shutdown, tls=guard.context)
         )
-        listen = partial(asyncio.get_running_loop().create_server, connections.protocol, **guard.transport)
-        acceptors = [await listen(sock=listener) for listener in listeners]
+        acceptors = await _accept(connections, guard, listeners)
         endpoints = [url(each[0], scheme=guard.scheme) for each in (listeners, admin_listeners)]
         bound = _bound(settings, guard, shutdown, engine=engine, polls=polls, endpoints=endpoints)
         await _until_the_end(bound, shutdown, ready=ready)
         for acceptor in acceptors:
             acceptor.close()
-        polls.close()
-        await shutdown.let_finish(connections.drain(), cut=connections.abort)
+        await parts.drain(shutdown)
     if shutdown.failure is not None:
         raise StoreFailedError(f"The store has failed: {shutdown.failure}") from shutdown.failure
     log.info("stopped")
@@ -240,14 +236,14 @@ def _dispatcher(
     guard: Security,
     *,
     polls: LongPolls,
-    metrics: Metrics,
     address: str,
-    asked: Mapping[type[Command], Ask],
-    pages: Mapping[bytes, Page],
+    topics: TopicService,
+    book: QueueBook,
 ) -> Dispatcher:
+    asked: dict[type[Command], Ask] = {**topics.asked, BrowseQueues: book.ask}
     return Dispatcher(
         polls=polls,
-        metrics=metrics,
+        metrics=Metrics(),
         host=settings.host,
         account=settings.account,
         region=settings.region,
@@ -258,7 +254,7 @@ def _dispatcher(
         authentication=guard.authentication,
         permissions=guard.permissions(polls.engine),
         asked=asked,
-        pages=pages,
+        pages=topics.pages,
     )
 
 
@@ -266,11 +262,26 @@ class _Parts(NamedTuple):
     """What the operator's port looks at, and the way to the queues."""
 
     dispatcher: Dispatcher
+    inside: Inside
     polls: LongPolls
     connections: Connections
     exports: EventExports | None
     topics: TopicService
     data_port: int
+
+    async def drain(self, shutdown: Shutdown) -> None:
+        """Have everything answered that was asked, by whichever way."""
+        self.polls.close()
+        self.inside.hurry()
+        await shutdown.let_finish(self.connections.drain(), cut=self.connections.abort)
+
+
+async def _accept(
+    connections: Connections, guard: Security, listeners: Sequence[socket.socket]
+) -> list[asyncio.Server]:
+    """Let clients connect to ``listeners``."""
+    listen = partial(asyncio.get_running_loop().create_server, connections.protocol, **guard.transport)
+    return [await listen(sock=listener) for listener in listeners]
 
 
 def _admin(
@@ -286,7 +297,7 @@ def _admin(
     )
     console = console_service(
         settings,
-        ask=Inside(parts.dispatcher).ask,
+        ask=parts.inside.ask,
         engine=engine,
         authentication=guard.authentication,
         data_port=parts.data_port,

@@ -28,6 +28,17 @@ class Inside:
     def __init__(self, dispatcher: Dispatcher) -> None:
         """``dispatcher`` is the handler of the requests that come by sockets."""
         self._dispatcher = dispatcher
+        self._asked: set[_Asked] = set()
+
+    def __len__(self) -> int:
+        """Return how many requests have no answer yet."""
+        return len(self._asked)
+
+    def hurry(self) -> None:
+        """Have what waits answered as soon as possible: the server is closing."""
+        for request in list(self._asked):
+            if request.pending is not None:
+                request.pending.hurry()
 
     async def ask(
         self,
@@ -50,13 +61,16 @@ class Inside:
         line = _Inner(peer)
         request = _Asked(line, method, target, dict(headers), body, True)
         request.answer = asyncio.get_running_loop().create_future()
-        request.pending = self._dispatcher.handle(request, caller)
+        self._asked.add(request)
         try:
+            request.pending = self._dispatcher.handle(request, caller)
             return await request.answer
         except asyncio.CancelledError:
             if request.pending is not None:
                 request.pending.withdraw()
             raise
+        finally:
+            self._asked.discard(request)
 
 
 class _Asked(Request, eq=False):
