@@ -20,4 +20,4 @@ def addresses(queue: str, **values: str) -> dict[str, str]:
 
 def _short(path: str) -> str:
     of_queue = path.removeprefix("/console/").replace("queues/{account}/{name}", "queue").replace("queues/", "queue-")
-    return re.sub(r"[^a-z-]+", "-", of_queue).strip("-")
+    return re.sub(r"[^a-z-]+", "-", of_queue.replace("{account}/{name}", "queue")).strip("-")

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from PIL import Image
 from playwright.sync_api import Page
 
-from tests.console.every_page import addresses
+from tests.console.scene import places
 from tests.tidy.tree import ROOT
 
 WIDE, NARROW = 1280, 390
@@ -36,7 +36,7 @@ def keep(page: Page, name: str, *, scheme: str, width: int) -> None:
     if folder:
         whole = Image.open(BytesIO(page.screenshot(full_page=True, animations="disabled"))).convert("RGB")
         shown = whole.crop((0, 0, whole.width, min(whole.height, _HEIGHT_MAX)))
-        few = shown.quantize(_COLOURS, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        few = shown.quantize(_COLOURS, method=Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE)
         few.save(Path(folder) / file_of(name, scheme=scheme, width=width), optimize=True)
 
 
@@ -47,7 +47,7 @@ def file_of(name: str, *, scheme: str, width: int) -> str:
 
 def page_of_pictures() -> str:
     """Return the page that shows all of them."""
-    return _HEAD + "".join(_shown(name, path) for name, path in addresses("orders").items())
+    return _HEAD + "".join(_shown(name, path) for name, path in places().items())
 
 
 def _shown(name: str, path: str) -> str:

@@ -1,5 +1,7 @@
 """A shop in the middle of its day: what pictures of every page show, the same each time but for the ids."""
 
+from tests.console.every_page import ACCOUNT, addresses
+from tests.console.visitor import Visitor
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.client.claims import Claims
 from veilmq.core.properties import Attribute
@@ -15,7 +17,22 @@ QUIET = (
     "warehouse-sync",
 )
 LETTERS = 6
+CLAIMS = f"/console/claims/{ACCOUNT}/clicks"
 OFTEN = 3
+
+
+def places() -> dict[str, str]:
+    """Return the addresses of all pages, each of a queue on which it has something to show."""
+    claims = {
+        "claims-queue": CLAIMS,
+        "claims-queue-release": f"{CLAIMS}/release?source=spark-clicks&number=2",
+        "claims-queue-evict": f"{CLAIMS}/evict?source=spark-clicks&number=1",
+        "claims-queue-close": f"{CLAIMS}/close?source=spark-clicks",
+    }
+    dead = {"queue-dead-letters": f"/console/queues/{ACCOUNT}/orders-dead/dead-letters"}
+    found = addresses("orders")
+    assert found.keys() >= claims.keys() | dead.keys()
+    return found | claims | dead
 
 
 def staged(server: RunningServer, client: HttpQueueClient) -> None:
@@ -25,6 +42,7 @@ def staged(server: RunningServer, client: HttpQueueClient) -> None:
     _work_on_orders(server, client)
     _read_by_claims(server, client)
     client.receive("payments.fifo", count=2)
+    _change_settings(server)
     client.start_move("emails-dead", moves_per_s_max=1)
     server.advance(seconds=2)
 
@@ -84,6 +102,15 @@ def _read_by_claims(server: RunningServer, client: HttpQueueClient) -> None:
         claims.open("spark-clicks", consumer="query 7, driver", hold_s=3_600, lease_s=60)
         claims.claim("spark-clicks", epoch=1, number=1, messages_max=20)
         claims.claim("spark-clicks", epoch=1, number=2, messages_max=15)
+
+
+def _change_settings(server: RunningServer) -> None:
+    """Leave something in the audit log."""
+    with Visitor(server) as visitor:
+        path = f"/console/queues/{ACCOUNT}"
+        assert visitor.post("/console/queues/new", name="returns", visibility_timeout_s="60").status == 200
+        assert visitor.post(f"{path}/returns/edit", visibility_timeout_s="90").status == 200
+        assert visitor.post(f"{path}/newsletter/purge", confirmation="newsletter").status == 200
 
 
 _KIND = {"kind": Attribute(type="String", text="order"), "weight": Attribute(type="Number", text="1.5")}

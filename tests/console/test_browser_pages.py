@@ -12,14 +12,13 @@ from playwright.sync_api import Browser, Page
 
 from tests.console.barriers import barriers
 from tests.console.conftest import Visit, visiting
-from tests.console.every_page import addresses
 from tests.console.pictures import HEIGHT, NARROW, SCHEMES, WIDE, keep
-from tests.console.scene import staged
+from tests.console.scene import places, staged
 from tests.server.keys import written
 from veilmq.client import HttpQueueClient
 from veilmq.testing import RunningServer
 
-SEEN: Final = {name: path for name, path in addresses("orders").items() if name != "login"}
+SEEN: Final = {name: path for name, path in places().items() if name != "login"}
 
 SEARCHED = {("light", WIDE), ("dark", NARROW)}  # both lights and both widths, at the price of two
 
