@@ -51,9 +51,9 @@ def test_it_says_how_many_messages_are_in_which_state(server: RunningServer, vis
 
 def test_settings_are_in_words_with_their_units(server: RunningServer, visitor: Visitor) -> None:
     with Settings(server.endpoint, "told") as settings:
-        settings.create({"visibility_timeout_s": 5_400, "delay_s": 1}, tags={"team": "a & b".replace("&", "+")})
+        settings.create({"visibility_timeout_s": 5_400, "delay_s": 1}, tags={"team": "a + b"})
     text = visitor.get(path_of("told")).text
-    for words in ("Visibility timeout 5,400 seconds (1 h 30 min)", "Delay 1 seconds", "Kind standard", "team a + b"):
+    for words in ("Visibility timeout 5,400 seconds (1 h 30 min)", "Delay 1 second ", "Kind standard", "team a + b"):
         assert words in text
     assert "Deduplication scope" not in text
 

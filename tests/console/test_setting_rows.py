@@ -58,6 +58,9 @@ def test_the_range_and_those_of_protocols_stand_beside_the_field(name: str, hint
     ("setting", "value", "words"),
     [
         ("visibility_timeout_s", 45, "45 seconds"),
+        ("delay_s", 1, "1 second"),
+        ("delay_s", 0, "0 seconds"),
+        ("receives_per_s_max", 1, "1 receive a second"),
         ("visibility_timeout_s", 5_400, "5,400 seconds (1 h 30 min)"),
         ("in_flight_max", None, "the server's own limit"),
         ("receives_per_s_max", 0, "no limit"),

@@ -104,13 +104,18 @@ class Number:
             return self.empty
         if value == 0 and self.zero:
             return self.zero
-        said = f"{value:,} {self.unit}".strip()
+        said = f"{value:,} {_of_one(self.unit) if value == 1 else self.unit}".strip()
         return f"{said} ({duration(value)})" if self.unit == SECONDS and value >= _MINUTE_S else said
 
 
 def span(allowed: Range) -> str:
     """Return a range as people write it."""
     return f"{allowed.minimum:,} to {allowed.maximum:,}"
+
+
+def _of_one(unit: str) -> str:
+    what, space, rest = unit.partition(" ")
+    return what.removesuffix("s") + space + rest
 
 
 def _of(unit: str) -> str:
