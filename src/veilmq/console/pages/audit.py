@@ -16,10 +16,13 @@ _ELSEWHERE = frozenset({"QueueUrl", "QueueName", "queue"})  # what the column of
 
 
 class Line(NamedTuple):
-    """One change: ``changed`` has rows of a name, the value before (``None``: not known) and what was asked for."""
+    """One change: ``changed`` has rows of a name, the value before (``None``: not known) and what was asked for.
+
+    That is ``None`` for what was not asked for, and tells what was there, as of a queue that was purged or deleted.
+    """
 
     entry: AuditEntry
-    changed: list[tuple[str, str | None, str]]
+    changed: list[tuple[str, str | None, str | None]]
     is_done: bool
     is_open: bool
 
@@ -55,8 +58,9 @@ def _fits(entry: AuditEntry, *, queue: str, who: str) -> bool:
 
 def _line(entry: AuditEntry) -> Line:
     after, before = _leaves(entry.after), _leaves(entry.before or {})
+    rows: list[tuple[str, str | None, str | None]]
     rows = [(name, before.pop(name.rpartition(".")[2], before.pop(name, None)), value) for name, value in after.items()]
-    rows += [(name, value, "") for name, value in before.items()]
+    rows += [(name, value, None) for name, value in before.items()]
     return Line(entry, rows, is_done=entry.outcome == DONE, is_open=entry.outcome == ASKED)
 
 
