@@ -1,0 +1,163 @@
+"""Messages as a page shows them: found by a look, or given by a receive."""
+
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from veilmq.console.asking import Refused
+from veilmq.console.bodies import CUT_CHARACTERS, ShownBody, hex_rows, shown
+from veilmq.console.message_view import IN_FLIGHT, NEXT, MessageView, lease_name
+from veilmq.console.queue_look import look
+from veilmq.console.visit import Visit
+from veilmq.core.limits import LEASE_S_MAX, LOOK_MESSAGES, SECOND_MS
+from veilmq.wire.v1.looks import ListedMessage, ListedMessages, PeekedMessages, PeekedRow
+from veilmq.wire.v1.queue_settings import ShownQueue
+
+_LAID_OUT_CHARACTERS = 65_536
+"""How long a body may be that is laid out as JSON where there are many of them."""
+
+_VALUE_CHARACTERS = 512
+_VALUE_BYTES = 256
+_NO_RECEIPTS: Mapping[str, str] = {}
+
+
+class Attribute(NamedTuple):
+    """An attribute of a message; a binary ``value`` is in hex. ``cut_from`` is the size of one that is not all."""
+
+    name: str
+    type: str
+    value: str
+    cut_from: int = 0
+
+
+class Row(NamedTuple):
+    """A message: what is told of it, and what is made of that.
+
+    ``source`` is the queue that a dead letter came from, as far as it is told. ``lease`` names the lease that holds it;
+    ``is_mine`` is one that began here. ``wall_at_ms`` is the instant to which that may be extended at the most.
+    """
+
+    told: ListedMessage | PeekedRow
+    state: str
+    body: ShownBody
+    attributes: list[Attribute]
+    lease: str
+    source: str | None = None
+    is_mine: bool = False
+    receipt: str | None = None
+    visible_at_ms: int | None = None
+    wall_at_ms: int | None = None
+
+
+class Look(NamedTuple):
+    """What was found. ``is_cut`` where there is more; ``hides_receipts`` where the caller may not see those of others;
+    ``missing`` counts the leases that began here and are not among it.
+    """
+
+    rows: Sequence[Row]
+    is_cut: bool
+    hides_receipts: bool = False
+    missing: int = 0
+
+    @property
+    def acts(self) -> bool:
+        """Whether there is a receipt, with which something can be done."""
+        return any(row.receipt for row in self.rows)
+
+    @property
+    def acts_on_others(self) -> bool:
+        """Whether one of them is somebody else's."""
+        return any(row.receipt and not row.is_mine for row in self.rows)
+
+
+async def look_if_allowed(visit: Visit) -> ShownQueue | None:
+    """Return the queue, ``None`` where the caller may look at its messages and not at the queue; raises ``Refused``."""
+    try:
+        return await look(visit)
+    except Refused as refused:
+        if not refused.is_denied:
+            raise
+        return None
+
+
+async def look_at(visit: Visit, view: MessageView, *, known: Mapping[str, str] = _NO_RECEIPTS) -> Look:
+    """Return the messages that ``view`` asks for; raises ``Refused``.
+
+    ``known`` are receipts by lease, from a form, for a caller who may not see those of others.
+    """
+    if view.state == NEXT:
+        peeked = msgspec.convert(await _ask(visit, "/peek", _query(view)), PeekedMessages)
+        return Look([row_of(each, view) for each in peeked.messages], peeked.is_cut)
+    query = _query(view) | _choice(view)
+    hides_receipts = False
+    try:
+        told = await _ask(visit, "", query | {"receipts": "true"})
+    except Refused as refused:
+        if not refused.is_denied:
+            raise
+        told, hides_receipts = await _ask(visit, "", query), True
+    listed = msgspec.convert(told, ListedMessages)
+    rows = [row_of(each, view) for each in listed.messages]
+    if hides_receipts:
+        rows = [row._replace(receipt=known.get(row.lease)) for row in rows]
+    rows.sort(key=lambda row: not row.is_mine)
+    missing = len({*view.mine} - {row.lease for row in rows}) if not view.whole else 0
+    return Look(rows, listed.is_cut or len(rows) >= view.count, hides_receipts, missing)
+
+
+async def _ask(visit: Visit, verb: str, query: Mapping[str, Any]) -> Any:
+    return await visit.api("GET", f"/v1/messages/{quote(visit.queue)}{verb}", query=query)
+
+
+def _query(view: MessageView) -> dict[str, Any]:
+    if view.whole:
+        return {"count": LOOK_MESSAGES.maximum}
+    return {
+        "count": view.count,
+        "body_characters_max": _LAID_OUT_CHARACTERS if view.body == "json" else CUT_CHARACTERS,
+    }
+
+
+def _choice(view: MessageView) -> dict[str, Any]:
+    state = {} if view.state == "all" else {"state": view.state.replace("-", "_")}
+    return state | ({"id": view.whole} if view.whole else {})
+
+
+def row_of(told: ListedMessage | PeekedRow, view: MessageView) -> Row:
+    """Return a message as ``view`` shows it."""
+    lease = lease_name(told.id, told.receive_count)
+    row = Row(
+        told=told,
+        state="visible",
+        body=shown(told.body, view.body, size_bytes=told.body_bytes, whole=bool(view.whole)),
+        attributes=_attributes(told),
+        lease=lease,
+    )
+    if isinstance(told, PeekedRow):
+        return row._replace(source=told.source)
+    state = told.state.replace("_", "-")
+    return row._replace(
+        state=state,
+        is_mine=state == IN_FLIGHT and lease in view.mine,
+        receipt=told.receipt,
+        visible_at_ms=told.visible_at_ms,
+        wall_at_ms=None if told.received_at_ms is None else told.received_at_ms + LEASE_S_MAX * SECOND_MS,
+    )
+
+
+def _attributes(told: ListedMessage | PeekedRow) -> list[Attribute]:
+    """Return the sender's attributes and, behind them, the protocol's own."""
+    types = told.attribute_types or {}
+    own = [_attribute(name, types.get(name, "String"), value) for name, value in told.attributes.items()]
+    return own + [_attribute(name, "system", value) for name, value in told.system_attributes.items()]
+
+
+def _attribute(name: str, kind: str, value: str) -> Attribute:
+    if kind.partition(".")[0] == "Binary":
+        data = b64decode(value)
+        return Attribute(name, kind, hex_rows(data[:_VALUE_BYTES]), len(data) if len(data) > _VALUE_BYTES else 0)
+    size = len(value.encode())
+    return Attribute(name, kind, value[:_VALUE_CHARACTERS], size if len(value) > _VALUE_CHARACTERS else 0)

@@ -1,0 +1,85 @@
+"""Dead letters of a queue: where its own go, where those come from that it has, and their way back."""
+
+from http import HTTPStatus
+
+from starlette.responses import Response
+
+from veilmq.console.asking import Refused
+from veilmq.console.filled import Filled
+from veilmq.console.inputs import Number
+from veilmq.console.move_tasks import arn_beside, arn_of, tasks_of
+from veilmq.console.page import Page
+from veilmq.console.queue_look import look, sources
+from veilmq.console.rendering import path_of
+from veilmq.console.visit import Visit
+from veilmq.core.limits import SQS_MOVES_PER_S
+
+_RATE = Number(allowed=SQS_MOVES_PER_S, unit="messages a second", protocols={}, empty="as fast as it goes")
+
+
+async def show(visit: Visit) -> Response:
+    """Show what the queue has to do with dead letters."""
+    return await _page(visit)
+
+
+async def change(visit: Visit) -> Response:
+    """Start a move, or cancel the one that runs."""
+    try:
+        return await (_cancel(visit) if visit.form.get("do") == "cancel" else _start(visit))
+    except Refused as refused:
+        if refused.is_missing:
+            raise
+        return await _page(visit, general=refused.message, status=refused.status)
+
+
+async def _start(visit: Visit) -> Response:
+    filled = Filled(visit.form)
+    destination = filled.queue("destination") if filled.text("destination") else ""
+    rate = filled.number("rate", _RATE)
+    if filled.problems:
+        return await _page(visit, problems=filled.problems, status=HTTPStatus.UNPROCESSABLE_ENTITY)
+    arn = await arn_of(visit, visit.queue)
+    told = {
+        "SourceArn": arn,
+        "DestinationArn": arn_beside(arn, destination) if destination else None,
+        "MaxNumberOfMessagesPerSecond": rate,
+    }
+    try:
+        await visit.sqs("StartMessageMoveTask", {name: value for name, value in told.items() if value is not None})
+    except Refused as refused:
+        if "DestinationArn" not in refused.message:
+            raise
+        problem = {"destination": _of_destination(refused)}
+        return await _page(visit, problems=problem, status=HTTPStatus.UNPROCESSABLE_ENTITY)
+    return visit.go(f"{path_of(visit.queue)}/dead-letters", done="move-started")
+
+
+def _of_destination(refused: Refused) -> str:
+    if refused.code == "ResourceNotFoundException":
+        return "There is no such queue in this account."
+    return refused.message.partition("Reason: ")[2] or refused.message
+
+
+async def _cancel(visit: Visit) -> Response:
+    await visit.sqs("CancelMessageMoveTask", {"TaskHandle": visit.form.get("handle", "")})
+    return visit.go(f"{path_of(visit.queue)}/dead-letters", done="move-cancelled")
+
+
+async def _page(
+    visit: Visit, *, problems: dict[str, str] | None = None, general: str = "", status: int = 200
+) -> Response:
+    return visit.page(
+        "dead_letters.html",
+        status=status,
+        queue=visit.queue,
+        shown=await look(visit),
+        sources=await sources(visit),
+        tasks=await tasks_of(visit, visit.queue),
+        form=visit.form,
+        problems=problems or {},
+        general=general,
+        rate_hint=_RATE.hint,
+    )
+
+
+PAGES = (Page("/console/queues/{account}/{name}/dead-letters", show, change),)

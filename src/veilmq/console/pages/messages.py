@@ -1,0 +1,171 @@
+"""The messages of a queue: looked at without receiving them, received, and what their receipts allow.
+
+A change ends with a redirect to what there is then, so that a reload changes nothing. What was received is found among
+the messages in flight, if the page has it; else it is shown as it came. A receipt goes from a page into its form, never
+into an address.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from http import HTTPStatus
+from typing import NamedTuple
+
+from starlette.responses import Response
+
+from veilmq.console import given, leases
+from veilmq.console.asking import Refused
+from veilmq.console.filled import Filled
+from veilmq.console.inputs import SECONDS, Number, Unfit
+from veilmq.console.message_look import Look, look_at, look_if_allowed
+from veilmq.console.message_view import BODIES, COUNTS, IN_FLIGHT, STATES, MessageView, view_of
+from veilmq.console.page import Page
+from veilmq.console.rendering import path_of
+from veilmq.console.visit import Visit
+from veilmq.core.limits import SQS_RECEIVE_COUNT, VISIBILITY_TIMEOUT_S, Range
+
+_COUNT = Number(allowed=SQS_RECEIVE_COUNT, unit="messages", protocols={})
+_TIMEOUT = Number(allowed=VISIBILITY_TIMEOUT_S, unit=SECONDS, protocols={}, empty="the queue's own visibility timeout")
+_EXTENSION = Number(
+    allowed=Range(minimum=1, maximum=VISIBILITY_TIMEOUT_S.maximum, default=VISIBILITY_TIMEOUT_S.default),
+    unit=SECONDS,
+    protocols={},
+)
+_CHOSEN = "chosen."
+_RECEIPT = "receipt."
+_WRONG = HTTPStatus.UNPROCESSABLE_ENTITY
+_NONE_CHOSEN = "Choose the messages first."
+_UNCONFIRMED = "You did not receive all of these here: confirm that you take them from whoever holds them."
+_NO_ACT = "Choose what to do with them."
+
+
+class Said(NamedTuple):
+    """What a form that was not taken is answered with: ``general`` is about no single field."""
+
+    problems: Mapping[str, str] = {}
+    general: str = ""
+    status: int = HTTPStatus.OK
+
+
+async def show(visit: Visit) -> Response:
+    """Show what is in the queue."""
+    view = view_of(visit.query)
+    return await _page(visit, view, await look_at(visit, view))
+
+
+async def change(visit: Visit) -> Response:
+    """Receive, or do with what was ticked what was chosen."""
+    try:
+        return await (_receive(visit) if visit.form.get("do") == "receive" else _act(visit))
+    except Refused as refused:
+        if refused.is_missing:
+            raise
+        return await _again(visit, Said(general=refused.message, status=refused.status))
+
+
+async def _receive(visit: Visit) -> Response:
+    filled = Filled(visit.form)
+    count, timeout_s = filled.number("count", _COUNT), filled.number("timeout", _TIMEOUT)
+    if filled.problems:
+        return await _again(visit, Said(filled.problems, status=_WRONG))
+    asked = {"QueueUrl": visit.queue_url, "MaxNumberOfMessages": count, "WaitTimeSeconds": 0, **given.ASKED}
+    if timeout_s is not None:
+        asked["VisibilityTimeout"] = timeout_s
+    messages = (await visit.sqs("ReceiveMessage", asked)).get("Messages", ())
+    view = view_of(visit.query)
+    if not messages:
+        return visit.go(_address(visit, view), done="nothing-received")
+    view = replace(view, state=IN_FLIGHT, whole="", mine=given.leases_of(messages))
+    came = leases.told(["received"] * len(messages))
+    found = await look_at(visit, view)
+    if timeout_s == 0 or not (found.missing or found.hides_receipts):
+        return visit.go(_address(visit, view, came=came))
+    return await _page(visit, view, Look(given.rows_of(messages, view), is_cut=False), came=came)
+
+
+async def _act(visit: Visit) -> Response:
+    view, filled = view_of(visit.query), Filled(visit.form)
+    known = _receipts(visit.form)
+    chosen = [lease for lease in _chosen(visit.form) if lease in known]
+    if not chosen:
+        filled.problems["chosen"] = _NONE_CHOSEN
+    if not visit.form.get("confirmed") and {*chosen} - {*view.mine}:
+        filled.problems["confirmed"] = _UNCONFIRMED
+    outcomes: list[str] = []
+    try:
+        outcomes = await _done(visit, filled, [known[lease] for lease in chosen])
+    except Unfit as unfit:
+        filled.problems["target"] = str(unfit)
+    if filled.problems:
+        return await _again(visit, Said(filled.problems, status=_WRONG))
+    view, came = replace(view, whole=""), leases.told(outcomes)
+    if {*known} - {*chosen}:
+        found = await look_at(visit, view, known=known)
+        if found.hides_receipts:  # a redirect would lose those of the others
+            return await _page(visit, view, found, came=came)
+    return visit.go(_address(visit, view, came=came))
+
+
+async def _done(visit: Visit, filled: Filled, receipts: Sequence[str]) -> list[str]:
+    """Do what was chosen, unless there is anything wrong with the form; raises ``Unfit`` for the target."""
+    act = filled.text("do")
+    timeout_s = filled.number("seconds", _EXTENSION) if act == "extend" else 0
+    target = filled.queue("target") if act == "move" else ""
+    if act not in {"extend", "release", "delete", "move"}:
+        filled.problems["do"] = _NO_ACT
+    if filled.problems:
+        return []
+    if act == "move":
+        return await leases.move(visit, receipts, target)
+    if act == "delete":
+        return await leases.delete(visit, receipts)
+    return await leases.hide(visit, receipts, timeout_s or 0)
+
+
+def _receipts(form: Mapping[str, str]) -> dict[str, str]:
+    """Return the receipts that the form has brought back, by lease."""
+    return {name.removeprefix(_RECEIPT): value for name, value in form.items() if name.startswith(_RECEIPT)}
+
+
+def _chosen(form: Mapping[str, str]) -> list[str]:
+    """Return the leases that were ticked."""
+    return [name.removeprefix(_CHOSEN) for name in form if name.startswith(_CHOSEN)][: max(COUNTS)]
+
+
+def _address(visit: Visit, view: MessageView, *, came: str = "") -> str:
+    query = "&".join(part for part in (view.query, f"came={came}" if came else "") if part)
+    return f"{path_of(visit.queue)}/messages" + (f"?{query}" if query else "")
+
+
+async def _again(visit: Visit, said: Said) -> Response:
+    view = view_of(visit.query)
+    return await _page(visit, view, await look_at(visit, view, known=_receipts(visit.form)), said=said)
+
+
+_NOTHING_SAID = Said()
+
+
+async def _page(
+    visit: Visit, view: MessageView, found: Look, *, said: Said = _NOTHING_SAID, came: str | None = None
+) -> Response:
+    return visit.page(
+        "messages.html",
+        status=said.status,
+        queue=visit.queue,
+        shown=await look_if_allowed(visit),
+        view=view,
+        found=found,
+        came=list(leases.sentences(visit.query.get("came", "") if came is None else came)),
+        states=STATES,
+        counts=COUNTS,
+        bodies=BODIES,
+        form=visit.form,
+        chosen=_chosen(visit.form) if said.problems else [],
+        problems=said.problems,
+        general=said.general,
+        count_hint=_COUNT.hint,
+        timeout_hint=_TIMEOUT.hint,
+        extension_hint=_EXTENSION.hint,
+    )
+
+
+PAGES = (Page("/console/queues/{account}/{name}/messages", show, change),)

@@ -1,0 +1,54 @@
+"""Move tasks of the account: what is on its way back from dead-letter queues, and what has been lately."""
+
+from typing import NamedTuple
+
+from starlette.responses import Response
+
+from veilmq.console.move_tasks import Task, tasks_of
+from veilmq.console.page import Page
+from veilmq.console.visit import Visit
+
+_PAGE_QUEUES = 200
+_QUEUES_MAX = 1_000
+_ASKED_MAX = 50
+
+
+class Moves(NamedTuple):
+    """The tasks, those that run first. ``asked`` dead-letter queues of ``known`` were asked; ``is_cut`` where the
+    account has more queues than were gone through to find those.
+    """
+
+    tasks: list[Task]
+    known: int
+    asked: int
+    is_cut: bool
+
+
+async def show(visit: Visit) -> Response:
+    """Show the tasks of the dead-letter queues."""
+    return visit.page("moves.html", queue="", moves=await _moves(visit))
+
+
+async def _moves(visit: Visit) -> Moves:
+    names, is_cut = await _dead_letter_queues(visit)
+    asked = names[:_ASKED_MAX]
+    tasks: list[Task] = []
+    for name in asked:
+        tasks += await tasks_of(visit, f"{visit.account}/{name}") or ()
+    tasks.sort(key=lambda task: (task.handle is None, -task.started_at_ms))
+    return Moves(tasks, len(names), len(asked), is_cut)
+
+
+async def _dead_letter_queues(visit: Visit) -> tuple[list[str], bool]:
+    """Return the names of queues that others name as theirs for dead letters, and whether there may be more."""
+    named: set[str] = set()
+    for first in range(0, _QUEUES_MAX, _PAGE_QUEUES):
+        query = {"first": first, "count": _PAGE_QUEUES}
+        found = await visit.api("GET", f"/v1/queues/{visit.account}", query=query)
+        named |= {each["dead_letter_queue"].rpartition("/")[2] for each in found["queues"] if each["dead_letter_queue"]}
+        if first + _PAGE_QUEUES >= found["in_all"]:
+            return sorted(named), False
+    return sorted(named), True
+
+
+PAGES = (Page("/console/moves", show),)

@@ -1,0 +1,423 @@
+"""Messages in the console, over real sockets: a look changes nothing, a button does what it says or says why not."""
+
+import json
+import re
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.conftest import client as boto_client
+from tests.console.visitor import Seen, Visitor
+from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, written
+from veilmq.testing import MessageState, RunningQueue, RunningServer
+
+ACCOUNT = "000000000000"
+SCRIPT = "<script>alert(1)</script>"
+_ACTION = re.compile(r'<form method="post" action="([^"]*)" id="held">')
+_CHOICE = re.compile(r'name="chosen\.([^"]+)"')
+_RECEIPT = re.compile(r'name="receipt\.([^"]+)" value="([^"]+)"')
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """One server; each test has queues of its own."""
+    with RunningServer() as running:
+        yield running
+
+
+@pytest.fixture
+def visitor(server: RunningServer) -> Iterator[Visitor]:
+    """Somebody at its console."""
+    with Visitor(server) as someone:
+        yield someone
+
+
+@pytest.fixture(scope="module")
+def sqs(server: RunningServer) -> Any:
+    """Somebody's program."""
+    return boto_client(server)
+
+
+def at(queue: str, query: str = "", account: str = ACCOUNT) -> str:
+    """Return the address of the messages of a queue."""
+    return f"/console/queues/{account}/{queue}/messages" + (f"?{query}" if query else "")
+
+
+def filled(server: RunningServer, name: str, *bodies: str, **settings: Any) -> RunningQueue:
+    """Return a new queue with these messages."""
+    queue = server.queue(name, **settings)
+    for body in bodies:
+        boto_client(server).send_message(
+            QueueUrl=queue.url, MessageBody=body, **({"MessageGroupId": "g"} if name.endswith(".fifo") else {})
+        )
+    return queue
+
+
+def act(
+    visitor: Visitor,
+    page: Seen,
+    do: str,
+    fields: dict[str, str] | None = None,
+    *,
+    confirmed: bool = False,
+    leases: list[str] | None = None,
+) -> Seen:
+    """Tick the messages of ``leases`` (all that can be), and press the button."""
+    receipts = {unescape(lease): unescape(receipt) for lease, receipt in _RECEIPT.findall(page.html)}
+    ticked = _CHOICE.findall(page.html) if leases is None else leases
+    form = {f"receipt.{lease}": receipt for lease, receipt in receipts.items()}
+    form |= {f"chosen.{lease}": "yes" for lease in ticked} | ({"confirmed": "yes"} if confirmed else {})
+    action = _ACTION.search(page.html)
+    assert action is not None, page.text
+    return press(visitor, unescape(action[1]), {"do": do, **form, **(fields or {})})
+
+
+def receive(visitor: Visitor, queue: str, **fields: str) -> Seen:
+    """Receive by the page."""
+    return press(visitor, at(queue), {"do": "receive", "count": "10", **fields})
+
+
+def press(visitor: Visitor, path: str, fields: dict[str, str]) -> Seen:
+    """Send a form of the page at ``path``, with its token."""
+    return visitor.post(path, **fields)  # type: ignore[arg-type]
+
+
+def test_a_look_receives_nothing(server: RunningServer, visitor: Visitor) -> None:
+    queue = filled(server, "looked-at", "one", "two")
+    for query in ("", "state=next", "state=visible", "state=in-flight", "state=delayed", "body=hex"):
+        assert visitor.get(at("looked-at", query)).status == 200
+    assert [(each.receive_count, each.state) for each in queue.messages()] == [(0, MessageState.VISIBLE)] * 2
+
+
+@pytest.mark.parametrize("query", ["body=xml&state=nowhere&count=7&whole=x&mine=a.b..c&came=<i>-1.gone-x", "count=-1"])
+def test_an_address_that_says_nothing_is_passed_over(server: RunningServer, visitor: Visitor, query: str) -> None:
+    filled(server, "strange", "here")
+    seen = visitor.get(at("strange", query))
+    assert seen.status == 200
+    assert "<i>" not in seen.html
+
+
+def test_each_state_shows_its_own(server: RunningServer, visitor: Visitor, sqs: Any) -> None:
+    queue = filled(server, "states", "held")
+    sqs.receive_message(QueueUrl=queue.url, VisibilityTimeout=77)
+    sqs.send_message(QueueUrl=queue.url, MessageBody="waiting", DelaySeconds=100)
+    sqs.send_message(QueueUrl=queue.url, MessageBody="ready")
+    shown = {state: visitor.get(at("states", f"state={state}")).text for state in ("visible", "in-flight", "delayed")}
+    assert [
+        (state, body) for state, text in shown.items() for body in ("ready", "held", "waiting") if body in text
+    ] == [
+        ("visible", "ready"),
+        ("in-flight", "held"),
+        ("delayed", "waiting"),
+    ]
+    assert "1 min 17 s left" in shown["in-flight"]
+    assert "1 min 40 s left" in shown["delayed"]
+    everything = visitor.get(at("states")).text
+    assert all(body in everything for body in ("ready", "held", "waiting"))
+
+
+def test_whatever_is_in_a_message_is_text(server: RunningServer, visitor: Visitor, sqs: Any) -> None:
+    """In bodies, groups, ids, names, types and values."""
+    queue = server.queue("hostile.fifo")
+    tight = "<svg/onload=alert(1)>"
+    sqs.send_message(
+        QueueUrl=queue.url,
+        MessageBody=SCRIPT,
+        MessageGroupId=tight,
+        MessageDeduplicationId=tight + "'\"",
+        MessageAttributes={
+            "text": {"DataType": f"String.{SCRIPT}", "StringValue": SCRIPT},
+            "bytes": {"DataType": "Binary", "BinaryValue": SCRIPT.encode() + b"\0\xff"},
+        },
+    )
+    for body in ("text", "json", "hex"):
+        seen = visitor.get(at("hostile.fifo", f"body={body}"))
+        assert "<script>alert" not in seen.html
+        assert "<svg" not in seen.html
+        assert seen.text.count(tight) == 2
+        assert SCRIPT in seen.text
+        assert "70 74 3e 00 ff" in seen.text  # the end of the binary one
+
+
+def test_bodies_are_shown_in_three_ways(server: RunningServer, visitor: Visitor) -> None:
+    filled(server, "ways", '{"a":[1,"🐘"]}')
+    assert '{"a":[1,"🐘"]}' in visitor.get(at("ways")).text
+    assert '\n{\n  "a": [\n    1,\n    "🐘"\n  ]\n}' in unescape(visitor.get(at("ways", "body=json")).html)
+    assert "f0 9f 90 98" in visitor.get(at("ways", "body=hex")).text
+
+
+def test_a_long_body_is_cut_and_seen_whole_by_itself(server: RunningServer, visitor: Visitor) -> None:
+    filled(server, "long", "x" * 300_000 + "the end", "short")
+    seen = visitor.get(at("long"))
+    assert "300,007 bytes" in seen.text
+    assert "the end" not in seen.text
+    link = re.search(r'href="([^"]+whole=[^"]+)"', seen.html)
+    assert link is not None
+    whole = visitor.get(unescape(link[1]))
+    assert "the end" in whole.text
+    assert "short" not in whole.text
+    assert visitor.get(unescape(link[1]) + "0").status == 200
+
+
+def test_the_deepest_and_the_longest_json_are_shown(server: RunningServer, visitor: Visitor) -> None:
+    deepest = "[" * 400_000 + "]" * 400_000
+    queue = filled(server, "deep", deepest, "[" * 30_000 + "]" * 30_000, "9" * 5_000)
+    seen = visitor.get(at("deep", "body=json"))
+    assert "too long" in seen.text
+    assert "too deeply" in seen.text
+    (identity,) = [message.id for message in queue.messages() if message.body == deepest]
+    whole = visitor.get(at("deep", f"body=json&whole={identity.hex()}"))
+    assert deepest in whole.html
+
+
+def test_more_than_a_page_is_said(server: RunningServer, visitor: Visitor) -> None:
+    filled(server, "many", *map(str, range(21)))
+    assert "These are the first 20" in visitor.get(at("many")).text
+    assert "These are the first" not in visitor.get(at("many", "count=100")).text
+
+
+def test_receiving_shows_what_was_received_and_a_reload_receives_nothing(
+    server: RunningServer, visitor: Visitor
+) -> None:
+    queue = filled(server, "received", "one", "two", "three")
+    seen = receive(visitor, "received", count="2", timeout="45")
+    assert "Received: 2." in seen.text
+    assert seen.text.count("received by you") == 2
+    assert "45 s left" in seen.text
+    (receipt, _) = [message.receipt for message in queue.messages(MessageState.IN_FLIGHT)] or (None, None)
+    assert receipt is None  # a look by itself tells none
+    assert all(value not in seen.path for _, value in _RECEIPT.findall(seen.html))
+    visitor.get(seen.path)
+    assert queue.counts.in_flight == 2
+
+
+def test_nothing_to_receive_is_said(server: RunningServer, visitor: Visitor) -> None:
+    server.queue("empty", receive_wait_s=20)
+    assert "Nothing was received" in receive(visitor, "empty").text
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"count": "11"}, "This must be 1 to 10 messages."),
+        ({"count": ""}, "This must be a whole number, 1 to 10 messages."),
+        ({"timeout": "43201"}, "This must be 0 to 43,200 seconds."),
+        ({"timeout": SCRIPT}, "This must be a whole number, 0 to 43,200 seconds."),
+    ],
+)
+def test_a_wrong_number_receives_nothing(
+    server: RunningServer, visitor: Visitor, fields: dict[str, str], said: str
+) -> None:
+    queue = filled(server, "wrong", "x")
+    seen = receive(visitor, "wrong", **fields)
+    assert (seen.status, said in seen.text, queue.counts.in_flight) == (422, True, 0)
+    assert SCRIPT not in seen.html
+
+
+def test_more_in_flight_than_a_page_shows_hides_nothing_that_was_received(
+    server: RunningServer, visitor: Visitor, sqs: Any
+) -> None:
+    """Those of others end first, so they fill the list."""
+    queue = filled(server, "busy", *map(str, range(23)))
+    for _ in range(2):
+        sqs.receive_message(QueueUrl=queue.url, MaxNumberOfMessages=10, VisibilityTimeout=10)
+    seen = receive(visitor, "busy", count="3", timeout="600")
+    assert seen.text.count("received by you") == 3
+    left = act(visitor, seen, "delete")
+    assert "Deleted: 3." in left.text
+    assert queue.counts.in_flight == 20
+
+
+def test_what_a_receipt_allows(server: RunningServer, visitor: Visitor) -> None:
+    queue = filled(server, "allowed", *"abcd")
+    target = server.queue("elsewhere")
+    page = receive(visitor, "allowed", timeout="30")
+    leases = _CHOICE.findall(page.html)
+    assert "Deleted: 1." in act(visitor, page, "delete", leases=leases[:1]).text
+    assert "Released: 1." in act(visitor, page, "release", leases=leases[1:2]).text
+    assert "Moved: 1." in act(visitor, page, "move", {"target": "elsewhere"}, leases=leases[2:3]).text
+    last = act(visitor, page, "extend", {"seconds": "3600"}, leases=leases[3:])
+    assert "Extended: 1." in last.text
+    assert "1 h left" in last.text
+    assert (queue.counts.visible, queue.counts.in_flight, target.counts.visible) == (1, 1, 1)
+
+
+def test_many_are_done_at_once(server: RunningServer, visitor: Visitor) -> None:
+    queue = filled(server, "at-once", *map(str, range(20)))
+    for _ in range(2):
+        receive(visitor, "at-once")
+    page = visitor.get(at("at-once", "state=in-flight&count=100"))
+    assert "Deleted: 20." in act(visitor, page, "delete", confirmed=True).text
+    assert queue.counts.in_flight == 0
+
+
+def test_what_others_hold_is_taken_only_when_that_is_confirmed(
+    server: RunningServer, visitor: Visitor, sqs: Any
+) -> None:
+    queue = filled(server, "theirs", "x")
+    sqs.receive_message(QueueUrl=queue.url)
+    page = visitor.get(at("theirs"))
+    assert "worked on by somebody else" in page.text
+    refused = act(visitor, page, "release")
+    assert (refused.status, "You did not receive all of these here" in refused.text) == (422, True)
+    assert queue.counts.in_flight == 1
+    assert "Released: 1." in act(visitor, page, "release", confirmed=True).text
+    assert queue.counts.visible == 1
+
+
+@pytest.mark.parametrize(
+    ("do", "fields", "said"),
+    [
+        ("extend", {"seconds": "0"}, "This must be 1 to 43,200 seconds."),
+        ("extend", {"seconds": ""}, "This must be a whole number"),
+        ("move", {"target": ""}, "This is missing."),
+        ("move", {"target": "no such/queue"}, "This cannot be the name of a queue"),
+        ("move", {"target": "missing"}, "does not exist"),
+        ("move", {"target": "refusing-move-16"}, "cannot be forwarded to itself"),
+        ("move", {"target": "other.fifo"}, "is of another type"),
+        ("explode", {}, "Choose what to do with them."),
+    ],
+)
+def test_a_form_that_cannot_be_taken_does_nothing(
+    server: RunningServer, visitor: Visitor, do: str, fields: dict[str, str], said: str
+) -> None:
+    server.queue("other.fifo")
+    name = f"refusing-{do}-{'-'.join(map(str, map(len, fields.values())))}"
+    queue = filled(server, name, "x")
+    page = receive(visitor, name, timeout="60")
+    before = queue.messages()
+    seen = act(visitor, page, do, fields)
+    assert (seen.status, said in seen.text) == (422, True), seen.text
+    assert queue.messages() == before
+    assert seen.html.count(" checked") >= 1  # what was ticked stays so
+
+
+def test_nothing_ticked_is_said(server: RunningServer, visitor: Visitor) -> None:
+    filled(server, "unticked", "x")
+    seen = act(visitor, receive(visitor, "unticked"), "delete", leases=[])
+    assert (seen.status, "Choose the messages first." in seen.text) == (422, True)
+
+
+def test_what_became_of_a_receipt_that_ended_is_told(server: RunningServer, visitor: Visitor, sqs: Any) -> None:
+    queue = filled(server, "ended", "x", "y")
+    page = receive(visitor, "ended", timeout="5")
+    server.advance(seconds=6)
+    (mine, *_) = sqs.receive_message(QueueUrl=queue.url, MaxNumberOfMessages=1)["Messages"]
+    leases = sorted(_CHOICE.findall(page.html), key=lambda lease: not lease.startswith(mine["MessageId"]))
+    expected = "as somebody else has received it meanwhile: 1."
+    for do, fields in (("delete", {}), ("release", {}), ("extend", {"seconds": "5"}), ("move", {"target": "ended-b"})):
+        server.queue("ended-b")
+        assert expected in act(visitor, page, do, fields, leases=leases[:1]).text, do
+    assert queue.counts.in_flight == 1
+    expired = act(visitor, page, "move", {"target": "ended-b"}, leases=leases[1:])
+    assert "as its timeout had ended meanwhile: 1." in expired.text
+    sqs.delete_message(QueueUrl=queue.url, ReceiptHandle=mine["ReceiptHandle"])
+    for do in ("delete", "release"):
+        assert "as it is no longer in the queue: 1." in act(visitor, page, do, leases=leases[:1]).text, do
+
+
+def test_a_fifo_queue_tells_of_an_ended_receipt_too(server: RunningServer, visitor: Visitor) -> None:
+    queue = filled(server, "ended.fifo", "x", content_deduplication=True)
+    page = receive(visitor, "ended.fifo", timeout="5")
+    server.advance(seconds=6)
+    for do in ("delete", "release"):
+        assert "had ended or somebody else" in act(visitor, page, do).text, do
+    assert queue.counts.visible == 1
+
+
+def test_a_group_waits_for_its_message_and_a_look_says_so(server: RunningServer, visitor: Visitor) -> None:
+    queue = filled(server, "order.fifo", "earlier", "later", content_deduplication=True)
+    assert "later" in visitor.get(at("order.fifo", "state=next")).text
+    page = receive(visitor, "order.fifo", count="1")
+    assert "earlier" in page.text
+    assert "later" not in visitor.get(at("order.fifo", "state=next")).text
+    act(visitor, page, "delete")
+    assert "later" in visitor.get(at("order.fifo", "state=next")).text
+    assert queue.counts.visible == 1
+
+
+def test_no_lease_goes_beyond_the_wall(server: RunningServer, visitor: Visitor) -> None:
+    filled(server, "wall", "x")
+    page = receive(visitor, "wall", timeout="43200")
+    server.advance(seconds=1)
+    seen = act(visitor, page, "extend", {"seconds": "43200"})
+    assert "Not extended, as it would be held for more than 43,200 seconds since its receive: 1." in seen.text
+
+
+def test_a_forged_receipt_is_told(server: RunningServer, visitor: Visitor) -> None:
+    filled(server, "forged", "x")
+    for do in ("delete", "release"):
+        form = {"do": do, "chosen.a_1": "yes", "receipt.a_1": SCRIPT, "confirmed": "yes"}
+        seen = press(visitor, at("forged", "state=in-flight"), form)
+        assert "the receipt is not one of this queue: 1." in seen.text, do
+
+
+def test_a_form_without_the_token_does_nothing(server: RunningServer, visitor: Visitor) -> None:
+    queue = filled(server, "tokenless", "x")
+    seen = visitor.send(at("tokenless"), {"do": "receive", "count": "1"})
+    assert (seen.status, queue.counts.in_flight) == (403, 0)
+
+
+def test_a_queue_that_is_not_there_has_no_messages(visitor: Visitor) -> None:
+    assert visitor.get(at("nowhere")).status == 404 or "No such queue" in visitor.get(at("nowhere")).text
+
+
+def policy(*actions: str) -> str:
+    """Return a policy that lets the friend do these."""
+    statement = {
+        "Effect": "Allow",
+        "Principal": {"AWS": FRIEND},
+        "Action": [f"sqs:{action}" for action in actions],
+        "Resource": f"arn:aws:sqs:{REGION}:{OWNER}:shared",
+    }
+    return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[tuple[RunningServer, Any, str]]:
+    """A server with accounts; the owner's client and its queue."""
+    keys = written(tmp_path / "credentials.toml")
+    with RunningServer(credentials=keys, account=OWNER, region=REGION) as running:
+        owner = client(running)
+        url = owner.create_queue(QueueName="shared")["QueueUrl"]
+        for number in range(3):
+            owner.send_message(QueueUrl=url, MessageBody=f"body {number}")
+        yield running, owner, url
+
+
+def test_whoever_has_no_rights_sees_and_does_nothing(shared: tuple[RunningServer, Any, str]) -> None:
+    running, owner, url = shared
+    with Visitor(running, key=("AKIDFRIEND", SECRETS["AKIDFRIEND"])) as friend:
+        seen = friend.get(at("shared", account=OWNER))
+        assert (seen.status, "body" in seen.text) == (403, False)
+        seen = friend.post(at("shared", account=OWNER), at="/console/queues", do="receive", count="1")
+        assert seen.status == 403
+    told = owner.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert told["ApproximateNumberOfMessages"] == "3"
+
+
+def test_whoever_may_receive_acts_on_his_own_and_sees_no_receipts_of_others(
+    shared: tuple[RunningServer, Any, str],
+) -> None:
+    running, owner, url = shared
+    owner.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy("ReceiveMessage", "DeleteMessage")})
+    owner.receive_message(QueueUrl=url)
+    with Visitor(running, key=("AKIDFRIEND", SECRETS["AKIDFRIEND"])) as friend:
+        looked = friend.get(at("shared", account=OWNER))
+        assert looked.status == 200
+        assert "needs PurgeQueue" in looked.text
+        assert not _RECEIPT.findall(looked.html)
+        page = friend.post(at("shared", account=OWNER), do="receive", count="2")
+        leases = _CHOICE.findall(page.html)
+        assert len(leases) == 2
+        rest = act(friend, page, "delete", leases=leases[:1])
+        assert "Deleted: 1." in rest.text
+        assert _CHOICE.findall(rest.html) == leases[1:]
+        denied = act(friend, rest, "release", leases=leases[1:])
+        assert denied.status == 403
+        assert "Deleted: 1." in act(friend, denied, "delete", leases=leases[1:]).text
+    told = owner.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert (told["ApproximateNumberOfMessages"], told["ApproximateNumberOfMessagesNotVisible"]) == ("0", "1")
