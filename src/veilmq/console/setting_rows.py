@@ -176,7 +176,12 @@ _ACCESS = (
         ),
     ),
     SettingRow(
-        "managed_encryption", "Encryption with a managed key", yes_or_no("Kept and shown; nothing is encrypted by it.")
+        "managed_encryption",
+        "Encryption with a managed key",
+        Choice(
+            values=((False, "no", "no"), (True, "yes", "yes, as a note: nothing is encrypted by it")),
+            hint="Kept and shown, for programs that ask.",
+        ),
     ),
     SettingRow(
         "kms_key",
