@@ -1,0 +1,210 @@
+"""Dead letters in the console: where they are, their way back to its end on virtual time, and all moves at a glance."""
+
+import json
+import re
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.conftest import client as boto_client
+from tests.console.visitor import Seen, Visitor
+from tests.server.keys import OWNER, REGION, SECRETS, client, written
+from veilmq.testing import RunningQueue, RunningServer
+
+ACCOUNT = "000000000000"
+MOVES = "/console/moves"
+SCRIPT = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def visitor(server: RunningServer) -> Iterator[Visitor]:
+    """Somebody at its console."""
+    with Visitor(server) as someone:
+        yield someone
+
+
+def at(queue: str, account: str = ACCOUNT) -> str:
+    """Return the address of the dead letters of a queue."""
+    return f"/console/queues/{account}/{queue}/dead-letters"
+
+
+def failed(server: RunningServer, count: int, *, name: str = "orders") -> tuple[RunningQueue, RunningQueue]:
+    """Return a queue and its dead-letter queue, with so many dead letters."""
+    dead = server.queue(f"{name}-dead")
+    queue = server.queue(name, dead_letter_queue=f"{name}-dead", receives_max=1)
+    sqs = boto_client(server)
+    for number in range(count):
+        sqs.send_message(QueueUrl=queue.url, MessageBody=str(number))
+    while queue.counts.visible:
+        sqs.receive_message(QueueUrl=queue.url, MaxNumberOfMessages=10, VisibilityTimeout=0)
+    assert dead.counts.visible == count
+    return queue, dead
+
+
+def start(visitor: Visitor, queue: str, **fields: str) -> Seen:
+    """Start a move by the page."""
+    return visitor.post(at(queue), **{"do": "start", **fields})  # type: ignore[arg-type]
+
+
+def cancel(visitor: Visitor, page: Seen) -> Seen:
+    """Press the button that cancels the move which ``page`` shows."""
+    handle = re.search(r'name="handle" value="([^"]+)"', page.html)
+    assert handle is not None
+    return visitor.post(at("orders-dead"), at=page.path, do="cancel", handle=unescape(handle[1]))
+
+
+def test_both_ends_are_told(server: RunningServer, visitor: Visitor) -> None:
+    failed(server, 2)
+    source = visitor.get(at("orders"))
+    assert "received 1 time and comes back is a dead letter" in source.text
+    assert f'href="{at("orders-dead")}"' in source.html
+    assert "Start to move" not in source.text
+    dead = visitor.get(at("orders-dead"))
+    assert "It is the dead-letter queue of: orders" in dead.text
+    assert "Visible 2" in dead.text
+
+
+def test_a_queue_of_neither_kind_says_so(server: RunningServer, visitor: Visitor) -> None:
+    server.queue("plain")
+    seen = visitor.get(at("plain")).text
+    assert "It has no dead-letter queue" in seen
+    assert "No queue names this one" in seen
+    assert "Start to move" not in seen
+    assert "No queue of this account names another one" in visitor.get(MOVES).text
+
+
+def test_a_move_goes_to_its_end_and_its_progress_is_seen(server: RunningServer, visitor: Visitor) -> None:
+    queue, dead = failed(server, 30)
+    begun = start(visitor, "orders-dead", rate="5")
+    assert begun.path.endswith("?done=move-started")
+    assert "running" in begun.text
+    assert "5 / s" in begun.text
+    assert "Start to move" not in begun.text
+    server.advance(seconds=2)
+    for page in (visitor.get(at("orders-dead")), visitor.get(MOVES)):
+        assert re.search(r"\b1[01] of 30\b", page.text)
+        assert re.search(r'<progress max="100" value="3[36]"', page.html)
+    server.advance(seconds=10)
+    ended = visitor.get(at("orders-dead")).text
+    assert "completed 30 of 30" in ended
+    assert "Start to move" in ended
+    assert (queue.counts.visible, dead.counts.visible) == (30, 0)
+
+
+def test_a_move_to_one_queue_as_fast_as_it_goes(server: RunningServer, visitor: Visitor) -> None:
+    _, dead = failed(server, 300)
+    target = server.queue("inspection")
+    assert "inspection" in start(visitor, "orders-dead", destination="inspection").text
+    server.advance(seconds=5)
+    assert "300 of 300" in visitor.get(MOVES).text
+    assert (target.counts.visible, dead.counts.visible) == (300, 0)
+
+
+@pytest.mark.parametrize("page", [at("orders-dead"), MOVES])
+def test_a_move_is_cancelled_and_what_is_moved_stays_moved(server: RunningServer, visitor: Visitor, page: str) -> None:
+    queue, dead = failed(server, 30)
+    start(visitor, "orders-dead", rate="5")
+    server.advance(seconds=2)
+    assert "The move was cancelled" in cancel(visitor, visitor.get(page)).text
+    moved = queue.counts.visible
+    server.advance(seconds=20)
+    assert (queue.counts.visible, dead.counts.visible) == (moved, 30 - moved)
+    assert f"cancelled {moved} of 30" in visitor.get(MOVES).text
+
+
+def test_a_move_that_has_ended_meanwhile_is_not_cancelled(server: RunningServer, visitor: Visitor) -> None:
+    failed(server, 3)
+    page = start(visitor, "orders-dead", rate="1")
+    server.advance(seconds=10)
+    seen = cancel(visitor, page)
+    assert (seen.status, "Task does not exist." in seen.text) == (404, True)
+
+
+def test_why_a_move_failed_is_told(server: RunningServer, visitor: Visitor) -> None:
+    _, dead = failed(server, 0)
+    boto_client(server).send_message(QueueUrl=dead.url, MessageBody="sent directly")
+    start(visitor, "orders-dead")
+    server.advance(seconds=1)
+    assert "failed: a message was sent to this queue directly" in visitor.get(at("orders-dead")).text
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"rate": "0"}, "This must be 1 to 500 messages a second."),
+        ({"rate": "501"}, "This must be 1 to 500 messages a second."),
+        ({"rate": SCRIPT}, "This must be a whole number, 1 to 500 messages a second."),
+        ({"destination": SCRIPT}, "This cannot be the name of a queue"),
+        ({"destination": "nowhere"}, "There is no such queue in this account."),
+        ({"destination": "orders-dead"}, "cannot be moved to itself"),
+        ({"destination": "other.fifo"}, "is of another type"),
+    ],
+)
+def test_what_cannot_be_starts_nothing(
+    server: RunningServer, visitor: Visitor, fields: dict[str, str], said: str
+) -> None:
+    server.queue("other.fifo")
+    _, dead = failed(server, 1)
+    seen = start(visitor, "orders-dead", **fields)
+    assert (seen.status, said in seen.text) == (422, True)
+    assert SCRIPT not in seen.html
+    assert unescape(seen.html).count(next(iter(fields.values()))) >= 1
+    server.advance(seconds=5)
+    assert (dead.counts.visible, "Latest moves" in visitor.get(at("orders-dead")).text) == (1, False)
+
+
+def test_one_move_at_a_time(server: RunningServer, visitor: Visitor) -> None:
+    failed(server, 10)
+    start(visitor, "orders-dead", rate="1")
+    seen = start(visitor, "orders-dead")
+    assert (seen.status, "There is already a task running" in seen.text) == (400, True)
+
+
+def test_a_form_without_the_token_starts_nothing(server: RunningServer, visitor: Visitor) -> None:
+    _, dead = failed(server, 1)
+    assert visitor.send(at("orders-dead"), {"do": "start"}).status == 403
+    server.advance(seconds=5)
+    assert dead.counts.visible == 1
+
+
+def test_all_moves_are_at_a_glance_those_that_run_first(server: RunningServer, visitor: Visitor) -> None:
+    for name in ("a", "b"):
+        failed(server, 5, name=name)
+    start(visitor, "a-dead", rate="1")
+    server.advance(seconds=1)
+    start(visitor, "b-dead")
+    server.advance(seconds=1)
+    text = visitor.get(MOVES).text
+    assert text.index("a-dead") < text.index("running") < text.index("b-dead") < text.index("completed")
+
+
+def test_whoever_may_only_see_starts_nothing(tmp_path: Path) -> None:
+    """The moves themselves are the owner's, whatever a policy says."""
+    with RunningServer(credentials=written(tmp_path / "credentials.toml"), account=OWNER, region=REGION) as running:
+        owner = client(running)
+        policy = json.dumps({"Statement": [{"Effect": "Allow", "Principal": "*", "Action": "sqs:Get*"}]})
+        dead = owner.create_queue(QueueName="dead", Attributes={"Policy": policy})["QueueUrl"]
+        arn = attribute(owner, dead, "QueueArn")
+        redrive = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
+        owner.create_queue(QueueName="work", Attributes={"RedrivePolicy": redrive})
+        owner.send_message(QueueUrl=dead, MessageBody="x")
+        with Visitor(running, key=("AKIDFRIEND", SECRETS["AKIDFRIEND"])) as friend:
+            seen = friend.get(at("dead", OWNER))
+            assert seen.status == 200
+            assert "You may not see which queues name this one" in seen.text
+            assert "Latest moves You may not see them." in seen.text
+            refused = friend.post(at("dead", OWNER), do="start")
+            assert refused.status in {403, 404}
+            assert friend.get(MOVES).status == 200
+        running.advance(seconds=5)
+        assert attribute(owner, dead, "ApproximateNumberOfMessages") == "1"
+        with Visitor(running, key=("AKIDOWNER", SECRETS["AKIDOWNER"])) as mine:
+            assert "The move has begun." in mine.post(at("dead", OWNER), do="start").text
+
+
+def attribute(sqs: Any, url: str, name: str) -> str:
+    """Return one attribute of a queue."""
+    return str(sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])["Attributes"][name])
