@@ -5,7 +5,7 @@ import re
 from veilmq.console.pages import PAGES
 
 ACCOUNT = "000000000000"
-UNSEEN = {"/console/logout"}  # only sends on
+UNSEEN = {"/console/logout", "/console/live"}  # only sends on; a stream
 
 
 def addresses(queue: str, **values: str) -> dict[str, str]:

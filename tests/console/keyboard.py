@@ -33,6 +33,18 @@ class Keyboard:
         self.go_to(target)
         self._page.keyboard.press(key)
 
+    def choose(self, radio: Locator) -> None:
+        """Go to the group of ``radio``, and with the arrows to it."""
+        group = self._page.locator(f"input[type=radio][name='{radio.get_attribute('name')}']")
+        chosen = group.and_(self._page.locator(":checked"))
+        self.go_to(chosen if chosen.count() else group.first)
+        for _ in range(group.count()):
+            if radio.is_checked():
+                return
+            self._page.keyboard.press("ArrowDown")
+            self._look()
+        raise AssertionError(f"the arrows do not lead to {radio}")
+
     def write(self, target: Locator, text: str) -> None:
         """Go to the field ``target`` and write ``text`` in the place of what stands there."""
         self.go_to(target)
