@@ -259,3 +259,36 @@ def test_nobody_has_a_receipt_of_what_is_not_in_flight(host: Host) -> None:
         seen.state is not IN_FLIGHT for seen in look(host)
     ]
     assert {seen.receipt for seen in look(host)} == {None}
+
+
+@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+def test_a_look_ends_where_bodies_become_long(host: Host, *, fifo: bool) -> None:
+    """With the message that brings them there, counted in bytes, whichever messages are looked at."""
+    host.create(fifo=fifo)
+    sent = [f"{number:02}" + "\u00e4" * 99 for number in range(20)]
+    for body in sent:
+        send(host, body, group=body)
+    assert bodies(host, bytes_max=401) == sent[:3]
+    assert bodies(host, bytes_max=400) == sent[:2]
+    assert bodies(host, bytes_max=1) == sent[:1]
+    assert bodies(host, bytes_max=2_001, state=VISIBLE) == sent[:11]
+    assert bodies(host, bytes_max=10_000, state=VISIBLE) == sent
+    assert bodies(host, bytes_max=401, state=DELAYED) == []
+    host.receive(10)
+    assert bodies(host, bytes_max=401, state=IN_FLIGHT, count=9) == sent[:3]
+    assert bodies(host, bytes_max=10_000, state=IN_FLIGHT, count=9) == sent[:9]
+
+
+@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+def test_one_message_is_shown_alone(host: Host, *, fifo: bool) -> None:
+    """Whatever stands before it."""
+    host.create(fifo=fifo)
+    for body in ("a", "b", "c", "d"):
+        send(host, body, group=body)
+    host.receive(2)
+    ids = {seen.body: seen.id for seen in look(host)}
+    for body, state in (("b", IN_FLIGHT), ("d", VISIBLE), ("d", None)):
+        assert bodies(host, id=ids[body], state=state, bytes_max=1) == [body]
+    assert bodies(host, id=ids["a"], state=VISIBLE) == []
+    assert bodies(host, id=ids["d"], count=3) == []
+    assert bodies(host, id=bytes(16)) == []

@@ -297,3 +297,17 @@ def test_a_peek_that_finds_a_group_quiet_again_writes_nothing(kept: Host) -> Non
     before = {path: path.read_bytes() for path in kept.folder.iterdir()}
     assert bodies(kept, 2) == ["n035", "n036"]
     assert {path: path.read_bytes() for path in kept.folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+def test_a_peek_ends_where_bodies_become_long(host: Host, *, fifo: bool) -> None:
+    """With the message that brings them there."""
+    host.create(fifo=fifo)
+    sent = [f"{number:02}" for number in range(20)]
+    for body in sent:
+        send(host, body)
+    shown = {
+        bytes_max: [each.body for each in host.do(Peek(queue=QUEUE, count=18, bytes_max=bytes_max)).messages]
+        for bytes_max in (1, 2, 3, 24, 1_000)
+    }
+    assert shown == {1: sent[:1], 2: sent[:1], 3: sent[:2], 24: sent[:12], 1_000: sent[:18]}

@@ -31,6 +31,9 @@ class LookAtQueue(Command, frozen=True, kw_only=True):
     They are found by that instant, or where that cannot be, among the first ``LOOKED_AT_MAX`` of others: so a look at
     some stays short, whatever else there is, and where others are that many, it may show less than there is.
 
+    With ``id``, it shows that one alone of these messages. With ``bytes_max`` the list ends with the message whose
+    body brings all of them there.
+
     With ``receipts`` each message in flight comes with the receipt that its holder has. Whoever has that can release,
     extend or delete the message, so an operator alone may ask for it. Error ``QueueNotFound``.
     """
@@ -39,6 +42,8 @@ class LookAtQueue(Command, frozen=True, kw_only=True):
     count: int = LOOK_MESSAGES_MAX
     state: MessageState | None = None
     receipts: bool = False
+    id: bytes | None = None
+    bytes_max: int | None = None
 
 
 class LookAtLeases(Command, frozen=True, kw_only=True):
@@ -75,11 +80,13 @@ class Peek(Command, frozen=True, kw_only=True):
     """Show up to ``count`` visible messages of ``queue`` in the order in which receives would give them.
 
     Answers ``Peeked``. Of a FIFO queue, what a receive could give now: not what waits behind a message of its group.
-    Costs what a receive of that many costs. Error ``QueueNotFound``. (SMQ reference, section 4.12)
+    Costs what a receive of that many costs. With ``bytes_max`` it ends with the message whose body brings all of them
+    there. Error ``QueueNotFound``. (SMQ reference, section 4.12)
     """
 
     queue: str
     count: int = 1
+    bytes_max: int | None = None
 
 
 class PeekedMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):

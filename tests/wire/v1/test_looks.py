@@ -2,7 +2,6 @@
 
 import json
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -23,6 +22,7 @@ from veilmq.core.properties import Attribute, Properties
 
 MESSAGES = f"/v1/messages/{QUEUE}"
 LEASES = f"/v1/leases/{QUEUE}"
+READ = limits.LOOK_READ_BYTES
 
 
 def seen(body: str = "hello", message_id: bytes = ID, **other: Any) -> SeenMessage:
@@ -55,14 +55,17 @@ def told(target: str, result: Any) -> Any:
 @pytest.mark.parametrize(
     ("query", "command"),
     [
-        ("", LookAtQueue(queue=QUEUE, count=10)),
-        ("?state=visible&count=100", LookAtQueue(queue=QUEUE, count=100, state=MessageState.VISIBLE)),
+        ("", LookAtQueue(queue=QUEUE, bytes_max=READ, count=10)),
+        ("?state=visible&count=100", LookAtQueue(queue=QUEUE, bytes_max=READ, count=100, state=MessageState.VISIBLE)),
         (
             "?state=in_flight&receipts=true",
-            LookAtQueue(queue=QUEUE, count=10, state=MessageState.IN_FLIGHT, receipts=True),
+            LookAtQueue(queue=QUEUE, bytes_max=READ, count=10, state=MessageState.IN_FLIGHT, receipts=True),
         ),
-        ("?state=delayed&receipts=false", LookAtQueue(queue=QUEUE, count=10, state=MessageState.DELAYED)),
-        (f"?id={ID_TEXT}&body_characters_max=0", LookAtQueue(queue=QUEUE, count=10)),
+        (
+            "?state=delayed&receipts=false",
+            LookAtQueue(queue=QUEUE, bytes_max=READ, count=10, state=MessageState.DELAYED),
+        ),
+        (f"?id={ID_TEXT}&body_characters_max=0", LookAtQueue(queue=QUEUE, bytes_max=READ, count=10, id=ID)),
     ],
 )
 def test_messages_are_looked_at(query: str, command: LookAtQueue) -> None:
@@ -70,8 +73,8 @@ def test_messages_are_looked_at(query: str, command: LookAtQueue) -> None:
 
 
 def test_peeks_and_leases_are_counted() -> None:
-    assert send("GET", f"{MESSAGES}/peek").command == Peek(queue=QUEUE, count=10)
-    assert send("GET", f"{MESSAGES}/peek?count=100").command == Peek(queue=QUEUE, count=100)
+    assert send("GET", f"{MESSAGES}/peek").command == Peek(queue=QUEUE, bytes_max=READ, count=10)
+    assert send("GET", f"{MESSAGES}/peek?count=100").command == Peek(queue=QUEUE, bytes_max=READ, count=100)
     assert send("GET", LEASES).command == LookAtLeases(queue=QUEUE, count=100)
     assert send("GET", f"{LEASES}?count=1000").command == LookAtLeases(queue=QUEUE, count=1_000)
 
@@ -132,7 +135,9 @@ def test_a_state_is_one_word(state: MessageState, word: str) -> None:
     """The one that asks for it."""
     (message,) = told(MESSAGES, [seen(state=state)])["messages"]
     assert message["state"] == word
-    assert send("GET", f"{MESSAGES}?state={word}").command == LookAtQueue(queue=QUEUE, count=10, state=state)
+    assert send("GET", f"{MESSAGES}?state={word}").command == LookAtQueue(
+        queue=QUEUE, bytes_max=READ, count=10, state=state
+    )
 
 
 def test_a_message_that_carries_nothing_has_no_types() -> None:
@@ -152,13 +157,6 @@ def test_bodies_are_cut_where_that_is_asked_for() -> None:
     assert (message["body"], message["body_bytes"]) == ("grü", 7)
 
 
-def test_one_message_is_shown_alone() -> None:
-    other = UUID(int=7)
-    answer = told(f"{MESSAGES}?id={str(other).upper()}", [seen(), seen("this", message_id=other.bytes)])
-    assert [message["body"] for message in answer["messages"]] == ["this"]
-    assert told(f"{MESSAGES}?id={other}", [seen()])["messages"] == []
-
-
 def test_an_answer_ends_by_its_bytes() -> None:
     """With the message that brings it there; what carries the bytes does not matter, and cut bodies do not count."""
     long = "x" * (limits.LOOK_BYTES // 2)
@@ -169,6 +167,14 @@ def test_an_answer_ends_by_its_bytes() -> None:
     assert (len(answer["messages"]), answer["is_cut"]) == (1, True)
     answer = told(f"{MESSAGES}?body_characters_max=10", [seen(long), seen(long), seen(long)])
     assert (len(answer["messages"]), answer["is_cut"]) == (3, False)
+
+
+def test_an_answer_says_that_the_look_has_ended_early() -> None:
+    """Which it does when it has read so many bytes, however much of them is shown."""
+    half = "x" * (READ // 2)
+    for messages, is_cut in ([seen(half)], False), ([seen(half), seen(half)], True):
+        assert told(f"{MESSAGES}?body_characters_max=10", messages)["is_cut"] is is_cut
+    assert told(f"{MESSAGES}/peek?body_characters_max=10", Peeked(messages=[peeked(half * 2)]))["is_cut"]
 
 
 def peeked(body: str, source: str | None = None) -> PeekedMessage:

@@ -9,6 +9,7 @@ from veilmq.core.properties import decode
 from veilmq.core.receipts import ReceiptBook
 from veilmq.engines import held
 from veilmq.engines.embedded import positions
+from veilmq.engines.embedded.bounded import grown, within
 from veilmq.engines.embedded.catalog import Catalog
 from veilmq.engines.embedded.claimable import ClaimableLane
 from veilmq.engines.embedded.journal import Journal
@@ -18,18 +19,19 @@ from veilmq.engines.embedded.rows import LaneRow, Lease, MessageRow
 from veilmq.engines.embedded.run import CLAIMED_MS, NEVER_MS
 
 _LEASE_COLUMNS = len(Lease.__struct_fields__)
-_MESSAGE_COLUMNS = len(MessageRow._fields)
 _NAMES_MAX = 10_000
 _READ_BYTES_MAX = 16 << 20  # of messages whose groups one look finds out: some ten milliseconds
 
 
 class _Found(NamedTuple):
-    """A message that is shown."""
+    """A message that is shown, as far as it was read; ``came_at_ms`` is when it came to the queue."""
 
     lane: ClaimableLane
-    row: MessageRow
+    position: int
+    came_at_ms: int
     lease: Lease | None
     is_claimed: bool = False
+    row: MessageRow | None = None
 
     def state(self, now_ms: int) -> MessageState:
         """Return where it is."""
@@ -42,7 +44,7 @@ class _Found(NamedTuple):
     @property
     def turn(self) -> tuple[bool, int]:
         """Return what says which of one state comes first."""
-        return self.is_claimed, self.row.sent_at_ms if self.lease is None else self.lease.visible_at_ms
+        return self.is_claimed, self.came_at_ms if self.lease is None else self.lease.visible_at_ms
 
 
 class Looks:
@@ -60,8 +62,13 @@ class Looks:
         queue = self._catalog.queue(command.queue)
         queue.expire(now_ms)
         found = [each for lane in queue.lanes for each in self._found(lane, command, now_ms)]
-        found.sort(key=attrgetter("row.sent_at_ms" if command.state is None else "turn"))
-        return [self._seen(queue, each, command, now_ms) for each in found[: command.count]]
+        found.sort(key=attrgetter("came_at_ms" if command.state is None else "turn"))
+        found = found[: command.count]
+        if command.id is not None:
+            found = [each for each in found if self._journal.rows("id_at", each.position) == [(command.id,)]]
+        read = ((each, each.row or self._journal.message_at(each.position)) for each in found)
+        shown = within(command.bytes_max, read, lambda each: each[1].body)
+        return [self._seen(queue, *each, command, now_ms) for each in shown]
 
     def leases(self, command: LookAtLeases, now_ms: int) -> list[SeenLease]:
         """Show the leases that end first."""
@@ -82,34 +89,29 @@ class Looks:
         state, count = command.state, command.count
         if state is None:
             return self._in_order(lane, count)
-        if state is MessageState.VISIBLE:
-            return self._visible(lane, count, now_ms)
-        return self._hidden_messages(lane, state, count, now_ms)
+        if state is not MessageState.VISIBLE:
+            return self._hidden_messages(lane, state, count, now_ms)
+        return self._not_hidden(lane, count, now_ms) if lane.kind == FIFO else _peeked(lane, command, now_ms)
 
     def _in_order(self, lane: ClaimableLane, count: int) -> Iterator[_Found]:
         for start, end in _stretches(lane.row()):
-            for is_claimed, *columns in self._journal.rows("look_between", start, end, count):
-                row, lease = columns[:_MESSAGE_COLUMNS], columns[_MESSAGE_COLUMNS:]
-                yield _Found(lane, MessageRow(*row), None if lease[0] is None else Lease(*lease), bool(is_claimed))
+            for is_claimed, at, came_at_ms, *lease in self._journal.rows("look_between", start, end, count):
+                yield _Found(lane, at, came_at_ms, None if lease[0] is None else Lease(*lease), bool(is_claimed))
 
-    def _visible(self, lane: ClaimableLane, count: int, now_ms: int) -> Iterator[_Found]:
-        if lane.kind != FIFO:
-            for _, row, lease in lane.peek(count, now_ms, 0):
-                yield _Found(lane, row, lease)
-            return
+    def _not_hidden(self, lane: ClaimableLane, count: int, now_ms: int) -> Iterator[_Found]:
         start, end = _stretches(lane.row())[0]
-        for (at,) in self._journal.rows("visible_between", start, end, LOOKED_AT_MAX, now_ms, count):
-            yield _Found(lane, self._journal.message_at(at), self._journal.lease_at(at))
+        for at, came_at_ms in self._journal.rows("visible_between", start, end, LOOKED_AT_MAX, now_ms, count):
+            yield _Found(lane, at, came_at_ms, self._journal.lease_at(at))
 
     def _hidden_messages(self, lane: ClaimableLane, state: MessageState, count: int, now_ms: int) -> Iterator[_Found]:
         shown = 0
         for lease, *_ in self._hidden(lane, state, (now_ms, NEVER_MS), count):
             shown += 1
-            yield _Found(lane, self._journal.message_at(lease.position), lease, lease.visible_at_ms == CLAIMED_MS)
+            yield _Found(lane, lease.position, 0, lease, lease.visible_at_ms == CLAIMED_MS)
         if state is MessageState.IN_FLIGHT and shown < count and lane.counters.claimed:
             ends = positions.direct_start(lane.number), positions.delayed_start(lane.number)
-            for (at,) in self._journal.rows("claimed_without_lease", *ends, count - shown):
-                yield _Found(lane, self._journal.message_at(at), None, is_claimed=True)
+            for at, came_at_ms in self._journal.rows("claimed_without_lease", *ends, count - shown):
+                yield _Found(lane, at, came_at_ms, None, is_claimed=True)
 
     def _hidden(
         self, lane: ClaimableLane, state: MessageState, hidden_ms: tuple[int, int], count: int
@@ -126,8 +128,8 @@ class Looks:
 
     # Showing.
 
-    def _seen(self, queue: Queue, found: _Found, command: LookAtQueue, now_ms: int) -> SeenMessage:
-        lane, row, lease, is_claimed = found
+    def _seen(self, queue: Queue, found: _Found, row: MessageRow, command: LookAtQueue, now_ms: int) -> SeenMessage:
+        lane, lease, is_claimed = found.lane, found.lease, found.is_claimed
         state = found.state(now_ms)
         receives = 0 if lease is None else lease.receive_count
         last = None if is_claimed or not receives else lease
@@ -187,6 +189,15 @@ class _GroupNames:
             ((properties,),) = self._journal.rows("properties_at", lease.position)
             self._known[key] = decode(properties).group
         return self._known[key]
+
+
+def _peeked(lane: ClaimableLane, command: LookAtQueue, now_ms: int) -> Iterator[_Found]:
+    bytes_max = None if command.id is not None else command.bytes_max
+    offered = grown(
+        command.count, bytes_max, lambda count: lane.peek(count, now_ms, 0), lambda offered: offered[1].body
+    )
+    for _, row, lease in offered:
+        yield _Found(lane, row.position, row.sent_at_ms, lease, row=row)
 
 
 def _stretches(row: LaneRow) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -5,6 +5,7 @@ from itertools import groupby, islice
 from operator import attrgetter
 
 from veilmq.core.looks import Peek, Peeked, PeekedMessage
+from veilmq.engines.embedded.bounded import grown
 from veilmq.engines.embedded.catalog import Catalog
 from veilmq.engines.embedded.dead_letters import DeadLetters
 from veilmq.engines.embedded.peekable import Offered, since
@@ -26,7 +27,12 @@ class Peeks:
         settings = queue.settings
         receives_max = settings.receives_max if self._diverts(queue, now_ms) else 0
         first = _first_of_one if settings.fifo else _first_of_all
-        shown = first(queue, command.count, now_ms, receives_max)
+        shown = grown(
+            command.count,
+            command.bytes_max,
+            lambda count: first(queue, count, now_ms, receives_max),
+            lambda message: message.body,
+        )
         return Peeked(messages=shown, smq_base64=settings.smq_base64)
 
     def _diverts(self, queue: Queue, now_ms: int) -> bool:

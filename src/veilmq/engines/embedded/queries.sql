@@ -498,8 +498,7 @@ SELECT
         SELECT 1 FROM claim_range
         WHERE first = (SELECT max(first) FROM claim_range WHERE first <= message.position) AND last >= message.position
     ),
-    message.position, id, sent_at_ms, body, properties, message.group_key, source, first_sent_at_ms, receives_before,
-    message.first_received_at_ms,
+    message.position, sent_at_ms,
     lease.position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, lease.first_received_at_ms,
     lease.group_key, log
 FROM message LEFT JOIN lease ON lease.position = message.position
@@ -507,8 +506,8 @@ WHERE message.position >= ? AND message.position < ? ORDER BY message.position L
 
 -- name: visible_between
 -- Which of the first so many messages are not hidden.
-SELECT at FROM (
-    SELECT message.position AS at, visible_at_ms AS until_ms
+SELECT at, sent_at_ms FROM (
+    SELECT message.position AS at, sent_at_ms, visible_at_ms AS until_ms
     FROM message LEFT JOIN lease ON lease.position = message.position
     WHERE message.position >= ? AND message.position < ? ORDER BY message.position LIMIT ?
 )
@@ -527,9 +526,12 @@ FROM (
 WHERE (receives > 0) = ? AND ((at >= ? AND at < ?) OR at >= ? OR until_ms >= 1 << 61) LIMIT ?;
 
 -- name: claimed_without_lease
-SELECT message.position
+SELECT message.position, sent_at_ms
 FROM claim_range CROSS JOIN message ON message.position >= claim_range.first AND message.position <= claim_range.last
 WHERE claim_range.first >= ? AND claim_range.first < ? AND leased = 0 ORDER BY claim_range.first LIMIT ?;
+
+-- name: id_at
+SELECT id FROM message WHERE position = ?;
 
 -- name: properties_at
 SELECT properties FROM message WHERE position = ?;

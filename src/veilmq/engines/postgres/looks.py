@@ -1,6 +1,7 @@
 """Looks at a queue: its messages as they are, and those that a receive of this instant would give; nothing changes."""
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from itertools import islice
 from operator import attrgetter
 from typing import Any
@@ -29,6 +30,7 @@ from veilmq.engines.postgres.positions import COUNTER_BITS
 from veilmq.engines.postgres.redrive import target_of
 
 _LOOKS = {
+    None: "look",
     MessageState.VISIBLE: "look_visible",
     MessageState.IN_FLIGHT: "look_in_flight",
     MessageState.DELAYED: "look_delayed",
@@ -50,11 +52,12 @@ class Looks:
         async with self._database.connection() as connection:
             queue = await self._catalog.sure(connection, command.queue)
             terms: tuple[Any, ...] = (queue.partition, command.count, retention_ms(queue))
-            if command.state is None:
-                rows = await connection.fetch(sql(queue)["look"], *terms)
-            else:
-                rows = await connection.fetch(sql(queue)[_LOOKS[command.state]], *terms, LOOKED_AT_MAX + command.count)
-                rows = sorted(rows, key=_until)
+            if command.state is not None:
+                terms = (*terms, LOOKED_AT_MAX + command.count)
+            statement = sql(queue)[_LOOKS[command.state]]
+            rows = await _fetch(connection, statement, terms, bytes_max=command.bytes_max, only=command.id)
+        if command.state is not None:
+            rows = sorted(rows, key=_until)
         return [self._seen(queue, row, with_receipt=command.receipts) for row in rows]
 
     async def leases(self, command: LookAtLeases) -> list[SeenLease]:
@@ -94,17 +97,41 @@ class Looks:
             queue = await self._catalog.sure(connection, command.queue)
             dies = await target_of(connection, self._catalog, queue) is not None
             count = command.count + DEAD_LETTERS_PER_RECEIVE if dies else command.count
-            rows = await self._first(connection, queue, count)
+            rows = await self._first(connection, queue, count, command.bytes_max)
         shown = islice(_living(rows, queue.settings.receives_max if dies else 0), command.count)
         return Peeked(messages=[_shown(queue, row) for row in shown], smq_base64=queue.settings.smq_base64)
 
-    async def _first(self, connection: Any, queue: Queue, count: int) -> list[Any]:
+    async def _first(self, connection: Any, queue: Queue, count: int, bytes_max: int | None) -> list[Any]:
         terms: tuple[Any, ...] = (queue.partition, count, retention_ms(queue))
         statement = sql(queue)["peek"]
         if not queue.settings.fifo and self._fair.has(queue):
             statement, terms = FAIR["peek"], (*terms, await self._fair.noisy(connection, queue, judge=False))
-        rows: list[Any] = await connection.fetch(statement, *terms)
-        return rows
+        return await _fetch(connection, statement, terms, bytes_max=bytes_max)
+
+
+async def _fetch(
+    connection: Any, statement: str, terms: tuple[Any, ...], *, bytes_max: int | None, only: bytes | None = None
+) -> list[Any]:
+    """Return the rows of a statement, as far as their bodies are within ``bytes_max``; of the id ``only``, that one."""
+    if bytes_max is not None or only is not None:
+        statement, terms = _bounded(statement, len(terms) + 1), (*terms, only, bytes_max)
+    rows: list[Any] = await connection.fetch(statement, *terms)
+    return rows
+
+
+@cache
+def _bounded(statement: str, place: int) -> str:
+    """Return the statement with these bounds as further terms. (No body is read to know how long it is.)"""
+    return f"""
+        SELECT sized.* FROM (
+            SELECT found.*,
+                sum(octet_length(found.body)) OVER (ROWS UNBOUNDED PRECEDING) - octet_length(found.body) AS before
+            FROM ({statement}
+            ) AS found
+            WHERE ${place}::bytea IS NULL OR found.id = ${place}
+        ) AS sized
+        WHERE sized.before < ${place + 1}::bigint OR ${place + 1} IS NULL
+    """
 
 
 def _living(rows: Iterable[Any], receives_max: int) -> Iterator[Any]:

@@ -144,11 +144,17 @@ def list_messages(request: ApiRequest, context: RequestContext) -> ApiCall:
     """Show messages without receiving them: those sent first, or those of one state in the order of its instants."""
     fields = from_query(request.query, LookFields)
     state = None if fields.state is None else _STATES[fields.state]
-    command = LookAtQueue(queue=request.queue, count=fields.count, state=state, receipts=fields.receipts)
+    command = LookAtQueue(
+        queue=request.queue,
+        count=fields.count,
+        state=state,
+        receipts=fields.receipts,
+        id=None if fields.id is None else fields.id.bytes,
+        bytes_max=limits.LOOK_READ_BYTES,
+    )
 
     def answer(seen: list[SeenMessage]) -> Reply:
-        wanted = seen if fields.id is None else [each for each in seen if each.id == fields.id.bytes]
-        shown, is_cut = _bounded(wanted, fields)
+        shown, is_cut = _bounded(seen, fields)
         return json_reply(200, ListedMessages([_listed(*each) for each in shown], is_cut))
 
     return ApiCall(command, answer)
@@ -163,7 +169,7 @@ def peek(request: ApiRequest, context: RequestContext) -> ApiCall:
         rows = [PeekedRow(source=each.source, **_fields(each, body)) for each, body in shown]
         return json_reply(200, PeekedMessages(rows, is_cut))
 
-    return ApiCall(Peek(queue=request.queue, count=fields.count), answer)
+    return ApiCall(Peek(queue=request.queue, count=fields.count, bytes_max=limits.LOOK_READ_BYTES), answer)
 
 
 def list_leases(request: ApiRequest, context: RequestContext) -> ApiCall:
@@ -189,18 +195,19 @@ def _lease(seen: SeenLease) -> Lease:
 
 
 def _bounded(messages: Sequence[Looked], fields: PeekFields) -> tuple[list[tuple[Looked, str]], bool]:
-    """Return the messages that an answer holds, each with as much of its body as was asked for; and if more are left
-    out.
+    """Return the messages that an answer holds, each with as much of its body as was asked for; and if more may be left
+    out, here or by the engine.
     """
     shown: list[tuple[Looked, str]] = []
-    size_bytes = 0
+    size_bytes = read_bytes = 0
     for message in messages:
         if size_bytes >= limits.LOOK_BYTES:
             return shown, True
         body = message.body[: fields.body_characters_max]
         shown.append((message, body))
         size_bytes += len(body.encode()) + len(message.properties)
-    return shown, False
+        read_bytes += len(message.body.encode())
+    return shown, read_bytes >= limits.LOOK_READ_BYTES
 
 
 def _listed(message: SeenMessage, body: str) -> ListedMessage:
