@@ -141,11 +141,27 @@ def test_an_address_that_others_reach_needs_insecure(name: str, address: str) ->
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "example.org"])
 def test_credentials_open_the_queues_to_the_network_and_not_the_operators_port(address: str) -> None:
-    """On that port nobody is asked who he is."""
-    assert resolve(flags={"host": address, "credentials": "keys.toml"}, environment={}).host == address
-    text = refusal(flags={"admin_host": address, "credentials": "keys.toml"})
+    """On that port passwords are filled in, so it needs a certificate, too."""
+    keys: dict[str, object] = {"credentials": "keys.toml"}
+    assert resolve(flags={"host": address, **keys}, environment={}).host == address
+    text = refusal(flags={"admin_host": address, **keys})
+    assert "both credentials (--credentials) and a certificate" in text
     assert "--insecure" in text
-    assert "credentials" not in text
+    both: dict[str, object] = {**keys, "tls_certificate": "c.pem", "tls_key": "k.pem"}
+    assert resolve(flags={"admin_host": address, **both}, environment={}).admin_host == address
+
+
+def test_a_proxy_needs_accounts() -> None:
+    """Others reach the console through it."""
+    assert "it needs credentials" in refusal(flags={"console_proxy": "10.0.0.1"})
+    named = resolve(flags={"console_proxy": "10.0.0.1, fd00::/8", "credentials": "keys.toml"}, environment={})
+    assert named.console_proxy == "10.0.0.1, fd00::/8"
+
+
+@pytest.mark.parametrize("text", ["", "proxy.example", "10.0.0.1/8", "0.0.0.0/0", "10.0.0.1,", "::/0"])
+def test_proxies_are_addresses_and_never_everybody(text: str) -> None:
+    """A name may be anybody's tomorrow."""
+    assert "IP addresses and networks" in refusal(flags={"console_proxy": text, "credentials": "keys.toml"})
 
 
 @pytest.mark.parametrize(("given", "missing"), [("tls_key", "tls_certificate"), ("tls_certificate", "tls_key")])

@@ -1,7 +1,8 @@
 """Headers that keep a page to itself: nothing of others is loaded, run, framed or told where one was.
 
 No inline script or style is allowed, so that markup in a message's body stays text even if it were not escaped
-(Content Security Policy Level 3; OWASP, "HTTP Security Response Headers").
+(Content Security Policy Level 3; OWASP, "HTTP Security Response Headers"). There is no Strict-Transport-Security: it
+would hold for every port of the host, where others may serve something else.
 """
 
 from starlette.datastructures import MutableHeaders

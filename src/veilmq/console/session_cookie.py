@@ -12,8 +12,13 @@ def read(request: Request, sessions: Sessions) -> Session | None:
 
 
 def _name(request: Request) -> str:
-    """Return the name of the session's cookie: browsers share cookies between the ports of a host."""
-    return f"veilmq_{request.url.port or request.url.scheme}"
+    """Return the name of the session's cookie: browsers share cookies between the ports of a host.
+
+    Over TLS it begins with ``__Host-``: browsers take such a cookie from this very host alone, over TLS, so that
+    nobody who has a neighbouring name, or who reads along, can put a session of his own into a browser.
+    """
+    prefix = "__Host-" if request.url.scheme == "https" else ""
+    return f"{prefix}veilmq_{request.url.port or request.url.scheme}"
 
 
 def keep(response: Response, request: Request, sessions: Sessions, session: Session) -> None:

@@ -8,7 +8,6 @@ metrics is made in another thread, one at a time.
 
 import asyncio
 import socket
-import ssl
 from collections.abc import Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
@@ -36,6 +35,7 @@ from veilmq.server.metrics import Metrics
 from veilmq.server.obstacles import obstacles
 from veilmq.server.prometheus import Snapshot, exposition
 from veilmq.server.queue_counts import SHOWN_MAX, QueueCountBook
+from veilmq.server.security import Security
 from veilmq.server.shutdown import Shutdown
 from veilmq.server.topic_counts import TopicCounts
 
@@ -87,11 +87,15 @@ class Admin:
         *,
         host: str,
         shutdown: Shutdown,
-        tls: ssl.SSLContext | None = None,
+        guard: Security,
     ) -> AbstractAsyncContextManager[None]:
-        """Serve on ``listeners``, which are those of ``host``, while the context lasts; with ``tls`` over TLS alone."""
-        guarded = AdminGuard(self.app, own_name=host, any_name=not is_loopback(listeners))
-        return serving(guarded, listeners, shutdown=shutdown, tls=tls)
+        """Serve on ``listeners``, which are those of ``host``, while the context lasts.
+
+        ``guard`` says whether over TLS alone, and who may use the console from where.
+        """
+        any_name = not is_loopback(listeners)
+        guarded = AdminGuard(self.app, own_name=host, any_name=any_name, reach=guard.console_reach)
+        return serving(guarded, listeners, shutdown=shutdown, tls=guard.context)
 
     async def _live(self, request: Request) -> Response:
         return PlainTextResponse("alive\n")

@@ -115,7 +115,7 @@ async def serve(
         parts = _Parts(dispatcher, Inside(dispatcher), polls, connections, events, topics, data_port)
         admin = _admin(settings, guard, parts, engine=engine, wall_s=wall_s)
         await closing.enter_async_context(
-            admin.serving(admin_listeners, host=settings.admin_host, shutdown=shutdown, tls=guard.context)
+            admin.serving(admin_listeners, host=settings.admin_host, shutdown=shutdown, guard=guard)
         )
         acceptors = await _accept(connections, guard, listeners)
         endpoints = [url(each[0], scheme=guard.scheme) for each in (listeners, admin_listeners)]

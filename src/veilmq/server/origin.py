@@ -64,7 +64,7 @@ def is_unasked(headers: dict[bytes, bytes], *, own_name: str, mark: bytes = b"")
 
 def is_own(host: str, *, own_name: str) -> bool:
     """Tell whether ``host``, a ``Host`` header, is an address that nobody else can have pointed at us."""
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    name = name_of(host)
     if name.lower() in {own_name.lower(), "localhost"}:
         return True
     try:
@@ -72,3 +72,8 @@ def is_own(host: str, *, own_name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def name_of(host: str) -> str:
+    """Return the name or address in ``host``, a ``Host`` header, without the port."""
+    return host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host

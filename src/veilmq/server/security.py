@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from veilmq.core.ports import Engine
+from veilmq.server.addresses import Addresses
 from veilmq.server.authentication import Authentication
+from veilmq.server.console_reach import ConsoleReach
 from veilmq.server.credentials import CredentialsError
 from veilmq.server.permissions import Permissions
 from veilmq.server.reload import Reload
@@ -25,6 +27,7 @@ class Security:
     tls: Tls | None
     region: str
     wall_s: Callable[[], float]
+    proxies: Addresses
 
     @property
     def scheme(self) -> str:
@@ -52,6 +55,11 @@ class Security:
         """Return what reads all files again."""
         return Reload([used.reload for used in (self.authentication, self.tls) if used is not None])
 
+    @property
+    def console_reach(self) -> ConsoleReach:
+        """Return who may use the console, from where."""
+        return ConsoleReach(signed=self.authentication is not None, tls=self.tls is not None, proxies=self.proxies)
+
     def permissions(self, engine: Engine) -> Permissions | None:
         """Return what judges requests for ``engine``; nothing does where nobody is asked who he is."""
         if self.authentication is None:
@@ -69,4 +77,5 @@ def secure(settings: ServerSettings, *, wall_s: Callable[[], float]) -> Security
         authentication = Authentication(
             settings.credentials, region=settings.region, secure=tls is not None, wall_s=wall_s
         )
-    return Security(authentication=authentication, tls=tls, region=settings.region, wall_s=wall_s)
+    proxies = Addresses.none() if settings.console_proxy is None else Addresses(settings.console_proxy)
+    return Security(authentication=authentication, tls=tls, region=settings.region, wall_s=wall_s, proxies=proxies)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from veilmq.core.limits import Range
 from veilmq.engines import store_urls
+from veilmq.server.addresses import Addresses
 from veilmq.server.pushing.allow_list import AllowList
 
 SettingValue = str | int | bool | Path | None
@@ -167,6 +168,23 @@ class Hosts:
             return None
         if not isinstance(raw, str) or not AllowList(raw):
             raise ValueError(self.allowed)
+        return raw
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Addresses and networks that connections come from, as ``addresses`` reads them."""
+
+    placeholder: str = "ADDRESSES"
+    allowed: str = "IP addresses and networks with commas between, and none that is everybody"
+
+    def read(self, raw: object) -> str | None:
+        """Take text, or ``None`` (no address, from a program alone: no source can say it)."""
+        if raw is None:
+            return None
+        if not isinstance(raw, str):
+            raise ValueError(self.allowed)
+        Addresses(raw)
         return raw
 
 

@@ -21,6 +21,7 @@ from veilmq.server.setting_kinds import (
     Hosts,
     Kind,
     NewFile,
+    Peers,
     Place,
     SettingValue,
     Stores,
@@ -126,6 +127,9 @@ class ServerSettings:
     audit_log: Path | None = _setting(  # noqa: RUF009 (as above)
         None, NewFile(), "File that tells who changed what by the console and its API; without it audit.jsonl in data."
     )
+    console_proxy: str | None = _setting(
+        None, Peers(), "Proxies that speak TLS before the console; what they say of their clients is believed."
+    )
     drain_s_max: int = _number(
         20, "Seconds that running requests get to finish after SIGTERM.", minimum=0, maximum=3_600
     )
@@ -223,7 +227,18 @@ class ServerSettings:
                 problem="only a store has it; a data folder always waits for its disk",
             )
         _check_reach(self, "host", safe=self.credentials is not None, remedy="credentials (--credentials) or insecure")
-        _check_reach(self, "admin_host", safe=False, remedy="insecure")
+        _check_reach(
+            self,
+            "admin_host",
+            safe=self.credentials is not None and self.tls_certificate is not None,
+            remedy="both credentials (--credentials) and a certificate (--tls-certificate, --tls-key), or insecure",
+        )
+        if self.console_proxy is not None and self.credentials is None:
+            raise SettingError(
+                "console_proxy",
+                value=self.console_proxy,
+                problem="others reach the console through it, so it needs credentials (--credentials)",
+            )
         for pair in (("tls_certificate", "tls_key"), ("push_certificate", "push_key")):
             for name, other in (pair, pair[::-1]):
                 if getattr(self, name) is None and getattr(self, other) is not None:
