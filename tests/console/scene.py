@@ -39,7 +39,8 @@ def staged(server: RunningServer, client: HttpQueueClient) -> None:
     """Put queues into ``server`` in which something goes on; takes five minutes of its clock."""
     _make_queues(client)
     _let_orders_fail(server, client)
-    _work_on_orders(server, client)
+    with Visitor(server) as watching:
+        _work_on_orders(server, client, watching)
     _read_by_claims(server, client)
     client.receive("payments.fifo", count=2)
     _change_settings(server)
@@ -75,14 +76,20 @@ def _let_orders_fail(server: RunningServer, client: HttpQueueClient) -> None:
         server.advance(seconds=6)
 
 
-def _work_on_orders(server: RunningServer, client: HttpQueueClient) -> None:
-    """Let some leases be renewed, some end, some be returned, and the messages of most be deleted."""
+def _work_on_orders(server: RunningServer, client: HttpQueueClient, watching: Visitor) -> None:
+    """Let some leases be renewed, some end, some be returned, and the messages of most be deleted.
+
+    What is counted while somebody is ``watching`` becomes the history of the queues.
+    """
     for begin in range(0, 60, 10):
         client.send_batch("orders", [_order(number) for number in range(begin, begin + 10)])
     client.send_batch("orders", [NewMessage(body=f"later {number}", delay_s=600) for number in range(5)])
     for round_ in range(24):
         taken = client.receive("orders", count=1, timeout_s=(30, 45, 90)[round_ % 3], wait_s=0)
         server.advance(seconds=3 + round_ % 5)
+        watching.get("/console/queues")
+        if round_ % 3 == 0:
+            client.send("orders", f'{{"order": {round_ + 2000}, "customer": "customer-1", "total": 7.00}}')
         for message in taken:
             if round_ % 6 == 1:
                 client.change_visibility("orders", message.receipt, 0)
@@ -92,7 +99,8 @@ def _work_on_orders(server: RunningServer, client: HttpQueueClient) -> None:
                 client.delete("orders", message.receipt)
     for timeout_s in (20, 75, 110, 45):
         client.receive("orders", count=1, timeout_s=timeout_s, wait_s=0)
-        server.advance(seconds=4)
+        server.advance(seconds=2)
+        watching.get("/console/queues")
 
 
 def _read_by_claims(server: RunningServer, client: HttpQueueClient) -> None:

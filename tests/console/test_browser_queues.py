@@ -123,6 +123,21 @@ def test_keys_alone_make_and_delete_a_queue(page: Page, sqs: Any) -> None:
     assert keyboard.unseen == []
 
 
+def test_typing_searches(page: Page, server: RunningServer) -> None:
+    """The list follows without another page, the address too; and the field keeps the focus."""
+    for name in ("orders", "orders-dead", "letters"):
+        server.queue(name)
+    page.goto("/")
+    page.get_by_role("searchbox").press_sequentially("ord")
+    expect(page.get_by_role("link", name="letters")).to_have_count(0)
+    expect(page.get_by_role("link", name=re.compile("^orders"))).to_have_count(2)
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    expect(page).to_have_url(re.compile("search=ord"))
+    page.reload()
+    expect(page.get_by_role("searchbox")).to_have_value("ord")
+    expect(page.get_by_role("link", name=re.compile("^orders"))).to_have_count(2)
+
+
 def test_the_first_tab_leads_past_the_menu(page: Page) -> None:
     skip = page.get_by_role("link", name="Skip to the content")
     page.keyboard.press("Tab")
