@@ -115,6 +115,7 @@ def test_each_state_shows_its_own(server: RunningServer, visitor: Visitor, sqs: 
     ]
     assert "1 min 17 s left" in shown["in-flight"]
     assert "1 min 40 s left" in shown["delayed"]
+    assert "held" in visitor.get(at("states", "state=in_flight")).text  # as the API has it
     everything = visitor.get(at("states")).text
     assert all(body in everything for body in ("ready", "held", "waiting"))
 

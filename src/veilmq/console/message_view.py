@@ -64,7 +64,8 @@ class MessageView:
 
 def view_of(query: Mapping[str, str]) -> MessageView:
     """Return the look that an address asks for; what cannot be is passed over."""
-    state, body, count = query.get("state", ""), query.get("body", ""), query.get("count", "")
+    state = query.get("state", "").replace("_", "-")  # the API has an underscore there
+    body, count = query.get("body", ""), query.get("count", "")
     mine = [each for each in query.get("mine", "").split(".") if each]
     return MessageView(
         state=state if state in STATES else "all",
