@@ -1,13 +1,14 @@
 """Uvicorn within our limits: clients that are slow, too many, too long, or do not read."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from veilmq.core import limits
@@ -17,6 +18,7 @@ from veilmq.server.shutdown import Shutdown
 PATIENCE_S = 60.0
 HOUR_S = 3_600.0
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+STREAM = GET.replace(b"/ ", b"/stream ", 1)
 LARGE = b"x" * 50_000_000
 
 
@@ -27,10 +29,13 @@ class Site:
         """Made in the event loop."""
         self.answer = answer
         self.asked = asyncio.Event()
-        self.app = Starlette(routes=[Route("/", self._page)])
+        self.app = Starlette(routes=[Route("/", self._page), Route("/stream", self._stream)])
+        self.streaming = asyncio.Event()
+        self.streaming.set()
         self.shutdown = Shutdown(grace_s=HOUR_S)
         self.port = 0
         self._writers: list[asyncio.StreamWriter] = []
+        self.sent = 0
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Return a new connection."""
@@ -44,6 +49,17 @@ class Site:
             writer.transport.abort()
             with suppress(ConnectionError):
                 await writer.wait_closed()
+
+    async def _stream(self, request: Request) -> Response:
+        """Send an event every few hundredths of a second, as many bytes as there are in the answer."""
+
+        async def events() -> AsyncIterator[bytes]:
+            while self.streaming.is_set():
+                yield b"data: %b\n\n" % (self.answer or b"")
+                self.sent += 1
+                await asyncio.to_thread(threading.Event().wait, 0.02)
+
+        return StreamingResponse(events(), media_type="text/event-stream")
 
     async def _page(self, request: Request) -> Response:
         self.asked.set()
@@ -64,7 +80,9 @@ def serve(
         site = Site(answer)
         listeners = listener.bind("127.0.0.1", 0, setting="admin_port")
         site.port = listeners[0].getsockname()[1]
-        async with admin_server.serving(site.app, listeners, shutdown=site.shutdown, request_s_max=request_s_max):
+        async with admin_server.serving(
+            site.app, listeners, shutdown=site.shutdown, request_s_max=request_s_max, ending=site.streaming.clear
+        ):
             await story(site)
         await site.disconnect()
 
@@ -108,6 +126,34 @@ def test_a_client_that_does_not_read_is_cut_off() -> None:
         _, writer = await site.connect()
         writer.write(GET)
         await site.asked.wait()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        with pytest.raises(ConnectionError):
+            await send_for_ever(writer)
+
+    serve(story, answer=LARGE, request_s_max=0.2)
+
+
+def test_a_stream_goes_on_as_long_as_its_client_reads() -> None:
+    """It has no end of its own; the end of the server is one."""
+
+    async def story(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(STREAM)
+        time_s = asyncio.get_running_loop().time
+        until_s = time_s() + 0.7
+        while time_s() < until_s:
+            await reader.readuntil(b"data: here")
+        site.shutdown.request()
+
+    serve(story, request_s_max=0.2)
+
+
+def test_a_stream_that_is_not_read_is_cut_off() -> None:
+    """Once all room on the way is taken."""
+
+    async def story(site: Site) -> None:
+        _, writer = await site.connect()
+        writer.write(STREAM)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         with pytest.raises(ConnectionError):
             await send_for_ever(writer)

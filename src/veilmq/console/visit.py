@@ -61,6 +61,7 @@ class Visit:
         self.endpoint = endpoint
         self.now_ms = now_ms
         self.is_operator = is_operator
+        self.asking = asking
         self.sqs = asking.sqs
         self.api = asking.api
         self._rendering = rendering

@@ -54,8 +54,9 @@ class BrowseQueues(Command, frozen=True, kw_only=True):
 class BrowsedQueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A queue as a listing shows it: its name without the account; nothing else is known where that is denied.
 
-    What is per second is taken over some seconds before ``counted_at_ms``, ``None`` where nobody had looked. The
-    ``history`` is what was visible when somebody looked, as pairs of an instant (ms) and a number, oldest first.
+    ``sent``, ``received`` and ``deleted`` are the totals of ``QueueCounts``. What is per second is taken over some
+    seconds before ``counted_at_ms``, ``None`` where nobody had looked. The ``history`` is what was visible when somebody
+    looked, as pairs of an instant (ms) and a number, oldest first.
     """
 
     name: str
@@ -65,6 +66,9 @@ class BrowsedQueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     in_flight: int | None = None
     delayed: int | None = None
     oldest_sent_at_ms: int | None = None
+    sent: int | None = None
+    received: int | None = None
+    deleted: int | None = None
     sent_per_s: float | None = None
     received_per_s: float | None = None
     deleted_per_s: float | None = None

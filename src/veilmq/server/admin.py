@@ -69,6 +69,7 @@ class Admin:
         self._metrics = metrics
         self._exports = exports
         self._topics = topics or TopicCounts()
+        self._console = console
         self._counts = QueueCountBook(engine)
         self._showing = asyncio.Lock()
         self.app = Starlette(
@@ -136,6 +137,10 @@ class Admin:
             )
             text = await asyncio.to_thread(exposition, snapshot)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+def _nothing() -> None:
+    """Do nothing: no page can be open."""
 
 
 async def _if_told(question: Coroutine[Any, Any, T]) -> T | None:

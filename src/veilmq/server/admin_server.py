@@ -2,28 +2,34 @@
 
 That loop wakes up ten times a second for a ``Date`` header and takes over the signals. What Uvicorn does not limit is
 limited here: the connections, and how long one may take from one reply to the next, so that neither a client that
-never ends its request nor one that does not read its replies stays for ever. Ending is bounded like everything else.
+never ends its request nor one that does not read its replies stays for ever. An event stream has no end; its client
+stays as long as it takes what it is sent. Ending is bounded like everything else.
 """
 
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, cast
 
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from veilmq.core import limits
 from veilmq.server.shutdown import Shutdown
 
 HEAD_BYTES_MAX = 16_384
-CONNECTIONS_MAX = 128
-REQUESTS_MAX = 64
+CONNECTIONS_MAX = 256
+REQUESTS_MAX = 192
+"""Uvicorn answers 503 beyond that many connections or requests: the streams of open pages are among them."""
+
 IDLE_S_MAX = 5
+
+_EVENT_STREAM = b"text/event-stream"
+_STREAMS = "veilmq.streams"  # set in the scope of a request whose answer goes on for as long as the client reads it
 
 
 class AdminConnection(H11Protocol):
@@ -58,11 +64,22 @@ class AdminConnection(H11Protocol):
 
     def _set_deadline(self) -> None:
         self._clear_deadline()
-        self._deadline = self.loop.call_later(self._request_s_max, self.abort)
+        self._deadline = self.loop.call_later(self._request_s_max, self._at_deadline)
+
+    def _at_deadline(self) -> None:
+        scope: Any = self.scope  # None before the first request
+        if scope is not None and _STREAMS in scope and not self.flow.write_paused:
+            self._set_deadline()
+        else:
+            self.abort()
 
     def _clear_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 @asynccontextmanager
@@ -73,15 +90,20 @@ async def serving(
     shutdown: Shutdown,
     request_s_max: float = limits.HTTP_REQUEST_S_MAX,
     tls: ssl.SSLContext | None = None,
+    ending: Callable[[], object] = _nothing,
 ) -> AsyncIterator[None]:
-    """Serve ``app`` on ``listeners`` while the context lasts; its end takes no longer than ``shutdown`` allows."""
-    server = uvicorn.Server(_config(_may_be_cut(app), request_s_max))
+    """Serve ``app`` on ``listeners`` while the context lasts; its end takes no longer than ``shutdown`` allows.
+
+    ``ending`` is called first then: for what would go on for ever.
+    """
+    server = uvicorn.Server(_config(_may_be_cut(_telling_of_streams(app)), request_s_max))
     server.config.ssl = tls
     server.lifespan = server.config.lifespan_class(server.config)
     await server.startup(sockets=list(listeners))
     try:
         yield
     finally:
+        ending()
         await shutdown.let_finish(_end(server, listeners), cut=partial(_cut, server))
 
 
@@ -123,6 +145,22 @@ def _may_be_cut(app: ASGIApp) -> ASGIApp:
             await app(scope, receive, send)
 
     return cuttable
+
+
+def _telling_of_streams(app: ASGIApp) -> ASGIApp:
+    """Mark the requests that are answered by an event stream."""
+
+    async def telling(scope: Scope, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                kind = dict(message.get("headers", ())).get(b"content-type", b"")
+                if kind.startswith(_EVENT_STREAM):
+                    scope[_STREAMS] = True
+            await send(message)
+
+        await app(scope, receive, sending)
+
+    return telling
 
 
 def _cut(server: uvicorn.Server) -> None:

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from veilmq.console.asking import Ask
 from veilmq.console.audit import AuditLog
 from veilmq.console.auditing import Auditing
+from veilmq.console.live import Live
 from veilmq.engines.store import Store
 from veilmq.server.authentication import Authentication
 from veilmq.server.settings import ServerSettings
@@ -33,6 +34,7 @@ class ConsoleService:
 
     asking: Ask
     audit: AuditLog
+    live: Live
     pages: ASGIApp
 
 
@@ -52,6 +54,7 @@ def console_service(
     """
     audit = AuditLog(audit_file(settings))
     asking = Auditing(ask, audit, now_ms=engine.clock.now_ms)
+    live = Live(engine.clock)
     pages = _pages(
         settings,
         asking,
@@ -59,9 +62,9 @@ def console_service(
         authentication=authentication,
         data_port=data_port,
         wall_s=wall_s,
-        further={"audit": audit, **further},
+        further={"audit": audit, "live": live, **further},
     )
-    return ConsoleService(asking=asking, audit=audit, pages=pages)
+    return ConsoleService(asking=asking, audit=audit, live=live, pages=pages)
 
 
 def audit_file(settings: ServerSettings) -> Path | None:

@@ -8,6 +8,7 @@ from veilmq.console.pages import (
     claims,
     dead_letters,
     health,
+    live,
     login,
     message_sends,
     messages,
@@ -21,6 +22,7 @@ from veilmq.console.pages import (
 
 PAGES: tuple[Page, ...] = (
     *login.PAGES,
+    *live.PAGES,
     *queues.PAGES,
     *message_sends.PAGES,
     *messages.PAGES,

@@ -1,0 +1,147 @@
+"""The questions that open pages ask: what is in some queues, the leases of one, and how far its move tasks are."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from veilmq.console.asking import Asking, Refused
+from veilmq.console.live import Told
+from veilmq.console.rendering import duration, number, path_of
+from veilmq.console.timeline import BARS_MAX, Lease, Timeline
+from veilmq.console.timeline_drawing import Frame, draw, frame_for
+from veilmq.core.browsing import BrowsedQueue, BrowsedQueues
+from veilmq.core.limits import SECOND_MS
+
+NAMES_MAX = 200
+
+
+@dataclass(frozen=True)
+class CountsOf:
+    """What is in the queues ``names`` of the caller's account: texts as the list of queues has them."""
+
+    names: tuple[str, ...]
+    event = "counts"
+
+    @property
+    def key(self) -> Hashable:
+        """Return what equal questions have in common."""
+        return self
+
+    async def look(self, asking: Asking, now_ms: int) -> Told:
+        """Return the figures of each queue."""
+        found = await browse(asking, self.names)
+        return Told({queue.name: figures(queue, now_ms) for queue in found.queues}, {})
+
+
+@dataclass(frozen=True)
+class LeasesOf:
+    """The leases of ``queue`` (a full name) as bars, and what is in it; ``own`` for one of the caller's account."""
+
+    queue: str
+    own: bool
+    timeline: Timeline = field(default_factory=Timeline, compare=False)
+    _frames: list[Frame] = field(default_factory=list, compare=False)
+    event = "leases"
+
+    @property
+    def key(self) -> Hashable:
+        """Return what equal questions have in common."""
+        return self
+
+    async def look(self, asking: Asking, now_ms: int) -> Told:
+        """Return the bars, and in ``rest`` where now is and the figures."""
+        counted = await _counted(asking, self.queue, own=self.own)
+        leases = await leases_of(asking, self.queue)
+        self.timeline.look(leases, now_ms, deleted=counted.deleted)
+        frame = frame_for(self.timeline, self._frames[0] if self._frames else None)
+        self._frames[:] = [frame]
+        drawing = draw(self.timeline, frame, href=f"{path_of(self.queue)}/messages?state=in_flight")
+        rest = {
+            "axis": str(drawing.axis),
+            "now": drawing.now_percent,
+            "height": drawing.height_px,
+            "summary": summary(leases, counted.in_flight),
+            "figures": figures(counted, now_ms),
+        }
+        return Told({key: str(bar) for key, bar in drawing.bars.items()}, rest)
+
+
+@dataclass(frozen=True)
+class MovesOf:
+    """The move tasks of ``queue``; the page asks for them anew when one has moved."""
+
+    queue: str
+    event = "moves"
+
+    @property
+    def key(self) -> Hashable:
+        """Return what equal questions have in common."""
+        return self
+
+    async def look(self, asking: Asking, now_ms: int) -> Told:
+        """Return how far each is."""
+        account, _, name = self.queue.partition("/")
+        attributes = await asking.sqs(
+            "GetQueueAttributes", {"QueueUrl": f"http://h/{account}/{name}", "AttributeNames": ["QueueArn"]}
+        )
+        found = await asking.sqs(
+            "ListMessageMoveTasks", {"SourceArn": attributes["Attributes"]["QueueArn"], "MaxResults": 10}
+        )
+        tasks = found.get("Results", ())
+        return Told({str(task["StartedTimestamp"]): [task["Status"], _moved(task)] for task in tasks}, {})
+
+
+async def browse(asking: Asking, names: tuple[str, ...]) -> BrowsedQueues:
+    """Return what is in queues of the caller's account; raises ``Refused``."""
+    found = await asking.api("GET", "/v1/queues/-", query={"names": ",".join(names)})
+    return msgspec.convert(found, BrowsedQueues)
+
+
+async def leases_of(asking: Asking, queue: str) -> list[Lease]:
+    """Return as many leases as are drawn, and one more if there are more; raises ``Refused``."""
+    found = await asking.api("GET", f"/v1/leases/{quote(queue)}", query={"count": BARS_MAX + 1})
+    return msgspec.convert(found["leases"], list[Lease])
+
+
+def figures(queue: BrowsedQueue, now_ms: int) -> dict[str, str]:
+    """Return the figures of a queue in words, by the names that their places on pages have."""
+    oldest_ms = queue.oldest_sent_at_ms
+    return {
+        "visible": number(queue.visible),
+        "in_flight": number(queue.in_flight),
+        "delayed": number(queue.delayed),
+        "oldest": duration(None if oldest_ms is None else (now_ms - oldest_ms) / SECOND_MS),
+        "sent": number(queue.sent_per_s),
+        "received": number(queue.received_per_s),
+        "deleted": number(queue.deleted_per_s),
+    }
+
+
+def summary(leases: list[Lease], in_flight: int | None) -> str:
+    """Return how many leases are drawn, and how many more messages are in flight."""
+    drawn = min(len(leases), BARS_MAX)
+    if not drawn:
+        return "No message is held just now." if not in_flight else f"{in_flight:,} in flight, none with a lease."
+    told = "1 lease" if drawn == 1 else f"{drawn} leases"
+    if in_flight is not None and in_flight > drawn:
+        return f"{told}, those that end first, of {in_flight:,} messages in flight."
+    return f"{told}."
+
+
+async def _counted(asking: Asking, queue: str, *, own: bool) -> BrowsedQueue:
+    """Return the figures of a queue; of another account's, no rates."""
+    name = queue.partition("/")[2]
+    if not own:
+        shown = await asking.api("GET", f"/v1/queues/{quote(queue)}/show")
+        return BrowsedQueue(name=name, visible=shown["visible"], in_flight=shown["in_flight"], delayed=shown["delayed"])
+    found = (await browse(asking, (name,))).queues
+    if not found:
+        raise Refused("QueueNotFound", "The queue is not there any more.", 404)
+    return found[0]
+
+
+def _moved(task: dict[str, Any]) -> int:
+    return int(task["ApproximateNumberOfMessagesMoved"])

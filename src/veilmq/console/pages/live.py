@@ -1,0 +1,67 @@
+"""The stream of what moves on an open page: ``?counts=a,b&leases=account/name&moves=account/name``."""
+
+from collections.abc import AsyncIterator
+
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+from veilmq.console import session_cookie
+from veilmq.console.feeds import NAMES_MAX, CountsOf, LeasesOf, MovesOf
+from veilmq.console.live import Live, Question, Reader, Stream, TooManyError
+from veilmq.console.page import Page
+from veilmq.console.visit import Visit
+
+EVENT_STREAM = "text/event-stream"
+
+_NOTHING = "Name what is to be watched: counts=…, leases=… or moves=….\n"
+_TOO_MANY = "Too many pages are open, or the server is about to stop; come again later.\n"
+
+
+async def show(visit: Visit) -> Response:
+    """Tell what changes as long as the page is open."""
+    questions = _questions(visit)
+    if not questions:
+        return PlainTextResponse(_NOTHING, status_code=400)
+    live: Live = visit.request.app.state.live
+    try:
+        stream = live.open(_reader(visit), questions)
+    except TooManyError:
+        return PlainTextResponse(_TOO_MANY, status_code=503)
+    ends_with_it = {"connection": "close"}  # or the connection would wait for another request when the server stops
+    return StreamingResponse(_events(live, stream), media_type=EVENT_STREAM, headers=ends_with_it)
+
+
+async def _events(live: Live, stream: Stream) -> AsyncIterator[bytes]:
+    try:
+        async for event in stream.events():
+            yield event
+    finally:
+        live.leave(stream)
+
+
+def _questions(visit: Visit) -> list[Question]:
+    questions: list[Question] = []
+    names = [name for name in visit.query.get("counts", "").split(",") if name][:NAMES_MAX]
+    if names:
+        questions.append(CountsOf(tuple(names)))
+    if queue := visit.query.get("leases"):
+        questions.append(LeasesOf(queue, own=queue.startswith(f"{visit.account}/")))
+    if queue := visit.query.get("moves"):
+        questions.append(MovesOf(queue))
+    return questions
+
+
+def _reader(visit: Visit) -> Reader:
+    """Return who reads: policies may ask for his address, too."""
+    state = visit.request.app.state
+    caller, peer = visit.caller, None if visit.request.client is None else visit.request.client.host
+
+    def is_there() -> bool:
+        if state.accounts is None:
+            return True
+        session = session_cookie.read(visit.request, state.sessions)
+        return session is not None and state.accounts.known(session.key_id) == caller
+
+    return Reader((None if caller is None else caller.arn, peer), visit.asking, is_there)
+
+
+PAGES = (Page("/console/live", show),)

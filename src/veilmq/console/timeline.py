@@ -1,0 +1,151 @@
+"""The leases of a queue as bars, from a sequence of looks: when each began, ends or ended, and how.
+
+A look shows what is in flight at an instant. What is missing in the next one has ended in between: by its timeout if
+that has passed, else by somebody, who deleted the message or released it. Which of the two, the queue's count of
+deletions tells, unless both happened between the same two looks. A lease that begins and ends between two looks is
+never seen, and a renewal is drawn where it was seen.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+
+import msgspec
+
+from veilmq.core.limits import LEASE_S_MAX, SECOND_MS
+
+BARS_MAX = 60
+"""How many leases are drawn, those that end first; of the others only the number is told."""
+
+KEPT_MS = 10 * SECOND_MS
+"""How long a bar stays after its end."""
+
+RENEWALS_MAX = 40
+
+
+class Ending(Enum):
+    """How a lease ended, as far as can be seen."""
+
+    DELETED = "deleted"
+    RETURNED = "returned"
+    EXPIRED = "expired"
+    ENDED = "ended"
+
+
+WORDS: Mapping[Ending, str] = {
+    Ending.DELETED: "deleted",
+    Ending.RETURNED: "returned: it was released, and is visible again",
+    Ending.EXPIRED: "expired: its timeout ended, and it is visible again",
+    Ending.ENDED: "ended early: deleted or released",
+}
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """What a look shows of a lease; see ``core.looks.SeenLease``."""
+
+    message_id: str
+    generation: int
+    received_at_ms: int
+    visible_at_ms: int
+    receive_count: int
+    extensions: int | None = None
+    group: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Return what tells it from all others of its queue, other receives of the same message too."""
+        return f"{self.message_id}.{self.generation}"
+
+
+class Bar(msgspec.Struct, kw_only=True):
+    """A lease with its past: ``renewed_at_ms`` is when it was seen that its deadline had been moved.
+
+    ``place`` counts the lines from the top; a bar keeps its own. ``end_ms`` is where it ends, or ended.
+    """
+
+    lease: Lease
+    place: int
+    renewed_at_ms: tuple[int, ...] = ()
+    ending: Ending | None = None
+    ended_at_ms: int | None = None
+
+    @property
+    def end_ms(self) -> int:
+        """Return the deadline, or when it ended."""
+        return self.lease.visible_at_ms if self.ended_at_ms is None else self.ended_at_ms
+
+    @property
+    def wall_ms(self) -> int:
+        """Return when the longest lease there is would end."""
+        return self.lease.received_at_ms + LEASE_S_MAX * SECOND_MS
+
+
+class Timeline:
+    """The bars of one queue."""
+
+    def __init__(self) -> None:
+        """Begin with nothing seen."""
+        self._bars: dict[str, Bar] = {}
+        self._deleted: int | None = None
+        self.now_ms = 0
+
+    def __iter__(self) -> Iterator[Bar]:
+        """Yield the bars from the top."""
+        return iter(sorted(self._bars.values(), key=lambda bar: bar.place))
+
+    def __len__(self) -> int:
+        """Return how many bars there are."""
+        return len(self._bars)
+
+    def look(self, leases: Sequence[Lease], now_ms: int, *, deleted: int | None = None) -> None:
+        """Take what was seen at ``now_ms``: leases, those that end first first.
+
+        ``deleted`` is the queue's running total, ``None`` where that is not known.
+        """
+        self.now_ms = now_ms
+        seen = {lease.key: lease for lease in leases[:BARS_MAX]}
+        self._end(seen, now_ms, deleted, in_sight_ms=leases[BARS_MAX].visible_at_ms if leases[BARS_MAX:] else None)
+        self._bars = {key: bar for key, bar in self._bars.items() if not _is_over(bar, now_ms)}
+        for key, lease in seen.items():
+            bar = self._bars.get(key)
+            if bar is None or bar.ending is not None:
+                self._bars[key] = Bar(lease=lease, place=self._free_place())
+            elif bar.lease.visible_at_ms != lease.visible_at_ms:
+                bar.renewed_at_ms = (*bar.renewed_at_ms, now_ms)[-RENEWALS_MAX:]
+                bar.lease = lease
+        self._deleted = deleted
+
+    def _end(self, seen: Mapping[str, Lease], now_ms: int, deleted: int | None, *, in_sight_ms: int | None) -> None:
+        """End the bars that are not ``seen``; beyond ``in_sight_ms`` a lease goes on without being shown."""
+        again = {lease.message_id for lease in seen.values()}
+        early = []
+        for key in [key for key, bar in self._bars.items() if bar.ending is None and key not in seen]:
+            bar = self._bars[key]
+            deadline_ms = bar.lease.visible_at_ms
+            if deadline_ms <= now_ms:
+                bar.ending, bar.ended_at_ms = Ending.EXPIRED, deadline_ms
+            elif bar.lease.message_id in again:
+                bar.ending, bar.ended_at_ms = Ending.RETURNED, now_ms
+            elif in_sight_ms is not None and deadline_ms >= in_sight_ms:
+                del self._bars[key]
+            else:
+                bar.ended_at_ms = now_ms
+                early.append(bar)
+        ending = self._early_ending(len(early), deleted)
+        for bar in early:
+            bar.ending = ending
+
+    def _early_ending(self, count: int, deleted: int | None) -> Ending:
+        """Return how ``count`` leases ended before their time."""
+        if deleted is None or self._deleted is None:
+            return Ending.ENDED
+        if deleted == self._deleted:
+            return Ending.RETURNED
+        return Ending.DELETED if deleted - self._deleted >= count else Ending.ENDED
+
+    def _free_place(self) -> int:
+        taken = {bar.place for bar in self._bars.values()}
+        return next(place for place in range(len(taken) + 1) if place not in taken)
+
+
+def _is_over(bar: Bar, now_ms: int) -> bool:
+    return bar.ended_at_ms is not None and bar.ended_at_ms + KEPT_MS <= now_ms

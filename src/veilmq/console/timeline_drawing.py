@@ -1,0 +1,149 @@
+"""The timeline as markup of SVG: the same for the page, and for the script that puts what changed into it.
+
+Places along the line are in per cent, so that the text keeps its size whatever the width. A frame of time stays as it
+is as long as the bars fit into it, so that what did not change need not be drawn again.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from veilmq.console.rendering import duration
+from veilmq.console.timeline import WORDS, Bar, Timeline
+from veilmq.core.limits import SECOND_MS
+
+LINE_PX = 28
+AXIS_PX = 24
+
+_MINUTE_MS = 60 * SECOND_MS
+_HOUR_MS = 60 * _MINUTE_MS
+_SPANS_MS = (
+    *(minutes * _MINUTE_MS for minutes in (1, 2, 5, 10, 20, 40)),
+    *(hours * _HOUR_MS for hours in (1, 2, 4, 8, 16, 32)),
+)
+_ROOM = 1.05  # a frame is chosen so much wider than what is in it
+_LOOSE = 4  # and a narrower one when so much of it is empty
+_MARKS = (0, 25, 50, 75)
+_TURN_PERCENT = 70  # from here on a bar's words end where it begins
+
+_BAR = Markup(
+    '<g class="bar {kind}" data-key="{key}"><title>{title}</title><a href="{href}">'
+    '<text x="{x:.2f}%" y="{text_y}" text-anchor="{anchor}">{words}</text>'
+    '<rect x="{x:.2f}%" y="{y}" width="{width:.2f}%" height="8" rx="2"/>{ticks}</a></g>'
+)
+_TICK = Markup('<line class="{kind}" x1="{x:.2f}%" x2="{x:.2f}%" y1="{top}" y2="{bottom}"/>')
+_MARK = Markup('<line class="mark" x1="{x}%" x2="{x}%" y1="0" y2="100%"/><text x="{x}%" dx="3" y="12">{words}</text>')
+
+
+class Frame(NamedTuple):
+    """What is in sight: from ``left_ms`` on for ``span_ms``."""
+
+    left_ms: int
+    span_ms: int
+
+    def x(self, at_ms: int) -> float:
+        """Return where an instant is, in per cent, at one of the edges for what is beyond it."""
+        return min(max((at_ms - self.left_ms) * 100 / self.span_ms, 0.0), 100.0)
+
+    def holds(self, at_ms: int) -> bool:
+        """Tell whether an instant is in sight."""
+        return self.left_ms <= at_ms <= self.left_ms + self.span_ms
+
+
+class Drawing(NamedTuple):
+    """``bars`` is markup by key, ``axis`` that of the marks of time; ``now_percent`` is where now is."""
+
+    bars: dict[str, Markup]
+    axis: Markup
+    now_percent: float
+    height_px: int
+
+
+def frame_for(timeline: Timeline, before: Frame | None = None) -> Frame:
+    """Return a frame in which all bars are, ``before`` if that will do."""
+    now_ms = timeline.now_ms
+    begin_ms = min((bar.lease.received_at_ms for bar in timeline), default=now_ms)
+    end_ms = max(now_ms, max((bar.end_ms for bar in timeline), default=now_ms))
+    needed_ms = end_ms - begin_ms
+    if before is not None and before.holds(begin_ms) and before.holds(end_ms) and not _is_loose(before, needed_ms):
+        return before
+    span_ms = next((span for span in _SPANS_MS if span >= needed_ms * _ROOM), _SPANS_MS[-1])
+    left_ms = begin_ms - int((span_ms - needed_ms) * (1 - 1 / _ROOM))
+    return Frame(left_ms, span_ms)
+
+
+def _is_loose(frame: Frame, needed_ms: int) -> bool:
+    return frame.span_ms > max(needed_ms * _LOOSE, _SPANS_MS[0])
+
+
+def draw(timeline: Timeline, frame: Frame, *, href: str) -> Drawing:
+    """Return the markup; ``href`` is where bars lead."""
+    bars = {bar.lease.key: _bar(bar, frame, href) for bar in timeline}
+    lines = max((bar.place for bar in timeline), default=0) + 1
+    marks = (
+        _MARK.format(x=percent, words=_clock(frame.left_ms + frame.span_ms * percent // 100)) for percent in _MARKS
+    )
+    return Drawing(bars, Markup("").join(marks), round(frame.x(timeline.now_ms), 2), AXIS_PX + lines * LINE_PX)
+
+
+def words(bar: Bar) -> str:
+    """Return what is known of a bar in one sentence."""
+    lease = bar.lease
+    told = [f"message {lease.message_id}", f"receive {lease.receive_count}"]
+    if lease.group is not None:
+        told.append(f"group {lease.group}")
+    told.append(f"held since {_clock(lease.received_at_ms)}")
+    if bar.ending is None:
+        told.append(f"until {_clock(lease.visible_at_ms)} ({_held(bar)} in all)")
+    else:
+        told.append(f"{WORDS[bar.ending]}, at {_clock(bar.end_ms)} after {_held(bar)}")
+    renewals = max(len(bar.renewed_at_ms), lease.extensions or 0)
+    if renewals:
+        told.append(f"extended {renewals} {'time' if renewals == 1 else 'times'}")
+    return ", ".join(told)
+
+
+def _bar(bar: Bar, frame: Frame, href: str) -> Markup:
+    x, end_x = frame.x(bar.lease.received_at_ms), frame.x(bar.end_ms)
+    top = AXIS_PX + bar.place * LINE_PX
+    kind = "held" if bar.ending is None else bar.ending.value
+    return _BAR.format(
+        kind=kind,
+        key=bar.lease.key,
+        title=words(bar),
+        href=href,
+        x=x,
+        width=max(end_x - x, 0.2),
+        y=top + 14,
+        text_y=top + 10,
+        anchor="end" if x > _TURN_PERCENT else "start",
+        words=_label(bar, kind),
+        ticks=Markup("").join(_ticks(bar, frame, top)),
+    )
+
+
+def _ticks(bar: Bar, frame: Frame, top: int) -> Iterable[Markup]:
+    for at_ms in bar.renewed_at_ms:
+        if frame.holds(at_ms):
+            yield _TICK.format(kind="renewal", x=frame.x(at_ms), top=top + 12, bottom=top + 24)
+    if frame.holds(bar.wall_ms):
+        yield _TICK.format(kind="wall", x=frame.x(bar.wall_ms), top=top + 8, bottom=top + 26)
+
+
+def _label(bar: Bar, kind: str) -> str:
+    """Return the words beside a bar: the beginning of the message's id, its receives, its group, how it ended."""
+    lease = bar.lease
+    told = f"{lease.message_id[:8]} ×{lease.receive_count}"
+    if lease.group is not None:
+        told += f" {lease.group[:24]}"
+    return told if bar.ending is None else f"{told}, {kind}"
+
+
+def _held(bar: Bar) -> str:
+    return duration((bar.end_ms - bar.lease.received_at_ms) / SECOND_MS)
+
+
+def _clock(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / SECOND_MS, UTC).strftime("%H:%M:%S")

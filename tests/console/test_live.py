@@ -1,0 +1,227 @@
+"""Streams of open pages: what they are told and when, what they share, and how they end."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any
+
+import msgspec
+import pytest
+
+from veilmq.console import live
+from veilmq.console.asking import Asking, Refused
+from veilmq.console.live import Live, Reader, Stream, Told, TooManyError
+from veilmq.testing import VirtualClock
+
+
+class Asked:
+    """A question about a table that the test changes."""
+
+    event = "counts"
+
+    def __init__(self, key: Hashable = "q") -> None:
+        self.key = key
+        self.rows: dict[str, Any] = {}
+        self.rest: dict[str, Any] = {}
+        self.refused: Refused | None = None
+        self.looks: list[int] = []
+
+    async def look(self, asking: Asking, now_ms: int) -> Told:
+        """Return the table as it is."""
+        self.looks.append(now_ms)
+        if self.refused is not None:
+            raise self.refused
+        return Told(dict(self.rows), dict(self.rest))
+
+
+async def nobody(*request: Any, **who: Any) -> Any:
+    """Carry nothing."""
+    raise AssertionError(request, who)
+
+
+class Page:
+    """An open page: what it was told."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.told: list[tuple[str, Any]] = []
+        self.reading = asyncio.ensure_future(self._read())
+
+    async def _read(self) -> None:
+        async for sent in self.stream.events():
+            for event in sent.decode().split("\n\n"):
+                if event.startswith("event: "):
+                    name, _, data = event.removeprefix("event: ").partition("\ndata: ")
+                    self.told.append((name, msgspec.json.decode(data)))
+
+    @property
+    def last(self) -> Any:
+        """Return the latest."""
+        return self.told[-1][1]
+
+
+class World:
+    """A clock, and what is open."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.live = Live(self.clock)
+        self.gone: set[str] = set()
+
+    def reader(self, who: str = "me") -> Reader:
+        """Return someone who is there until he is among those ``gone``."""
+        asking = Asking(nobody, caller=None, peer=None, host="h")
+        return Reader(who, asking, lambda: who not in self.gone)
+
+    async def page(self, *questions: Asked, who: str = "me") -> Page:
+        """Open a page, and wait until it was told what there is."""
+        page = Page(self.live.open(self.reader(who), list(questions)))
+        await self.turn()
+        return page
+
+    async def turn(self, ms: int = 0) -> None:
+        """Move the clock, and let what that sets off happen."""
+        self.clock.advance(ms)
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+def run(story: Callable[[World], Awaitable[None]]) -> None:
+    """Tell ``story``."""
+
+    async def tell() -> None:
+        world = World()
+        await story(world)
+        world.live.close()
+        await world.turn()
+
+    asyncio.run(tell())
+
+
+def test_a_page_is_told_all_at_first_and_then_what_changed() -> None:
+    async def story(world: World) -> None:
+        asked = Asked()
+        asked.rows, asked.rest = {"a": 1, "b": 2}, {"now": 3}
+        page = await world.page(asked)
+        assert page.told == [("counts", {"whole": True, "set": {"a": 1, "b": 2}, "now": 3})]
+        asked.rows = {"a": 1, "b": 5, "c": 7}
+        await world.turn(1_000)
+        assert page.last == {"set": {"b": 5, "c": 7}, "gone": []}
+        asked.rows = {"a": 1}
+        asked.rest = {"now": 4}
+        await world.turn(1_000)
+        assert page.last == {"set": {}, "gone": ["b", "c"], "now": 4}
+        await world.turn(1_000)
+        assert len(page.told) == 3, "nothing changed, so nothing was told"
+
+    run(story)
+
+
+def test_there_is_one_look_a_second_at_most_and_none_without_a_page() -> None:
+    async def story(world: World) -> None:
+        asked = Asked()
+        page = await world.page(asked)
+        for _ in range(20):
+            await world.turn(250)
+        assert len(asked.looks) == 6
+        for _ in range(3):
+            await world.page(asked)
+        assert len(asked.looks) == 6, "who comes later hears what is known"
+        world.live.close()
+        await world.turn(10_000)
+        assert len(asked.looks) == 6
+        assert world.clock.next_timer_ms() is None
+        assert page.reading.done()
+
+    run(story)
+
+
+def test_pages_of_one_caller_share_a_question_and_others_do_not() -> None:
+    """Whoever is another one is asked for by himself: he may see something else."""
+
+    async def story(world: World) -> None:
+        mine, same, other = Asked(), Asked(), Asked()
+        mine.rows = {"a": 1}
+        await world.page(mine)
+        second = await world.page(same)
+        third = await world.page(other, who="another")
+        assert second.last == {"whole": True, "set": {"a": 1}}
+        await world.turn(1_000)
+        assert (len(mine.looks), len(same.looks), len(other.looks)) == (2, 0, 2)
+        assert third.last == {"whole": True, "set": {}}
+
+    run(story)
+
+
+def test_a_page_that_does_not_read_has_the_newest_state_waiting() -> None:
+    """One event, and the whole, as it has missed what was between."""
+
+    async def story(world: World) -> None:
+        asked = Asked()
+        asked.rows = {"a": 0, "b": 0}
+        stream = world.live.open(world.reader(), [asked])
+        events = stream.events()
+        await anext(events)
+        await world.turn()
+        for number in range(1, 50):
+            asked.rows["a"] = number
+            await world.turn(1_000)
+        sent = await anext(events)
+        assert sent.count(b"event: ") == 1
+        assert msgspec.json.decode(sent.partition(b"data: ")[2]) == {"whole": True, "set": {"a": 49, "b": 0}}
+        asked.rows["a"] = 99
+        await world.turn(1_000)
+        assert msgspec.json.decode((await anext(events)).partition(b"data: ")[2]) == {"set": {"a": 99}, "gone": []}
+
+    run(story)
+
+
+def test_who_may_not_see_it_any_more_is_told_and_ended() -> None:
+    async def story(world: World) -> None:
+        asked = Asked()
+        page = await world.page(asked)
+        asked.refused = Refused("AccessDenied", "You may not.", 403)
+        await world.turn(1_000)
+        assert page.told[-1] == ("over", {"why": "You may not."})
+        assert page.reading.done()
+        assert len(world.live) == 0
+
+    run(story)
+
+
+def test_a_store_that_cannot_be_reached_ends_nothing() -> None:
+    async def story(world: World) -> None:
+        asked = Asked()
+        page = await world.page(asked)
+        asked.refused = Refused("StoreUnavailable", "Later.", 503)
+        await world.turn(1_000)
+        asked.refused, asked.rows = None, {"a": 1}
+        await world.turn(1_000)
+        assert page.last["set"] == {"a": 1}
+
+    run(story)
+
+
+def test_the_end_of_a_session_ends_its_pages_alone() -> None:
+    async def story(world: World) -> None:
+        mine, other = await world.page(Asked()), await world.page(Asked(), who="another")
+        world.gone.add("me")
+        await world.turn(1_000)
+        assert (mine.reading.done(), other.reading.done()) == (True, False)
+
+    run(story)
+
+
+def test_there_are_so_many_pages_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "STREAMS_MAX", 2)
+
+    async def story(world: World) -> None:
+        first, _ = await world.page(Asked("a")), await world.page(Asked("b"))
+        with pytest.raises(TooManyError):
+            world.live.open(world.reader(), [Asked("c")])
+        world.live.leave(first.stream)
+        await world.page(Asked("c"))
+        world.live.close()
+        with pytest.raises(TooManyError):
+            world.live.open(world.reader(), [Asked("d")])
+
+    run(story)

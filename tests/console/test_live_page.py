@@ -1,0 +1,223 @@
+"""The stream of an open page over a real socket: counts, leases and moves as they move, for those who may see them."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlencode
+
+import msgspec
+import pytest
+import urllib3
+
+from tests.console.visitor import Visitor
+from tests.server.keys import OWNER, REGION, SECRETS, client, written
+from tests.server.test_permissions import set_policy
+from veilmq.client import HttpQueueClient
+from veilmq.testing import RunningServer
+
+PATIENCE_S = 60.0
+
+
+class Watching:
+    """An open page: its events in their order."""
+
+    def __init__(self, server: RunningServer, *, cookies: dict[str, str] | None = None, **query: str) -> None:
+        self._http = urllib3.PoolManager()
+        cookie = "; ".join(f"{name}={value}" for name, value in (cookies or {}).items())
+        self.reply = self._http.request(
+            "GET",
+            f"{server.admin_endpoint}/console/live?{urlencode(query)}",
+            headers={"Cookie": cookie},
+            preload_content=False,
+            redirect=False,
+            timeout=PATIENCE_S,
+        )
+        self._lines = self._read()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.reply.close()
+        self._http.clear()
+
+    def _read(self) -> Iterator[str]:
+        rest = b""
+        for chunk in self.reply.stream():
+            *lines, rest = (rest + chunk).split(b"\n")
+            yield from (line.decode() for line in lines)
+
+    def next(self, event: str) -> dict[str, Any]:
+        """Return the data of the next event of that name."""
+        for line in self._lines:
+            if line == f"event: {event}":
+                told: dict[str, Any] = msgspec.json.decode(next(self._lines).removeprefix("data: "))
+                return told
+        raise AssertionError(f"the stream ended before an event {event}")
+
+    def until(self, event: str, **expected: Any) -> dict[str, Any]:
+        """Return the data of the first event of that name that has these members."""
+        while True:
+            told = self.next(event)
+            if all(told.get(name) == value for name, value in expected.items()):
+                return told
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the server ends it."""
+        return not list(self._lines)[1:]
+
+
+@pytest.fixture
+def server() -> Iterator[RunningServer]:
+    """A server whose clock the test moves."""
+    with RunningServer() as running:
+        yield running
+
+
+@pytest.fixture
+def queues(server: RunningServer) -> Iterator[HttpQueueClient]:
+    """A client of it."""
+    with HttpQueueClient(server.endpoint) as queues:
+        yield queues
+
+
+def test_a_list_is_told_what_changed_in_its_queues(server: RunningServer, queues: HttpQueueClient) -> None:
+    for name in ("a", "b", "c"):
+        queues.create_queue(name)
+    with Watching(server, counts="a,b,none") as page:
+        told = page.next("counts")
+        assert (told["whole"], set(told["set"]), told["set"]["a"]["visible"]) == (True, {"a", "b"}, "0")
+        server.advance(1_000)
+        assert page.next("counts")["set"]["a"]["sent"] == "0.0", "rates need two looks"
+        queues.send("b", "m")
+        queues.send("c", "m")
+        server.advance(1_000)
+        told = page.next("counts")
+        assert told["set"].keys() == {"b"}
+        assert told["set"]["b"]["visible"] == "1"
+        queues.delete_queue("a")
+        server.advance(1_000)
+        assert page.next("counts")["gone"] == ["a"]
+        assert page.reply.headers["content-type"].startswith("text/event-stream")
+        assert "default-src 'none'" in page.reply.headers["content-security-policy"]
+
+
+def test_a_lease_is_a_bar_that_moves_and_ends(server: RunningServer, queues: HttpQueueClient) -> None:
+    """It ends when the timeout does; a renewal moves it."""
+    queues.create_queue("jobs", {"visibility_timeout_s": 30})
+    for body in ("m", "n"):
+        queues.send("jobs", body)
+    with Watching(server, leases="000000000000/jobs") as page:
+        assert page.next("leases")["set"] == {}
+        (held,) = queues.receive("jobs")
+        server.advance(1_000)
+        ((key, bar),) = page.next("leases")["set"].items()
+        assert key.startswith(held.id)
+        assert 'class="bar held"' in bar
+        queues.change_visibility("jobs", held.receipt, 60)
+        server.advance(1_000)
+        renewed = page.next("leases")
+        assert 'class="renewal"' in renewed["set"][key]
+        assert renewed["figures"]["in_flight"] == "1"
+        for _ in range(59):
+            server.advance(1_000)
+        while key not in (told := page.next("leases"))["set"] or "expired" not in told["set"][key]:
+            pass
+        assert told["figures"]["visible"] == "2"
+
+
+def test_a_deleted_message_is_told_from_a_released_one(server: RunningServer, queues: HttpQueueClient) -> None:
+    queues.create_queue("jobs")
+    for body in ("m", "n"):
+        queues.send("jobs", body)
+    with Watching(server, leases="000000000000/jobs") as page:
+        page.next("leases")
+        first, second = queues.receive("jobs", count=2)
+        server.advance(1_000)
+        assert len(page.next("leases")["set"]) == 2
+        queues.delete("jobs", first.receipt)
+        server.advance(1_000)
+        assert "deleted" in next(iter(page.next("leases")["set"].values()))
+        queues.change_visibility("jobs", second.receipt, 0)
+        server.advance(1_000)
+        assert 'class="bar returned"' in json.dumps(page.next("leases")["set"]).replace('\\"', '"')
+
+
+def test_what_is_in_messages_stays_text(server: RunningServer, queues: HttpQueueClient) -> None:
+    queues.create_queue("jobs")
+    queues.send("jobs", "m", group="<script>alert(1)</script>")
+    queues.receive("jobs")
+    with Watching(server, leases="000000000000/jobs") as page:
+        (bar,) = page.next("leases")["set"].values()
+    assert "<script" not in bar
+    assert "&lt;script&gt;" in bar
+
+
+def test_a_move_is_told_as_it_goes_on(server: RunningServer, queues: HttpQueueClient) -> None:
+    queues.create_queue("dead")
+    queues.create_queue("jobs", {"visibility_timeout_s": 1, "dead_letter_queue": "dead", "receives_max": 1})
+    for _ in range(5):
+        queues.send("jobs", "m")
+    queues.receive("jobs", count=5)
+    server.advance(1_000)
+    queues.receive("jobs", count=5)
+    with Watching(server, moves="000000000000/dead") as page:
+        assert page.next("moves")["set"] == {}
+        queues.start_move("dead", moves_per_s_max=1)
+        for _ in range(6):
+            server.advance(1_000)
+        while next(iter(page.next("moves")["set"].values()), ["", 0]) != ["COMPLETED", 5]:
+            pass
+
+
+def test_nothing_asked_is_a_mistake(server: RunningServer) -> None:
+    assert Visitor(server).get("/console/live").status == 400
+
+
+def test_an_open_page_does_not_hold_up_the_end(server: RunningServer, queues: HttpQueueClient) -> None:
+    """The stream ends, as a whole answer does, and a browser comes again by itself."""
+    queues.create_queue("a")
+    with Watching(server, counts="a") as page:
+        page.next("counts")
+        server.stop()
+        assert page.is_over
+
+
+def test_rights_decide_at_every_tick(tmp_path: Path) -> None:
+    """Who may not see a queue is told so and no more; a queue whose policy changes is no longer shown."""
+    with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
+        owner = client(server)
+        url = owner.create_queue(QueueName="jobs")["QueueUrl"]
+        owner.send_message(QueueUrl=url, MessageBody="m")
+        carol = Visitor(server, key=("AKIDCAROL", SECRETS["AKIDCAROL"]))
+        friend = Visitor(server, key=("AKIDFRIEND", SECRETS["AKIDFRIEND"]))
+        with Watching(server, cookies=friend.cookies, leases=f"{OWNER}/jobs") as page:
+            assert "AccessDenied" not in page.next("over")["why"]
+            assert page.is_over
+        with Watching(server, cookies=carol.cookies, leases=f"{OWNER}/jobs") as page:
+            assert page.next("leases")["figures"]["visible"] == "1"
+            arn = f"arn:aws:iam::{OWNER}:user/carol"
+            denial = {"Effect": "Deny", "Principal": {"AWS": arn}, "Action": "sqs:*"}
+            set_policy(owner, url, {**denial, "Resource": f"arn:aws:sqs:{REGION}:{OWNER}:jobs"})
+            server.advance(1_000)
+            assert page.next("over")["why"]
+            assert page.is_over
+        with Watching(server, leases=f"{OWNER}/jobs") as page:
+            assert page.reply.status == 303
+
+
+def test_a_key_that_is_withdrawn_ends_its_pages(tmp_path: Path) -> None:
+    """At the next tick; others stay."""
+    keys = written(tmp_path / "keys.toml")
+    with RunningServer(credentials=keys, region=REGION) as server:
+        client(server).create_queue(QueueName="jobs")
+        carol = Visitor(server, key=("AKIDCAROL", SECRETS["AKIDCAROL"]))
+        with Watching(server, cookies=carol.cookies, counts="jobs") as page:
+            page.next("counts")
+            text = keys.read_text(encoding="utf-8")
+            keys.write_text(text.replace("AKIDCAROL", "AKIDANOTHER"), encoding="utf-8")
+            server.reload()
+            server.advance(1_000)
+            assert page.is_over

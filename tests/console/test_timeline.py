@@ -1,0 +1,110 @@
+"""Bars from looks: where they begin and end, how they ended, and what cannot be known."""
+
+import pytest
+
+from veilmq.console.timeline import BARS_MAX, KEPT_MS, RENEWALS_MAX, Bar, Ending, Lease, Timeline
+from veilmq.core.limits import LEASE_S_MAX
+
+
+def lease(message: str = "m", *, generation: int = 1, begin_ms: int = 0, end_ms: int = 30_000) -> Lease:
+    """Return a lease of a message."""
+    return Lease(
+        message_id=message,
+        generation=generation,
+        received_at_ms=begin_ms,
+        visible_at_ms=end_ms,
+        receive_count=generation,
+    )
+
+
+def only(timeline: Timeline) -> Bar:
+    """Return the one bar that there is."""
+    (bar,) = timeline
+    return bar
+
+
+def test_a_bar_is_from_its_receive_to_its_deadline() -> None:
+    timeline = Timeline()
+    timeline.look([lease(begin_ms=100)], 1_000)
+    bar = only(timeline)
+    assert (bar.lease.received_at_ms, bar.end_ms, bar.ending) == (100, 30_000, None)
+    assert bar.wall_ms == 100 + LEASE_S_MAX * 1_000
+
+
+@pytest.mark.parametrize("late_ms", [0, 1, 999])
+def test_a_bar_ends_when_the_timeout_does(late_ms: int) -> None:
+    """At the deadline, however much later the next look is; it stays for a while."""
+    timeline = Timeline()
+    timeline.look([lease()], 29_999)
+    timeline.look([], 30_000 + late_ms)
+    assert (only(timeline).ending, only(timeline).end_ms) == (Ending.EXPIRED, 30_000)
+    timeline.look([], 30_000 + KEPT_MS - 1)
+    assert only(timeline).ending is Ending.EXPIRED
+    timeline.look([], 30_000 + KEPT_MS)
+    assert not len(timeline)
+
+
+def test_a_renewal_moves_the_end_and_leaves_a_tick() -> None:
+    """Where it was seen; a bar has so many ticks and no more."""
+    timeline = Timeline()
+    timeline.look([lease()], 1_000)
+    timeline.look([lease(end_ms=31_000)], 2_000)
+    timeline.look([lease(end_ms=31_000)], 3_000)
+    assert (only(timeline).end_ms, only(timeline).renewed_at_ms) == (31_000, (2_000,))
+    for at_ms in range(4_000, 4_000 + 2 * RENEWALS_MAX):
+        timeline.look([lease(end_ms=at_ms + 30_000)], at_ms)
+    assert len(only(timeline).renewed_at_ms) == RENEWALS_MAX
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "ending"),
+    [
+        (5, 6, Ending.DELETED),
+        (5, 5, Ending.RETURNED),
+        (None, 6, Ending.ENDED),
+        (5, None, Ending.ENDED),
+        (5, 9, Ending.DELETED),
+    ],
+)
+def test_how_a_bar_ended_early_is_known_by_the_deletions(before: int | None, after: int | None, ending: Ending) -> None:
+    timeline = Timeline()
+    timeline.look([lease()], 1_000, deleted=before)
+    timeline.look([], 2_000, deleted=after)
+    assert (only(timeline).ending, only(timeline).end_ms) == (ending, 2_000)
+
+
+def test_of_two_that_ended_together_nobody_knows_which_was_deleted() -> None:
+    timeline = Timeline()
+    timeline.look([lease("a"), lease("b")], 1_000, deleted=0)
+    timeline.look([], 2_000, deleted=1)
+    assert [bar.ending for bar in timeline] == [Ending.ENDED, Ending.ENDED]
+
+
+def test_a_message_received_again_has_a_bar_of_its_own() -> None:
+    """The earlier one was returned, or had expired."""
+    timeline = Timeline()
+    timeline.look([lease()], 1_000, deleted=0)
+    timeline.look([lease(generation=2, begin_ms=1_500, end_ms=31_500)], 2_000, deleted=1)
+    assert [(bar.ending, bar.place) for bar in timeline] == [(Ending.RETURNED, 0), (None, 1)]
+    timeline.look([lease(generation=3, begin_ms=31_600, end_ms=61_600)], 32_000, deleted=1)
+    assert [bar.ending for bar in timeline] == [None, Ending.EXPIRED], "the first has made place"
+
+
+def test_bars_keep_their_places() -> None:
+    """Nothing jumps while one looks; a place that is free is taken by the next."""
+    timeline = Timeline()
+    timeline.look([lease("a"), lease("b"), lease("c")], 0)
+    timeline.look([lease("a"), lease("c")], 1_000)
+    timeline.look([lease("a"), lease("c"), lease("d")], 1_000 + KEPT_MS)
+    assert [(bar.lease.message_id, bar.place) for bar in timeline] == [("a", 0), ("d", 1), ("c", 2)]
+
+
+def test_what_is_out_of_sight_has_not_ended() -> None:
+    """Only so many are drawn, those that end first; shorter ones take the places of longer ones."""
+    timeline = Timeline()
+    timeline.look([lease("long", end_ms=90_000), lease("gone", end_ms=20_000)], 0, deleted=0)
+    short = [lease(f"s{number}", end_ms=25_000 + number) for number in range(BARS_MAX + 1)]
+    timeline.look(short, 1_000, deleted=0)
+    ended = {bar.lease.message_id: bar.ending for bar in timeline if bar.ending is not None}
+    assert ended == {"gone": Ending.RETURNED}
+    assert len(timeline) == BARS_MAX + 1
