@@ -96,7 +96,8 @@ class Admin:
         """
         any_name = not is_loopback(listeners)
         guarded = AdminGuard(self.app, own_name=host, any_name=any_name, reach=guard.console_reach)
-        return serving(guarded, listeners, shutdown=shutdown, tls=guard.context)
+        ending = _nothing if self._console is None else self._console.live.close
+        return serving(guarded, listeners, shutdown=shutdown, tls=guard.context, ending=ending)
 
     async def _live(self, request: Request) -> Response:
         return PlainTextResponse("alive\n")
