@@ -176,8 +176,17 @@ def test_the_deepest_and_the_longest_json_are_shown(server: RunningServer, visit
 
 def test_more_than_a_page_is_said(server: RunningServer, visitor: Visitor) -> None:
     filled(server, "many", *map(str, range(21)))
-    assert "These are the first 20" in visitor.get(at("many")).text
-    assert "These are the first" not in visitor.get(at("many", "count=100")).text
+    assert "These are 20 of 21" in visitor.get(at("many")).text
+    assert "There may be more" in visitor.get(at("many", "state=next")).text
+    for whole in ("count=100", "count=100&state=next", "state=in-flight"):
+        text = visitor.get(at("many", whole)).text
+        assert "These are" not in text
+        assert "There may be" not in text
+
+
+def test_long_bodies_end_a_page_early_and_that_is_said(server: RunningServer, visitor: Visitor) -> None:
+    filled(server, "heavy", *["[1]" + " " * 65_000] * 70)
+    assert re.search(r"These are 6\d of 70", visitor.get(at("heavy", "body=json&count=100")).text)
 
 
 def test_receiving_shows_what_was_received_and_a_reload_receives_nothing(
@@ -229,6 +238,7 @@ def test_more_in_flight_than_a_page_shows_hides_nothing_that_was_received(
     assert seen.text.count("received by you") == 3
     left = act(visitor, seen, "delete")
     assert "Deleted: 3." in left.text
+    assert "not shown" not in left.text
     assert queue.counts.in_flight == 20
 
 

@@ -53,7 +53,7 @@ class Row(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What was found. ``is_cut`` where there is more; ``hides_receipts`` where the caller may not see those of others;
+    """What was found. ``is_cut`` where there may be more; ``hides_receipts`` where the caller may not see those of others;
     ``missing`` counts the leases that began here and are not among it.
     """
 
@@ -90,7 +90,8 @@ async def look_at(visit: Visit, view: MessageView, *, known: Mapping[str, str] =
     """
     if view.state == NEXT:
         peeked = msgspec.convert(await _ask(visit, "/peek", _query(view)), PeekedMessages)
-        return Look([row_of(each, view) for each in peeked.messages], peeked.is_cut)
+        rows = [row_of(each, view) for each in peeked.messages]
+        return Look(rows, peeked.is_cut or len(rows) >= view.count)
     query = _query(view) | _choice(view)
     hides_receipts = False
     try:

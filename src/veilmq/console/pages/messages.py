@@ -22,6 +22,7 @@ from veilmq.console.page import Page
 from veilmq.console.rendering import path_of
 from veilmq.console.visit import Visit
 from veilmq.core.limits import SQS_RECEIVE_COUNT, VISIBILITY_TIMEOUT_S, Range
+from veilmq.wire.v1.queue_settings import ShownQueue
 
 _COUNT = Number(allowed=SQS_RECEIVE_COUNT, unit="messages", protocols={})
 _TIMEOUT = Number(allowed=VISIBILITY_TIMEOUT_S, unit=SECONDS, protocols={}, empty="the queue's own visibility timeout")
@@ -97,7 +98,8 @@ async def _act(visit: Visit) -> Response:
         filled.problems["target"] = str(unfit)
     if filled.problems:
         return await _again(visit, Said(filled.problems, status=_WRONG))
-    view, came = replace(view, whole=""), leases.told(outcomes)
+    left = view.mine if visit.form.get("do") == "extend" else tuple(each for each in view.mine if each not in chosen)
+    view, came = replace(view, whole="", mine=left), leases.told(outcomes)
     if {*known} - {*chosen}:
         found = await look_at(visit, view, known=known)
         if found.hides_receipts:  # a redirect would lose those of the others
@@ -147,11 +149,13 @@ _NOTHING_SAID = Said()
 async def _page(
     visit: Visit, view: MessageView, found: Look, *, said: Said = _NOTHING_SAID, came: str | None = None
 ) -> Response:
+    shown = await look_if_allowed(visit)
     return visit.page(
         "messages.html",
         status=said.status,
         queue=visit.queue,
-        shown=await look_if_allowed(visit),
+        shown=shown,
+        in_all=None if shown is None else _in_all(shown, view),
         view=view,
         found=found,
         came=list(leases.sentences(visit.query.get("came", "") if came is None else came)),
@@ -166,6 +170,12 @@ async def _page(
         timeout_hint=_TIMEOUT.hint,
         extension_hint=_EXTENSION.hint,
     )
+
+
+def _in_all(shown: ShownQueue, view: MessageView) -> int | None:
+    """Return how many messages are in the state that is looked at; ``None`` where nobody counts those."""
+    counts = {"visible": shown.visible, IN_FLIGHT: shown.in_flight, "delayed": shown.delayed}
+    return sum(counts.values()) if view.state == "all" else counts.get(view.state)
 
 
 PAGES = (Page("/console/queues/{account}/{name}/messages", show, change),)
