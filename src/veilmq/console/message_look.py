@@ -53,8 +53,10 @@ class Row(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What was found. ``is_cut`` where there may be more; ``hides_receipts`` where the caller may not see those of others;
-    ``missing`` counts the leases that began here and are not among it.
+    """What was found; ``is_cut`` where there may be more.
+
+    ``hides_receipts`` where the caller may not see those of others; ``missing`` counts the leases that began here and
+    are not among it.
     """
 
     rows: Sequence[Row]
