@@ -14,6 +14,7 @@ CONFIGURATION = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.log.level": "ERROR",
+    "spark.python.unix.domain.socket.enabled": "true",  # as docs/spark.md advises
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",

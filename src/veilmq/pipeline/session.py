@@ -1,6 +1,7 @@
 """The Spark session that a job runs in: of this process, a cluster, spark-submit, or a Spark Connect server."""
 
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -33,6 +34,7 @@ _OWN = {
 _LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
+    "spark.python.unix.domain.socket.enabled": str(hasattr(socket, "AF_UNIX")).lower(),  # TCP delays each task by 40 ms
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
 }
 ANSWER_S = 10.0
