@@ -6,13 +6,18 @@ actions of SQS that only read are listed, those of our API that only read are it
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
 
 from veilmq.console.asking import Answer, Ask, refusal
 from veilmq.console.audit import DONE, AuditEntry, AuditLog, AuditLogError
+from veilmq.wire.smq import is_smq
 from veilmq.wire.sqs.callers import Caller
+from veilmq.wire.sqs.context import DEFAULT_ACCOUNT, RequestContext
+from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.sqs.names import queue_of
 
 EVERYONE = "everyone"
 """Who a caller is where nobody is asked who he is."""
@@ -30,9 +35,15 @@ READING = frozenset(
 """The actions of SQS that change nothing."""
 
 _API = b"/v1/"
+_SQS = b"AmazonSQS."
+_TARGET = b"x-amz-target"
+_UNREAD = "unread"
 _SHOWN_CHARACTERS_MAX = 1_024
 _RECEIPT_CHARACTERS = 16
 _ID_BYTES = 8
+_MEMBERS_MAX = 200
+_DEPTH_MAX = 8
+_LINE_BYTES_MAX = 65_536
 
 
 class Written(NamedTuple):
@@ -54,8 +65,9 @@ class Change(NamedTuple):
 class Auditing:
     """An ``Ask`` that writes down what changes anything. ``now_ms`` is the store's clock."""
 
-    def __init__(self, ask: Ask, log: AuditLog, *, now_ms: Callable[[], int]) -> None:
-        """``ask`` carries it out."""
+    def __init__(self, ask: Ask, log: AuditLog, *, now_ms: Callable[[], int], account: str = DEFAULT_ACCOUNT) -> None:
+        """``ask`` carries it out; ``account`` asks where nobody is asked who he is."""
+        self._account = account
         self._ask = ask
         self._log = log
         self._now_ms = now_ms
@@ -75,7 +87,8 @@ class Auditing:
         async def ask(method: bytes, target: bytes, headers: Mapping[bytes, bytes], body: bytes) -> Answer:
             return await self._ask(method, target, headers, body, caller=caller, peer=peer)
 
-        change = change_of(method, target, headers, body)
+        account = self._account if caller is None else caller.account
+        change = change_of(method, target, headers, body, account=account)
         if change is None:
             return await ask(method, target, headers, body)
         entry = AuditEntry(
@@ -86,7 +99,7 @@ class Auditing:
             what=change.what,
             queue=change.queue,
             before=await before(change, target, headers, ask),
-            after=shown(change.fields),
+            after=_told(change.fields),
         )
         try:
             await self._log.write(entry)
@@ -97,39 +110,67 @@ class Auditing:
         return answer
 
     async def _end(self, entry: AuditEntry, answer: Answer) -> None:
-        outcome = DONE if answer.status < 400 else refusal(answer).code
-        ended = msgspec.structs.replace(entry, at_ms=self._now_ms(), outcome=outcome)
+        ended = msgspec.structs.replace(entry, at_ms=self._now_ms(), outcome=_outcome(answer))
         try:
             await self._log.write(ended)
         except AuditLogError:  # the change is made, and the line before it says who asked
             return
 
 
-def change_of(method: bytes, target: bytes, headers: Mapping[bytes, bytes], body: bytes) -> Change | None:
-    """Return what a request may change; ``None`` for one that only reads."""
+def _outcome(answer: Answer) -> str:
+    """Return how a change ended; of a batch, how many of its entries failed."""
+    if answer.status >= 400:
+        return refusal(answer).code
+    failed = _fields(answer.body).get("Failed") if b'"Failed"' in answer.body else None
+    return f"{DONE}, but for {len(failed)}" if isinstance(failed, list) and failed else DONE
+
+
+def change_of(
+    method: bytes, target: bytes, headers: Mapping[bytes, bytes], body: bytes, *, account: str
+) -> Change | None:
+    """Return what a request of ``account`` may change; ``None`` for one that is known to only read.
+
+    It is told which request it is as the queues' port tells it: the header counts before the path.
+    """
     path = target.partition(b"?")[0]
-    if path.startswith(_API):
-        return None if method == b"GET" else _change_by_api(path, body)
-    what = headers.get(b"x-amz-target", b"").rpartition(b".")[2].decode("latin-1")
+    named = headers.get(_TARGET)
+    if named is None:
+        if not path.startswith(_API) or is_smq(target, headers):
+            return Change(f"{method.decode('latin-1')} {path.decode('latin-1')}", None, {})
+        return None if method == b"GET" else _change_by_api(path, body, account)
+    what = named.removeprefix(_SQS).decode("latin-1")
     if what in READING:
         return None
     fields = _fields(body)
-    url = fields.get("QueueUrl")
-    queue = "/".join(str(url).split("/")[-2:]) if url else fields.get("QueueName")
-    return Change(what, queue, fields)
+    return Change(what, _queue_named(fields, account), fields)
 
 
-def _change_by_api(path: bytes, body: bytes) -> Change:
+def _change_by_api(path: bytes, body: bytes, account: str) -> Change:
     """The path is ``/v1/{noun}/{account}/{queue}/{verb}``; a body that is no JSON (Arrow) is not shown."""
-    noun, *queue, verb = path.removeprefix(_API).decode("latin-1").split("/")
-    return Change(f"{noun}/{verb}", "/".join(queue) or None, _fields(body))
+    noun, _, rest = path.removeprefix(_API).decode("latin-1").partition("/")
+    queue, _, verb = rest.rpartition("/")
+    own = account + queue[1:] if queue.startswith("-/") else queue
+    return Change(f"{noun}/{verb}", own or None, _fields(body))
+
+
+def _queue_named(fields: Mapping[str, Any], account: str) -> str | None:
+    """Return the full name of the queue that an action of SQS is about, as the action finds it."""
+    url, name, arn = (fields.get(member) for member in ("QueueUrl", "QueueName", "SourceArn"))
+    if isinstance(url, str):
+        try:
+            return queue_of(url, RequestContext(base_url="", account=account))
+        except SqsError:
+            return None
+    if isinstance(name, str):
+        return f"{account}/{name}"[:_SHOWN_CHARACTERS_MAX]
+    return "/".join(arn[:_SHOWN_CHARACTERS_MAX].split(":")[-2:]) if isinstance(arn, str) else None
 
 
 def _fields(body: bytes) -> Mapping[str, Any]:
     try:
         return msgspec.json.decode(body or b"{}", type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return {}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return {_UNREAD: f"{len(body):,} bytes"}
 
 
 AskHere = Callable[[bytes, bytes, Mapping[bytes, bytes], bytes], Awaitable[Answer]]
@@ -197,16 +238,28 @@ _LOOKS: dict[str, _Look] = {
 }
 
 
-def shown(value: Any, name: str = "") -> Any:
-    """Return fields as the log has them: bodies by their length, receipts by their beginning, long texts cut."""
+def shown(value: Any, name: str = "", *, depth: int = 0) -> Any:
+    """Return fields as the log has them: bodies by their length, receipts by their beginning, what is long cut."""
+    if depth > _DEPTH_MAX:
+        return "…"
     if isinstance(value, Mapping):
-        return {key: shown(each, key) for key, each in value.items()}
+        first = islice(value.items(), _MEMBERS_MAX)
+        return {_cut(key): shown(each, key, depth=depth + 1) for key, each in first}
     if isinstance(value, list):
-        return [shown(each, name) for each in value]
+        return [shown(each, name, depth=depth + 1) for each in value[:_MEMBERS_MAX]]
     if not isinstance(value, str):
         return value
     if name in {"MessageBody", "body", "StringValue", "BinaryValue"}:
         return f"({len(value):,} characters)"
-    if name in {"ReceiptHandle", "receipt"}:
-        return value[:_RECEIPT_CHARACTERS] + "…"
-    return value if len(value) <= _SHOWN_CHARACTERS_MAX else value[:_SHOWN_CHARACTERS_MAX] + "…"
+    return value[:_RECEIPT_CHARACTERS] + "…" if name in {"ReceiptHandle", "receipt"} else _cut(value)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS_MAX else text[:_SHOWN_CHARACTERS_MAX] + "…"
+
+
+def _told(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a line of the log has of ``fields``, which is not for ever so long."""
+    told: Mapping[str, Any] = shown(fields)
+    size = len(msgspec.json.encode(told))
+    return told if size <= _LINE_BYTES_MAX else {_UNREAD: f"{size:,} bytes"}

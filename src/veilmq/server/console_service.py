@@ -53,7 +53,7 @@ def console_service(
     ``data_port`` is the port of the queues; ``further`` is what single pages need (``ConsolePorts``).
     """
     audit = AuditLog(audit_file(settings))
-    asking = Auditing(ask, audit, now_ms=engine.clock.now_ms)
+    asking = Auditing(ask, audit, now_ms=engine.clock.now_ms, account=settings.account)
     live = Live(engine.clock)
     pages = _pages(
         settings,

@@ -61,7 +61,7 @@ def _line(entry: AuditEntry) -> Line:
     rows: list[tuple[str, str | None, str | None]]
     rows = [(name, before.pop(name.rpartition(".")[2], before.pop(name, None)), value) for name, value in after.items()]
     rows += [(name, value, None) for name, value in before.items()]
-    return Line(entry, rows, is_done=entry.outcome == DONE, is_open=entry.outcome == ASKED)
+    return Line(entry, rows, is_done=entry.outcome.startswith(DONE), is_open=entry.outcome == ASKED)
 
 
 def _leaves(fields: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
