@@ -78,7 +78,7 @@ class Admin:
                 Route("/health/ready", self._ready),
                 Route("/metrics", self._show_metrics),
                 Route("/events/flush", self._flush_events, methods=["POST"]),
-                *([] if console is None else [Mount("/", console.pages)]),
+                *([] if console is None else [Mount("/api", console.api), Mount("/", console.pages)]),
             ]
         )
 

@@ -19,6 +19,8 @@ from veilmq.console.audit import AuditLog
 from veilmq.console.auditing import Auditing
 from veilmq.console.live import Live
 from veilmq.engines.store import Store
+from veilmq.server.admin_api import AdminApi
+from veilmq.server.admin_callers import AdminCallers
 from veilmq.server.authentication import Authentication
 from veilmq.server.settings import ServerSettings
 
@@ -30,8 +32,12 @@ _SESSIONS = b"console sessions"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleService:
-    """What the admin port needs to serve pages. ``asking`` has an audit log; ``pages`` is the application."""
+    """What the admin port needs to serve pages and their API: applications. ``asking`` has an audit log.
 
+    ``live`` has the streams of open pages, which end when it is closed.
+    """
+
+    api: ASGIApp
     asking: Ask
     audit: AuditLog
     live: Live
@@ -55,7 +61,7 @@ def console_service(
     audit = AuditLog(audit_file(settings))
     asking = Auditing(ask, audit, now_ms=engine.clock.now_ms, account=settings.account)
     live = Live(engine.clock)
-    pages = _pages(
+    console = _console(
         settings,
         asking,
         engine=engine,
@@ -64,7 +70,14 @@ def console_service(
         wall_s=wall_s,
         further={"audit": audit, "live": live, **further},
     )
-    return ConsoleService(asking=asking, audit=audit, live=live, pages=pages)
+    callers = AdminCallers(authentication, session_of=None if console is None else console.session_of)
+    return ConsoleService(
+        api=AdminApi(ask=asking, callers=callers, data_port=data_port),
+        asking=asking,
+        audit=audit,
+        live=live,
+        pages=Starlette(routes=[Route("/{path:path}", _missing)]) if console is None else console.app,
+    )
 
 
 def audit_file(settings: ServerSettings) -> Path | None:
@@ -74,7 +87,7 @@ def audit_file(settings: ServerSettings) -> Path | None:
     return settings.data / _AUDIT_FILE
 
 
-def _pages(
+def _console(
     settings: ServerSettings,
     asking: Ask,
     *,
@@ -83,21 +96,19 @@ def _pages(
     data_port: int,
     wall_s: Callable[[], float],
     further: dict[str, object],
-) -> ASGIApp:
-    """Return the pages, or one that says what to install: a server without the extra ``console`` serves queues all the
-    same.
-    """
+) -> Any:
+    """Return the console, ``None`` without the extra ``console``: the server serves queues all the same."""
     try:
         console: Any = import_module("veilmq.console.app")
         sessions: Any = import_module("veilmq.console.sessions")
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "veilmq":
             raise  # a defect of ours, which no extra repairs
-        return Starlette(routes=[Route("/{path:path}", _missing)])
+        return None
     accounts = None
     if authentication is not None:
         accounts = sessions.Accounts(signed_in=authentication.signed_in, known=authentication.known)
-    pages: ASGIApp = console.Console(
+    return console.Console(
         ask=asking,
         sessions=sessions.Sessions(secret=digest(engine.token_key, _SESSIONS, sha256), wall_s=wall_s),
         account=settings.account,
@@ -105,8 +116,7 @@ def _pages(
         now_ms=engine.clock.now_ms,
         accounts=accounts,
         further=further,
-    ).app
-    return pages
+    )
 
 
 async def _missing(request: Request) -> Response:

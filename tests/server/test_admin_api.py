@@ -1,0 +1,262 @@
+"""The API of the operator's port over real sockets: the routes, who is let in, what is written down."""
+
+import json
+import re
+import socket
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import urllib3
+from urllib3 import BaseHTTPResponse
+
+from tests.console.visitor import Visitor
+from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, written
+from tests.server.test_permissions import set_policy, statement
+from veilmq.core.limits import HTTP_BODY_BYTES_MAX
+from veilmq.testing import RunningServer
+
+KEY = ("AKIDOWNER", SECRETS["AKIDOWNER"])
+
+
+class Api:
+    """A program at the API of ``server``; ``key`` is the id and the secret that it sends."""
+
+    def __init__(self, server: RunningServer, key: tuple[str, str] | None = None) -> None:
+        """Connect to nothing yet."""
+        self._endpoint = server.admin_endpoint
+        self._http = urllib3.PoolManager()
+        self.headers = {} if key is None else {"Authorization": basic(*key)}
+
+    def ask(self, method: str, path: str, fields: Any = None, **headers: str) -> BaseHTTPResponse:
+        """Return the answer; names of ``headers`` may have underscores."""
+        body = None if fields is None else json.dumps(fields)
+        told = self.headers | {name.replace("_", "-"): value for name, value in headers.items()}
+        return self._http.request(method, self._endpoint + path, body=body, headers=told, redirect=False)
+
+    def get(self, path: str) -> Any:
+        """Return what a GET answers, which must be success."""
+        return self._told(self.ask("GET", path))
+
+    def post(self, path: str, fields: Any) -> Any:
+        """Return what a POST answers, which must be success."""
+        return self._told(self.ask("POST", path, fields))
+
+    def refused(self, method: str, path: str, fields: Any = None, **headers: str) -> tuple[int, str]:
+        """Return status and code of an error."""
+        answer = self.ask(method, path, fields, **headers)
+        return answer.status, answer.json()["code"]
+
+    def _told(self, answer: BaseHTTPResponse) -> Any:
+        assert answer.status == 200, answer.data
+        return answer.json()
+
+
+def basic(key_id: str, secret: str) -> str:
+    """Return the header of HTTP Basic."""
+    return "Basic " + b64encode(f"{key_id}:{secret}".encode()).decode()
+
+
+@pytest.fixture(scope="module")
+def open_server() -> Iterator[RunningServer]:
+    """A server that asks nobody who he is."""
+    with RunningServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def audit_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the server with accounts writes its audit log."""
+    return tmp_path_factory.mktemp("audit") / "audit.jsonl"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, audit_log: Path) -> Iterator[RunningServer]:
+    """A server with accounts."""
+    path = written(tmp_path_factory.mktemp("keys") / "credentials.toml")
+    with RunningServer(credentials=path, account=OWNER, region=REGION, audit_log=audit_log) as running:
+        yield running
+
+
+def changes(audit_log: Path, what: str) -> list[dict[str, Any]]:
+    """Return the lines of the audit log about an action."""
+    lines = [json.loads(line) for line in audit_log.read_text(encoding="utf-8").splitlines()]
+    return [line for line in lines if line["what"] == what]
+
+
+def test_it_is_our_api_and_the_actions_of_sqs(open_server: RunningServer) -> None:
+    """URLs of queues are those of the queues' port."""
+    api = Api(open_server)
+    made = api.post("/api/queues/-/jobs/create", {"settings": {"visibility_timeout_s": 45}})
+    assert made["url"] == f"{open_server.endpoint}/000000000000/jobs"
+    assert api.get("/api/queues/000000000000/jobs/show")["settings"]["visibility_timeout_s"] == 45
+    for path in ("/api/queues", "/api/queues/-", "/api/queues?search=JO", "/api/queues/-?search=jo"):
+        assert [queue["name"] for queue in api.get(path)["queues"]] == ["jobs"]
+    assert api.get("/api/queues?search=none")["queues"] == []
+    assert "MessageId" in api.post("/api/sqs/SendMessage", {"QueueUrl": made["url"], "MessageBody": "m"})
+    assert [message["body"] for message in api.get("/api/messages/-/jobs/peek")["messages"]] == ["m"]
+    (received,) = api.post("/api/sqs/ReceiveMessage", {"QueueUrl": made["url"]})["Messages"]
+    assert received["Body"] == "m"
+    assert len(api.get("/api/leases/-/jobs")["leases"]) == 1
+
+
+def test_errors_are_those_of_the_api_they_come_from(open_server: RunningServer) -> None:
+    api = Api(open_server)
+    assert api.refused("GET", "/api/queues/-/none/show") == (404, "QueueNotFound")
+    assert api.refused("POST", "/api/queues/-/none/set", {"delay_s": "1"}) == (400, "InvalidRequest")
+    for path in (
+        "/api/",
+        "/api/fly",
+        "/api/queues/-/jobs/fly",
+        "/api/sqs",
+        "/api/queues/%2e%2e/jobs",
+        "/api/v1/queues/-",
+    ):
+        assert api.refused("GET", path) == (404, "UnknownRoute")
+    unknown = api.ask("POST", "/api/sqs/Fly", {})
+    assert (unknown.status, "UnknownOperation" in unknown.json()["__type"]) == (400, True)
+    assert api.ask("GET", "/api/sqs/ListQueues").status == 405
+    assert api.ask("DELETE", "/api/queues").status == 405
+    assert api.ask("HEAD", "/api/queues").status == 405
+
+
+def test_nothing_is_kept_by_a_browser_or_shown_as_a_page(open_server: RunningServer) -> None:
+    answer = Api(open_server).ask("GET", "/api/queues")
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+
+
+def test_pages_of_others_are_refused(open_server: RunningServer) -> None:
+    """As on the rest of the port."""
+    api = Api(open_server)
+    for headers in ({"Origin": "http://elsewhere.example"}, {"Sec_Fetch_Site": "cross-site"}, {"Host": "x.example"}):
+        assert api.ask("POST", "/api/queues/-/theirs/create", {}, **headers).status == 403
+    assert api.refused("GET", "/api/queues/-/theirs/show") == (404, "QueueNotFound")
+
+
+def test_a_body_may_not_be_too_long(open_server: RunningServer) -> None:
+    api = Api(open_server)
+    assert api.refused("POST", "/api/queues/-/jobs/set", "x" * HTTP_BODY_BYTES_MAX) == (413, "InvalidRequest")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        "",
+        "Basic",
+        "Basic !",
+        "Basic /w==",
+        "Basic " + b64encode(b"AKIDOWNER").decode(),
+        "Bearer " + b64encode(b"AKIDOWNER:" + SECRETS["AKIDOWNER"].encode()).decode(),
+        basic("AKIDOWNER", "wrong"),
+        basic("AKIDOWNER", ""),
+        basic("AKIDNOBODY", SECRETS["AKIDOWNER"]),
+        basic("", ""),
+        basic("ASIDBOB", SECRETS["ASIDBOB"]),
+    ],
+)
+def test_who_has_no_key_is_asked_for_one(server: RunningServer, given: str | None) -> None:
+    """Before anything of the body is read, and a key that needs a token is none."""
+    api = Api(server)
+    headers = {} if given is None else {"Authorization": given}
+    answer = api.ask("POST", "/api/queues/-/jobs/create", {}, **headers)
+    assert (answer.status, answer.json()["code"]) == (401, "AccessDenied")
+    assert answer.headers["www-authenticate"] == 'Basic realm="veilmq", charset="UTF-8"'
+
+
+def test_a_key_acts_for_its_account_and_policies_decide(server: RunningServer, audit_log: Path) -> None:
+    """Its changes are in the audit log, with what was before."""
+    owner, friend = Api(server, KEY), Api(server, ("AKIDFRIEND", SECRETS["AKIDFRIEND"]))
+    url = owner.post("/api/queues/-/shared/create", {})["url"]
+    owner.post("/api/queues/-/shared/set", {"delay_s": 5})
+    shared = f"/api/queues/{OWNER}/shared"
+    assert friend.refused("GET", f"{shared}/show") == (403, "AccessDenied")
+    assert friend.refused("POST", f"{shared}/set", {"delay_s": 9}) == (403, "AccessDenied")
+    assert friend.refused("GET", f"/api/queues/{OWNER}") == (403, "AccessDenied")
+    assert friend.get("/api/queues")["queues"] == []
+    condition = {"IpAddress": {"aws:SourceIp": "127.0.0.0/8"}, "StringLike": {"aws:UserAgent": "program/*"}}
+    allowed = statement(Action="sqs:GetQueueAttributes", Resource="*", Condition=condition)
+    set_policy(client(server), url, allowed)
+    assert friend.ask("GET", f"{shared}/show", User_Agent="program/1").json()["settings"]["delay_s"] == 5
+    assert friend.refused("GET", f"{shared}/show", User_Agent="other/1") == (403, "AccessDenied")
+    asked, ended, *refused = changes(audit_log, "queues/set")
+    assert (asked["outcome"], ended["outcome"]) == ("asked", "done")
+    assert (ended["before"], ended["after"], ended["queue"]) == ({"delay_s": 0}, {"delay_s": 5}, f"{OWNER}/shared")
+    assert (ended["who"], ended["peer"]) == (f"arn:aws:iam::{OWNER}:root", "127.0.0.1")
+    assert [(line["who"], line["outcome"]) for line in refused] == [
+        (f"arn:aws:iam::{FRIEND}:root", "asked"),
+        (f"arn:aws:iam::{FRIEND}:root", "AccessDenied"),
+    ]
+
+
+def test_a_session_is_let_in_and_needs_its_token_to_change_anything(server: RunningServer) -> None:
+    api = Api(server)
+    with Visitor(server, key=KEY) as visitor:
+        cookie = "; ".join(f"{name}={value}" for name, value in visitor.cookies.items())
+        found = re.search(r'name="csrf" value="([^"]+)"', visitor.get("/console/queues").html)
+        assert found is not None
+    assert api.ask("GET", "/api/queues", Cookie=cookie).status == 200
+    for headers in ({}, {"X_CSRF_Token": "x" * 32}):
+        assert api.refused("POST", "/api/queues/-/mine/create", {}, Cookie=cookie, **headers) == (403, "AccessDenied")
+    assert api.ask("POST", "/api/queues/-/mine/create", {}, Cookie=cookie, X_CSRF_Token=found[1]).status == 200
+    assert api.refused("GET", "/api/queues", Cookie=cookie + "x") == (401, "AccessDenied")
+    wrong = {"Cookie": cookie, "Authorization": basic("AKIDOWNER", "wrong")}
+    assert api.refused("GET", "/api/queues", **wrong) == (401, "AccessDenied")
+
+
+def test_a_key_that_is_gone_is_let_in_no_more(tmp_path: Path) -> None:
+    path = written(tmp_path / "credentials.toml")
+    with RunningServer(credentials=path) as running:
+        api = Api(running, KEY)
+        api.get("/api/queues")
+        written(path, path.read_text(encoding="utf-8").replace("AKIDOWNER", "AKIDHEIR"))
+        running.reload()
+        assert api.refused("GET", "/api/queues") == (401, "AccessDenied")
+
+
+@pytest.fixture
+def waiting(open_server: RunningServer) -> Iterator[socket.socket]:
+    """The connection of a program that waits for a message of the queue ``waited``."""
+    url = Api(open_server).post("/api/queues/-/waited/create", {})["url"]
+    place = urlsplit(open_server.admin_endpoint)
+    assert place.hostname is not None
+    body = json.dumps({"QueueUrl": url, "WaitTimeSeconds": 20}).encode()
+    head = f"POST /api/sqs/ReceiveMessage HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection((place.hostname, place.port)) as connection:
+        connection.sendall(head.encode() + body)
+        open_server.wait_parked()
+        yield connection
+
+
+def test_who_goes_takes_the_request_back(open_server: RunningServer, waiting: socket.socket) -> None:
+    """So that a message is not received for nobody."""
+    waiting.close()
+    open_server.wait_until(lambda: open_server.parked == 0)
+
+
+def test_who_waits_is_answered_when_the_time_is_over(open_server: RunningServer, waiting: socket.socket) -> None:
+    open_server.advance(seconds=20)
+    waiting.settimeout(60)
+    assert waiting.recv(65_536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_the_end_of_a_server_waits_for_nobody() -> None:
+    """A long poll by the operator's port is answered at once."""
+    running = RunningServer()
+    with running:
+        url = Api(running).post("/api/queues/-/jobs/create", {})["url"]
+        place = urlsplit(running.admin_endpoint)
+        body = json.dumps({"QueueUrl": url, "WaitTimeSeconds": 20}).encode()
+        head = f"POST /api/sqs/ReceiveMessage HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Length: {len(body)}\r\n\r\n"
+        with socket.create_connection((place.hostname or "", place.port or 0)) as connection:
+            connection.settimeout(60)
+            connection.sendall(head.encode() + body)
+            running.wait_parked()
+            running.request_stop()
+            assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
