@@ -125,3 +125,43 @@ def test_a_queue_that_is_not_there(host: Host) -> None:
     """Is said to be so."""
     with pytest.raises(QueueNotFound):
         leases(host)
+
+
+@KINDS
+@pytest.mark.parametrize("reader", [False, True], ids=["released", "claimed"])
+def test_a_message_that_was_asked_for_is_told_of_while_it_is_there(host: Host, *, fifo: bool, reader: bool) -> None:
+    """Whatever has become of its lease; what is in flight is told once."""
+    host.create(fifo=fifo, retention_s=3_600)
+    ids = send(host, "deleted", "returned", "again", "held")
+    receipts = {each.body: each.receipt for each in host.receive(4)}
+    before = {each.message_id: each for each in leases(host)}
+    also = tuple(each.position for each in before.values())
+    assert leases(host, also=also) == leases(host)
+    host.advance(1)
+    host.delete(receipts["deleted"])
+    host.change(receipts["again"], 0)
+    host.receive(1, timeout_s=60)
+    host.change(receipts["returned"], 0)
+    if reader:
+        opened = host.do(OpenSource(queue=QUEUE, source="s", consumer="x"))
+        host.do(Claim(queue=QUEUE, source="s", epoch=opened.epoch, number=1, messages_max=1))
+    told = leases(host, also=also)
+    assert [seen.message_id for seen in told] == [ids["held"], ids["again"], ids["returned"]]
+    assert [seen.generation == before[seen.message_id].generation for seen in told] == [True, False, not reader]
+    assert told[2].visible_at_ms == host.clock.now_ms()
+    assert [seen.group for seen in told] == ["group held", "group again", "group returned"]
+    assert len(leases(host)) == 2
+    host.do(commands.PurgeQueue(queue=QUEUE))
+    assert leases(host, also=also) == []
+
+
+def test_a_message_past_its_retention_is_not_told_of(host: Host) -> None:
+    """Although it was asked for."""
+    host.create(retention_s=60)
+    send(host, "a")
+    host.receive(1, timeout_s=900)
+    (seen,) = leases(host)
+    host.advance(59_999)
+    assert leases(host, also=(seen.position,)) == [seen]
+    host.advance(1)
+    assert leases(host, also=(seen.position, 1 << 50)) == []

@@ -54,6 +54,7 @@ SOURCES_LISTED_MAX = 1_000
 CLAIM_READ_BYTES = 4 * 1_048_576  # an answer with messages of a claim ends with the page that brings it there
 LOOK_MESSAGES = Range(minimum=1, maximum=100, default=10)  # of one answer to whoever looks without receiving
 LOOK_LEASES = Range(minimum=1, maximum=1_000, default=100)  # the same
+LOOK_ALSO_MAX = 200  # leases that a look is to tell of in any case
 LOOK_BYTES = 4 * 1_048_576  # an answer ends with the message that brings it there
 LOOK_READ_BYTES = 8 * 1_048_576  # the same of all that is read for it, where bodies are cut
 STAGE_MESSAGES_MAX = 5_000  # of one call

@@ -51,23 +51,30 @@ class LookAtLeases(Command, frozen=True, kw_only=True):
 
     What is shown was received and is in flight: claims have no leases. That costs by ``count`` alone, however many
     messages the queue has and however many of them are in flight; behind more than ``LOOKED_AT_MAX`` delayed messages
-    that become visible sooner nothing is shown. Error ``QueueNotFound``.
+    that become visible sooner nothing is shown.
+
+    ``also`` are positions that earlier looks have told: of these messages, those that are not shown anyway follow as
+    long as they are in the queue, whatever has become of their leases. So whoever follows leases knows which of them
+    ended with their messages. Error ``QueueNotFound``.
     """
 
     queue: str
     count: int = LOOK_LEASES_MAX
+    also: tuple[int, ...] = ()
 
 
 class SeenLease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message in flight, by its lease: from its receive, at ``received_at_ms``, to ``visible_at_ms``.
 
-    ``generation`` tells the receives of one message apart, ``receive_count`` counts those in this queue. ``extensions``
-    is how often the deadline was moved since the receive; ``None`` where nobody has counted, as the queue has no event
-    log. Without one, the receive of a message that was received before is when it was asked for: a wait for the message
-    is not taken off.
+    ``position`` is where the message stands, to be asked for again; of one that was asked for the lease may have ended,
+    as it has, now at the latest, where a claim has the message. ``generation`` tells the receives of one message apart,
+    ``receive_count`` counts those in this queue. ``extensions`` is how often the deadline was moved since the receive;
+    ``None`` where nobody has counted, as the queue has no event log. Without one, the receive of a message that was
+    received before is when it was asked for: a wait for the message is not taken off.
     """
 
     message_id: bytes
+    position: int
     generation: int
     received_at_ms: int
     visible_at_ms: int

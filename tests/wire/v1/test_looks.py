@@ -205,12 +205,20 @@ def test_a_peek_shows_where_a_dead_letter_came_from() -> None:
 
 def test_a_lease_tells_its_message_and_its_instants() -> None:
     lease = SeenLease(
-        message_id=ID, generation=2**32 - 1, received_at_ms=4, visible_at_ms=5, receive_count=2, extensions=1, group="g"
+        message_id=ID,
+        position=2**63 - 1,
+        generation=2**32 - 1,
+        received_at_ms=4,
+        visible_at_ms=5,
+        receive_count=2,
+        extensions=1,
+        group="g",
     )
     assert told(LEASES, [lease]) == {
         "leases": [
             {
                 "message_id": ID_TEXT,
+                "position": "9223372036854775807",
                 "generation": 4_294_967_295,
                 "received_at_ms": 4,
                 "visible_at_ms": 5,
@@ -220,3 +228,16 @@ def test_a_lease_tells_its_message_and_its_instants() -> None:
             }
         ]
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "also"), [("", ()), ("0", (0,)), ("8999999999999999999,12,12", (9 * 10**18 - 1, 12, 12))]
+)
+def test_positions_are_asked_for_as_they_were_told(text: str, also: tuple[int, ...]) -> None:
+    assert send("GET", f"{LEASES}?also={text}").command == LookAtLeases(queue=QUEUE, count=100, also=also)
+
+
+@pytest.mark.parametrize("text", ["-1", "1,", "x", "9223372036854775808", "1.5", "1%202", ",".join("1" * 201)])
+def test_what_is_no_list_of_positions_is_refused(text: str) -> None:
+    error = refusal("GET", f"{LEASES}?also={text}")
+    assert (error.code.query, error.message.split(":")[0]) == ("InvalidRequest", "also")

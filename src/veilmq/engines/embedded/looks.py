@@ -65,7 +65,7 @@ class Looks:
         found.sort(key=attrgetter("came_at_ms" if command.state is None else "turn"))
         found = found[: command.count]
         if command.id is not None:
-            found = [each for each in found if self._journal.rows("id_at", each.position) == [(command.id,)]]
+            found = [each for each in found if self._journal.rows("id_at", each.position)[0][0] == command.id]
         read = ((each, each.row or self._journal.message_at(each.position)) for each in found)
         shown = within(command.bytes_max, read, lambda each: each[1].body)
         return [self._seen(queue, *each, command, now_ms) for each in shown]
@@ -81,7 +81,10 @@ class Looks:
             for each in self._hidden(lane, MessageState.IN_FLIGHT, (now_ms, CLAIMED_MS), command.count)
         ]
         found.sort(key=lambda each: each[0].visible_at_ms)
-        return [self._lease(*each) for each in found[: command.count]]
+        del found[command.count :]
+        known = {lease.position for lease, *_ in found}
+        found += self._still_there(queue, [at for at in command.also if at not in known], now_ms)
+        return [self._lease(*each, now_ms) for each in found]
 
     # Finding.
 
@@ -126,6 +129,13 @@ class Looks:
             if not lane.hides(lease.position):
                 yield lease, *columns[_LEASE_COLUMNS:]
 
+    def _still_there(self, queue: Queue, asked: list[int], now_ms: int) -> Iterator[tuple[Lease, bytes, int]]:
+        for at in asked:
+            found = queue.find(at, now_ms)
+            if found is not None:
+                ((message_id, body_bytes),) = self._journal.rows("id_at", at)
+                yield found[1], message_id, body_bytes
+
     # Showing.
 
     def _seen(self, queue: Queue, found: _Found, row: MessageRow, command: LookAtQueue, now_ms: int) -> SeenMessage:
@@ -152,12 +162,13 @@ class Looks:
             receipt=receipt,
         )
 
-    def _lease(self, lease: Lease, message_id: bytes, body_bytes: int) -> SeenLease:
+    def _lease(self, lease: Lease, message_id: bytes, body_bytes: int, now_ms: int) -> SeenLease:
         return SeenLease(
             message_id=message_id,
+            position=lease.position,
             generation=lease.generation,
             received_at_ms=_received_at_ms(lease),
-            visible_at_ms=lease.visible_at_ms,
+            visible_at_ms=now_ms if lease.visible_at_ms == CLAIMED_MS else lease.visible_at_ms,
             receive_count=lease.receive_count,
             extensions=held.read(lease.log)[0] if lease.log else None,
             group=None if lease.group_key is None else self._groups.name(lease, body_bytes),

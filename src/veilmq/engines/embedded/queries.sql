@@ -531,7 +531,7 @@ FROM claim_range CROSS JOIN message ON message.position >= claim_range.first AND
 WHERE claim_range.first >= ? AND claim_range.first < ? AND leased = 0 ORDER BY claim_range.first LIMIT ?;
 
 -- name: id_at
-SELECT id FROM message WHERE position = ?;
+SELECT id, octet_length(body) FROM message WHERE position = ?;
 
 -- name: properties_at
 SELECT properties FROM message WHERE position = ?;

@@ -105,7 +105,7 @@ WHERE last.visible_at > mq.now_ms() AND last.receive_count = 0 AND last.sent_at 
 ORDER BY last.visible_at, last.seq LIMIT $2
 
 -- name: leases
-SELECT msg.id, msg.generation, msg.received_at, msg.first_received_at, msg.visible_at, msg.receive_count, msg.log, msg.group_id
+SELECT msg.seq, msg.id, msg.generation, msg.received_at, msg.first_received_at, msg.visible_at, msg.receive_count, msg.log, msg.group_id
 FROM (
     SELECT * FROM mq.fifo_group WHERE qp = $1 AND eligible_at > mq.now_ms() AND eligible_at < 1::bigint << 61
     ORDER BY eligible_at, head LIMIT $4
@@ -115,6 +115,12 @@ FROM (
 WHERE msg.visible_at > mq.now_ms() AND msg.receive_count > 0 AND msg.sent_at > mq.now_ms() - $3
 ORDER BY of_group.eligible_at, of_group.head, msg.seq
 LIMIT $2
+
+-- name: leases_at
+SELECT seq, id, generation, received_at, first_received_at,
+    least(visible_at, CASE WHEN claim IS NOT NULL THEN mq.now_ms() END) AS visible_at, receive_count, log, group_id
+FROM mq.fifo_msg
+WHERE qp = $1 AND seq = ANY($2::bigint[]) AND (sent_at > mq.now_ms() - $3 OR claim IS NOT NULL)
 
 -- name: next_visible
 -- $2 is not needed: the groups know when retention ends what is in flight.

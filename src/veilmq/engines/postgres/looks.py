@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import islice
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any
 
 from veilmq.core.limits import DEAD_LETTERS_PER_RECEIVE, PRIORITY
@@ -66,7 +66,13 @@ class Looks:
             queue = await self._catalog.sure(connection, command.queue)
             terms = (queue.partition, command.count, retention_ms(queue), LOOKED_AT_MAX + command.count)
             rows = await connection.fetch(sql(queue)["leases"], *terms)
-        return sorted((_lease(row) for row in rows), key=attrgetter("visible_at_ms"))
+            asked = sorted({*command.also} - {row["seq"] for row in rows})
+            also = (
+                await connection.fetch(sql(queue)["leases_at"], queue.partition, asked, retention_ms(queue))
+                if asked
+                else []
+            )
+        return [_lease(row) for row in (*sorted(rows, key=itemgetter("visible_at")), *also)]
 
     def _seen(self, queue: Queue, row: Any, *, with_receipt: bool) -> SeenMessage:
         state = _state(row)
@@ -191,6 +197,7 @@ def _group(row: Any) -> str | None:
 def _lease(row: Any) -> SeenLease:
     return SeenLease(
         message_id=row["id"],
+        position=row["seq"],
         generation=row["generation"],
         received_at_ms=_received_at_ms(row),
         visible_at_ms=row["visible_at"],

@@ -250,7 +250,7 @@ ORDER BY shown.visible_at, shown.seq LIMIT $2
 -- name: leases
 -- The first $2 leases of messages within their retention of $3 ms that end, but for claims: of each priority among the first
 -- $4 hidden messages.
-SELECT shown.id, shown.generation, shown.received_at, shown.first_received_at, shown.visible_at, shown.receive_count,
+SELECT shown.seq, shown.id, shown.generation, shown.received_at, shown.first_received_at, shown.visible_at, shown.receive_count,
     shown.log, CASE WHEN shown.group_key IS NOT NULL THEN shown.properties END AS properties
 FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
     SELECT hidden.* FROM (
@@ -265,6 +265,17 @@ FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
 ) shown
 WHERE part.qp = $1 AND NOT part.retired
 ORDER BY shown.visible_at, shown.seq LIMIT $2
+
+-- name: leases_at
+-- The messages at the positions $2 within their retention of $3 ms, or claimed, with their leases.
+SELECT msg.seq, msg.id, msg.generation, msg.received_at, msg.first_received_at, least(msg.visible_at, clock.until) AS visible_at,
+    msg.receive_count, msg.log, CASE WHEN msg.group_key IS NOT NULL THEN msg.properties END AS properties
+FROM mq.msg CROSS JOIN mq.part CROSS JOIN LATERAL (
+    SELECT CASE WHEN msg.claim IS NOT NULL THEN mq.now_ms() END AS until
+) clock
+WHERE part.qp = $1 AND NOT part.retired AND msg.qp = $1 AND msg.seq = ANY($2::bigint[])
+    AND (msg.claim IS NOT NULL OR msg.sent_at > mq.now_ms() - $3
+        AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before))
 
 -- name: next_visible
 -- When the next message behind the marks $3 is, or becomes, visible; no row of a retired partition. $2 is the retention in ms.

@@ -4,6 +4,7 @@ A message looks as a claimed one does (``wire.v1.messages``), with what else is 
 message that brings it to ``limits.LOOK_BYTES``; whoever wants many messages has their bodies cut.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
@@ -24,10 +25,11 @@ from veilmq.core.looks import (
     SeenMessage,
 )
 from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.names import id_text
 from veilmq.wire.sqs.reply import Reply
 from veilmq.wire.v1.call import ApiCall
-from veilmq.wire.v1.errors import json_reply
+from veilmq.wire.v1.errors import INVALID_REQUEST, json_reply
 from veilmq.wire.v1.messages import texts, types
 from veilmq.wire.v1.request import ApiRequest, from_query
 
@@ -39,6 +41,8 @@ _STATES: dict[State, MessageState] = {
     "in_flight": MessageState.IN_FLIGHT,
     "delayed": MessageState.DELAYED,
 }
+_POSITION = re.compile("[0-9]{1,19}")
+_POSITIONS_END = 1 << 63
 _WORDS = {state: word for word, state in _STATES.items()}
 
 
@@ -67,9 +71,10 @@ class LookFields(PeekFields, frozen=True, kw_only=True):
 
 
 class LeaseFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The parameters of the list of leases."""
+    """The parameters of the list of leases; ``also`` are positions, apart by commas."""
 
     count: Leases = limits.LOOK_LEASES.default
+    also: str = ""
 
 
 class ShownMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,9 +128,10 @@ class PeekedMessages(msgspec.Struct, frozen=True):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """A message in flight, by its lease: ``core.looks.SeenLease``."""
+    """A message in flight, by its lease: ``core.looks.SeenLease``. The position is a text, as it may be long."""
 
     message_id: str
+    position: str
     generation: int
     received_at_ms: int
     visible_at_ms: int
@@ -135,7 +141,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedLeases(msgspec.Struct, frozen=True):
-    """The leases that end first, those first."""
+    """The leases that end first, those first; behind them what else was asked for and is still in the queue."""
 
     leases: list[Lease]
 
@@ -175,7 +181,17 @@ def peek(request: ApiRequest, context: RequestContext) -> ApiCall:
 def list_leases(request: ApiRequest, context: RequestContext) -> ApiCall:
     """Show the leases of a queue that end first: what was received and is in flight."""
     fields = from_query(request.query, LeaseFields)
-    return ApiCall(LookAtLeases(queue=request.queue, count=fields.count), _leases)
+    return ApiCall(LookAtLeases(queue=request.queue, count=fields.count, also=_positions(fields.also)), _leases)
+
+
+def _positions(text: str) -> tuple[int, ...]:
+    """Return the positions that ``text`` has; raises ``SqsError``."""
+    texts = text.split(",") if text else []
+    if len(texts) > limits.LOOK_ALSO_MAX:
+        raise SqsError(INVALID_REQUEST, f"also: may be {limits.LOOK_ALSO_MAX} positions at once.")
+    if not all(_POSITION.fullmatch(each) and int(each) < _POSITIONS_END for each in texts):
+        raise SqsError(INVALID_REQUEST, "also: must be positions as a list of leases tells them, apart by commas.")
+    return tuple(map(int, texts))
 
 
 def _leases(seen: list[SeenLease]) -> Reply:
@@ -185,6 +201,7 @@ def _leases(seen: list[SeenLease]) -> Reply:
 def _lease(seen: SeenLease) -> Lease:
     return Lease(
         message_id=id_text(seen.message_id),
+        position=str(seen.position),
         generation=seen.generation,
         received_at_ms=seen.received_at_ms,
         visible_at_ms=seen.visible_at_ms,
