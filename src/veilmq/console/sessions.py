@@ -12,6 +12,7 @@ from hmac import compare_digest
 import msgspec
 from itsdangerous import BadData, TimestampSigner, URLSafeTimedSerializer
 
+from veilmq.console.sign_ins import SignIns
 from veilmq.wire.sqs.callers import Caller
 
 SESSION_S_MAX = 8 * 3_600
@@ -32,11 +33,10 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 class Accounts(msgspec.Struct, frozen=True, kw_only=True):
     """The accounts that may sign in, as the server knows them.
 
-    ``signed_in`` answers who holds a key with this id and secret, ``known`` who holds the key with this id now; both
-    ``None`` for nobody.
+    ``signed_in`` is the way in, ``known`` answers who holds the key with this id now, ``None`` for nobody.
     """
 
-    signed_in: Callable[[str, str], Caller | None]
+    signed_in: SignIns
     known: Callable[[str], Caller | None]
 
 

@@ -73,6 +73,11 @@ class Visit:
         return self.request.query_params
 
     @property
+    def peer(self) -> str | None:
+        """Return the address that the browser came from."""
+        return None if self.request.client is None else self.request.client.host
+
+    @property
     def queue(self) -> str:
         """Return the full name of the queue that the path names, ``account/name``."""
         return f"{self.request.path_params['account']}/{self.request.path_params['name']}"

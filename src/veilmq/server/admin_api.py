@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from veilmq.console.asking import Answer, Ask
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX
-from veilmq.server.admin_callers import CHALLENGE, AdminCallers, CallerUnknown
+from veilmq.server.admin_callers import AdminCallers, CallerUnknown
 from veilmq.wire.sqs.callers import Caller
 from veilmq.wire.v1.openapi import described
 
@@ -68,8 +68,7 @@ class AdminApi:
         try:
             answer = await self._answer(request, receive)
         except CallerUnknown as unknown:
-            challenge = b"WWW-Authenticate: %b\r\n" % CHALLENGE if unknown.status == 401 else b""
-            answer = _refusal(unknown.status, "AccessDenied", str(unknown), headers=challenge)
+            answer = _refusal(unknown.status, "AccessDenied", str(unknown), headers=unknown.headers)
         except ClientDisconnect:
             return
         if answer is not None:

@@ -11,11 +11,13 @@ from typing import Protocol
 
 from starlette.requests import Request
 
-from veilmq.server.authentication import Authentication
+from veilmq.console.sign_ins import SignIns, SignInsPaused
 from veilmq.wire.sqs.callers import Caller
 
 TOKEN_HEADER = "x-csrf-token"
 CHALLENGE = b'Basic realm="veilmq", charset="UTF-8"'
+UNAUTHORIZED = 401
+TOO_MANY_REQUESTS = 429
 READING = frozenset({"GET", "HEAD"})
 
 WRONG_KEY = "There is no key with this id and secret that may sign in; temporary keys may not, and keys may have ended."
@@ -38,38 +40,50 @@ SessionOf = Callable[[Request], tuple[Session, Caller | None] | None]
 
 
 class CallerUnknown(Exception):
-    """Nobody is let in so; ``str()`` says what to send. ``status`` is 401, or 403 for a session without its token."""
+    """Nobody is let in so; ``str()`` says what to send.
 
-    def __init__(self, message: str, *, status: int = 401) -> None:
+    ``status`` is 401, 403 for a session without its token, or 429 after too many wrong keys; ``headers`` are whole
+    lines.
+    """
+
+    def __init__(self, message: str, *, status: int = 401, headers: bytes = b"") -> None:
         """``status`` is that of HTTP."""
         super().__init__(message)
         self.status = status
+        self.headers = b"WWW-Authenticate: %b\r\n" % CHALLENGE if status == UNAUTHORIZED else headers
 
 
 class AdminCallers:
     """Finds out who asks; where there are no accounts, nobody is asked."""
 
-    def __init__(self, authentication: Authentication | None, *, session_of: SessionOf | None = None) -> None:
-        """``session_of`` is the console's, ``None`` without one."""
-        self._authentication = authentication
+    def __init__(self, sign_ins: SignIns | None, *, session_of: SessionOf | None = None) -> None:
+        """``sign_ins`` is ``None`` where there are no accounts; ``session_of`` is the console's, if there is one."""
+        self._sign_ins = sign_ins
         self._session_of = session_of
 
     def caller(self, request: Request) -> Caller | None:
         """Return who sent ``request``, ``None`` where nobody is asked; raises ``CallerUnknown``."""
-        if self._authentication is None:
+        if self._sign_ins is None:
             return None
         given = request.headers.get("authorization")
         if given is not None:
-            caller = self._authentication.signed_in(*_key(given))
-            if caller is None:
-                raise CallerUnknown(WRONG_KEY)
-            return caller
+            return self._by_password(self._sign_ins, given, None if request.client is None else request.client.host)
         found = None if self._session_of is None else self._session_of(request)
         if found is None:
             raise CallerUnknown(NOBODY)
         session, caller = found
         if request.method not in READING and not session.has(request.headers.get(TOKEN_HEADER, "")):
             raise CallerUnknown(TOKENLESS, status=403)
+        return caller
+
+    def _by_password(self, sign_ins: SignIns, given: str, peer: str | None) -> Caller:
+        try:
+            caller = sign_ins(*_key(given), peer)
+        except SignInsPaused as paused:
+            later = b"Retry-After: %d\r\n" % paused.retry_after_s
+            raise CallerUnknown(str(paused), status=TOO_MANY_REQUESTS, headers=later) from None
+        if caller is None:
+            raise CallerUnknown(WRONG_KEY)
         return caller
 
 

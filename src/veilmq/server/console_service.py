@@ -18,6 +18,7 @@ from veilmq.console.asking import Ask
 from veilmq.console.audit import AuditLog
 from veilmq.console.auditing import Auditing
 from veilmq.console.live import Live
+from veilmq.console.sign_ins import SignIns
 from veilmq.engines.store import Store
 from veilmq.server.admin_api import AdminApi
 from veilmq.server.admin_callers import AdminCallers
@@ -61,16 +62,18 @@ def console_service(
     audit = AuditLog(audit_file(settings))
     asking = Auditing(ask, audit, now_ms=engine.clock.now_ms, account=settings.account)
     live = Live(engine.clock)
+    sign_ins = None if authentication is None else SignIns(authentication.signed_in, now_ms=engine.clock.now_ms)
     console = _console(
         settings,
         asking,
         engine=engine,
         authentication=authentication,
+        sign_ins=sign_ins,
         data_port=data_port,
         wall_s=wall_s,
         further={"audit": audit, "live": live, **further},
     )
-    callers = AdminCallers(authentication, session_of=None if console is None else console.session_of)
+    callers = AdminCallers(sign_ins, session_of=None if console is None else console.session_of)
     return ConsoleService(
         api=AdminApi(ask=asking, callers=callers, data_port=data_port),
         asking=asking,
@@ -93,6 +96,7 @@ def _console(
     *,
     engine: Store,
     authentication: Authentication | None,
+    sign_ins: SignIns | None,
     data_port: int,
     wall_s: Callable[[], float],
     further: dict[str, object],
@@ -107,7 +111,7 @@ def _console(
         return None
     accounts = None
     if authentication is not None:
-        accounts = sessions.Accounts(signed_in=authentication.signed_in, known=authentication.known)
+        accounts = sessions.Accounts(signed_in=sign_ins, known=authentication.known)
     return console.Console(
         ask=asking,
         sessions=sessions.Sessions(secret=digest(engine.token_key, _SESSIONS, sha256), wall_s=wall_s),

@@ -71,8 +71,7 @@ def _may(visit: Visit, queue: str, policy: str) -> Sequence[tuple[str, bool]] | 
     if visit.caller is None:
         return None
     may: May = visit.request.app.state.may
-    peer = None if visit.request.client is None else visit.request.client.host
-    return may(visit.caller, queue, policy, peer=peer, program=visit.request.headers.get("user-agent"))
+    return may(visit.caller, queue, policy, peer=visit.peer, program=visit.request.headers.get("user-agent"))
 
 
 def _instant_ms(at_s: float | None) -> int | None:

@@ -1,10 +1,13 @@
 """Signing in with an access key, and out."""
 
+from http import HTTPStatus
+
 from starlette.responses import Response
 
 from veilmq.console import session_cookie
 from veilmq.console.page import Page
 from veilmq.console.sessions import Accounts, Sessions
+from veilmq.console.sign_ins import SignInsPaused
 from veilmq.console.visit import Visit
 
 _HOME = "/console/queues"
@@ -15,7 +18,7 @@ async def show(visit: Visit) -> Response:
     """Show the form, or the queues to whoever has signed in or need not."""
     if visit.caller is not None or visit.request.app.state.accounts is None:
         return visit.go(_HOME)
-    return visit.page("login.html", next=_own(visit.query.get("next", "")), problem="", key_id="")
+    return _form(visit, _own(visit.query.get("next", "")))
 
 
 async def sign_in(visit: Visit) -> Response:
@@ -25,8 +28,14 @@ async def sign_in(visit: Visit) -> Response:
         return visit.go(_HOME)
     key_id = visit.form.get("key_id", "").strip()
     wanted = _own(visit.form.get("next", ""))
-    if accounts.signed_in(key_id, visit.form.get("secret", "").strip()) is None:
-        return visit.page("login.html", status=403, next=wanted, problem=_WRONG, key_id=key_id)
+    try:
+        caller = accounts.signed_in(key_id, visit.form.get("secret", "").strip(), visit.peer)
+    except SignInsPaused as paused:
+        response = _form(visit, wanted, key_id, status=HTTPStatus.TOO_MANY_REQUESTS, problem=str(paused))
+        response.headers["retry-after"] = str(paused.retry_after_s)
+        return response
+    if caller is None:
+        return _form(visit, wanted, key_id, status=HTTPStatus.FORBIDDEN, problem=_WRONG)
     sessions: Sessions = visit.request.app.state.sessions
     response = visit.go(wanted)
     session_cookie.keep(response, visit.request, sessions, sessions.begin(key_id))
@@ -38,6 +47,10 @@ async def sign_out(visit: Visit) -> Response:
     response = visit.go("/console/login", done="signed-out")
     session_cookie.forget(response, visit.request)
     return response
+
+
+def _form(visit: Visit, wanted: str, key_id: str = "", *, status: int = HTTPStatus.OK, problem: str = "") -> Response:
+    return visit.page("login.html", status=status, next=wanted, problem=problem, key_id=key_id)
 
 
 def _own(path: str) -> str:
