@@ -86,6 +86,7 @@ def test_everything_in_it_says_what_it_is(document: Any) -> None:
             if method != "parameters":
                 assert operation["summary"], path
                 assert operation["security"][-1] == {}
+                assert {"200", "401", "413", "429", "503"} <= set(operation["responses"])
                 assert ({"session": [], "token": []} in operation["security"]) is (method == "post")
 
 

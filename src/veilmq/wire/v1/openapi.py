@@ -5,6 +5,7 @@ and of the types that requests are decoded into and answers are encoded from. So
 """
 
 import re
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from inspect import cleandoc, getdoc
 from typing import Any
@@ -60,6 +61,12 @@ _SCHEMES: Document = {
         "name": "X-CSRF-Token",
         "description": "The token of the session's forms, which a change needs.",
     },
+}
+_OF_THE_PORT: dict[int, tuple[str, ...]] = {
+    401: ("AccessDenied",),
+    413: ("InvalidRequest",),
+    429: ("AccessDenied",),
+    503: ("AuditLogUnavailable",),
 }
 _OPEN: Document = {}  # where the server has no accounts, nobody is asked who he is
 _READING = [{"key": []}, {"session": []}, _OPEN]
@@ -187,6 +194,7 @@ def _of_action(action: Action, shown: Schemas) -> Document:
         "requestBody": {"required": True, "content": {JSON: {"schema": shown[action.request]}}},
         "responses": {
             "200": _content("Done.", shown[_result(action)], kind=SQS_JSON),
+            **_errors(_OF_THE_PORT),
             "default": _content("Refused.", {"$ref": _REFERENCE + "SqsError"}, kind=SQS_JSON),
         },
     }
@@ -210,15 +218,19 @@ def _query_parameters(schema: Document, components: Document) -> list[Document]:
 
 def _refusals(route: Route) -> Document:
     """Return the answers of a route to what it does not do, by status."""
-    codes: dict[int, list[str]] = {401: ["AccessDenied"], 413: ["InvalidRequest"]}
+    codes: dict[int, list[str]] = {status: list(names) for status, names in _OF_THE_PORT.items()}
     for error in (*route.errors, *EVERYWHERE):
         if not (route.of_account and error.__name__ == "QueueNotFound"):
             codes.setdefault(ANSWERS[error][0], []).append(error.__name__)
     for code in (INVALID_REQUEST, ACCESS_DENIED):
         codes.setdefault(code.status, []).append(code.query)
-    error_schema = {"$ref": _REFERENCE + "Error"}
+    return _errors(codes)
+
+
+def _errors(codes: Mapping[int, Iterable[str]]) -> Document:
+    schema = {"$ref": _REFERENCE + "Error"}
     return {
-        str(status): _content(f"{HTTPStatus(status).phrase}: {', '.join(dict.fromkeys(names))}.", error_schema)
+        str(status): _content(f"{HTTPStatus(status).phrase}: {', '.join(dict.fromkeys(names))}.", schema)
         for status, names in sorted(codes.items())
     }
 
