@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from tests.console.barriers import barriers
 from tests.console.conftest import Visit, visiting
 from tests.console.pictures import HEIGHT, NARROW, SCHEMES, WIDE, keep
 from tests.console.scene import places, staged
-from tests.server.keys import written
+from tests.console.test_browser_sign_in import sign_in
+from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, written
 from veilmq.client import HttpQueueClient
 from veilmq.testing import RunningServer
 
-SEEN: Final = {name: path for name, path in places().items() if name != "login"}
+SIGNED_IN = ("login", "accounts")  # have most to show where there are accounts
+SEEN: Final = {name: path for name, path in places().items() if name not in SIGNED_IN}
 
 SEARCHED = {("light", WIDE), ("dark", NARROW)}  # both lights and both widths, at the price of two
 
@@ -36,10 +38,18 @@ def test_a_page_keeps_nobody_out_and_fits(visit: Visit, name: str) -> None:
     look_at(visit(SEEN[name]), name)
 
 
-def test_the_way_in_does_too(browser: Browser, tmp_path: Path) -> None:
+def test_the_way_in_and_the_accounts_do_too(browser: Browser, tmp_path: Path) -> None:
     keys = written(tmp_path / "credentials.toml")
-    with RunningServer(credentials=keys) as running, visiting(browser, running) as visit:
-        look_at(visit(), "login")
+    with RunningServer(credentials=keys, account=OWNER, region=REGION) as running:
+        sqs = client(running)
+        url = sqs.create_queue(QueueName="orders")["QueueUrl"]
+        sqs.add_permission(QueueUrl=url, Label="shop", AWSAccountIds=[FRIEND], Actions=["SendMessage"])
+        with visiting(browser, running) as visit:
+            page = visit("/console/accounts")
+            look_at(page, "login")
+            sign_in(page, "AKIDOWNER", SECRETS["AKIDOWNER"])
+            expect(page.get_by_role("heading", level=1)).to_have_text("Accounts and policies")
+            look_at(page, "accounts")
 
 
 def look_at(page: Page, name: str) -> None:

@@ -2,12 +2,12 @@
 
 import re
 from hashlib import sha256
-from pathlib import Path
 
 from tests.tidy.tree import SRC
 from veilmq.console.assets import ASSETS, FOLDER
 
 BYTES_MAX = 200_000
+TEMPLATES = SRC / "veilmq/console/templates"
 VENDOR = FOLDER / "vendor"
 ROW = re.compile(r"^\| (?P<file>[\w.-]+) \|.*, (?P<licence>[\w.-]+) \| (?P<sha256>[0-9a-f]{64}) \|$", re.MULTILINE)
 
@@ -26,6 +26,18 @@ def test_files_of_others_are_as_they_were_published() -> None:
         assert (VENDOR / row["licence"]).stat().st_size > 100
 
 
+def test_what_scrolls_by_itself_is_reached_by_keys() -> None:
+    """And has a name: axe sees it only where it is too narrow for what is in it."""
+    scrolling = re.compile(r"<\w+ class=\"scroll[^>]*>")
+    found = {
+        f"{path.name}: {match[0]}"
+        for path in sorted(TEMPLATES.rglob("*.html"))
+        for match in scrolling.finditer(path.read_text(encoding="utf-8"))
+        if not ('tabindex="0"' in match[0] and "aria-label" in match[0])
+    }
+    assert found == set()
+
+
 def test_no_page_has_scripts_or_styles_of_its_own() -> None:
     """The policy of the pages would not let them run."""
     wrong = re.compile(
@@ -33,7 +45,7 @@ def test_no_page_has_scripts_or_styles_of_its_own() -> None:
     )
     found = [
         f"{path.name}: {match[0].strip()}"
-        for path in sorted(Path(SRC / "veilmq/console/templates").rglob("*.html"))
+        for path in sorted(TEMPLATES.rglob("*.html"))
         for match in wrong.finditer(path.read_text(encoding="utf-8"))
     ]
     assert found == []
