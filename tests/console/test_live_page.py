@@ -145,6 +145,32 @@ def test_a_deleted_message_is_told_from_a_released_one(server: RunningServer, qu
         assert 'class="bar returned"' in json.dumps(page.next("leases")["set"]).replace('\\"', '"')
 
 
+def test_each_of_those_that_ended_together_is_told_by_its_message(
+    server: RunningServer, queues: HttpQueueClient
+) -> None:
+    """A purge is no release, though it counts no deletions."""
+    queues.create_queue("jobs")
+    for body in ("m", "n", "o"):
+        queues.send("jobs", body)
+    with Watching(server, leases="000000000000/jobs") as page:
+        page.next("leases")
+        first, second, _ = queues.receive("jobs", count=3)
+        server.advance(1_000)
+        assert len(page.next("leases")["set"]) == 3
+        queues.delete("jobs", first.receipt)
+        queues.change_visibility("jobs", second.receipt, 0)
+        server.advance(1_000)
+        assert endings(page.next("leases")) == ["deleted", "returned"]
+        queues.purge("jobs")
+        server.advance(1_000)
+        assert endings(page.next("leases")) == ["deleted"]
+
+
+def endings(told: dict[str, Any]) -> list[str]:
+    """Return how the leases ended whose bars have changed."""
+    return sorted(word for bar in told["set"].values() for word in ("deleted", "returned") if f'"bar {word}"' in bar)
+
+
 def test_what_is_in_messages_stays_text(server: RunningServer, queues: HttpQueueClient) -> None:
     queues.create_queue("jobs")
     queues.send("jobs", "m", group="<script>alert(1)</script>")

@@ -10,6 +10,7 @@ def lease(message: str = "m", *, generation: int = 1, begin_ms: int = 0, end_ms:
     """Return a lease of a message."""
     return Lease(
         message_id=message,
+        position=f"at {message}",
         generation=generation,
         received_at_ms=begin_ms,
         visible_at_ms=end_ms,
@@ -36,7 +37,7 @@ def test_a_bar_ends_when_the_timeout_does(late_ms: int) -> None:
     """At the deadline, however much later the next look is; it stays for a while."""
     timeline = Timeline()
     timeline.look([lease()], 29_999)
-    timeline.look([], 30_000 + late_ms)
+    timeline.look([lease()], 30_000 + late_ms)
     assert (only(timeline).ending, only(timeline).end_ms) == (Ending.EXPIRED, 30_000)
     timeline.look([], 30_000 + KEPT_MS - 1)
     assert only(timeline).ending is Ending.EXPIRED
@@ -57,36 +58,40 @@ def test_a_renewal_moves_the_end_and_leaves_a_tick() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "ending"),
+    ("there", "ending", "end_ms"),
     [
-        (5, 6, Ending.DELETED),
-        (5, 5, Ending.RETURNED),
-        (None, 6, Ending.ENDED),
-        (5, None, Ending.ENDED),
-        (5, 9, Ending.DELETED),
+        ([], Ending.DELETED, 2_000),
+        ([lease(end_ms=1_500)], Ending.RETURNED, 1_500),
+        ([lease(generation=2, begin_ms=1_500, end_ms=1_900)], Ending.RETURNED, 2_000),
+        ([lease("another")], Ending.DELETED, 2_000),
     ],
+    ids=["gone", "released", "received again", "gone beside another"],
 )
-def test_how_a_bar_ended_early_is_known_by_the_deletions(before: int | None, after: int | None, ending: Ending) -> None:
+def test_how_a_bar_ended_early_is_known_by_its_message(there: list[Lease], ending: Ending, end_ms: int) -> None:
     timeline = Timeline()
-    timeline.look([lease()], 1_000, deleted=before)
-    timeline.look([], 2_000, deleted=after)
-    assert (only(timeline).ending, only(timeline).end_ms) == (ending, 2_000)
+    timeline.look([lease()], 1_000)
+    assert timeline.positions == ["at m"]
+    timeline.look(there, 2_000)
+    bar = next(iter(timeline))
+    assert (bar.ending, bar.end_ms) == (ending, end_ms)
+    assert "at m" not in timeline.positions
 
 
-def test_of_two_that_ended_together_nobody_knows_which_was_deleted() -> None:
+def test_what_was_deleted_before_its_deadline_has_not_expired() -> None:
+    """Although that had passed when somebody looked."""
     timeline = Timeline()
-    timeline.look([lease("a"), lease("b")], 1_000, deleted=0)
-    timeline.look([], 2_000, deleted=1)
-    assert [bar.ending for bar in timeline] == [Ending.ENDED, Ending.ENDED]
+    timeline.look([lease()], 29_500)
+    timeline.look([], 30_500)
+    assert (only(timeline).ending, only(timeline).end_ms) == (Ending.DELETED, 30_000)
 
 
 def test_a_message_received_again_has_a_bar_of_its_own() -> None:
     """The earlier one was returned, or had expired."""
     timeline = Timeline()
-    timeline.look([lease()], 1_000, deleted=0)
-    timeline.look([lease(generation=2, begin_ms=1_500, end_ms=31_500)], 2_000, deleted=1)
+    timeline.look([lease()], 1_000)
+    timeline.look([lease(generation=2, begin_ms=1_500, end_ms=31_500)], 2_000)
     assert [(bar.ending, bar.place) for bar in timeline] == [(Ending.RETURNED, 0), (None, 1)]
-    timeline.look([lease(generation=3, begin_ms=31_600, end_ms=61_600)], 32_000, deleted=1)
+    timeline.look([lease(generation=3, begin_ms=31_600, end_ms=61_600)], 32_000)
     assert [bar.ending for bar in timeline] == [None, Ending.EXPIRED], "the first has made place"
 
 
@@ -102,9 +107,10 @@ def test_bars_keep_their_places() -> None:
 def test_what_is_out_of_sight_has_not_ended() -> None:
     """Only so many are drawn, those that end first; shorter ones take the places of longer ones."""
     timeline = Timeline()
-    timeline.look([lease("long", end_ms=90_000), lease("gone", end_ms=20_000)], 0, deleted=0)
+    long = lease("long", end_ms=90_000)
+    timeline.look([long, lease("gone", end_ms=20_000)], 0)
     short = [lease(f"s{number}", end_ms=25_000 + number) for number in range(BARS_MAX + 1)]
-    timeline.look(short, 1_000, deleted=0)
+    timeline.look([*short, long], 1_000)
     ended = {bar.lease.message_id: bar.ending for bar in timeline if bar.ending is not None}
-    assert ended == {"gone": Ending.RETURNED}
+    assert ended == {"gone": Ending.DELETED}
     assert len(timeline) == BARS_MAX + 1

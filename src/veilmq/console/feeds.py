@@ -1,6 +1,6 @@
 """The questions that open pages ask: what is in some queues, the leases of one, and how far its move tasks are."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -10,7 +10,7 @@ import msgspec
 from veilmq.console.asking import Asking, Refused
 from veilmq.console.live import Told
 from veilmq.console.rendering import duration, number, path_of
-from veilmq.console.timeline import BARS_MAX, Lease, Timeline
+from veilmq.console.timeline import BARS_MAX, Lease, Timeline, going_on
 from veilmq.console.timeline_drawing import Frame, draw, frame_for
 from veilmq.core.browsing import BrowsedQueue, BrowsedQueues
 from veilmq.core.limits import SECOND_MS
@@ -54,8 +54,8 @@ class LeasesOf:
     async def look(self, asking: Asking, now_ms: int) -> Told:
         """Return the bars, and in ``rest`` where now is and the figures."""
         counted = await _counted(asking, self.queue, own=self.own)
-        leases = await leases_of(asking, self.queue)
-        self.timeline.look(leases, now_ms, deleted=counted.deleted)
+        leases = await leases_of(asking, self.queue, also=self.timeline.positions)
+        self.timeline.look(leases, now_ms)
         frame = frame_for(self.timeline, self._frames[0] if self._frames else None)
         self._frames[:] = [frame]
         drawing = draw(self.timeline, frame, href=f"{path_of(self.queue)}/messages?state=in_flight")
@@ -63,7 +63,7 @@ class LeasesOf:
             "axis": str(drawing.axis),
             "now": drawing.now_percent,
             "height": drawing.height_px,
-            "summary": summary(leases, counted.in_flight),
+            "summary": summary(going_on(leases, now_ms), counted.in_flight),
             "figures": figures(counted, now_ms),
         }
         return Told({key: str(bar) for key, bar in drawing.bars.items()}, rest)
@@ -100,9 +100,13 @@ async def browse(asking: Asking, names: tuple[str, ...]) -> BrowsedQueues:
     return msgspec.convert(found, BrowsedQueues)
 
 
-async def leases_of(asking: Asking, queue: str) -> list[Lease]:
-    """Return as many leases as are drawn, and one more if there are more; raises ``Refused``."""
-    found = await asking.api("GET", f"/v1/leases/{quote(queue)}", query={"count": BARS_MAX + 1})
+async def leases_of(asking: Asking, queue: str, *, also: Sequence[str] = ()) -> list[Lease]:
+    """Return as many leases as are drawn, and one more if there are more; raises ``Refused``.
+
+    Behind them follow the messages at the positions ``also`` that are still there, whatever became of their leases.
+    """
+    query = {"count": BARS_MAX + 1, "also": ",".join(also)}
+    found = await asking.api("GET", f"/v1/leases/{quote(queue)}", query=query)
     return msgspec.convert(found["leases"], list[Lease])
 
 

@@ -1,9 +1,9 @@
 """The leases of a queue as bars, from a sequence of looks: when each began, ends or ended, and how.
 
-A look shows what is in flight at an instant. What is missing in the next one has ended in between: by its timeout if
-that has passed, else by somebody, who deleted the message or released it. Which of the two, the queue's count of
-deletions tells, unless both happened between the same two looks. A lease that begins and ends between two looks is
-never seen, and a renewal is drawn where it was seen.
+A look shows what is in flight at an instant, and of leases seen before also what has become of their messages. One
+whose message is there ended by its timeout, if that has passed, else because somebody released it; one whose message is
+gone was deleted (or its queue purged). A lease that begins and ends between two looks is never seen, and a renewal is
+drawn where it was seen.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,14 +28,12 @@ class Ending(Enum):
     DELETED = "deleted"
     RETURNED = "returned"
     EXPIRED = "expired"
-    ENDED = "ended"
 
 
 WORDS: Mapping[Ending, str] = {
     Ending.DELETED: "deleted",
     Ending.RETURNED: "returned: it was released, and is visible again",
     Ending.EXPIRED: "expired: its timeout ended, and it is visible again",
-    Ending.ENDED: "ended early: deleted or released",
 }
 
 
@@ -43,6 +41,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """What a look shows of a lease; see ``core.looks.SeenLease``."""
 
     message_id: str
+    position: str
     generation: int
     received_at_ms: int
     visible_at_ms: int
@@ -85,7 +84,6 @@ class Timeline:
     def __init__(self) -> None:
         """Begin with nothing seen."""
         self._bars: dict[str, Bar] = {}
-        self._deleted: int | None = None
         self.now_ms = 0
 
     def __iter__(self) -> Iterator[Bar]:
@@ -96,14 +94,16 @@ class Timeline:
         """Return how many bars there are."""
         return len(self._bars)
 
-    def look(self, leases: Sequence[Lease], now_ms: int, *, deleted: int | None = None) -> None:
-        """Take what was seen at ``now_ms``: leases, those that end first first.
+    @property
+    def positions(self) -> list[str]:
+        """Return where the messages stand whose leases go on: what is asked for in the next look."""
+        return [bar.lease.position for bar in self._bars.values() if bar.ending is None]
 
-        ``deleted`` is the queue's running total, ``None`` where that is not known.
-        """
+    def look(self, leases: Sequence[Lease], now_ms: int) -> None:
+        """Take what was seen at ``now_ms``: leases, those that end first first, and what is still at ``positions``."""
         self.now_ms = now_ms
-        seen = {lease.key: lease for lease in leases[:BARS_MAX]}
-        self._end(seen, now_ms, deleted, in_sight_ms=leases[BARS_MAX].visible_at_ms if leases[BARS_MAX:] else None)
+        seen = {lease.key: lease for lease in going_on(leases, now_ms)[:BARS_MAX]}
+        self._end(seen, {lease.message_id: lease for lease in leases}, now_ms)
         self._bars = {key: bar for key, bar in self._bars.items() if not _is_over(bar, now_ms)}
         for key, lease in seen.items():
             bar = self._bars.get(key)
@@ -112,39 +112,33 @@ class Timeline:
             elif bar.lease.visible_at_ms != lease.visible_at_ms:
                 bar.renewed_at_ms = (*bar.renewed_at_ms, now_ms)[-RENEWALS_MAX:]
                 bar.lease = lease
-        self._deleted = deleted
 
-    def _end(self, seen: Mapping[str, Lease], now_ms: int, deleted: int | None, *, in_sight_ms: int | None) -> None:
-        """End the bars that are not ``seen``; beyond ``in_sight_ms`` a lease goes on without being shown."""
-        again = {lease.message_id for lease in seen.values()}
-        early = []
+    def _end(self, seen: Mapping[str, Lease], there: Mapping[str, Lease], now_ms: int) -> None:
+        """End the bars not ``seen``, and drop those that go on out of sight; ``there`` has what is there by message."""
         for key in [key for key, bar in self._bars.items() if bar.ending is None and key not in seen]:
             bar = self._bars[key]
-            deadline_ms = bar.lease.visible_at_ms
-            if deadline_ms <= now_ms:
-                bar.ending, bar.ended_at_ms = Ending.EXPIRED, deadline_ms
-            elif bar.lease.message_id in again:
-                bar.ending, bar.ended_at_ms = Ending.RETURNED, now_ms
-            elif in_sight_ms is not None and deadline_ms >= in_sight_ms:
+            last = there.get(bar.lease.message_id)
+            is_same = last is not None and last.key == key
+            if last is not None and is_same and last.visible_at_ms > now_ms:
                 del self._bars[key]
+                continue
+            end_ms = last.visible_at_ms if last is not None and is_same else now_ms
+            bar.ended_at_ms = min(end_ms, bar.lease.visible_at_ms)
+            if last is None:
+                bar.ending = Ending.DELETED
+            elif bar.ended_at_ms == bar.lease.visible_at_ms:
+                bar.ending = Ending.EXPIRED
             else:
-                bar.ended_at_ms = now_ms
-                early.append(bar)
-        ending = self._early_ending(len(early), deleted)
-        for bar in early:
-            bar.ending = ending
-
-    def _early_ending(self, count: int, deleted: int | None) -> Ending:
-        """Return how ``count`` leases ended before their time."""
-        if deleted is None or self._deleted is None:
-            return Ending.ENDED
-        if deleted == self._deleted:
-            return Ending.RETURNED
-        return Ending.DELETED if deleted - self._deleted >= count else Ending.ENDED
+                bar.ending = Ending.RETURNED
 
     def _free_place(self) -> int:
         taken = {bar.place for bar in self._bars.values()}
         return next(place for place in range(len(taken) + 1) if place not in taken)
+
+
+def going_on(leases: Sequence[Lease], now_ms: int) -> list[Lease]:
+    """Return those of the leases that have not ended."""
+    return [lease for lease in leases if lease.visible_at_ms > now_ms]
 
 
 def _is_over(bar: Bar, now_ms: int) -> bool:
