@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
+from veilmq.console import lease_look
 from veilmq.console.page import Page
 from veilmq.console.queue_look import look, movement, sources
 from veilmq.console.rendering import plain_name
@@ -32,6 +33,7 @@ async def show(visit: Visit) -> Response:
         queue=visit.queue,
         shown=queue,
         moving=await movement(visit),
+        timeline=await lease_look.look(visit, in_flight=queue.in_flight),
         groups=[(group.title, _told(group.rows, queue.settings)) for group in GROUPS],
         addresses=_addresses(queue.url, visit.queue, arn["Attributes"]["QueueArn"]),
         sources=await sources(visit),
