@@ -309,7 +309,7 @@ def test_a_form_that_cannot_be_taken_does_nothing(
 def test_nothing_ticked_is_said(server: RunningServer, visitor: Visitor) -> None:
     filled(server, "unticked", "x")
     seen = act(visitor, receive(visitor, "unticked"), "delete", leases=[])
-    assert (seen.status, "Choose the messages first." in seen.text) == (422, True)
+    assert (seen.status, "Tick the messages first." in seen.text) == (422, True)
 
 
 def test_what_became_of_a_receipt_that_ended_is_told(server: RunningServer, visitor: Visitor, sqs: Any) -> None:

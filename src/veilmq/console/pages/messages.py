@@ -34,7 +34,7 @@ _EXTENSION = Number(
 _CHOSEN = "chosen."
 _RECEIPT = "receipt."
 _WRONG = HTTPStatus.UNPROCESSABLE_ENTITY
-_NONE_CHOSEN = "Choose the messages first."
+_NONE_CHOSEN = "Tick the messages first."
 _UNCONFIRMED = "You did not receive all of these here: confirm that you take them from whoever holds them."
 _NO_ACT = "Choose what to do with them."
 
