@@ -2,8 +2,9 @@
 
 import pytest
 
+from veilmq.console.feeds import figures
 from veilmq.console.listing import COLUMNS, SIZE_DEFAULT, Column, Listing
-from veilmq.core.browsing import QueueOrder
+from veilmq.core.browsing import BrowsedQueue, QueueOrder
 
 NAME, VISIBLE = COLUMNS[0], COLUMNS[1]
 
@@ -61,3 +62,8 @@ def test_a_column_sorts_and_then_the_other_way_round(
 
 def test_every_order_has_a_column() -> None:
     assert [column.order for column in COLUMNS] == list(QueueOrder)
+
+
+def test_every_figure_has_its_column_in_its_place() -> None:
+    """Below a title stands what it says, and what moves on an open page finds its place."""
+    assert [column.order.value for column in COLUMNS[1:]] == list(figures(BrowsedQueue(name="q"), 0))

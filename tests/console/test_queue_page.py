@@ -108,3 +108,4 @@ def test_policies_decide_who_sees_it(tmp_path: Path) -> None:
             seen = friend.get(f"/console/queues/{OWNER}/jobs")
             assert seen.status == 200
             assert "You may not see which queues name this one" in seen.text
+            assert "Visible 0 In flight 0 Delayed 0 Oldest – Sent/s – " in seen.text

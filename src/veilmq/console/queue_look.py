@@ -23,13 +23,14 @@ async def look(visit: Visit) -> ShownQueue:
     return msgspec.convert(await visit.api("GET", route(visit.queue, "show")), ShownQueue)
 
 
-async def movement(visit: Visit) -> BrowsedQueue | None:
-    """Return how the queue that the path names moves, which is told of queues of the caller's own account."""
+async def movement(visit: Visit, shown: ShownQueue) -> BrowsedQueue:
+    """Return how the queue that the path names moves, as far as that is told: of the caller's own account."""
     account, _, name = visit.queue.partition("/")
-    if account != visit.account:
-        return None
-    found = msgspec.convert(await visit.api("GET", "/v1/queues/-", query={"names": name}), BrowsedQueues)
-    return found.queues[0] if found.queues else None
+    known = BrowsedQueue(name=name)
+    if account == visit.account:
+        found = msgspec.convert(await visit.api("GET", "/v1/queues/-", query={"names": name}), BrowsedQueues)
+        known = next(iter(found.queues), known)
+    return msgspec.structs.replace(known, visible=shown.visible, in_flight=shown.in_flight, delayed=shown.delayed)
 
 
 class Sources(NamedTuple):

@@ -5,6 +5,8 @@ from typing import NamedTuple
 from starlette.responses import Response
 
 from veilmq.console import lease_look
+from veilmq.console.feeds import figures
+from veilmq.console.listing import COLUMNS
 from veilmq.console.page import Page
 from veilmq.console.queue_look import look, movement, sources
 from veilmq.console.rendering import plain_name
@@ -32,11 +34,12 @@ async def show(visit: Visit) -> Response:
         "queue.html",
         queue=visit.queue,
         shown=queue,
-        moving=await movement(visit),
-        timeline=await lease_look.look(visit, in_flight=queue.in_flight),
+        columns=COLUMNS[1:],
+        figures=figures(await movement(visit, queue), visit.now_ms),
         groups=[(group.title, _told(group.rows, queue.settings)) for group in GROUPS],
         addresses=_addresses(queue.url, visit.queue, arn["Attributes"]["QueueArn"]),
         sources=await sources(visit),
+        timeline=await lease_look.look(visit, in_flight=queue.in_flight),
     )
 
 

@@ -5,6 +5,7 @@ from math import ceil
 import msgspec
 from starlette.responses import Response
 
+from veilmq.console.feeds import figures
 from veilmq.console.listing import COLUMNS, SIZES, Listing
 from veilmq.console.page import Page
 from veilmq.console.sparkline import sparkline
@@ -26,6 +27,7 @@ async def show(visit: Visit) -> Response:
         columns=COLUMNS,
         sizes=SIZES,
         found=found,
+        figures={queue.name: figures(queue, visit.now_ms) for queue in found.queues},
         sparklines={queue.name: sparkline(queue.history) for queue in found.queues},
         pages=pages,
         endpoint=visit.endpoint,
