@@ -4,11 +4,14 @@ Whoever comes without a session is sent to sign in, or, where nobody is asked wh
 the token of the forms. A page raises ``Refused`` for what the queues refuse; that is answered here, in words.
 """
 
+import logging
 from collections.abc import Callable
+from http import HTTPStatus
 from urllib.parse import quote
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -18,13 +21,24 @@ from veilmq.console.asking import Ask, Asking, Refused
 from veilmq.console.assets import ASSETS, PREFIX
 from veilmq.console.page import Page
 from veilmq.console.pages import PAGES
+from veilmq.console.reading_only import ReadingOnly
 from veilmq.console.rendering import Rendering
 from veilmq.console.sessions import Accounts, Session, Sessions
 from veilmq.console.visit import FormRefused, Visit
 from veilmq.wire.sqs.callers import Caller
 
+log = logging.getLogger(__name__)
+
 HOME = "/console/queues"
 SIGN_IN = "/console/login"
+_WORDS: dict[int, tuple[str, str]] = {
+    HTTPStatus.NOT_FOUND: ("No such page", "There is nothing at this address. Queues are found by their names."),
+    HTTPStatus.METHOD_NOT_ALLOWED: ("Not so", "This page is only looked at. Nothing was changed."),
+    HTTPStatus.INTERNAL_SERVER_ERROR: (
+        "This went wrong",
+        "The page failed, by a defect of ours; the server's log has it. Look whether what you asked for was done.",
+    ),
+}
 _FOR_EVER = "public, max-age=31536000, immutable"
 
 
@@ -62,7 +76,7 @@ class Console:
             Route(PREFIX + "{name:path}", _asset),
             *(self._route(page) for page in PAGES),
         ]
-        self._app = Starlette(routes=routes)
+        self._app = Starlette(routes=routes, exception_handlers={HTTPException: self._unanswered})
         self._app.state.accounts = accounts
         self._app.state.sessions = sessions
         for name, value in (further or {}).items():
@@ -87,18 +101,27 @@ class Console:
 
     def _route(self, page: Page) -> Route:
         async def answer(request: Request) -> Response:
-            found = session_cookie.read(request, self._sessions)
-            session = found or self._sessions.begin()
-            caller = self._holder(session)
-            if caller is None and self._accounts is not None and not page.open:
-                return _to_sign_in(request)
-            response = await self._answer(page, request, session, caller)
-            if found is None:
-                session_cookie.keep(response, request, self._sessions, session)
-            return response
+            try:
+                return await self._page(page, request)
+            except ClientDisconnect:
+                return Response(status_code=HTTPStatus.BAD_REQUEST)  # nobody reads it
+            except Exception:
+                log.exception("the page %s failed", page.path)
+                return self._told(request, HTTPStatus.INTERNAL_SERVER_ERROR)
 
         methods = ["GET"] if page.change is None else ["GET", "POST"]
         return Route(page.path, answer, methods=methods)
+
+    async def _page(self, page: Page, request: Request) -> Response:
+        found = session_cookie.read(request, self._sessions)
+        session = found or self._sessions.begin()
+        caller = self._holder(session)
+        if caller is None and self._accounts is not None and not page.open:
+            return _to_sign_in(request)
+        response = await self._answer(page, request, session, caller)
+        if found is None:
+            session_cookie.keep(response, request, self._sessions, session)
+        return response
 
     async def _answer(self, page: Page, request: Request, session: Session, caller: Caller | None) -> Response:
         visit = self._visit(request, session, caller)
@@ -112,14 +135,29 @@ class Console:
         except Refused as refused:
             return _refused(visit, refused)
 
+    async def _unanswered(self, request: Request, error: Exception) -> Response:
+        """Answer what no page answers."""
+        assert isinstance(error, HTTPException), "for these alone"
+        response = self._told(request, error.status_code)
+        response.headers.update(error.headers or {})
+        return response
+
+    def _told(self, request: Request, status: int) -> Response:
+        """Say what went wrong, in words of our own."""
+        session, caller = self.session_of(request) or (self._sessions.begin(), None)
+        title, message = _WORDS.get(status, _WORDS[HTTPStatus.INTERNAL_SERVER_ERROR])
+        visit = self._visit(request, session, caller)
+        return visit.page("refused.html", status=status, title=title, message=message)
+
     def _visit(self, request: Request, session: Session, caller: Caller | None) -> Visit:
         peer = None if request.client is None else request.client.host
         host = self._host(request)
+        ask = self._ask if request.method == "POST" else ReadingOnly(self._ask)
         return Visit(
             request,
             session=session,
             caller=caller,
-            asking=Asking(self._ask, caller=caller, peer=peer, host=host),
+            asking=Asking(ask, caller=caller, peer=peer, host=host),
             rendering=self._rendering,
             account=self._account if caller is None else caller.account,
             endpoint=f"{request.url.scheme}://{host}",
@@ -163,5 +201,5 @@ async def _home(request: Request) -> Response:
 async def _asset(request: Request) -> Response:
     asset = ASSETS.get(request.path_params["name"])
     if asset is None:
-        return Response(status_code=404)
+        raise HTTPException(HTTPStatus.NOT_FOUND)
     return Response(asset.body, headers={"cache-control": _FOR_EVER}, media_type=asset.kind)

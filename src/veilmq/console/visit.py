@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -16,10 +16,17 @@ from veilmq.wire.sqs.callers import Caller
 FORM_BYTES_MAX = 4 << 20
 """How long a form may be: a message of 1 MiB, every byte of it escaped, and what is around it."""
 
+OPEN_FORM_BYTES_MAX = 16 << 10
+"""How long it may be from whoever has not signed in."""
+
+FIELDS_MAX = 1_000
+
 TOKEN = "csrf"
 """The field, and in lower case the header, with which a form shows that the console made it."""
 
 TOKEN_HEADER = "x-csrf-token"
+
+_FORM = "application/x-www-form-urlencoded"
 
 
 class FormRefused(Exception):
@@ -29,9 +36,15 @@ class FormRefused(Exception):
 
 
 class FormTooLong(FormRefused):
-    """The form has more bytes than are read."""
+    """The form has more bytes, or more fields, than are read."""
 
     status = 413
+
+
+class FormOfAnotherKind(FormRefused):
+    """What was sent is no form of a page."""
+
+    status = 415
 
 
 class Visit:
@@ -85,7 +98,7 @@ class Visit:
     @property
     def queue_url(self) -> str:
         """Return the URL of that queue, as the actions of SQS take it."""
-        return f"{self.endpoint}/{self.queue}"
+        return f"{self.endpoint}/{quote(self.queue)}"
 
     @property
     def is_partial(self) -> bool:
@@ -95,12 +108,24 @@ class Visit:
 
     async def read_form(self) -> None:
         """Fill ``form`` with what was sent, the last of equal names; raises ``FormRefused``."""
-        self.form = dict(parse_qsl(await self._body(), keep_blank_values=True, strict_parsing=False))
+        kind = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != _FORM:
+            raise FormOfAnotherKind(f"A page's form comes as {_FORM}; programs use the API. Nothing was changed.")
+        body = await self._body(OPEN_FORM_BYTES_MAX if self._is_stranger else FORM_BYTES_MAX)
+        try:
+            self.form = dict(parse_qsl(body, keep_blank_values=True, max_num_fields=FIELDS_MAX))
+        except ValueError:
+            raise FormTooLong(f"The form has more than {FIELDS_MAX:,} fields; send fewer.") from None
         if not self.session.has(self.form.get(TOKEN) or self.request.headers.get(TOKEN_HEADER, "")):
             raise FormRefused(
                 "This form was not made by this console, or you signed in anew since; go back, reload the page and "
                 "send it again. Nothing was changed."
             )
+
+    @property
+    def _is_stranger(self) -> bool:
+        """Whether somebody is here who would have to sign in."""
+        return self.caller is None and self.request.app.state.accounts is not None
 
     def page(self, template: str, *, status: int = 200, **values: Any) -> Response:
         """Answer with ``templates/{template}``, which is told ``values`` beside who is there."""
@@ -122,10 +147,10 @@ class Visit:
         separator = "&" if "?" in path else "?"
         return RedirectResponse(f"{path}{separator}done={done}" if done else path, status_code=303)
 
-    async def _body(self) -> str:
+    async def _body(self, bytes_max: int) -> str:
         body = bytearray()
         async for chunk in self.request.stream():
             body += chunk
-            if len(body) > FORM_BYTES_MAX:
-                raise FormTooLong(f"The form has more than {FORM_BYTES_MAX:,} bytes; send less. Nothing was changed.")
+            if len(body) > bytes_max:
+                raise FormTooLong(f"The form has more than {bytes_max:,} bytes; send less. Nothing was changed.")
         return body.decode("utf-8", "replace")

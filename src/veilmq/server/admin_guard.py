@@ -19,6 +19,8 @@ WRONG_NAME = (
     "use an IP address, localhost or the name given by --admin-host."
 )
 
+NO_NAME = "The Host header is no name or address, with or without a port."
+
 
 class AdminGuard:
     """ASGI middleware that answers 403 to web pages of others, and to whom the console is not for."""
@@ -46,6 +48,8 @@ class AdminGuard:
     def _obstacle(self, headers: dict[bytes, bytes], *, by_any_name: bool) -> str | None:
         host = headers.get(b"host", b"").decode("latin-1")
         own_name = origin.name_of(host) if by_any_name else self._own_name
+        if host and not origin.is_host(host):
+            return NO_NAME
         if host and not self._any_name and not origin.is_own(host, own_name=own_name):
             return WRONG_NAME
         return origin.EXPLANATION if origin.is_foreign(headers, own_name=own_name) else None

@@ -6,6 +6,7 @@ loopback interface or the name that we listen on: any other name may have been p
 rebinding").
 """
 
+import re
 from ipaddress import ip_address
 
 FOREIGN_SITES = frozenset({b"cross-site", b"same-site"})
@@ -31,6 +32,8 @@ _BROWSERS_HEADERS = frozenset(
         b"upgrade-insecure-requests",
     }
 )
+_HOST = re.compile(r"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
+_PORT_MAX = 65_535
 _ASKED_FOR = frozenset({b"none", b"same-origin"})
 
 
@@ -72,6 +75,12 @@ def is_own(host: str, *, own_name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def is_host(host: str) -> bool:
+    """Tell whether ``host``, a ``Host`` header, can stand in a URL."""
+    match = _HOST.fullmatch(host)
+    return match is not None and int(match[1] or 0) <= _PORT_MAX
 
 
 def name_of(host: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from starlette.responses import Response
 
@@ -57,7 +58,7 @@ async def _queues(visit: Visit, search: str) -> tuple[list[str], bool, str]:
 
 
 async def _policy(visit: Visit, queue: str) -> QueuePolicy:
-    asked = {"QueueUrl": f"http://localhost/{queue}", "AttributeNames": ["Policy"]}
+    asked = {"QueueUrl": f"http://localhost/{quote(queue)}", "AttributeNames": ["Policy"]}
     try:
         found = await visit.sqs("GetQueueAttributes", asked)
     except Refused:
