@@ -1,5 +1,7 @@
 """A shop in the middle of its day: what pictures of every page show, the same each time but for the ids."""
 
+from collections.abc import Callable
+
 from tests.console.every_page import ACCOUNT, addresses
 from tests.console.visitor import Visitor
 from veilmq.client import HttpQueueClient, NewMessage
@@ -46,6 +48,26 @@ def staged(server: RunningServer, client: HttpQueueClient) -> None:
     _change_settings(server)
     client.start_move("emails-dead", moves_per_s_max=1)
     server.advance(seconds=2)
+
+
+def go_on(server: RunningServer, client: HttpQueueClient, seen: Callable[[str, str], None]) -> None:
+    """Let leases of orders end in each way that there is, for whoever looks on.
+
+    ``seen`` is called with a message's id and what its bar must be by then, and returns when it is.
+    """
+    taken = [client.receive("orders", count=1, timeout_s=timeout_s, wait_s=0)[0] for timeout_s in (3, 40, 50, 60)]
+    expiring, deleted, returned, extended = taken
+    server.advance(seconds=1)
+    for each in taken:
+        seen(each.id, "held")
+    client.delete("orders", deleted.receipt)
+    server.advance(seconds=1)
+    seen(deleted.id, "deleted")
+    client.change_visibility("orders", returned.receipt, 0)
+    client.change_visibility("orders", extended.receipt, 90)
+    server.advance(seconds=1)
+    seen(returned.id, "returned")
+    seen(expiring.id, "expired")
 
 
 def _make_queues(client: HttpQueueClient) -> None:

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.console.barriers import barriers
 from tests.console.conftest import Visit, visiting
 from tests.console.pictures import HEIGHT, NARROW, SCHEMES, WIDE, keep
-from tests.console.scene import places, staged
+from tests.console.scene import go_on, places, staged
 from tests.console.test_browser_sign_in import sign_in
 from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, written
 from veilmq.client import HttpQueueClient
@@ -28,14 +28,19 @@ SEARCHED = {("light", WIDE), ("dark", NARROW)}  # both lights and both widths, a
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
     """The shop, for all pages."""
-    with RunningServer() as running, HttpQueueClient(running.endpoint) as client:
-        staged(running, client)
+    with RunningServer() as running, HttpQueueClient(running.endpoint) as queues:
+        staged(running, queues)
         yield running
 
 
 @pytest.mark.parametrize("name", SEEN)
-def test_a_page_keeps_nobody_out_and_fits(visit: Visit, name: str) -> None:
-    look_at(visit(SEEN[name]), name)
+def test_a_page_keeps_nobody_out_and_fits(visit: Visit, server: RunningServer, name: str) -> None:
+    page = visit(SEEN[name])
+    if name == "queue":
+        expect(page.locator("html")).to_have_attribute("data-live", "on")
+        with HttpQueueClient(server.endpoint) as queues:
+            go_on(server, queues, lambda message, kind: see(page, message, kind))
+    look_at(page, name)
 
 
 def test_the_way_in_and_the_accounts_do_too(browser: Browser, tmp_path: Path) -> None:
@@ -50,6 +55,11 @@ def test_the_way_in_and_the_accounts_do_too(browser: Browser, tmp_path: Path) ->
             sign_in(page, "AKIDOWNER", SECRETS["AKIDOWNER"])
             expect(page.get_by_role("heading", level=1)).to_have_text("Accounts and policies")
             look_at(page, "accounts")
+
+
+def see(page: Page, message: str, kind: str) -> None:
+    """Wait until the bar of a message is of this kind."""
+    expect(page.locator(f".bar.{kind}").filter(has_text=message[:8])).to_have_count(1)
 
 
 def look_at(page: Page, name: str) -> None:
