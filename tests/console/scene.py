@@ -55,17 +55,17 @@ def go_on(server: RunningServer, client: HttpQueueClient, seen: Callable[[str, s
 
     ``seen`` is called with a message's id and what its bar must be by then, and returns when it is.
     """
-    taken = [client.receive("orders", count=1, timeout_s=timeout_s, wait_s=0)[0] for timeout_s in (3, 40, 50, 60)]
+    taken = [client.receive("orders", count=1, timeout_s=timeout_s, wait_s=0)[0] for timeout_s in (8, 40, 50, 60)]
     expiring, deleted, returned, extended = taken
-    server.advance(seconds=1)
+    server.advance(seconds=3)
     for each in taken:
         seen(each.id, "held")
     client.delete("orders", deleted.receipt)
-    server.advance(seconds=1)
+    server.advance(seconds=3)
     seen(deleted.id, "deleted")
     client.change_visibility("orders", returned.receipt, 0)
     client.change_visibility("orders", extended.receipt, 90)
-    server.advance(seconds=1)
+    server.advance(seconds=3)
     seen(returned.id, "returned")
     seen(expiring.id, "expired")
 

@@ -75,6 +75,19 @@ def test_a_page_is_unharmed(page: Page, name: str) -> None:
         assert_unharmed(page)
 
 
+def test_a_bar_that_appears_is_unharmed(visit: Visit, server: RunningServer) -> None:
+    """What an open page is told is put in by a script of ours, as text too."""
+    page = visit(SEEN["queue"])
+    expect(page.locator("html")).to_have_attribute("data-live", "on")
+    sqs = boto_client(server)
+    url = sqs.get_queue_url(QueueName="jobs")["QueueUrl"]
+    (message,) = sqs.receive_message(QueueUrl=url)["Messages"]
+    server.advance(seconds=1)
+    bar = page.locator(".bar").filter(has_text=message["MessageId"][:8])
+    expect(bar.locator("text")).to_contain_text(TIGHT[:24])
+    assert_unharmed(page)
+
+
 def test_tags_and_policy_are_read_as_they_were_set(visit: Visit) -> None:
     page = visit(SEEN["queue"])
     for words in ("javascript:alert", policy()):
