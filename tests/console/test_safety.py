@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from tests.console.visitor import Visitor
 from tests.server.keys import OWNER, REGION, SECRETS, TEXT, client, written
-from veilmq.console import app
 from veilmq.console.page import Page
+from veilmq.console.pages import PAGES
 from veilmq.console.security_headers import HEADERS
 from veilmq.console.sign_ins import ADDRESS_FAILURES, ADDRESS_REST_MS
 from veilmq.console.visit import FIELDS_MAX, OPEN_FORM_BYTES_MAX, Visit
@@ -39,7 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     path = written(tmp_path_factory.mktemp("keys") / "credentials.toml")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
-            app, "PAGES", (*app.PAGES, Page("/console/broken", _broken, _broken), Page("/console/sly", _sly))
+            "veilmq.console.app.PAGES", (*PAGES, Page("/console/broken", _broken, _broken), Page("/console/sly", _sly))
         )
         with RunningServer(credentials=path, account=OWNER, region=REGION) as running:
             client(running).create_queue(QueueName="orders")
