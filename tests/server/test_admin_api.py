@@ -16,6 +16,7 @@ from urllib3 import BaseHTTPResponse
 from tests.console.visitor import Visitor
 from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, written
 from tests.server.test_permissions import set_policy, statement
+from veilmq.console.sign_ins import ADDRESS_FAILURES, ADDRESS_REST_MS
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX
 from veilmq.testing import RunningServer
 
@@ -28,14 +29,14 @@ class Api:
     def __init__(self, server: RunningServer, key: tuple[str, str] | None = None) -> None:
         """Connect to nothing yet."""
         self._endpoint = server.admin_endpoint
-        self._http = urllib3.PoolManager()
+        self._http = urllib3.PoolManager(retries=False)
         self.headers = {} if key is None else {"Authorization": basic(*key)}
 
     def ask(self, method: str, path: str, fields: Any = None, **headers: str) -> BaseHTTPResponse:
         """Return the answer; names of ``headers`` may have underscores."""
         body = None if fields is None else json.dumps(fields)
         told = self.headers | {name.replace("_", "-"): value for name, value in headers.items()}
-        return self._http.request(method, self._endpoint + path, body=body, headers=told, redirect=False)
+        return self._http.request(method, self._endpoint + path, body=body, headers=told)
 
     def get(self, path: str) -> Any:
         """Return what a GET answers, which must be success."""
@@ -210,6 +211,20 @@ def test_a_session_is_let_in_and_needs_its_token_to_change_anything(server: Runn
     assert api.refused("GET", "/api/queues", **wrong) == (401, "AccessDenied")
 
 
+def test_whoever_tries_wrong_keys_is_told_to_wait(tmp_path: Path) -> None:
+    """A right one, too, until then; who has a session goes on."""
+    path = written(tmp_path / "credentials.toml")
+    with RunningServer(credentials=path) as running, Visitor(running, key=KEY) as visitor:
+        wrong = Api(running, ("AKIDOWNER", "wrong"))
+        for _ in range(ADDRESS_FAILURES):
+            assert wrong.refused("GET", "/api/queues") == (401, "AccessDenied")
+        paused = Api(running, KEY).ask("GET", "/api/queues")
+        assert (paused.status, paused.json()["code"], paused.headers["retry-after"]) == (429, "AccessDenied", "10")
+        assert visitor.get("/api/queues").status == 200
+        running.advance(ADDRESS_REST_MS)
+        assert Api(running, KEY).get("/api/queues")["queues"] == []
+
+
 def test_a_key_that_is_gone_is_let_in_no_more(tmp_path: Path) -> None:
     path = written(tmp_path / "credentials.toml")
     with RunningServer(credentials=path) as running:
@@ -220,17 +235,30 @@ def test_a_key_that_is_gone_is_let_in_no_more(tmp_path: Path) -> None:
         assert api.refused("GET", "/api/queues") == (401, "AccessDenied")
 
 
-@pytest.fixture
-def waiting(open_server: RunningServer) -> Iterator[socket.socket]:
-    """The connection of a program that waits for a message of the queue ``waited``."""
-    url = Api(open_server).post("/api/queues/-/waited/create", {})["url"]
-    place = urlsplit(open_server.admin_endpoint)
-    assert place.hostname is not None
+def begun(server: RunningServer, head: str) -> socket.socket:
+    """Return a connection on which a request has begun: ``head`` and two bytes."""
+    place = urlsplit(server.admin_endpoint)
+    connection = socket.create_connection((place.hostname or "", place.port or 0), timeout=60)
+    connection.sendall(f"{head}\r\n\r\n{{}}".encode())
+    return connection
+
+
+def waiter(server: RunningServer) -> socket.socket:
+    """Return the connection of a program that waits for a message of the queue ``waited``."""
+    url = Api(server).post("/api/queues/-/waited/create", {})["url"]
+    place = urlsplit(server.admin_endpoint)
+    connection = socket.create_connection((place.hostname or "", place.port or 0), timeout=60)
     body = json.dumps({"QueueUrl": url, "WaitTimeSeconds": 20}).encode()
     head = f"POST /api/sqs/ReceiveMessage HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Length: {len(body)}\r\n\r\n"
-    with socket.create_connection((place.hostname, place.port)) as connection:
-        connection.sendall(head.encode() + body)
-        open_server.wait_parked()
+    connection.sendall(head.encode() + body)
+    server.wait_parked()
+    return connection
+
+
+@pytest.fixture
+def waiting(open_server: RunningServer) -> Iterator[socket.socket]:
+    """The connection of a program that waits for a message."""
+    with waiter(open_server) as connection:
         yield connection
 
 
@@ -240,23 +268,26 @@ def test_who_goes_takes_the_request_back(open_server: RunningServer, waiting: so
     open_server.wait_until(lambda: open_server.parked == 0)
 
 
+def test_who_goes_before_the_end_of_a_body_asks_nothing(open_server: RunningServer) -> None:
+    host = urlsplit(open_server.admin_endpoint).netloc
+    begun(open_server, f"POST /api/queues/-/half/create HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100").close()
+    assert Api(open_server).refused("GET", "/api/queues/-/half/show") == (404, "QueueNotFound")
+
+
+def test_who_names_no_host_is_answered(open_server: RunningServer) -> None:
+    """As HTTP/1.0 lets one; the URL of the queue is that of the address that the server listens on."""
+    with begun(open_server, "POST /api/queues/-/old/create HTTP/1.0\r\nContent-Length: 2") as connection:
+        assert b" 200 " in connection.recv(65_536).partition(b"\r\n")[0]
+    assert Api(open_server).get("/api/queues?names=old")["queues"][0]["name"] == "old"
+
+
 def test_who_waits_is_answered_when_the_time_is_over(open_server: RunningServer, waiting: socket.socket) -> None:
     open_server.advance(seconds=20)
-    waiting.settimeout(60)
     assert waiting.recv(65_536).startswith(b"HTTP/1.1 200 ")
 
 
 def test_the_end_of_a_server_waits_for_nobody() -> None:
     """A long poll by the operator's port is answered at once."""
-    running = RunningServer()
-    with running:
-        url = Api(running).post("/api/queues/-/jobs/create", {})["url"]
-        place = urlsplit(running.admin_endpoint)
-        body = json.dumps({"QueueUrl": url, "WaitTimeSeconds": 20}).encode()
-        head = f"POST /api/sqs/ReceiveMessage HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Length: {len(body)}\r\n\r\n"
-        with socket.create_connection((place.hostname or "", place.port or 0)) as connection:
-            connection.settimeout(60)
-            connection.sendall(head.encode() + body)
-            running.wait_parked()
-            running.request_stop()
-            assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
+    with RunningServer() as running, waiter(running) as connection:
+        running.request_stop()
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
