@@ -215,6 +215,19 @@ def test_wrong_keys_are_slowed_down(tmp_path: Path, caplog: pytest.LogCaptureFix
         assert visitor.post("/console/login", key_id=KEY[0], secret=KEY[1], next="").path == "/console/queues"
 
 
+def test_wrong_passwords_of_the_api_are_counted_with_those_of_the_form(tmp_path: Path) -> None:
+    with RunningServer(credentials=written(tmp_path / "c.toml")) as running, Visitor(running) as visitor:
+        for _ in range(ADDRESS_FAILURES):
+            wrong = urllib3.make_headers(basic_auth="AKIDOWNER:wrong")
+            assert raw(running, "GET", "/api/queues", **wrong).status == 401
+        right = urllib3.make_headers(basic_auth=f"{KEY[0]}:{KEY[1]}")
+        paused = raw(running, "GET", "/api/queues", **right)
+        assert (paused.status, paused.headers["retry-after"]) == (429, "10")
+        assert visitor.post("/console/login", key_id=KEY[0], secret=KEY[1]).status == 429
+        running.advance(ADDRESS_REST_MS)
+        assert raw(running, "GET", "/api/queues", **right).status == 200
+
+
 @pytest.mark.parametrize("host", ["[::1", "::1]", "localhost:99999", "localhost:", "a b", "127.0.0.1:x", "[localhost]"])
 def test_a_host_that_is_none_breaks_nothing(server: RunningServer, host: str) -> None:
     assert raw(server, "GET", "/console/login", Host=host).status in {400, 403}

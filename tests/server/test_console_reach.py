@@ -152,6 +152,19 @@ async def _inner(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"inner"})
 
 
+def test_on_every_address_the_console_has_no_foreign_names() -> None:
+    """A page whose name was pointed at this machine reads nothing here either; metrics have whatever name they have."""
+    with RunningServer(admin_host="0.0.0.0", insecure=True) as running:
+        endpoint = running.admin_endpoint.replace("0.0.0.0", "127.0.0.1")
+        with Visitor(endpoint) as visitor:
+            assert visitor.get("/console/queues").status == 200
+            for path in ("/", "/console/queues", "/api/queues"):
+                seen = visitor.get(path, Host="evil.example")
+                assert (seen.status, WRONG_NAME in seen.html) == (403, True)
+                assert seen.headers["x-content-type-options"] == "nosniff"
+            assert visitor.get("/metrics", Host="veilmq.internal:9325").status == 200
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """A server with accounts behind a proxy on this machine."""
