@@ -132,6 +132,14 @@ def test_nothing_is_kept_by_a_browser_or_shown_as_a_page(open_server: RunningSer
     assert answer.headers["content-security-policy"].startswith("default-src 'none'")
 
 
+def test_a_browser_is_answered(open_server: RunningServer) -> None:
+    """Who enters the address, and a page of ours; whose page it is, the port has found out before."""
+    agent = "Mozilla/5.0 (X11; Linux x86_64)"
+    for site in ("none", "same-origin"):
+        headers = {"User_Agent": agent, "Accept_Language": "en", "Sec_Fetch_Site": site, "Sec_Fetch_Mode": "cors"}
+        assert Api(open_server).ask("GET", "/api/queues", **headers).status == 200
+
+
 def test_pages_of_others_are_refused(open_server: RunningServer) -> None:
     """As on the rest of the port."""
     api = Api(open_server)

@@ -59,7 +59,9 @@ class Inside:
         if caller is None and self._dispatcher.signed:
             raise PermissionError("This server has accounts, and the request has no caller.")
         line = _Inner(peer)
-        request = _Asked(line, method, target, dict(headers), body, True)
+        heard = dict(headers)
+        program = heard.pop(b"user-agent", None)
+        request = _Asked(line, method, target, heard, body, True, program=program)
         request.answer = asyncio.get_running_loop().create_future()
         self._asked.add(request)
         try:
@@ -74,9 +76,14 @@ class Inside:
 
 
 class _Asked(Request, eq=False):
-    """A request whose answer somebody in the process awaits; it is never written as bytes of HTTP."""
+    """A request whose answer somebody in the process awaits; it is never written as bytes of HTTP.
+
+    ``program`` is who asks for policies alone: as a header it would make a browser of what has passed the guard of
+    another port, and that is refused here.
+    """
 
     answer: "asyncio.Future[Answer] | None" = None
+    program: bytes | None = None
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """Answer, exactly once; nobody hears it who has given up."""
@@ -85,6 +92,10 @@ class _Asked(Request, eq=False):
         self.pending, self.reply = None, body
         if not self.answer.done():
             self.answer.set_result(Answer(status, headers, body))
+
+    def user_agent(self) -> str | None:
+        """Return what program the client of the other port says that it is."""
+        return None if self.program is None else self.program.decode("latin-1")
 
     def in_turn(self, begin: Callable[[], None]) -> None:
         """Begin at once: nothing is before it."""
