@@ -79,7 +79,7 @@ class Visitor:
         cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
         body = None if fields is None else urlencode(fields)
         told = {"Content-Type": "application/x-www-form-urlencoded", "Cookie": cookie, **headers}
-        reply = self._http.request(method, self._endpoint + path, body=body, headers=told, redirect=False)
+        reply = self._http.request(method, self._endpoint + path, body=body, headers=told, retries=False)
         for line in reply.headers.getlist("set-cookie"):
             self._keep(line)
         heard = {name.lower(): value for name, value in reply.headers.items()}
