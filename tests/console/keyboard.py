@@ -1,18 +1,19 @@
-"""Uses a page without a mouse: tabs to what has a role and a name, and sees that the focus shows."""
+"""Uses a page without a mouse: tabs to what has a role and a name, and sees that the focus shows it."""
 
 from playwright.sync_api import Locator, Page
 
 STEPS_MAX = 200
 _IS_FOCUSED = "element => element === document.activeElement"
-_SHOWS = """() => {
-    const style = getComputedStyle(document.activeElement);
-    return style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0;
+_LOOK = """target => {
+    const focused = document.activeElement;
+    const style = getComputedStyle(focused);
+    const shows = style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0;
+    return [focused === target, shows ? null : focused.outerHTML.slice(0, 200)];
 }"""
-_WHAT = "() => document.activeElement.outerHTML.slice(0, 200)"
 
 
 class Keyboard:
-    """The keys of one page."""
+    """The keys of one page. ``unseen`` has what had the focus and did not show it."""
 
     def __init__(self, page: Page) -> None:
         """Nothing is pressed yet."""
@@ -21,12 +22,10 @@ class Keyboard:
 
     def go_to(self, target: Locator) -> None:
         """Press Tab until ``target`` has the focus; fails when it never has."""
-        for _ in range(STEPS_MAX):
-            if target.evaluate(_IS_FOCUSED):
-                return
-            self._page.keyboard.press("Tab")
-            self._look()
-        raise AssertionError(f"Tab does not lead to {target}")
+        if target.evaluate(_IS_FOCUSED):
+            return
+        if not self._step_to(target, "Tab", STEPS_MAX):
+            raise AssertionError(f"Tab does not lead to {target}")
 
     def press(self, target: Locator, key: str = "Enter") -> None:
         """Go to ``target`` and press ``key``."""
@@ -38,12 +37,8 @@ class Keyboard:
         group = self._page.locator(f"input[type=radio][name='{radio.get_attribute('name')}']")
         chosen = group.and_(self._page.locator(":checked"))
         self.go_to(chosen if chosen.count() else group.first)
-        for _ in range(group.count()):
-            if radio.is_checked():
-                return
-            self._page.keyboard.press("ArrowDown")
-            self._look()
-        raise AssertionError(f"the arrows do not lead to {radio}")
+        if not radio.is_checked() and not self._step_to(radio, "ArrowDown", group.count()):
+            raise AssertionError(f"the arrows do not lead to {radio}")
 
     def write(self, target: Locator, text: str) -> None:
         """Go to the field ``target`` and write ``text`` in the place of what stands there."""
@@ -51,7 +46,14 @@ class Keyboard:
         self._page.keyboard.press("ControlOrMeta+A")
         self._page.keyboard.type(text)
 
-    def _look(self) -> None:
-        """Remember what has the focus and does not show it."""
-        if not self._page.evaluate(_SHOWS):
-            self.unseen.append(self._page.evaluate(_WHAT))
+    def _step_to(self, target: Locator, key: str, steps_max: int) -> bool:
+        """Press ``key`` until ``target`` has the focus; return whether it has."""
+        element = target.element_handle()
+        for _ in range(steps_max):
+            self._page.keyboard.press(key)
+            is_there, unseen = self._page.evaluate(_LOOK, element)
+            if unseen is not None:
+                self.unseen.append(unseen)
+            if is_there:
+                return True
+        return False
