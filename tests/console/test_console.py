@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.console.visitor import Visitor
-from tests.server.keys import OWNER, SECRETS, TOKEN, written
+from tests.server.keys import OWNER, REGION, SECRETS, TOKEN, client, written
+from tests.server.test_permissions import set_policy, statement
 from veilmq.console.assets import ASSETS, address_of
 from veilmq.console.pages import PAGES
 from veilmq.console.security_headers import HEADERS
@@ -127,3 +128,23 @@ def test_health_and_metrics_are_where_they_were(server: RunningServer) -> None:
     with Visitor(server) as visitor:
         assert visitor.get("/health/live").text == "alive"
         assert "veilmq_" in visitor.get("/metrics").html
+
+
+def test_policies_see_the_browser(tmp_path: Path) -> None:
+    """Where it is and what it is, as they do of programs."""
+    path = written(tmp_path / "credentials.toml")
+    user = ("AKIDCAROL", SECRETS["AKIDCAROL"])
+    with (
+        RunningServer(credentials=path, account=OWNER, region=REGION) as running,
+        Visitor(running, key=user) as visitor,
+    ):
+        sqs = client(running)
+        url = sqs.create_queue(QueueName="jobs")["QueueUrl"]
+        condition = {"StringLike": {"aws:UserAgent": "Mozilla/*"}, "IpAddress": {"aws:SourceIp": "127.0.0.0/8"}}
+        rule = statement(
+            Effect="Deny", Principal="*", Action="sqs:GetQueueAttributes", Resource="*", Condition=condition
+        )
+        set_policy(sqs, url, rule)
+        page = f"/console/queues/{OWNER}/jobs"
+        agents = {"Mozilla/5.0 (X11)": 403, "reader/1.0": 200}
+        assert {agent: visitor.get(page, **{"User-Agent": agent}).status for agent in agents} == agents

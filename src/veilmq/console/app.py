@@ -157,7 +157,7 @@ class Console:
             request,
             session=session,
             caller=caller,
-            asking=Asking(ask, caller=caller, peer=peer, host=host),
+            asking=Asking(ask, caller=caller, peer=peer, host=host, program=request.headers.get("user-agent")),
             rendering=self._rendering,
             account=self._account if caller is None else caller.account,
             endpoint=f"{request.url.scheme}://{host}",

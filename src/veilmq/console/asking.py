@@ -72,12 +72,16 @@ class Refused(Exception):
 class Asking:
     """What one caller asks."""
 
-    def __init__(self, ask: Ask, *, caller: Caller | None, peer: str | None, host: str) -> None:
-        """``host`` is the ``Host`` header under which URLs of queues are told."""
+    def __init__(
+        self, ask: Ask, *, caller: Caller | None, peer: str | None, host: str, program: str | None = None
+    ) -> None:
+        """``host`` is the ``Host`` header under which URLs of queues are told, ``program`` the browser's name."""
         self._ask = ask
         self._caller = caller
         self._peer = peer
-        self._host = host.encode("latin-1")
+        self._always = {b"host": host.encode("latin-1")}
+        if program is not None:
+            self._always[b"user-agent"] = program.encode("latin-1")
 
     async def sqs(self, action: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Have an action of SQS carried out; answers and fields have the names of its JSON. Raises ``Refused``.
@@ -101,9 +105,8 @@ class Asking:
         body = b"" if fields is None else msgspec.json.encode(fields)
         return await self._answer(method.encode(), target.encode(), {}, body)
 
-    async def _answer(self, method: bytes, target: bytes, headers: Mapping[bytes, bytes], body: bytes) -> Any:
-        heard = {b"host": self._host, **headers}
-        answer = await self._ask(method, target, heard, body, caller=self._caller, peer=self._peer)
+    async def _answer(self, method: bytes, target: bytes, headers: dict[bytes, bytes], body: bytes) -> Any:
+        answer = await self._ask(method, target, self._always | headers, body, caller=self._caller, peer=self._peer)
         if answer.status >= 400:
             raise refusal(answer)
         return msgspec.json.decode(answer.body) if answer.body else {}
