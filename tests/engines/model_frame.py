@@ -17,7 +17,7 @@ from tests.engines.naive import NaiveQueue
 from tests.engines.postgres_host import PostgresHost
 from veilmq.core import commands, results
 from veilmq.core.commands import NewMessage, SendTerms
-from veilmq.core.looks import Peek
+from veilmq.core.looks import LookAtLeases, LookAtQueue, MessageState, Peek
 
 SHORT_TIMES_MS = st.sampled_from((0, 1, 999, 1_000, 30_000))
 RULES = st.sampled_from(
@@ -52,6 +52,7 @@ class ModelFrame(RuleBasedStateMachine):
         super().__init__()
         self.base = Path(tempfile.mkdtemp(prefix="veilmq-model-"))
         self.bodies = 0
+        self.is_looking = False
         self.host: Host | None = None
 
     def open_host(self, *, ready: int, hidden: int, cache: int) -> None:
@@ -110,11 +111,17 @@ class ModelFrame(RuleBasedStateMachine):
 
     # Comparison.
 
+    @rule()
+    def look(self) -> None:
+        """Look at all messages in the next comparison."""
+        self.is_looking = True
+
     @invariant()
     def they_agree(self) -> None:
         """Compare after every step."""
         if self.host is not None:
             self.compare()
+            self.is_looking = False
 
     def compare(self) -> None:
         """Assert that engine and model agree."""
@@ -125,7 +132,23 @@ class ModelFrame(RuleBasedStateMachine):
         counts = self.live.do(commands.ShowQueue(queue=name, counts=True)).counts
         assert (counts.visible, counts.in_flight, counts.delayed) == model.counts(self.now_ms), name
         assert counts.oldest_sent_at_ms == model.oldest_ms(self.now_ms), name
+        self.check_looks(name, model.counts(self.now_ms))
         model.check_conservation()
+
+    def check_looks(self, name: str, counts: tuple[int, int, int]) -> None:
+        """Assert, if it is time, that looks show what is counted, each message in its state, and the leases."""
+        if not self.is_looking:
+            return
+        whole = self.live.do(LookAtQueue(queue=name))
+        for state, count in zip(MessageState, counts, strict=True):
+            seen = self.live.do(LookAtQueue(queue=name, state=state))
+            assert len(seen) == count, (name, state)
+            assert {each.id for each in seen} == {each.id for each in whole if each.state is state}
+        leases = self.live.do(LookAtLeases(queue=name))
+        assert {each.message_id for each in leases} == {
+            each.id for each in whole if each.state is MessageState.IN_FLIGHT and each.visible_at_ms is not None
+        }
+        assert all(each.visible_at_ms > self.now_ms >= each.received_at_ms for each in leases)
 
     def peek(self, name: str, count: int) -> list[bytes]:
         """Return what a peek shows, by ids."""

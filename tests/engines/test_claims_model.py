@@ -337,6 +337,7 @@ class EngineAndModel(ModelFrame):
         self.settle()
         counts = self.live.do(commands.ShowQueue(queue=QUEUE, counts=True)).counts
         assert (counts.visible, counts.in_flight, counts.delayed) == self.model.counts(self.now_ms)
+        self.check_looks(QUEUE, self.model.counts(self.now_ms))
         if not any(row["bound"] not in (None, CLAIMED) for row in self.model.rows):
             assert counts.oldest_sent_at_ms == self.model.oldest_ms(self.now_ms)
         self.model.check_conservation()
