@@ -1,8 +1,11 @@
 """The audit log in the console: what was changed here, for those whom it concerns."""
 
+import json
 from collections.abc import Iterator
+from html import unescape
 
 import pytest
+import urllib3
 
 from tests.console.forms import form_of
 from tests.console.visitor import Visitor
@@ -61,6 +64,19 @@ def test_one_searches_by_queue_and_by_who(server: RunningServer) -> None:
     assert "visibility_timeout_s" in audit(server, "AKIDOWNER", "?queue=ORD&who=carol")
     assert "Nothing was changed that fits." in audit(server, "AKIDOWNER", f"?queue=orders&who={FRIEND}")
     assert "Nothing was changed that fits." in audit(server, "AKIDOWNER", "?queue=%3Cscript%3E")
+
+
+def test_markup_in_a_change_stays_text(server: RunningServer) -> None:
+    fields = {"QueueUrl": f"http://localhost/{OWNER}/orders", "Tags": {"<b>team</b>": "<script>x</script>"}}
+    told = {"Content-Type": "application/json", **urllib3.make_headers(basic_auth=f"AKIDOWNER:{SECRETS['AKIDOWNER']}")}
+    with urllib3.PoolManager() as http:
+        body = json.dumps(fields)
+        assert http.request("POST", f"{server.admin_endpoint}/api/sqs/TagQueue", body=body, headers=told).status == 400
+    with Visitor(server, key=("AKIDOWNER", SECRETS["AKIDOWNER"])) as visitor:
+        seen = visitor.get("/console/audit")
+    assert "Tags.<b>team</b>: <script>x</script>" in unescape(seen.html).replace("<ins>", "").replace("</ins>", "")
+    assert "<script>x" not in seen.html
+    assert "<b>" not in seen.html
 
 
 def test_a_log_without_a_file_says_so() -> None:

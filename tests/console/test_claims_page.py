@@ -82,6 +82,7 @@ def test_releasing_gives_the_messages_back(server: RunningServer, visitor: Visit
     seen = change(visitor, "release", source="s-1", number="1")
     assert (seen.status, seen.path) == (200, f"{PAGE}?done=claim-released")
     assert "The claim was released" in seen.text
+    assert "claims/release jobs 000000000000 source: s-1 number: 1 done" in visitor.get("/console/audit").text
     with HttpQueueClient(server.endpoint) as client:
         assert client.show("jobs").visible == 3
 

@@ -69,10 +69,11 @@ def place(endpoint: str) -> tuple[str, int]:
 
 
 @contextmanager
-def secured(server: RunningServer, context: ssl.SSLContext) -> Iterator[ssl.SSLSocket]:
-    """Connect."""
+def secured(server: RunningServer | str, context: ssl.SSLContext) -> Iterator[ssl.SSLSocket]:
+    """Connect to a server, or to one of its endpoints."""
+    endpoint = server if isinstance(server, str) else server.endpoint
     with (
-        socket.create_connection(place(server.endpoint), timeout=10) as plain,
+        socket.create_connection(place(endpoint), timeout=10) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
     ):
         yield connection
@@ -205,4 +206,15 @@ def test_an_idle_connection_does_not_hold_up_the_end(files: Files) -> None:
     with RunningServer(**files.settings) as server, secured(server, files.trusting()) as connection:
         connection.sendall(b"PUT / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert connection.recv(12) == b"HTTP/1.1 405"
+        server.stop()
+
+
+def test_nor_does_one_of_the_operators_port(files: Files) -> None:
+    """Its client says nothing when it is told that the connection ends."""
+    with (
+        RunningServer(drain_s_max=3_600, **files.settings) as server,
+        secured(server.admin_endpoint, files.trusting()) as connection,
+    ):
+        connection.sendall(b"GET /health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 200"
         server.stop()

@@ -20,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from veilmq.core import limits
 from veilmq.server.shutdown import Shutdown
+from veilmq.server.tls import CLOSING_S_MAX
 
 HEAD_BYTES_MAX = 16_384
 CONNECTIONS_MAX = 256
@@ -57,6 +58,12 @@ class AdminConnection(H11Protocol):
         """Expect the next request."""
         self._set_deadline()
         super().on_response_complete()
+
+    def shutdown(self) -> None:
+        """End after the request that is being answered, if there is one; over TLS do not wait long for a farewell."""
+        super().shutdown()
+        if self.transport.is_closing():
+            self.loop.call_later(CLOSING_S_MAX, self.abort)
 
     def abort(self) -> None:
         """Close at once, whatever was going on."""
