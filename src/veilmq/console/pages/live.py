@@ -51,7 +51,7 @@ def _questions(visit: Visit) -> list[Question]:
 
 
 def _reader(visit: Visit) -> Reader:
-    """Return who reads: policies may ask for his address, too."""
+    """Return who reads: policies may ask for his address and his browser, too."""
     state = visit.request.app.state
     caller, peer = visit.caller, None if visit.request.client is None else visit.request.client.host
 
@@ -61,7 +61,9 @@ def _reader(visit: Visit) -> Reader:
         session = session_cookie.read(visit.request, state.sessions)
         return session is not None and state.accounts.known(session.key_id) == caller
 
-    return Reader((None if caller is None else caller.arn, peer), visit.asking, is_there)
+    arn = None if caller is None else caller.arn
+    seen_by_policies = (arn, peer, visit.request.headers.get("user-agent"))
+    return Reader(seen_by_policies, visit.asking, is_there)
 
 
 PAGES = (Page("/console/live", show),)
