@@ -56,7 +56,7 @@ def visitor(server: RunningServer) -> Iterator[Visitor]:
 def raw(server: RunningServer, method: str, path: str, body: bytes | str = b"", **headers: str) -> Any:
     """Send what no browser would."""
     with urllib3.PoolManager() as http:
-        return http.request(method, server.admin_endpoint + path, body=body, headers=headers, redirect=False)
+        return http.request(method, server.admin_endpoint + path, body=body, headers=headers, retries=False)
 
 
 def queues(server: RunningServer) -> int:
