@@ -7,6 +7,8 @@ import pytest
 
 from tests.console.visitor import Visitor
 from tests.server.keys import OWNER, SECRETS, written
+from veilmq.client import HttpQueueClient
+from veilmq.client.claims import Claims
 from veilmq.engines.store import FULL
 from veilmq.server.console_ports import shown_settings
 from veilmq.server.settings import SETTINGS, ServerSettings
@@ -90,3 +92,19 @@ def test_health_says_what_is_in_the_way(tmp_path: Path) -> None:
 def test_health_counts_what_waits_to_be_exported(tmp_path: Path) -> None:
     with RunningServer(events_to=str(tmp_path / "events")) as running, Visitor(running) as visitor:
         assert "Recorded 0 Waiting 0 Dropped 0 Failed exports 0" in visitor.get("/console/health").text
+
+
+def test_the_pages_are_there_on_a_database_too(server_on_postgres: RunningServer) -> None:
+    """Health has the numbers of its connections, and claims are shown as those in memory are."""
+    with HttpQueueClient(server_on_postgres.endpoint) as client, Visitor(server_on_postgres) as visitor:
+        client.create_queue("jobs")
+        client.send("jobs", "a1")
+        with Claims(server_on_postgres.endpoint, client.queue_url("jobs")) as claims:
+            claims.open("s-1", consumer="daily report")
+            claims.claim("s-1", epoch=1, number=1, messages_max=2)
+        health = visitor.get("/console/health").text
+        assert "Ready: requests are answered." in health
+        assert "Queues 1 " in health
+        assert "onnections to the database" in health
+        assert "daily report s-1 alive 1 1" in visitor.get("/console/claims").text
+        assert "a1" in visitor.get("/console/claims/000000000000/jobs/evict?source=s-1&number=1").text
