@@ -7,6 +7,7 @@ from functools import partial
 from benchmarks import (
     backlog,
     chart,
+    console,
     drain,
     idle,
     keeps,
@@ -44,6 +45,7 @@ MEASUREMENTS: Mapping[str, Callable[[Bench], Iterator[Section]]] = {
     "backlog": backlog.measure,
     "postgres": on_postgres.measure,
     "idle": _one(idle.measure),
+    "console": _one(console.measure),
 }
 
 

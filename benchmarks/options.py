@@ -12,7 +12,7 @@ Number = TypeVar("Number", int, float)
 
 BACKLOG_MAX = 100_000
 BACKLOG_WHOLE = 3_000_000
-NAMES = ("keeps", *rates.GROUPS, "smq", "kinds", "signed", "drain", "spark", "backlog", "postgres", "idle")
+NAMES = ("keeps", *rates.GROUPS, "smq", "kinds", "signed", "drain", "spark", "backlog", "postgres", "idle", "console")
 DESCRIPTION = "Measure veilmq beside the ceiling and its peers: one table, a JSON file and a picture."
 
 

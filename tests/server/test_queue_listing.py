@@ -51,7 +51,8 @@ def test_queues_are_listed_with_what_is_in_them(server: RunningServer) -> None:
     (jobs,) = found["queues"]
     assert status == 200
     assert (jobs["visible"], jobs["in_flight"], jobs["sent_per_s"], jobs["received_per_s"]) == (9, 1, 5.0, 0.5)
-    assert [visible for _, visible in jobs["history"]] == [0, 9]
+    seen = [visible for _, visible in jobs["history"]]
+    assert (seen[0], seen[-1]) == (0, 9)
 
 
 def test_a_page_is_sorted_and_searched_as_asked(server: RunningServer) -> None:

@@ -11,7 +11,7 @@ from veilmq.console.asking import Asking, Refused
 from veilmq.console.live import Told
 from veilmq.console.rendering import duration, number, path_of
 from veilmq.console.timeline import BARS_MAX, Lease, Timeline, going_on
-from veilmq.console.timeline_drawing import Frame, draw, frame_for
+from veilmq.console.timeline_drawing import Drawn, Frame, draw, frame_for
 from veilmq.core.browsing import BrowsedQueue, BrowsedQueues
 from veilmq.core.limits import SECOND_MS
 
@@ -44,6 +44,7 @@ class LeasesOf:
     own: bool
     timeline: Timeline = field(default_factory=Timeline, compare=False)
     _frames: list[Frame] = field(default_factory=list, compare=False)
+    _drawn: Drawn = field(default_factory=dict, compare=False)
     event = "leases"
 
     @property
@@ -58,7 +59,7 @@ class LeasesOf:
         self.timeline.look(leases, now_ms)
         frame = frame_for(self.timeline, self._frames[0] if self._frames else None)
         self._frames[:] = [frame]
-        drawing = draw(self.timeline, frame, href=f"{path_of(self.queue)}/messages?state=in_flight")
+        drawing = draw(self.timeline, frame, href=f"{path_of(self.queue)}/messages?state=in_flight", drawn=self._drawn)
         rest = {
             "axis": str(drawing.axis),
             "now": drawing.now_percent,
@@ -96,7 +97,7 @@ class MovesOf:
 
 async def browse(asking: Asking, names: tuple[str, ...]) -> BrowsedQueues:
     """Return what is in queues of the caller's account; raises ``Refused``."""
-    found = await asking.api("GET", "/v1/queues/-", query={"names": ",".join(names)})
+    found = await asking.api("GET", "/v1/queues/-", query={"names": ",".join(names), "history": "false"})
     return msgspec.convert(found, BrowsedQueues)
 
 

@@ -4,11 +4,11 @@ Places along the line are in per cent, so that the text keeps its size whatever 
 is as long as the bars fit into it, so that what did not change need not be drawn again.
 """
 
-from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import NamedTuple
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from veilmq.console.rendering import duration
 from veilmq.console.timeline import WORDS, Bar, Timeline
@@ -28,14 +28,6 @@ _LOOSE = 4  # and a narrower one when so much of it is empty
 _MARKS = (0, 25, 50, 75)
 _TURN_PERCENT = 70  # from here on a bar's words end where it begins
 
-_BAR = Markup(
-    '<g class="bar {kind}" data-key="{key}"><title>{title}</title><a href="{href}">'
-    '<text x="{x:.2f}%" y="{text_y}" text-anchor="{anchor}">{words}</text>'
-    '<rect x="{x:.2f}%" y="{y}" width="{width:.2f}%" height="8" rx="2"/>{ticks}</a></g>'
-)
-_TICK = Markup('<line class="{kind}" x1="{x:.2f}%" x2="{x:.2f}%" y1="{top}" y2="{bottom}"/>')
-_MARK = Markup('<line class="mark" x1="{x}%" x2="{x}%" y1="0" y2="100%"/><text x="{x}%" dx="3" y="12">{words}</text>')
-
 
 class Frame(NamedTuple):
     """What is in sight: from ``left_ms`` on for ``span_ms``."""
@@ -50,6 +42,10 @@ class Frame(NamedTuple):
     def holds(self, at_ms: int) -> bool:
         """Tell whether an instant is in sight."""
         return self.left_ms <= at_ms <= self.left_ms + self.span_ms
+
+
+Drawn = dict[tuple[object, ...], Markup]
+"""Bars as they were drawn, by all that shows."""
 
 
 class Drawing(NamedTuple):
@@ -74,18 +70,25 @@ def frame_for(timeline: Timeline, before: Frame | None = None) -> Frame:
     return Frame(left_ms, span_ms)
 
 
+def _look_of(bar: Bar) -> tuple[object, ...]:
+    return bar.lease, bar.place, bar.renewed_at_ms, bar.ending, bar.ended_at_ms
+
+
 def _is_loose(frame: Frame, needed_ms: int) -> bool:
     return frame.span_ms > max(needed_ms * _LOOSE, _SPANS_MS[0])
 
 
-def draw(timeline: Timeline, frame: Frame, *, href: str) -> Drawing:
-    """Return the markup; ``href`` is where bars lead."""
-    bars = {bar.lease.key: _bar(bar, frame, href) for bar in timeline}
+def draw(timeline: Timeline, frame: Frame, *, href: str, drawn: Drawn | None = None) -> Drawing:
+    """Return the markup; ``href`` is where bars lead. ``drawn`` keeps what was drawn, for the next time."""
+    before = {} if drawn is None else dict(drawn)
+    now = {(frame, *_look_of(bar)): bar for bar in timeline}
+    made = {look: before.get(look) or _bar(bar, frame, href) for look, bar in now.items()}
+    if drawn is not None:
+        drawn.clear()
+        drawn.update(made)
+    bars = {bar.lease.key: made[look] for look, bar in now.items()}
     lines = max((bar.place for bar in timeline), default=0) + 1
-    marks = (
-        _MARK.format(x=percent, words=_clock(frame.left_ms + frame.span_ms * percent // 100)) for percent in _MARKS
-    )
-    return Drawing(bars, Markup("").join(marks), round(frame.x(timeline.now_ms), 2), AXIS_PX + lines * LINE_PX)
+    return Drawing(bars, _axis(frame), round(frame.x(timeline.now_ms), 2), AXIS_PX + lines * LINE_PX)
 
 
 def words(bar: Bar) -> str:
@@ -105,31 +108,40 @@ def words(bar: Bar) -> str:
     return ", ".join(told)
 
 
+@lru_cache(maxsize=256)
+def _axis(frame: Frame) -> Markup:
+    marks = []
+    for percent in _MARKS:
+        told = _clock(frame.left_ms + frame.span_ms * percent // 100)
+        marks.append(
+            f'<line class="mark" x1="{percent}%" x2="{percent}%" y1="0" y2="100%"/>'
+            f'<text x="{percent}%" dx="3" y="12">{told}</text>'
+        )
+    return Markup("".join(marks))
+
+
 def _bar(bar: Bar, frame: Frame, href: str) -> Markup:
+    """Return a bar; what comes from messages is escaped here, as ``Markup.format`` would at ten times the price."""
     x, end_x = frame.x(bar.lease.received_at_ms), frame.x(bar.end_ms)
     top = AXIS_PX + bar.place * LINE_PX
     kind = "held" if bar.ending is None else bar.ending.value
-    return _BAR.format(
-        kind=kind,
-        key=bar.lease.key,
-        title=words(bar),
-        href=href,
-        x=x,
-        width=max(end_x - x, 0.2),
-        y=top + 14,
-        text_y=top + 10,
-        anchor="end" if x > _TURN_PERCENT else "start",
-        words=_label(bar, kind),
-        ticks=Markup("").join(_ticks(bar, frame, top)),
+    anchor = "end" if x > _TURN_PERCENT else "start"
+    return Markup(
+        f'<g class="bar {kind}" data-key="{escape(bar.lease.key)}"><title>{escape(words(bar))}</title>'
+        f'<a href="{escape(href)}"><text x="{x:.2f}%" y="{top + 10}" text-anchor="{anchor}">{escape(_label(bar, kind))}'
+        f'</text><rect x="{x:.2f}%" y="{top + 14}" width="{max(end_x - x, 0.2):.2f}%" height="8" rx="2"/>'
+        f"{_ticks(bar, frame, top)}</a></g>"
     )
 
 
-def _ticks(bar: Bar, frame: Frame, top: int) -> Iterable[Markup]:
-    for at_ms in bar.renewed_at_ms:
-        if frame.holds(at_ms):
-            yield _TICK.format(kind="renewal", x=frame.x(at_ms), top=top + 12, bottom=top + 24)
+def _ticks(bar: Bar, frame: Frame, top: int) -> str:
+    ticks = [("renewal", at_ms, top + 12, top + 24) for at_ms in bar.renewed_at_ms if frame.holds(at_ms)]
     if frame.holds(bar.wall_ms):
-        yield _TICK.format(kind="wall", x=frame.x(bar.wall_ms), top=top + 8, bottom=top + 26)
+        ticks.append(("wall", bar.wall_ms, top + 8, top + 26))
+    return "".join(
+        f'<line class="{kind}" x1="{frame.x(at_ms):.2f}%" x2="{frame.x(at_ms):.2f}%" y1="{begin}" y2="{end}"/>'
+        for kind, at_ms, begin, end in ticks
+    )
 
 
 def _label(bar: Bar, kind: str) -> str:

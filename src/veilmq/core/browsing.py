@@ -34,7 +34,8 @@ class BrowseQueues(Command, frozen=True, kw_only=True):
 
     Only those that have ``search`` in their name, in upper or lower case; or only those of ``names`` (without the
     account), at most ``BROWSED_MAX``. ``OLDEST`` sorts by the age of the oldest message, ``SENT`` and its kin by what
-    happened a second lately. Of what ``may_see`` denies no more than the name is told; ``None`` denies nothing.
+    happened a second lately. Without ``history`` none is told. Of what ``may_see`` denies no more than the name is
+    told; ``None`` denies nothing.
 
     The queues that are shown are counted for it. Which ones those are is decided by what was counted last, in any order
     but that of names. Named ones, about which whoever watches asks again and again, are counted as often as there is
@@ -48,6 +49,7 @@ class BrowseQueues(Command, frozen=True, kw_only=True):
     descending: bool = False
     first: int = 0
     count: int = 50
+    history: bool = True
     may_see: Callable[[QueueView], bool] | None = None
 
 
@@ -55,8 +57,8 @@ class BrowsedQueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A queue as a listing shows it: its name without the account; nothing else is known where that is denied.
 
     ``sent``, ``received`` and ``deleted`` are the totals of ``QueueCounts``. What is per second is taken over some
-    seconds before ``counted_at_ms``, ``None`` where nobody had looked. The ``history`` is what was visible when somebody
-    looked, as pairs of an instant (ms) and a number, oldest first.
+    seconds before ``counted_at_ms``, ``None`` where nobody had looked. The ``history`` is what was visible when
+    somebody looked, as pairs of an instant (ms) and a number, oldest first.
     """
 
     name: str

@@ -13,12 +13,13 @@ Nothing is counted when nobody has looked for ``LOOKED_AT_MS``.
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import islice
 from time import perf_counter
+from typing import Any
 
 from veilmq.core.browsing import BrowsedQueue, BrowsedQueues, BrowseQueues, QueueOrder
 from veilmq.core.commands import ListQueues, ShowQueue
-from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock, Done, Engine, Timer
 from veilmq.core.results import QueuePage, QueueView
@@ -32,8 +33,8 @@ COUNTED_TOGETHER = 16
 COUNTED_AT_FIRST = 320
 """How many queues that nobody has counted yet a page sorted by counts waits for."""
 
-ROUND_QUEUES = 192
-BRISK_QUEUES = 256
+ROUND_QUEUES = 96
+BRISK_QUEUES = 128
 LOOKED_AT_MS = 60 * SECOND_MS
 
 _NAMES_TOGETHER = 5_000
@@ -141,7 +142,7 @@ class QueueBook:
         record = self._records.get(name)
         if record is None or not _may_see(command, record):
             return BrowsedQueue(name=own)
-        return record.shown(own)
+        return record.shown(own, history=command.history)
 
     # Counting.
 
@@ -163,21 +164,33 @@ class QueueBook:
             if (record := self._records.get(name)) is None or now_ms - record.counted_at_ms >= _rest_ms(record)
         ]
         for first in range(0, len(due), COUNTED_TOGETHER):
-            await asyncio.gather(*map(self._count_one, due[first : first + COUNTED_TOGETHER]))
+            await self._count_together(due[first : first + COUNTED_TOGETHER])
 
-    async def _count_one(self, name: str) -> None:
-        started_s = perf_counter()
-        try:
-            view: QueueView = await execute(self._engine, ShowQueue(queue=name, counts=True))
-        except VeilmqError:
-            self._records.pop(name, None)
+    async def _count_together(self, names: Sequence[str]) -> None:
+        """Have some counted at once; a task for each would cost more than its count."""
+        over = asyncio.get_running_loop().create_future()
+        started_s, left = perf_counter(), len(names)
+
+        def done(name: str, result: Any) -> None:
+            nonlocal left
+            self._take(name, result, perf_counter() - started_s)
+            left -= 1
+            if not left and not over.done():
+                over.set_result(None)
+
+        for name in names:
+            self._engine.submit(ShowQueue(queue=name, counts=True), partial(done, name))
+        await over
+
+    def _take(self, name: str, result: Any, cost_s: float) -> None:
+        record = self._records.pop(name, None)
+        if not isinstance(result, QueueView):
             return
         now_ms = self._clock.now_ms()
-        record = self._records.pop(name, None)
-        if record is None or record.view.created_at_ms != view.created_at_ms:
-            record = QueueRecord(view, now_ms)
+        if record is None or record.view.created_at_ms != result.created_at_ms:
+            record = QueueRecord(result, now_ms)
         else:
-            record.take(view, now_ms, cost_s=perf_counter() - started_s)
+            record.take(result, now_ms, cost_s=cost_s)
         self._records[name] = record
 
     # In rounds.

@@ -68,7 +68,7 @@ class QueueRecord:
         self._note_totals(_totals(self.counts, now_ms))
         self._note_visible(now_ms)
 
-    def shown(self, name: str) -> BrowsedQueue:
+    def shown(self, name: str, *, history: bool = True) -> BrowsedQueue:
         """Return this as a listing tells it."""
         counts, rates, settings = self.counts, self.rates, self.view.settings
         return BrowsedQueue(
@@ -86,7 +86,7 @@ class QueueRecord:
             received_per_s=None if rates is None else rates.received,
             deleted_per_s=None if rates is None else rates.deleted,
             counted_at_ms=self.counted_at_ms,
-            history=list(zip(self._when, self._visible, strict=True)),
+            history=list(zip(self._when, self._visible, strict=True)) if history else [],
         )
 
     def _note_totals(self, totals: Totals) -> None:

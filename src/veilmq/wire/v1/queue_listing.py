@@ -22,6 +22,7 @@ class ListFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     descending: bool = False
     first: Annotated[int, msgspec.Meta(ge=0)] = 0
     count: Annotated[int, msgspec.Meta(ge=1, le=BROWSED_MAX)] = 50
+    history: bool = True
 
 
 def list_queues(request: ApiRequest, context: RequestContext) -> ApiCall:
@@ -36,6 +37,7 @@ def list_queues(request: ApiRequest, context: RequestContext) -> ApiCall:
             descending=fields.descending,
             first=fields.first,
             count=fields.count,
+            history=fields.history,
         )
     )
 
