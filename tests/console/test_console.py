@@ -88,6 +88,14 @@ def test_a_session_ends_when_its_key_is_gone(tmp_path: Path) -> None:
         assert visitor.get("/console/queues").path.startswith("/console/login")
 
 
+def test_a_session_ends_when_its_key_has_a_new_secret(tmp_path: Path) -> None:
+    path = written(tmp_path / "credentials.toml")
+    with RunningServer(credentials=path) as running, Visitor(running, key=KEY) as visitor:
+        written(path, path.read_text().replace(SECRETS["AKIDOWNER"], "another"))
+        running.reload()
+        assert visitor.get("/console/queues").path.startswith("/console/login")
+
+
 def test_nothing_is_taken_without_the_token_of_the_session(server: RunningServer) -> None:
     with Visitor(server, key=KEY) as visitor, Visitor(server, key=KEY) as other:
         assert visitor.send("/console/logout", {}).status == 403

@@ -7,7 +7,8 @@ sessions. Each session has a token of its own that a form must send back: a page
 
 import secrets
 from collections.abc import Callable
-from hmac import compare_digest
+from hashlib import sha256
+from hmac import compare_digest, digest
 
 import msgspec
 from itsdangerous import BadData, TimestampSigner, URLSafeTimedSerializer
@@ -17,6 +18,10 @@ from veilmq.wire.sqs.callers import Caller
 
 SESSION_S_MAX = 8 * 3_600
 """How long one may stay signed in: a working day."""
+
+
+_BETWEEN = "~"
+"""What stands between the key's id, which may be read before it is known who signed, and what is signed."""
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,17 +45,28 @@ class Accounts(msgspec.Struct, frozen=True, kw_only=True):
     known: Callable[[str], Caller | None]
 
 
+def _no_secret(key_id: str) -> bytes:
+    return b""
+
+
 class Sessions:
     """Makes and reads the cookies of one store's consoles. ``wall_s`` is the wall clock in seconds."""
 
-    def __init__(self, *, secret: bytes, wall_s: Callable[[], float]) -> None:
-        """``secret`` signs, and is the same on every node."""
+    def __init__(
+        self, *, secret: bytes, wall_s: Callable[[], float], secret_of: Callable[[str], bytes] = _no_secret
+    ) -> None:
+        """``secret`` signs, and is the same on every node; so does ``secret_of`` the key that a session names.
+
+        A key that has a new secret under its old id thus ends its sessions.
+        """
 
         class Signer(TimestampSigner):
             def get_timestamp(self) -> int:
                 return int(wall_s())
 
-        self._serializer = URLSafeTimedSerializer(secret, salt="veilmq console", signer=Signer)
+        self._signer = Signer
+        self._secret = secret
+        self._secret_of = secret_of
 
     def begin(self, key_id: str = "") -> Session:
         """Return a new session."""
@@ -58,12 +74,17 @@ class Sessions:
 
     def cookie(self, session: Session) -> str:
         """Return what a browser keeps of ``session``."""
-        return str(self._serializer.dumps([session.key_id, session.token]))
+        return f"{session.key_id}{_BETWEEN}{self._serializer(session.key_id).dumps(session.token)}"
 
     def read(self, cookie: str) -> Session | None:
         """Return the session of ``cookie``; ``None`` for one that is too old, or that no node of ours has made."""
+        key_id, _, signed = cookie.partition(_BETWEEN)
         try:
-            key_id, token = self._serializer.loads(cookie, max_age=SESSION_S_MAX)
-        except (BadData, ValueError, TypeError):
+            token = self._serializer(key_id).loads(signed, max_age=SESSION_S_MAX)
+        except BadData:
             return None
         return Session(key_id=key_id, token=token)
+
+    def _serializer(self, key_id: str) -> URLSafeTimedSerializer:
+        secret = digest(self._secret, key_id.encode() + self._secret_of(key_id), sha256)
+        return URLSafeTimedSerializer(secret, salt="veilmq console", signer=self._signer)

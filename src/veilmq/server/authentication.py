@@ -78,13 +78,17 @@ class Authentication:
             return None
         return key.caller
 
+    def secret_of(self, key_id: str) -> bytes:
+        """Return a digest of the secret of the key ``key_id``, of none for one that is not there."""
+        return sha256(self._keys.get(key_id, _NO_KEY).secret).digest()
+
     def signed_in(self, key_id: str, secret: str) -> Caller | None:
         """Return who holds the key ``key_id`` if ``secret`` is its own; takes as long for a key that is not there.
 
         Temporary keys, which need a session token, are not for people.
         """
         key = self._keys.get(key_id, _NO_KEY)
-        is_right = compare_digest(sha256(key.secret).digest(), sha256(secret.encode()).digest())
+        is_right = compare_digest(self.secret_of(key_id), sha256(secret.encode()).digest())
         return self.known(key_id) if is_right and key.session_token is None else None
 
     def _made(self, make: Make) -> Verifier:

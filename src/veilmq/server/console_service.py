@@ -109,12 +109,13 @@ def _console(
         if error.name is None or error.name.partition(".")[0] == "veilmq":
             raise  # a defect of ours, which no extra repairs
         return None
-    accounts = None
+    accounts, own = None, {}
     if authentication is not None:
         accounts = sessions.Accounts(signed_in=sign_ins, known=authentication.known)
+        own = {"secret_of": authentication.secret_of}
     return console.Console(
         ask=asking,
-        sessions=sessions.Sessions(secret=digest(engine.token_key, _SESSIONS, sha256), wall_s=wall_s),
+        sessions=sessions.Sessions(secret=digest(engine.token_key, _SESSIONS, sha256), wall_s=wall_s, **own),
         account=settings.account,
         data_port=data_port,
         now_ms=engine.clock.now_ms,
