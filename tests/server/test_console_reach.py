@@ -82,6 +82,9 @@ def test_a_named_proxy_tells_who_came_and_how() -> None:
         ("192.0.2.3", "192.0.2.3"),
         ("::ffff:198.51.100.7", "198.51.100.7"),
         ("2001:db8::1", "2001:db8::1"),
+        ("198.51.100.7:4711", "198.51.100.7"),
+        ("[2001:db8::1]:4711", "2001:db8::1"),
+        ("127.0.0.1:1, 198.51.100.7:4711, 192.0.2.3:1", "198.51.100.7"),
     ],
 )
 def test_the_last_address_that_is_no_named_proxys_is_the_clients(told: str, client: str) -> None:

@@ -90,16 +90,24 @@ class ConsoleReach:
     def _client(self, told: list[str]) -> Address | None:
         """Return the last address that no named proxy has: what stands before it, anybody can have written."""
         for text in reversed(told):
-            address = _address(text)
+            address = _address(_portless(text))
             if address is None or address not in self.proxies:
                 return address
-        return _address(told[0]) if told else None
+        return _address(_portless(told[0])) if told else None
 
 
 def _listed(scope: Scope, wanted: bytes) -> list[str]:
     """Return the elements of a header that is a list, over all its lines."""
     lines = [value.decode("latin-1") for name, value in scope["headers"] if name == wanted]
     return [element.strip() for line in lines for element in line.split(",")]
+
+
+def _portless(told: str) -> str:
+    """Return an address of X-Forwarded-For without the port that some proxies write behind it."""
+    if told.startswith("["):
+        return told[1:].partition("]")[0]
+    address, colon, _ = told.partition(":")
+    return address if colon and told.count(":") == 1 else told
 
 
 def _address(text: str) -> Address | None:
