@@ -13,5 +13,6 @@ NOTICES = {
     "sent": "The message is stored.",
     "signed-out": "You have signed out.",
     "source-closed": "The source was closed; its messages are delivered again.",
+    "timeout-applied": "The recommended timeout was set; messages in flight keep their deadlines.",
     "unchanged": "Nothing was changed: the settings are as they were.",
 }

@@ -21,6 +21,7 @@ from veilmq.server.connections import Connections
 from veilmq.server.event_exports import EventExports
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.obstacles import obstacles
+from veilmq.server.past_receipts import PastReceipts
 from veilmq.server.security import Security
 from veilmq.server.settings import MEMORY, SETTINGS, ServerSettings, Setting
 from veilmq.wire.sqs.callers import Caller
@@ -51,6 +52,11 @@ class ConsolePorts:
         return {
             "health": self._teller(self.engine.clock.now_ms()),
             "settings": shown_settings(self.settings),
+            "past": PastReceipts(
+                events_to=self.settings.events_to,
+                recommendations=self.settings.recommendations,
+                clock=self.engine.clock,
+            ),
             "keys": None if authentication is None else keys_of(authentication, self.guard.wall_s),
             "may": Judge(region=self.guard.region, secure=self.guard.tls is not None, wall_s=self.guard.wall_s),
         }

@@ -127,6 +127,9 @@ class ServerSettings:
     audit_log: Path | None = _setting(  # noqa: RUF009 (as above)
         None, NewFile(), "File that tells who changed what by the console and its API; without it audit.jsonl in data."
     )
+    recommendations: Path | None = _setting(  # noqa: RUF009 (as above)
+        None, Folder(), "Folder of recommended timeouts that veilmq pipeline tune writes, for the console."
+    )
     console_proxy: str | None = _setting(
         None, Peers(), "Proxies that speak TLS before the console; what they say of their clients is believed."
     )

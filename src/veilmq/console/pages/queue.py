@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
-from veilmq.console import lease_look
+from veilmq.console import lease_look, timeout_look
 from veilmq.console.feeds import figures
 from veilmq.console.listing import COLUMNS
 from veilmq.console.page import Page
@@ -40,6 +40,7 @@ async def show(visit: Visit) -> Response:
         addresses=_addresses(queue.url, visit.queue, arn["Attributes"]["QueueArn"]),
         sources=await sources(visit),
         timeline=await lease_look.look(visit, in_flight=queue.in_flight),
+        past=await timeout_look.look(visit, timeout_s=queue.settings.visibility_timeout_s),
     )
 
 
@@ -70,4 +71,4 @@ def _addresses(url: str, queue: str, arn: str) -> list[tuple[str, str]]:
     ]
 
 
-PAGES = (Page("/console/queues/{account}/{name}", show),)
+PAGES = (Page("/console/queues/{account}/{name}", show, timeout_look.apply),)

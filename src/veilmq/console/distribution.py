@@ -1,0 +1,144 @@
+"""How long messages of a queue were held, as a histogram on a logarithmic scale, beside its timeouts.
+
+Each column is of receipts by how they ended. An expired one was held for its timeout and says only that the work took
+longer, so that what stands at a timeout says nothing of the work itself.
+"""
+
+from collections.abc import Iterable
+from math import log2
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from veilmq.console.rendering import duration, number
+from veilmq.core.limits import SECOND_MS
+from veilmq.events.held_times import BINS_A_DOUBLING, HeldTimes, bin_begin_ms
+
+HEIGHT_PX = 220
+_TOP_PX = 36
+_FLOOR_PX = 196
+_BINS_MIN = 8
+_MARKS_MS = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 43_200_000)
+_TURN_PERCENT = 75
+
+_COLUMN = Markup(
+    '<rect class="{kind}" x="{x:.2f}%" y="{y:.1f}" width="{width:.2f}%" height="{height:.1f}">'
+    "<title>{words}</title></rect>"
+)
+_MARK = Markup(
+    '<line class="mark" x1="{x:.2f}%" x2="{x:.2f}%" y1="{top}" y2="{floor}"/>'
+    '<text x="{x:.2f}%" dx="2" y="{y}">{words}</text>'
+)
+_LINE = Markup(
+    '<line class="{kind}" x1="{x:.2f}%" x2="{x:.2f}%" y1="0" y2="{floor}"/>'
+    '<text class="{kind}" x="{x:.2f}%" dx="{dx}" y="{y}" text-anchor="{anchor}">{words}</text>'
+)
+
+
+class Bin(NamedTuple):
+    """Receipts that were held so long: a row of the table beside the drawing."""
+
+    begin_ms: float
+    end_ms: float
+    deleted: int
+    late: int
+    expired: int
+
+    @property
+    def receipts(self) -> int:
+        """Return how many there are."""
+        return self.deleted + self.late + self.expired
+
+    @property
+    def words(self) -> str:
+        """Return the bounds."""
+        return f"{duration(self.begin_ms / SECOND_MS)} to {duration(self.end_ms / SECOND_MS)}"
+
+
+class Histogram(NamedTuple):
+    """What is drawn: ``columns``, ``axis`` and ``lines`` are markup of SVG; ``bins`` is the same for a table."""
+
+    bins: list[Bin]
+    columns: Markup
+    axis: Markup
+    lines: Markup
+    height_px: int
+
+
+class _Scale(NamedTuple):
+    first: int
+    bins: int
+
+    def x(self, at_ms: float) -> float:
+        """Return where a time is, in per cent, at an edge for what is beyond it."""
+        return min(max((log2(max(at_ms, 1)) * BINS_A_DOUBLING - self.first) * 100 / self.bins, 0.0), 100.0)
+
+
+def histogram(held: HeldTimes, *, timeout_s: int, recommended_s: int | None) -> Histogram | None:
+    """Return the drawing, ``None`` where nothing has ended yet."""
+    numbers = {*held.deleted, *held.late, *held.expired}
+    if not numbers:
+        return None
+    bins = [_bin(held, number) for number in range(min(numbers), max(numbers) + 1)]
+    ends = [timeout_s] if recommended_s is None else [timeout_s, recommended_s]
+    scale = _scale(numbers, [end_s * SECOND_MS for end_s in ends if end_s])
+    most = max(each.receipts for each in bins)
+    return Histogram(
+        bins=[each for each in bins if each.receipts],
+        columns=Markup("").join(column for each in bins for column in _columns(each, scale, most)),
+        axis=Markup("").join(_marks(scale)),
+        lines=Markup("").join(_lines(scale, timeout_s, recommended_s)),
+        height_px=HEIGHT_PX,
+    )
+
+
+def _bin(held: HeldTimes, number: int) -> Bin:
+    return Bin(
+        begin_ms=bin_begin_ms(number),
+        end_ms=bin_begin_ms(number + 1),
+        deleted=held.deleted.get(number, 0),
+        late=held.late.get(number, 0),
+        expired=held.expired.get(number, 0),
+    )
+
+
+def _scale(numbers: set[int], lines_ms: list[int]) -> _Scale:
+    """Return a scale on which all bins and lines are, with a bin of room on both sides."""
+    places = [*numbers, *(int(log2(at_ms) * BINS_A_DOUBLING) for at_ms in lines_ms)]
+    first, last = min(places) - 1, max(places) + 2
+    return _Scale(first, max(last - first, _BINS_MIN))
+
+
+def _columns(each: Bin, scale: _Scale, most: int) -> Iterable[Markup]:
+    x, end_x = scale.x(each.begin_ms), scale.x(each.end_ms)
+    floor = float(_FLOOR_PX)
+    for kind, count in (("deleted", each.deleted), ("late", each.late), ("expired", each.expired)):
+        if count:
+            height = max(count * (_FLOOR_PX - _TOP_PX) / most, 1.0)
+            floor -= height
+            words = f"{each.words}: {number(count)} {_KINDS[kind]}"
+            yield _COLUMN.format(
+                kind=kind, x=x + 0.1, y=floor, width=max(end_x - x - 0.2, 0.3), height=height, words=words
+            )
+
+
+def _marks(scale: _Scale) -> Iterable[Markup]:
+    for at_ms in _MARKS_MS:
+        x = scale.x(at_ms)
+        if 0 < x < 100:
+            words = duration(at_ms / SECOND_MS)
+            yield _MARK.format(x=x, top=_TOP_PX, floor=_FLOOR_PX + 4, y=_FLOOR_PX + 16, words=words)
+
+
+def _lines(scale: _Scale, timeout_s: int, recommended_s: int | None) -> Iterable[Markup]:
+    told = [("in-force", timeout_s, f"timeout {duration(timeout_s)}", 12)]
+    if recommended_s is not None and recommended_s != timeout_s:
+        told.append(("recommended", recommended_s, f"recommended {duration(recommended_s)}", 28))
+    for kind, at_s, words, y in told:
+        x = scale.x(at_s * SECOND_MS)
+        turned = x > _TURN_PERCENT
+        anchor, dx = ("end", -4) if turned else ("start", 4)
+        yield _LINE.format(kind=kind, x=x, floor=_FLOOR_PX, y=y, dx=dx, anchor=anchor, words=words)
+
+
+_KINDS = {"deleted": "deleted", "late": "deleted after their timeout", "expired": "expired: they took longer than this"}

@@ -1,0 +1,126 @@
+"""Holding times and the recommended timeout on the page of a queue, and applying it where it fits, nowhere else."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from tests.console.visitor import Seen, Visitor
+from tests.server.keys import OWNER, REGION, SECRETS, client, written
+from tests.server.test_permissions import set_policy
+from veilmq.client import HttpQueueClient
+from veilmq.testing import RunningServer
+
+QUEUE = "/console/queues/000000000000/jobs"
+
+
+def advice(folder: Path, *, queue: str = "000000000000/jobs", **fields: Any) -> None:
+    """Write a recommendation as ``veilmq pipeline tune`` does, for a queue as a whole and for a key of it."""
+    row = {
+        "queue": queue,
+        "current_s": 30,
+        "recommended_s": 75,
+        "explore_s": None,
+        "change": True,
+        "confidence": "high",
+        "reason": "5 % of the messages took longer.",
+    } | fields
+    rows = [{**row, "key": "slow", "recommended_s": 999}, {**row, "key": None}]
+    folder.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(pa.Table.from_pylist(rows), folder / "part-0.snappy.parquet")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    """A server that exports its event log and knows where recommendations are."""
+    with RunningServer(events_to=str(tmp_path / "events"), recommendations=tmp_path / "recommendations") as running:
+        running.queue("jobs", visibility_timeout_s=30)
+        yield running
+
+
+def timeout_s(server: RunningServer) -> int:
+    """Return the timeout of the queue."""
+    with HttpQueueClient(server.endpoint) as queues:
+        return queues.show("jobs").settings.visibility_timeout_s
+
+
+def apply(server: RunningServer, recommended_s: str = "75") -> Seen:
+    """Press the button."""
+    with Visitor(server) as visitor:
+        return visitor.post(QUEUE, at="/console/queues/new", recommended_s=recommended_s)
+
+
+def test_what_was_held_is_drawn_with_the_timeouts(server: RunningServer, tmp_path: Path) -> None:
+    advice(tmp_path / "recommendations")
+    with HttpQueueClient(server.endpoint) as queues:
+        for _ in range(3):
+            queues.send("jobs", "m")
+            (held,) = queues.receive("jobs")
+            server.advance(4_000)
+            queues.delete("jobs", held.receipt)
+    with Visitor(server) as visitor:
+        server.advance(61_000)
+        server.wait_until(lambda: list((tmp_path / "events").rglob("*.parquet")))
+        seen = visitor.get(QUEUE)
+    assert "The newest 3 receipts" in seen.text
+    assert "timeout 30 s" in seen.text
+    assert "recommended 1 min 15 s" in seen.text
+    assert "Apply 1 min 15 s" in seen.text
+    assert 'class="histogram"' in seen.html
+
+
+def test_a_recommendation_is_applied(server: RunningServer, tmp_path: Path) -> None:
+    """Once: then it is in force."""
+    advice(tmp_path / "recommendations")
+    assert "The recommended timeout was set" in apply(server).text
+    assert timeout_s(server) == 75
+    again = apply(server)
+    assert (again.status, "The queue has this timeout" in again.text) == (409, True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"current_s": 45}, "The queue was changed since"),
+        ({"change": False}, "too small to be worth a change"),
+        ({"recommended_s": None}, "Nothing can be recommended yet"),
+        ({"recommended_s": 80}, "another recommendation by now"),
+        ({"queue": "000000000000/other"}, "There is no recommendation for this queue"),
+    ],
+)
+def test_what_does_not_fit_is_not_applied(
+    server: RunningServer, tmp_path: Path, fields: dict[str, Any], why: str
+) -> None:
+    advice(tmp_path / "recommendations", **fields)
+    refused = apply(server)
+    assert (refused.status, why in refused.text) == (409, True)
+    assert timeout_s(server) == 30
+
+
+def test_what_is_missing_is_said() -> None:
+    """Plainly, with what to do about it."""
+    with RunningServer() as server, Visitor(server) as visitor:
+        server.queue("jobs")
+        text = visitor.get(QUEUE).text
+        assert "--events-to" in text
+        assert "--recommendations" in text
+
+
+def test_who_may_not_change_the_queue_applies_nothing(tmp_path: Path) -> None:
+    advice(tmp_path / "recommendations", queue=f"{OWNER}/jobs")
+    keys = written(tmp_path / "keys.toml")
+    with RunningServer(credentials=keys, region=REGION, recommendations=tmp_path / "recommendations") as server:
+        owner = client(server)
+        url = owner.create_queue(QueueName="jobs")["QueueUrl"]
+        carol = f"arn:aws:iam::{OWNER}:user/carol"
+        denial = {"Effect": "Deny", "Principal": {"AWS": carol}, "Action": "sqs:SetQueueAttributes"}
+        set_policy(owner, url, {**denial, "Resource": f"arn:aws:sqs:{REGION}:{OWNER}:jobs"})
+        with Visitor(server, key=("AKIDCAROL", SECRETS["AKIDCAROL"])) as visitor:
+            page = f"/console/queues/{OWNER}/jobs"
+            refused = visitor.post(page, at=page, recommended_s="75")
+        assert refused.status == 403
+        found = owner.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout"])
+        assert found["Attributes"]["VisibilityTimeout"] == "30"
