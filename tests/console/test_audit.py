@@ -70,6 +70,22 @@ def test_lines_of_others_are_passed_over(tmp_path: Path) -> None:
     assert [line.id for line in asyncio.run(written(audit, entry(2)))] == ["2", "1"]
 
 
+def test_a_line_that_was_torn_takes_no_other_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    audit = AuditLog(path)
+    asyncio.run(written(audit, entry(1)))
+    with path.open("a") as file:
+        file.write('{"at_ms":7,"id":"half a li')
+    assert [line.id for line in asyncio.run(written(audit, entry(2), entry(3)))] == ["3", "2", "1"]
+
+
+@pytest.mark.parametrize("line", [b'{"id":"\xff"}', b'{"after":' * 100_000, b"\x00" * 100])
+def test_a_line_that_no_log_has_hides_no_other(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "audit.jsonl"
+    path.write_bytes(line + b"\n")
+    assert [line.id for line in asyncio.run(written(AuditLog(path), entry(2)))] == ["2"]
+
+
 def test_a_log_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     audit = AuditLog(tmp_path / "nowhere" / "audit.jsonl")
     with pytest.raises(AuditLogError, match=r"cannot be written \(No such file or directory\), so nothing was changed"):

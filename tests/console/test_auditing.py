@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from veilmq.console.audit import DONE, AuditEntry, AuditLog
+from veilmq.console.audit import DONE, UNKNOWN, AuditEntry, AuditLog
 from veilmq.console.auditing import Auditing, Written, change_of, shown
 from veilmq.wire.sqs.callers import Caller, caller
 
@@ -115,6 +115,36 @@ def test_nothing_is_changed_that_cannot_be_written_down(tmp_path: Path) -> None:
     assert answer.status == 503
     assert json.loads(answer.body)["code"] == "AuditLogUnavailable"
     assert queues.asked == []
+
+
+@pytest.mark.parametrize("wrong", [1, "x", ["a"], [["a"]], [{}], None, True])
+def test_attributes_that_are_none_are_refused_by_the_queues(wrong: Any) -> None:
+    queues = Queues(GetQueueAttributes={"Attributes": {"DelaySeconds": "0"}}, SetQueueAttributes="InvalidAttribute")
+    _, lines = asked(AuditLog(None), queues, "SetQueueAttributes", QueueUrl=URL, Attributes=wrong)
+    assert [line.outcome for line in lines] == ["InvalidAttribute"]
+
+
+def test_who_does_not_wait_leaves_a_line_that_says_so() -> None:
+    """It may have been done: the log must not say for ever that it is under way."""
+
+    async def gone() -> list[AuditEntry]:
+        begun, audit = asyncio.Event(), AuditLog(None)
+
+        async def slow(*request: Any, **who: Any) -> Written:
+            begun.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        headers = {b"x-amz-target": b"AmazonSQS.DeleteMessage"}
+        auditing = Auditing(slow, audit, now_ms=lambda: 7)
+        asking = asyncio.ensure_future(auditing(b"POST", b"/", headers, b"{}", caller=CAROL, peer=None))
+        await begun.wait()
+        asking.cancel()
+        await asyncio.wait({asking})
+        assert asking.cancelled()
+        return await audit.last(10)
+
+    assert [line.outcome for line in asyncio.run(gone())] == [UNKNOWN]
 
 
 def test_bodies_and_receipts_are_not_told() -> None:

@@ -211,6 +211,22 @@ def test_the_end_of_a_session_ends_its_pages_alone() -> None:
     run(story)
 
 
+def test_a_page_that_goes_late_takes_nothing_from_one_that_came_since() -> None:
+    """One that does not read ends when its client goes, though it was ended before."""
+
+    async def story(world: World) -> None:
+        late = world.live.open(world.reader(), [Asked()])
+        world.live.leave(late)
+        asked = Asked()
+        page = await world.page(asked)
+        world.live.leave(late)
+        asked.rows = {"a": 1}
+        await world.turn(1_000)
+        assert page.last == {"set": {"a": 1}, "gone": []}
+
+    run(story)
+
+
 def test_there_are_so_many_pages_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "STREAMS_MAX", 2)
 

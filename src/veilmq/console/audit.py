@@ -24,6 +24,8 @@ READ_BYTES_MAX = 1 << 20
 
 ASKED = "asked"
 DONE = "done"
+UNKNOWN = "OutcomeUnknown"
+"""Who asked did not wait for the answer: it may have been done."""
 
 _OWNER_ONLY = 0o600
 _encode = msgspec.json.Encoder().encode
@@ -34,7 +36,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     ``what`` is the action, ``queue`` its queue if there is one; ``before`` has the values that a change replaces, as
     far as the caller may see them, and ``after`` what was asked for, without bodies of messages. ``outcome`` is
-    ``asked``, ``done``, or the code of the error.
+    ``asked``, ``done``, ``UNKNOWN``, or the code of the error.
     """
 
     at_ms: int
@@ -85,13 +87,19 @@ class AuditLog:
 
 
 def _append(path: Path, line: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, _OWNER_ONLY)
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, _OWNER_ONLY)
     try:
         with os.fdopen(descriptor, "ab", closefd=False) as file:
-            file.write(line)
+            file.write(line if _ends_whole(descriptor) else b"\n" + line)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _ends_whole(descriptor: int) -> bool:
+    """Tell whether the last line has its end: half of one may be there from when the disk was full."""
+    size_bytes = os.fstat(descriptor).st_size
+    return not size_bytes or os.pread(descriptor, 1, size_bytes - 1) == b"\n"
 
 
 def _tail(path: Path) -> Sequence[AuditEntry]:
@@ -109,5 +117,5 @@ def _tail(path: Path) -> Sequence[AuditEntry]:
 def _entry(line: bytes) -> AuditEntry | None:
     try:
         return msgspec.json.decode(line, type=AuditEntry)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None

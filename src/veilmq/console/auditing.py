@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from veilmq.console.asking import Answer, Ask, refusal
-from veilmq.console.audit import DONE, AuditEntry, AuditLog, AuditLogError
+from veilmq.console.audit import DONE, UNKNOWN, AuditEntry, AuditLog, AuditLogError
 from veilmq.wire.smq import is_smq
 from veilmq.wire.sqs.callers import Caller
 from veilmq.wire.sqs.context import DEFAULT_ACCOUNT, RequestContext
@@ -103,14 +103,17 @@ class Auditing:
         )
         try:
             await self._log.write(entry)
+            answer = await ask(method, target, headers, body)
         except AuditLogError as error:
             return Written(503, b"", msgspec.json.encode({"code": "AuditLogUnavailable", "message": str(error)}))
-        answer = await ask(method, target, headers, body)
-        await self._end(entry, answer)
+        except BaseException:  # who asked does not wait for the answer, or there is none
+            await self._end(entry, UNKNOWN)
+            raise
+        await self._end(entry, _outcome(answer))
         return answer
 
-    async def _end(self, entry: AuditEntry, answer: Answer) -> None:
-        ended = msgspec.structs.replace(entry, at_ms=self._now_ms(), outcome=_outcome(answer))
+    async def _end(self, entry: AuditEntry, outcome: str) -> None:
+        ended = msgspec.structs.replace(entry, at_ms=self._now_ms(), outcome=outcome)
         try:
             await self._log.write(ended)
         except AuditLogError:  # the change is made, and the line before it says who asked
@@ -225,7 +228,8 @@ def _all(asked: Mapping[str, Any]) -> None:
 
 
 def _attributes(asked: Mapping[str, Any]) -> frozenset[str]:
-    return frozenset(asked.get("Attributes") or ())
+    attributes = asked.get("Attributes")
+    return frozenset(attributes) if isinstance(attributes, Mapping) else frozenset()
 
 
 _LOOKS: dict[str, _Look] = {

@@ -140,8 +140,8 @@ class Live:
         for feed in stream.feeds:
             if stream in feed.streams:
                 feed.streams.remove(stream)
-            if not feed.streams:
-                self._feeds.pop(feed.key, None)
+            if not feed.streams and self._feeds.get(feed.key) is feed:  # not one that others have begun since
+                del self._feeds[feed.key]
         stream.end()
         self._arrange()
 
