@@ -8,6 +8,7 @@ import pytest
 
 from veilmq.core.browsing import BrowsedQueues, BrowseQueues, QueueOrder
 from veilmq.core.commands import Command, CreateQueue, Delete, DeleteQueue, NewMessage, Receive, Send, ShowQueue
+from veilmq.core.errors import StoreUnavailable
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Done
 from veilmq.engines.embedded import EmbeddedEngine
@@ -26,9 +27,13 @@ class Counting(EmbeddedEngine):
     counted: list[str]
     asked_now = 0
     asked_at_once_max = 0
+    is_unavailable = False
 
     def submit(self, command: Command, done: Done) -> None:
         """Note what is counted."""
+        if self.is_unavailable:
+            done(StoreUnavailable())
+            return
         if not isinstance(command, ShowQueue):
             super().submit(command, done)
             return
@@ -190,6 +195,28 @@ def test_named_queues_are_told_without_those_that_are_gone() -> None:
     run(story)
 
 
+def test_a_store_that_cannot_be_reached_deletes_no_queue(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever asks hears of it; what was known of the queues is known afterwards, and they are counted again."""
+
+    async def story(world: World) -> None:
+        await world.put("q001")
+        await world.browse(names=("q001",))
+        await world.rest()
+        world.engine.is_unavailable = True
+        world.clock.advance(SECOND_MS)
+        await world.rest()
+        with pytest.raises(StoreUnavailable):
+            await world.browse(names=("q001",))
+        await world.pass_time(3_000)
+        world.engine.is_unavailable = False
+        await world.pass_time(3_000)
+        (queue,) = (await world.browse(names=("q001",))).queues
+        assert (queue.visible, len(queue.history or ()) > 1) == (1, True)
+
+    run(story)
+    assert caplog.records == []
+
+
 def test_many_pages_have_a_bounded_number_counted_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """The longest uncounted first, so all have their turn."""
     monkeypatch.setattr(queue_book, "BRISK_QUEUES", 10)
@@ -209,6 +236,17 @@ def test_many_pages_have_a_bounded_number_counted_a_second(monkeypatch: pytest.M
             turns.append(len(world.engine.counted) - before)
         assert turns == [10] * 5
         assert set(world.engine.counted[-50:]) == {f"a/{name}" for name in watched}
+
+    run(story)
+
+
+def test_a_queue_that_nobody_has_counted_is_there_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much is counted for others in this second: a page that is told of none takes it for deleted."""
+    monkeypatch.setattr(queue_book, "BRISK_QUEUES", 10)
+
+    async def story(world: World) -> None:
+        await world.browse(names=tuple(f"q{number:03}" for number in range(10)))
+        assert await world.names(names=("q050",)) == ["q050"]
 
     run(story)
 

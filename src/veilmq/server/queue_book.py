@@ -20,6 +20,7 @@ from typing import Any
 
 from veilmq.core.browsing import BrowsedQueue, BrowsedQueues, BrowseQueues, QueueOrder
 from veilmq.core.commands import ListQueues, ShowQueue
+from veilmq.core.errors import QueueNotFound, VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock, Done, Engine, Timer
 from veilmq.core.results import QueuePage, QueueView
@@ -90,9 +91,11 @@ class QueueBook:
         now_ms = self._clock.now_ms()
         if now_ms >= self._brisk_until_ms:
             self._brisk_until_ms, self._brisk_left = now_ms + SECOND_MS, BRISK_QUEUES
-        due = sorted(filter(self._is_due, whole), key=self._counted_at_ms)[: self._brisk_left]
-        self._brisk_left -= len(due)
-        await self._count(due)
+        new = [name for name in whole if name not in self._records]  # or it would look as if these were gone
+        known = [name for name in whole if name in self._records and self._is_due(name)]
+        due = sorted(known, key=self._counted_at_ms)[: self._brisk_left]
+        self._brisk_left = max(self._brisk_left - len(new) - len(due), 0)
+        await self._count(new + due)
         self._go_round()
         found = [name for name in whole if name in self._records]
         shown = [self._shown(command, name) for name in found]
@@ -167,13 +170,17 @@ class QueueBook:
             await self._count_together(due[first : first + COUNTED_TOGETHER])
 
     async def _count_together(self, names: Sequence[str]) -> None:
-        """Have some counted at once; a task for each would cost more than its count."""
+        """Have some counted at once; a task for each would cost more than its count. Raises ``VeilmqError``."""
         over = asyncio.get_running_loop().create_future()
+        failures: list[VeilmqError] = []
         started_s, left = perf_counter(), len(names)
 
         def done(name: str, result: Any) -> None:
             nonlocal left
-            self._take(name, result, perf_counter() - started_s)
+            if isinstance(result, VeilmqError) and not isinstance(result, QueueNotFound):
+                failures.append(result)
+            else:
+                self._take(name, result, perf_counter() - started_s)
             left -= 1
             if not left and not over.done():
                 over.set_result(None)
@@ -181,6 +188,8 @@ class QueueBook:
         for name in names:
             self._engine.submit(ShowQueue(queue=name, counts=True), partial(done, name))
         await over
+        if failures:
+            raise failures[0]
 
     def _take(self, name: str, result: Any, cost_s: float) -> None:
         record = self._records.pop(name, None)
@@ -206,6 +215,8 @@ class QueueBook:
             names = [name for account in self._known.values() for name in account]
             await self._count([name for name in names if name not in self._records])
             await self._count(filter(self._is_due, list(islice(self._records, ROUND_QUEUES))))
+        except VeilmqError:
+            pass  # the store says so itself; those who look are told when they ask
         except Exception:
             log.exception("counting queues failed")
         finally:
