@@ -59,7 +59,7 @@ docs: ## build the site of docs/ into build/docs; a warning or a link that leads
 
 screenshots: setup-browser ## pictures of every page of the console, into docs/console
 	@mkdir -p docs/console
-	@PICTURES=docs/console $(PYTEST) -n0 -q tests/console/test_browser_pages.py $(ARGS)
+	@PICTURES=$(CURDIR)/docs/console $(PYTEST) -n0 -q tests/console/test_browser_pages.py $(ARGS)
 	@PYTHONPATH=. $(BIN)/python -m tests.console.pictures
 
 cluster: setup-cluster ## a cluster on this machine: PostgreSQL with a standby, three nodes, HAProxy on port 9324

@@ -19,6 +19,7 @@ QUIET = (
     "warehouse-sync",
 )
 LETTERS = 6
+HELD_S = (2, 3, 4, 4, 5, 6, 7, 9, 11, 13, 16, 20, 26, 33, 41, 47, 52, 60, 64, 70)
 CLAIMS = f"/console/claims/{ACCOUNT}/clicks"
 OFTEN = 3
 
@@ -40,6 +41,7 @@ def places() -> dict[str, str]:
 def staged(server: RunningServer, client: HttpQueueClient) -> None:
     """Put queues into ``server`` in which something goes on; takes five minutes of its clock."""
     _make_queues(client)
+    _hold_for_a_while(server, client)
     _let_orders_fail(server, client)
     with Visitor(server) as watching:
         _work_on_orders(server, client, watching)
@@ -87,15 +89,30 @@ def _make_queues(client: HttpQueueClient) -> None:
         client.send("payments.fifo", f"payment {number}", group=f"customer-{number % 4}")
 
 
+def _hold_for_a_while(server: RunningServer, client: HttpQueueClient) -> None:
+    """Give the event log something to tell: most messages are held shortly, a few longer than the timeout."""
+    for short in range(4):
+        held_s = HELD_S[: 10 + 3 * short] if short < 3 else HELD_S
+        for begin in range(0, len(held_s), 10):
+            client.send_batch("orders", [_order(number) for number in range(len(held_s[begin : begin + 10]))])
+        taken = [message for _ in range(2) for message in client.receive("orders", count=10, wait_s=0)]
+        passed_s = 0
+        for message, until_s in zip(taken, held_s, strict=True):
+            server.advance(seconds=until_s - passed_s)
+            passed_s = until_s
+            client.delete("orders", message.receipt)
+    server.advance(seconds=60)
+
+
 def _let_orders_fail(server: RunningServer, client: HttpQueueClient) -> None:
     """Fill both dead-letter queues, by leases that end."""
     for number in range(LETTERS):
         client.send("orders", f'{{"order": {number + 900}, "total": null}}', attributes=_KIND)
         client.send("emails", f"letter {number} to nobody@example.org")
     for _ in range(OFTEN + 1):
-        client.receive("orders", count=10, timeout_s=5, wait_s=0)
+        client.receive("orders", count=10, wait_s=0)
         client.receive("emails", count=10, timeout_s=5, wait_s=0)
-        server.advance(seconds=6)
+        server.advance(seconds=46)
 
 
 def _work_on_orders(server: RunningServer, client: HttpQueueClient, watching: Visitor) -> None:
