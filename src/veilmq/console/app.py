@@ -21,6 +21,7 @@ from veilmq.console.asking import Ask, Asking, Refused
 from veilmq.console.assets import ASSETS, PREFIX
 from veilmq.console.page import Page
 from veilmq.console.pages import PAGES
+from veilmq.console.ports import Ports
 from veilmq.console.reading_only import ReadingOnly
 from veilmq.console.rendering import Rendering
 from veilmq.console.sessions import Accounts, Session, Sessions
@@ -53,21 +54,22 @@ class Console:
         account: str,
         data_port: int,
         now_ms: Callable[[], int],
+        ports: Ports,
         accounts: Accounts | None = None,
-        further: dict[str, object] | None = None,
     ) -> None:
         """``ask`` carries out what pages ask. ``account`` is who comes where nobody is asked who he is; where there
         are accounts, its root sees what is of the whole server.
 
         ``data_port`` is that of the queues, whose URLs are told under the host name that the browser knows.
-        ``accounts`` are those that may sign in, ``None`` where nobody is asked. ``further`` is what single pages need
-        of the server, in the state of the application.
+        ``accounts`` are those that may sign in, ``None`` where nobody is asked. ``ports`` are what single pages need
+        of the server.
         """
         self._ask = ask
         self._sessions = sessions
         self._account = account
         self._data_port = data_port
         self._now_ms = now_ms
+        self._ports = ports
         self._accounts = accounts
         self._rendering = Rendering(signing_in=accounts is not None)
         routes = [
@@ -77,10 +79,6 @@ class Console:
             *(self._route(page) for page in PAGES),
         ]
         self._app = Starlette(routes=routes, exception_handlers={HTTPException: self._unanswered})
-        self._app.state.accounts = accounts
-        self._app.state.sessions = sessions
-        for name, value in (further or {}).items():
-            setattr(self._app.state, name, value)
 
     @property
     def app(self) -> ASGIApp:
@@ -155,8 +153,11 @@ class Console:
         ask = self._ask if request.method == "POST" else ReadingOnly(self._ask)
         return Visit(
             request,
+            sessions=self._sessions,
             session=session,
+            accounts=self._accounts,
             caller=caller,
+            ports=self._ports,
             asking=Asking(ask, caller=caller, peer=peer, host=host, program=request.headers.get("user-agent")),
             rendering=self._rendering,
             account=self._account if caller is None else caller.account,

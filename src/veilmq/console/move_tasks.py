@@ -43,9 +43,7 @@ async def tasks_of(visit: Visit, queue: str) -> list[Task] | None:
     """Return the latest tasks of a queue, the newest first; ``None`` where the caller may not see them."""
     try:
         arn = await arn_of(visit, queue)
-        found = await visit.sqs(
-            "ListMessageMoveTasks", {"SourceArn": arn, "MaxResults": SQS_MOVE_TASK_RESULTS.maximum}
-        )
+        found = await visit.sqs("ListMessageMoveTasks", {"SourceArn": arn, "MaxResults": SQS_MOVE_TASK_RESULTS.maximum})
     except Refused as refused:
         if refused.is_denied or refused.code == "ResourceNotFoundException":  # it is of another account
             return None

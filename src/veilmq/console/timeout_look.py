@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
-from veilmq.console.advice import Advice, Past
+from veilmq.console.advice import Advice
 from veilmq.console.distribution import Histogram, histogram
 from veilmq.console.queue_look import look as look_at_queue
 from veilmq.console.rendering import path_of
@@ -32,7 +32,7 @@ class TimeoutLook(NamedTuple):
 
 async def look(visit: Visit, *, timeout_s: int) -> TimeoutLook:
     """Return what is known of the queue that the path names, whose timeout is ``timeout_s``."""
-    past: Past = visit.request.app.state.past
+    past = visit.ports.past
     held, advice = await past.held_times(visit.queue), await past.advice(visit.queue)
     known = None if isinstance(held, str) else held
     wanted = None if isinstance(advice, str) else advice
@@ -50,9 +50,8 @@ async def look(visit: Visit, *, timeout_s: int) -> TimeoutLook:
 
 async def apply(visit: Visit) -> Response:
     """Set the timeout that was recommended, if it is still what was on the page, and the queue too."""
-    past: Past = visit.request.app.state.past
     timeout_s = (await look_at_queue(visit)).settings.visibility_timeout_s
-    advice = await past.advice(visit.queue)
+    advice = await visit.ports.past.advice(visit.queue)
     if isinstance(advice, str):
         return _refused(visit, advice)
     obstacle = _obstacle(advice, timeout_s)

@@ -9,8 +9,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from veilmq.console.asking import Asking
 from veilmq.console.notices import NOTICES
+from veilmq.console.ports import Ports
 from veilmq.console.rendering import Rendering
-from veilmq.console.sessions import Session
+from veilmq.console.sessions import Accounts, Session, Sessions
 from veilmq.wire.sqs.callers import Caller
 
 FORM_BYTES_MAX = 4 << 20
@@ -54,8 +55,11 @@ class Visit:
         self,
         request: Request,
         *,
+        sessions: Sessions,
         session: Session,
+        accounts: Accounts | None,
         caller: Caller | None,
+        ports: Ports,
         asking: Asking,
         rendering: Rendering,
         account: str,
@@ -65,11 +69,15 @@ class Visit:
     ) -> None:
         """``account`` is the caller's own, ``endpoint`` where programs reach the queues, ``now_ms`` the store's time.
 
-        ``is_operator`` tells that he may see what is of the whole server.
+        ``accounts`` is ``None`` where nobody is asked who he is; ``is_operator`` tells that the caller may see what is
+        of the whole server.
         """
         self.request = request
+        self.sessions = sessions
         self.session = session
+        self.accounts = accounts
         self.caller = caller
+        self.ports = ports
         self.account = account
         self.endpoint = endpoint
         self.now_ms = now_ms
@@ -89,6 +97,11 @@ class Visit:
     def peer(self) -> str | None:
         """Return the address that the browser came from."""
         return None if self.request.client is None else self.request.client.host
+
+    @property
+    def program(self) -> str | None:
+        """Return what the browser says that it is."""
+        return self.request.headers.get("user-agent")
 
     @property
     def queue(self) -> str:
@@ -125,7 +138,7 @@ class Visit:
     @property
     def _is_stranger(self) -> bool:
         """Whether somebody is here who would have to sign in."""
-        return self.caller is None and self.request.app.state.accounts is not None
+        return self.caller is None and self.accounts is not None
 
     def page(self, template: str, *, status: int = 200, **values: Any) -> Response:
         """Answer with ``templates/{template}``, which is told ``values`` beside who is there."""

@@ -302,7 +302,7 @@ def _admin(
         authentication=guard.authentication,
         data_port=parts.data_port,
         wall_s=wall_s,
-        further=ports.further(),
+        ports=ports,
     )
     return Admin(
         engine=engine,

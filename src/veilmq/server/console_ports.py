@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 
 from veilmq import __version__
 from veilmq.console.access import ShownKey
-from veilmq.console.health import ExportHealth, Health, HealthFigure
+from veilmq.console.audit import AuditLog
+from veilmq.console.health import ExportHealth, Health, HealthFigure, TellHealth
+from veilmq.console.live import Live
+from veilmq.console.ports import Ports
 from veilmq.console.shown_settings import ShownSetting
 from veilmq.core.errors import VeilmqError
 from veilmq.core.events import CountEvents, EventCounts
@@ -46,22 +49,24 @@ class ConsolePorts:
     connections: Connections
     exports: EventExports | None
 
-    def further(self) -> dict[str, object]:
-        """Return what the application of the console is to have in its state."""
+    def of_pages(self, *, audit: AuditLog, live: Live) -> Ports:
+        """Return what pages are told, with the log of their changes and the streams of those that are open."""
         authentication = self.guard.authentication
-        return {
-            "health": self._teller(self.engine.clock.now_ms()),
-            "settings": shown_settings(self.settings),
-            "past": PastReceipts(
+        return Ports(
+            audit=audit,
+            health=self._teller(self.engine.clock.now_ms()),
+            keys=None if authentication is None else keys_of(authentication, self.guard.wall_s),
+            live=live,
+            may=Judge(region=self.guard.region, secure=self.guard.tls is not None, wall_s=self.guard.wall_s),
+            past=PastReceipts(
                 events_to=self.settings.events_to,
                 recommendations=self.settings.recommendations,
                 clock=self.engine.clock,
             ),
-            "keys": None if authentication is None else keys_of(authentication, self.guard.wall_s),
-            "may": Judge(region=self.guard.region, secure=self.guard.tls is not None, wall_s=self.guard.wall_s),
-        }
+            settings=shown_settings(self.settings),
+        )
 
-    def _teller(self, started_at_ms: int) -> Callable[[], Any]:
+    def _teller(self, started_at_ms: int) -> TellHealth:
         async def health() -> Health:
             survey = await _if_told(self.engine.survey(0))
             return Health(

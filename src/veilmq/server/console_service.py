@@ -1,6 +1,6 @@
 """The console as a part of the server: what it is given, and the way to the queues by which it asks."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from hmac import digest
@@ -18,11 +18,13 @@ from veilmq.console.asking import Ask
 from veilmq.console.audit import AuditLog
 from veilmq.console.auditing import Auditing
 from veilmq.console.live import Live
+from veilmq.console.ports import Ports
 from veilmq.console.sign_ins import SignIns
 from veilmq.engines.store import Store
 from veilmq.server.admin_api import AdminApi
 from veilmq.server.admin_callers import AdminCallers
 from veilmq.server.authentication import Authentication
+from veilmq.server.console_ports import ConsolePorts
 from veilmq.server.settings import ServerSettings
 
 MISSING = "The console needs more than this install has: pip install 'veilmq[console]'.\n"
@@ -53,11 +55,11 @@ def console_service(
     authentication: Authentication | None,
     data_port: int,
     wall_s: Callable[[], float],
-    further: Mapping[str, object],
+    ports: ConsolePorts,
 ) -> ConsoleService:
     """Return the console of a server; ``ask`` carries out what is asked, ``wall_s`` is the wall clock in seconds.
 
-    ``data_port`` is the port of the queues; ``further`` is what single pages need (``ConsolePorts``).
+    ``data_port`` is the port of the queues; ``ports`` have what single pages need.
     """
     audit = AuditLog(audit_file(settings))
     asking = Auditing(ask, audit, now_ms=engine.clock.now_ms, account=settings.account)
@@ -71,7 +73,7 @@ def console_service(
         sign_ins=sign_ins,
         data_port=data_port,
         wall_s=wall_s,
-        further={"audit": audit, "live": live, **further},
+        ports=ports.of_pages(audit=audit, live=live),
     )
     callers = AdminCallers(sign_ins, session_of=None if console is None else console.session_of)
     return ConsoleService(
@@ -99,7 +101,7 @@ def _console(
     sign_ins: SignIns | None,
     data_port: int,
     wall_s: Callable[[], float],
-    further: dict[str, object],
+    ports: Ports,
 ) -> Any:
     """Return the console, ``None`` without the extra ``console``: the server serves queues all the same."""
     try:
@@ -120,7 +122,7 @@ def _console(
         data_port=data_port,
         now_ms=engine.clock.now_ms,
         accounts=accounts,
-        further=further,
+        ports=ports,
     )
 
 

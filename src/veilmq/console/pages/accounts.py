@@ -6,7 +6,6 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
-from veilmq.console.access import Keys, May
 from veilmq.console.asking import Refused
 from veilmq.console.page import Page
 from veilmq.console.policy_words import StatementWords, in_words
@@ -33,7 +32,7 @@ async def show(visit: Visit) -> Response:
     """Show the caller's account, and the policies of its queues whose names begin as asked."""
     search = visit.query.get("search", "").strip()
     queues, has_more, problem = await _queues(visit, search)
-    keys: Keys | None = visit.request.app.state.keys
+    keys = visit.ports.keys
     return visit.page(
         "accounts.html",
         keys=None if keys is None else [(key, _instant_ms(key.expires_at_s)) for key in keys(visit.account)],
@@ -71,8 +70,7 @@ def _may(visit: Visit, queue: str, policy: str) -> Sequence[tuple[str, bool]] | 
     """Return what the caller may do, ``None`` where nobody is asked who he is: everything."""
     if visit.caller is None:
         return None
-    may: May = visit.request.app.state.may
-    return may(visit.caller, queue, policy, peer=visit.peer, program=visit.request.headers.get("user-agent"))
+    return visit.ports.may(visit.caller, queue, policy, peer=visit.peer, program=visit.program)
 
 
 def _instant_ms(at_s: float | None) -> int | None:

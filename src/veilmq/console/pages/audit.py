@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
-from veilmq.console.audit import ASKED, DONE, AuditEntry, AuditLog
+from veilmq.console.audit import ASKED, DONE, AuditEntry
 from veilmq.console.page import Page
 from veilmq.console.visit import Visit
 
@@ -29,7 +29,7 @@ class Line(NamedTuple):
 
 async def show(visit: Visit) -> Response:
     """Show the last changes, the newest first."""
-    log: AuditLog = visit.request.app.state.audit
+    log = visit.ports.audit
     queue, who = visit.query.get("queue", "").strip(), visit.query.get("who", "").strip()
     seen = [entry for entry in await log.last(_READ_MAX) if _may_see(visit, entry)]
     found = [entry for entry in seen if _fits(entry, queue=queue, who=who)]

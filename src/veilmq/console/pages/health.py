@@ -2,7 +2,6 @@
 
 from starlette.responses import Response
 
-from veilmq.console.health import TellHealth
 from veilmq.console.page import Page
 from veilmq.console.rendering import SECOND_MS
 from veilmq.console.visit import Visit
@@ -10,8 +9,7 @@ from veilmq.console.visit import Visit
 
 async def show(visit: Visit) -> Response:
     """Show it; where messages are kept only to whoever may see what is of the whole server."""
-    tell: TellHealth = visit.request.app.state.health
-    health = await tell()
+    health = await visit.ports.health()
     return visit.page(
         "health.html",
         health=health,

@@ -21,7 +21,7 @@ async def show(visit: Visit) -> Response:
     questions = _questions(visit)
     if not questions:
         return PlainTextResponse(_NOTHING, status_code=400)
-    live: Live = visit.request.app.state.live
+    live = visit.ports.live
     try:
         stream = live.open(_reader(visit), questions)
     except TooManyError:
@@ -52,18 +52,15 @@ def _questions(visit: Visit) -> list[Question]:
 
 def _reader(visit: Visit) -> Reader:
     """Return who reads: policies may ask for his address and his browser, too."""
-    state = visit.request.app.state
-    caller, peer = visit.caller, None if visit.request.client is None else visit.request.client.host
 
     def is_there() -> bool:
-        if state.accounts is None:
+        if visit.accounts is None:
             return True
-        session = session_cookie.read(visit.request, state.sessions)
-        return session is not None and state.accounts.known(session.key_id) == caller
+        session = session_cookie.read(visit.request, visit.sessions)
+        return session is not None and visit.accounts.known(session.key_id) == visit.caller
 
-    arn = None if caller is None else caller.arn
-    seen_by_policies = (arn, peer, visit.request.headers.get("user-agent"))
-    return Reader(seen_by_policies, visit.asking, is_there)
+    arn = None if visit.caller is None else visit.caller.arn
+    return Reader((arn, visit.peer, visit.program), visit.asking, is_there)
 
 
 PAGES = (Page("/console/live", show),)

@@ -6,7 +6,6 @@ from starlette.responses import Response
 
 from veilmq.console import session_cookie
 from veilmq.console.page import Page
-from veilmq.console.sessions import Accounts, Sessions
 from veilmq.console.sign_ins import SignInsPaused
 from veilmq.console.visit import Visit
 
@@ -16,29 +15,27 @@ _WRONG = "There is no key with this id and secret, or it has expired. Use a key 
 
 async def show(visit: Visit) -> Response:
     """Show the form, or the queues to whoever has signed in or need not."""
-    if visit.caller is not None or visit.request.app.state.accounts is None:
+    if visit.caller is not None or visit.accounts is None:
         return visit.go(_HOME)
     return _form(visit, _own(visit.query.get("next", "")))
 
 
 async def sign_in(visit: Visit) -> Response:
     """Begin a session with the key that was filled in."""
-    accounts: Accounts | None = visit.request.app.state.accounts
-    if accounts is None:
+    if visit.accounts is None:
         return visit.go(_HOME)
     key_id = visit.form.get("key_id", "").strip()
     wanted = _own(visit.form.get("next", ""))
     try:
-        caller = accounts.signed_in(key_id, visit.form.get("secret", "").strip(), visit.peer)
+        caller = visit.accounts.signed_in(key_id, visit.form.get("secret", "").strip(), visit.peer)
     except SignInsPaused as paused:
         response = _form(visit, wanted, key_id, status=HTTPStatus.TOO_MANY_REQUESTS, problem=str(paused))
         response.headers["retry-after"] = str(paused.retry_after_s)
         return response
     if caller is None:
         return _form(visit, wanted, key_id, status=HTTPStatus.FORBIDDEN, problem=_WRONG)
-    sessions: Sessions = visit.request.app.state.sessions
     response = visit.go(wanted)
-    session_cookie.keep(response, visit.request, sessions, sessions.begin(key_id))
+    session_cookie.keep(response, visit.request, visit.sessions, visit.sessions.begin(key_id))
     return response
 
 
