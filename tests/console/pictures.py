@@ -51,13 +51,13 @@ def page_of_pictures() -> str:
 
 
 def _shown(name: str, path: str) -> str:
-    rows = (
-        "| "
-        + " | ".join(f"![{_words(name)}]({file_of(name, scheme=scheme, width=width)})" for scheme in SCHEMES)
-        + " |\n"
-        for width in (WIDE, NARROW)
-    )
-    return f"\n## {_words(name)}\n\n`{path}`\n\n| light | dark |\n| --- | --- |\n{''.join(rows)}"
+    wide = "".join(f"{_picture(name, scheme, WIDE)}\n\n" for scheme in SCHEMES)
+    narrow = " | ".join(_picture(name, scheme, NARROW) for scheme in SCHEMES)
+    return f"\n## {_words(name)}\n\n`{path}`\n\n{wide}| {' | '.join(SCHEMES)} |\n| --- | --- |\n| {narrow} |\n"
+
+
+def _picture(name: str, scheme: str, width: int) -> str:
+    return f"![{_words(name)}, {scheme}]({file_of(name, scheme=scheme, width=width)})"
 
 
 def _words(name: str) -> str:
