@@ -1,7 +1,7 @@
 """The stream of an open page over a real socket: counts, leases and moves as they move, for those who may see them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlencode
@@ -69,10 +69,10 @@ class Watching:
         return not list(self._lines)[1:]
 
 
-@pytest.fixture
-def server() -> Iterator[RunningServer]:
+@pytest.fixture(params=["memory", "postgres"])
+def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
     """A server whose clock the test moves."""
-    with RunningServer() as running:
+    with RunningServer(**place(request.param)) as running:
         yield running
 
 
@@ -194,6 +194,8 @@ def test_a_move_is_told_as_it_goes_on(server: RunningServer, queues: HttpQueueCl
         queues.start_move("dead", moves_per_s_max=1)
         for _ in range(6):
             server.advance(1_000)
+        server.wait_until(lambda: queues.moves("dead")[0].status == "completed")
+        server.advance(1_000)
         while next(iter(page.next("moves")["set"].values()), ["", 0]) != ["COMPLETED", 5]:
             pass
 

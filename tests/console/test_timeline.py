@@ -2,7 +2,7 @@
 
 import pytest
 
-from veilmq.console.timeline import BARS_MAX, KEPT_MS, RENEWALS_MAX, Bar, Ending, Lease, Timeline
+from veilmq.console.timeline import BARS_MAX, ENDED_MAX, KEPT_MS, RENEWALS_MAX, Bar, Ending, Lease, Timeline
 from veilmq.core.limits import LEASE_S_MAX
 
 
@@ -114,3 +114,12 @@ def test_what_is_out_of_sight_has_not_ended() -> None:
     ended = {bar.lease.message_id: bar.ending for bar in timeline if bar.ending is not None}
     assert ended == {"gone": Ending.DELETED}
     assert len(timeline) == BARS_MAX + 1
+
+
+def test_of_very_many_that_ended_the_last_ones_stay() -> None:
+    """Where a queue is busy, so that a page can be read, and drawn."""
+    timeline = Timeline()
+    for second in range(5):
+        timeline.look([lease(f"{second}-{number}") for number in range(BARS_MAX)], second * 1_000)
+    assert len(timeline) == BARS_MAX + ENDED_MAX
+    assert {bar.lease.message_id[0] for bar in timeline} == {"3", "4"}

@@ -1,6 +1,6 @@
 """The listing of an account's queues, over a real socket, and who sees what in it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -16,10 +16,10 @@ from veilmq.client.transport import Transport
 from veilmq.testing import RunningServer
 
 
-@pytest.fixture
-def server() -> Iterator[RunningServer]:
+@pytest.fixture(params=["memory", "postgres"])
+def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
     """A server whose clock the test moves."""
-    with RunningServer() as running:
+    with RunningServer(**place(request.param)) as running:
         yield running
 
 

@@ -19,6 +19,9 @@ BARS_MAX = 60
 KEPT_MS = 10 * SECOND_MS
 """How long a bar stays after its end."""
 
+ENDED_MAX = 30
+"""How many bars that ended stay, those that ended last: where thousands end in a second, nobody reads more."""
+
 RENEWALS_MAX = 40
 
 
@@ -104,7 +107,7 @@ class Timeline:
         self.now_ms = now_ms
         seen = {lease.key: lease for lease in going_on(leases, now_ms)[:BARS_MAX]}
         self._end(seen, {lease.message_id: lease for lease in leases}, now_ms)
-        self._bars = {key: bar for key, bar in self._bars.items() if not _is_over(bar, now_ms)}
+        self._drop_ended(now_ms)
         for key, lease in seen.items():
             bar = self._bars.get(key)
             if bar is None or bar.ending is not None:
@@ -131,6 +134,13 @@ class Timeline:
             else:
                 bar.ending = Ending.RETURNED
 
+    def _drop_ended(self, now_ms: int) -> None:
+        """Drop the bars that have stayed long enough, or for which there is no room."""
+        ended = [(bar.ended_at_ms, key) for key, bar in self._bars.items() if bar.ended_at_ms is not None]
+        kept = [key for at_ms, key in sorted(ended, reverse=True)[:ENDED_MAX] if at_ms + KEPT_MS > now_ms]
+        for key in {key for _, key in ended}.difference(kept):
+            del self._bars[key]
+
     def _free_place(self) -> int:
         taken = {bar.place for bar in self._bars.values()}
         return next(place for place in range(len(taken) + 1) if place not in taken)
@@ -139,7 +149,3 @@ class Timeline:
 def going_on(leases: Sequence[Lease], now_ms: int) -> list[Lease]:
     """Return those of the leases that have not ended."""
     return [lease for lease in leases if lease.visible_at_ms > now_ms]
-
-
-def _is_over(bar: Bar, now_ms: int) -> bool:
-    return bar.ended_at_ms is not None and bar.ended_at_ms + KEPT_MS <= now_ms
