@@ -4,13 +4,16 @@ import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
+from veilmq.console.asking import Answer, Asked
 from veilmq.console.audit import DONE, UNKNOWN, AuditEntry, AuditLog
-from veilmq.console.auditing import Auditing, Written, change_of, shown
-from veilmq.wire.sqs.callers import Caller, caller
+from veilmq.console.auditing import Auditing, shown
+from veilmq.console.changes import change_of
+from veilmq.wire.sqs.callers import caller
 
 OWN = "333333333333"
 URL = "http://localhost/111111111111/orders"
@@ -25,37 +28,32 @@ class Queues:
         self._answers = answers
         self.asked: list[str] = []
 
-    async def __call__(
-        self,
-        method: bytes,
-        target: bytes,
-        headers: Mapping[bytes, bytes],
-        body: bytes,
-        *,
-        caller: Caller | None,
-        peer: str | None,
-    ) -> Written:
+    async def __call__(self, asked: Asked) -> Answer:
         """Answer."""
-        name = headers.get(b"x-amz-target", target.rpartition(b"/")[2]).decode().rpartition(".")[2]
+        name = asked.headers.get(b"x-amz-target", asked.target.rpartition(b"/")[2]).decode().rpartition(".")[2]
         self.asked.append(name)
         answer = self._answers.get(name, {})
         if isinstance(answer, str):
-            return Written(403, b"", json.dumps({"__type": f"com.amazonaws.sqs#{answer}", "message": "No."}).encode())
-        return Written(200, b"", json.dumps(answer).encode())
+            return Answer(403, b"", json.dumps({"__type": f"com.amazonaws.sqs#{answer}", "message": "No."}).encode())
+        return Answer(200, b"", json.dumps(answer).encode())
+
+
+def posted(body: bytes, headers: Mapping[bytes, bytes] = MappingProxyType({}), *, peer: str | None = None) -> Asked:
+    """Return a request of carol's, for an action of SQS that ``headers`` name."""
+    return Asked(b"POST", b"/", headers, body, CAROL, peer)
 
 
 def asked(audit: AuditLog, queues: Queues, action: str, **fields: Any) -> tuple[int, list[AuditEntry]]:
     """Ask as carol, and return the status and the log."""
-    request: tuple[bytes, bytes, dict[bytes, bytes], bytes]
+    request = posted(json.dumps(fields).encode(), peer="127.0.0.1")
     if "/" in action:
-        request = (b"POST", f"/v1/{action}".encode(), {}, json.dumps(fields).encode())
+        request = request._replace(target=f"/v1/{action}".encode())
     else:
-        headers = {b"x-amz-target": f"AmazonSQS.{action}".encode()}
-        request = (b"POST", b"/", headers, json.dumps(fields).encode())
+        request = request._replace(headers={b"x-amz-target": f"AmazonSQS.{action}".encode()})
 
     async def ask() -> tuple[int, list[AuditEntry]]:
         auditing = Auditing(queues, audit, now_ms=lambda: 7)
-        answer = await auditing(*request, caller=CAROL, peer="127.0.0.1")
+        answer = await auditing(request)
         return answer.status, await audit.last(10)
 
     return asyncio.run(ask())
@@ -109,7 +107,7 @@ def test_nothing_is_changed_that_cannot_be_written_down(tmp_path: Path) -> None:
     async def ask() -> Any:
         auditing = Auditing(queues, AuditLog(tmp_path / "nowhere" / "log"), now_ms=lambda: 7)
         headers = {b"x-amz-target": b"AmazonSQS.DeleteMessage"}
-        return await auditing(b"POST", b"/", headers, b"{}", caller=None, peer=None)
+        return await auditing(posted(b"{}", headers)._replace(caller=None))
 
     answer = asyncio.run(ask())
     assert answer.status == 503
@@ -130,14 +128,14 @@ def test_who_does_not_wait_leaves_a_line_that_says_so() -> None:
     async def gone() -> list[AuditEntry]:
         begun, audit = asyncio.Event(), AuditLog(None)
 
-        async def slow(*request: Any, **who: Any) -> Written:
+        async def slow(request: Asked) -> Answer:
             begun.set()
             await asyncio.Event().wait()
             raise AssertionError
 
         headers = {b"x-amz-target": b"AmazonSQS.DeleteMessage"}
         auditing = Auditing(slow, audit, now_ms=lambda: 7)
-        asking = asyncio.ensure_future(auditing(b"POST", b"/", headers, b"{}", caller=CAROL, peer=None))
+        asking = asyncio.ensure_future(auditing(posted(b"{}", headers)))
         await begun.wait()
         asking.cancel()
         await asyncio.wait({asking})
@@ -176,12 +174,12 @@ HEADER = {b"x-amz-target": b"AmazonSQS.DeleteQueue"}
     ],
 )
 def test_what_is_not_known_to_only_read_is_a_change(method: bytes, target: bytes, headers: dict[bytes, bytes]) -> None:
-    assert change_of(method, target, headers, b"", account=OWN) is not None
+    assert change_of(Asked(method, target, headers, b"", CAROL, None), account=OWN) is not None
 
 
 @pytest.mark.parametrize("target", [b"/v1/queues/-", b"/v1/queues/-/orders/show?x=1", b"/v1/messages/-/orders"])
 def test_what_our_api_reads_is_none(target: bytes) -> None:
-    assert change_of(b"GET", target, {}, b"", account=OWN) is None
+    assert change_of(Asked(b"GET", target, {}, b"", CAROL, None), account=OWN) is None
 
 
 @pytest.mark.parametrize(
@@ -200,20 +198,20 @@ def test_what_our_api_reads_is_none(target: bytes) -> None:
     ],
 )
 def test_the_queue_is_the_one_that_the_action_finds(fields: dict[str, Any], queue: str | None) -> None:
-    change = change_of(b"POST", b"/", HEADER, json.dumps(fields).encode(), account=OWN)
+    change = change_of(posted(json.dumps(fields).encode(), HEADER), account=OWN)
     assert change is not None
     assert change.queue == queue
 
 
 def test_a_path_without_an_account_is_of_the_callers() -> None:
-    change = change_of(b"POST", b"/v1/queues/-/orders/set", {}, b"{}", account=OWN)
+    change = change_of(posted(b"{}")._replace(target=b"/v1/queues/-/orders/set"), account=OWN)
     assert change is not None
     assert change.queue == f"{OWN}/orders"
 
 
 @pytest.mark.parametrize("body", [b"\xff", b"[1]", b"[" * 100_000, b'{"a":' * 100_000, b"x" * 1_000])
 def test_what_cannot_be_read_is_told_by_its_length(body: bytes) -> None:
-    change = change_of(b"POST", b"/", HEADER, body, account=OWN)
+    change = change_of(posted(body, HEADER), account=OWN)
     assert change is not None
     assert change.fields == {"unread": f"{len(body):,} bytes"}
 

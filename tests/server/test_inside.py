@@ -11,6 +11,7 @@ import pytest
 
 from tests.server.keys import FRIEND, OWNER, REGION, written
 from tests.server.scripted_engine import ScriptedEngine
+from veilmq.console.asking import Answer, Asked
 from veilmq.core.commands import CreateQueue, NewMessage, Send, SetQueue, ShowQueue
 from veilmq.core.ports import Engine
 from veilmq.core.results import QueueView
@@ -19,7 +20,7 @@ from veilmq.engines.embedded import EmbeddedEngine
 from veilmq.engines.execute import execute
 from veilmq.server.authentication import Authentication
 from veilmq.server.dispatch import Dispatcher
-from veilmq.server.inside import Answer, Inside
+from veilmq.server.inside import Inside
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.permissions import Permissions
@@ -49,11 +50,11 @@ class House:
     async def sqs(self, action: str, who: Any = None, peer: str | None = None, **fields: Any) -> Answer:
         """Ask by an action of SQS."""
         headers = {b"x-amz-target": b"AmazonSQS." + action.encode(), b"host": b"h"}
-        return await self.inside.ask(b"POST", b"/", headers, json.dumps(fields).encode(), caller=who, peer=peer)
+        return await self.inside.ask(Asked(b"POST", b"/", headers, json.dumps(fields).encode(), who, peer))
 
     async def api(self, target: str, who: Any = None) -> Answer:
         """Ask for a route of our API."""
-        return await self.inside.ask(b"GET", target.encode(), {b"host": b"h"}, b"", caller=who)
+        return await self.inside.ask(Asked(b"GET", target.encode(), {b"host": b"h"}, b"", who, None))
 
 
 @asynccontextmanager
@@ -95,7 +96,7 @@ def test_an_answer_is_what_a_socket_would_have_got() -> None:
             missing = await house.api("/v1/queues/-/none/show")
             assert (missing.status, json.loads(missing.body)["code"]) == (404, "QueueNotFound")
             assert (await house.sqs("Fly")).status == 400
-            assert (await house.inside.ask(b"GET", b"/", {}, b"", caller=None)).status == 405
+            assert (await house.inside.ask(Asked(b"GET", b"/", {}, b"", None, None))).status == 405
             counted = {(action, code): series.count for action, code, series in house.metrics.series()}
             assert counted[("SendMessage", "OK")] == counted[("queues.show", "QueueNotFound")] == 1
             assert len(house.inside) == 0

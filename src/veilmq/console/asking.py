@@ -3,8 +3,8 @@
 So what a page shows and does is what its account may see and do, and nothing that a program could not.
 """
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
@@ -12,39 +12,30 @@ import msgspec
 from veilmq.wire.sqs.callers import Caller
 
 
-class Answer(Protocol):
-    """What comes back: an HTTP status, whole header lines, and a body."""
+class Asked(NamedTuple):
+    """A request to the queues; ``headers`` are by lower-case name.
 
-    @property
-    def status(self) -> int:
-        """Return the status of HTTP."""
-
-    @property
-    def headers(self) -> bytes:
-        """Return whole header lines."""
-
-    @property
-    def body(self) -> bytes:
-        """Return the body."""
-
-
-class Ask(Protocol):
-    """Carries a request to the queues without a socket and without a signature: the caller is known.
-
-    ``caller`` is ``None`` where nobody is asked who he is; ``peer`` is the address that the browser came from.
+    ``caller`` is ``None`` where nobody is asked who he is; ``peer`` is the address that policies see.
     """
 
-    async def __call__(
-        self,
-        method: bytes,
-        target: bytes,
-        headers: Mapping[bytes, bytes],
-        body: bytes,
-        *,
-        caller: Caller | None,
-        peer: str | None,
-    ) -> Answer:
-        """Return the answer; raises nothing but cancellation."""
+    method: bytes
+    target: bytes
+    headers: Mapping[bytes, bytes]
+    body: bytes
+    caller: Caller | None
+    peer: str | None
+
+
+class Answer(NamedTuple):
+    """What comes back: an HTTP status, whole header lines, and a body."""
+
+    status: int
+    headers: bytes
+    body: bytes
+
+
+Ask = Callable[[Asked], Awaitable[Answer]]
+"""Carries a request to the queues without a socket and without a signature; raises nothing but cancellation."""
 
 
 class Refused(Exception):
@@ -106,7 +97,7 @@ class Asking:
         return await self._answer(method.encode(), target.encode(), {}, body)
 
     async def _answer(self, method: bytes, target: bytes, headers: dict[bytes, bytes], body: bytes) -> Any:
-        answer = await self._ask(method, target, self._always | headers, body, caller=self._caller, peer=self._peer)
+        answer = await self._ask(Asked(method, target, self._always | headers, body, self._caller, self._peer))
         if answer.status >= 400:
             raise refusal(answer)
         return msgspec.json.decode(answer.body) if answer.body else {}

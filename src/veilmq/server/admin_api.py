@@ -9,13 +9,12 @@ import asyncio
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import NamedTuple
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from veilmq.console.asking import Answer, Ask
+from veilmq.console.asking import Answer, Ask, Asked
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX
 from veilmq.server.admin_callers import AdminCallers, CallerUnknown
 from veilmq.wire.sqs.callers import Caller
@@ -35,21 +34,6 @@ _ALWAYS = (
     (b"x-content-type-options", b"nosniff"),
 )
 _TOO_LONG = f"The body may have {HTTP_BODY_BYTES_MAX:,} bytes; send less at a time."
-
-
-class _Asked(NamedTuple):
-    """A request as the queues' port would have got it."""
-
-    target: bytes
-    headers: dict[bytes, bytes]
-
-
-class _Told(NamedTuple):
-    """An answer made here."""
-
-    status: int
-    headers: bytes
-    body: bytes
 
 
 class AdminApi:
@@ -80,33 +64,32 @@ class AdminApi:
         if path == _DESCRIPTION and request.method in {"GET", "HEAD"}:
             if not self._description:
                 self._description = await asyncio.to_thread(described)  # some 50 ms, once
-            return _Told(200, b"", self._description)
+            return Answer(200, b"", self._description)
         caller = self._callers.caller(request)
-        asked = self._asked(path, request)
+        asked = self._asked(path, request, caller)
         body = await _body(request)
         if body is None:
             return _refusal(413, "InvalidRequest", _TOO_LONG)
-        return await self._unless_gone(request, asked, body, caller, receive)
+        return await self._unless_gone(asked._replace(body=body), receive)
 
-    def _asked(self, path: bytes, request: Request) -> _Asked:
+    def _asked(self, path: bytes, request: Request, caller: Caller | None) -> Asked:
+        """Return a request as the queues' port would have got it, without its body."""
         headers = {name: value for name, value in request.headers.raw if name in _PASSED_ON}
         host = request.headers.get("host", "").encode("latin-1")
         if host:
             headers[b"host"] = _PORT.sub(b"", host) + b":%d" % self._data_port
+        peer = None if request.client is None else request.client.host
+        asked = Asked(request.method.encode(), b"/", headers, b"", caller, peer)
         action = _SQS.fullmatch(path)
         if action is not None:
-            return _Asked(b"/", headers | {b"x-amz-target": b"AmazonSQS." + action[1]})
+            return asked._replace(headers=headers | {b"x-amz-target": b"AmazonSQS." + action[1]})
         query: bytes = request.scope["query_string"]
         whole = path + b"/-" if _NOUN.fullmatch(path) else path
-        return _Asked(b"/v1/" + whole + (b"?" + query if query else b""), headers)
+        return asked._replace(target=b"/v1/" + whole + (b"?" + query if query else b""))
 
-    async def _unless_gone(
-        self, request: Request, asked: _Asked, body: bytes, caller: Caller | None, receive: Receive
-    ) -> Answer | None:
+    async def _unless_gone(self, asked: Asked, receive: Receive) -> Answer | None:
         """Ask, and take it back when the client goes: ``receive`` says so, and has nothing else to say any more."""
-        peer = None if request.client is None else request.client.host
-        method = request.method.encode()
-        asking = asyncio.ensure_future(self._ask(method, asked.target, asked.headers, body, caller=caller, peer=peer))
+        asking = asyncio.ensure_future(self._ask(asked))
         going = asyncio.ensure_future(receive())
         try:
             await asyncio.wait((asking, going), return_when=asyncio.FIRST_COMPLETED)
@@ -135,7 +118,7 @@ async def _body(request: Request) -> bytes | None:
 
 
 def _refusal(status: int, code: str, message: str, *, headers: bytes = b"") -> Answer:
-    return _Told(status, headers, msgspec.json.encode({"code": code, "message": message}))
+    return Answer(status, headers, msgspec.json.encode({"code": code, "message": message}))
 
 
 def _lines(headers: bytes) -> Iterator[tuple[bytes, bytes]]:

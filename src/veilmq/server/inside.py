@@ -6,20 +6,11 @@ metrics are the same.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable
 
+from veilmq.console.asking import Answer, Asked
 from veilmq.server.dispatch import Dispatcher
 from veilmq.server.http_request import Date, Request
-from veilmq.wire.sqs.callers import Caller
-
-
-class Answer(NamedTuple):
-    """What a request was answered with: ``headers`` are whole lines."""
-
-    status: int
-    headers: bytes
-    body: bytes
 
 
 class Inside:
@@ -28,54 +19,44 @@ class Inside:
     def __init__(self, dispatcher: Dispatcher) -> None:
         """``dispatcher`` is the handler of the requests that come by sockets."""
         self._dispatcher = dispatcher
-        self._asked: set[_Asked] = set()
+        self._awaited: set[_Awaited] = set()
 
     def __len__(self) -> int:
         """Return how many requests have no answer yet."""
-        return len(self._asked)
+        return len(self._awaited)
 
     def hurry(self) -> None:
         """Have what waits answered as soon as possible: the server is closing."""
-        for request in list(self._asked):
+        for request in list(self._awaited):
             if request.pending is not None:
                 request.pending.hurry()
 
-    async def ask(
-        self,
-        method: bytes,
-        target: bytes,
-        headers: Mapping[bytes, bytes],
-        body: bytes,
-        *,
-        caller: Caller | None,
-        peer: str | None = None,
-    ) -> Answer:
-        """Return the answer to a request of ``caller``, who is ``None`` where nobody is asked who he is.
+    async def ask(self, asked: Asked) -> Answer:
+        """Return the answer to a request.
 
-        ``headers`` are by lower-case name; ``peer`` is the address on which policies decide. Whoever is cancelled
-        takes the request back, as a client that hangs up does. Raises ``PermissionError`` for no caller where there
-        are accounts: a defect of ours, that must not open the door.
+        Whoever is cancelled takes the request back, as a client that hangs up does. Raises ``PermissionError`` for no
+        caller where there are accounts: a defect of ours, that must not open the door.
         """
-        if caller is None and self._dispatcher.signed:
+        if asked.caller is None and self._dispatcher.signed:
             raise PermissionError("This server has accounts, and the request has no caller.")
-        line = _Inner(peer)
-        heard = dict(headers)
+        line = _Inner(asked.peer)
+        heard = dict(asked.headers)
         program = heard.pop(b"user-agent", None)
-        request = _Asked(line, method, target, heard, body, True, program=program)
+        request = _Awaited(line, asked.method, asked.target, heard, asked.body, True, program=program)
         request.answer = asyncio.get_running_loop().create_future()
-        self._asked.add(request)
+        self._awaited.add(request)
         try:
-            request.pending = self._dispatcher.handle(request, caller)
+            request.pending = self._dispatcher.handle(request, asked.caller)
             return await request.answer
         except asyncio.CancelledError:
             if request.pending is not None:
                 request.pending.withdraw()
             raise
         finally:
-            self._asked.discard(request)
+            self._awaited.discard(request)
 
 
-class _Asked(Request, eq=False):
+class _Awaited(Request, eq=False):
     """A request whose answer somebody in the process awaits; it is never written as bytes of HTTP.
 
     ``program`` is who asks for policies alone: as a header it would make a browser of what has passed the guard of
