@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from veilmq.console.assets import address_of
 
@@ -40,6 +41,7 @@ def _environment() -> Environment:
         "number": number,
         "duration": duration,
         "instant": instant,
+        "time": time,
         "path_of": path_of,
         "claims_path": claims_path,
         "plain_name": plain_name,
@@ -74,6 +76,11 @@ def instant(at_ms: int | None) -> str:
     if at_ms is None:
         return "–"
     return datetime.fromtimestamp(at_ms / SECOND_MS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def time(at_ms: int) -> Markup:
+    """Return an instant as an element of HTML, which programs can read, too."""
+    return Markup('<time datetime="{0}">{0}</time>').format(instant(at_ms))
 
 
 def path_of(queue: str) -> str:

@@ -100,6 +100,7 @@ async def _ask(
         f"claim_{verb}.html",
         status=status,
         queue=visit.queue,
+        verb=verb,
         name=name,
         number=number,
         source=source,
