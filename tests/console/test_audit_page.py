@@ -59,6 +59,19 @@ def test_others_see_what_concerns_them(server: RunningServer) -> None:
     assert "carol 127" not in friend
 
 
+def test_who_may_not_see_a_queues_settings_does_not_see_them_here(server: RunningServer) -> None:
+    deny = {"Effect": "Deny", "Principal": {"AWS": f"arn:aws:iam::{OWNER}:user/carol"}, "Action": "sqs:GetQueue*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [deny]})
+    client(server).create_queue(QueueName="private", Attributes={"Policy": policy})
+    told = {"Content-Type": "application/json", **urllib3.make_headers(basic_auth=f"AKIDOWNER:{SECRETS['AKIDOWNER']}")}
+    with urllib3.PoolManager() as http:
+        address = f"{server.admin_endpoint}/api/queues/-/private/set"
+        assert http.request("POST", address, body='{"visibility_timeout_s": 4321}', headers=told).status == 200
+    assert "4321" in audit(server, "AKIDOWNER")
+    carol = audit(server, "AKIDCAROL")
+    assert ("private" in carol, "4321" in carol, "30 → 45" in carol) == (True, False, True)
+
+
 def test_one_searches_by_queue_and_by_who(server: RunningServer) -> None:
     assert "elsewhere" not in audit(server, "AKIDOWNER", "?queue=ord")
     assert "visibility_timeout_s" in audit(server, "AKIDOWNER", "?queue=ORD&who=carol")

@@ -152,6 +152,11 @@ def test_bodies_and_receipts_are_not_told() -> None:
     assert told["Tags"] == {"a": "b"}
 
 
+def test_attributes_of_messages_are_not_told_by_our_own_api_either() -> None:
+    told = shown({"messages": [{"body": "secret", "attributes": {"token": "secret"}, "group": "g"}]})
+    assert told["messages"] == [{"body": "(6 characters)", "attributes": {"token": "(6 characters)"}, "group": "g"}]
+
+
 HEADER = {b"x-amz-target": b"AmazonSQS.DeleteQueue"}
 
 

@@ -143,8 +143,9 @@ def shown(value: Any, name: str = "", *, depth: int = 0) -> Any:
     if depth > _DEPTH_MAX:
         return "…"
     if isinstance(value, Mapping):
+        inner = "StringValue" if name == "attributes" else ""  # those of a message, by any names, in our own API
         first = islice(value.items(), _MEMBERS_MAX)
-        return {_cut(key): shown(each, key, depth=depth + 1) for key, each in first}
+        return {_cut(key): shown(each, inner or key, depth=depth + 1) for key, each in first}
     if isinstance(value, list):
         return [shown(each, name, depth=depth + 1) for each in value[:_MEMBERS_MAX]]
     if not isinstance(value, str):

@@ -1,6 +1,7 @@
 """Accounts and policies, to be read: the keys of an account, what policies say, and what the caller may do."""
 
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -9,8 +10,8 @@ from starlette.responses import Response
 from veilmq.console.asking import Refused
 from veilmq.console.page import Page
 from veilmq.console.policy_words import StatementWords, in_words
-from veilmq.console.rendering import SECOND_MS
 from veilmq.console.visit import Visit
+from veilmq.core.limits import SECOND_MS
 
 _QUEUES_MAX = 50
 
@@ -51,6 +52,8 @@ async def _queues(visit: Visit, search: str) -> tuple[list[str], bool, str]:
     try:
         found = await visit.sqs("ListQueues", asked)
     except Refused as refused:
+        if refused.status >= HTTPStatus.INTERNAL_SERVER_ERROR:  # nothing is known then
+            raise
         return [], False, refused.message
     urls = found.get("QueueUrls", ())
     return ["/".join(url.split("/")[-2:]) for url in urls], "NextToken" in found, ""

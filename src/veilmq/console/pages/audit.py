@@ -1,10 +1,13 @@
 """The audit log: who changed what."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
+import msgspec
 from starlette.responses import Response
 
+from veilmq.console.asking import Refused
 from veilmq.console.audit import ASKED, DONE, AuditEntry
 from veilmq.console.page import Page
 from veilmq.console.visit import Visit
@@ -33,9 +36,10 @@ async def show(visit: Visit) -> Response:
     queue, who = visit.query.get("queue", "").strip(), visit.query.get("who", "").strip()
     seen = [entry for entry in await log.last(_READ_MAX) if _may_see(visit, entry)]
     found = [entry for entry in seen if _fits(entry, queue=queue, who=who)]
+    shown = await _as_far_as_seen(visit, found[:_SHOWN_MAX])
     return visit.page(
         "audit.html",
-        lines=[_line(entry) for entry in found[:_SHOWN_MAX]],
+        lines=[_line(entry) for entry in shown],
         found=len(found),
         queue=queue,
         who=who,
@@ -50,6 +54,30 @@ def _may_see(visit: Visit, entry: AuditEntry) -> bool:
         return True
     mine = visit.caller is not None and entry.who == visit.caller.arn
     return mine or (entry.queue or "").startswith(f"{visit.account}/")
+
+
+async def _as_far_as_seen(visit: Visit, entries: Sequence[AuditEntry]) -> Sequence[AuditEntry]:
+    """Return the changes without the values of queues whose settings a user may not see, but for his own changes."""
+    caller = visit.caller
+    if caller is None or caller.is_root:
+        return entries
+    others = [entry for entry in entries if entry.who != caller.arn]
+    hidden = {queue for queue in {entry.queue for entry in others} if queue and await _is_hidden(visit, queue)}
+    return [
+        msgspec.structs.replace(entry, before=None, after={})
+        if entry.queue in hidden and entry.who != caller.arn
+        else entry
+        for entry in entries
+    ]
+
+
+async def _is_hidden(visit: Visit, queue: str) -> bool:
+    asked = {"QueueUrl": f"http://localhost/{quote(queue)}", "AttributeNames": ["QueueArn"]}
+    try:
+        await visit.sqs("GetQueueAttributes", asked)
+    except Refused as refused:
+        return refused.is_denied
+    return False
 
 
 def _fits(entry: AuditEntry, *, queue: str, who: str) -> bool:

@@ -1,6 +1,7 @@
 """Claims: which queues have sources and writers, and what each of these holds."""
 
 import asyncio
+from http import HTTPStatus
 from typing import Any
 
 from starlette.responses import Response
@@ -22,6 +23,8 @@ async def show(visit: Visit) -> Response:
     try:
         found = await visit.sqs("ListQueues", asked)
     except Refused as refused:
+        if refused.status >= HTTPStatus.INTERNAL_SERVER_ERROR:  # nothing is known then
+            raise
         found, problem = {}, refused.message
     queues = ["/".join(url.split("/")[-2:]) for url in found.get("QueueUrls", ())]
     looked = await _look(visit, queues)

@@ -77,10 +77,18 @@ async def _receive(visit: Visit) -> Response:
         return visit.go(_address(visit, view), done="nothing-received")
     view = replace(view, state=IN_FLIGHT, whole="", mine=given.leases_of(messages))
     came = leases.told(["received"] * len(messages))
-    found = await look_at(visit, view)
-    if timeout_s == 0 or not (found.missing or found.hides_receipts):
+    if timeout_s == 0 or await _is_found(visit, view):
         return visit.go(_address(visit, view, came=came))
     return await _page(visit, view, Look(given.rows_of(messages, view), is_cut=False), came=came)
+
+
+async def _is_found(visit: Visit, view: MessageView) -> bool:
+    """Tell whether a look finds what was received, with receipts; it is lost to nobody where there is no answer."""
+    try:
+        found = await look_at(visit, view)
+    except Refused:
+        return False
+    return not (found.missing or found.hides_receipts)
 
 
 async def _act(visit: Visit) -> Response:
@@ -149,7 +157,12 @@ _NOTHING_SAID = Said()
 async def _page(
     visit: Visit, view: MessageView, found: Look, *, said: Said = _NOTHING_SAID, came: str | None = None
 ) -> Response:
-    shown = await look_if_allowed(visit)
+    try:
+        shown = await look_if_allowed(visit)
+    except Refused:
+        if came is None:
+            raise
+        shown = None  # what was done is told all the same
     return visit.page(
         "messages.html",
         status=said.status,
