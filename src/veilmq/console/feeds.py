@@ -1,6 +1,6 @@
 """The questions that open pages ask: what is in some queues, the leases of one, and how far its move tasks are."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -9,6 +9,7 @@ import msgspec
 
 from veilmq.console.asking import Asking, Refused
 from veilmq.console.live import Told
+from veilmq.console.move_tasks import latest_moves
 from veilmq.console.rendering import duration, number, path_of
 from veilmq.console.timeline import BARS_MAX, Lease, Timeline, going_on
 from veilmq.console.timeline_drawing import Drawn, Frame, draw, frame_for
@@ -84,15 +85,8 @@ class MovesOf:
 
     async def look(self, asking: Asking, now_ms: int) -> Told:
         """Return how far each is."""
-        account, _, name = self.queue.partition("/")
-        attributes = await asking.sqs(
-            "GetQueueAttributes", {"QueueUrl": f"http://h/{account}/{name}", "AttributeNames": ["QueueArn"]}
-        )
-        found = await asking.sqs(
-            "ListMessageMoveTasks", {"SourceArn": attributes["Attributes"]["QueueArn"], "MaxResults": 10}
-        )
-        tasks = found.get("Results", ())
-        return Told({str(task["StartedTimestamp"]): [task["Status"], _moved(task)] for task in tasks}, {})
+        found = await latest_moves(asking, self.queue)
+        return Told({str(task["StartedTimestamp"]): _progress(task) for task in found}, {})
 
 
 async def browse(asking: Asking, names: tuple[str, ...]) -> BrowsedQueues:
@@ -148,5 +142,5 @@ async def _counted(asking: Asking, queue: str, *, own: bool) -> BrowsedQueue:
     return found[0]
 
 
-def _moved(task: dict[str, Any]) -> int:
-    return int(task["ApproximateNumberOfMessagesMoved"])
+def _progress(task: Mapping[str, Any]) -> tuple[str, int]:
+    return task["Status"], task["ApproximateNumberOfMessagesMoved"]

@@ -1,9 +1,10 @@
 """Move tasks as pages show them: dead letters on their way back, how far they are, and how they ended."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from veilmq.console.asking import Refused
+from veilmq.console.asking import Asking, Refused
+from veilmq.console.queue_look import arn_of
 from veilmq.console.visit import Visit
 from veilmq.core.limits import SQS_MOVE_TASK_RESULTS
 
@@ -39,22 +40,22 @@ class Task(NamedTuple):
         return _PERCENT if self.moved >= self.to_move else self.moved * _PERCENT // self.to_move
 
 
+async def latest_moves(asking: Asking, queue: str) -> Sequence[Mapping[str, Any]]:
+    """Return the latest tasks of a queue as SQS tells them, the newest first; raises ``Refused``."""
+    asked = {"SourceArn": await arn_of(asking, queue), "MaxResults": SQS_MOVE_TASK_RESULTS.maximum}
+    found: Sequence[Mapping[str, Any]] = (await asking.sqs("ListMessageMoveTasks", asked)).get("Results", ())
+    return found
+
+
 async def tasks_of(visit: Visit, queue: str) -> list[Task] | None:
     """Return the latest tasks of a queue, the newest first; ``None`` where the caller may not see them."""
     try:
-        arn = await arn_of(visit, queue)
-        found = await visit.sqs("ListMessageMoveTasks", {"SourceArn": arn, "MaxResults": SQS_MOVE_TASK_RESULTS.maximum})
+        found = await latest_moves(visit.asking, queue)
     except Refused as refused:
         if refused.is_denied or refused.code == "ResourceNotFoundException":  # it is of another account
             return None
         raise
-    return [_task(each) for each in found.get("Results", ())]
-
-
-async def arn_of(visit: Visit, queue: str) -> str:
-    """Return where a queue of this full name is; raises ``Refused``."""
-    asked = {"QueueUrl": f"{visit.endpoint}/{queue}", "AttributeNames": ["QueueArn"]}
-    return str((await visit.sqs("GetQueueAttributes", asked))["Attributes"]["QueueArn"])
+    return [_task(each) for each in found]
 
 
 def queue_of(arn: str) -> str:

@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from veilmq.console.asking import Refused
+from veilmq.console.asking import Asking, Refused
 from veilmq.console.visit import Visit
 from veilmq.core.browsing import BrowsedQueue, BrowsedQueues
 from veilmq.wire.v1.queue_settings import ShownQueue
@@ -16,6 +16,22 @@ _SOURCES_MAX = 100
 def route(queue: str, verb: str) -> str:
     """Return the path of a route of our API for a queue of this full name, whatever characters somebody put there."""
     return f"/v1/queues/{quote(queue)}/{verb}"
+
+
+def url_of(queue: str) -> str:
+    """Return a URL of a queue of this full name, as actions of SQS take it: they read its path alone."""
+    return f"http://localhost/{quote(queue)}"
+
+
+def queue_at(url: str) -> str:
+    """Return the full name of the queue at ``url``, as an answer of SQS has it."""
+    return "/".join(url.split("/")[-2:])
+
+
+async def arn_of(asking: Asking, queue: str) -> str:
+    """Return the ARN of a queue of this full name; raises ``Refused``."""
+    asked = {"QueueUrl": url_of(queue), "AttributeNames": ["QueueArn"]}
+    return str((await asking.sqs("GetQueueAttributes", asked))["Attributes"]["QueueArn"])
 
 
 async def look(visit: Visit) -> ShownQueue:
@@ -49,5 +65,5 @@ async def sources(visit: Visit) -> Sources:
         if not refused.is_denied:
             raise
         return Sources([], is_known=False)
-    queues = ["/".join(url.split("/")[-2:]) for url in found.get("queueUrls", ())]
+    queues = [queue_at(url) for url in found.get("queueUrls", ())]
     return Sources(queues, has_more="NextToken" in found)

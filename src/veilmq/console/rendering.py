@@ -9,8 +9,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from veilmq.console.assets import address_of
+from veilmq.core.limits import SECOND_MS
 
-SECOND_MS = 1_000
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 

@@ -10,11 +10,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 
+from veilmq.core.limits import SECOND_MS
 from veilmq.wire.sqs.callers import Caller
 
 log = logging.getLogger("veilmq.console")
 
-SECOND_MS = 1_000
 ADDRESS_FAILURES, ADDRESS_REST_MS = 20, 10 * SECOND_MS
 KEY_FAILURES, KEY_REST_MS = 100, SECOND_MS
 

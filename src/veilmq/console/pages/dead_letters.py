@@ -7,9 +7,9 @@ from starlette.responses import Response
 from veilmq.console.asking import Refused
 from veilmq.console.filled import Filled
 from veilmq.console.inputs import Number
-from veilmq.console.move_tasks import arn_beside, arn_of, tasks_of
+from veilmq.console.move_tasks import arn_beside, tasks_of
 from veilmq.console.page import Page
-from veilmq.console.queue_look import look, sources
+from veilmq.console.queue_look import arn_of, look, sources
 from veilmq.console.rendering import path_of
 from veilmq.console.visit import Visit
 from veilmq.core.limits import SQS_MOVES_PER_S
@@ -38,7 +38,7 @@ async def _start(visit: Visit) -> Response:
     rate = filled.number("rate", _RATE)
     if filled.problems:
         return await _page(visit, problems=filled.problems, status=HTTPStatus.UNPROCESSABLE_ENTITY)
-    arn = await arn_of(visit, visit.queue)
+    arn = await arn_of(visit.asking, visit.queue)
     told = {
         "SourceArn": arn,
         "DestinationArn": arn_beside(arn, destination) if destination else None,

@@ -3,8 +3,8 @@
 from starlette.responses import Response
 
 from veilmq.console.page import Page
-from veilmq.console.rendering import SECOND_MS
 from veilmq.console.visit import Visit
+from veilmq.core.limits import SECOND_MS
 
 
 async def show(visit: Visit) -> Response:

@@ -8,7 +8,7 @@ from veilmq.console import lease_look, timeout_look
 from veilmq.console.feeds import figures
 from veilmq.console.listing import COLUMNS
 from veilmq.console.page import Page
-from veilmq.console.queue_look import look, movement, sources
+from veilmq.console.queue_look import arn_of, look, movement, sources
 from veilmq.console.rendering import plain_name
 from veilmq.console.setting_rows import GROUPS, SettingRow
 from veilmq.console.visit import Visit
@@ -29,7 +29,6 @@ class Told(NamedTuple):
 async def show(visit: Visit) -> Response:
     """Show the queue that the path names."""
     queue = await look(visit)
-    arn = await visit.sqs("GetQueueAttributes", {"QueueUrl": visit.queue_url, "AttributeNames": ["QueueArn"]})
     return visit.page(
         "queue.html",
         queue=visit.queue,
@@ -37,7 +36,7 @@ async def show(visit: Visit) -> Response:
         columns=COLUMNS[1:],
         figures=figures(await movement(visit, queue), visit.now_ms),
         groups=[(group.title, _told(group.rows, queue.settings)) for group in GROUPS],
-        addresses=_addresses(queue.url, visit.queue, arn["Attributes"]["QueueArn"]),
+        addresses=_addresses(queue.url, visit.queue, await arn_of(visit.asking, visit.queue)),
         sources=await sources(visit),
         timeline=await lease_look.look(visit, in_flight=queue.in_flight),
         past=await timeout_look.look(visit, timeout_s=queue.settings.visibility_timeout_s),
