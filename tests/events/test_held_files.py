@@ -87,3 +87,11 @@ def test_nothing_and_what_is_no_file_of_ours_are_nothing(tmp_path: Path) -> None
     (path,) = tmp_path.rglob("*.parquet")
     (path.parent / "broken.parquet").write_bytes(b"no parquet")
     assert read(tmp_path, "a/q").receipts == 1
+
+
+def test_a_file_that_goes_meanwhile_hides_no_other(tmp_path: Path) -> None:
+    """Whoever tidies up the export does not ask this page."""
+    write(tmp_path, 1, closed(1, Outcome.DELETED, 1_000))
+    (there,) = tmp_path.rglob("*.parquet")
+    there.with_name("gone.parquet").symlink_to("nowhere")
+    assert read(tmp_path, "a/q").receipts == 1

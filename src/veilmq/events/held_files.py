@@ -4,7 +4,9 @@ A late deletion corrects the expiry of the same receipt, which is then not count
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from os import stat_result
 from pathlib import Path
 
 from pyarrow import ArrowException, parquet
@@ -23,19 +25,28 @@ def read(root: Path, queue: str) -> HeldTimes:
     """Return the newest receipts of ``queue`` (a full name) in the files below ``root``; takes a while."""
     rows: list[tuple[str, int, int, tuple[str, int]]] = []
     size_bytes = 0
-    for files, path in enumerate(_newest(root)):
+    for files, (path, told) in enumerate(_newest(root)):
         if files >= FILES_MAX or size_bytes >= BYTES_MAX or len(rows) >= ROWS_MAX:
             return _counted(rows, is_cut=True)
-        size_bytes += path.stat().st_size
+        size_bytes += told.st_size
         rows += _rows(path, queue)
     return _counted(rows, is_cut=False)
 
 
-def _newest(root: Path) -> Iterator[Path]:
+def newest_first(paths: Iterable[Path]) -> list[tuple[Path, stat_result]]:
+    """Return the files that are still there, those written last first: others remove and replace them meanwhile."""
+    found: list[tuple[Path, stat_result]] = []
+    for path in paths:
+        with suppress(OSError):
+            found.append((path, path.stat()))
+    return sorted(found, key=lambda each: each[1].st_mtime, reverse=True)
+
+
+def _newest(root: Path) -> Iterator[tuple[Path, stat_result]]:
     """Yield the files, those of the latest hour first, and of an hour those written last."""
     for date in sorted((root / DATA_SET).glob("date=*"), reverse=True):
         for hour in sorted(date.glob("hour=*"), reverse=True):
-            yield from sorted(hour.glob("[!_]*.parquet"), key=lambda path: path.stat().st_mtime, reverse=True)
+            yield from newest_first(hour.glob("[!_]*.parquet"))
 
 
 def _rows(path: Path, queue: str) -> list[tuple[str, int, int, tuple[str, int]]]:

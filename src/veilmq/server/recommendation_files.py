@@ -6,13 +6,14 @@ import msgspec
 from pyarrow import ArrowException, parquet
 
 from veilmq.console.advice import Advice
+from veilmq.events.held_files import newest_first
 
 _COLUMNS = list(Advice.__struct_fields__)
 
 
 def read(folder: Path, queue: str) -> Advice | None:
     """Return what is recommended for ``queue`` (a full name) as a whole; ``None`` for nothing, whatever the reason."""
-    for path in sorted(folder.glob("[!_.]*.parquet"), key=lambda path: path.stat().st_mtime, reverse=True):
+    for path, _ in newest_first(folder.glob("[!_.]*.parquet")):
         try:
             with path.open("rb") as file:
                 table = parquet.read_table(file, columns=[*_COLUMNS, "key"], filters=[("queue", "==", queue)])
