@@ -2,6 +2,9 @@
 
 import re
 from collections.abc import Mapping
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import NamedTuple
 
 from veilmq.console.inputs import Number, Unfit, plain
 from veilmq.wire.v1.request import NAMES
@@ -9,6 +12,17 @@ from veilmq.wire.v1.request import NAMES
 _NAME = re.compile(NAMES)
 _NO_NAME = "This cannot be the name of a queue: those have letters, digits, hyphens and underscores."
 _EMPTY = "This is missing."
+
+
+class Said(NamedTuple):
+    """What a form that was not taken is answered with: ``problems`` by field, ``general`` about no single one."""
+
+    problems: Mapping[str, str] = MappingProxyType({})
+    general: str = ""
+    status: int = HTTPStatus.UNPROCESSABLE_ENTITY
+
+
+NOTHING_SAID = Said(status=HTTPStatus.OK)
 
 
 class Filled:

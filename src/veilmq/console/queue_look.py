@@ -1,6 +1,7 @@
-"""One queue as pages show it: asked for by its name in the path."""
+"""Queues as pages show them: one by its name in the path, or those whose names begin as asked."""
 
-from typing import NamedTuple
+from http import HTTPStatus
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -47,6 +48,26 @@ async def movement(visit: Visit, shown: ShownQueue) -> BrowsedQueue:
         found = msgspec.convert(await visit.api("GET", "/v1/queues/-", query={"names": name}), BrowsedQueues)
         known = next(iter(found.queues), known)
     return msgspec.structs.replace(known, visible=shown.visible, in_flight=shown.in_flight, delayed=shown.delayed)
+
+
+class Named(NamedTuple):
+    """Queues of the account whose names begin as asked, by full names; ``problem`` says why nobody looked for them."""
+
+    queues: list[str]
+    has_more: bool = False
+    problem: str = ""
+
+
+async def named(visit: Visit, beginning: str, *, count_max: int) -> Named:
+    """Return the first queues of the caller's account whose names begin so; raises ``Refused`` for a store away."""
+    asked: dict[str, Any] = {"MaxResults": count_max} | ({"QueueNamePrefix": beginning} if beginning else {})
+    try:
+        found = await visit.sqs("ListQueues", asked)
+    except Refused as refused:
+        if refused.status >= HTTPStatus.INTERNAL_SERVER_ERROR:  # nothing is known then
+            raise
+        return Named([], problem=refused.message)
+    return Named([queue_at(url) for url in found.get("QueueUrls", ())], has_more="NextToken" in found)
 
 
 class Sources(NamedTuple):

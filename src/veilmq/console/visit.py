@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from veilmq.console.asking import Asking
 from veilmq.console.notices import NOTICES
 from veilmq.console.ports import Ports
-from veilmq.console.rendering import Rendering
+from veilmq.console.rendering import Rendering, plain_name
 from veilmq.console.sessions import Accounts, Session, Sessions
 from veilmq.wire.sqs.callers import Caller
 
@@ -107,6 +107,11 @@ class Visit:
     def queue(self) -> str:
         """Return the full name of the queue that the path names, ``account/name``."""
         return f"{self.request.path_params['account']}/{self.request.path_params['name']}"
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the form has the queue's name, typed: the macro ``typed_name`` asks for it."""
+        return self.form.get("confirmation", "").strip() == plain_name(self.queue)
 
     @property
     def queue_url(self) -> str:

@@ -1,15 +1,14 @@
 """Accounts and policies, to be read: the keys of an account, what policies say, and what the caller may do."""
 
 from collections.abc import Sequence
-from http import HTTPStatus
-from typing import Any, NamedTuple
-from urllib.parse import quote
+from typing import NamedTuple
 
 from starlette.responses import Response
 
 from veilmq.console.asking import Refused
 from veilmq.console.page import Page
 from veilmq.console.policy_words import StatementWords, in_words
+from veilmq.console.queue_look import Named, named, url_of
 from veilmq.console.visit import Visit
 from veilmq.core.limits import SECOND_MS
 
@@ -30,37 +29,22 @@ class QueuePolicy(NamedTuple):
 
 
 async def show(visit: Visit) -> Response:
-    """Show the caller's account, and the policies of its queues whose names begin as asked."""
+    """Show the caller's account, and the policies of its queues whose names begin as asked, or of one by its whole."""
     search = visit.query.get("search", "").strip()
-    queues, has_more, problem = await _queues(visit, search)
+    found = Named([search]) if "/" in search else await named(visit, search, count_max=_QUEUES_MAX)
     keys = visit.ports.keys
     return visit.page(
         "accounts.html",
         keys=None if keys is None else [(key, _instant_ms(key.expires_at_s)) for key in keys(visit.account)],
-        policies=[await _policy(visit, queue) for queue in queues],
-        has_more=has_more,
+        policies=[await _policy(visit, queue) for queue in found.queues],
+        has_more=found.has_more,
         search=search,
-        problem=problem,
+        problem=found.problem,
     )
 
 
-async def _queues(visit: Visit, search: str) -> tuple[list[str], bool, str]:
-    """Return full names of queues, whether there are more, and what is wrong with ``search``; by whole name any."""
-    if "/" in search:
-        return [search], False, ""
-    asked: dict[str, Any] = {"MaxResults": _QUEUES_MAX} | ({"QueueNamePrefix": search} if search else {})
-    try:
-        found = await visit.sqs("ListQueues", asked)
-    except Refused as refused:
-        if refused.status >= HTTPStatus.INTERNAL_SERVER_ERROR:  # nothing is known then
-            raise
-        return [], False, refused.message
-    urls = found.get("QueueUrls", ())
-    return ["/".join(url.split("/")[-2:]) for url in urls], "NextToken" in found, ""
-
-
 async def _policy(visit: Visit, queue: str) -> QueuePolicy:
-    asked = {"QueueUrl": f"http://localhost/{quote(queue)}", "AttributeNames": ["Policy"]}
+    asked = {"QueueUrl": url_of(queue), "AttributeNames": ["Policy"]}
     try:
         found = await visit.sqs("GetQueueAttributes", asked)
     except Refused:

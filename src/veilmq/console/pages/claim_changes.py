@@ -10,7 +10,7 @@ from starlette.responses import Response
 from veilmq.console.asking import Refused
 from veilmq.console.claim_look import source_of
 from veilmq.console.page import Page
-from veilmq.console.rendering import claims_path, plain_name
+from veilmq.console.rendering import claims_path
 from veilmq.console.visit import Visit
 
 _UNTYPED = "This is not the queue's name, so nothing was changed. Type it as it is written above."
@@ -59,7 +59,7 @@ async def close(visit: Visit) -> Response:
 
 
 async def _change(visit: Visit, verb: str, *, needs_number: bool, done: str, **fields: Any) -> Response:
-    if visit.form.get("confirmation", "").strip() != plain_name(visit.queue):
+    if not visit.is_confirmed:
         return await _ask(visit, verb, visit.form, problem=_UNTYPED, status=HTTPStatus.UNPROCESSABLE_ENTITY)
     told: dict[str, Any] = {"source": visit.form.get("source", ""), **fields}
     if needs_number:

@@ -1,14 +1,13 @@
 """Claims: which queues have sources and writers, and what each of these holds."""
 
 import asyncio
-from http import HTTPStatus
-from typing import Any
 
 from starlette.responses import Response
 
 from veilmq.console.asking import Refused
 from veilmq.console.claim_look import Readers, readers
 from veilmq.console.page import Page
+from veilmq.console.queue_look import named
 from veilmq.console.visit import Visit
 
 _QUEUES_MAX = 200
@@ -18,24 +17,16 @@ _ASKED_TOGETHER = 16
 async def show(visit: Visit) -> Response:
     """Show the queues that are read by claims, or written by publications, among those whose names begin as asked."""
     search = visit.query.get("search", "").strip()
-    asked: dict[str, Any] = {"MaxResults": _QUEUES_MAX} | ({"QueueNamePrefix": search} if search else {})
-    problem = ""
-    try:
-        found = await visit.sqs("ListQueues", asked)
-    except Refused as refused:
-        if refused.status >= HTTPStatus.INTERNAL_SERVER_ERROR:  # nothing is known then
-            raise
-        found, problem = {}, refused.message
-    queues = ["/".join(url.split("/")[-2:]) for url in found.get("QueueUrls", ())]
-    looked = await _look(visit, queues)
+    found = await named(visit, search, count_max=_QUEUES_MAX)
+    looked = await _look(visit, found.queues)
     return visit.page(
         "claims.html",
         read=[each for each in looked if each.sources or each.writers],
         hidden=sum(each.is_hidden for each in looked),
-        looked_at=len(queues),
-        has_more="NextToken" in found,
+        looked_at=len(found.queues),
+        has_more=found.has_more,
         search=search,
-        problem=problem,
+        problem=found.problem,
     )
 
 

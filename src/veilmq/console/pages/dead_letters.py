@@ -1,11 +1,9 @@
 """Dead letters of a queue: where its own go, where those come from that it has, and their way back."""
 
-from http import HTTPStatus
-
 from starlette.responses import Response
 
 from veilmq.console.asking import Refused
-from veilmq.console.filled import Filled
+from veilmq.console.filled import NOTHING_SAID, Filled, Said
 from veilmq.console.inputs import Number
 from veilmq.console.move_tasks import arn_beside, tasks_of
 from veilmq.console.page import Page
@@ -29,7 +27,7 @@ async def change(visit: Visit) -> Response:
     except Refused as refused:
         if refused.is_missing:
             raise
-        return await _page(visit, general=refused.message, status=refused.status)
+        return await _page(visit, Said(general=refused.message, status=refused.status))
 
 
 async def _start(visit: Visit) -> Response:
@@ -37,7 +35,7 @@ async def _start(visit: Visit) -> Response:
     destination = filled.queue("destination") if filled.text("destination") else ""
     rate = filled.number("rate", _RATE)
     if filled.problems:
-        return await _page(visit, problems=filled.problems, status=HTTPStatus.UNPROCESSABLE_ENTITY)
+        return await _page(visit, Said(filled.problems))
     arn = await arn_of(visit.asking, visit.queue)
     told = {
         "SourceArn": arn,
@@ -49,8 +47,7 @@ async def _start(visit: Visit) -> Response:
     except Refused as refused:
         if "DestinationArn" not in refused.message:
             raise
-        problem = {"destination": _of_destination(refused)}
-        return await _page(visit, problems=problem, status=HTTPStatus.UNPROCESSABLE_ENTITY)
+        return await _page(visit, Said({"destination": _of_destination(refused)}))
     return visit.go(f"{path_of(visit.queue)}/dead-letters", done="move-started")
 
 
@@ -65,19 +62,17 @@ async def _cancel(visit: Visit) -> Response:
     return visit.go(f"{path_of(visit.queue)}/dead-letters", done="move-cancelled")
 
 
-async def _page(
-    visit: Visit, *, problems: dict[str, str] | None = None, general: str = "", status: int = 200
-) -> Response:
+async def _page(visit: Visit, said: Said = NOTHING_SAID) -> Response:
     return visit.page(
         "dead_letters.html",
-        status=status,
+        status=said.status,
         queue=visit.queue,
         shown=await look(visit),
         sources=await sources(visit),
         tasks=await tasks_of(visit, visit.queue),
         form=visit.form,
-        problems=problems or {},
-        general=general,
+        problems=said.problems,
+        general=said.general,
         rate_hint=_RATE.hint,
     )
 

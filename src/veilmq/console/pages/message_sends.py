@@ -1,7 +1,5 @@
 """Sending a message: what was typed stays in the form until the message is stored."""
 
-from collections.abc import Mapping
-from http import HTTPStatus
 from typing import Any
 
 from starlette.responses import Response
@@ -9,7 +7,7 @@ from starlette.responses import Response
 from veilmq.console import attribute_rows
 from veilmq.console.asking import Refused
 from veilmq.console.attribute_rows import AttributeRow
-from veilmq.console.filled import Filled
+from veilmq.console.filled import NOTHING_SAID, Filled, Said
 from veilmq.console.inputs import SECONDS, Number
 from veilmq.console.message_look import look_if_allowed
 from veilmq.console.page import Page
@@ -32,7 +30,7 @@ _NO_GROUP = "A message of a FIFO queue needs a group."
 
 async def show(visit: Visit) -> Response:
     """Show an empty form."""
-    return await _form(visit, attribute_rows.empty_rows(), {})
+    return await _form(visit, attribute_rows.empty_rows())
 
 
 async def send(visit: Visit) -> Response:
@@ -41,7 +39,7 @@ async def send(visit: Visit) -> Response:
     rows = attribute_rows.filled_rows(visit.form)
     message = _message(filled, rows)
     if filled.problems or any(row.problem for row in rows):
-        return await _form(visit, rows, filled.problems, status=HTTPStatus.UNPROCESSABLE_ENTITY)
+        return await _form(visit, rows, Said(filled.problems))
     try:
         await visit.sqs("SendMessage", {"QueueUrl": visit.queue_url, **message})
     except Refused as refused:
@@ -49,8 +47,7 @@ async def send(visit: Visit) -> Response:
             raise
         field = next((field for words, field in _FIELDS if words in refused.message), "")
         problems = {field: refused.message} if field else {}
-        general = "" if field else refused.message
-        return await _form(visit, rows, problems, general=general, status=refused.status)
+        return await _form(visit, rows, Said(problems, "" if field else refused.message, refused.status))
     return visit.go(f"{path_of(visit.queue)}/messages", done="sent")
 
 
@@ -70,12 +67,10 @@ def _message(filled: Filled, rows: list[AttributeRow]) -> dict[str, Any]:
     return {name: value for name, value in told.items() if value not in (None, "", {})}
 
 
-async def _form(
-    visit: Visit, rows: list[AttributeRow], problems: Mapping[str, str], *, general: str = "", status: int = 200
-) -> Response:
+async def _form(visit: Visit, rows: list[AttributeRow], said: Said = NOTHING_SAID) -> Response:
     return visit.page(
         "message_send.html",
-        status=status,
+        status=said.status,
         queue=visit.queue,
         shown=await look_if_allowed(visit),
         form=visit.form,
@@ -85,8 +80,8 @@ async def _form(
         group_max=SQS_GROUP_ID_CHARACTERS_MAX,
         deduplication_id_max=SQS_DEDUPLICATION_ID_CHARACTERS_MAX,
         delay_hint=_DELAY.hint,
-        problems=problems,
-        general=general,
+        problems=said.problems,
+        general=said.general,
     )
 
 

@@ -6,15 +6,14 @@ into an address.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from http import HTTPStatus
-from typing import NamedTuple
 
 from starlette.responses import Response
 
 from veilmq.console import given, leases
 from veilmq.console.asking import Refused
-from veilmq.console.filled import Filled
+from veilmq.console.filled import NOTHING_SAID, Filled, Said
 from veilmq.console.inputs import SECONDS, Number, Unfit
 from veilmq.console.message_look import Look, look_at, look_if_allowed
 from veilmq.console.message_view import BODIES, COUNTS, IN_FLIGHT, STATES, MessageView, view_of
@@ -33,18 +32,9 @@ _EXTENSION = Number(
 )
 _CHOSEN = "chosen."
 _RECEIPT = "receipt."
-_WRONG = HTTPStatus.UNPROCESSABLE_ENTITY
 _NONE_CHOSEN = "Tick the messages first."
 _UNCONFIRMED = "You did not receive all of these here: confirm that you take them from whoever holds them."
 _NO_ACT = "Choose what to do with them."
-
-
-class Said(NamedTuple):
-    """What a form that was not taken is answered with: ``general`` is about no single field."""
-
-    problems: Mapping[str, str] = {}
-    general: str = ""
-    status: int = HTTPStatus.OK
 
 
 async def show(visit: Visit) -> Response:
@@ -67,7 +57,7 @@ async def _receive(visit: Visit) -> Response:
     filled = Filled(visit.form)
     count, timeout_s = filled.number("count", _COUNT), filled.number("timeout", _TIMEOUT)
     if filled.problems:
-        return await _again(visit, Said(filled.problems, status=_WRONG))
+        return await _again(visit, Said(filled.problems))
     asked = {"QueueUrl": visit.queue_url, "MaxNumberOfMessages": count, "WaitTimeSeconds": 0, **given.ASKED}
     if timeout_s is not None:
         asked["VisibilityTimeout"] = timeout_s
@@ -105,13 +95,14 @@ async def _act(visit: Visit) -> Response:
     except Unfit as unfit:
         filled.problems["target"] = str(unfit)
     if filled.problems:
-        return await _again(visit, Said(filled.problems, status=_WRONG))
+        return await _again(visit, Said(filled.problems))
     left = view.mine if visit.form.get("do") == "extend" else tuple(each for each in view.mine if each not in chosen)
     view, came = replace(view, whole="", mine=left), leases.told(outcomes)
     if {*known} - {*chosen}:
-        found = await look_at(visit, view, known=known)
-        if found.hides_receipts:  # a redirect would lose those of the others
-            return await _page(visit, view, found, came=came)
+        with suppress(Refused):  # what was done is done; the page that is shown next says what is in the way
+            found = await look_at(visit, view, known=known)
+            if found.hides_receipts:  # a redirect would lose those of the others
+                return await _page(visit, view, found, came=came)
     return visit.go(_address(visit, view, came=came))
 
 
@@ -151,11 +142,8 @@ async def _again(visit: Visit, said: Said) -> Response:
     return await _page(visit, view, await look_at(visit, view, known=_receipts(visit.form)), said=said)
 
 
-_NOTHING_SAID = Said()
-
-
 async def _page(
-    visit: Visit, view: MessageView, found: Look, *, said: Said = _NOTHING_SAID, came: str | None = None
+    visit: Visit, view: MessageView, found: Look, *, said: Said = NOTHING_SAID, came: str | None = None
 ) -> Response:
     try:
         shown = await look_if_allowed(visit)

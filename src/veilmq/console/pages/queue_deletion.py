@@ -8,7 +8,7 @@ from starlette.responses import Response
 from veilmq.console.asking import Refused
 from veilmq.console.page import Page
 from veilmq.console.queue_look import look, sources
-from veilmq.console.rendering import path_of, plain_name
+from veilmq.console.rendering import path_of
 from veilmq.console.visit import Visit
 
 _UNTYPED = "This is not the queue's name, so nothing was deleted. Type it as it is written above."
@@ -39,7 +39,7 @@ async def delete(visit: Visit) -> Response:
 
 
 async def _confirmed(visit: Visit, template: str, action: str, after: Callable[[], Response]) -> Response:
-    if visit.form.get("confirmation", "").strip() != plain_name(visit.queue):
+    if not visit.is_confirmed:
         return await _ask(visit, template, problem=_UNTYPED, status=HTTPStatus.UNPROCESSABLE_ENTITY)
     try:
         await visit.sqs(action, {"QueueUrl": visit.queue_url})

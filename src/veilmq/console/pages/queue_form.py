@@ -1,14 +1,13 @@
 """Creating a queue, and changing its settings and tags: nothing is changed by a form with an error."""
 
 import re
-from collections.abc import Mapping
 from http import HTTPStatus
-from typing import NamedTuple
 
 from starlette.responses import Response
 
 from veilmq.console import setting_rows
 from veilmq.console.asking import Refused
+from veilmq.console.filled import NOTHING_SAID, Said
 from veilmq.console.page import Page
 from veilmq.console.queue_look import look, route
 from veilmq.console.rendering import path_of
@@ -22,15 +21,6 @@ from veilmq.wire.v1.request import NAMES
 
 _NEW = QueueSettings()
 _NAME = re.compile(NAMES)
-_WRONG = HTTPStatus.UNPROCESSABLE_ENTITY
-
-
-class Said(NamedTuple):
-    """What a form that was not taken is answered with: ``general`` is about no single field."""
-
-    problems: Mapping[str, str]
-    general: str = ""
-    status: int = _WRONG
 
 
 async def show_new(visit: Visit) -> Response:
@@ -116,10 +106,7 @@ def _said(refused: Refused, *, otherwise: str = "") -> Said:
     return Said({field: refused.message} if field else {}, "" if field else refused.message, refused.status)
 
 
-_NOTHING = Said({}, status=HTTPStatus.OK)
-
-
-def _new(visit: Visit, form: FilledForm, tags: list[tuple[str, str]], said: Said = _NOTHING) -> Response:
+def _new(visit: Visit, form: FilledForm, tags: list[tuple[str, str]], said: Said = NOTHING_SAID) -> Response:
     return visit.page(
         "queue_new.html",
         status=said.status,
@@ -138,7 +125,7 @@ def _new(visit: Visit, form: FilledForm, tags: list[tuple[str, str]], said: Said
 
 
 def _present(
-    visit: Visit, queue: ShownQueue, form: FilledForm, tags: list[tuple[str, str]], said: Said = _NOTHING
+    visit: Visit, queue: ShownQueue, form: FilledForm, tags: list[tuple[str, str]], said: Said = NOTHING_SAID
 ) -> Response:
     rows = shown_rows(queue.settings)
     return visit.page(
