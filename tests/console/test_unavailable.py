@@ -7,8 +7,9 @@ import pytest
 
 from tests.clients.conftest import client
 from tests.console.every_page import ACCOUNT, addresses
+from tests.console.test_messages_page import _CHOICE, act
 from tests.console.visitor import Visitor
-from veilmq.core.commands import Command, Receive
+from veilmq.core.commands import Command, Delete, Receive
 from veilmq.core.errors import StoreUnavailable
 from veilmq.core.ports import Done
 from veilmq.engines.embedded import EmbeddedEngine
@@ -80,3 +81,19 @@ def test_what_was_received_is_shown_though_the_store_went_then(running: tuple[Ru
         seen = visitor.post(path, do="receive", count="1")
     assert "a body to be read" in seen.text
     assert 'name="receipt.' in seen.html
+
+
+def test_what_was_done_is_told_when_the_store_is_there_again(running: tuple[RunningServer, type[Store]]) -> None:
+    server, store = running
+    sqs: Any = client(server)
+    url = sqs.create_queue(QueueName="done")["QueueUrl"]
+    for body in "ab":
+        sqs.send_message(QueueUrl=url, MessageBody=body)
+    path = f"/console/queues/{ACCOUNT}/done/messages"
+    with Visitor(server) as visitor:
+        page = visitor.post(path, do="receive", count="2")
+        store.goes_with = Delete
+        seen = act(visitor, page, "delete", leases=_CHOICE.findall(page.html)[:1])
+        assert (seen.status, "deleted-1" in seen.path) == (503, True)
+        store.is_gone, store.goes_with = False, None
+        assert "Deleted: 1." in visitor.get(seen.path).text

@@ -21,6 +21,8 @@ async def show(visit: Visit) -> Response:
     questions = _questions(visit)
     if not questions:
         return PlainTextResponse(_NOTHING, status_code=400)
+    if visit.request.method == "HEAD":
+        return Response(media_type=EVENT_STREAM)  # which has no end, and nothing that is sent
     live = visit.ports.live
     try:
         stream = live.open(_reader(visit), questions)
