@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from veilmq.console.asking import Refused
-from veilmq.console.inputs import plain
+from veilmq.console.field_kinds import plain
 from veilmq.console.setting_form import field_of, filled, shown_rows, texts_of
 from veilmq.console.setting_rows import ROWS
 from veilmq.core.settings import QueueSettings

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from veilmq.console.inputs import BYTES, SECONDS, Number, Unfit, span
+from veilmq.console.field_kinds import BYTES, SECONDS, Number, Unfit, span
 from veilmq.console.setting_rows import GROUPS, ROWS, SettingRow
 from veilmq.core import limits
 from veilmq.core.limits import Range

@@ -4,7 +4,7 @@ from base64 import b64decode
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from veilmq.console.inputs import plain
+from veilmq.console.field_kinds import plain
 from veilmq.core.limits import SQS_MESSAGE_ATTRIBUTES_MAX
 from veilmq.wire.sqs.attributes import read_attributes
 from veilmq.wire.sqs.errors import SqsError

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from types import MappingProxyType
 from typing import NamedTuple
 
-from veilmq.console.inputs import Number, Unfit, plain
+from veilmq.console.field_kinds import Number, Unfit, plain
 from veilmq.wire.v1.request import NAMES
 
 _NAME = re.compile(NAMES)

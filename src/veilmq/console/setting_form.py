@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from veilmq.console.asking import Refused
-from veilmq.console.inputs import Unfit, plain
+from veilmq.console.field_kinds import Unfit, plain
 from veilmq.console.setting_rows import ROWS, SettingRow
 from veilmq.core.settings import QueueSettings, SettingValue
 

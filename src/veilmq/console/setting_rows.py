@@ -5,7 +5,7 @@ One row a setting; that none is forgotten is a test. Ranges are those of ``core.
 
 from typing import NamedTuple
 
-from veilmq.console.inputs import BYTES, SECONDS, Choice, Kind, Number, QueueName, Queues, Text, yes_or_no
+from veilmq.console.field_kinds import BYTES, SECONDS, Choice, Kind, Number, QueueName, Queues, Text, yes_or_no
 from veilmq.core import limits
 from veilmq.wire.v1.queue_settings import RANGES
 

@@ -7,8 +7,8 @@ from starlette.responses import Response
 from veilmq.console import attribute_rows
 from veilmq.console.asking import Refused
 from veilmq.console.attribute_rows import AttributeRow
+from veilmq.console.field_kinds import SECONDS, Number
 from veilmq.console.filled import NOTHING_SAID, Filled, Said
-from veilmq.console.inputs import SECONDS, Number
 from veilmq.console.message_look import look_if_allowed
 from veilmq.console.page import Page
 from veilmq.console.rendering import path_of

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from starlette.responses import Response
 
-from veilmq.console import given, leases
+from veilmq.console import receipt_actions, received
 from veilmq.console.asking import Refused
+from veilmq.console.field_kinds import SECONDS, Number, Unfit
 from veilmq.console.filled import NOTHING_SAID, Filled, Said
-from veilmq.console.inputs import SECONDS, Number, Unfit
 from veilmq.console.message_look import Look, look_at, look_if_allowed
 from veilmq.console.message_view import BODIES, COUNTS, IN_FLIGHT, STATES, MessageView, view_of
 from veilmq.console.page import Page
@@ -58,18 +58,18 @@ async def _receive(visit: Visit) -> Response:
     count, timeout_s = filled.number("count", _COUNT), filled.number("timeout", _TIMEOUT)
     if filled.problems:
         return await _again(visit, Said(filled.problems))
-    asked = {"QueueUrl": visit.queue_url, "MaxNumberOfMessages": count, "WaitTimeSeconds": 0, **given.ASKED}
+    asked = {"QueueUrl": visit.queue_url, "MaxNumberOfMessages": count, "WaitTimeSeconds": 0, **received.ASKED}
     if timeout_s is not None:
         asked["VisibilityTimeout"] = timeout_s
     messages = (await visit.sqs("ReceiveMessage", asked)).get("Messages", ())
     view = view_of(visit.query)
     if not messages:
         return visit.go(_address(visit, view), done="nothing-received")
-    view = replace(view, state=IN_FLIGHT, whole="", mine=given.leases_of(messages))
-    came = leases.told(["received"] * len(messages))
+    view = replace(view, state=IN_FLIGHT, whole="", mine=received.leases_of(messages))
+    came = receipt_actions.told(["received"] * len(messages))
     if timeout_s == 0 or await _is_found(visit, view):
         return visit.go(_address(visit, view, came=came))
-    return await _page(visit, view, Look(given.rows_of(messages, view), is_cut=False), came=came)
+    return await _page(visit, view, Look(received.rows_of(messages, view), is_cut=False), came=came)
 
 
 async def _is_found(visit: Visit, view: MessageView) -> bool:
@@ -97,7 +97,7 @@ async def _act(visit: Visit) -> Response:
     if filled.problems:
         return await _again(visit, Said(filled.problems))
     left = view.mine if visit.form.get("do") == "extend" else tuple(each for each in view.mine if each not in chosen)
-    view, came = replace(view, whole="", mine=left), leases.told(outcomes)
+    view, came = replace(view, whole="", mine=left), receipt_actions.told(outcomes)
     if {*known} - {*chosen}:
         with suppress(Refused):  # what was done is done; the page that is shown next says what is in the way
             found = await look_at(visit, view, known=known)
@@ -116,10 +116,10 @@ async def _done(visit: Visit, filled: Filled, receipts: Sequence[str]) -> list[s
     if filled.problems:
         return []
     if act == "move":
-        return await leases.move(visit, receipts, target)
+        return await receipt_actions.move(visit, receipts, target)
     if act == "delete":
-        return await leases.delete(visit, receipts)
-    return await leases.hide(visit, receipts, timeout_s or 0)
+        return await receipt_actions.delete(visit, receipts)
+    return await receipt_actions.hide(visit, receipts, timeout_s or 0)
 
 
 def _receipts(form: Mapping[str, str]) -> dict[str, str]:
@@ -159,7 +159,7 @@ async def _page(
         in_all=None if shown is None else _in_all(shown, view),
         view=view,
         found=found,
-        came=list(leases.sentences(visit.query.get("came", "") if came is None else came)),
+        came=list(receipt_actions.sentences(visit.query.get("came", "") if came is None else came)),
         states=STATES,
         counts=COUNTS,
         bodies=BODIES,

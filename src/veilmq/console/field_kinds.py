@@ -1,4 +1,4 @@
-"""Kinds of settings in forms: how each is shown in a field, read from it, and told in words with its unit.
+"""Kinds of fields in forms: how a value is shown in one, read from it, and told in words with its unit.
 
 A kind writes a value as the text of its field and reads that text back; what it cannot read it says in a sentence for
 the place beside the field. Texts come with line ends as browsers send them, so they are compared after ``plain``.
