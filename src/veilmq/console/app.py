@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 from veilmq.console import security_headers, session_cookie
 from veilmq.console.asking import Ask, Asking, Refused
 from veilmq.console.assets import ASSETS, PREFIX
-from veilmq.console.page import Page
+from veilmq.console.page import HOME, SIGN_IN, Page
 from veilmq.console.pages import PAGES
 from veilmq.console.ports import Ports
 from veilmq.console.reading_only import ReadingOnly
@@ -30,8 +30,6 @@ from veilmq.wire.sqs.callers import Caller
 
 log = logging.getLogger(__name__)
 
-HOME = "/console/queues"
-SIGN_IN = "/console/login"
 _WORDS: dict[int, tuple[str, str]] = {
     HTTPStatus.NOT_FOUND: ("No such page", "There is nothing at this address. Queues are found by their names."),
     HTTPStatus.METHOD_NOT_ALLOWED: ("Not so", "This page is only looked at. Nothing was changed."),

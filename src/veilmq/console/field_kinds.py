@@ -5,7 +5,7 @@ the place beside the field. Texts come with line ends as browsers send them, so 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from veilmq.console.rendering import duration
@@ -62,7 +62,7 @@ class Number:
 
     allowed: Range
     unit: str
-    protocols: Mapping[str, Range]
+    protocols: Mapping[str, Range] = field(default_factory=dict)
     empty: str = ""
     zero: str = ""
     control: str = "field"

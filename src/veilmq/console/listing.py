@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import NamedTuple, Self
 from urllib.parse import urlencode
 
+from veilmq.console.page import HOME
 from veilmq.core.browsing import BROWSED_MAX, QueueOrder
 from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX
 
-PATH = "/console/queues"
 SIZES = (25, 50, 100, BROWSED_MAX)
 SIZE_DEFAULT = 50
 
@@ -86,7 +86,7 @@ class Listing(NamedTuple):
             "size": "" if self.size == SIZE_DEFAULT else str(self.size),
         }
         query = urlencode({name: value for name, value in parts.items() if value})
-        return f"{PATH}?{query}" if query else PATH
+        return f"{HOME}?{query}" if query else HOME
 
     def sorted_by(self, column: Column) -> str:
         """Return the address of the first page sorted by ``column``, the other way round if it is already."""

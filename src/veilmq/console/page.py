@@ -7,6 +7,11 @@ from starlette.responses import Response
 
 from veilmq.console.visit import Visit
 
+HOME = "/console/queues"
+"""Where one is without having asked for any page."""
+
+SIGN_IN = "/console/login"
+
 
 class Page(NamedTuple):
     """``show`` answers GET, ``change`` POST, with the form read and its token checked; ``path`` is Starlette's.

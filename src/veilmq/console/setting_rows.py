@@ -3,6 +3,8 @@
 One row a setting; that none is forgotten is a test. Ranges are those of ``core.limits``.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from veilmq.console.field_kinds import BYTES, SECONDS, Choice, Kind, Number, QueueName, Queues, Text, yes_or_no
@@ -11,6 +13,7 @@ from veilmq.wire.v1.queue_settings import RANGES
 
 SQS = "SQS"
 SMQ = "SMQ"
+_NONE: Mapping[str, limits.Range] = MappingProxyType({})
 
 
 class SettingRow(NamedTuple):
@@ -33,44 +36,36 @@ class SettingGroup(NamedTuple):
     rows: tuple[SettingRow, ...]
 
 
+def _number(
+    setting: str,
+    label: str,
+    unit: str,
+    *,
+    protocols: Mapping[str, limits.Range] = _NONE,
+    empty: str = "",
+    zero: str = "",
+) -> SettingRow:
+    """Return the row of a setting that is a number, in the range that our API has for it."""
+    kind = Number(allowed=RANGES[setting], unit=unit, protocols=protocols, empty=empty, zero=zero)
+    return SettingRow(setting, label, kind)
+
+
 _SCOPES = (("queue", "queue", "the whole queue"), ("group", "group", "each message group"))
 
 _TIME = (
-    SettingRow(
+    _number(
         "visibility_timeout_s",
         "Visibility timeout",
-        Number(
-            allowed=RANGES["visibility_timeout_s"],
-            unit=SECONDS,
-            protocols={SQS: limits.VISIBILITY_TIMEOUT_S, SMQ: limits.SMQ_VISIBILITY_TIMEOUT_S},
-        ),
+        SECONDS,
+        protocols={SQS: limits.VISIBILITY_TIMEOUT_S, SMQ: limits.SMQ_VISIBILITY_TIMEOUT_S},
     ),
-    SettingRow(
-        "delay_s",
-        "Delay",
-        Number(
-            allowed=RANGES["delay_s"],
-            unit=SECONDS,
-            protocols={SQS: limits.SQS_DELAY_S, SMQ: limits.SMQ_DELAY_S},
-        ),
-    ),
-    SettingRow(
-        "retention_s",
-        "Retention",
-        Number(
-            allowed=RANGES["retention_s"],
-            unit=SECONDS,
-            protocols={SQS: limits.RETENTION_S, SMQ: limits.SMQ_RETENTION_S},
-        ),
-    ),
-    SettingRow(
+    _number("delay_s", "Delay", SECONDS, protocols={SQS: limits.SQS_DELAY_S, SMQ: limits.SMQ_DELAY_S}),
+    _number("retention_s", "Retention", SECONDS, protocols={SQS: limits.RETENTION_S, SMQ: limits.SMQ_RETENTION_S}),
+    _number(
         "receive_wait_s",
         "Receive wait",
-        Number(
-            allowed=RANGES["receive_wait_s"],
-            unit=SECONDS,
-            protocols={SQS: limits.SQS_RECEIVE_WAIT_S, SMQ: limits.SMQ_RECEIVE_WAIT_S},
-        ),
+        SECONDS,
+        protocols={SQS: limits.SQS_RECEIVE_WAIT_S, SMQ: limits.SMQ_RECEIVE_WAIT_S},
     ),
     SettingRow(
         "visibility_rules",
@@ -84,30 +79,14 @@ _TIME = (
 )
 
 _LIMITS = (
-    SettingRow(
+    _number(
         "message_bytes_max",
         "Longest message",
-        Number(
-            allowed=RANGES["message_bytes_max"],
-            unit=BYTES,
-            protocols={SQS: limits.MESSAGE_BYTES, SMQ: limits.SMQ_MESSAGE_BYTES},
-        ),
+        BYTES,
+        protocols={SQS: limits.MESSAGE_BYTES, SMQ: limits.SMQ_MESSAGE_BYTES},
     ),
-    SettingRow(
-        "in_flight_max",
-        "Most messages in flight",
-        Number(
-            allowed=RANGES["in_flight_max"],
-            unit="messages",
-            protocols={},
-            empty="the server's own limit",
-        ),
-    ),
-    SettingRow(
-        "receives_per_s_max",
-        "Most receives in a second",
-        Number(allowed=RANGES["receives_per_s_max"], unit="receives a second", protocols={}, zero="no limit"),
-    ),
+    _number("in_flight_max", "Most messages in flight", "messages", empty="the server's own limit"),
+    _number("receives_per_s_max", "Most receives in a second", "receives a second", zero="no limit"),
 )
 
 _FIFO = (
@@ -140,11 +119,7 @@ _DEAD_LETTERS = (
         "Dead-letter queue",
         QueueName(hint="The name of a queue of this account and kind; empty for none."),
     ),
-    SettingRow(
-        "receives_max",
-        "Receives until then",
-        Number(allowed=RANGES["receives_max"], unit="receives", protocols={}, zero="no dead-letter queue"),
-    ),
+    _number("receives_max", "Receives until then", "receives", zero="no dead-letter queue"),
     SettingRow(
         "redrive_permission",
         "Takes dead letters from",
@@ -191,11 +166,7 @@ _ACCESS = (
             "Empty for none."
         ),
     ),
-    SettingRow(
-        "kms_data_key_reuse_s",
-        "Reuse of data keys",
-        Number(allowed=RANGES["kms_data_key_reuse_s"], unit=SECONDS, protocols={}),
-    ),
+    _number("kms_data_key_reuse_s", "Reuse of data keys", SECONDS),
 )
 
 _OTHER = (

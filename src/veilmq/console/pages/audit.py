@@ -49,11 +49,16 @@ async def show(visit: Visit) -> Response:
 
 
 def _may_see(visit: Visit, entry: AuditEntry) -> bool:
-    """Tell whether a change is of a queue of the caller's account, or the caller's own."""
+    """Tell whether a change is of a queue of the caller's account, or the caller's own.
+
+    One that names no queue, as the end of a move task, is of a queue of whoever asked for it.
+    """
     if visit.is_operator:
         return True
+    if entry.queue is None:
+        return entry.who.startswith(f"arn:aws:iam::{visit.account}:")
     mine = visit.caller is not None and entry.who == visit.caller.arn
-    return mine or (entry.queue or "").startswith(f"{visit.account}/")
+    return mine or entry.queue.startswith(f"{visit.account}/")
 
 
 async def _as_far_as_seen(visit: Visit, entries: Sequence[AuditEntry]) -> Sequence[AuditEntry]:

@@ -12,7 +12,7 @@ from veilmq.console.rendering import path_of
 from veilmq.console.visit import Visit
 from veilmq.core.limits import SQS_MOVES_PER_S
 
-_RATE = Number(allowed=SQS_MOVES_PER_S, unit="messages a second", protocols={}, empty="as fast as it goes")
+_RATE = Number(allowed=SQS_MOVES_PER_S, unit="messages a second", empty="as fast as it goes")
 
 
 async def show(visit: Visit) -> Response:

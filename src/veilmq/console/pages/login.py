@@ -5,25 +5,24 @@ from http import HTTPStatus
 from starlette.responses import Response
 
 from veilmq.console import session_cookie
-from veilmq.console.page import Page
+from veilmq.console.page import HOME, SIGN_IN, Page
 from veilmq.console.sign_ins import SignInsPaused
 from veilmq.console.visit import Visit
 
-_HOME = "/console/queues"
 _WRONG = "There is no key with this id and secret, or it has expired. Use a key of the server's credentials file."
 
 
 async def show(visit: Visit) -> Response:
     """Show the form, or the queues to whoever has signed in or need not."""
     if visit.caller is not None or visit.accounts is None:
-        return visit.go(_HOME)
+        return visit.go(HOME)
     return _form(visit, _own(visit.query.get("next", "")))
 
 
 async def sign_in(visit: Visit) -> Response:
     """Begin a session with the key that was filled in."""
     if visit.accounts is None:
-        return visit.go(_HOME)
+        return visit.go(HOME)
     key_id = visit.form.get("key_id", "").strip()
     wanted = _own(visit.form.get("next", ""))
     try:
@@ -41,7 +40,7 @@ async def sign_in(visit: Visit) -> Response:
 
 async def sign_out(visit: Visit) -> Response:
     """End the session."""
-    response = visit.go("/console/login", done="signed-out")
+    response = visit.go(SIGN_IN, done="signed-out")
     session_cookie.forget(response, visit.request)
     return response
 
@@ -52,10 +51,10 @@ def _form(visit: Visit, wanted: str, key_id: str = "", *, status: int = HTTPStat
 
 def _own(path: str) -> str:
     """Return ``path`` if it is a page of the console, where alone one is sent after signing in."""
-    return path if path.startswith("/console/") and "\\" not in path else _HOME
+    return path if path.startswith("/console/") and "\\" not in path else HOME
 
 
 PAGES = (
-    Page("/console/login", show, sign_in, open=True),
+    Page(SIGN_IN, show, sign_in, open=True),
     Page("/console/logout", show, sign_out),
 )

@@ -15,7 +15,7 @@ from veilmq.console.rendering import path_of
 from veilmq.console.visit import Visit
 from veilmq.core.limits import SQS_DEDUPLICATION_ID_CHARACTERS_MAX, SQS_DELAY_S, SQS_GROUP_ID_CHARACTERS_MAX
 
-_DELAY = Number(allowed=SQS_DELAY_S, unit=SECONDS, protocols={}, empty="the queue's own delay")
+_DELAY = Number(allowed=SQS_DELAY_S, unit=SECONDS, empty="the queue's own delay")
 _FIELDS = (  # what an answer of SQS says, and the field that it is about; the first that fits
     ("MessageDeduplicationId", "deduplication_id"),
     ("ContentBasedDeduplication", "deduplication_id"),

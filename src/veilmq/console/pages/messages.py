@@ -23,12 +23,11 @@ from veilmq.console.visit import Visit
 from veilmq.core.limits import SQS_RECEIVE_COUNT, VISIBILITY_TIMEOUT_S, Range
 from veilmq.wire.v1.queue_settings import ShownQueue
 
-_COUNT = Number(allowed=SQS_RECEIVE_COUNT, unit="messages", protocols={})
-_TIMEOUT = Number(allowed=VISIBILITY_TIMEOUT_S, unit=SECONDS, protocols={}, empty="the queue's own visibility timeout")
+_COUNT = Number(allowed=SQS_RECEIVE_COUNT, unit="messages")
+_TIMEOUT = Number(allowed=VISIBILITY_TIMEOUT_S, unit=SECONDS, empty="the queue's own visibility timeout")
 _EXTENSION = Number(
     allowed=Range(minimum=1, maximum=VISIBILITY_TIMEOUT_S.maximum, default=VISIBILITY_TIMEOUT_S.default),
     unit=SECONDS,
-    protocols={},
 )
 _CHOSEN = "chosen."
 _RECEIPT = "receipt."

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from starlette.responses import Response
 
 from veilmq.console.asking import Refused
-from veilmq.console.page import Page
+from veilmq.console.page import HOME, Page
 from veilmq.console.queue_look import look, sources
 from veilmq.console.rendering import path_of
 from veilmq.console.visit import Visit
@@ -33,9 +33,7 @@ async def show_delete(visit: Visit) -> Response:
 
 async def delete(visit: Visit) -> Response:
     """Delete the queue and all its messages."""
-    return await _confirmed(
-        visit, "queue_delete.html", "DeleteQueue", lambda: visit.go("/console/queues", done="deleted")
-    )
+    return await _confirmed(visit, "queue_delete.html", "DeleteQueue", lambda: visit.go(HOME, done="deleted"))
 
 
 async def _confirmed(visit: Visit, template: str, action: str, after: Callable[[], Response]) -> Response:

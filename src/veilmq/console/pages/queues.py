@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from veilmq.console.feeds import figures
 from veilmq.console.listing import COLUMNS, SIZES, Listing
-from veilmq.console.page import Page
+from veilmq.console.page import HOME, Page
 from veilmq.console.sparkline import sparkline
 from veilmq.console.visit import Visit
 from veilmq.core.browsing import BrowsedQueues
@@ -38,4 +38,4 @@ async def _look(visit: Visit, listing: Listing) -> BrowsedQueues:
     return msgspec.convert(await visit.api("GET", "/v1/queues/-", query=listing.asked), BrowsedQueues)
 
 
-PAGES = (Page("/console/queues", show),)
+PAGES = (Page(HOME, show),)
