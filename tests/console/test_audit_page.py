@@ -72,6 +72,16 @@ def test_who_may_not_see_a_queues_settings_does_not_see_them_here(server: Runnin
     assert ("private" in carol, "4321" in carol, "30 → 45" in carol) == (True, False, True)
 
 
+def test_the_end_of_a_move_is_seen_by_all_of_the_account(server: RunningServer) -> None:
+    """It names the task and no queue."""
+    told = {"Content-Type": "application/json", **urllib3.make_headers(basic_auth=f"AKIDOWNER:{SECRETS['AKIDOWNER']}")}
+    with urllib3.PoolManager() as http:
+        address = f"{server.admin_endpoint}/api/sqs/CancelMessageMoveTask"
+        assert http.request("POST", address, body='{"TaskHandle": "none"}', headers=told).status == 400
+    assert "CancelMessageMoveTask" in audit(server, "AKIDCAROL")
+    assert "CancelMessageMoveTask" not in audit(server, "AKIDFRIEND")
+
+
 def test_one_searches_by_queue_and_by_who(server: RunningServer) -> None:
     assert "elsewhere" not in audit(server, "AKIDOWNER", "?queue=ord")
     assert "visibility_timeout_s" in audit(server, "AKIDOWNER", "?queue=ORD&who=carol")
