@@ -2,8 +2,9 @@
 
 import pytest
 
-from veilmq.console.timeline import BARS_MAX, ENDED_MAX, KEPT_MS, RENEWALS_MAX, Bar, Ending, Lease, Timeline
+from veilmq.console.timeline import BARS_MAX, ENDED_MAX, KEPT_MS, RENEWALS_MAX, Bar, Ending, Timeline
 from veilmq.core.limits import LEASE_S_MAX
+from veilmq.wire.v1.looks import Lease
 
 
 def lease(message: str = "m", *, generation: int = 1, begin_ms: int = 0, end_ms: int = 30_000) -> Lease:
@@ -15,6 +16,8 @@ def lease(message: str = "m", *, generation: int = 1, begin_ms: int = 0, end_ms:
         received_at_ms=begin_ms,
         visible_at_ms=end_ms,
         receive_count=generation,
+        extensions=None,
+        group=None,
     )
 
 

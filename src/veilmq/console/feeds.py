@@ -11,10 +11,11 @@ from veilmq.console.asking import Asking, Refused
 from veilmq.console.live import Told
 from veilmq.console.move_tasks import latest_moves
 from veilmq.console.rendering import duration, number, path_of
-from veilmq.console.timeline import BARS_MAX, Lease, Timeline, going_on
+from veilmq.console.timeline import BARS_MAX, Timeline, going_on
 from veilmq.console.timeline_drawing import Drawn, Frame, draw, frame_for
 from veilmq.core.browsing import BrowsedQueue, BrowsedQueues
 from veilmq.core.limits import SECOND_MS
+from veilmq.wire.v1.looks import Lease
 
 NAMES_MAX = 200
 

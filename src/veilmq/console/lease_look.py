@@ -5,9 +5,10 @@ from typing import NamedTuple
 from veilmq.console.asking import Refused
 from veilmq.console.feeds import leases_of, summary
 from veilmq.console.rendering import path_of
-from veilmq.console.timeline import BARS_MAX, Lease, Timeline
+from veilmq.console.timeline import BARS_MAX, Timeline
 from veilmq.console.timeline_drawing import Drawing, draw, frame_for
 from veilmq.console.visit import Visit
+from veilmq.wire.v1.looks import Lease
 
 
 class LeaseLook(NamedTuple):

@@ -12,6 +12,7 @@ from enum import Enum
 import msgspec
 
 from veilmq.core.limits import LEASE_S_MAX, SECOND_MS
+from veilmq.wire.v1.looks import Lease
 
 BARS_MAX = 60
 """How many leases are drawn, those that end first; of the others only the number is told."""
@@ -38,24 +39,6 @@ WORDS: Mapping[Ending, str] = {
     Ending.RETURNED: "returned: it was released, and is visible again",
     Ending.EXPIRED: "expired: its timeout ended, and it is visible again",
 }
-
-
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """What a look shows of a lease; see ``core.looks.SeenLease``."""
-
-    message_id: str
-    position: str
-    generation: int
-    received_at_ms: int
-    visible_at_ms: int
-    receive_count: int
-    extensions: int | None = None
-    group: str | None = None
-
-    @property
-    def key(self) -> str:
-        """Return what tells it from all others of its queue, other receives of the same message too."""
-        return f"{self.message_id}.{self.generation}"
 
 
 class Bar(msgspec.Struct, kw_only=True):
@@ -105,7 +88,7 @@ class Timeline:
     def look(self, leases: Sequence[Lease], now_ms: int) -> None:
         """Take what was seen at ``now_ms``: leases, those that end first first, and what is still at ``positions``."""
         self.now_ms = now_ms
-        seen = {lease.key: lease for lease in going_on(leases, now_ms)[:BARS_MAX]}
+        seen = {key_of(lease): lease for lease in going_on(leases, now_ms)[:BARS_MAX]}
         self._end(seen, {lease.message_id: lease for lease in leases}, now_ms)
         self._drop_ended(now_ms)
         for key, lease in seen.items():
@@ -121,7 +104,7 @@ class Timeline:
         for key in [key for key, bar in self._bars.items() if bar.ending is None and key not in seen]:
             bar = self._bars[key]
             last = there.get(bar.lease.message_id)
-            is_same = last is not None and last.key == key
+            is_same = last is not None and key_of(last) == key
             if last is not None and is_same and last.visible_at_ms > now_ms:
                 del self._bars[key]
                 continue
@@ -144,6 +127,11 @@ class Timeline:
     def _free_place(self) -> int:
         taken = {bar.place for bar in self._bars.values()}
         return next(place for place in range(len(taken) + 1) if place not in taken)
+
+
+def key_of(lease: Lease) -> str:
+    """Return what tells a lease from all others of its queue, other receives of the same message too."""
+    return f"{lease.message_id}.{lease.generation}"
 
 
 def going_on(leases: Sequence[Lease], now_ms: int) -> list[Lease]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from markupsafe import Markup, escape
 
 from veilmq.console.rendering import duration
-from veilmq.console.timeline import WORDS, Bar, Timeline
+from veilmq.console.timeline import WORDS, Bar, Timeline, key_of
 from veilmq.core.limits import SECOND_MS
 
 LINE_PX = 28
@@ -86,7 +86,7 @@ def draw(timeline: Timeline, frame: Frame, *, href: str, drawn: Drawn | None = N
     if drawn is not None:
         drawn.clear()
         drawn.update(made)
-    bars = {bar.lease.key: made[look] for look, bar in now.items()}
+    bars = {key_of(bar.lease): made[look] for look, bar in now.items()}
     lines = max((bar.place for bar in timeline), default=0) + 1
     return Drawing(bars, _axis(frame), round(frame.x(timeline.now_ms), 2), AXIS_PX + lines * LINE_PX)
 
@@ -127,7 +127,7 @@ def _bar(bar: Bar, frame: Frame, href: str) -> Markup:
     kind = "held" if bar.ending is None else bar.ending.value
     anchor = "end" if x > _TURN_PERCENT else "start"
     return Markup(
-        f'<g class="bar {kind}" data-key="{escape(bar.lease.key)}"><title>{escape(words(bar))}</title>'
+        f'<g class="bar {kind}" data-key="{escape(key_of(bar.lease))}"><title>{escape(words(bar))}</title>'
         f'<a href="{escape(href)}"><text x="{x:.2f}%" y="{top + 10}" text-anchor="{anchor}">{escape(_label(bar, kind))}'
         f'</text><rect x="{x:.2f}%" y="{top + 14}" width="{max(end_x - x, 0.2):.2f}%" height="8" rx="2"/>'
         f"{_ticks(bar, frame, top)}</a></g>"
