@@ -1,7 +1,8 @@
 """Streams of open pages: what they are told and when, what they share, and how they end."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -13,17 +14,16 @@ from veilmq.console.live import Live, Reader, Stream, Told, TooManyError
 from veilmq.testing import VirtualClock
 
 
+@dataclass(unsafe_hash=True)
 class Asked:
     """A question about a table that the test changes."""
 
+    name: str = "q"
+    rows: dict[str, Any] = field(default_factory=dict, compare=False)
+    rest: dict[str, Any] = field(default_factory=dict, compare=False)
+    refused: Refused | None = field(default=None, compare=False)
+    looks: list[int] = field(default_factory=list, compare=False)
     event = "counts"
-
-    def __init__(self, key: Hashable = "q") -> None:
-        self.key = key
-        self.rows: dict[str, Any] = {}
-        self.rest: dict[str, Any] = {}
-        self.refused: Refused | None = None
-        self.looks: list[int] = []
 
     async def look(self, asking: Asking, now_ms: int) -> Told:
         """Return the table as it is."""

@@ -1,6 +1,6 @@
 """The questions that open pages ask: what is in some queues, the leases of one, and how far its move tasks are."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -27,11 +27,6 @@ class CountsOf:
     names: tuple[str, ...]
     event = "counts"
 
-    @property
-    def key(self) -> Hashable:
-        """Return what equal questions have in common."""
-        return self
-
     async def look(self, asking: Asking, now_ms: int) -> Told:
         """Return the figures of each queue."""
         found = await browse(asking, self.names)
@@ -48,11 +43,6 @@ class LeasesOf:
     _frames: list[Frame] = field(default_factory=list, compare=False)
     _drawn: Drawn = field(default_factory=dict, compare=False)
     event = "leases"
-
-    @property
-    def key(self) -> Hashable:
-        """Return what equal questions have in common."""
-        return self
 
     async def look(self, asking: Asking, now_ms: int) -> Told:
         """Return the bars, and in ``rest`` where now is and the figures."""
@@ -78,11 +68,6 @@ class MovesOf:
 
     queue: str
     event = "moves"
-
-    @property
-    def key(self) -> Hashable:
-        """Return what equal questions have in common."""
-        return self
 
     async def look(self, asking: Asking, now_ms: int) -> Told:
         """Return how far each is."""

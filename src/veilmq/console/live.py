@@ -38,15 +38,11 @@ class Told(NamedTuple):
 
 
 class Question(Protocol):
-    """What a page asks each second. ``event`` is the name under which it is told, ``key`` tells questions apart."""
+    """What a page asks each second. ``event`` is the name under which it is told; equal questions are one."""
 
     @property
     def event(self) -> str:
         """Return the name of the event."""
-
-    @property
-    def key(self) -> Hashable:
-        """Return what equal questions have in common."""
 
     async def look(self, asking: Asking, now_ms: int) -> Told:
         """Return the answer at ``now_ms``; raises ``Refused``."""
@@ -127,7 +123,7 @@ class Live:
         stream = Stream(reader)
         self._streams.add(stream)
         for question in questions:
-            key = reader.who, question.key
+            key = reader.who, question
             feed = self._feeds.setdefault(key, _Feed(key, question))
             stream.feeds.append(feed)
             feed.join(stream)
