@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 
 from tests.conftest import need
 from tests.console.chromium import chromium
+from tests.console.visitor import Visitor
 from tests.console.watch import Watch
 from veilmq.testing import RunningServer
 
@@ -36,6 +37,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "browser" in getattr(item, "fixturenames", ()):
             for mark in ONE_WORKER:
                 item.add_marker(mark)
+
+
+@pytest.fixture
+def visitor(server: RunningServer) -> Iterator[Visitor]:
+    """Somebody at the console of a module's ``server``, without a browser."""
+    with Visitor(server) as someone:
+        yield someone
 
 
 @pytest.fixture(scope="session")

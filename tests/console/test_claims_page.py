@@ -31,13 +31,6 @@ def server() -> Iterator[RunningServer]:
         yield running
 
 
-@pytest.fixture
-def visitor(server: RunningServer) -> Iterator[Visitor]:
-    """Someone whom nobody asks who he is."""
-    with Visitor(server) as visiting:
-        yield visiting
-
-
 def change(visitor: Visitor, verb: str, *, confirmation: str = "jobs", **fields: str) -> Seen:
     """Open the form of ``verb``, as its link does, fill in the queue's name and send it."""
     query = "&".join(f"{name}={value}" for name, value in fields.items())

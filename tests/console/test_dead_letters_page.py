@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,6 @@ from veilmq.testing import RunningQueue, RunningServer
 ACCOUNT = "000000000000"
 MOVES = "/console/moves"
 SCRIPT = "<script>alert(1)</script>"
-
-
-@pytest.fixture
-def visitor(server: RunningServer) -> Iterator[Visitor]:
-    """Somebody at its console."""
-    with Visitor(server) as someone:
-        yield someone
 
 
 def at(queue: str, account: str = ACCOUNT) -> str:

@@ -23,13 +23,6 @@ def server() -> Iterator[RunningServer]:
         yield running
 
 
-@pytest.fixture
-def visitor(server: RunningServer) -> Iterator[Visitor]:
-    """Somebody at its console."""
-    with Visitor(server) as someone:
-        yield someone
-
-
 def send(visitor: Visitor, queue: str, fields: dict[str, str], account: str = ACCOUNT) -> Seen:
     """Fill in the form and send it."""
     return visitor.post(f"/console/queues/{account}/{queue}/messages/send", **fields)  # type: ignore[arg-type]

@@ -28,13 +28,6 @@ def server() -> Iterator[RunningServer]:
         yield running
 
 
-@pytest.fixture
-def visitor(server: RunningServer) -> Iterator[Visitor]:
-    """Somebody at its console."""
-    with Visitor(server) as someone:
-        yield someone
-
-
 @pytest.fixture(scope="module")
 def sqs(server: RunningServer) -> Any:
     """Somebody's program."""

@@ -23,13 +23,6 @@ def server() -> Iterator[RunningServer]:
 
 
 @pytest.fixture
-def visitor(server: RunningServer) -> Iterator[Visitor]:
-    """Somebody at its console."""
-    with Visitor(server) as someone:
-        yield someone
-
-
-@pytest.fixture
 def queues(server: RunningServer) -> Iterator[HttpQueueClient]:
     """A client."""
     with HttpQueueClient(server.endpoint) as connected:

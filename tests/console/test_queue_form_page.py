@@ -25,13 +25,6 @@ def server() -> Iterator[RunningServer]:
         yield running
 
 
-@pytest.fixture
-def visitor(server: RunningServer) -> Iterator[Visitor]:
-    """Somebody at its console."""
-    with Visitor(server) as someone:
-        yield someone
-
-
 def edit(name: str) -> str:
     """Return the path of the page that changes a queue."""
     return f"/console/queues/{ACCOUNT}/{name}/edit"

@@ -22,13 +22,6 @@ def server() -> Iterator[RunningServer]:
         yield running
 
 
-@pytest.fixture
-def visitor(server: RunningServer) -> Iterator[Visitor]:
-    """Somebody at its console."""
-    with Visitor(server) as someone:
-        yield someone
-
-
 def path_of(name: str) -> str:
     """Return the path of a queue's page."""
     return f"/console/queues/{ACCOUNT}/{name}"
