@@ -53,6 +53,16 @@ class NaiveFair(NaiveQueue):
         self.suspects -= {group for group in self.suspects if self.is_silent(group, now_ms)}
         self.suspects |= {group for group in self.last_sent_ms if self.takes(group, now_ms) > self.share * (1 - SLACK)}
 
+    def glance(self, now_ms: int) -> None:
+        """Note that an engine may have looked, as the one on PostgreSQL does whatever becomes of a receipt.
+
+        Before the first look nobody knows then what it has counted.
+        """
+        if not self.unread:
+            self.look(now_ms)
+        elif any(row["group"] and row["count"] and row["visible_at_ms"] > now_ms for row in self.rows):
+            self.blurred = True
+
     def land(self, row: Row, at_ms: int) -> None:
         """End a stretch of processing."""
         if row["since_ms"] is not None:
@@ -162,6 +172,7 @@ class NaiveFair(NaiveQueue):
             if row["group"] is not None:
                 self.look(now_ms)
             self.land(row, now_ms)
+        self.glance(now_ms)
         return super().delete(now_ms, receipt, **how)
 
     def _has_effect(
@@ -177,6 +188,7 @@ class NaiveFair(NaiveQueue):
                 self.look(now_ms)
                 row["since_ms"] = now_ms if row["since_ms"] is None else row["since_ms"]
                 self.known_since_ms.setdefault(row["group"], now_ms)
+        self.glance(now_ms)
         return super().change(now_ms, receipt, timeout_s, **how)
 
     def purge(self, now_ms: int) -> None:
