@@ -66,6 +66,7 @@ class NaiveFair(NaiveQueue):
     def land(self, row: Row, at_ms: int) -> None:
         """End a stretch of processing."""
         if row["since_ms"] is not None:
+            assert at_ms >= row["since_ms"], "processing ended before it began"
             self.work.append((row["group"], at_ms, at_ms - row["since_ms"]))
             row["since_ms"] = None
 
@@ -167,28 +168,29 @@ class NaiveFair(NaiveQueue):
 
     def delete(self, now_ms: int, receipt: str, **how: bool) -> str:
         """Delete with a receipt, and count its group out; return what it was."""
-        if self._has_effect(now_ms, receipt, **how):
-            row = self.receipts[receipt]["row"]
-            if row["group"] is not None:
-                self.look(now_ms)
+        row = self._affected(now_ms, receipt, **how)
+        if row is None or row["group"] is None:
+            self.glance(now_ms)
+        else:
+            self.look(now_ms)
             self.land(row, now_ms)
-        self.glance(now_ms)
         return super().delete(now_ms, receipt, **how)
 
-    def _has_effect(
+    def _affected(
         self, now_ms: int, receipt: str, *, only_live: bool = False, any_epoch: bool = False, bounded: bool = True
-    ) -> bool:
-        return self.acts(self.state(now_ms, receipt, any_epoch=any_epoch), only_live=only_live)
+    ) -> Row | None:
+        has_effect = self.acts(self.state(now_ms, receipt, any_epoch=any_epoch), only_live=only_live)
+        return self.receipts[receipt]["row"] if has_effect else None
 
     def change(self, now_ms: int, receipt: str, timeout_s: int, **how: bool) -> tuple[str, int | None]:
         """Move a deadline; a message that was visible again is processed from now on, a delayed one is not."""
-        if self._has_effect(now_ms, receipt, **how):
-            row = self.receipts[receipt]["row"]
-            if row["group"] is not None and row["count"]:
-                self.look(now_ms)
-                row["since_ms"] = now_ms if row["since_ms"] is None else row["since_ms"]
-                self.known_since_ms.setdefault(row["group"], now_ms)
-        self.glance(now_ms)
+        row = self._affected(now_ms, receipt, **how)
+        if row is None or row["group"] is None or not row["count"]:
+            self.glance(now_ms)
+        else:
+            self.look(now_ms)  # what it was processed before ends here; a look afterwards would count it backwards
+            row["since_ms"] = now_ms if row["since_ms"] is None else row["since_ms"]
+            self.known_since_ms.setdefault(row["group"], now_ms)
         return super().change(now_ms, receipt, timeout_s, **how)
 
     def purge(self, now_ms: int) -> None:
