@@ -94,3 +94,12 @@ def test_what_has_landed_is_not_remembered_until_it_would_have() -> None:
     assert grown_bytes < 1_000_000
     seen.pass_time(HOUR_MS)
     assert seen.noisy(HOUR_MS) == []
+
+
+def test_a_group_that_took_much_is_noisy_again_when_it_ends_its_silence() -> None:
+    """Its processing time still counts: half of it after each minute."""
+    seen = shares(1)
+    seen.land(0, 100_000)
+    assert seen.noisy(300_000) == []
+    seen.sent(NOISY, 300_001)
+    assert seen.noisy(300_001) == [NOISY]

@@ -49,8 +49,9 @@ class FairShares:
     # What happens.
 
     def sent(self, group: int, now_ms: int) -> None:
-        """Note that the group sent a message."""
+        """Note that the group sent a message; one that took much and was silent may be noisy again by that."""
         self._fairness.sent(group, now_ms)
+        self._suspect(group, now_ms)
 
     def heard(self, group: int, sent_at_ms: int) -> None:
         """Note when the group last sent through any node, if that is news."""
@@ -90,8 +91,7 @@ class FairShares:
             self._alone -= 1
             return
         self._fairness.ended(flight.group, max(0, now_ms - flight.since_ms), now_ms)
-        if self._fairness.would_be_noisy(flight.group, self._alone, now_ms):
-            self._suspects.add(flight.group)
+        self._suspect(flight.group, now_ms)
 
     def pass_time(self, now_ms: int) -> None:
         """Count out what has become visible since."""
@@ -135,6 +135,10 @@ class FairShares:
             self._touched.add(position)
 
     # Who is noisy.
+
+    def _suspect(self, group: int, now_ms: int) -> None:
+        if self._fairness.would_be_noisy(group, self._alone, now_ms):
+            self._suspects.add(group)
 
     @property
     def suspects(self) -> list[int]:
