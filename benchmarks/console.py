@@ -32,7 +32,8 @@ LOOKS = 15
 PAGES = 50
 SHOWN = 50
 BUSY = 5
-TURNS = 5
+TURNS = 16  # a turn alone is some per cent off, either way
+CPU_LOOKS = 5
 WARM_S = 3.0
 SETTLE_S = 2.0
 WATCH_S = 5.0
@@ -154,7 +155,7 @@ def _open_pages(bench: Bench, command: Command, port: int, admin_port: int) -> I
             share = _turn(opened, admin_port, url, bench, pages_first=bool(turn % 2))
             without.append(share[0])
             shares.append(share[1] / share[0])
-        cpu = [_cpu_share(opened, admin_port) for _ in range(TURNS)]
+        cpu = [_cpu_share(opened, admin_port) for _ in range(CPU_LOOKS)]
     yield _row(f"{PAGES} open pages: processor", "% of a core", median(cpu))
     note = f"{len(shares)} turns: {', '.join(f'{share:.3f}' for share in shares)}"
     yield _row(f"cycle with {PAGES} open pages ÷ without", "times", median(shares), note=note)
@@ -168,7 +169,7 @@ def _turn(opened: Opened, admin_port: int, url: str, bench: Bench, *, pages_firs
         with ExitStack() as pages:
             if has_pages:
                 pages.enter_context(Pages(admin_port, _queries()))
-            figures[has_pages] = per_s(opened, CYCLE, url, bench.seconds, bench.connections, {})
+            figures[has_pages] = per_s(opened, CYCLE, url, bench.seconds / 2, bench.connections, {})
     return figures[False], figures[True]
 
 
