@@ -1,8 +1,8 @@
 """Requests and messages per second under wrk, beside the ceiling and the peers.
 
-Each group of workloads runs on one fresh server, in the order ceiling, own class, veilmq, ceiling, peers.
-The ceiling is driven with the same script as the thing compared, before and after it, and averaged, so that
-a machine that grows slower or faster during the run does not flatter anyone.
+Each group of workloads runs on one fresh server, in the order ceiling, own class, veilmq, the same in memory, ceiling,
+peers. The ceiling is driven with the same script as the thing compared, before and after it, and averaged, so that a
+machine that grows slower or faster during the run does not flatter anyone.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from benchmarks.dialogue import DialogueError
 from benchmarks.process import ServerError
 from benchmarks.row import CEILING, SUBJECT, Row, Section, failed, mean
 from benchmarks.servers import CEILING as CEILING_SERVER
-from benchmarks.servers import OWN_CLASS, PEERS, VEILMQ, Server
+from benchmarks.servers import IN_MEMORY, OWN_CLASS, PEERS, VEILMQ, Server
 from benchmarks.sqs import AUTHORIZATION, Sqs, SqsError
 from benchmarks.wrk import Load, LoadError, LoadResult
 
@@ -101,7 +101,7 @@ GROUPS: Mapping[str, Sequence[tuple[Workload, ...]]] = {
     "cycle": ((CYCLE,),),
     "batch": ((SEND_TEN,), (CYCLE_TEN,)),
 }
-PEER_GROUPS = ((SEND,), (CYCLE,))
+ONE_BY_ONE = ((SEND,), (CYCLE,))
 
 Outcome = Mapping[str, Measured] | str
 
@@ -138,10 +138,12 @@ def _outcomes(bench: Bench, group: tuple[Workload, ...]) -> Iterator[tuple[str, 
     before = _outcome(bench, CEILING_SERVER, group, seconds=bench.seconds / 2)
     yield OWN_CLASS.name, _outcome(bench, OWN_CLASS, group, seconds=bench.seconds / 2)
     yield SUBJECT, _outcome(bench, VEILMQ, group, seconds=bench.seconds)
+    if group in ONE_BY_ONE:
+        yield IN_MEMORY.name, _outcome(bench, IN_MEMORY, group, seconds=bench.seconds / 2)
     after = _outcome(bench, CEILING_SERVER, group, seconds=bench.seconds / 2)
     yield f"{CEILING} before", before
     yield f"{CEILING} after", after
-    if bench.peers and group in PEER_GROUPS:
+    if bench.peers and group in ONE_BY_ONE:
         for peer in PEERS:
             yield peer.name, _peer_outcome(bench, peer, group)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 CEILING = "ceiling"
 SUBJECT = "veilmq"
 REASONS = ("not installed:", "failed:", "not measured")
-NOT_SERVERS = (CEILING, "own HTTP class", SUBJECT)
+NOT_PEERS = (CEILING, "own HTTP class", SUBJECT, "veilmq --memory")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Row:
 
     def over_peers(self) -> Mapping[str, float]:
         """How many times as much as each peer veilmq does."""
-        ratios = {name: self._ratio(SUBJECT, name) for name in self.values if name not in NOT_SERVERS}
+        ratios = {name: self._ratio(SUBJECT, name) for name in self.values if name not in NOT_PEERS}
         return {name: ratio for name, ratio in ratios.items() if ratio is not None}
 
     def _ratio(self, name: str, base: str) -> float | None:

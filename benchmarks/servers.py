@@ -57,36 +57,27 @@ def _paths() -> Mapping[str, str]:
 
 def veilmq(*options: str) -> Server:
     """A veilmq that is started with `options` beside those that say where it runs; `{data}` in one is its folder."""
-
-    def command(port: int, admin_port: int, data: Path) -> Command:
-        return Command(
-            name="veilmq",
-            arguments=[
-                *(sys.executable, "-m", "veilmq", "serve", "--port", str(port), "--admin-port", str(admin_port)),
-                *("--data", str(data), *(option.format(data=data) for option in options)),
-            ],
-            ready=lambda: answers(f"http://127.0.0.1:{admin_port}/health/ready"),
-            environment=_paths(),
-        )
-
-    return Server(name="veilmq", modules=("veilmq.__main__",), command=command)
+    return _serving("veilmq", ("veilmq.__main__",), "--data", "{data}", *options)
 
 
 def veilmq_on(url: str, *options: str) -> Server:
     """A node on the database at `url`; it keeps nothing in its folder."""
+    return _serving("veilmq on PostgreSQL", ("veilmq.__main__", "asyncpg"), "--store", url, *options)
 
+
+def _serving(name: str, modules: tuple[str, ...], *options: str) -> Server:
     def command(port: int, admin_port: int, data: Path) -> Command:
         return Command(
-            name="veilmq on PostgreSQL",
+            name=name,
             arguments=[
                 *(sys.executable, "-m", "veilmq", "serve", "--port", str(port), "--admin-port", str(admin_port)),
-                *("--store", url, *options),
+                *(option.format(data=data) for option in options),
             ],
             ready=lambda: answers(f"http://127.0.0.1:{admin_port}/health/ready"),
             environment=_paths(),
         )
 
-    return Server(name="veilmq on PostgreSQL", modules=("veilmq.__main__", "asyncpg"), command=command)
+    return Server(name=name, modules=modules, command=command)
 
 
 def _constant(name: str, module: str) -> Callable[[int, int, Path], Command]:
@@ -141,7 +132,9 @@ def _ministack(port: int, admin_port: int, data: Path) -> Command:
     )
 
 
-VEILMQ = veilmq("--in-flight-max", "1000000")  # a load of receives alone leaves more in flight than the quota
+_ROOMY = ("--in-flight-max", "1000000")  # a load of receives alone leaves more in flight than the quota
+VEILMQ = veilmq(*_ROOMY)
+IN_MEMORY = _serving("veilmq --memory", ("veilmq.__main__",), "--memory", *_ROOMY)
 CEILING = Server(
     name="ceiling",
     modules=("uvloop", "httptools"),

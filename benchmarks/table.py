@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.row import NOT_SERVERS, REASONS, SUBJECT, Row, Section
+from benchmarks.row import NOT_PEERS, REASONS, SUBJECT, Row, Section
 
 WIDTH = 170
 KEPT = "kept after kill -9"
@@ -18,7 +18,7 @@ def columns(sections: Sequence[Section]) -> list[str]:
     for section in sections:
         for row in section.rows:
             seen.update(dict.fromkeys(row.values))
-    return [name for name in NOT_SERVERS if name in seen] + [name for name in seen if name not in NOT_SERVERS]
+    return [name for name in NOT_PEERS if name in seen] + [name for name in seen if name not in NOT_PEERS]
 
 
 def cell(value: float | str | None) -> str:

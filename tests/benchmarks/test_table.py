@@ -4,6 +4,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks.row import Row, Section, failed
+from benchmarks.servers import IN_MEMORY
 from benchmarks.table import cell, cells, columns, reasons, render
 
 RATE = Row(
@@ -30,6 +31,11 @@ SECTIONS = (Section(name="kept", rows=(KEPT,)), Section(name="send", rows=(RATE,
 def test_a_rate_has_its_share_of_the_ceiling_and_its_ratio_to_each_measured_peer() -> None:
     assert RATE.of_ceiling() == 0.4
     assert RATE.over_peers() == {"moto[server]": 200.0}
+
+
+def test_veilmq_itself_is_no_peer() -> None:
+    row = Row(figure="send", unit="requests/s", values={"veilmq": 2.0, IN_MEMORY.name: 4.0}, compare=True)
+    assert row.over_peers() == {}
 
 
 def test_a_latency_is_not_compared() -> None:
