@@ -78,6 +78,22 @@ def test_nodes_that_publish_at_one_time_publish_once(nodes: TwoNodes) -> None:
     check_all_came(nodes)
 
 
+def test_nodes_that_publish_at_one_time_keep_the_rate_together(nodes: TwoNodes) -> None:
+    """Whoever comes second finds that the next slice is not due yet."""
+    nodes.host.do(stage())
+    for node in (nodes.first, nodes.other):
+        node.machine.publications.mover.stop()
+    publish = Publish(queue=QUEUE, writer="w", batch=0, attempts=(("a", MANY),), messages_per_s_max=20)
+
+    async def work() -> None:
+        await asyncio.gather(*(execute(node, publish) for node in (nodes.first, nodes.other) * 5))
+
+    for slices in range(1, 13):
+        nodes.host.run(work())
+        assert nodes.host.rows("fifo_msg") == 2 * slices
+        nodes.advance(100)
+
+
 def test_parts_are_staged_at_any_node_at_one_time(nodes: TwoNodes) -> None:
     parts = [stage(BODIES[start : start + 100], part=start // 100) for start in range(0, MANY, 100)]
 

@@ -98,8 +98,9 @@ UPDATE mq.publication SET stages = '{}' WHERE qp = $1
 SELECT *, mq.now_ms() AS now FROM mq.publication WHERE writer_id = $1 AND stages <> '{}' ORDER BY number LIMIT 1
 
 -- name: take
--- That publication, if no other node is at it, and it still has something to enter.
-SELECT *, mq.now_ms() AS now FROM mq.publication WHERE number = $1 AND stages <> '{}' FOR UPDATE SKIP LOCKED
+-- That publication, if no other node is at it or has been since, and it still has something to enter.
+SELECT *, mq.now_ms() AS now FROM mq.publication
+WHERE number = $1 AND stages <> '{}' AND (messages_per_s_max IS NULL OR next_at <= mq.now_ms()) FOR UPDATE SKIP LOCKED
 
 -- name: due
 -- The one that has waited longest for its slice; no later one of a writer before an earlier one is in the queue.
