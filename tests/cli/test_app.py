@@ -151,12 +151,12 @@ def test_an_interrupt_is_quiet(server: RunningServer, client: HttpQueueClient) -
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
-        for _ in range(600):
+        for _ in range(1_200):
             if server.parked:
                 break
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=0.05)
         assert server.parked == 1, "the receive did not come to wait"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, b"", b"")

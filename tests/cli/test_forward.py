@@ -187,7 +187,7 @@ def test_it_goes_on_until_it_is_stopped(
     client.send("intake", "late")
     (late,) = client.receive("rest", count=1, wait_s=20)
     os.kill(process.pid, sign)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, first.body, late.body) == (0, "b", "late"), err
     assert out == "intake: 4 messages forwarded (rest 2, video 2)\n"
 

@@ -66,7 +66,7 @@ def test_messages_outlive_the_server(tmp_path: Path) -> None:
         assert command("queue", "create", "orders", VEILMQ_ENDPOINT=endpoint).returncode == 0
         assert command("send", "orders", "hello", VEILMQ_ENDPOINT=endpoint).returncode == 0
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=60) == 0
     assert (tmp_path / "veilmq-data").is_dir()
     with (
         serving("--port", "0", "--data", "veilmq-data", cwd=tmp_path, **variables) as (process, endpoint),

@@ -293,7 +293,7 @@ def test_looks_are_lines_for_as_long_as_somebody_reads(server: RunningServer, ru
         assert looking.stdout is not None
         looks = [json.loads(looking.stdout.readline()) for _ in range(2)]
         looking.send_signal(signal.SIGTERM)
-        assert looking.wait(30) == 0
+        assert looking.wait(60) == 0
     assert [look["queues"][0]["queue"] for look in looks] == ["alpha", "alpha"]
     assert looks[0]["at_ms"] < looks[1]["at_ms"]
 
@@ -351,7 +351,7 @@ def test_a_live_view_leaves_the_terminal_as_it_was(
         else:
             shown.send_signal(leave)
         read_until(number, b"\x1b[?1049l")  # ... and back
-        assert shown.wait(30) == 0
+        assert shown.wait(60) == 0
         assert shown.stderr is not None
         assert shown.stderr.read() == b""
 

@@ -79,7 +79,7 @@ def test_a_second_signal_does_not_wait_for_handlers() -> None:
 def test_a_queue_that_is_not_there_ends_the_worker() -> None:
     """With the server's own words."""
     with RunningServer() as server, start(server) as worker:
-        _, log = worker.communicate(timeout=30)
+        _, log = worker.communicate(timeout=60)
     assert worker.returncode == 1
     assert "does not exist" in log
 

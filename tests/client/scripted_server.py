@@ -43,7 +43,7 @@ class ScriptedServer:
         """Stop listening and wait for the last connection."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._thread.join(timeout=10)
+        self._thread.join(timeout=60)
         assert not self._thread.is_alive()
 
     def _serve(self) -> None:
@@ -53,7 +53,7 @@ class ScriptedServer:
             except OSError:  # closed
                 return
             with connection:
-                connection.settimeout(10)
+                connection.settimeout(60)
                 self._play(connection)
 
     def _play(self, connection: socket.socket) -> None:

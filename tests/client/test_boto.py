@@ -64,7 +64,7 @@ def test_batches_answer_entry_by_entry(client: BotoQueueClient) -> None:
     client.send_batch("batches", [NewMessage(body="a"), NewMessage(body="b")])
     first, second = client.receive("batches", count=10, wait_s=0)
     changes = [VisibilityChange(receipt=first.receipt, timeout_s=60), VisibilityChange(receipt="none", timeout_s=60)]
-    done, refused = client.change_visibility_batch("batches", changes, patience_s=1.0)
+    done, refused = client.change_visibility_batch("batches", changes, patience_s=60)
     assert done is None
     assert isinstance(refused, ClientError)
     assert refused.code == "ReceiptHandleIsInvalid"

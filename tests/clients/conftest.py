@@ -69,7 +69,7 @@ def client(server: RunningServer) -> Any:
         region_name="us-east-1",
         aws_access_key_id="any",
         aws_secret_access_key="any",
-        config=Config(retries={"total_max_attempts": 1}, read_timeout=30),
+        config=Config(retries={"total_max_attempts": 1}, read_timeout=60),
     )
 
 

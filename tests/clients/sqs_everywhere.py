@@ -42,7 +42,7 @@ QUERY: dict[str, str] = {
 
 def posted(stage: Stage, form: str) -> tuple[int, str]:
     """Return status and document of the reply to a form."""
-    connection = HTTPConnection(stage.server.endpoint.removeprefix("http://"), timeout=30)
+    connection = HTTPConnection(stage.server.endpoint.removeprefix("http://"), timeout=60)
     connection.request("POST", "/", form, {"Content-Type": "application/x-www-form-urlencoded"})
     response = connection.getresponse()
     document = response.read().decode()
@@ -83,7 +83,7 @@ def _presigned_and_late(endpoint: str) -> tuple[int, str]:
 
 def _opened(request: urllib.request.Request, code: Callable[[HTTPError], str]) -> tuple[int, str]:
     try:
-        urllib.request.urlopen(request, timeout=30).close()
+        urllib.request.urlopen(request, timeout=60).close()
     except HTTPError as error:
         with error:
             return error.code, code(error)

@@ -27,7 +27,7 @@ class Stage:
 
     def __init__(self, server: RunningServer) -> None:
         self.server = server
-        self._connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=30)
+        self._connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=60)
         self._numbers = count()
 
     def __enter__(self) -> Self:

@@ -224,7 +224,7 @@ def test_a_long_poll_gets_a_message_that_is_sent_while_it_waits(sqs: Any, url: s
             assert not waiting.done(), "the poll ended before anything was sent"
         assert server.parked == 1
         sqs.send_message(QueueUrl=url, MessageBody="now")
-        assert _bodies(waiting.result(timeout=10)) == ["now"]
+        assert _bodies(waiting.result(timeout=60)) == ["now"]
 
 
 def test_a_body_of_exactly_one_mebibyte_and_every_legal_character(sqs: Any, url: str) -> None:

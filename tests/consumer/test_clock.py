@@ -35,5 +35,5 @@ def test_an_alarm_wakes_the_sleeper() -> None:
     sleeper = threading.Thread(target=alarm.wait_until, args=(None,))
     sleeper.start()
     alarm.ring()
-    sleeper.join(10)
+    sleeper.join(60)
     assert not sleeper.is_alive()

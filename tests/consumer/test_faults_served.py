@@ -321,10 +321,10 @@ def test_an_event_loop_that_is_blocked_costs_no_lease(bench: TimedBench) -> None
     async def work(body: str) -> None:
         handled.append(body)
         blocked.set()
-        assert go_on.wait(30)
+        assert go_on.wait(60)
 
     def outside(running: Running) -> None:
-        assert blocked.wait(30)
+        assert blocked.wait(60)
         for _ in range(10):
             bench.clock.advance(0.5)
             assert bench.rivals(QUEUE) == []

@@ -171,7 +171,7 @@ def test_a_socket_that_somebody_removed_leaves_no_thread_behind(runtime: Path) -
         (thread,) = (thread for thread in threading.enumerate() if thread.name == "veilmq-status")
         (path,) = folder().glob("*.sock")
         path.unlink()
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
 
 

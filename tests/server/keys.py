@@ -59,6 +59,6 @@ def client(server: RunningServer | str, key: str = "AKIDOWNER", **other: Any) ->
         "aws_access_key_id": key,
         "aws_secret_access_key": SECRETS.get(key, "none"),
         "aws_session_token": TOKEN if key.startswith("ASID") else None,
-        "config": Config(retries={"total_max_attempts": 1}, read_timeout=30),
+        "config": Config(retries={"total_max_attempts": 1}, read_timeout=60),
     }
     return boto3.client("sqs", **arguments | other)

@@ -26,7 +26,7 @@ def get(server: RunningServer, path: str, **headers: str) -> tuple[int, str]:
     """Return status and text of a page of the operator."""
     asked = urllib.request.Request(server.admin_endpoint.replace("0.0.0.0", "127.0.0.1") + path, headers=headers)
     try:
-        with urllib.request.urlopen(asked, timeout=10) as reply:
+        with urllib.request.urlopen(asked, timeout=60) as reply:
             return reply.status, reply.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -38,7 +38,7 @@ def ask(server: RunningServer, action: str, **members: object) -> dict[str, obje
     wanted = urllib.request.Request(
         server.endpoint, json.dumps(members).encode(), {"X-Amz-Target": f"AmazonSQS.{action}"}, method="POST"
     )
-    with urllib.request.urlopen(wanted, timeout=10) as reply:
+    with urllib.request.urlopen(wanted, timeout=60) as reply:
         answer: dict[str, object] = json.load(reply)
         return answer
 
@@ -53,7 +53,7 @@ def test_a_running_server_is_live_and_ready(server: RunningServer) -> None:
 def test_a_server_that_is_draining_is_not_ready(server: RunningServer) -> None:
     """While somebody is still being served it says so, and is live."""
     host, port = server.endpoint.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as sender:
+    with socket.create_connection((host, int(port)), timeout=60) as sender:
         sender.sendall(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
         assert sender.recv(1_000).startswith(b"HTTP/1.1 100 ")
         server.request_stop()
@@ -108,7 +108,7 @@ def test_a_server_that_others_reach_has_names_that_it_does_not_know() -> None:
 def test_what_the_parser_refuses_is_counted(server: RunningServer) -> None:
     """Under the name of requests that name no action."""
     host, port = server.endpoint.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as sender:
+    with socket.create_connection((host, int(port)), timeout=60) as sender:
         sender.sendall(b"NONSENSE\r\n\r\n")
         assert sender.makefile("rb").readline().startswith(b"HTTP/1.1 400 ")
     assert 'veilmq_requests_total{action="unknown",code="400"} 1.0' in get(server, "/metrics")[1].splitlines()

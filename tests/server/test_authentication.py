@@ -90,7 +90,7 @@ def presigned(server: RunningServer, key: str = "AKIDOWNER", *, expires_s: int =
 def fetched(url: str) -> tuple[int, str]:
     """Return status and body of the answer to a GET."""
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except HTTPError as error:
         return error.code, error.read().decode()

@@ -42,7 +42,7 @@ def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]
 
 def ask(server: RunningServer, method: str, rest: str, fields: dict[str, Any] | None = None) -> tuple[int, Any]:
     """Return status and JSON of the answer to a request for a path below that of the queue."""
-    connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=30)
+    connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=60)
     path = rest if rest.startswith("/v1") else PATH + rest
     try:
         connection.request(method, path, None if fields is None else json.dumps(fields))
@@ -102,7 +102,7 @@ def test_a_long_shard_comes_in_several_answers(server: RunningServer) -> None:
     sizes, cursor = [], ""
     while True:
         url = f"{server.endpoint}{PATH}/read?source=s&number=1&cursor={cursor}"
-        with urllib.request.urlopen(url, timeout=30) as reply:
+        with urllib.request.urlopen(url, timeout=60) as reply:
             messages = json.loads(reply.read())["messages"]
             cursor = reply.headers.get("x-veilmq-cursor", "")
         sizes.append(len(messages))
@@ -122,7 +122,7 @@ def test_a_claim_waits_for_a_message(server: RunningServer) -> None:
             pass  # each look passes through the server's loop once
         assert not waiting.done()
         queues.send("jobs", "d")
-        assert waiting.result(20)["messages"] == 1
+        assert waiting.result(60)["messages"] == 1
 
 
 def test_a_claim_of_which_everything_was_evicted_waits_for_nothing(server: RunningServer) -> None:
@@ -145,7 +145,7 @@ def test_a_claim_that_waits_in_vain_is_answered(server: RunningServer) -> None:
         while not server.parked:
             pass
         server.advance(20_000)
-        assert waiting.result(20)["messages"] == 0
+        assert waiting.result(60)["messages"] == 0
 
 
 def test_a_receive_without_a_place_does_not_hold_claims_up() -> None:
@@ -166,18 +166,18 @@ def test_a_receive_without_a_place_does_not_hold_claims_up() -> None:
         while server.parked < 2:
             pass
         queues.send("jobs", "b")
-        assert claiming.result(20)["messages"] == 1
+        assert claiming.result(60)["messages"] == 1
         assert server.parked == 1
         queues.send("jobs", "c")
         queues.delete("jobs", taken.receipt)
-        assert [message.body for message in receiving.result(20)] == ["c"]
+        assert [message.body for message in receiving.result(60)] == ["c"]
 
 
 def test_a_claim_whose_client_goes_takes_nothing(server: RunningServer) -> None:
     """What comes then is for others."""
     post(server, "open", source="s")
     post(server, "claim", source="s", epoch=1, number=1)
-    connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=30)
+    connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=60)
     fields = {"source": "s", "epoch": 1, "number": 2, "wait_s": 20}
     connection.request("POST", f"{PATH}/claim", json.dumps(fields))
     while not server.parked:
@@ -198,7 +198,7 @@ def test_a_server_that_stops_answers_those_that_wait(server: RunningServer) -> N
         while not server.parked:
             pass
         server.stop()
-        assert waiting.result(20)["messages"] == 0
+        assert waiting.result(60)["messages"] == 0
 
 
 # Errors.
@@ -441,7 +441,7 @@ def test_the_signers_of_aws_are_understood(guarded: RunningServer, signer: Any) 
     signer(Credentials("AKIDOWNER", SECRETS["AKIDOWNER"]), "sqs", REGION).add_auth(request)
     sent = urllib.request.Request(str(request.url), headers=dict(request.headers))
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(sent, timeout=30)
+        urllib.request.urlopen(sent, timeout=60)
     with caught.value as answer:
         assert json.loads(answer.read())["code"] == "ClaimLost"  # the signature was right, the source is not there
 
@@ -473,7 +473,7 @@ def test_a_signature_covers_the_query(guarded: RunningServer) -> None:
     for asked, status in ((target, 410), (target.replace("number=1", "number=2"), 403)):
         request = urllib.request.Request(guarded.endpoint + asked, headers=headers)
         with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(request, timeout=30)
+            urllib.request.urlopen(request, timeout=60)
         caught.value.close()
         assert caught.value.code == status
 
@@ -485,7 +485,7 @@ def test_claims_are_counted_and_told(server: RunningServer) -> None:
     """In the attributes of the queue as in flight, in the metrics by themselves, requests under their labels."""
 
     def metrics() -> list[str]:
-        with urllib.request.urlopen(f"{server.admin_endpoint}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(f"{server.admin_endpoint}/metrics", timeout=60) as answer:
             return str(answer.read().decode()).splitlines()
 
     assert not [line for line in metrics() if line.startswith("veilmq_queue_claims_held{")]

@@ -34,7 +34,7 @@ def server() -> Iterator[RunningServer]:
 
 def ask(server: RunningServer, *, method: str = "POST", path: str = "/", body: str = "{}", **headers: str) -> Answer:
     """Return status, headers and body of one reply; `_` in header names stands for `-`."""
-    connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=10)
+    connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=60)
     try:
         connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
         reply = connection.getresponse()

@@ -73,7 +73,7 @@ def test_an_export_that_takes_long_is_waited_for_again(
 
     def slow(target: Target, folder: str, name: str, table: Any) -> None:
         began.set()
-        may_end.wait(30)
+        may_end.wait(60)
         put(target, folder, name, table)
 
     monkeypatch.setattr(Target, "put", slow)
@@ -81,7 +81,7 @@ def test_an_export_that_takes_long_is_waited_for_again(
     use(server)
     answer = flush(server)
     assert (answer.status, answer.json()) == (202, {"exported": 0, "waiting": 1, "dropped": 0})
-    assert began.wait(30)
+    assert began.wait(60)
     may_end.set()
     monkeypatch.setattr("veilmq.server.admin.FLUSH_S_MAX", 30)
     answer = flush(server)

@@ -380,7 +380,7 @@ def test_the_longest_body_is_taken() -> None:
 )
 def test_an_unfinished_request_times_out(sent: bytes) -> None:
     """The whole request has to be there in time."""
-    with HttpHost(HASTY) as host, host.client() as client:
+    with HttpHost(HttpLimits(request_s_max=0.2, linger_s_max=0.1)) as host, host.client() as client:
         client.send(GET)
         assert client.read().status == 200
         client.send(sent)
@@ -392,7 +392,7 @@ def test_an_unfinished_request_times_out(sent: bytes) -> None:
 
 def test_a_client_that_is_always_in_the_middle_of_a_request_may_take_its_time() -> None:
     """Each request has the whole limit for itself, although the next one begins in its last segment."""
-    with HttpHost(HASTY) as host, host.client() as client:
+    with HttpHost() as host, host.client() as client:
         client.send(GET[:5])
         first, second = GET[5:] + HOLD[:9], HOLD[9:] + GET[:5]
         client.send(first)

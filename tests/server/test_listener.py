@@ -52,7 +52,7 @@ def test_a_server_answers_at_all_addresses_of_its_name(two: str) -> None:
         for endpoint in (server.endpoint, server.admin_endpoint):
             port = int(endpoint.rpartition(":")[2])
             for address in ADDRESSES:
-                with socket.create_connection((address, port), timeout=10) as client:
+                with socket.create_connection((address, port), timeout=60) as client:
                     client.sendall(b"GET /health/live HTTP/1.0\r\n\r\n")
                     assert client.makefile("rb").readline().startswith(b"HTTP/1.1 ")
 

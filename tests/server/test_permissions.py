@@ -233,7 +233,7 @@ def test_a_long_poll_may_wait_where_the_policy_was_not_known(server: RunningServ
     while server.parked == 0:
         pass
     client(server).send_message(QueueUrl=url, MessageBody="x")
-    waiting.join(10)
+    waiting.join(60)
     assert got[0]["Messages"][0]["Body"] == "x"
 
 
@@ -275,7 +275,7 @@ def _engine_does(server: RunningServer, command: Command) -> None:
     """Have the engine carry out a command that does not pass the server."""
     done = threading.Event()
     server._loop.call_soon_threadsafe(server.bound.engine.submit, command, lambda result: done.set())
-    assert done.wait(10)
+    assert done.wait(60)
 
 
 class HeldEngine:

@@ -14,7 +14,7 @@ HEADERS = {"x-mns-version": "2015-06-06", "Content-Type": "text/xml"}
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
 def test_a_bomb_is_malformed_and_the_server_goes_on(bomb: Callable[[], bytes]) -> None:
     with RunningServer() as server:
-        connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=10)
+        connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=60)
         connection.request("PUT", "/queues/jobs", headers=HEADERS)
         connection.getresponse().read()
         connection.request("POST", "/queues/jobs/messages", bomb(), HEADERS)

@@ -39,7 +39,7 @@ def ask(
     server: RunningServer, method: str, target: str, body: bytes = b"", *, headers: dict[bytes, bytes]
 ) -> tuple[int, dict[str, str]]:
     """Return the status of the answer, and the texts of its elements by name."""
-    connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=10)
+    connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=60)
     try:
         connection.request(method, target, body, {name.decode(): value.decode() for name, value in headers.items()})
         answer = connection.getresponse()
@@ -196,7 +196,7 @@ def test_a_listing_tells_of_a_queue_what_its_attributes_tell(server: RunningServ
 
     def named(key: str) -> list[str]:
         headers = headers_of(server, "GET", "/queues", b"", key, **{"x-mns-with-meta": "true"})
-        connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=10)
+        connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=60)
         connection.request("GET", "/queues", headers={name.decode(): value.decode() for name, value in headers.items()})
         root = ET.fromstring(connection.getresponse().read())
         connection.close()
@@ -235,7 +235,7 @@ def test_keys_that_are_gone_are_not_good_any_more(server: RunningServer, keys: P
 def test_the_key_of_one_protocol_signs_in_no_other_ones_way(server: RunningServer) -> None:
     """What begins with MNS is no signature of SQS."""
     headers = headers_of(server, "POST", "/", b"{}", "AKIDOWNER") | {b"x-amz-target": b"AmazonSQS.ListQueues"}
-    connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=10)
+    connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=60)
     connection.request("POST", "/", b"{}", {name.decode(): value.decode() for name, value in headers.items()})
     answer = connection.getresponse()
 

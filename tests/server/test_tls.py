@@ -73,7 +73,7 @@ def secured(server: RunningServer | str, context: ssl.SSLContext) -> Iterator[ss
     """Connect to a server, or to one of its endpoints."""
     endpoint = server if isinstance(server, str) else server.endpoint
     with (
-        socket.create_connection(place(endpoint), timeout=10) as plain,
+        socket.create_connection(place(endpoint), timeout=60) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
     ):
         yield connection
@@ -110,7 +110,7 @@ def test_plain_http_is_not_answered(server: RunningServer, files: Files) -> None
 def test_the_operators_port_speaks_tls_too(server: RunningServer, files: Files) -> None:
     address = f"{server.admin_endpoint}/health/ready"
     assert address.startswith("https://")
-    with urllib.request.urlopen(address, timeout=10, context=files.trusting()) as answer:
+    with urllib.request.urlopen(address, timeout=60, context=files.trusting()) as answer:
         assert answer.read() == b"ready\n"
 
 

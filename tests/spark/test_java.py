@@ -60,6 +60,6 @@ def test_the_script_says_what_to_install_and_never_fails(tmp_path: Path, says: s
         (tools / tool).symlink_to(found)
     environment = {**os.environ, "PATH": str(tools), "JAVA_HOME": java_home(tmp_path / "java", says)}
     done = subprocess.run(
-        [ROOT / "scripts" / "install-java.sh"], env=environment, capture_output=True, text=True, timeout=30, check=True
+        [ROOT / "scripts" / "install-java.sh"], env=environment, capture_output=True, text=True, timeout=60, check=True
     )
     assert ("need Java 17 or newer" in done.stderr) == complains

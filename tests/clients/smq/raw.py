@@ -38,7 +38,7 @@ def ask(server: RunningServer, method: str, target: str, body: str = "", *header
     lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", VERSION, f"Content-Length: {len(body.encode())}", *headers]
     request = "\r\n".join([*lines, "Connection: close", "", body])
     place = urlsplit(server.endpoint)
-    with socket.create_connection((place.hostname, place.port), timeout=30) as connection:
+    with socket.create_connection((place.hostname, place.port), timeout=60) as connection:
         connection.sendall(request.encode())
         answer = b"".join(iter(lambda: connection.recv(65_536), b""))
     head, _, text = answer.partition(b"\r\n\r\n")

@@ -194,7 +194,7 @@ def test_a_receive_waits_for_a_message(queue: Queue, second: Queue, server: Runn
         waiting = pool.submit(second.receive_message_with_str_body, 30)
         server.wait_parked()
         queue.send_message(Message("m"))
-        assert waiting.result(10).message_body == "m"
+        assert waiting.result(60).message_body == "m"
 
 
 @pytest.mark.parametrize("asked_s", [-1, 30])
@@ -212,7 +212,7 @@ def test_a_receive_that_waited_in_vain_is_told_that_there_is_nothing(
         assert not waiting.done()
         server.advance(1)
         with refused("MessageNotExist"):
-            waiting.result(10)
+            waiting.result(60)
     assert server.parked == 0
     with refused("InvalidArgument"):
         queue.receive_message(31)

@@ -92,7 +92,7 @@ def do(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Do]:
     """Ask as one SDK does: method, path, parameters, and the inner XML of a root."""
     sdk = SDKS[request.param]
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
-        connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=10)
+        connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=60)
 
         def ask(
             method: str, path: str, parameters: Parameters | None = None, root: str = "", inner: str = ""

@@ -75,7 +75,7 @@ def test_the_twelve_hours_of_a_receive_that_waited_begin_when_it_is_answered(
         server.wait_parked()
         server.advance(seconds=29)
         account.get_queue("jobs").send_message(Message("m"))
-        assert waiting.result(10).next_visible_time == server.clock.now_ms() + TWELVE_HOURS_S * 1_000
+        assert waiting.result(60).next_visible_time == server.clock.now_ms() + TWELVE_HOURS_S * 1_000
 
 
 @pytest.mark.parametrize("timeout_s", [1, TWELVE_HOURS_S])

@@ -24,7 +24,8 @@ from veilmq.testing import VirtualClock
 SEND = commands.Send(queue=QUEUE, messages=(message("a"),))
 SHOW = commands.ShowQueue(queue=QUEUE)
 TAG = commands.TagQueue(queue=QUEUE, tags={"a": "b"})
-FEW = replace(RESTLESS, connections=1, acquire_s=0.05)
+FEW = replace(RESTLESS, connections=1, acquire_s=2)  # in which a busy machine makes a connection
+HASTY = replace(RESTLESS, statement_s=1)  # long enough for every statement that need not wait
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ async def locked(host: PostgresHost) -> AsyncIterator[Any]:
 
 async def waiting(connection: Any) -> None:
     """Return when somebody waits for the lock."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
             pass
 
@@ -95,7 +96,7 @@ def test_what_changes_nothing_is_asked_again(host: PostgresHost) -> None:
 
 def test_a_statement_that_takes_too_long_is_given_up(postgres_url: str) -> None:
     """By the server, which has then done nothing."""
-    with hosting_postgres(postgres_url, options=replace(RESTLESS, statement_s=0.05)) as host:
+    with hosting_postgres(postgres_url, options=HASTY) as host:
         host.create()
 
         async def ask() -> None:
@@ -109,7 +110,7 @@ def test_a_statement_that_takes_too_long_is_given_up(postgres_url: str) -> None:
 
 def test_commands_that_travel_together_are_told_together(postgres_url: str) -> None:
     """And none of them was done."""
-    with hosting_postgres(postgres_url, options=replace(RESTLESS, statement_s=0.05)) as host:
+    with hosting_postgres(postgres_url, options=HASTY) as host:
         host.create()
 
         async def ask() -> list[Any]:
@@ -141,7 +142,7 @@ def altered(host: PostgresHost, do: str, undo: str) -> Iterator[None]:
 @contextlib.asynccontextmanager
 async def database_of(host: PostgresHost, url: str, connections: int) -> AsyncIterator[Database]:
     """Keep the connections of a node open, without the node."""
-    options = replace(RESTLESS, connections=connections, acquire_s=0.05)
+    options = replace(RESTLESS, connections=connections)
     database = await Database.open(url, options=options, clock=host.clock)
     try:
         yield database

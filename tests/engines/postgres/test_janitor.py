@@ -2,18 +2,21 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import asyncpg
 import pytest
 
 from tests.engines.host import QUEUE, message
+from tests.engines.postgres.proxy import passing
 from tests.engines.postgres_host import RESTLESS, PostgresHost, hosting_postgres
 from veilmq.core import commands
 from veilmq.engines.postgres import PostgresEngine, PostgresOptions
 from veilmq.engines.postgres.janitor import LOOK_MS
 
 SMALL = PostgresOptions(purge_pause_s=0, queue_name_pause_s=0, sweep_rows=2)
+HASTY = replace(SMALL, statement_s=1, silence_s=1, listens=False)
 TABLES = ("msg", "fifo_msg", "fifo_group", "accepted", "attempt", "pause", "in_flight", "throttle")
 
 
@@ -168,10 +171,34 @@ def test_a_lost_connection_only_delays_it(host: PostgresHost) -> None:
     assert rows(host, "msg") == {}
 
 
+def test_a_server_that_falls_silent_is_given_up(host: PostgresHost) -> None:
+    """After as long as a command waits; when it speaks again the janitor goes on."""
+
+    async def swept(node: PostgresEngine) -> bool:
+        async with asyncio.timeout(60):
+            host.clock.advance(LOOK_MS)
+            await node.answered()
+        return node.machine.background.janitor.has_turn
+
+    async def play() -> None:
+        await cast(PostgresEngine, host.engine).machine.background.janitor.stop()
+        async with passing(host.url) as proxy:
+            node = await PostgresEngine.open(proxy.url, clock=host.clock, options=HASTY)
+            assert await swept(node)
+            proxy.swallows = True
+            assert not await swept(node)
+            proxy.swallows = False
+            await _gone(host)
+            assert await swept(node)
+            await node.close()
+
+    host.run(play())
+
+
 async def _gone(host: PostgresHost) -> None:
     """Return when nobody holds the lock; the server takes a moment to notice."""
     connection = await asyncpg.connect(host.url)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await connection.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"):
             await connection.execute("SELECT pg_stat_clear_snapshot()")
     await connection.close()

@@ -68,4 +68,4 @@ def receiving() -> Iterator[Receiver]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(10)
+        thread.join(60)

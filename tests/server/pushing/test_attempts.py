@@ -134,7 +134,7 @@ def answering(answer: bytes, *, context: ssl.SSLContext | None = None) -> Iterat
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield listener.getsockname()[1]
-    thread.join(10)
+    thread.join(60)
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,7 @@ def test_a_receiver_that_does_not_answer_has_five_seconds(
     server: RunningServer, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     release = threading.Event()
-    receiver.before = lambda _: release.wait(30)
+    receiver.before = lambda _: release.wait(60)
     subscribed(server, "s", receiver.url)
     publish(server)
     server.wait_until(lambda: receiver.pushes)
@@ -267,7 +267,7 @@ def test_a_dead_receiver_holds_up_nobody_else(receiver: Receiver) -> None:
     """It has one of two places, and the other one is enough for everybody else."""
     release = threading.Event()
     with RunningServer(push_allow="127.0.0.1", push_parallel_max=2) as server, receiving() as dead:
-        dead.before = lambda _: release.wait(30)
+        dead.before = lambda _: release.wait(60)
         subscribed(server, "dead", dead.url)
         subscribed(server, "fine", receiver.url, NotifyContentFormat="SIMPLIFIED")
         bodies = [str(number) for number in range(20)]
@@ -330,7 +330,7 @@ def accepts(server: RunningServer) -> bool:
 def test_what_was_cut_short_is_pushed_again_after_its_lease(tmp_path: Path, receiver: Receiver) -> None:
     """Its attempt counts."""
     release = threading.Event()
-    receiver.before = lambda _: release.wait(30)
+    receiver.before = lambda _: release.wait(60)
     with RunningServer(data=tmp_path, push_allow="127.0.0.1") as server:
         subscribed(server, "s", receiver.url)
         publish(server)
