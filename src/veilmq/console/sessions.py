@@ -1,8 +1,9 @@
 """Who is signed in: a cookie that says it, signed with a key of the store, so that every node of a store takes it.
 
 It holds the id of an access key and never its secret. A key that leaves the credentials file, or expires, ends its
-sessions. Each session has a token of its own that a form must send back: a page of another site cannot know it (OWASP,
-"Cross-Site Request Forgery Prevention", synchronizer token).
+sessions; signing out ends one, for the process that is told (``ended_sessions``). Each session has a token of its own
+that a form must send back: a page of another site cannot know it (OWASP, "Cross-Site Request Forgery Prevention",
+synchronizer token).
 """
 
 import secrets
@@ -13,6 +14,7 @@ from hmac import compare_digest, digest
 import msgspec
 from itsdangerous import BadData, TimestampSigner, URLSafeTimedSerializer
 
+from veilmq.console.ended_sessions import EndedSessions
 from veilmq.console.sign_ins import SignIns
 from veilmq.wire.sqs.callers import Caller
 
@@ -65,6 +67,8 @@ class Sessions:
                 return int(wall_s())
 
         self._signer = Signer
+        self._wall_s = wall_s
+        self._ended = EndedSessions(session_s_max=SESSION_S_MAX)
         self._secret = secret
         self._secret_of = secret_of
 
@@ -77,13 +81,18 @@ class Sessions:
         return f"{session.key_id}{_BETWEEN}{self._serializer(session.key_id).dumps(session.token)}"
 
     def read(self, cookie: str) -> Session | None:
-        """Return the session of ``cookie``; ``None`` for one that is too old, or that no node of ours has made."""
+        """Return the session of ``cookie``; ``None`` for one that was ended, is too old, or is none of ours."""
         key_id, _, signed = cookie.partition(_BETWEEN)
         try:
-            token = self._serializer(key_id).loads(signed, max_age=SESSION_S_MAX)
+            token, began_at = self._serializer(key_id).loads(signed, max_age=SESSION_S_MAX, return_timestamp=True)
         except BadData:
             return None
-        return Session(key_id=key_id, token=token)
+        return None if self._ended.has(key_id, token, began_at) else Session(key_id=key_id, token=token)
+
+    def end(self, session: Session) -> None:
+        """Take its cookie no more. One of nobody in particular shows nothing and is not remembered."""
+        if session.key_id:
+            self._ended.add(session.key_id, session.token, self._wall_s())
 
     def _serializer(self, key_id: str) -> URLSafeTimedSerializer:
         secret = digest(self._secret, key_id.encode() + self._secret_of(key_id), sha256)

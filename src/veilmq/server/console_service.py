@@ -6,6 +6,7 @@ from hashlib import sha256
 from hmac import digest
 from importlib import import_module
 from pathlib import Path
+from secrets import token_bytes
 from typing import Any
 
 from starlette.applications import Starlette
@@ -31,6 +32,7 @@ MISSING = "The console needs more than this install has: pip install 'veilmq[con
 
 _AUDIT_FILE = "audit.jsonl"
 _SESSIONS = b"console sessions"
+_OF_PROCESS_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +116,7 @@ def _console(
     accounts, own = None, {}
     if authentication is not None:
         accounts = sessions.Accounts(signed_in=sign_ins, known=authentication.known)
-        own = {"secret_of": authentication.secret_of}
+        own = {"secret_of": _until_restart(authentication) if settings.store is None else authentication.secret_of}
     return console.Console(
         ask=asking,
         sessions=sessions.Sessions(secret=digest(engine.token_key, _SESSIONS, sha256), wall_s=wall_s, **own),
@@ -124,6 +126,15 @@ def _console(
         accounts=accounts,
         ports=ports,
     )
+
+
+def _until_restart(authentication: Authentication) -> Callable[[str], bytes]:
+    """Return what signs the sessions of a key for this process alone, the only one of its store.
+
+    A restart forgets which sessions were ended by signing out, so it ends them all.
+    """
+    of_process = token_bytes(_OF_PROCESS_BYTES)
+    return lambda key_id: authentication.secret_of(key_id) + of_process
 
 
 async def _missing(request: Request) -> Response:

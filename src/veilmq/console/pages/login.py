@@ -39,7 +39,8 @@ async def sign_in(visit: Visit) -> Response:
 
 
 async def sign_out(visit: Visit) -> Response:
-    """End the session."""
+    """End the session, also for whoever has a copy of its cookie."""
+    visit.sessions.end(visit.session)
     response = visit.go(SIGN_IN, done="signed-out")
     session_cookie.forget(response, visit.request)
     return response
