@@ -172,6 +172,51 @@ def test_a_head_that_is_too_long_is_refused() -> None:
     serve(story)
 
 
+@pytest.mark.parametrize(
+    "length", ["-1", "+1", "", "x", "1 1", "0x1", "1.0", "1_0", "\u00b2", "1, 2", "9" * 21, "9" * 5_000]
+)
+@pytest.mark.parametrize("before", [b"", GET], ids=["first", "second"])
+def test_a_length_that_is_none_is_refused(caplog: pytest.LogCaptureFixture, before: bytes, length: str) -> None:
+    """And nobody finds a traceback."""
+
+    async def story(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(before + GET[:-2] + f"Content-Length: {length}\r\n\r\n".encode())
+        received = await reader.read(-1)
+        assert received.count(b"HTTP/1.1 200 ") == bool(before)
+        assert received.count(b"HTTP/1.1 400 ") == 1
+
+    serve(story)
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("head", "heard", "answers"),
+    [
+        (GET, b"", [b"400"]),  # the application is asked by then, and not heard any more
+        (GET, b"here", [b"200"]),  # it did not wait for the body
+        (STREAM, b"data: here", [b"200"]),
+    ],
+    ids=["before-the-answer", "after-the-answer", "in-the-answer"],
+)
+def test_a_body_that_is_none_ends_the_connection(
+    caplog: pytest.LogCaptureFixture, head: bytes, heard: bytes, answers: list[bytes]
+) -> None:
+    """Wherever the answer is by then, and nobody finds a traceback."""
+
+    async def story(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(head[:-2] + b"Transfer-Encoding: chunked\r\n\r\n" + (b"" if heard else b"-1\r\n"))
+        received = await reader.readuntil(heard) if heard else b""
+        writer.write(b"-1\r\n" if heard else b"")
+        with suppress(ConnectionError):
+            received += await reader.read(-1)
+        assert [line.split()[1] for line in received.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")] == answers
+
+    serve(story)
+    assert caplog.messages == []
+
+
 def test_connections_beyond_the_limit_are_closed() -> None:
     """Those that are open stay."""
 

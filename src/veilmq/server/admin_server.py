@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, cast
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -58,6 +59,21 @@ class AdminConnection(H11Protocol):
         """Expect the next request."""
         self._set_deadline()
         super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Say that what came is no HTTP, where nothing was answered yet, and close.
+
+        Uvicorn would say it in the middle of an answer too, and have the application answer after it: each is a
+        traceback in the log, for which anybody could ask.
+        """
+        cycle: Any = self.cycle  # None before the first request
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True  # so that what it says goes nowhere
+            cycle.message_event.set()
+        if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
 
     def shutdown(self) -> None:
         """End after the request that is being answered, if there is one; over TLS do not wait long for a farewell."""
