@@ -68,7 +68,7 @@ class Database:
             settings |= RELAXED
             relaxed = await Pool.open(url, settings=settings, prepare=None, options=options, breaker=breaker)
         database = cls(url, options=options, breaker=breaker, durable=durable, relaxed=relaxed)
-        connection = await database.connect()
+        connection = await database._connect(patience_s=None)  # an upgrade takes its time
         try:
             if options.migrates:
                 await migrate(connection, ending_older_nodes=False)
@@ -102,9 +102,21 @@ class Database:
         return without_passwords(self._url)
 
     async def connect(self) -> "asyncpg.Connection[Any]":
-        """Return a durable connection beside the pools', for whoever keeps one; it is theirs to close."""
-        connection = await asyncpg.connect(self._url, timeout=CONNECT_S, server_settings=_settings(self._options))
-        await _be_durable(connection)
+        """Return a durable connection beside the pools', for whoever keeps one; it is theirs to close.
+
+        It waits for an answer as long as those of the pools do, then raises ``TimeoutError``.
+        """
+        return await self._connect(patience_s=self._options.statement_s + self._options.silence_s)
+
+    async def _connect(self, *, patience_s: float | None) -> "asyncpg.Connection[Any]":
+        connection = await asyncpg.connect(
+            self._url, timeout=CONNECT_S, command_timeout=patience_s, server_settings=_settings(self._options)
+        )
+        try:
+            await _be_durable(connection)
+        except BaseException:
+            connection.terminate()
+            raise
         return connection
 
     def figures(self) -> list[Figure]:

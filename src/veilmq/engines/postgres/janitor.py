@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 LOOK_MS = RETENTION_S.minimum * SECOND_MS
 """How often each node looks: often enough for every retention."""
 
+_CLOSE_S = 5.0
+
 _TURN = 0x7665696C6D72  # the key of the lock, beside that of migrations
 
 
@@ -76,10 +78,14 @@ class Janitor:
         if self.has_turn:
             return True
         connection = await self._database.connect()
-        if await connection.fetchval("SELECT pg_try_advisory_lock($1)", _TURN):
-            self._connection = connection
-        else:
-            await connection.close()
+        try:
+            if await connection.fetchval("SELECT pg_try_advisory_lock($1)", _TURN):
+                self._connection = connection
+            else:
+                await connection.close(timeout=_CLOSE_S)
+        except BaseException:
+            connection.terminate()
+            raise
         return self.has_turn
 
     async def _leave(self) -> None:
