@@ -1,15 +1,16 @@
 """``veilmq migrate``."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
 
-from veilmq.cli.failures import UsageError
+from veilmq.cli.failures import CommandFailed, UsageError
 from veilmq.cli.options import Json
 from veilmq.cli.printing import print_aligned, print_json
 from veilmq.cli.settings_options import Config, option_of, read_settings
-from veilmq.cli.store_option import on_database
+from veilmq.cli.store_option import Databases, databases, done
+from veilmq.engines.store_urls import without_passwords
 
 Check = Annotated[
     bool, Parameter(negative=(), help="Change nothing; exit with 1 if there is anything to do.", show_default=False)
@@ -25,9 +26,16 @@ class Migration(msgspec.Struct, kw_only=True):
     applied: bool
 
 
+class Failure(msgspec.Struct, kw_only=True):
+    """A database of several that is as it was, and why."""
+
+    store: str
+    error: str
+
+
 def migrate(
     *,
-    store: Annotated[str | None, option_of("store")] = None,
+    store: Annotated[list[str] | None, option_of("store")] = None,
     check: Check = False,
     config: Config = None,
     json: Json = False,
@@ -36,8 +44,15 @@ def migrate(
 
     Servers do so by themselves when they start, but for upgrades that older
     servers could not go on with: stop those, run this, and start the new ones.
+    Of several databases each is upgraded by itself, whatever becomes of the others.
     """
-    migration = _migrate(store, config, check=check)
+    settings = read_settings({"store": store}, config)
+    if settings.store is None:
+        raise UsageError("The settings name no database; name one with --store. A data folder upgrades itself.")
+    found = databases(settings, command="migrate")
+    if found.urls[1:]:
+        return _migrate_all(found, check=check, json=json)
+    migration = _migrate(found, found.urls[0], check=check)
     if json:
         print_json(migration)
     else:
@@ -45,12 +60,38 @@ def migrate(
     return 1 if check and migration.upgrades else 0
 
 
-def _migrate(store: str | None, config: Any, *, check: bool) -> Migration:
-    settings = read_settings({"store": store}, config)
-    if settings.store is None:
-        raise UsageError("The settings name no database; name one with --store. A data folder upgrades itself.")
-    done = on_database(settings, command="migrate", work=lambda parts, url: parts.upgrade(url, apply=not check))
-    return Migration(store=done.place, format=done.found, upgrades=done.upgrades, applied=not check)
+def _migrate_all(found: Databases, *, check: bool, json: bool) -> int:
+    """Go on where one fails, and say so as it comes: an upgrade may take long."""
+    told: list[Migration | Failure] = []
+    for url in found.urls:
+        try:
+            told.append(_migrate(found, url, check=check))
+        except CommandFailed as error:
+            told.append(Failure(store=without_passwords(url), error=str(error)))
+        if not json:
+            _print_one_of_several(told[-1])
+    if json:
+        print_json({"databases": told})
+    failed = [each.store for each in told if isinstance(each, Failure)]
+    if failed:
+        raise CommandFailed(
+            f"{len(failed)} of {len(told)} databases failed ({', '.join(failed)}); the others are as said. Mend it and "
+            "run this again: it does what is left."
+        )
+    return int(check and any(each.upgrades for each in told if isinstance(each, Migration)))
+
+
+def _migrate(found: Databases, url: str, *, check: bool) -> Migration:
+    upgrade = done(lambda: found.parts.upgrade(url, apply=not check))
+    return Migration(store=upgrade.place, format=upgrade.found, upgrades=upgrade.upgrades, applied=not check)
+
+
+def _print_one_of_several(told: Migration | Failure) -> None:
+    if isinstance(told, Failure):
+        print_aligned([("store", told.store), ("FAILED", told.error)])
+    else:
+        _print(told)
+    print(flush=True)
 
 
 def _print(migration: Migration) -> None:

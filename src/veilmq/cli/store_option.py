@@ -1,31 +1,41 @@
-"""The database that a command is about: the one that serve would use with the same settings."""
+"""The databases that a command is about: those that serve would use with the same settings."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple, TypeVar
 
 from veilmq.cli.extras import needs_extra
 from veilmq.cli.failures import CommandFailed
+from veilmq.engines import store_urls
 from veilmq.server.settings import ServerSettings
 
 T = TypeVar("T")
 
 
-def on_database(settings: ServerSettings, *, command: str, work: Callable[[Any, str], Awaitable[T]]) -> T:
-    """Return what ``work`` returns, called with the module ``engines.postgres`` and the URL of the database.
+class Databases(NamedTuple):
+    """The module ``engines.postgres``, and the URLs of the databases in the order of their places."""
 
-    Raises ``CommandFailed`` where that cannot be reached or used.
-    """
+    parts: Any
+    urls: tuple[str, ...]
+
+
+def databases(settings: ServerSettings, *, command: str) -> Databases:
+    """Return the databases of ``settings``, which name some; raises ``CommandFailed`` where the driver is missing."""
     assert settings.store is not None
     with needs_extra("server", command=command):
         from veilmq.engines.store import StoreError
-        from veilmq.server.opening import only_url, postgres_parts
+        from veilmq.server.opening import postgres_parts
     try:
-        url, parts = only_url(settings.store), postgres_parts(f"veilmq {command}")
+        return Databases(postgres_parts(f"veilmq {command}"), store_urls.split(settings.store))
+    except StoreError as error:
+        raise CommandFailed(str(error)) from error
 
-        async def whole() -> T:
-            return await work(parts, url)
 
-        return asyncio.run(whole())
+def done(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Return what ``work`` returns; raises ``CommandFailed`` where a database cannot be reached or used."""
+    from veilmq.engines.store import StoreError  # what ``databases`` has found
+
+    try:
+        return asyncio.run(work())
     except StoreError as error:
         raise CommandFailed(str(error)) from error

@@ -30,6 +30,7 @@ async def copy_store(source: str, target: str, *, clock: Clock, told: Told | Non
     Raises ``CopyRefused`` when that is not possible, ``StoreError`` when a driver is missing; the target is then as it
     was.
     """
+    _refuse_several(source, target)
     between = _BETWEEN[_is_url(source), _is_url(target)]
     try:
         return await between(source, target, clock, told)
@@ -39,6 +40,27 @@ async def copy_store(source: str, target: str, *, clock: Clock, told: Told | Non
 
 def _is_url(place: str) -> bool:
     return "://" in place
+
+
+def _refuse_several(source: str, target: str) -> None:
+    """Raise ``CopyRefused`` where several databases are named as one store, and say what to do instead."""
+    for place, advice in ((source, _FROM_SEVERAL), (target, _TO_SEVERAL)):
+        try:
+            names = [store_urls.without_passwords(url) for url in store_urls.split(place)]
+        except ValueError:  # a folder, or what is refused as no URL
+            continue
+        if names[1:]:
+            raise CopyRefused(f"{' and '.join(names)} are {len(names)} databases, and {advice}")
+
+
+_FROM_SEVERAL = (
+    "each is copied by itself, to an empty database: copy one after the other, and name the new ones in the same "
+    "order. No data folder takes them."
+)
+_TO_SEVERAL = (
+    "a store is copied to one: copy it to the first, then start servers with all of them; new queues go to the others. "
+    "Of a store on several databases copy each by itself."
+)
 
 
 async def _folder_to_folder(source: str, target: str, clock: Clock, told: Told | None) -> Copied:

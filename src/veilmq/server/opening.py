@@ -31,14 +31,6 @@ async def open_store(
     return store
 
 
-def only_url(store: str) -> str:
-    """Return the URL of the one database in ``store``; raises ``StoreError`` where there are several."""
-    urls = store_urls.split(store)
-    if len(urls) > 1:
-        raise StoreError(f"store names {len(urls)} databases, and this is done with one at a time: name one of them.")
-    return urls[0]
-
-
 def postgres_parts(what: str) -> Any:
     """Return the module ``engines.postgres``, whose driver is an extra; raises ``StoreError`` for ``what`` needs it."""
     try:

@@ -5,6 +5,7 @@ from veilmq.engines.postgres.engine import PostgresEngine
 from veilmq.engines.postgres.opening import examination, open_engine, open_shards, upgrade
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.shards import Shards
+from veilmq.engines.postgres.shards_doctor import examine_together
 
 __all__ = [
     "Durability",
@@ -12,6 +13,7 @@ __all__ = [
     "PostgresOptions",
     "Shards",
     "examination",
+    "examine_together",
     "open_engine",
     "open_shards",
     "upgrade",

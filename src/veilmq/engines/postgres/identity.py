@@ -47,6 +47,17 @@ async def check_alone(connection: Any) -> None:
         )
 
 
+def objection(ours: Identity | None, *, store: bytes | None, place: int) -> str:
+    """Return why a database cannot be at ``place`` of ``store``; empty where it is, or belongs to none yet."""
+    if ours is None:
+        return ""
+    if ours.store != store:
+        return f"it belongs to another store; name the one that was number {place + 1} here."
+    if ours.place != place:
+        return f"it is number {ours.place + 1} of its store, and named as number {place + 1}; name all in their order."
+    return ""
+
+
 async def found(connection: Any, places: int) -> Identity:
     """Return what the home knows of itself when it has ``places`` databases from now on; raises ``StoreError``."""
     async with connection.transaction():
@@ -71,12 +82,9 @@ async def join(connection: Any, home: Identity, place: int) -> None:
         ours = await read(connection)
         if ours is None and not await connection.fetchval(SHARDS["is_empty"]):
             raise StoreError(f"it has queues of its own, so it cannot be number {place + 1} of another store.")
-        if ours is not None and ours.store != home.store:
-            raise StoreError(f"it belongs to another store; name the one that was number {place + 1} here.")
-        if ours is not None and ours.place != place:
-            raise StoreError(
-                f"it is number {ours.place + 1} of its store, and named as number {place + 1}; name all in their order."
-            )
+        reason = objection(ours, store=home.store, place=place)
+        if reason:
+            raise StoreError(reason)
         kept = {
             _ID: home.store,
             _PLACE: b"%d" % place,
