@@ -10,7 +10,7 @@ import msgspec
 from veilmq.console.asking import Asking, Refused
 from veilmq.console.live import Told
 from veilmq.console.move_tasks import latest_moves
-from veilmq.console.rendering import duration, number, path_of
+from veilmq.console.rendering import age, number, path_of
 from veilmq.console.timeline import BARS_MAX, Timeline, going_on
 from veilmq.console.timeline_drawing import Drawn, Frame, draw, frame_for
 from veilmq.core.browsing import BrowsedQueue, BrowsedQueues
@@ -98,7 +98,7 @@ def figures(queue: BrowsedQueue, now_ms: int) -> dict[str, str]:
         "visible": number(queue.visible),
         "in_flight": number(queue.in_flight),
         "delayed": number(queue.delayed),
-        "oldest": duration(None if oldest_ms is None else (now_ms - oldest_ms) / SECOND_MS),
+        "oldest": age(None if oldest_ms is None else (now_ms - oldest_ms) / SECOND_MS),
         "sent": number(queue.sent_per_s),
         "received": number(queue.received_per_s),
         "deleted": number(queue.deleted_per_s),

@@ -11,7 +11,8 @@ from markupsafe import Markup
 from veilmq.console.assets import address_of
 from veilmq.core.limits import SECOND_MS
 
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+_MINUTE_S = 60
+_UNITS = ((86_400, "d"), (3_600, "h"), (_MINUTE_S, "min"), (1, "s"))
 
 
 class Rendering:
@@ -69,6 +70,16 @@ def duration(seconds: float | None) -> str:
         if count:
             words.append(f"{count} {unit}")
     return " ".join(words[:2]) or "0 s"
+
+
+def age(seconds: float | None) -> str:
+    """Return how old something is: in whole seconds below a minute, then without them.
+
+    Open pages are told what changed, and the age of all that is old would change each second.
+    """
+    if seconds is None:
+        return duration(None)
+    return duration(seconds // _MINUTE_S * _MINUTE_S if seconds >= _MINUTE_S else max(int(seconds), 0))
 
 
 def instant(at_ms: int | None) -> str:
