@@ -41,6 +41,13 @@ class Callers:
             assert not thread.is_alive()
         assert self._errors == []
 
+    def until(self, condition: Callable[[], object]) -> None:
+        """Let them call until `condition()` is true."""
+        give_up_at_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < give_up_at_s, "they did not come so far"
+            time.sleep(PAUSE_S)
+
     def _run(self, place: int, step: Step) -> None:
         chance, number = random.Random(self._seed + place), place
         caller = NodesCaller(self._ports, self._queue, chance)

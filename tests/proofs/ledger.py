@@ -102,6 +102,16 @@ class Ledger:
             if told_s < receipt.sure_until_s:
                 self.messages[receipt.body].deleted_at_s = told_s
 
+    def told(self) -> tuple[int, int, int]:
+        """Return how many sends, deliveries and deletes were answered."""
+        with self._lock:
+            known = list(self.messages.values())
+        return (
+            sum(each.send_told for each in known),
+            sum(len(each.counts) for each in known),
+            sum(each.deleted_at_s is not None for each in known),
+        )
+
     def settle(self, drained: set[str]) -> list[str]:
         """Return all violations, given the bodies that were found at the end, before any of them was deleted."""
         found = list(self.violations)

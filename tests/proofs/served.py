@@ -8,8 +8,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import SystemRandom
 
 START_S_MAX = 60.0
+PORTS = range(20_000, 32_000)
 
 
 class Served:
@@ -104,8 +106,17 @@ def starting_nodes(url: str, folder: Path) -> Iterator[StartNode]:
 
 
 def _free_ports(count: int) -> list[int]:
+    """Return ports that nobody listens on, below those that the system gives to whoever connects or names none.
+
+    One of these could be somebody's before the server starts, or while it is down between a kill and the next start:
+    a client that tries to reach it may even be given that port itself, and reach itself.
+    """
+    chance = SystemRandom()
+    found: list[int] = []
     with contextlib.ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
+        while len(found) < count:
+            probe = held.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", chance.choice(PORTS)))
+                found.append(probe.getsockname()[1])
+    return found

@@ -144,7 +144,7 @@ class Forwarding:
             assert "forwarding to" in told.readline()
             time.sleep(after_s)
             process.send_signal(signal.SIGKILL)
-            assert process.wait(30) == -signal.SIGKILL
+            assert process.wait(60) == -signal.SIGKILL
 
     def finish(self, client: HttpQueueClient, intake: str) -> None:
         """Run it until nothing is left."""

@@ -15,7 +15,7 @@ from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.testing import RunningServer
 
 WHOLE = os.environ.get("PROVE") == "whole"
-LEASE_S, STOPPED_S = (30, 40.0) if WHOLE else (2, 2.5)
+LEASE_S, STOPPED_S = (30, 40.0) if WHOLE else (5, 6.0)
 THEIRS_S = 600
 
 

@@ -54,7 +54,7 @@ def served(tmp_path: Path, receiver: Receiver) -> Iterator[ServedFolder]:
 
 def call(served: ServedFolder, method: str, target: str, body: str = "") -> tuple[int, str]:
     """Return status and body of one answer; raises `OSError` and `HTTPException` where there is none."""
-    connection = HTTPConnection("127.0.0.1", served.port, timeout=10)
+    connection = HTTPConnection("127.0.0.1", served.port, timeout=60)
     try:
         connection.request(method, target, body.encode(), {"x-mns-version": "2015-06-06"})
         answer = connection.getresponse()
