@@ -1,10 +1,15 @@
 """Options that several commands have, each defined once."""
 
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypeVar
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
+from veilmq.cli.failures import UsageError
 from veilmq.core.limits import Range
+from veilmq.server.setting_kinds import WholeNumber
+
+Value = TypeVar("Value")
 
 DEFAULT_ENDPOINT = "http://127.0.0.1:9324"
 ENDPOINT_VARIABLE = "VEILMQ_ENDPOINT"
@@ -17,15 +22,29 @@ Yes = Annotated[bool, Parameter(name="--yes", negative=(), show_default=False, h
 Queue = Annotated[str, Parameter(help="Name of the queue.")]
 
 
+def read_by(read: Callable[[str], Value], *, allowed: str) -> Callable[[Any, Sequence[Token]], Value]:
+    """Return what converts the word of an option, or of an argument, with ``read``.
+
+    What ``read`` refuses with ``ValueError`` is a ``UsageError`` that names the option and says, with ``allowed``, what
+    it must be. Left to the library, 1.5 would be the whole number 2, and abc "unable to convert" without a range.
+    """
+
+    def convert(_: Any, tokens: Sequence[Token]) -> Value:
+        (token,) = tokens
+        try:
+            return read(token.value)
+        except ValueError:
+            place = f" for {token.keyword}" if token.keyword else ""
+            raise UsageError(f'Invalid value "{token.value}"{place}. Must be {allowed}.') from None
+
+    return convert
+
+
 def whole_number(allowed: Range, text: str) -> Parameter:
     """Return an option for a number in a range, which its help tells and its value must keep."""
-
-    def check(_: Any, value: int | None) -> None:
-        if value is not None and not allowed.holds(value):
-            raise ValueError(f"Must be a whole number from {allowed.minimum} to {allowed.maximum}.")
-
+    kind = WholeNumber(allowed)
     help_text = f"{text} From {allowed.minimum} to {allowed.maximum}."
-    return Parameter(validator=check, metavar="N", negative=(), help=help_text)
+    return Parameter(converter=read_by(kind.read, allowed=kind.allowed), metavar="N", negative=(), help=help_text)
 
 
 def own_number(allowed: Range, text: str) -> Parameter:

@@ -49,6 +49,10 @@ def job(name: str) -> Iterator[None]:
             yield
     except PipelineFailed as error:
         raise CommandFailed(str(error)) from error
+    except OSError as error:
+        if error.filename is None:
+            raise  # of no path that somebody has named
+        raise CommandFailed(f"{error.filename} cannot be used: {error.strerror}.") from error
 
 
 @contextmanager

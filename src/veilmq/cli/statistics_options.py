@@ -1,11 +1,12 @@
 """Options of the jobs that reckon with what became of receipts."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from veilmq.cli.connection import connect
+from veilmq.cli.options import read_by
 from veilmq.client import Unreachable
 
 if TYPE_CHECKING:
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
 def _within(low: float, high: float) -> Parameter:
     """Return a rule for a number between two bounds that it may not reach."""
 
-    def check(_: Any, value: float) -> None:
-        if not low < value < high:
-            raise ValueError(f"Must be more than {low:g} and less than {high:g}.")
+    def read(text: str) -> float:
+        if not low < (number := float(text)) < high:  # which holds of no NaN
+            raise ValueError(text)
+        return number
 
-    return Parameter(validator=check, metavar="X", negative=())
+    allowed = f"a number, more than {low:g} and less than {high:g}"
+    return Parameter(converter=read_by(read, allowed=allowed), metavar="X", negative=())
 
 
 _ENDLESS = 1e9

@@ -42,7 +42,7 @@ def worker(
 def load(place: str) -> Consumer:
     """Return the consumer at ``place``; raises ``UsageError`` when there is none."""
     module_name, _, name = place.partition(":")
-    if not module_name or not name:
+    if not module_name or module_name.startswith(".") or not name:
         raise UsageError(f"{place!r} names no consumer; write module:name, such as shop.orders:app.")
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 - sys.path holds text
     try:

@@ -4,10 +4,13 @@ A URL of PostgreSQL may have commas of its own (several hosts), so what divides 
 """
 
 import re
+from urllib.parse import parse_qs, urlsplit
 
 SCHEMES = ("postgresql", "postgres")
 
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://(?:(?!://)[!-~])+")
+_HOST = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]*)(?::(?P<port>.*))?")
+_PORT_MAX = 65_535
 _BETWEEN = re.compile(rf"[,\s]+(?=(?:{'|'.join(SCHEMES)})://)")
 _PASSWORD = re.compile(r"(?<=://)([^:@/\s]*):\S*@")  # up to the last @, whatever stands in a password
 _PASSWORD_OPTION = re.compile(r"(?<=[?&])((?:ssl)?password)=[^&\s]*")
@@ -16,9 +19,25 @@ _PASSWORD_OPTION = re.compile(r"(?<=[?&])((?:ssl)?password)=[^&\s]*")
 def split(text: str) -> tuple[str, ...]:
     """Return the URLs in ``text``, in order; raises ``ValueError`` for anything else."""
     urls = tuple(_BETWEEN.split(text.strip().rstrip(",")))
-    if not all(_URL.fullmatch(url) for url in urls):
+    if not all(_URL.fullmatch(url) and _has_ports(url) for url in urls):
         raise ValueError(without_passwords(text))
     return urls
+
+
+def _has_ports(url: str) -> bool:
+    """Return whether each port in ``url`` is one: the driver would find that out late, and say it in its own words."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # a bracket without its other one
+        return False
+    hosts = [_HOST.fullmatch(host) for host in parts.netloc.rpartition("@")[2].split(",")]
+    ports = [host["port"] for host in hosts if host is not None]
+    asked = [port for each in parse_qs(parts.query).get("port", ()) for port in each.split(",")]
+    return len(ports) == len(hosts) and all(_is_port(port) for port in (*ports, *asked) if port)
+
+
+def _is_port(text: str) -> bool:
+    return re.fullmatch("[0-9]{1,5}", text) is not None and 1 <= int(text) <= _PORT_MAX
 
 
 def join(urls: tuple[str, ...]) -> str:

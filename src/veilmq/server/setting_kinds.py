@@ -209,7 +209,7 @@ class Stores:
     """The URL of a database, or of several."""
 
     placeholder: str = "URL"
-    allowed: str = "a URL that begins with postgresql://, or several with commas between"
+    allowed: str = "a URL that begins with postgresql://, or several with commas between, each port from 1 to 65535"
 
     def read(self, raw: object) -> str | None:
         """Take text, or a list of it, or ``None`` (no database, from a program alone: no source can say it)."""
