@@ -187,3 +187,11 @@ def test_what_no_copy_takes_along_is_named(tmp_path: Path, postgres_url: str, ve
         answer = veilmq("copy", "--from", str(path), "--to", url)
     assert answer.code == 1
     assert "veilmq claims close" in answer.err
+
+
+def test_a_folder_that_is_not_there_is_not_made_by_copying_from_it(tmp_path: Path, veilmq: Veilmq) -> None:
+    missing = tmp_path / "missing"
+    answer = veilmq("copy", "--from", str(missing), "--to", str(tmp_path / "copy"))
+    assert answer.code == 1
+    assert f"{missing} has no veilmq.db: name a data folder with --from." in answer.err.replace("\n", " ")
+    assert list(tmp_path.iterdir()) == []

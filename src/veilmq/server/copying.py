@@ -64,7 +64,7 @@ _TO_SEVERAL = (
 
 
 async def _folder_to_folder(source: str, target: str, clock: Clock, told: Told | None) -> Copied:
-    lock = FolderLock(Path(source))
+    lock = FolderLock.of_source(Path(source))
     try:
         made = back_up(Path(source), Path(target), told=told)
     finally:

@@ -23,7 +23,7 @@ from veilmq.engines.copying import (
     Remembered,
     obstacle,
 )
-from veilmq.engines.embedded.folder import DATABASE_NAME, FolderError, FolderLock, open_journal
+from veilmq.engines.embedded.folder import FolderLock, open_journal
 from veilmq.engines.embedded.groups import key_of
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.rows import LaneRow
@@ -45,9 +45,7 @@ class FolderSource:
 
     def __init__(self, folder: Path, *, now_ms: int) -> None:
         """``now_ms`` is the present; a store whose last instant is later is read as of that."""
-        if not (folder / DATABASE_NAME).is_file():
-            raise FolderError(f"{folder} has no {DATABASE_NAME}: name a data folder with --from.")
-        self._lock = FolderLock(folder)
+        self._lock = FolderLock.of_source(folder)
         try:
             self._journal = open_journal(folder, EngineOptions())
         except BaseException:

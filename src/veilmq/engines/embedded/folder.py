@@ -9,6 +9,7 @@ import os
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
+from typing import Self
 
 import apsw
 from filelock import FileLock, Timeout
@@ -46,6 +47,13 @@ class FolderLock:
             raise FolderError(f"The data folder {folder} cannot be written: {error.strerror}.") from error
         with suppress(OSError):  # only a hint for people, and the disk may be full
             self._owner.write_text(f"{os.getpid()}\n", encoding="ascii")
+
+    @classmethod
+    def of_source(cls, folder: Path) -> Self:
+        """Lock a folder to copy from; raises ``FolderError`` also where it has no store: none is made."""
+        if not (folder / DATABASE_NAME).is_file():
+            raise FolderError(f"{folder} has no {DATABASE_NAME}: name a data folder with --from.")
+        return cls(folder)
 
     def release(self) -> None:
         """Let others have the folder."""
