@@ -97,6 +97,31 @@ def run(story: Callable[[World], Awaitable[None]]) -> None:
     asyncio.run(tell())
 
 
+def test_pages_that_look_at_very_many_rows_look_more_seldom() -> None:
+    """Together: the cost is that of so many rows a second, whoever asks; with fewer it is once a second again."""
+
+    async def story(world: World) -> None:
+        one, other = Asked("one"), Asked("other")
+        one.rows = dict.fromkeys(map(str, range(live.ROWS_PER_S)), 0)
+        other.rows = dict(one.rows)
+        await world.page(one)
+        await world.turn(1_000)
+        page = await world.page(other)
+        for asked in (one, other):
+            asked.looks.clear()
+        await world.turn(2_000)
+        await world.turn(1_999)
+        assert (len(one.looks), len(other.looks)) == (1, 1)
+        await world.turn(1)
+        assert (len(one.looks), len(other.looks)) == (2, 2)
+        world.live.leave(page.stream)
+        await world.turn(2_000)
+        await world.turn(1_000)
+        assert len(one.looks) == 4
+
+    run(story)
+
+
 def test_a_page_is_told_all_at_first_and_then_what_changed() -> None:
     async def story(world: World) -> None:
         asked = Asked()
