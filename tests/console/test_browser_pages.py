@@ -28,6 +28,15 @@ SEEN: Final = {name: path for name, path in places().items() if name not in SIGN
 REASON = "p99 is 66 s; 0.4 % of the work outlives 75 s, and 3 % of the receipts wait so long after a crash"
 SEARCHED = {("light", WIDE), ("dark", NARROW)}  # both lights and both widths, at the price of two
 
+CUT = """() => [...document.querySelectorAll('select')].filter(choice => {
+  const given = choice.offsetWidth, width = choice.style.width;
+  choice.style.width = 'max-content';
+  const wanted = choice.offsetWidth;
+  choice.style.width = width;
+  return wanted > given;
+}).map(choice => choice.id)"""
+"""The choices that are too narrow for the words of their longest option, which no browser breaks into lines."""
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
@@ -81,6 +90,7 @@ def look_at(page: Page, name: str) -> None:
         for width in (WIDE, NARROW):
             page.set_viewport_size({"width": width, "height": HEIGHT})
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
+            assert page.evaluate(CUT) == [], (name, width)
             if (scheme, width) in SEARCHED:
                 assert barriers(page) == [], (name, scheme, width)
             keep(page, name, scheme=scheme, width=width)

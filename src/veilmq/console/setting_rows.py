@@ -154,8 +154,8 @@ _ACCESS = (
         "managed_encryption",
         "Encryption with a managed key",
         Choice(
-            values=((False, "no", "no"), (True, "yes", "yes, as a note: nothing is encrypted by it")),
-            hint="Kept and shown, for programs that ask.",
+            values=((False, "no", "no"), (True, "yes", "yes, as a note")),
+            hint="Kept and shown, for programs that ask; nothing is encrypted by it.",
         ),
     ),
     SettingRow(
