@@ -59,7 +59,8 @@ def check_conservation(events: list[ReceiptClosed]) -> Counter[tuple[str, bytes,
         ("expired", "late_deleted", "dead_lettered"),  # of a FIFO queue, which refuses the late delete
         ("nacked", "dead_lettered"),
     }
-    assert {tuple(ends) for ends in of_receipt.values()} <= allowed
+    wrong = {receipt: ends for receipt, ends in of_receipt.items() if tuple(ends) not in allowed}
+    assert not wrong, wrong
     return Counter(of_receipt)
 
 

@@ -62,9 +62,12 @@ WITH noted AS MATERIALIZED (
 UPDATE mq.fifo_msg SET log = log | 2 FROM noted WHERE qp = $1 AND seq = ANY($3::bigint[]) AND log & 3 = 1
 
 -- name: end_receipts
-WITH ended AS (
+-- Not while a receive is between what it writes of these and what it makes of them: it has their groups locked.
+WITH locked AS MATERIALIZED (
+    SELECT mq.fifo_lock($1, $2::bigint[])
+), ended AS (
     UPDATE mq.fifo_msg AS msg SET log = msg.log | 2
-    FROM unnest($2::bigint[], $3::bigint[]) AS asked (seq, generation), mq.part
+    FROM locked, unnest($2::bigint[], $3::bigint[]) AS asked (seq, generation), mq.part
     WHERE part.qp = $1 AND msg.qp = $1 AND msg.seq = ANY($2) AND msg.seq = asked.seq AND msg.generation = asked.generation AND msg.log & 3 = 1
     RETURNING mq.receipt_of_fifo(msg) AS was, least(part.retired_at, msg.sent_at + $4) AS ends_at
 ), noted AS (

@@ -50,15 +50,8 @@ WITH clock AS MATERIALIZED (
 -- log:     SELECT *, row_number() OVER (PARTITION BY is_dead ORDER BY priority, visible_at, seq) AS place,
 -- log:         count(*) OVER (PARTITION BY is_dead) AS messages
 -- log:     FROM chosen
--- log: ), noted AS (
--- log:     INSERT INTO mq.event
--- log:     SELECT event.* FROM placed,
--- log:         unnest(mq.outcomes(CASE WHEN is_dead THEN 'die' ELSE 'supersede' END, (was).log, false)) AS outcome,
--- log:         mq.event_of($13, $14, outcome, was, NULL) AS event
--- log:     RETURNING *
--- log: ), kept AS (
--- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted WHERE outcome = 'expired' ON CONFLICT DO NOTHING
-)
+-- log: ), leased AS (
+) -- no log
 UPDATE mq.msg SET
     visible_at = least(clock.now + $3, $8),
     receive_count = msg.receive_count + 1,
@@ -75,6 +68,20 @@ WHERE msg.qp = $1 AND msg.ctid = chosen.row_id
 RETURNING msg.seq, msg.id, msg.body, msg.properties, msg.sent_at, msg.first_received_at, msg.receive_count,
     msg.receives_before, msg.visible_at, msg.priority, msg.generation, msg.epoch, msg.source, msg.received_at,
     chosen.visible_at AS was_visible_at, clock.now
+    -- log: , was, is_dead
+-- What another receive took after this statement began is chosen at its new place and not leased: nothing ends there.
+-- log: ), noted AS (
+-- log:     INSERT INTO mq.event
+-- log:     SELECT event.* FROM leased,
+-- log:         unnest(mq.outcomes(CASE WHEN is_dead THEN 'die' ELSE 'supersede' END, (was).log, false)) AS outcome,
+-- log:         mq.event_of($13, $14, outcome, was, NULL) AS event
+-- log:     RETURNING *
+-- log: ), kept AS (
+-- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted WHERE outcome = 'expired' ON CONFLICT DO NOTHING
+-- log: )
+-- log: SELECT seq, id, body, properties, sent_at, first_received_at, receive_count, receives_before, visible_at, priority, generation,
+-- log:     epoch, source, received_at, was_visible_at, now
+-- log: FROM leased
 
 -- name: hide
 -- Hides the messages at the positions $2, just received in the same transaction, for $3 ms each, and no longer than $4 ms
