@@ -58,5 +58,6 @@ javascript_client() {
 
 python_client boto3_query &
 python_client celery_sqs &
+python_client sqs_extended &
 javascript_client &
 wait

@@ -1,5 +1,6 @@
 """A stock boto3 client does the whole job: every action, every typed exception, over a real socket."""
 
+import base64
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.clients.smq.raw import ask
 from veilmq.testing import RunningServer
 
 
@@ -46,6 +48,26 @@ def test_create_send_receive_hide_extend_release_delete(sqs: Any, url: str, serv
     assert _counts(sqs, url) == (0, 1, 0)
     sqs.delete_message(QueueUrl=url, ReceiptHandle=again["ReceiptHandle"])
     assert _counts(sqs, url) == (0, 0, 0)
+
+
+def test_a_handle_in_the_alphabet_of_before_still_acts(sqs: Any, url: str, server: RunningServer) -> None:
+    """Handles are hex digits; whoever holds one from before an upgrade has the same bytes in base64 for URLs."""
+    sqs.send_message_batch(QueueUrl=url, Entries=[{"Id": str(n), "MessageBody": str(n)} for n in range(4)])
+    received = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=4, VisibilityTimeout=30)["Messages"]
+    old = [base64.urlsafe_b64encode(bytes.fromhex(message["ReceiptHandle"])).decode() for message in received]
+    assert not any("=" in handle for handle in old)
+    sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=old[0], VisibilityTimeout=600)
+    server.advance(29_000)
+    assert sqs.delete_message_batch(
+        QueueUrl=url, Entries=[{"Id": str(n), "ReceiptHandle": handle} for n, handle in enumerate(old[1:3])]
+    ).keys() >= {"Successful"}
+    assert ask(server, "DELETE", f"/queues/jobs/messages?ReceiptHandle={old[3]}").status == 204
+    server.advance(1_000)
+    assert _counts(sqs, url) == (0, 1, 0)
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=old[0])
+    assert _counts(sqs, url) == (0, 0, 0)
+    with pytest.raises(sqs.exceptions.ReceiptHandleIsInvalid):
+        sqs.delete_message(QueueUrl=url, ReceiptHandle=old[0][:-1] + ("A" if old[0][-1] != "A" else "B"))
 
 
 def test_the_seeds_example_hidden_until_second_25(sqs: Any, server: RunningServer) -> None:

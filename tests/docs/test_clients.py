@@ -37,6 +37,9 @@ def _versions() -> dict[str, str]:
         "sqs-consumer": npm["sqs-consumer"],
         "aliyun-mns-sdk (SMQ)": _pinned("pyproject.toml", "aliyun-mns-sdk"),
         "@alicloud/mns (SMQ)": npm["@alicloud/mns"],
+        "amazon-sqs-extended-client (bodies in S3)": _pinned(
+            "tests/clients/python/sqs_extended.txt", "amazon-sqs-extended-client"
+        ),
         "Celery, with kombu": f"{_pinned(celery, 'celery')}, {_pinned(celery, 'kombu')}",
     }
 

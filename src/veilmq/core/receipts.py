@@ -1,15 +1,16 @@
 """Receipts: proof that its holder received a message, checked without a look-up table.
 
-A receipt is ``version | queue | position | generation | epoch | visible-at | MAC``, packed and written in the alphabet
-``[A-Za-z0-9_-]``, because SMQ clients place receipts raw in a query string. The MAC (keyed BLAKE2s, 10 bytes) is made
-with a key that the store keeps, so receipts issued before a crash still work; an older key verifies while it is kept.
+A receipt is ``version | queue | position | generation | epoch | visible-at | MAC``, packed and written in hex digits:
+SMQ clients place receipts raw in a query string, and AWS's extended clients, which put the place of a body before a
+receipt, split the two at ``-``. Receipts were written in the alphabet ``[A-Za-z0-9_-]`` before; those are still read.
+The MAC (keyed BLAKE2s, 10 bytes) is made with a key that the store keeps, so receipts issued before a crash still work;
+an older key verifies while it is kept.
 
 ``queue`` is the number of the queue's incarnation, never given twice: a receipt is useless on a re-created queue.
 ``generation`` (random, fresh at each receive) and ``epoch`` (+1 at each receive and each SMQ change) fence it.
 """
 
-from binascii import Error as Base64Error
-from binascii import a2b_base64, b2a_base64
+from binascii import a2b_base64, a2b_hex
 from collections.abc import Sequence
 from hashlib import blake2s
 from hmac import compare_digest
@@ -21,10 +22,10 @@ from veilmq.core.errors import ReceiptInvalid
 _VERSION = 1
 _FIELDS = Struct(">BIQIIQ")
 _FIELDS_BYTES = _FIELDS.size
-_MAC_BYTES = 10  # with the fields a multiple of three, so that the text needs no padding
+_MAC_BYTES = 10
 _SIGNED = Struct(f"{_FIELDS.format}{_MAC_BYTES}s")
-_TEXT_LENGTH = (_FIELDS_BYTES + _MAC_BYTES) // 3 * 4
-_TO_URL = bytes.maketrans(b"+/", b"-_")
+_HEX_LENGTH = 2 * _SIGNED.size
+_BASE64_LENGTH = _SIGNED.size // 3 * 4  # of the receipts before, which needed no padding
 _FROM_URL = bytes.maketrans(b"-_+/=", b"+/???")
 
 KEY_BYTES = 32
@@ -59,15 +60,20 @@ class ReceiptBook:
         fields = _FIELDS.pack(_VERSION, queue, position, generation, epoch, visible_at_ms)
         mac = self._macs[0].copy()
         mac.update(fields)
-        return b2a_base64(fields + mac.digest(), newline=False).translate(_TO_URL).decode()
+        return (fields + mac.digest()).hex()
 
     def read(self, text: str) -> Receipt:
         """Return what ``text`` says; raises ``ReceiptInvalid`` unless it was issued with one of our keys."""
-        if len(text) != _TEXT_LENGTH:
-            raise ReceiptInvalid
         try:
-            token = a2b_base64(text.encode("ascii").translate(_FROM_URL), strict_mode=True)
-        except (Base64Error, ValueError):
+            if len(text) == _HEX_LENGTH:
+                token = a2b_hex(text)
+                if token.hex() != text:  # a receipt has one spelling
+                    raise ReceiptInvalid
+            elif len(text) == _BASE64_LENGTH:
+                token = a2b_base64(text.encode("ascii").translate(_FROM_URL), strict_mode=True)
+            else:
+                raise ReceiptInvalid
+        except ValueError:
             raise ReceiptInvalid from None
         version, queue, position, generation, epoch, visible_at_ms, said_mac = _SIGNED.unpack(token)
         for keyed in self._macs:
