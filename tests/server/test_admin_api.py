@@ -299,3 +299,15 @@ def test_the_end_of_a_server_waits_for_nobody() -> None:
     with RunningServer() as running, waiter(running) as connection:
         running.request_stop()
         assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_the_operator_alone_says_that_the_clock_is_right(server: RunningServer, open_server: RunningServer) -> None:
+    """The root user of the server's own account, or anybody where there are no accounts."""
+    path = "/api/clock/trust"
+    nobody = Api(server).ask("POST", path)
+    assert (nobody.status, "WWW-Authenticate" in nobody.headers) == (401, True)
+    for key_id in ("AKIDCAROL", "AKIDFRIEND"):
+        assert Api(server, (key_id, SECRETS[key_id])).refused("POST", path) == (403, "AccessDenied")
+    for operator in (Api(server, KEY), Api(open_server)):
+        assert "trusted" in operator.post(path, {})["message"]
+    assert Api(open_server).ask("POST", path, Origin="https://elsewhere.example").status == 403

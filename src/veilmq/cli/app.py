@@ -17,6 +17,7 @@ from veilmq.cli.claims_close import close
 from veilmq.cli.claims_evict import evict
 from veilmq.cli.claims_list import list_sources
 from veilmq.cli.claims_release import release
+from veilmq.cli.clock_trust import trust
 from veilmq.cli.copy import copy
 from veilmq.cli.demo import demo
 from veilmq.cli.doctor import doctor
@@ -79,6 +80,7 @@ def build() -> App:
     )
     app.command(serve)
     app.command(_queue())
+    app.command(_clock())
     app.command(_events())
     app.command(send)
     app.command(receive)
@@ -117,6 +119,12 @@ def _claims() -> App:
     claims.command(evict)
     claims.command(close)
     return claims
+
+
+def _clock() -> App:
+    clock = App(name="clock", help="The clock of a store.")
+    clock.command(trust)
+    return clock
 
 
 def _events() -> App:

@@ -24,12 +24,14 @@ class ExportHealth(NamedTuple):
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """One server at one moment. ``obstacles`` say why no requests should be sent here; without any it is ready.
+    ``warnings`` say what is wrong all the same.
 
     ``kept`` follows the words "messages are kept"; ``queues`` is how many there are, ``None`` where the store does not
     say; ``exports`` is ``None`` where nothing is exported.
     """
 
     obstacles: list[str]
+    warnings: list[str]
     kept: str
     version: str
     python: str

@@ -14,6 +14,8 @@ FAILED = "The store has failed; the process is about to end, and recovers when i
 FULL = "The store is full: sends are refused until disk space is freed or queues are drained."
 UNREACHABLE = "The database cannot be reached; the server goes on by itself as soon as it can."
 
+NOTHING_HELD_BACK = "The clock is trusted: nothing is held back."
+
 STANDBY = "The database is a standby, which keeps nothing; the server goes on as soon as it is the primary."
 
 
@@ -41,6 +43,15 @@ class Store(Engine, Protocol):
 
     async def obstacles(self) -> list[str]:
         """Return why no requests should be sent here, nothing when they should."""
+
+    def warnings(self) -> Sequence[str]:
+        """Return what is wrong although requests are answered: sentences that say what to do."""
+
+    async def trust_clock(self) -> str:
+        """Take the present time for right, as an operator says it is; return what that changed, as a sentence.
+
+        Raises ``VeilmqError``.
+        """
 
     def figures(self) -> Sequence[Figure]:
         """Return what the store tells of itself to whoever watches."""

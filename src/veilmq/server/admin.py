@@ -1,9 +1,9 @@
 """The second port: health for whoever starts and stops servers, metrics for whoever watches them, and the console.
 
 ``/health/live`` answers while the event loop turns; ``/health/ready`` says whether requests should be sent here, and
-if not, why; ``/metrics`` is for Prometheus; ``/events/flush`` has the event log exported now. Starlette on Uvicorn, in
-the same event loop as the queues, which are not held up: queues are counted a few at a time, and the text of the
-metrics is made in another thread, one at a time.
+if not, why; ``/metrics`` is for Prometheus; ``/events/flush`` has the event log exported now, and ``/api/clock/trust``
+takes the present time for right. Starlette on Uvicorn, in the same event loop as the queues, which are not held up:
+queues are counted a few at a time, and the text of the metrics is made in another thread, one at a time.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 
 from veilmq.core import limits
 from veilmq.core.errors import VeilmqError
@@ -24,6 +24,7 @@ from veilmq.core.events import CountEvents, EventCounts
 from veilmq.engines.execute import execute
 from veilmq.engines.store import Store
 from veilmq.events.failures import EventsError
+from veilmq.server.admin_callers import CallerUnknown
 from veilmq.server.admin_guard import AdminGuard
 from veilmq.server.admin_server import serving
 from veilmq.server.connections import Connections
@@ -78,9 +79,16 @@ class Admin:
                 Route("/health/ready", self._ready),
                 Route("/metrics", self._show_metrics),
                 Route("/events/flush", self._flush_events, methods=["POST"]),
-                *([] if console is None else [Mount("/api", console.api), Mount("/", console.pages)]),
+                *([] if console is None else self._of_console(console)),
             ]
         )
+
+    def _of_console(self, console: ConsoleService) -> list[BaseRoute]:
+        return [
+            Route("/api/clock/trust", self._trust_clock, methods=["POST"]),
+            Mount("/api", console.api),
+            Mount("/", console.pages),
+        ]
 
     def serving(
         self,
@@ -106,7 +114,21 @@ class Admin:
         told = await obstacles(self._connections, self._engine)
         if told:
             return PlainTextResponse("\n".join(told) + "\n", status_code=503)
-        return PlainTextResponse("ready\n")
+        warnings = self._engine.warnings()
+        return PlainTextResponse("\n".join(["degraded" if warnings else "ready", *warnings]) + "\n")
+
+    async def _trust_clock(self, request: Request) -> Response:
+        assert self._console is not None, "the route is made with it"
+        try:
+            self._console.callers.operator(request)
+            message = await self._engine.trust_clock()
+        except CallerUnknown as unknown:
+            refused = {"code": "AccessDenied", "message": str(unknown)}
+            headers = dict(line.split(": ", 1) for line in unknown.headers.decode().splitlines())
+            return JSONResponse(refused, status_code=unknown.status, headers=headers)
+        except VeilmqError as error:
+            return JSONResponse({"message": str(error)}, status_code=503)
+        return JSONResponse({"message": message})
 
     async def _flush_events(self, request: Request) -> Response:
         if self._exports is None:

@@ -22,6 +22,7 @@ READING = frozenset({"GET", "HEAD"})
 
 WRONG_KEY = "There is no key with this id and secret that may sign in; temporary keys may not, and keys may have ended."
 NOBODY = "Say who you are: an access key's id and secret as user and password (HTTP Basic), or sign in to the console."
+OPERATOR_ONLY = "Only the root user of the server's own account may do this: send the id and secret of its access key."
 TOKENLESS = (
     "A change that comes with a session needs the header X-CSRF-Token, with the token of the session's forms; "
     "programs send an access key's id and secret (HTTP Basic) instead."
@@ -42,8 +43,8 @@ SessionOf = Callable[[Request], tuple[Session, Caller | None] | None]
 class CallerUnknown(Exception):
     """Nobody is let in so; ``str()`` says what to send.
 
-    ``status`` is 401, 403 for a session without its token, or 429 after too many wrong keys; ``headers`` are whole
-    lines.
+    ``status`` is 401, 403 for a session without its token or a caller without the right, or 429 after too many wrong
+    keys; ``headers`` are whole lines.
     """
 
     def __init__(self, message: str, *, status: int = 401, headers: bytes = b"") -> None:
@@ -56,10 +57,20 @@ class CallerUnknown(Exception):
 class AdminCallers:
     """Finds out who asks; where there are no accounts, nobody is asked."""
 
-    def __init__(self, sign_ins: SignIns | None, *, session_of: SessionOf | None = None) -> None:
-        """``sign_ins`` is ``None`` where there are no accounts; ``session_of`` is the console's, if there is one."""
+    def __init__(self, sign_ins: SignIns | None, *, account: str, session_of: SessionOf | None = None) -> None:
+        """``sign_ins`` is ``None`` where there are no accounts; ``session_of`` is the console's, if there is one.
+
+        The root user of ``account`` operates the server.
+        """
         self._sign_ins = sign_ins
+        self._account = account
         self._session_of = session_of
+
+    def operator(self, request: Request) -> None:
+        """Raise ``CallerUnknown`` unless ``request`` is the operator's, which it is where there are no accounts."""
+        caller = self.caller(request)
+        if caller is not None and not (caller.is_root and caller.account == self._account):
+            raise CallerUnknown(OPERATOR_ONLY, status=403)
 
     def caller(self, request: Request) -> Caller | None:
         """Return who sent ``request``, ``None`` where nobody is asked; raises ``CallerUnknown``."""

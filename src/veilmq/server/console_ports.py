@@ -71,6 +71,7 @@ class ConsolePorts:
             survey = await _if_told(self.engine.survey(0))
             return Health(
                 obstacles=await obstacles(self.connections, self.engine),
+                warnings=list(self.engine.warnings()),
                 kept=self.engine.kept,
                 version=__version__,
                 python=platform.python_version(),

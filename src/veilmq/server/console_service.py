@@ -39,12 +39,13 @@ _OF_PROCESS_BYTES = 32
 class ConsoleService:
     """What the admin port needs to serve pages and their API: applications. ``asking`` has an audit log.
 
-    ``live`` has the streams of open pages, which end when it is closed.
+    ``callers`` finds out who asks, ``live`` has the streams of open pages, which end when it is closed.
     """
 
     api: ASGIApp
     asking: Ask
     audit: AuditLog
+    callers: AdminCallers
     live: Live
     pages: ASGIApp
 
@@ -77,11 +78,13 @@ def console_service(
         wall_s=wall_s,
         ports=ports.of_pages(audit=audit, live=live),
     )
-    callers = AdminCallers(sign_ins, session_of=None if console is None else console.session_of)
+    session_of = None if console is None else console.session_of
+    callers = AdminCallers(sign_ins, account=settings.account, session_of=session_of)
     return ConsoleService(
         api=AdminApi(ask=asking, callers=callers, data_port=data_port),
         asking=asking,
         audit=audit,
+        callers=callers,
         live=live,
         pages=Starlette(routes=[Route("/{path:path}", _missing)]) if console is None else console.app,
     )

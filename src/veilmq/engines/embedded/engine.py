@@ -36,7 +36,7 @@ from veilmq.engines.embedded.publications import PublicationStep
 from veilmq.engines.embedded.space import Space
 from veilmq.engines.execute import execute
 from veilmq.engines.figures import Figure
-from veilmq.engines.store import FAILED, FULL, Survey
+from veilmq.engines.store import FAILED, FULL, NOTHING_HELD_BACK, Survey
 
 log = logging.getLogger(__name__)
 
@@ -187,6 +187,14 @@ class EmbeddedEngine:
     async def obstacles(self) -> list[str]:
         """Return why no requests should be sent here."""
         return [text for text, holds in {FAILED: self.has_failed, FULL: self.is_short_of_space}.items() if holds]
+
+    def warnings(self) -> list[str]:
+        """Return what is wrong although requests are answered."""
+        return []
+
+    async def trust_clock(self) -> str:
+        """Take the present time for right; see ``engines.store.Store``."""
+        return NOTHING_HELD_BACK
 
     def figures(self) -> list[Figure]:
         """Return nothing: what there is to tell is in the counts of queues."""

@@ -24,7 +24,7 @@ from veilmq.engines.postgres.lines import Line
 from veilmq.engines.postgres.machine import READS, Alone, Machine
 from veilmq.engines.postgres.measured import Measured
 from veilmq.engines.postgres.options import PostgresOptions
-from veilmq.engines.store import STANDBY, UNREACHABLE, Survey
+from veilmq.engines.store import NOTHING_HELD_BACK, STANDBY, UNREACHABLE, Survey
 
 _PROBE_S = 2.0
 _RECEIPT_KEY = "receipt_key"
@@ -150,6 +150,14 @@ class PostgresEngine:
                 return [STANDBY] if await connection.fetchval("SELECT pg_is_in_recovery()") else []
         except Exception:  # noqa: BLE001 - whatever it is, requests would meet it too
             return [UNREACHABLE]
+
+    def warnings(self) -> list[str]:
+        """Return what is wrong although requests are answered."""
+        return []
+
+    async def trust_clock(self) -> str:
+        """Take the present time for right; see ``engines.store.Store``."""
+        return NOTHING_HELD_BACK
 
     def figures(self) -> list[Figure]:
         """Return what this node tells of itself and of its way to the database."""

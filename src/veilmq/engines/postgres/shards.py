@@ -30,7 +30,7 @@ from veilmq.engines.postgres.placement import Placement
 from veilmq.engines.postgres.shard import Shard
 from veilmq.engines.postgres.shard_events import ShardEvents
 from veilmq.engines.postgres.transits import Transits
-from veilmq.engines.store import StoreError, Survey
+from veilmq.engines.store import NOTHING_HELD_BACK, StoreError, Survey
 
 log = logging.getLogger(__name__)
 
@@ -272,6 +272,14 @@ class Shards:
         open_ones = [shard.engine for shard in self.shards if shard.engine is not None]
         found = [await engine.obstacles() for engine in open_ones]
         return found[0] if all(found) else []
+
+    def warnings(self) -> list[str]:
+        """Return what is wrong although requests are answered."""
+        return []
+
+    async def trust_clock(self) -> str:
+        """Take the present time for right; see ``engines.store.Store``."""
+        return NOTHING_HELD_BACK
 
     def figures(self) -> Sequence[Figure]:
         """Return what each database tells, by its number, and what is carried from one to another."""
