@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from benchmarks import (
+    against,
     backlog,
     chart,
     console,
@@ -61,8 +62,12 @@ def main() -> int:
     if not wrk.installed():
         print("wrk is not installed, rows that need it will say so: `apt-get install wrk`", file=sys.stderr)
     bench = settings(options)
-    names = options.only or list(MEASUREMENTS)
     here = machine.describe()
+    if options.against:
+        return against.run(
+            bench, options.against, names=options.only, turns=options.turns, out=options.out, machine=here
+        )
+    names = options.only or list(MEASUREMENTS)
     title = " · ".join(f"{name} {value}" for name, value in here.items())
     sections = run(bench, names)
     options.out.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks import backlog, rates
+from benchmarks import against, backlog, rates
 from benchmarks.bench import Bench
 from benchmarks.servers import CHECKOUT
 
@@ -20,7 +20,12 @@ def arguments(given: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=DESCRIPTION)
     parser.add_argument("--seconds", type=_seconds, default=10.0, help="length of one load on veilmq (default 10)")
     parser.add_argument("--connections", type=_count, default=64, help="connections of wrk (default 64)")
-    parser.add_argument("--only", action="append", choices=NAMES, help="measure this; may be repeated")
+    every = tuple(dict.fromkeys((*NAMES, *against.WORKLOADS)))
+    parser.add_argument("--only", action="append", choices=every, help="measure this; may be repeated")
+    parser.add_argument("--against", metavar="REV", help="measure this checkout in turns with another commit")
+    parser.add_argument(
+        "--turns", type=_count, default=against.TURNS, help=f"pairs of turns with --against (default {against.TURNS})"
+    )
     parser.add_argument(
         "--backlog", type=_count, help=f"largest backlog (default {BACKLOG_MAX:,}; whole {BACKLOG_WHOLE:,})"
     )
@@ -28,7 +33,12 @@ def arguments(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True, help="measure the peers too")
     parser.add_argument("--out", type=Path, default=CHECKOUT / "benchmarks" / "out", help="folder of the results")
     parser.add_argument("--work", type=Path, default=CHECKOUT / "veilmq-bench", help="folder of the data: a real disk")
-    return parser.parse_args(given)
+    options = parser.parse_args(given)
+    known = against.WORKLOADS if options.against else NAMES
+    if unknown := [name for name in options.only or () if name not in known]:
+        alone = "no row of --against" if options.against else "a row of --against alone"
+        parser.error(f"--only {unknown[0]} is {alone}; choose from {', '.join(known)}")
+    return options
 
 
 def _seconds(text: str) -> float:

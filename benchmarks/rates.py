@@ -6,7 +6,7 @@ machine that grows slower or faster during the run does not flatter anyone.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks import stock, wrk
@@ -44,6 +44,17 @@ class Workload:
     share: float = 1.0
     one_each: bool = False
     filled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What the queue is, what is done to it (`prepare(bench, port, queue_url)`) before the load, and what the scripts
+    are given beside it.
+    """
+
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    prepare: Callable[[Bench, int, str], object] = lambda bench, port, queue_url: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,12 +146,12 @@ def _quotient(figure: str, many: float | str, single: float | str) -> Row:
 
 
 def _outcomes(bench: Bench, group: tuple[Workload, ...]) -> Iterator[tuple[str, Outcome]]:
-    before = _outcome(bench, CEILING_SERVER, group, seconds=bench.seconds / 2)
-    yield OWN_CLASS.name, _outcome(bench, OWN_CLASS, group, seconds=bench.seconds / 2)
-    yield SUBJECT, _outcome(bench, VEILMQ, group, seconds=bench.seconds)
+    before = outcome_on(bench, CEILING_SERVER, group, seconds=bench.seconds / 2)
+    yield OWN_CLASS.name, outcome_on(bench, OWN_CLASS, group, seconds=bench.seconds / 2)
+    yield SUBJECT, outcome_on(bench, VEILMQ, group, seconds=bench.seconds)
     if group in ONE_BY_ONE:
-        yield IN_MEMORY.name, _outcome(bench, IN_MEMORY, group, seconds=bench.seconds / 2)
-    after = _outcome(bench, CEILING_SERVER, group, seconds=bench.seconds / 2)
+        yield IN_MEMORY.name, outcome_on(bench, IN_MEMORY, group, seconds=bench.seconds / 2)
+    after = outcome_on(bench, CEILING_SERVER, group, seconds=bench.seconds / 2)
     yield f"{CEILING} before", before
     yield f"{CEILING} after", after
     if bench.peers and group in ONE_BY_ONE:
@@ -151,24 +162,25 @@ def _outcomes(bench: Bench, group: tuple[Workload, ...]) -> Iterator[tuple[str, 
 def _peer_outcome(bench: Bench, peer: Server, group: tuple[Workload, ...]) -> Outcome:
     """A peer with all connections, or with fewer when it fails with all."""
     seconds = min(bench.seconds, PEER_SECONDS_MAX)
-    outcome = _outcome(bench, peer, group, seconds=seconds)
-    if isinstance(outcome, str) or all(_error_share(measured.load) <= PEER_ERRORS_MAX for measured in outcome.values()):
-        return outcome
+    found = outcome_on(bench, peer, group, seconds=seconds)
+    if isinstance(found, str) or all(_error_share(measured.load) <= PEER_ERRORS_MAX for measured in found.values()):
+        return found
     bench.say(f"  {peer.name} fails with {bench.connections} connections; again with {PEER_CONNECTIONS_FEWER}")
-    return _outcome(bench, peer, group, seconds=seconds, connections=PEER_CONNECTIONS_FEWER)
+    return outcome_on(bench, peer, group, seconds=seconds, connections=PEER_CONNECTIONS_FEWER)
 
 
 def _error_share(load: LoadResult) -> float:
     return sum(load.errors.values()) / max(1, load.requests)
 
 
-def _outcome(
+def outcome_on(
     bench: Bench,
     server: Server,
     group: tuple[Workload, ...],
     *,
     seconds: float,
     connections: int | None = None,
+    scene: Scene = Scene(),
 ) -> Outcome:
     """The group on a fresh `server`, or why it could not be measured."""
     if missing := server.missing():
@@ -176,7 +188,9 @@ def _outcome(
     bench.say(f"  {server.name}")
     try:
         with bench.opened(server) as opened, bench.folder() as scratch:
-            run = _Run(opened, server, scratch / "handles", connections or bench.connections)
+            run = _Run(opened, server, scratch / "handles", connections or bench.connections, scene)
+            if not server.constant:
+                scene.prepare(bench, opened.port, run.queue_url)
             return {workload.figure: run.measure(workload, seconds=seconds * workload.share) for workload in group}
     except FAILURES as failure:
         bench.say(f"  {server.name}: {failure}")
@@ -198,24 +212,23 @@ def refusal(workload: Workload, result: LoadResult, *, connections: int) -> str 
 class _Run:
     """One server that is up, and the workloads that run on it one after another."""
 
-    def __init__(self, opened: Opened, server: Server, handles: Path, connections: int) -> None:
+    def __init__(self, opened: Opened, server: Server, handles: Path, connections: int, scene: Scene) -> None:
         self._opened = opened
         self._server = server
         self._connections = connections
-        self._queue_url = "" if server.constant else self._create_queue()
-        self._environment = {"BENCH_HANDLES": str(handles), "BENCH_QUEUE_URL": self._queue_url}
-        if server.constant:
-            self._environment = {"BENCH_HANDLES": str(handles), "BENCH_CONSTANT": "1"}
+        self.queue_url = "" if server.constant else self._create_queue(scene.attributes)
+        self._environment = {**scene.environment, "BENCH_HANDLES": str(handles)}
+        self._environment |= {"BENCH_CONSTANT": "1"} if server.constant else {"BENCH_QUEUE_URL": self.queue_url}
         if server.authorization:
             self._environment["BENCH_AUTHORIZATION"] = AUTHORIZATION
 
-    def _create_queue(self) -> str:
+    def _create_queue(self, attributes: Mapping[str, str]) -> str:
         with Sqs(port=self._opened.port) as sqs:
-            return sqs.create_queue("bench")
+            return sqs.create_queue("bench.fifo" if "FifoQueue" in attributes else "bench", attributes=attributes)
 
     def measure(self, workload: Workload, *, seconds: float) -> Measured:
         if workload.filled and not self._server.constant:
-            stock.fill(port=self._opened.port, queue_url=self._queue_url, messages=round(seconds * FILL_PER_S))
+            stock.fill(port=self._opened.port, queue_url=self.queue_url, messages=round(seconds * FILL_PER_S))
         load = Load(
             script=workload.script,
             seconds=seconds,
@@ -249,7 +262,7 @@ class _Run:
             return
         acknowledged = workload.stored(result)
         with Sqs(port=self._opened.port) as sqs:
-            present = sqs.messages(self._queue_url)
+            present = sqs.messages(self.queue_url)
         if present < acknowledged:
             raise LoadError(f"{acknowledged - present} of {acknowledged} acknowledged sends are missing")
 

@@ -47,17 +47,15 @@ def _found(module: str) -> bool:
         return False
 
 
-def _paths() -> Mapping[str, str]:
-    """The checkout and its sources on the path, so that the benchmark runs with and without an installed
-    veilmq.
-    """
-    parts = (str(CHECKOUT), str(CHECKOUT / "src"), os.environ.get("PYTHONPATH", ""))
+def paths(checkout: Path = CHECKOUT) -> Mapping[str, str]:
+    """A checkout and its sources on the path, so that the benchmark runs with and without an installed veilmq."""
+    parts = (str(checkout), str(checkout / "src"), os.environ.get("PYTHONPATH", ""))
     return {"PYTHONPATH": os.pathsep.join(part for part in parts if part)}
 
 
-def veilmq(*options: str) -> Server:
+def veilmq(*options: str, checkout: Path = CHECKOUT) -> Server:
     """A veilmq that is started with `options` beside those that say where it runs; `{data}` in one is its folder."""
-    return _serving("veilmq", ("veilmq.__main__",), "--data", "{data}", *options)
+    return _serving("veilmq", ("veilmq.__main__",), "--data", "{data}", *options, checkout=checkout)
 
 
 def veilmq_on(url: str, *options: str) -> Server:
@@ -65,7 +63,7 @@ def veilmq_on(url: str, *options: str) -> Server:
     return _serving("veilmq on PostgreSQL", ("veilmq.__main__", "asyncpg"), "--store", url, *options)
 
 
-def _serving(name: str, modules: tuple[str, ...], *options: str) -> Server:
+def _serving(name: str, modules: tuple[str, ...], *options: str, checkout: Path = CHECKOUT) -> Server:
     def command(port: int, admin_port: int, data: Path) -> Command:
         return Command(
             name=name,
@@ -74,7 +72,7 @@ def _serving(name: str, modules: tuple[str, ...], *options: str) -> Server:
                 *(option.format(data=data) for option in options),
             ],
             ready=lambda: answers(f"http://127.0.0.1:{admin_port}/health/ready"),
-            environment=_paths(),
+            environment=paths(checkout),
         )
 
     return Server(name=name, modules=modules, command=command)
@@ -86,7 +84,7 @@ def _constant(name: str, module: str) -> Callable[[int, int, Path], Command]:
             name=name,
             arguments=[sys.executable, "-m", module, "--port", str(port)],
             ready=lambda: accepts(port),
-            environment=_paths(),
+            environment=paths(),
         )
 
     return command
@@ -132,9 +130,9 @@ def _ministack(port: int, admin_port: int, data: Path) -> Command:
     )
 
 
-_ROOMY = ("--in-flight-max", "1000000")  # a load of receives alone leaves more in flight than the quota
-VEILMQ = veilmq(*_ROOMY)
-IN_MEMORY = _serving("veilmq --memory", ("veilmq.__main__",), "--memory", *_ROOMY)
+ROOMY = ("--in-flight-max", "1000000")  # a load of receives alone leaves more in flight than the quota
+VEILMQ = veilmq(*ROOMY)
+IN_MEMORY = _serving("veilmq --memory", ("veilmq.__main__",), "--memory", *ROOMY)
 CEILING = Server(
     name="ceiling",
     modules=("uvloop", "httptools"),

@@ -12,7 +12,7 @@ local find = string.find
 
 function init(args)
   send = sqs.sender()
-  receive = sqs.request("ReceiveMessage", ',"MaxNumberOfMessages":1')
+  receive = sqs.repeated("ReceiveMessage", ',"MaxNumberOfMessages":1')
   delete = sqs.builder("DeleteMessage")
 end
 
@@ -27,7 +27,7 @@ function request()
   if acknowledged > 0 then
     acknowledged = acknowledged - 1
     receives = receives + 1
-    return receive
+    return receive()
   end
   return send()
 end

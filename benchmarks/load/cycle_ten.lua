@@ -13,8 +13,8 @@ local find, concat = string.find, table.concat
 function init(args)
   local entries = {}
   for i = 0, 9 do entries[i + 1] = '{"Id":"' .. i .. '","MessageBody":"' .. sqs.body .. '"}' end
-  send = sqs.request("SendMessageBatch", ',"Entries":[' .. concat(entries, ",") .. "]")
-  receive = sqs.request("ReceiveMessage", ',"MaxNumberOfMessages":10')
+  send = sqs.repeated("SendMessageBatch", ',"Entries":[' .. concat(entries, ",") .. "]")
+  receive = sqs.repeated("ReceiveMessage", ',"MaxNumberOfMessages":10')
   delete = sqs.builder("DeleteMessageBatch")
 end
 
@@ -29,9 +29,9 @@ function request()
   if acknowledged >= 10 then
     acknowledged = acknowledged - 10
     receives = receives + 1
-    return receive
+    return receive()
   end
-  return send
+  return send()
 end
 
 local function keep(handles)

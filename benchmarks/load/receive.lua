@@ -1,13 +1,12 @@
--- ReceiveMessage of one message from a filled queue: one constant request. A full answer's handle goes to the file
--- BENCH_HANDLES, from which delete.lua takes them; an answer without a message counts as `short`.
+-- ReceiveMessage of one message from a filled queue: one constant request where it can be. A full answer's handle goes
+-- to the file BENCH_HANDLES, from which delete.lua takes them; an answer without a message counts as `short`.
 
 local sqs = require("sqs")
 local file
 
 function init(args)
-  local receive = sqs.request("ReceiveMessage", ',"MaxNumberOfMessages":1')
+  request = sqs.repeated("ReceiveMessage", ',"MaxNumberOfMessages":1')
   if sqs.handles_file then file = assert(io.open(sqs.handles_file, "w")) end
-  request = function() return receive end
 end
 
 function request() end

@@ -8,7 +8,7 @@
 -- answers are taken to be what the real ones would have been), BENCH_HANDLES (a file of receipt handles, one per line),
 -- BENCH_AUTHORIZATION (a header for servers that find the service in it and in nothing else), BENCH_KEY (requests are
 -- signed, see sign.lua), BENCH_GROUPS (sends go round so many message groups), BENCH_FIFO=1 (each send brings a
--- deduplication id of its own).
+-- deduplication id of its own), BENCH_HEADS=sdk (requests have the head that an AWS SDK writes; no two are alike).
 
 local sign = require("sign")
 local sqs = {}
@@ -17,6 +17,7 @@ sqs.queue_url = os.getenv("BENCH_QUEUE_URL") or "http://127.0.0.1/000000000000/b
 sqs.constant = os.getenv("BENCH_CONSTANT") == "1"
 sqs.handles_file = os.getenv("BENCH_HANDLES")
 sqs.authorization = os.getenv("BENCH_AUTHORIZATION")
+sqs.as_sdk = os.getenv("BENCH_HEADS") == "sdk"
 sqs.body = string.rep("x", 256)
 sqs.constant_handle = string.rep("h", 64)
 sqs.counters = { "sent", "receives", "received", "deletes", "deleted", "short", "refused", "spent" }
@@ -29,15 +30,57 @@ function sqs.head(action)
     .. "\r\nContent-Type: application/x-amz-json-1.0\r\nX-Amz-Target: AmazonSQS." .. action .. "\r\nContent-Length: "
 end
 
-function sqs.request(action, members)
-  return sqs.builder(action)(members)
+local format = string.format
+local built, date, signatures = 0, nil, nil
+
+-- What differs between two requests of an SDK: date, signature and invocation id. A signature is 64 hex digits that
+-- prove nothing; 256 of them go round, so that their making costs wrk nothing.
+local function next_request()
+  if built % 256 == 0 then date = os.date("!%Y%m%dT%H%M%SZ") end
+  if not signatures then
+    math.randomseed(os.time())
+    signatures = {}
+    for i = 0, 255 do signatures[i] = ("xxxxxxxx"):rep(8):gsub("x", function() return format("%x", math.random(0, 15)) end) end
+  end
+  built = built + 1
+  return date, signatures[built % 256], format("6f1c2b0e-93d4-4a57-8c1e-%012x", built)
+end
+
+-- A function that gives the head of a request as boto3 writes it, up to the value of Content-Length.
+local function sdk_head(action)
+  local opening = "POST / HTTP/1.1\r\nHost: " .. wrk.headers["Host"] .. "\r\nAccept-Encoding: identity"
+    .. "\r\nX-Amz-Target: AmazonSQS." .. action .. "\r\nContent-Type: application/x-amz-json-1.0"
+    .. "\r\nx-amzn-query-mode: true\r\nUser-Agent: Boto3/1.40.0 md/Botocore#1.40.0 ua/2.1 os/linux#6.1.0 "
+    .. "md/arch#x86_64 lang/python#3.12.3 md/pyimpl#CPython m/Z,b,D,e cfg/retry-mode#standard Botocore/1.40.0"
+    .. "\r\nX-Amz-Date: "
+  local authorization = "\r\nAuthorization: AWS4-HMAC-SHA256 Credential=AKIDBENCHMARKBENCH01/"
+    .. os.date("!%Y%m%d") .. "/us-east-1/sqs/aws4_request, SignedHeaders=content-type;host;x-amz-date;x-amz-target;x-amzn-query-mode, Signature="
+  local ending = "\r\namz-sdk-request: attempt=1; max=3\r\nContent-Length: "
+  return function()
+    local at, signature, id = next_request()
+    return opening .. at .. authorization .. signature .. "\r\namz-sdk-invocation-id: " .. id .. ending
+  end
+end
+
+-- A function that gives requests with these members: one finished string, or in the heads of SDKs one after another.
+function sqs.repeated(action, members)
+  local build = sqs.builder(action)
+  if sqs.as_sdk then return function() return build(members) end end
+  local constant = build(members)
+  return function() return constant end
 end
 
 -- A function that builds requests of one action whose members vary, from parts that do not.
 function sqs.builder(action)
-  local head = sqs.head(action)
   local opening = '\r\n\r\n{"QueueUrl":"' .. sqs.queue_url .. '"'
   local fixed = #opening - 4 + 1
+  if sqs.as_sdk then
+    local next_head = sdk_head(action)
+    return function(members)
+      return next_head() .. (fixed + #members) .. opening .. members .. "}"
+    end
+  end
+  local head = sqs.head(action)
   local signer = sign.signer(action)
   if signer then
     return function(members)
@@ -53,10 +96,7 @@ end
 function sqs.sender()
   local message = ',"MessageBody":"' .. sqs.body .. '"'
   local groups, fifo = tonumber(os.getenv("BENCH_GROUPS")), os.getenv("BENCH_FIFO") == "1"
-  if not groups then
-    local constant = sqs.request("SendMessage", message)
-    return function() return constant end
-  end
+  if not groups then return sqs.repeated("SendMessage", message) end
   local build, turn = sqs.builder("SendMessage"), 0
   return function()
     turn = turn + 1

@@ -19,6 +19,22 @@ def test_the_data_lies_in_an_absolute_folder() -> None:
 
 @pytest.mark.parametrize(
     "given",
+    [["--only", "waiting"], ["--only", "idle", "--against", "HEAD"]],
+    ids=["a row of --against alone", "no row of --against"],
+)
+def test_a_row_that_cannot_be_measured_so_is_named(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        arguments(given)
+    assert "choose from" in capsys.readouterr().err
+
+
+def test_a_comparison_takes_at_least_five_turns_unless_other_is_asked_for() -> None:
+    assert arguments(["--against", "HEAD", "--only", "waiting"]).turns == 5
+    assert arguments(["--against", "HEAD", "--turns", "7"]).turns == 7
+
+
+@pytest.mark.parametrize(
+    "given",
     [["--seconds", "0"], ["--seconds", "x"], ["--connections", "0"], ["--backlog", "-5"], ["--only", "nothing"]],
     ids=" ".join,
 )
