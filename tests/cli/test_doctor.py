@@ -1,6 +1,7 @@
 """`veilmq doctor` on real folders: sound, damaged, absent."""
 
 import json
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -26,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_sound_folder_is_ok(folder: Path, veilmq: Veilmq) -> None:
     """The facts, a line for each check, and a verdict; nothing is changed."""
-    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    before = snapshot(folder)
     answer = veilmq("doctor", "--data", str(folder))
     assert (answer.code, answer.err) == (0, "")
     lines = answer.out.splitlines()
@@ -35,7 +36,7 @@ def test_a_sound_folder_is_ok(folder: Path, veilmq: Veilmq) -> None:
     assert "ok      the database file is sound" in lines
     assert "FAILED" not in answer.out
     assert lines[-1] == "Every check is ok."
-    assert {file.name: file.read_bytes() for file in folder.iterdir() if file.name in before} == before
+    assert snapshot(folder) == before
 
 
 def test_json_has_facts_and_checks(folder: Path, veilmq: Veilmq) -> None:
@@ -56,6 +57,61 @@ def test_a_broken_invariant_fails(folder: Path, veilmq: Veilmq) -> None:
     assert "1 rows break this" in lines[place + 1]
     assert lines[-1].endswith("checks failed.")
     assert json.loads(veilmq("doctor", "--data", str(folder), "--json").out)["ok"] is False
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """Return what is in a folder."""
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def killed(folder: Path, copy: Path) -> Path:
+    """Copy the folder of a running server, as a kill would leave it."""
+    with RunningServer(data=folder) as server, HttpQueueClient(server.endpoint) as client:
+        client.send("orders", "c")
+        shutil.copytree(folder, copy)
+    return copy
+
+
+@pytest.mark.parametrize("leftover", ["with the index of the log", "without it"])
+def test_the_log_of_a_killed_server_is_read(folder: Path, tmp_path: Path, veilmq: Veilmq, leftover: str) -> None:
+    """Its messages count, and every file stays as it is: none is made and none is removed."""
+    copy = killed(folder, tmp_path / "killed")
+    if leftover == "without it":
+        (copy / "veilmq.db-shm").unlink()
+    before = snapshot(copy)
+    assert before["veilmq.db-wal"]
+    answer = veilmq("doctor", "--data", str(copy), "--json")
+    assert (answer.code, json.loads(answer.out)["facts"]["messages"]) == (0, 3)
+    assert snapshot(copy) == before
+
+
+def test_a_damaged_log_is_read_up_to_its_damage(folder: Path, tmp_path: Path, veilmq: Veilmq) -> None:
+    """As the next start does: what was not acknowledged is not there, and nothing is changed."""
+    copy = killed(folder, tmp_path / "killed")
+    with (copy / "veilmq.db-wal").open("ab") as log:
+        log.write(b"torn" * 500)
+    before = snapshot(copy)
+    answer = veilmq("doctor", "--data", str(copy), "--json")
+    assert (answer.code, json.loads(answer.out)["facts"]["messages"]) == (0, 3)
+    assert snapshot(copy) == before
+
+
+def test_a_hot_journal_is_read_as_it_will_be_rolled_back(folder: Path, tmp_path: Path, veilmq: Veilmq) -> None:
+    """A transaction of which half is in the file is not counted, and nothing is changed."""
+    copy = tmp_path / "killed"
+    with closing(sqlite3.connect(folder / "veilmq.db", isolation_level=None)) as database:
+        database.execute("PRAGMA journal_mode = DELETE")
+        database.execute("PRAGMA cache_size = 1")
+        database.execute("BEGIN IMMEDIATE")
+        database.execute("DELETE FROM message")
+        database.execute("UPDATE queue SET settings = zeroblob(100000)")  # too much for the cache: it is written
+        shutil.copytree(folder, copy)
+        database.execute("ROLLBACK")
+    before = snapshot(copy)
+    assert before["veilmq.db-journal"]
+    answer = veilmq("doctor", "--data", str(copy), "--json")
+    assert (answer.code, json.loads(answer.out)["facts"]["messages"]) == (0, 2)
+    assert snapshot(copy) == before
 
 
 @pytest.mark.parametrize("content", [None, b"no database" * 1000], ids=["absent", "garbage"])

@@ -2,15 +2,22 @@
 
 It may run beside a server that has the folder open: it reads one snapshot. What it checks stands in ``doctor.sql``,
 one query an invariant; SQLite's own check of the file comes first.
+
+The folder of a server that was killed has a write-ahead log, or a rollback journal, that belongs to the database. It is
+read along with it, and everything stays as it is: the next start recovers it, not the doctor.
 """
 
 import re
+import shutil
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from importlib.resources import files
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import apsw
 
-from veilmq.engines.embedded.folder import DATABASE_NAME, FolderError, check_format
+from veilmq.engines.embedded.folder import DATABASE_NAME, FolderError, check_format, is_in_use
 from veilmq.engines.examination import Finding, Report
 
 _CHECK = re.compile(r"^-- name: (.+)$", re.MULTILINE)
@@ -21,13 +28,63 @@ def examine(folder: Path) -> Report:
     path = folder / DATABASE_NAME
     if not path.is_file():
         raise FolderError(f"{folder} has no {DATABASE_NAME}: name a data folder with --data.")
-    try:
-        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-        check_format(connection, str(path))
-        connection.execute("BEGIN")  # one snapshot for all checks
-        return _examine(connection)
-    except apsw.Error as error:
-        raise FolderError(f"{path} cannot be read as a database: {error}. Restore it from a copy.") from error
+    while True:
+        in_use, before = is_in_use(folder), _state(path)
+        try:
+            with _opened(path, in_use=in_use) as connection:
+                check_format(connection, str(path))
+                connection.execute("BEGIN")  # one snapshot for all checks
+                report = _examine(connection)
+        except apsw.Error as error:
+            if in_use or _state(path) == before:
+                raise FolderError(f"{path} cannot be read as a database: {error}. Restore it from a copy.") from error
+        else:
+            if in_use or _state(path) == before:  # else a server has begun to write meanwhile
+                return report
+
+
+def _beside(path: Path) -> tuple[Path, Path]:
+    return path.with_name(f"{path.name}-journal"), path.with_name(f"{path.name}-wal")
+
+
+def _state(path: Path) -> list[tuple[int, int] | None]:
+    files_there = [file.stat() if file.is_file() else None for file in (path, *_beside(path))]
+    return [None if found is None else (found.st_size, found.st_mtime_ns) for found in files_there]
+
+
+@contextmanager
+def _opened(path: Path, *, in_use: bool) -> Iterator[apsw.Connection]:
+    """Open the database so that nothing in its folder is made, changed or removed."""
+    journal, log = _beside(path)
+    if not in_use and journal.is_file() and journal.stat().st_size:
+        with _copied(path, journal, log) as copy, closing(apsw.Connection(str(copy))) as connection:
+            yield connection
+        return
+    how = "mode=ro" if in_use else "mode=ro&immutable=1"
+    if not in_use and log.is_file() and log.stat().st_size:
+        how = "mode=ro&vfs=unix-none"  # no other process is there, and a reader cannot have the lock that is needed
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    with closing(apsw.Connection(f"{path.absolute().as_uri()}?{how}", flags=flags)) as connection:
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        if not in_use:
+            connection.pragma("locking_mode", "EXCLUSIVE")  # the index of the log in memory, instead of a file
+        yield connection
+
+
+@contextmanager
+def _copied(path: Path, *others: Path) -> Iterator[Path]:
+    """Copy the database to where a journal can be rolled back; one has a journal only until its first start is done."""
+    with TemporaryDirectory(prefix="veilmq-doctor-") as folder:
+        try:
+            for file in (path, *others):
+                if file.is_file():
+                    shutil.copy(file, folder)
+        except OSError as error:
+            raise FolderError(
+                f"{path} has a journal to roll back, which needs a copy in {folder}: {error.strerror}. "
+                f"Name a folder with enough space in TMPDIR."
+            ) from error
+        yield Path(folder) / path.name
 
 
 def _examine(connection: apsw.Connection) -> Report:

@@ -5,6 +5,7 @@ A folder belongs to one process at a time. Its format is the number of upgrade s
 is refused.
 """
 
+import fcntl
 import os
 from contextlib import suppress
 from importlib.resources import files
@@ -59,6 +60,22 @@ class FolderLock:
         """Let others have the folder."""
         self._owner.unlink(missing_ok=True)
         self._lock.release()
+
+
+def is_in_use(folder: Path) -> bool:
+    """Tell whether a process has the folder; nothing in it is changed."""
+    try:
+        lock = os.open(folder / _LOCK_NAME, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(lock)
 
 
 def _in_use(folder: Path, owner: Path) -> str:
