@@ -64,6 +64,7 @@ def test_receipt_state(*, current: bool, left_ms: int, state: ReceiptState) -> N
         pytest.param(ReceiptState.LIVE, True, True, id="live"),
         pytest.param(ReceiptState.EXPIRED, True, False, id="expired"),
         pytest.param(ReceiptState.SUPERSEDED, False, False, id="superseded"),
+        pytest.param(ReceiptState.EARLIER, True, False, id="earlier"),
         pytest.param(ReceiptState.GONE, False, False, id="gone"),
     ],
 )

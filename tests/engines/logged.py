@@ -51,6 +51,7 @@ def check_conservation(events: list[ReceiptClosed]) -> Counter[tuple[str, bytes,
         assert event.held_ms == event.closed_at_ms - event.received_at_ms >= 0
     allowed = {
         ("deleted",),
+        ("deleted_by_earlier",),
         ("expired",),
         ("nacked",),
         ("expired", "late_deleted"),

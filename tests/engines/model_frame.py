@@ -170,12 +170,12 @@ class ModelFrame(RuleBasedStateMachine):
 DOORS = st.sampled_from(
     (
         {},
-        {},
+        {"any_receive": True},
         {"only_live": True},
         {"only_live": True, "any_epoch": True},
     )
 )
-"""How receipts may be judged: by the rules of SQS, by those of SMQ, and with lenient handles."""
+"""How receipts may be judged: by the rules of SQS, also without fencing, by those of SMQ, and with lenient handles."""
 
 
 def one_of(data: st.DataObject, issued: Sequence[T]) -> T:

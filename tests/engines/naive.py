@@ -22,6 +22,8 @@ class NaiveQueue:
 
     terms: ClassVar[tuple[str, ...]] = ("body", "sent_at_ms", "count", "first_ms", "visible_at_ms")
     """What a received message must have as the model has it."""
+    unfenced: ClassVar[bool] = True
+    """Whether a receipt before the latest may act at all."""
 
     def __init__(self, settings: Row) -> None:
         """Begin empty; `settings` are named as the queue's own."""
@@ -110,24 +112,27 @@ class NaiveQueue:
         row["issue"] += 1
         self.receipts[receipt] = {"row": row, "issue": row["issue"], "receive": row["count"]}
 
-    def state(self, now_ms: int, receipt: str, *, any_epoch: bool = False) -> str:
-        """Return what a receipt of this queue is; with `any_epoch`, any one of the latest receive may be live."""
+    def state(self, now_ms: int, receipt: str, *, any_epoch: bool = False, any_receive: bool = False) -> str:
+        """Return what a receipt of this queue is.
+
+        With `any_epoch`, any one of the latest receive may be live; with `any_receive`, one before it may act.
+        """
         self.age(now_ms)
         issued = self.receipts[receipt]
         row = issued["row"]
         if not any(row is other for other in self.rows):
             return "gone"
         if issued["receive"] != row["count"] or (issued["issue"] != row["issue"] and not any_epoch):
-            return "superseded"
+            return "earlier" if any_receive and self.unfenced else "superseded"
         return "live" if now_ms < row["visible_at_ms"] else "expired"
 
     def acts(self, state: str, *, only_live: bool) -> bool:
         """Tell whether a receipt in that state has an effect."""
-        return state == "live" or (state == "expired" and not only_live)
+        return state == "live" or (state in ("expired", "earlier") and not only_live)
 
-    def delete(self, now_ms: int, receipt: str, *, only_live: bool = False, any_epoch: bool = False) -> str:
-        """Delete with a receipt; return what it was."""
-        state = self.state(now_ms, receipt, any_epoch=any_epoch)
+    def delete(self, now_ms: int, receipt: str, *, only_live: bool = False, **judged: bool) -> str:
+        """Delete with a receipt; return what it was, `judged` as by `state`."""
+        state = self.state(now_ms, receipt, **judged)
         if self.acts(state, only_live=only_live):
             row = self.receipts[receipt]["row"]
             self.rows = [other for other in self.rows if other is not row]
@@ -141,14 +146,14 @@ class NaiveQueue:
         timeout_s: int,
         *,
         only_live: bool = False,
-        any_epoch: bool = False,
         bounded: bool = True,
+        **judged: bool,
     ) -> tuple[str, int | None]:
         """Move a deadline; return what the receipt was and the deadline now in force, where it acted.
 
         `bounded` says that a lease lasts twelve hours at the most; of what nobody has received there is none.
         """
-        state = self.state(now_ms, receipt, any_epoch=any_epoch)
+        state = self.state(now_ms, receipt, **judged)
         if not self.acts(state, only_live=only_live):
             return state, None
         row = self.receipts[receipt]["row"]

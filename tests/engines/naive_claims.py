@@ -98,10 +98,13 @@ class NaiveClaims(NaiveQueue):
         (row,) = [row for row in self.rows if row["id"] == message_id]
         return row
 
-    def state(self, now_ms: int, receipt: str, *, any_epoch: bool = False) -> str:
+    def state(self, now_ms: int, receipt: str, **judged: bool) -> str:
         """Return what a receipt is; of a message past its retention nothing acts, even while it is claimed."""
-        state = super().state(now_ms, receipt, any_epoch=any_epoch)
-        return "gone" if self.receipts[receipt]["row"]["ended"] else state
+        row = self.receipts[receipt]["row"]
+        if row["bound"] or self.fifo:
+            judged = {**judged, "any_receive": False}  # what a claim has is superseded, whatever was asked
+        state = super().state(now_ms, receipt, **judged)
+        return "gone" if row["ended"] else state
 
     def acts(self, state: str, *, only_live: bool) -> bool:
         """Tell whether a receipt in that state has an effect."""

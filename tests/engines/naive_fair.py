@@ -177,9 +177,9 @@ class NaiveFair(NaiveQueue):
         return super().delete(now_ms, receipt, **how)
 
     def _affected(
-        self, now_ms: int, receipt: str, *, only_live: bool = False, any_epoch: bool = False, bounded: bool = True
+        self, now_ms: int, receipt: str, *, only_live: bool = False, bounded: bool = True, **judged: bool
     ) -> Row | None:
-        has_effect = self.acts(self.state(now_ms, receipt, any_epoch=any_epoch), only_live=only_live)
+        has_effect = self.acts(self.state(now_ms, receipt, **judged), only_live=only_live)
         return self.receipts[receipt]["row"] if has_effect else None
 
     def change(self, now_ms: int, receipt: str, timeout_s: int, **how: bool) -> tuple[str, int | None]:

@@ -99,6 +99,8 @@ class NaiveFifo(NaiveQueue):
         assert groups, f"{got['body']} was given while its group was blocked, or it was hidden or deleted"
         return groups[0]
 
+    unfenced = False
+
     def acts(self, state: str, *, only_live: bool) -> bool:
         """Tell whether a receipt in that state has an effect: once expired it has none, whatever was asked."""
         return super().acts(state, only_live=True)

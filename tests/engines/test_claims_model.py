@@ -111,21 +111,22 @@ class EngineAndModel(ModelFrame):
             self.check_due(self.live.due_ms(queue=QUEUE), self.model)
 
     @precondition(lambda self: self.issued)
-    @rule(data=st.data(), several=st.integers(1, 4))
-    def delete(self, data: st.DataObject, several: int) -> None:
+    @rule(data=st.data(), several=st.integers(1, 4), stale=st.booleans())
+    def delete(self, data: st.DataObject, several: int, *, stale: bool) -> None:
         """Delete with receipts of now and of long ago."""
         for _ in range(several):
             text = one_of(data, self.issued)
-            (answer,) = self.live.delete(text, queue=QUEUE)
-            assert answer.value == self.model.delete(self.now_ms, text)
+            (answer,) = self.live.delete(text, queue=QUEUE, any_receive=stale)
+            assert answer.value == self.model.delete(self.now_ms, text, any_receive=stale)
 
     @precondition(lambda self: self.issued)
-    @rule(data=st.data(), timeout_s=st.sampled_from((0, 0, 1, 30)))
-    def change(self, data: st.DataObject, timeout_s: int) -> None:
+    @rule(data=st.data(), timeout_s=st.sampled_from((0, 0, 1, 30)), stale=st.booleans())
+    def change(self, data: st.DataObject, timeout_s: int, *, stale: bool) -> None:
         """Change with a receipt of now or of long ago."""
         text = one_of(data, self.issued)
-        answer = self.live.change(text, timeout_s, queue=QUEUE)
-        assert (answer.state.value, answer.visible_at_ms) == self.model.change(self.now_ms, text, timeout_s)
+        answer = self.live.change(text, timeout_s, queue=QUEUE, any_receive=stale)
+        judged = self.model.change(self.now_ms, text, timeout_s, any_receive=stale)
+        assert (answer.state.value, answer.visible_at_ms) == judged
 
     # Sources.
 

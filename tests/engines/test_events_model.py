@@ -5,7 +5,6 @@ what the engine answered, and says which events there must be.
 """
 
 import struct
-from base64 import urlsafe_b64decode
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,6 +19,7 @@ from tests.engines.model_frame import CACHES, WINDOWS, ModelFrame, one_of, run_m
 from tests.engines.postgres_host import RESTLESS, PostgresHost
 from veilmq.core import commands, results
 from veilmq.core.commands import NewMessage
+from veilmq.core.results import ReceiptState
 from veilmq.core.settings import SettingValue
 
 FIFO = f"{QUEUE}.fifo"
@@ -43,8 +43,7 @@ class NaiveReceipt:
     @property
     def name(self) -> tuple[str, bytes, int]:
         """What its events are known by."""
-        data = urlsafe_b64decode(self.text + "=" * (-len(self.text) % 4))
-        return self.queue, self.message, _FIELDS.unpack_from(data)[3]
+        return self.queue, self.message, _FIELDS.unpack_from(bytes.fromhex(self.text))[3]
 
 
 class EventModel(ModelFrame):
@@ -116,11 +115,13 @@ class EventModel(ModelFrame):
         self.latest[queue, received.id] = receipt
 
     @precondition(lambda self: self.issued)
-    @rule(data=st.data())
-    def delete(self, data: st.DataObject) -> None:
-        """Delete with any receipt, at any time."""
+    @rule(data=st.data(), stale=st.booleans())
+    def delete(self, data: st.DataObject, *, stale: bool) -> None:
+        """Delete with any receipt, at any time; if `stale`, also although a later receive superseded it."""
         receipt = one_of(data, self.issued)
-        self.live.delete(receipt.text, queue=receipt.queue)
+        (answer,) = self.live.delete(receipt.text, queue=receipt.queue, any_receive=stale)
+        if answer is ReceiptState.EARLIER:
+            self.end_latest(self.latest[receipt.queue, receipt.message])
         if not receipt.ends:
             if self.now_ms < receipt.visible_at_ms:
                 self.end(receipt, "deleted", self.now_ms)
@@ -129,12 +130,22 @@ class EventModel(ModelFrame):
         if receipt.ends == ["expired"]:
             self.end(receipt, "late_deleted", self.now_ms)
 
+    def end_latest(self, latest: NaiveReceipt) -> None:
+        """Expect the end of the latest receipt of a message that an earlier one deletes; none corrects it."""
+        if not latest.ends:
+            if self.now_ms < latest.visible_at_ms:
+                self.end(latest, "deleted_by_earlier", self.now_ms)
+            else:
+                self.end(latest, "expired", latest.visible_at_ms)
+        latest.ends.append("by another")
+
     @precondition(lambda self: self.issued)
-    @rule(data=st.data(), timeout_s=_TIMEOUTS_S)
-    def change(self, data: st.DataObject, timeout_s: int) -> None:
-        """Move the deadline, where the receipt still does that."""
+    @rule(data=st.data(), timeout_s=_TIMEOUTS_S, stale=st.booleans())
+    def change(self, data: st.DataObject, timeout_s: int, *, stale: bool) -> None:
+        """Move the deadline, where the receipt still does that; if `stale`, that of the latest one."""
         receipt = one_of(data, self.issued)
-        answer = self.live.change(receipt.text, timeout_s, queue=receipt.queue)
+        answer = self.live.change(receipt.text, timeout_s, queue=receipt.queue, any_receive=stale)
+        receipt = self.latest[receipt.queue, receipt.message]
         if not isinstance(answer, results.LeaseChange) or answer.visible_at_ms is None:
             return
         if not receipt.ends and timeout_s == 0:

@@ -170,6 +170,7 @@ class EngineAndModel(ModelFrame):
     )
     def change(self, data: st.DataObject, timeout_s: int, door: dict[str, bool], *, renew: bool, bounded: bool) -> None:
         """Change with a receipt of now or of long ago."""
+        renew = renew and "any_receive" not in door  # SQS renews nothing
         name, incarnation, text = self.receipt(data)
         answer = self.live.change(text, timeout_s, queue=name, renew_receipt=renew, bounded=bounded, **door)
         if incarnation != self.incarnations[name]:

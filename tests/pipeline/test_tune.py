@@ -6,9 +6,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import urllib3
 from pyspark.sql import SparkSession
 
 from tests.pipeline.closed import row, table
+from veilmq.client import HttpQueueClient
 from veilmq.core.events import Outcome
 from veilmq.core.routing import RoutingTable
 from veilmq.pipeline.cell_store import CellStore, Counted
@@ -18,6 +20,7 @@ from veilmq.pipeline.recommendation_table import COLUMNS, to_json
 from veilmq.pipeline.report import report
 from veilmq.pipeline.route_table import route_table
 from veilmq.pipeline.tune import tune
+from veilmq.testing import RunningServer
 
 FAST_MS = range(100, 2_100, 5)
 SLOW_MS = range(10_000, 26_000, 40)
@@ -102,3 +105,50 @@ def test_an_empty_log_is_no_failure(spark: SparkSession, tmp_path: Path) -> None
     assert tune(spark, events=str(tmp_path / "none"), state=state).recommendations == ()
     page = report(spark, state=state, path=tmp_path / "report.html", at_ms=0).read_text(encoding="utf-8")
     assert "Nothing was seen yet" in page
+
+
+def work_beyond_its_timeout(events: Path, stale_receipts: str) -> None:
+    """Have 400 messages worked on for 0.5 to 20 s under a timeout of 10 s, by consumers who delete although late.
+
+    What is not done at 10 s is received once more at that moment, and its second consumer takes 20 s.
+    """
+    with (
+        RunningServer(events_to=str(events), stale_receipts=stale_receipts) as server,
+        HttpQueueClient(server.endpoint) as client,
+    ):
+        client.create_queue("jobs", {"visibility_timeout_s": 10})
+        for number in range(400):
+            client.send("jobs", str(number))
+        first = [client.receive("jobs", count=10) for _ in range(40)]
+        second: list[str] = []
+        for step, done in enumerate(first, start=1):
+            server.advance(500)
+            if step == 20:
+                while again := client.receive("jobs", count=10, timeout_s=30):
+                    second += [each.receipt for each in again]
+            client.delete_batch("jobs", [each.receipt for each in done])
+        server.advance(9_500)
+        for at in range(0, len(second), 10):
+            client.delete_batch("jobs", second[at : at + 10])
+        status = client.show("jobs")
+        assert (status.visible, status.in_flight) == (0, 0)
+        assert urllib3.request("POST", f"{server.admin_endpoint}/events/flush").status == 200
+
+
+def test_where_earlier_receipts_delete_the_cost_is_that_without_fencing(spark: SparkSession, tmp_path: Path) -> None:
+    """The same work on both kinds of server: the log says which one it was, and a short timeout is less dear there."""
+    found = {}
+    for stale_receipts in ("fenced", "act"):
+        events = tmp_path / stale_receipts
+        work_beyond_its_timeout(events, stale_receipts)
+        tuned = tune(spark, events=str(events / "receipt_closed"), state=str(tmp_path / f"state-{stale_receipts}"))
+        found[stale_receipts] = tuned.recommendations[0]
+    fenced, act = found["fenced"], found["act"]
+    assert (fenced.current_s, act.current_s) == (10, 10)
+    assert fenced.first_receipts == act.first_receipts == 400
+    assert fenced.rates.duplicate == act.rates.duplicate > 0.4
+    assert fenced.cost_current is not None
+    assert act.cost_current is not None
+    assert fenced.cost_current > 5 * act.cost_current
+    assert act.cost_recommended == pytest.approx(fenced.cost_recommended, rel=0.2)
+    report(spark, state=str(tmp_path / "state-act"), path=tmp_path / "report.html", at_ms=0, title="t")

@@ -37,6 +37,7 @@ SQS_ONLY: dict[str, Callable[[Any], bool]] = {
     "timeout of a receive": lambda action: getattr(action, "timeout_s", None) is not None,
     "release": lambda action: isinstance(action, story.Change) and action.timeout_s == 0,
     "expired receipt": lambda action: getattr(action, "state", "") == "expired",
+    "stale receipt": lambda action: getattr(action, "state", "") == "earlier",
     "twelve hours": lambda action: getattr(action, "state", "") == "too long",
     "attempt": lambda action: getattr(action, "attempt", None) is not None,
     "deduplication": lambda action: isinstance(action, story.Send) and action.dedup_id is not None,

@@ -12,7 +12,7 @@ from typing import Any
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "lifecycle.md"
 UNITS_MS = {"ms": 1, "s": 1_000, "h": 3_600_000}
-STATES = ("live", "expired", "superseded", "gone", "invalid")
+STATES = ("live", "expired", "earlier", "superseded", "gone", "invalid")
 
 Settings = dict[str, int | bool | str]
 
@@ -180,10 +180,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """A fenced block and the heading above it."""
+    """A fenced block and the heading above it; `server` has the settings of its server, from behind `story`."""
 
     title: str
     steps: tuple[Step, ...]
+    server: tuple[tuple[str, str], ...] = ()
 
 
 _NAME = r"(?P<queue>\w+)"
@@ -225,15 +226,18 @@ def stories(page: str, more: Forms | None = None) -> list[Story]:
     """
     found: list[Story] = []
     title = ""
+    server: list[str] = []
     block: list[str] | None = None
     for line in page.splitlines():
         if block is None:
             if line.startswith("#"):
                 title = line.lstrip("# ")
             elif line.startswith("```") and "story" in line:
+                server = line.partition("story")[2].split()
                 block = []
         elif line == "```":
-            found.append(Story(title=title, steps=tuple(read(block, more))))
+            given = tuple((name, value) for name, _, value in (word.partition("=") for word in server))
+            found.append(Story(title=title, steps=tuple(read(block, more)), server=given))
             block = None
         else:
             block.append(line)

@@ -14,23 +14,24 @@ from tests.stories.through_engine import EngineTeller
 from veilmq.testing import RunningServer
 
 STORIES = stories(PAGE.read_text(encoding="utf-8"))
+_AT_THE_PORT = {("stale_receipts", "act"): "any_receive"}  # a setting of a server → what its commands then have
 
 
 def through_engine(place: Place, told: Story) -> Iterator[Teller]:
     """Yield a teller through the port."""
     with hosted(place) as host:
-        yield EngineTeller(host)
+        yield EngineTeller(host, **{_AT_THE_PORT[each]: True for each in told.server})
 
 
 def over_http(place: Place, told: Story) -> Iterator[Teller]:
     """Yield a teller over SQS."""
-    with RunningServer(**place) as server:
+    with RunningServer(**place, **dict(told.server)) as server:
         yield HttpTeller(server)
 
 
 def over_smq(place: Place, told: Story) -> Iterator[Teller]:
     """Yield a teller over SMQ."""
-    with RunningServer(**place) as server:
+    with RunningServer(**place, **dict(told.server)) as server:
         yield SmqTeller(server, told)
 
 

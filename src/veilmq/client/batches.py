@@ -82,8 +82,8 @@ def done(reply: EntriesReply, count: int) -> list[ClientError | None]:
 def changed(reply: EntriesReply, count: int) -> list[ClientError | Hidden | None]:
     """Return what became of each of ``count`` changes, in order: its error, or what is known of its success.
 
-    An entry that succeeded by the rules of SQS and did nothing, because another consumer has the message, is an error
-    here: ``RECEIPT_SUPERSEDED``. Only veilmq's server tells.
+    An entry that succeeded by the rules of SQS although another consumer has received the message since is an error
+    here: ``RECEIPT_SUPERSEDED``. Only veilmq's server reports it.
     """
     made = {entry.id: _made(entry) for entry in reply.successful or []}
     failed = _failures(reply.failed or [])
@@ -101,7 +101,7 @@ def _failures(entries: Sequence[responses.BatchResultErrorEntry]) -> Mapping[str
 
 
 def _superseded() -> ClientError:
-    return ClientError(RECEIPT_SUPERSEDED, "Another consumer has received the message since; nothing was changed.", 200)
+    return ClientError(RECEIPT_SUPERSEDED, "Another consumer has received the message since.", 200)
 
 
 def _unanswered() -> ClientError:

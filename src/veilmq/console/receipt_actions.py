@@ -26,6 +26,7 @@ OUTCOMES: dict[str, str] = {
     "held": "Not moved, as an earlier message of its group was not",
     "expired": "Nothing was done, as its timeout had ended meanwhile",
     "superseded": "Nothing was done, as somebody else has received it meanwhile",
+    "earlier": "Done, although somebody else has received it meanwhile",
     "ended": "Nothing was done, as its timeout had ended or somebody else has received it meanwhile",
     "gone": "Nothing was done, as it is no longer in the queue",
     "invalid": "Nothing was done, as the receipt is not one of this queue",

@@ -175,13 +175,15 @@ class Delete(Command, frozen=True, kw_only=True):
 
     A live receipt deletes; an expired one of a message not received again deletes too unless ``only_live`` (the rule of
     SMQ) or the queue is FIFO; a superseded one and one of a message that is gone do nothing. With ``any_epoch``, what
-    only a change superseded is still live (SMQ's lenient handles).
+    only a change superseded is still live (SMQ's lenient handles). With ``any_receive``, a superseded one of a standard
+    queue acts as the latest one does, unless a claim has the message (Amazon's rule).
     """
 
     queue: str
     receipts: tuple[str, ...]
     only_live: bool = False
     any_epoch: bool = False
+    any_receive: bool = False
 
 
 class VisibilityChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -202,6 +204,7 @@ class ChangeVisibility(Command, frozen=True, kw_only=True):
     changes: tuple[VisibilityChange, ...]
     only_live: bool = False
     any_epoch: bool = False
+    any_receive: bool = False
     renew_receipt: bool = False
     lease_s_max: int | None = limits.LEASE_S_MAX
 

@@ -18,8 +18,10 @@ from veilmq.core.errors import StoreUnavailable, VeilmqError
 
 
 class Outcome(enum.Enum):
-    """How a receipt ended: with exactly one of ``deleted``, ``expired`` and ``nacked``; two more may follow it.
+    """How a receipt ended: with exactly one of the first four; two more may follow it.
 
+    ``deleted_by_earlier`` ends the latest receipt of a message that the receipt of an earlier receive deletes, where
+    the server lets that act (``any_receive``); of the earlier one, which had ``expired``, it is the late delete.
     ``late_deleted`` follows the ``expired`` of the same receipt, and corrects it: the work took ``held_ms``, longer
     than its timeout. ``nacked`` is a change of the timeout to 0. ``dead_lettered`` follows the ``expired`` or
     ``nacked`` of a message that is moved away instead of being received once more: it tells what became of the message,
@@ -27,9 +29,10 @@ class Outcome(enum.Enum):
     """
 
     DELETED = "deleted"
-    LATE_DELETED = "late_deleted"
+    DELETED_BY_EARLIER = "deleted_by_earlier"
     EXPIRED = "expired"
     NACKED = "nacked"
+    LATE_DELETED = "late_deleted"
     DEAD_LETTERED = "dead_lettered"
 
 

@@ -12,6 +12,8 @@ class ReceiptState(enum.Enum):
 
     LIVE = "live"
     EXPIRED = "expired"
+    EARLIER = "earlier"
+    """Superseded, and acts all the same, where the command has ``any_receive``."""
     SUPERSEDED = "superseded"
     GONE = "gone"
 

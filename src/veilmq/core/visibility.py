@@ -44,4 +44,4 @@ def receipt_state(*, current: bool, visible_at_ms: int, now_ms: int) -> ReceiptS
 
 def receipt_acts(state: ReceiptState, *, only_live: bool) -> bool:
     """Tell whether a receipt in ``state`` changes anything; ``only_live`` is the rule of FIFO queues and of SMQ."""
-    return state is ReceiptState.LIVE or (state is ReceiptState.EXPIRED and not only_live)
+    return state is ReceiptState.LIVE or (not only_live and state in (ReceiptState.EXPIRED, ReceiptState.EARLIER))

@@ -8,7 +8,7 @@ receives (one V for a queue; rising ones where an expiry moves it to the next cl
       + d · q · V1                            waiting after a consumer that died
 
 On a server that fences receipts (ours) only the receipt of the latest receive deletes, so t_k is the longest of the
-first k timeouts. On one that lets a late delete act (SQS), t_k is their sum.
+first k timeouts. On one that lets a late delete act (SQS, and ours with ``stale_receipts = act``), t_k is their sum.
 """
 
 from collections.abc import Sequence

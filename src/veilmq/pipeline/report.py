@@ -27,7 +27,7 @@ from veilmq.pipeline.survival import curve_of
 from veilmq.pipeline.tallies import EDGES_S, KeyTally
 from veilmq.pipeline.tune import DEFAULTS, known
 from veilmq.pipeline.tune_options import TuneOptions
-from veilmq.pipeline.tuning import receives_max_of, recommended, whole_of
+from veilmq.pipeline.tuning import options_for, receives_max_of, recommended, whole_of
 
 KEY_CURVES_MAX = 12
 KEY_ROWS_MAX = 60
@@ -80,6 +80,7 @@ def report(
 def _section(
     queue: str, keys: list[KeyTally], by_day: Any, by_hour: Any, facts: QueueFacts | None, options: TuneOptions
 ) -> Section:
+    options = options_for(keys, options)
     whole, *each_key = recommended(queue, keys, options=options, facts=facts)
     shown = sorted(each_key, key=lambda each: -each.first_receipts)[:KEY_ROWS_MAX]
     marks = charts.Marks(whole.current_s, whole.recommended_s)
@@ -114,7 +115,8 @@ def _days_chart(by_day: Any) -> str:
     table = table.reindex(columns=[each.value for each in Outcome], fill_value=0).sort_index().tail(DAYS_MAX)
     late = table[Outcome.LATE_DELETED.value]
     expired = table[Outcome.EXPIRED.value]
-    receipts = (table[Outcome.DELETED.value] + expired + table[Outcome.NACKED.value]).clip(lower=1)
+    ended = (Outcome.DELETED, Outcome.DELETED_BY_EARLIER, Outcome.EXPIRED, Outcome.NACKED)
+    receipts = table[[each.value for each in ended]].sum(axis=1).clip(lower=1)
     recovered = ((expired - late) / receipts).clip(lower=0.0)
     return charts.days_chart([str(day) for day in table.index], list(late / receipts), list(recovered))
 

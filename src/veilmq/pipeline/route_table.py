@@ -23,7 +23,7 @@ from veilmq.pipeline.recommendation import QueueFacts, plain_name
 from veilmq.pipeline.tallies import KeyTally
 from veilmq.pipeline.tune import DEFAULTS, known
 from veilmq.pipeline.tune_options import TuneOptions
-from veilmq.pipeline.tuning import RENEWALS_IN_TIMEOUT, explore_s, receives_max_of
+from veilmq.pipeline.tuning import RENEWALS_IN_TIMEOUT, explore_s, options_for, receives_max_of
 
 CLASSES_DEFAULT = 4
 """Three or four classes get nearly all that one timeout for each key would."""
@@ -61,6 +61,7 @@ def route_table(
     known.
     """
     tallies = _of_queue(known(CellStore(spark, state).cells(), options), queue)
+    options = options_for(tallies, options)
     found = findings_of(tallies, options=options)
     made = routed(found, receives_max=receives_max_of(facts, options), classes=classes, options=options)
     if made is None:

@@ -28,10 +28,11 @@ def _zeros() -> Array:
 class Tally:
     """Receipts by bucket; tallies are added, and scaled to weigh less.
 
-    ``deleted``, ``late`` and ``nacked`` lie where the receipt was held so long. The others lie where the timeout was so
-    long: ``in_force`` are all receipts, ``expired`` those that expired, ``corrected`` those of them that were deleted
-    late, ``crashed`` those of the rest that ``crashes`` takes out. ``extended``, ``extensions`` and
-    ``extended_held_s`` are of the receipts that were extended and deleted in time.
+    ``deleted``, ``late`` and ``nacked`` lie where the receipt was held so long; an earlier receipt deleted the message
+    of ``by_earlier`` of the ``nacked`` ones. The others lie where the timeout was so long: ``in_force`` are all
+    receipts, ``expired`` those that expired, ``corrected`` those of them that were deleted late, ``crashed`` those of
+    the rest that ``crashes`` takes out. ``extended``, ``extensions`` and ``extended_held_s`` are of the receipts that
+    were extended and deleted in time.
     """
 
     deleted: Array = field(default_factory=_zeros)
@@ -41,6 +42,7 @@ class Tally:
     corrected: Array = field(default_factory=_zeros)
     in_force: Array = field(default_factory=_zeros)
     crashed: Array = field(default_factory=_zeros)
+    by_earlier: float = 0.0
     extended: float = 0.0
     extensions: float = 0.0
     extended_held_s: float = 0.0
@@ -114,6 +116,8 @@ def tally(cells: Any) -> Tally:
     for (outcome, axis), part in cells.groupby(["outcome", "axis"], sort=False):
         for array in _counted_in(found, outcome, axis):
             np.add.at(array, part["bucket"].to_numpy(), part["n"].to_numpy())
+        if outcome == Outcome.DELETED_BY_EARLIER.value and axis == HELD:
+            found.by_earlier += float(part["n"].sum())
         if outcome == Outcome.DELETED.value and axis == HELD:
             found.extended += float(part["extended"].sum())
             found.extensions += float(part["extensions"].sum())
@@ -127,7 +131,9 @@ def _counted_in(found: Tally, outcome: str, axis: str) -> tuple[Array, ...]:
         (Outcome.DELETED.value, HELD): (found.deleted,),
         (Outcome.LATE_DELETED.value, HELD): (found.late,),
         (Outcome.NACKED.value, HELD): (found.nacked,),
+        (Outcome.DELETED_BY_EARLIER.value, HELD): (found.nacked,),
         (Outcome.DELETED.value, VISIBILITY): (found.in_force,),
+        (Outcome.DELETED_BY_EARLIER.value, VISIBILITY): (found.in_force,),
         (Outcome.NACKED.value, VISIBILITY): (found.in_force,),
         (Outcome.EXPIRED.value, VISIBILITY): (found.expired, found.in_force),
         (Outcome.LATE_DELETED.value, VISIBILITY): (found.corrected,),

@@ -1,5 +1,6 @@
 """Tuning: from what was found about a queue or a routing key to the timeout that it should have, and why."""
 
+import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ EXPLORE_FACTOR = 4
 
 BOUNDS_CLOSE = 0.10
 
+BY_EARLIER_MIN = 0.5
+"""One delete by an earlier receipt counts until it weighs less, after a half-life: a server may be fenced again."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
@@ -48,6 +52,7 @@ def recommended(
     queue: str, keys: list[KeyTally], *, options: TuneOptions, facts: QueueFacts | None
 ) -> Iterator[Recommendation]:
     """Yield what ``queue`` should have, then what each of ``keys`` should have."""
+    options = options_for(keys, options)
     keys = without_crashes(keys)
     whole = whole_of(queue, keys)
     yield _recommendation(whole, None, finding_of(whole.first, options=options), facts, options)
@@ -55,6 +60,16 @@ def recommended(
     for each in keys:
         finding = finding_of(each.first, options=options, prior=prior)
         yield _recommendation(each, each.key, finding, facts, options)
+
+
+def options_for(keys: Iterable[KeyTally], options: TuneOptions) -> TuneOptions:
+    """Return ``options`` for the queue of ``keys``: where earlier receipts delete, its cost is the one without fencing.
+
+    The event log tells, and not the server's setting: SMQ and FIFO queues are fenced whatever that is.
+    """
+    if sum(each.all.by_earlier for each in keys) < BY_EARLIER_MIN:
+        return options
+    return dataclasses.replace(options, prices=dataclasses.replace(options.prices, fenced=False))
 
 
 def whole_of(queue: str, keys: Iterable[KeyTally]) -> KeyTally:

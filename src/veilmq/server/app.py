@@ -248,6 +248,7 @@ def _dispatcher(
         account=settings.account,
         region=settings.region,
         smq_lenient=settings.smq_handles == "lenient",
+        stale_receipts_act=settings.stale_receipts == "act",
         smq_message_bytes_max=settings.smq_message_bytes_max,
         address=address,
         scheme=guard.scheme,

@@ -100,6 +100,7 @@ class Dispatcher:
         "_scheme",
         "_smq_lenient",
         "_smq_message_bytes_max",
+        "_stale_receipts_act",
         "_submit",
         "metrics",
     )
@@ -115,6 +116,7 @@ class Dispatcher:
         address: str = "",
         scheme: str = "http",
         smq_lenient: bool = False,
+        stale_receipts_act: bool = False,
         smq_message_bytes_max: int = SMQ_MESSAGE_BYTES.maximum,
         authentication: Authentication | None = None,
         permissions: Permissions | None = None,
@@ -145,6 +147,7 @@ class Dispatcher:
         self._region = region
         self._scheme = scheme
         self._smq_lenient = smq_lenient
+        self._stale_receipts_act = stale_receipts_act
         self._smq_message_bytes_max = smq_message_bytes_max
         self._authentication = authentication
         self._permissions = permissions
@@ -290,6 +293,7 @@ class Dispatcher:
             region=self._region,
             token_key=self._polls.engine.token_key,
             smq_lenient=self._smq_lenient,
+            stale_receipts_act=self._stale_receipts_act,
             smq_message_bytes_max=self._smq_message_bytes_max,
         )
         self._contexts[host] = context

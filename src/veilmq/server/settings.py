@@ -50,6 +50,7 @@ _ATTRIBUTE = Text(
     placeholder="NAME",
 )
 _DURABILITY = Choice(values=("strict", "standard"), placeholder="MODE")
+_STALE_RECEIPTS = Choice(values=("fenced", "act"), placeholder="HOW")
 _SMQ_HANDLES = Choice(values=("strict", "lenient"), placeholder="HOW")
 _LOG_LEVEL = Choice(values=("debug", "info", "warning", "error"), placeholder="LEVEL")
 
@@ -191,6 +192,12 @@ class ServerSettings:
         ATTRIBUTE_DEFAULT, _ATTRIBUTE, "Message attribute whose text says what kind of work a message is."
     )
 
+    stale_receipts: str = _setting(
+        "fenced",
+        _STALE_RECEIPTS,
+        "What a receipt handle does over SQS once a standard queue's message was received again: fenced, nothing; act, "
+        "it deletes and changes, as at Amazon.",
+    )
     smq_handles: str = _setting(
         "strict",
         _SMQ_HANDLES,

@@ -46,6 +46,7 @@ def test_a_change_says_to_those_who_look_whether_it_was_made() -> None:
     assert bodies == [
         [{"Id": "e0", "VeilmqHiddenForMs": 7_000}],
         [{"Id": "e0", "VeilmqHiddenForMs": 7_000}],
+        [{"Id": "e0", "VeilmqReceipt": "earlier"}],
         [{"Id": "e0", "VeilmqReceipt": "superseded"}],
     ]
 
@@ -57,6 +58,7 @@ def test_a_delete_says_to_those_who_look_where_it_deleted_nothing() -> None:
     assert told == {
         "live": [{"Id": "e0"}],
         "expired": [{"Id": "e0"}],
+        "earlier": [{"Id": "e0"}],
         "superseded": [{"Id": "e0", "VeilmqReceipt": "superseded"}],
         "gone": [{"Id": "e0", "VeilmqReceipt": "gone"}],
     }

@@ -42,6 +42,7 @@ _KEYS_MAX = 4_096
 _REMEMBERED_BYTES_MAX = 1_000  # of the properties of a message: larger ones are read, and looked into, each time
 
 _DELETED, _LATE_DELETED = Outcome.DELETED.value, Outcome.LATE_DELETED.value
+_BY_EARLIER = Outcome.DELETED_BY_EARLIER.value
 _EXPIRED, _NACKED, _DEAD_LETTERED = Outcome.EXPIRED.value, Outcome.NACKED.value, Outcome.DEAD_LETTERED.value
 _CLOSED_AT, _HELD, _OUTCOME = (ReceiptClosed.__struct_fields__.index(n) for n in ("closed_at_ms", "held_ms", "outcome"))
 _RECEIVED_AT = ReceiptClosed.__struct_fields__.index("received_at_ms")
@@ -217,6 +218,21 @@ class QueueLog:
         else:
             events.staged.append(self._event(lease, facts, end_ms, _EXPIRED))
             events.staged.append(self._event(lease, facts, now_ms, _LATE_DELETED))
+
+    def deleted_by_earlier(self, lease: Lease, receipt: Receipt) -> None:
+        """Take note of a message that is about to be deleted by ``receipt``, one before the latest, which ends now."""
+        if lease.generation == receipt.generation:  # the same receive: a change alone has renewed its receipt
+            self.deleted(lease)
+            return
+        if held.is_open(lease.log):
+            events = self._log
+            facts = events.facts(lease.position)
+            is_live = events.now_ms < lease.visible_at_ms
+            ends_at_ms = events.now_ms if is_live else lease.visible_at_ms
+            events.staged.append(self._event(lease, facts, ends_at_ms, _BY_EARLIER if is_live else _EXPIRED))
+        expired = self._log.take_expired(receipt.position, receipt.generation)
+        if expired is not None:
+            self._correct(expired)
 
     def changed(self, lease: Lease, *, released: bool) -> None:
         """Take note that the deadline of a lease, still the old one, is about to be moved."""

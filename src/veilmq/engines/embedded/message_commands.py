@@ -16,6 +16,7 @@ from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.lane import FAIR, Lane
 from veilmq.engines.embedded.queue import Queue
 from veilmq.engines.embedded.rows import Lease
+from veilmq.engines.embedded.run import CLAIMED_MS
 from veilmq.engines.embedded.space import Space
 from veilmq.engines.embedded.termed_sends import TermedSends
 
@@ -129,10 +130,13 @@ class MessageCommands:
         answers: list[ReceiptState | VeilmqError] = []
         for text in command.receipts:
             try:
-                state, lane, lease = self.look_up(queue, text, now_ms, command.any_epoch)
+                state, lane, lease = self.look_up(queue, text, now_ms, command.any_epoch, command.any_receive)
                 if visibility.receipt_acts(state, only_live=only_live):
                     if queue.log is not None:
-                        queue.log.deleted(lease)
+                        if state is ReceiptState.EARLIER:
+                            queue.log.deleted_by_earlier(lease, self._book.read(text))
+                        else:
+                            queue.log.deleted(lease)
                     lane.remove(lease, now_ms)
                     queue.deleted += 1
                     if queue.at_limit:
@@ -168,7 +172,7 @@ class MessageCommands:
     def _change(
         self, queue: Queue, change: commands.VisibilityChange, now_ms: int, command: commands.ChangeVisibility
     ) -> results.LeaseChange:
-        state, lane, lease = self.look_up(queue, change.receipt, now_ms, command.any_epoch)
+        state, lane, lease = self.look_up(queue, change.receipt, now_ms, command.any_epoch, command.any_receive)
         if not visibility.receipt_acts(state, only_live=command.only_live or queue.settings.fifo):
             return results.LeaseChange(state=state)
         since_ms = lease.received_at_ms if lease.receive_count else now_ms  # nobody has asked for a delayed one yet
@@ -188,11 +192,12 @@ class MessageCommands:
         )
 
     def look_up(
-        self, queue: Queue, text: str, now_ms: int, any_epoch: bool = False
+        self, queue: Queue, text: str, now_ms: int, any_epoch: bool = False, any_receive: bool = False
     ) -> tuple[ReceiptState, Lane, Lease]:
         """Return what the receipt ``text`` is now, and what it is of; raises ``ReceiptInvalid`` and ``MessageGone``.
 
-        With ``any_epoch``, a change alone does not supersede a receipt.
+        With ``any_epoch``, a change alone does not supersede a receipt; with ``any_receive``, what is superseded is
+        ``EARLIER`` in a standard queue, while no claim has the message.
         """
         number, position, generation, epoch, _ = self._book.read(text)
         if number != queue.number:
@@ -202,6 +207,8 @@ class MessageCommands:
             raise MessageGone
         lane, lease = found
         current = lease.generation == generation and (lease.epoch == epoch or any_epoch)
+        if any_receive and not current and lease.visible_at_ms < CLAIMED_MS and not queue.settings.fifo:
+            return ReceiptState.EARLIER, lane, lease
         state = visibility.receipt_state(current=current, visible_at_ms=lease.visible_at_ms, now_ms=now_ms)
         return state, lane, lease
 

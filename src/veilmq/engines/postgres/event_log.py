@@ -82,12 +82,22 @@ class EventLog:
         if self.has(queue):
             await connection.execute(SQL["log_retired"], queue.partition, queue.origin, queue.name)
 
-    async def late(self, connection: Any, queue: Queue, useless: Mapping[ReceiptState, Sequence[Receipt]]) -> None:
-        """Write what deletes that do nothing tell of their receipts, which are given by what they were."""
-        if not useless or not self.has(queue):
+    async def late(
+        self,
+        connection: Any,
+        queue: Queue,
+        useless: Mapping[ReceiptState, Sequence[Receipt]],
+        *,
+        earlier: Sequence[Receipt],
+    ) -> None:
+        """Write what deletes that do nothing tell of their receipts, which are given by what they were.
+
+        ``earlier`` are superseded ones that did delete.
+        """
+        if not (useless or earlier) or not self.has(queue):
             return
         await self._end(connection, queue, queue.partition, useless.get(ReceiptState.EXPIRED, ()))
-        await self._correct(connection, queue, useless.get(ReceiptState.SUPERSEDED, ()))
+        await self._correct(connection, queue, [*useless.get(ReceiptState.SUPERSEDED, ()), *earlier])
         left = await self._correct(connection, queue, useless.get(ReceiptState.GONE, ()))
         if left:  # what ended them may not have been seen by anybody yet
             rows = await connection.fetch(SQL["retired_parts"], queue.number)

@@ -303,14 +303,17 @@ WHERE part.qp = $1 AND NOT part.retired
 
 -- name: delete
 -- Receipts: $2 positions (rising, so that two statements never wait for each other; none twice), $3 generations, $4 epochs,
--- $5 which count whatever their epoch; $6 retention in ms; $7 which act only while they live. Tells what each message that
--- is there was, and whether it was missed: who has waited for a row that was changed meanwhile knows it, but this statement
+-- $5 which count whatever their epoch; $6 retention in ms; $7 which act only while they live; $8 which act although a later
+-- receive superseded them, unless a claim has the message. Tells what each message that is there was, and whether it was missed: who has waited for a row that was changed meanwhile knows it, but this statement
 -- does not find it any more, and another one does.
 WITH found AS MATERIALIZED (
     SELECT msg.row_id, msg.seq, msg.visible_at, clock.now,
-        msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch) AS is_current, asked.only_live
-    FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $7::boolean[])
-            AS asked (seq, generation, epoch, any_epoch, only_live)
+        msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch) AS is_current,
+        asked.any_receive AND msg.visible_at < 1::bigint << 61 AS is_earlier,
+        -- log: msg.generation <> asked.generation AS is_of_another,
+        asked.only_live
+    FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $7::boolean[], $8::boolean[])
+            AS asked (seq, generation, epoch, any_epoch, only_live, any_receive)
         CROSS JOIN (SELECT mq.now_ms() AS now, ended_until, ended_before FROM mq.part WHERE qp = $1) clock
         CROSS JOIN LATERAL (
             SELECT msg.ctid AS row_id, msg.seq, msg.visible_at, msg.generation, msg.epoch FROM mq.msg
@@ -320,33 +323,37 @@ WITH found AS MATERIALIZED (
         ) msg
 ), deleted AS (
     DELETE FROM mq.msg USING found
-    WHERE msg.qp = $1 AND msg.ctid = found.row_id AND found.is_current AND (NOT found.only_live OR found.visible_at > found.now)
+    WHERE msg.qp = $1 AND msg.ctid = found.row_id
+        AND (found.is_current OR found.is_earlier) AND (NOT found.only_live OR found.visible_at > found.now)
     RETURNING msg.seq
-        -- log: , mq.receipt_of(msg) AS was
+        -- log: , mq.receipt_of(msg) AS was, found.is_of_another
 -- log: ), noted AS (
 -- log:     INSERT INTO mq.event
 -- log:     SELECT event.* FROM deleted,
--- log:         unnest(mq.outcomes('delete', (was).log, (was).visible_at > mq.now_ms())) AS outcome,
--- log:         mq.event_of($8, $9, outcome, was, NULL) AS event
+-- log:         unnest(CASE WHEN NOT is_of_another THEN mq.outcomes('delete', (was).log, (was).visible_at > mq.now_ms())
+-- log:             WHEN (was).log & 3 <> 1 THEN NULL
+-- log:             WHEN (was).visible_at > mq.now_ms() THEN ARRAY['deleted_by_earlier'] ELSE ARRAY['expired'] END) AS outcome,
+-- log:         mq.event_of($9, $10, outcome, was, NULL) AS event
 )
-SELECT seq, is_current, visible_at, now,
-    is_current AND (NOT only_live OR visible_at > now) AND seq <> ALL(ARRAY(SELECT deleted.seq FROM deleted)) AS is_missed
+SELECT seq, is_current, is_earlier, visible_at, now,
+    (is_current OR is_earlier) AND (NOT only_live OR visible_at > now) AND seq <> ALL(ARRAY(SELECT deleted.seq FROM deleted)) AS is_missed
 FROM found
 
 -- name: change
 -- Receipts as above; $6 timeouts in ms, $7 the longest leases in ms or null, $8 whether the old receipts die, $9 retention in
--- ms, $10 which act only while they live. A row tells as above what the message was; a change that is not short would make the lease
+-- ms, $10 which act only while they live, $11 which although they are superseded. A row tells as above what the message was; a change that is not short would make the lease
 -- too long, and is not made.
 WITH found AS MATERIALIZED (
     SELECT msg.row_id, msg.seq, msg.visible_at, msg.epoch, clock.now, clock.now + asked.timeout AS until,
         msg.group_key, msg.receive_count, msg.sent_at,
         msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch) AS is_current,
+        asked.any_receive AND msg.visible_at < 1::bigint << 61 AS is_earlier,
         asked.only_live, asked.renew,
         -- log: msg.was,
         asked.timeout = 0 OR msg.receive_count = 0 AND asked.timeout <= asked.lease_max OR asked.lease_max IS NULL
             OR clock.now + asked.timeout <= msg.received_at + asked.lease_max AS is_short
-    FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::bigint[], $7::bigint[], $8::boolean[], $10::boolean[])
-            AS asked (seq, generation, epoch, any_epoch, timeout, lease_max, renew, only_live)
+    FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::bigint[], $7::bigint[], $8::boolean[], $10::boolean[],
+            $11::boolean[]) AS asked (seq, generation, epoch, any_epoch, timeout, lease_max, renew, only_live, any_receive)
         CROSS JOIN (SELECT mq.now_ms() AS now, ended_until, ended_before FROM mq.part WHERE qp = $1) clock
         CROSS JOIN LATERAL (
             SELECT msg.ctid AS row_id, msg.seq, msg.visible_at, msg.received_at, msg.generation, msg.epoch,
@@ -362,17 +369,17 @@ WITH found AS MATERIALIZED (
         -- log: , log = mq.log_moved(msg.log, found.until <= found.now)
     FROM found
     WHERE msg.qp = $1 AND msg.ctid = found.row_id AND found.is_short
-        AND found.is_current AND (NOT found.only_live OR found.visible_at > found.now)
+        AND (found.is_current OR found.is_earlier) AND (NOT found.only_live OR found.visible_at > found.now)
     RETURNING msg.seq
         -- log: , found.was, found.until <= found.now AS is_released
 -- log: ), noted AS (
 -- log:     INSERT INTO mq.event
 -- log:     SELECT event.* FROM changed, unnest(mq.outcomes('release', (was).log, true)) AS outcome,
--- log:         mq.event_of($11, $12, outcome, was, NULL) AS event
+-- log:         mq.event_of($12, $13, outcome, was, NULL) AS event
 -- log:     WHERE is_released
 )
-SELECT seq, is_current, visible_at, now, until, is_short, epoch + renew::int AS epoch, group_key, receive_count, sent_at,
-    is_short AND is_current AND (NOT only_live OR visible_at > now)
+SELECT seq, is_current, is_earlier, visible_at, now, until, is_short, epoch + renew::int AS epoch, group_key, receive_count, sent_at,
+    is_short AND (is_current OR is_earlier) AND (NOT only_live OR visible_at > now)
         AND seq <> ALL(ARRAY(SELECT changed.seq FROM changed)) AS is_missed
 FROM found
 

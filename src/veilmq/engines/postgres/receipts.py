@@ -79,13 +79,13 @@ class Receipts:
             found = {row["seq"]: row for row in rows}
             for each in turn:
                 answers[each.at][each.place] = _state(found.get(each.receipt.position))
-            live = [row for row in rows if _state(row) is ReceiptState.LIVE]
-            self._note_freed(queue, live)
-            if live:
-                self._fair.ended(queue, [row["seq"] for row in live], live[0]["now"])
+            freed = [row for row in rows if _frees(row)]
+            self._note_freed(queue, freed)
+            if freed:
+                self._fair.ended(queue, [row["seq"] for row in freed], freed[0]["now"])
             useless = _useless(turn, queue, found)
             self._totals.deleted[queue.number] += len(turn) - sum(map(len, useless.values()))
-            await self._log.late(connection, queue, useless)
+            await self._log.late(connection, queue, useless, earlier=_earlier(turn, found))
         if asked and queue.settings.fifo:
             await rouse_groups(connection, queue, self._watches)
         return answers
@@ -104,8 +104,7 @@ class Receipts:
             found = {row["seq"]: row for row in rows}
             for each in turn:
                 answers[each.at][each.place] = self._changed(queue, each, found.get(each.receipt.position))
-            live = [row for row in rows if _state(row) is ReceiptState.LIVE]
-            self._note_freed(queue, [row for row in live if row["until"] <= row["now"]])
+            self._note_freed(queue, [row for row in rows if _frees(row) and row["until"] <= row["now"]])
         if asked and queue.settings.fifo:
             await rouse_groups(connection, queue, self._watches)
         return answers
@@ -214,8 +213,10 @@ def _columns(turn: Sequence[_Asked]) -> tuple[list[Any], ...]:
 
 
 def _liveness(turn: Sequence[_Asked], queue: Queue) -> list[list[bool]]:
-    """Return which act only while they live; nobody asks of FIFO queues, where all do."""
-    return [] if queue.settings.fifo else [[each.command.only_live for each in turn]]
+    """Return which act only while they live, and which although superseded; in FIFO queues all live, or do not act."""
+    if queue.settings.fifo:
+        return []
+    return [[each.command.only_live for each in turn], [each.command.any_receive for each in turn]]
 
 
 def _useless(turn: Sequence[_Asked], queue: Queue, found: dict[int, Any]) -> dict[ReceiptState, list[Receipt]]:
@@ -228,6 +229,16 @@ def _useless(turn: Sequence[_Asked], queue: Queue, found: dict[int, Any]) -> dic
     return useless
 
 
+def _earlier(turn: Sequence[_Asked], found: dict[int, Any]) -> list[Receipt]:
+    """Return the receipts that acted although a later receive superseded them."""
+    return [each.receipt for each in turn if _state(found.get(each.receipt.position)) is ReceiptState.EARLIER]
+
+
+def _frees(row: Any) -> bool:
+    """Tell whether a receipt that acts met its message in flight."""
+    return _state(row) in (ReceiptState.LIVE, ReceiptState.EARLIER) and bool(row["visible_at"] > row["now"])
+
+
 def _only_live(command: Any, queue: Queue) -> bool:
     return bool(command.only_live or queue.settings.fifo)
 
@@ -235,4 +246,6 @@ def _only_live(command: Any, queue: Queue) -> bool:
 def _state(row: Any) -> ReceiptState:
     if row is None:
         return ReceiptState.GONE
+    if not row["is_current"] and row.get("is_earlier"):
+        return ReceiptState.EARLIER
     return visibility.receipt_state(current=row["is_current"], visible_at_ms=row["visible_at"], now_ms=row["now"])

@@ -36,7 +36,7 @@ def receipts(logged: pa.Table, queues: Sequence[str]) -> Receipts:
     """Count the receipts of ``queues`` in the event log."""
     names = pc.replace_substring_regex(logged["queue"], pattern="^.*/", replacement="")  # the log has account/name
     rows = logged.filter(pc.is_in(names, pa.array(queues)))
-    ended = rows.filter(pc.is_in(rows["outcome"], pa.array(["deleted", "expired", "nacked"])))
+    ended = rows.filter(pc.is_in(rows["outcome"], pa.array(["deleted", "deleted_by_earlier", "expired", "nacked"])))
     expired = rows.filter(pc.equal(rows["outcome"], "expired"))
     return Receipts(
         repeated=ended.num_rows - pc.count_distinct(ended["message_id"]).as_py(),

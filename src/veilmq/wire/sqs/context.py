@@ -21,7 +21,8 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``caller`` is who signed the request; ``None`` where nobody is asked who he is.
 
     ``smq_lenient`` and ``smq_message_bytes_max`` are settings of the server: whether a receipt that only a change
-    superseded still acts, and how large a queue's messages may be made, over SMQ.
+    superseded still acts, and how large a queue's messages may be made, over SMQ. So is ``stale_receipts_act``: whether
+    a receipt that a later receive superseded acts, on standard queues over SQS.
 
     One context serves all requests of one account on one connection.
     """
@@ -32,4 +33,5 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     token_key: bytes = PROCESS_KEY
     caller: Caller | None = None
     smq_lenient: bool = False
+    stale_receipts_act: bool = False
     smq_message_bytes_max: int = SMQ_MESSAGE_BYTES.maximum

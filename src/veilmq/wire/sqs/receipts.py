@@ -2,7 +2,8 @@
 
 On standard queues a delete succeeds whatever state its receipt is in, and a change fails only for a message that is
 gone; on FIFO queues an expired or superseded receipt is refused by both (``docs/lifecycle.md``, the receipt table). A
-receipt that was never issued is invalid everywhere.
+receipt that was never issued is invalid everywhere. Where the server says so (``stale_receipts``), a superseded receipt
+of a standard queue acts as at Amazon.
 """
 
 from functools import partial
@@ -33,13 +34,16 @@ _OUT_OF_ORDER = (ReceiptState.EXPIRED, ReceiptState.SUPERSEDED)
 _WITHOUT_EFFECT = (ReceiptState.SUPERSEDED, ReceiptState.GONE)
 """With which a delete succeeds by the rules of SQS, and deletes nothing."""
 
+_LOST = (ReceiptState.SUPERSEDED, ReceiptState.EARLIER)
+"""A change with which succeeds, and tells our own consumer that another one has received its message."""
+
 
 def delete_message(request: DeleteMessageRequest, context: RequestContext) -> Plan:
     """DeleteMessage: succeeds for every receipt that this queue once issued; on FIFO queues not for an expired one."""
     queue = queue_of(request.queue_url, context)
     receipt = _receipt(request)
     respond = partial(_delete_in_order, receipt) if is_fifo(queue) else _acknowledge
-    return Plan(Delete(queue=queue, receipts=(receipt,)), respond)
+    return Plan(Delete(queue=queue, receipts=(receipt,), any_receive=context.stale_receipts_act), respond)
 
 
 def delete_message_batch(request: DeleteMessageBatchRequest, context: RequestContext) -> Plan:
@@ -57,7 +61,8 @@ def delete_message_batch(request: DeleteMessageBatchRequest, context: RequestCon
     def respond(results: Any) -> BatchResult:
         return batch.respond(results, deleted)
 
-    return Plan(Delete(queue=queue, receipts=tuple(receipt for _, receipt in batch.prepared)), respond)
+    receipts = tuple(receipt for _, receipt in batch.prepared)
+    return Plan(Delete(queue=queue, receipts=receipts, any_receive=context.stale_receipts_act), respond)
 
 
 def change_message_visibility(request: ChangeMessageVisibilityRequest, context: RequestContext) -> Plan:
@@ -68,7 +73,8 @@ def change_message_visibility(request: ChangeMessageVisibilityRequest, context: 
     def respond(results: Any) -> None:
         _check_change(queue, change, answered(results)[0])
 
-    return Plan(ChangeVisibility(queue=queue, changes=(change,)), respond)
+    command = ChangeVisibility(queue=queue, changes=(change,), any_receive=context.stale_receipts_act)
+    return Plan(command, respond)
 
 
 def change_message_visibility_batch(request: ChangeMessageVisibilityBatchRequest, context: RequestContext) -> Plan:
@@ -78,14 +84,15 @@ def change_message_visibility_batch(request: ChangeMessageVisibilityBatchRequest
 
     def changed(identifier: str, change: VisibilityChange, outcome: Any) -> BatchResultEntry:
         _check_change(queue, change, outcome)
-        if outcome.state is ReceiptState.SUPERSEDED:
-            return ChangedResultEntry(id=identifier, veilmq_receipt=ReceiptState.SUPERSEDED.value)
+        if outcome.state in _LOST:
+            return ChangedResultEntry(id=identifier, veilmq_receipt=outcome.state.value)
         return ChangedResultEntry(id=identifier, veilmq_hidden_for_ms=outcome.hidden_for_ms)
 
     def respond(results: Any) -> BatchResult:
         return batch.respond(results, changed)
 
-    return Plan(ChangeVisibility(queue=queue, changes=tuple(change for _, change in batch.prepared)), respond)
+    changes = tuple(change for _, change in batch.prepared)
+    return Plan(ChangeVisibility(queue=queue, changes=changes, any_receive=context.stale_receipts_act), respond)
 
 
 def _acknowledge(results: Any) -> None:

@@ -94,6 +94,9 @@ there, as on AWS.
   One whose change was made has `"VeilmqHiddenForMs"`, counted from then: the word of the server that nobody else had
   the message, so that a consumer may believe an answer that comes late.
   An entry of `DeleteMessageBatch` that deleted nothing has `"VeilmqReceipt"`, too: `"superseded"` or `"gone"`.
+  With the server's setting `stale_receipts = act` such a receipt deletes and changes as at Amazon
+  ([lifecycle.md](../lifecycle.md#receipts)), and an entry of `ChangeMessageVisibilityBatch` with it has
+  `"VeilmqReceipt": "earlier"`.
 - **A dead-letter queue** is of the same account, region and server as its sources.
 - **A valid queue URL may name any host:** only its path counts, and a bare queue name is taken for a URL.
 - **Lists and maps have an end:** in a body above {large:,} bytes, one with more than {wide:,} brackets, braces and

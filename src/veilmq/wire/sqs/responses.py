@@ -99,7 +99,8 @@ class ChangedResultEntry(BatchResultEntry, frozen=True, kw_only=True):
     """The same of ChangeMessageVisibilityBatch and DeleteMessageBatch, with members of ours that clients of SQS ignore.
 
     ``veilmq_hidden_for_ms`` is there where a change was made, and says for how long from then on; ``veilmq_receipt`` is
-    ``superseded``, of a delete also ``gone``, where the entry succeeded by the rules of SQS and nothing was done.
+    ``superseded``, of a delete also ``gone``, where the entry succeeded by the rules of SQS and nothing was done, and
+    ``earlier`` where it was done although another consumer has received the message since.
     """
 
     veilmq_hidden_for_ms: int | None = None

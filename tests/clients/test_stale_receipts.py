@@ -1,0 +1,200 @@
+"""`stale_receipts = act`: on standard queues a receipt of an earlier receive acts, as at Amazon (docs/lifecycle.md).
+
+By default it does nothing: `test_boto3.py` and the stories of the life cycle have that.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import urllib3
+from pyarrow import dataset
+
+from tests.clients.conftest import client
+from tests.clients.smq.raw import ask
+from veilmq.client import ClientError, HttpQueueClient
+from veilmq.client.claims import Claims
+from veilmq.client.errors import RECEIPT_SUPERSEDED
+from veilmq.core.commands import VisibilityChange
+from veilmq.testing import RunningServer
+
+Counts = tuple[int, int]
+Act = Callable[[Any, str, str], object]
+
+
+@pytest.fixture
+def veilmq_settings(veilmq_settings: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+    """A server that lets them act, and exports its event log."""
+    return {**veilmq_settings, "stale_receipts": "act", "events_to": str(tmp_path / "events")}
+
+
+def counts(sqs: Any, url: str) -> Counts:
+    """Return how many messages are visible, and how many in flight."""
+    names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
+    found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
+    return int(found[names[0]]), int(found[names[1]])
+
+
+def received_twice(sqs: Any, url: str, messages: int = 1) -> list[tuple[str, str]]:
+    """Send messages; return the receipts of two receives of each, the later one of which holds it."""
+    pairs = []
+    for _ in range(messages):
+        sqs.send_message(QueueUrl=url, MessageBody="a")
+        (first,) = sqs.receive_message(QueueUrl=url, VisibilityTimeout=0)["Messages"]
+        (second,) = sqs.receive_message(QueueUrl=url)["Messages"]
+        assert first["MessageId"] == second["MessageId"]
+        pairs.append((first["ReceiptHandle"], second["ReceiptHandle"]))
+    return pairs
+
+
+def query(url: str, **parameters: str) -> None:
+    """Send one request in the Query protocol, which has to succeed."""
+    reply = urllib3.request("POST", f"{url}?{urlencode(parameters)}")
+    assert reply.status == 200, reply.data
+
+
+DELETES: dict[str, Act] = {
+    "json": lambda sqs, url, receipt: sqs.delete_message(QueueUrl=url, ReceiptHandle=receipt),
+    "query": lambda _, url, receipt: query(url, Action="DeleteMessage", ReceiptHandle=receipt),
+    "batch": lambda sqs, url, receipt: sqs.delete_message_batch(
+        QueueUrl=url, Entries=[{"Id": "e", "ReceiptHandle": receipt}]
+    ),
+}
+RELEASES: dict[str, Act] = {
+    "json": lambda sqs, url, receipt: sqs.change_message_visibility(
+        QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=0
+    ),
+    "query": lambda _, url, receipt: query(
+        url, Action="ChangeMessageVisibility", ReceiptHandle=receipt, VisibilityTimeout="0"
+    ),
+    "batch": lambda sqs, url, receipt: sqs.change_message_visibility_batch(
+        QueueUrl=url, Entries=[{"Id": "e", "ReceiptHandle": receipt, "VisibilityTimeout": 0}]
+    ),
+}
+
+
+@pytest.mark.parametrize("way", DELETES)
+def test_an_earlier_receipt_deletes(sqs: Any, url: str, way: str) -> None:
+    ((first, second),) = received_twice(sqs, url)
+    DELETES[way](sqs, url, first)
+    assert counts(sqs, url) == (0, 0)
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=second)
+    with pytest.raises(sqs.exceptions.ClientError, match="does not exist or is not available"):
+        sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=second, VisibilityTimeout=5)
+
+
+@pytest.mark.parametrize("way", RELEASES)
+def test_an_earlier_receipt_makes_the_message_visible(sqs: Any, url: str, way: str) -> None:
+    ((first, _),) = received_twice(sqs, url)
+    assert counts(sqs, url) == (0, 1)
+    RELEASES[way](sqs, url, first)
+    assert counts(sqs, url) == (1, 0)
+
+
+def test_the_entries_of_a_batch_each_by_its_own_receipt(sqs: Any, url: str) -> None:
+    """Earlier, latest, both of one message, and none."""
+    (a1, _), (_, b2), (c1, c2), _ = received_twice(sqs, url, 4)
+    entries = [{"Id": str(n), "ReceiptHandle": receipt} for n, receipt in enumerate((a1, b2, c1, c2, "x"))]
+    answer = sqs.delete_message_batch(QueueUrl=url, Entries=entries)
+    assert [each["Id"] for each in answer["Successful"]] == ["0", "1", "2", "3"]
+    assert [each["Code"] for each in answer["Failed"]] == ["ReceiptHandleIsInvalid"]
+    assert counts(sqs, url) == (0, 1)
+
+
+def test_a_place_that_it_frees_is_given_to_the_next_receive(sqs: Any) -> None:
+    url = sqs.create_queue(QueueName="narrow", Attributes={"VeilmqInFlightMax": "1"})["QueueUrl"]
+    ((first, _),) = received_twice(sqs, url)
+    sqs.send_message(QueueUrl=url, MessageBody="next")
+    with pytest.raises(sqs.exceptions.OverLimit):
+        sqs.receive_message(QueueUrl=url)
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=first)
+    assert [each["Body"] for each in sqs.receive_message(QueueUrl=url)["Messages"]] == ["next"]
+
+
+def test_fifo_queues_are_fenced_all_the_same(sqs: Any) -> None:
+    url = sqs.create_queue(
+        QueueName="jobs.fifo", Attributes={"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+    )["QueueUrl"]
+    sqs.send_message(QueueUrl=url, MessageBody="a", MessageGroupId="g")
+    (first,) = sqs.receive_message(QueueUrl=url, VisibilityTimeout=0)["Messages"]
+    sqs.receive_message(QueueUrl=url)
+    for act in (DELETES["json"], RELEASES["json"]):
+        with pytest.raises(sqs.exceptions.ClientError, match="has expired") as refused:
+            act(sqs, url, first["ReceiptHandle"])
+        assert refused.value.response["Error"]["Code"] == "InvalidParameterValue"
+    assert counts(sqs, url) == (0, 1)
+
+
+def test_smq_is_fenced_all_the_same(server: RunningServer, sqs: Any, url: str) -> None:
+    ((first, second),) = received_twice(sqs, url)
+    target = f"/queues/jobs/messages?ReceiptHandle={first}"
+    assert ask(server, "DELETE", target).code == "MessageNotExist"
+    assert ask(server, "PUT", f"{target}&VisibilityTimeout=60").code == "MessageNotExist"
+    changed = ask(server, "PUT", f"/queues/jobs/messages?ReceiptHandle={second}&VisibilityTimeout=60")
+    assert ask(server, "DELETE", f"/queues/jobs/messages?ReceiptHandle={second}").code == "MessageNotExist"
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=second)  # over SQS it does, although SMQ has issued another
+    assert ask(server, "DELETE", f"/queues/jobs/messages?ReceiptHandle={changed.text('ReceiptHandle')}").status == 404
+    assert counts(sqs, url) == (0, 0)
+
+
+def test_what_a_claim_has_stays_with_it(server: RunningServer, sqs: Any, url: str) -> None:
+    ((first, second),) = received_twice(sqs, url)
+    sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=second, VisibilityTimeout=0)
+    with Claims(server.endpoint, "jobs") as claims:
+        claims.open("reader")
+        claims.claim("reader", epoch=1, number=1, messages_max=1)
+        for receipt in (first, second):
+            sqs.delete_message(QueueUrl=url, ReceiptHandle=receipt)
+            sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=0)
+        assert counts(sqs, url) == (0, 1)
+
+
+def test_our_own_client_learns_that_another_consumer_has_the_message(server: RunningServer, sqs: Any, url: str) -> None:
+    """The renewal is made, for the other one, and is an error: a consumer takes its lease for lost."""
+    ((first, second),) = received_twice(sqs, url)
+    with HttpQueueClient(server.endpoint) as ours:
+        (answer,) = ours.change_visibility_batch("jobs", [VisibilityChange(receipt=first, timeout_s=60)])
+        assert isinstance(answer, ClientError)
+        assert answer.code == RECEIPT_SUPERSEDED
+        server.advance(59_999)
+        assert counts(sqs, url) == (0, 1)
+        assert ours.delete_batch("jobs", [first]) == [None]
+    assert counts(sqs, url) == (0, 0)
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=second)
+
+
+def test_the_event_log_says_which_receipt_ended_how(server: RunningServer, sqs: Any, url: str, tmp_path: Path) -> None:
+    """The present lease is ended by an earlier receipt, whose own end is corrected: its work took so long."""
+    sqs.send_message(QueueUrl=url, MessageBody="a")
+    (first,) = sqs.receive_message(QueueUrl=url, VisibilityTimeout=10)["Messages"]
+    server.advance(10_000)
+    (second,) = sqs.receive_message(QueueUrl=url)["Messages"]
+    server.advance(5_000)
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=first["ReceiptHandle"])
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=second["ReceiptHandle"])
+    assert urllib3.request("POST", f"{server.admin_endpoint}/events/flush").status == 200
+    rows = dataset.dataset(tmp_path / "events", partitioning="hive").to_table().sort_by("event").to_pylist()
+    told = [(row["receive_count"], row["outcome"], row["held_ms"], row["visibility_ms"]) for row in rows]
+    assert sorted(told) == [
+        (1, "expired", 10_000, 10_000),
+        (1, "late_deleted", 15_000, 10_000),
+        (2, "deleted_by_earlier", 5_000, 30_000),
+    ]
+
+
+@pytest.fixture
+def fenced(place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
+    """A server that says nothing of it."""
+    with RunningServer(**place("memory")) as running:
+        yield running
+
+
+def test_by_default_an_earlier_receipt_does_nothing(fenced: RunningServer) -> None:
+    sqs = client(fenced)
+    url = sqs.create_queue(QueueName="jobs")["QueueUrl"]
+    ((first, _),) = received_twice(sqs, url)
+    for act in (*DELETES.values(), *RELEASES.values()):
+        act(sqs, url, first)
+    assert counts(sqs, url) == (0, 1)
