@@ -14,6 +14,7 @@ from veilmq.cli import main
 from veilmq.client import HttpQueueClient
 from veilmq.testing import RunningServer
 
+SETTINGS = ("VEILMQ_", "AWS_ENDPOINT_URL")
 COMMAND = (sys.executable, "-m", "veilmq")
 
 
@@ -31,7 +32,7 @@ Veilmq = Callable[..., Outcome]
 
 def environment(**variables: str) -> dict[str, str]:
     """Return the environment of a command of its own process: this source tree, no settings but `variables`."""
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("VEILMQ_")}
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
     return plain | {"PYTHONPATH": str(SRC), "COLUMNS": "100"} | variables
 
 
@@ -53,7 +54,7 @@ def clean_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in an empty folder and without settings in the environment."""
     monkeypatch.chdir(tmp_path)
     for name in os.environ:
-        if name.startswith("VEILMQ_"):
+        if name.startswith(SETTINGS):
             monkeypatch.delenv(name)
 
 

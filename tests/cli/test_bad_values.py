@@ -91,8 +91,11 @@ def test_an_endpoint_of_the_environment_is_said_to_be_from_there(
     veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who gave no option looks for none."""
-    monkeypatch.setenv("VEILMQ_ENDPOINT", "here")
-    assert veilmq("queue", "list").err.startswith("veilmq: VEILMQ_ENDPOINT: 'here' is not an endpoint")
+    for variable in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_SQS", "VEILMQ_ENDPOINT"):  # each beats those before it
+        monkeypatch.setenv(variable, f"here:{variable}")
+        assert veilmq("queue", "list").err.startswith(f"veilmq: {variable}: 'here:{variable}' is not an endpoint")
+    monkeypatch.setenv("VEILMQ_ENDPOINT", "")  # empty, it names none
+    assert veilmq("queue", "list").err.startswith("veilmq: AWS_ENDPOINT_URL_SQS: ")
     assert veilmq("queue", "list", "--endpoint", "there").err.startswith("veilmq: --endpoint: 'there' is not")
 
 

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,25 @@ from veilmq.testing import RunningServer
 WORKER = "tests.consumer.stuck_worker:app"
 
 
-def start(server: RunningServer, place: str = WORKER) -> "subprocess.Popen[str]":
+SHOP = """
+from veilmq.consumer import Consumer
+
+app = Consumer("orders")
+
+
+@app.handler
+async def ship(body: str) -> None:
+    raise KeyError("no such article")
+"""
+STOP_S_MAX = 10.0
+"""An idle worker stops within a second; tests run on busy machines, and a poll that is awaited takes 20 s."""
+
+
+def start(server: RunningServer, place: str = WORKER, *options: str, folder: Path = ROOT) -> "subprocess.Popen[str]":
     """Start a worker against `server`."""
     return subprocess.Popen(
-        [*COMMAND, "worker", place],
-        cwd=ROOT,
+        [*COMMAND, "worker", place, *options],
+        cwd=folder,
         env=environment(VEILMQ_ENDPOINT=server.endpoint),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -74,6 +89,42 @@ def test_a_second_signal_does_not_wait_for_handlers() -> None:
         assert code == 0, log
         status = client.show("work")
         assert (status.visible, status.in_flight) == (1, 0)
+
+
+def started_shop(server: RunningServer, folder: Path) -> "subprocess.Popen[str]":
+    """Start a worker that makes its queue; return it when its poll is parked."""
+    (folder / "shop.py").write_text(SHOP, encoding="utf-8")
+    worker = start(server, "shop:app", "--create", folder=folder)
+    server.wait_until(lambda: server.parked)
+    return worker
+
+
+def test_a_traceback_stands_in_the_text_of_the_log(tmp_path: Path) -> None:
+    """And not only in a field that JSON shows."""
+    with (
+        RunningServer() as server,
+        HttpQueueClient(server.endpoint) as client,
+        started_shop(server, tmp_path) as worker,
+    ):
+        client.send("orders", "a")
+        assert worker.stderr is not None
+        while "comes back" not in worker.stderr.readline():
+            assert worker.poll() is None
+        worker.send_signal(signal.SIGTERM)
+        log = worker.stderr.read()
+    assert "Traceback (most recent call last):" in log
+    assert 'raise KeyError("no such article")' in log
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_idle_worker_ends_at_once(tmp_path: Path, number: signal.Signals) -> None:
+    """Though its poll would wait for 20 s: in this server's time, which stands still, for ever."""
+    with RunningServer() as server, started_shop(server, tmp_path) as worker:
+        began_s = time.monotonic()
+        worker.send_signal(number)
+        assert worker.wait(timeout=60) == 0
+        assert time.monotonic() - began_s < STOP_S_MAX
+        assert server.parked == 0
 
 
 def test_a_queue_that_is_not_there_ends_the_worker() -> None:

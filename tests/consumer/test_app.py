@@ -1,5 +1,6 @@
 """What may be declared, and what is refused when it is."""
 
+import asyncio
 import multiprocessing
 from collections.abc import Callable
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import pytest
 
 from tests.consumer import acting
+from veilmq.client import HttpQueueClient
 from veilmq.consumer import Adaptive, Batch, Consumer, Context, Fixed, NServiceBusPolicy
 from veilmq.consumer.outcomes import Cause
 from veilmq.consumer.process_pool import ProcessPool, Worker
+from veilmq.testing import RunningServer
 
 
 def declared(function: Callable[..., Any], **options: Any) -> Any:
@@ -50,6 +53,64 @@ def test_payload_and_context_may_come_in_any_order() -> None:
 )
 def test_a_lease_is_a_policy_or_one_length(lease: object, kind: type) -> None:
     assert isinstance(declared(plain, lease=lease).options.policy, kind)
+
+
+@pytest.mark.parametrize("place", ["argument", "VEILMQ_ENDPOINT", "AWS_ENDPOINT_URL_SQS", "AWS_ENDPOINT_URL"])
+def test_a_consumer_finds_its_server(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its argument, then by the first of the variables; what stands behind names a server that is not there."""
+    order = ["VEILMQ_ENDPOINT", "AWS_ENDPOINT_URL_SQS", "AWS_ENDPOINT_URL"]
+    with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
+        client.create_queue("orders")
+        client.send("orders", "a")
+        for number, variable in enumerate(order):
+            is_before = place != "argument" and number < order.index(place)
+            monkeypatch.setenv(variable, "" if is_before else "http://127.0.0.1:1")  # an empty one names none
+        if place != "argument":
+            monkeypatch.setenv(place, server.endpoint)
+        app = Consumer("orders", endpoint=server.endpoint if place == "argument" else None)
+        assert handled(app, server) == ["a"]
+
+
+def test_a_consumer_makes_the_queues_that_its_handlers_name() -> None:
+    """A FIFO queue by its name; one that is there keeps its settings."""
+    with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
+        client.create_queue("there", {"visibility_timeout_s": 77})
+        app = Consumer("orders.fifo", endpoint=server.endpoint, create=True)
+        app.handler(queue="there", dead_letter="dead")(plain)
+
+        async def work() -> None:
+            async with app.running():
+                await asyncio.to_thread(server.wait_until, lambda: server.parked == 2)
+
+        app.handler(plain)
+        asyncio.run(work())
+        assert client.list_queues() == ["dead", "orders.fifo", "there"]
+        assert client.show("orders.fifo").settings.fifo
+        assert client.show("there").settings.visibility_timeout_s == 77
+
+
+def test_without_being_told_to_a_consumer_makes_no_queue() -> None:
+    with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
+        app = Consumer("orders", endpoint=server.endpoint)
+        app.handler(plain)
+        assert app.run() == 1
+        assert client.list_queues() == []
+
+
+def handled(app: Consumer, server: RunningServer) -> list[str]:
+    """Run ``app`` until it has handled a message, and return what it has handled."""
+    bodies: list[str] = []
+
+    @app.handler
+    async def note(body: str) -> None:
+        bodies.append(body)
+
+    async def work() -> None:
+        async with app.running():
+            await asyncio.to_thread(server.wait_until, lambda: bodies)
+
+    asyncio.run(work())
+    return bodies
 
 
 def test_each_queue_has_one_handler() -> None:

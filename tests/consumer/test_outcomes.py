@@ -189,6 +189,6 @@ def test_how_long_a_retry_waits_is_kept() -> None:
 
 def test_a_trace_is_cut_to_its_end() -> None:
     """Where the error is."""
-    ending = ending_of(ValueError("x" * 3_000))
+    ending = ending_of(ValueError("x" * 2 * TRACE_CHARACTERS_MAX))
     assert len(ending.trace) == TRACE_CHARACTERS_MAX
     assert ending.trace.rstrip().endswith("x")

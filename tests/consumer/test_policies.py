@@ -35,6 +35,13 @@ class TestFixed:
         play.until(130)
         assert lease.expires_at_s == 240
 
+    def test_its_first_deadline_is_that_of_an_adaptive_lease(self) -> None:
+        """The answer may have been on its way for as long as a short call takes, which was measured."""
+        for seen in (QUICK, measured(1.2, renewal_s=3.0), measured(1.2, renewal_s=100.0), Measured()):
+            first_s = Fixed(60).first_expiry_s(answered_at_s=1_000.0, timeout_s=60, measured=seen)
+            assert first_s == Adaptive().first_expiry_s(answered_at_s=1_000.0, timeout_s=60, measured=seen)
+        assert Fixed(60).first_expiry_s(answered_at_s=1_000.0, timeout_s=60, measured=measured(1, renewal_s=3)) == 1_057
+
     def test_its_length_is_sent_with_every_receive(self) -> None:
         """Half of it is the interval unless one is given."""
         assert Fixed(120).receive_timeout_s(QUICK) == 120

@@ -51,6 +51,31 @@ def test_what_waits_for_a_slot_is_given_back_and_what_runs_goes_on(bench: Workbe
     assert [body for body, _ in received(bench.client, "busy")] == ["second"]
 
 
+def test_a_message_that_comes_while_the_polls_are_hung_up_on_is_not_stuck(bench: Workbench) -> None:
+    """It was handed out or it was not: after the stop it is visible, or was handled; the time stands still."""
+    app = bench.consumer("race")
+    handled = []
+
+    @app.handler(wait="20s")
+    async def work(body: str) -> None:
+        handled.append(body)
+
+    async def scenario(number: int) -> None:
+        async with app.running() as running:
+            await asyncio.to_thread(bench.server.wait_until, lambda: bench.server.parked)
+            sending = asyncio.to_thread(bench.client.send, "race", str(number))
+            await asyncio.gather(sending, running.stop())
+            assert running.exit_code == DONE
+
+    for number in range(20):
+        asyncio.run(scenario(number))
+        assert bench.client.show("race").in_flight == 0
+        handled += [body for body, _ in received(bench.client, "race")]
+        bench.client.purge("race")
+        bench.server.advance(seconds=60)  # a queue may be purged once a minute
+    assert sorted(handled, key=int) == [str(number) for number in range(20)]
+
+
 def test_after_the_grace_a_handler_is_cancelled_and_its_message_released(bench: Workbench) -> None:
     """Visible again at once."""
     app = bench.consumer("slow", grace="10ms")

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from veilmq.client.endpoint import ENDPOINT_VARIABLES
 from veilmq.spark.options import OptionWrong
 from veilmq.spark.source_options import OPTIONS, SourceOptions
 
@@ -13,8 +14,17 @@ SPARK_REDACTS = re.compile("(?i)secret|password|token|access[.]?key")
 
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "VEILMQ_ENDPOINT"):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", *ENDPOINT_VARIABLES):
         monkeypatch.delenv(name, raising=False)
+
+
+def test_the_server_is_found_as_the_other_clients_find_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each variable beats those that were set before."""
+    for number, name in enumerate(reversed(ENDPOINT_VARIABLES)):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{number}")
+        assert SourceOptions.of({"queue": "orders"}).connection.endpoint == f"http://127.0.0.1:{number}"
+    given = SourceOptions.of({"queue": "orders", "endpoint": "http://here"})
+    assert given.connection.endpoint == "http://here"
 
 
 def test_a_queue_is_enough() -> None:

@@ -1,8 +1,9 @@
 """``veilmq claims list``."""
 
 from veilmq.cli.connection import connect_claims
-from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, Json, Queue
+from veilmq.cli.options import Endpoint, Json, Queue
 from veilmq.cli.printing import instant, print_aligned, print_json
+from veilmq.client.endpoint import DEFAULT_ENDPOINT
 from veilmq.core.claims import ClaimView, SourceView
 
 

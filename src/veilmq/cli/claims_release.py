@@ -3,7 +3,8 @@
 from veilmq.cli.claims_options import Number, Source
 from veilmq.cli.confirmation import confirm
 from veilmq.cli.connection import connect_claims
-from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, Queue, Yes
+from veilmq.cli.options import Endpoint, Queue, Yes
+from veilmq.client.endpoint import DEFAULT_ENDPOINT
 
 
 def release(

@@ -16,9 +16,9 @@ from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import HTTPError
 
 from veilmq.cli.failures import CommandFailed, UsageError
-from veilmq.cli.options import ENDPOINT_VARIABLE
 from veilmq.client import HttpQueueClient
 from veilmq.client.claims import Claims
+from veilmq.client.endpoint import endpoint_variable
 from veilmq.client.forwards import Forwards
 from veilmq.client.settings import Settings
 from veilmq.client.signing import key_of
@@ -79,5 +79,6 @@ def _named(endpoint: str) -> Iterator[None]:
         yield
     except ValueError as error:
         # An option with the same text beats it, and is as wrong.
-        origin = ENDPOINT_VARIABLE if os.environ.get(ENDPOINT_VARIABLE) == endpoint else "--endpoint"
+        variable = endpoint_variable(os.environ)
+        origin = variable if variable is not None and os.environ[variable] == endpoint else "--endpoint"
         raise UsageError(f"{origin}: {error}") from error

@@ -13,9 +13,10 @@ from veilmq.cli.connection import connect, connect_forwards
 from veilmq.cli.failures import UsageError
 from veilmq.cli.logs import LogFormat, LogLevel, log_as
 from veilmq.cli.metrics_port import MetricsPort, metrics_served
-from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, whole_number
+from veilmq.cli.options import Endpoint, whole_number
 from veilmq.cli.stopping import stop_on_signals
 from veilmq.client import HttpQueueClient
+from veilmq.client.endpoint import DEFAULT_ENDPOINT
 from veilmq.consumer.metrics import exported
 from veilmq.core.routing import TableError, read_table
 from veilmq.forwarding.carriers import Carrier, ForwardCarrier, SendCarrier

@@ -1,21 +1,34 @@
 """Options that several commands have, each defined once."""
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 from cyclopts import Parameter, Token
 
 from veilmq.cli.failures import UsageError
+from veilmq.client.endpoint import ENDPOINT_VARIABLES, endpoint_of
 from veilmq.core.limits import Range
 from veilmq.server.setting_kinds import WholeNumber
 
 Value = TypeVar("Value")
 
-DEFAULT_ENDPOINT = "http://127.0.0.1:9324"
-ENDPOINT_VARIABLE = "VEILMQ_ENDPOINT"
+
+def _endpoint(_: Any, tokens: Sequence[Token]) -> str:
+    """Return the URL that was given; an empty variable names no server, and the next one counts."""
+    (token,) = tokens
+    return endpoint_of(os.environ) if token.source == "env" else token.value
+
 
 Endpoint = Annotated[
-    str, Parameter(name="--endpoint", env_var=ENDPOINT_VARIABLE, metavar="URL", help="Server to talk to.")
+    str,
+    Parameter(
+        name="--endpoint",
+        env_var=ENDPOINT_VARIABLES,
+        converter=_endpoint,
+        metavar="URL",
+        help="Server to talk to.",
+    ),
 ]
 Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False, help="Print JSON, for machines.")]
 Yes = Annotated[bool, Parameter(name="--yes", negative=(), show_default=False, help="Do not ask for confirmation.")]

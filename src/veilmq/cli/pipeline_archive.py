@@ -7,10 +7,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from veilmq.cli.connection import connect
-from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, Json, whole_number
+from veilmq.cli.options import Endpoint, Json, whole_number
 from veilmq.cli.pipeline_options import ClusterOptions, job, spark_session
 from veilmq.cli.printing import print_json
 from veilmq.cli.stopping import stop_on_signals
+from veilmq.client.endpoint import DEFAULT_ENDPOINT
 from veilmq.core.limits import ARCHIVE_COMPACT_MINUTES, ARCHIVE_KEEP_H, CLAIM_MESSAGES
 
 _HERE = ClusterOptions()

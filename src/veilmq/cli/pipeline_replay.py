@@ -5,9 +5,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, whole_number
+from veilmq.cli.options import Endpoint, whole_number
 from veilmq.cli.pipeline_options import ClusterOptions, job, spark_session
 from veilmq.cli.stopping import stop_on_signals
+from veilmq.client.endpoint import DEFAULT_ENDPOINT
 from veilmq.core.limits import REPLAY_BATCH_MESSAGES
 
 _HERE = ClusterOptions()

@@ -8,9 +8,10 @@ from cyclopts import Parameter
 
 from veilmq.cli.connection import connect
 from veilmq.cli.failures import UsageError
-from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, whole_number
+from veilmq.cli.options import Endpoint, whole_number
 from veilmq.cli.pipeline_options import ClusterOptions, job, spark_session
 from veilmq.cli.stopping import stop_on_signals
+from veilmq.client.endpoint import DEFAULT_ENDPOINT
 from veilmq.core.limits import CLAIM_MESSAGES, SQS_RECEIVES_MAX
 from veilmq.core.routing import RoutingTable
 

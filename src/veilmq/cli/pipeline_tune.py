@@ -9,10 +9,11 @@ from cyclopts import Parameter
 
 from veilmq.cli.connection import connect
 from veilmq.cli.failures import UsageError
-from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, Json, whole_number
+from veilmq.cli.options import Endpoint, Json, whole_number
 from veilmq.cli.pipeline_options import ClusterOptions, job, spark_session
 from veilmq.cli.printing import print_aligned
 from veilmq.cli.statistics_options import StatisticsOptions, facts
+from veilmq.client.endpoint import DEFAULT_ENDPOINT
 from veilmq.core.limits import TUNE_MAP_TASKS
 
 if TYPE_CHECKING:

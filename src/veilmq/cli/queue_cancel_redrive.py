@@ -2,7 +2,8 @@
 
 from veilmq.cli.connection import connect
 from veilmq.cli.failures import CommandFailed
-from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, Queue
+from veilmq.cli.options import Endpoint, Queue
+from veilmq.client.endpoint import DEFAULT_ENDPOINT
 
 
 def cancel_redrive(queue: Queue, /, *, endpoint: Endpoint = DEFAULT_ENDPOINT) -> None:

@@ -5,8 +5,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from veilmq.cli.connection import connect
-from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, Json
+from veilmq.cli.options import Endpoint, Json
 from veilmq.cli.printing import print_json
+from veilmq.client.endpoint import DEFAULT_ENDPOINT
 
 
 def list_queues(

@@ -2,7 +2,8 @@
 
 from veilmq.cli.confirmation import confirm
 from veilmq.cli.connection import connect
-from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, Queue, Yes
+from veilmq.cli.options import Endpoint, Queue, Yes
+from veilmq.client.endpoint import DEFAULT_ENDPOINT
 
 
 def purge(queue: Queue, /, *, yes: Yes = False, endpoint: Endpoint = DEFAULT_ENDPOINT) -> None:

@@ -5,7 +5,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from veilmq.cli.connection import connect
-from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, Queue, whole_number
+from veilmq.cli.options import Endpoint, Queue, whole_number
+from veilmq.client.endpoint import DEFAULT_ENDPOINT
 from veilmq.core.limits import SQS_MOVES_PER_S
 
 

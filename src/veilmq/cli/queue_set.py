@@ -2,8 +2,9 @@
 
 from veilmq.cli.connection import connect, connect_settings
 from veilmq.cli.failures import UsageError
-from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, Queue
+from veilmq.cli.options import Endpoint, Queue
 from veilmq.cli.queue_options import FIFO_FIELDS, FIFO_SUFFIX, QueueOptions
+from veilmq.client.endpoint import DEFAULT_ENDPOINT
 
 
 def set_queue(

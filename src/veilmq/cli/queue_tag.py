@@ -5,9 +5,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from veilmq.cli.connection import connect
-from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, Json, Queue
+from veilmq.cli.options import Endpoint, Json, Queue
 from veilmq.cli.printing import print_json
 from veilmq.cli.tag_options import read_tag
+from veilmq.client.endpoint import DEFAULT_ENDPOINT
 
 
 def tag_queue(

@@ -9,7 +9,8 @@ from cyclopts import Parameter
 
 from veilmq.cli.connection import connect
 from veilmq.cli.failures import UsageError
-from veilmq.cli.options import DEFAULT_ENDPOINT, Endpoint, Json, whole_number
+from veilmq.cli.options import Endpoint, Json, whole_number
+from veilmq.client.endpoint import DEFAULT_ENDPOINT
 from veilmq.core.limits import Range
 
 EVERY_S = Range(minimum=1, maximum=3_600, default=1)

@@ -23,6 +23,9 @@ def worker(
     hidden: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Keep `veilmq top` from seeing this worker.")
     ] = False,
+    create: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Make the queues that its handlers name.")
+    ] = False,
     log: LogLevel = "info",
     log_format: LogFormat = "text",
 ) -> int:
@@ -35,6 +38,7 @@ def worker(
     log_as(log, log_format)
     consumer = load(place)
     consumer.seen = consumer.seen and not hidden
+    consumer.create = consumer.create or create
     with metrics_served(metrics_port, command="worker"):
         return consumer.run()
 

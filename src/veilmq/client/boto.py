@@ -53,6 +53,9 @@ class BotoCaller:
         except msgspec.ValidationError as error:
             raise ClientError(UNEXPECTED_REPLY, f"The answer is not that of a queue server: {error}.", 200) from error
 
+    def hang_up(self) -> None:
+        """Leave the connections alone: they are not ours, and what waits is answered in its time."""
+
     def close(self) -> None:
         """Leave the connections alone: the boto3 client is the user's."""
 

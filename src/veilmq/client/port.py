@@ -23,6 +23,24 @@ class MessageClient(Protocol):
     def close(self) -> None:
         """Close the idle connections."""
 
+    def hang_up(self) -> None:
+        """End the receives that wait for messages: the server answers them now, with what it has.
+
+        For a client that stops. Where the connections are not ours, they are left alone and wait on.
+        """
+
+    def create_queue(
+        self,
+        queue: str,
+        settings: Mapping[str, SettingValue] | None = None,
+        *,
+        tags: Mapping[str, str] | None = None,
+    ) -> str:
+        """Create ``queue``, or find it with the same settings (fields of ``QueueSettings``); answers its URL.
+
+        Settings name other queues by their plain names. ``tags`` are those of a new queue.
+        """
+
     def show(self, queue: str) -> QueueStatus:
         """Return the settings and the counters of ``queue``; its tags are told by ``tags``."""
 
@@ -76,18 +94,6 @@ class MessageClient(Protocol):
 
 class QueueClient(MessageClient, Protocol):
     """What can be asked of a queue server; implementations may be shared by threads."""
-
-    def create_queue(
-        self,
-        queue: str,
-        settings: Mapping[str, SettingValue] | None = None,
-        *,
-        tags: Mapping[str, str] | None = None,
-    ) -> str:
-        """Create ``queue``, or find it with the same settings (fields of ``QueueSettings``); answers its URL.
-
-        Settings name other queues by their plain names. ``tags`` are those of a new queue.
-        """
 
     def queue_url(self, queue: str) -> str:
         """Return the URL of ``queue``."""

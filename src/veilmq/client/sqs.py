@@ -48,6 +48,9 @@ class Caller(Protocol):
         after so many seconds.
         """
 
+    def hang_up(self) -> None:
+        """End the calls that the server keeps waiting on purpose."""
+
     def close(self) -> None:
         """Close the idle connections."""
 
@@ -80,6 +83,10 @@ class SqsQueueClient:
     def close(self) -> None:
         """Close the idle connections."""
         self._caller.close()
+
+    def hang_up(self) -> None:
+        """End the receives that wait for messages: the server answers them now, with what it has."""
+        self._caller.hang_up()
 
     def create_queue(
         self,

@@ -21,6 +21,7 @@ from urllib3.exceptions import HTTPError, LocationParseError, MaxRetryError, Nam
 from urllib3.util import Retry, Timeout, Url, parse_url
 
 from veilmq.client.errors import ClientError, Unreachable
+from veilmq.client.hanging_up import Waits
 from veilmq.client.signing import Signer, SigningKey
 
 CONNECT_S_MAX = 5.0
@@ -64,7 +65,9 @@ class Transport:
         self._signer = None if key is None else Signer(key, wall_s)
         self._path = _path_of(endpoint)
         self._host = parse_url(endpoint).netloc or ""
+        self._waits = Waits()
         self._pool = urllib3.connection_from_url(endpoint, maxsize=CONNECTIONS_KEPT, retries=_retries())
+        self._pool.ConnectionCls = self._waits.watched(self._pool.ConnectionCls)
 
     def call(
         self,
@@ -86,6 +89,10 @@ class Transport:
         if answer.status != 200:
             raise _error(answer)
         return decode(answer, reply_type)
+
+    def hang_up(self) -> None:
+        """End the calls that the server keeps waiting on purpose (``wait_s``): it answers now, or closes."""
+        self._waits.hang_up()
 
     def close(self) -> None:
         """Close the idle connections; the transport can still be used and opens new ones."""
@@ -131,16 +138,17 @@ class Transport:
         patience_s: float | None,
     ) -> Answer:
         try:
-            return self._pool.urlopen(
-                method,
-                target,
-                body=body,
-                headers=headers,
-                timeout=_timeout(wait_s, patience_s),
-                retries=None if patience_s is None else _ONCE,
-                redirect=False,
-                assert_same_host=False,
-            )
+            with self._waits.during(wait_s):
+                return self._pool.urlopen(
+                    method,
+                    target,
+                    body=body,
+                    headers=headers,
+                    timeout=_timeout(wait_s, patience_s),
+                    retries=None if patience_s is None else _ONCE,
+                    redirect=False,
+                    assert_same_host=False,
+                )
         except HTTPError as error:
             raise Unreachable(self.endpoint, _reason(error)) from error
 

@@ -8,7 +8,7 @@ that has lasted for long tends to go on for as long again. A maximum bounds what
 
 import math
 
-from veilmq.consumer.policies import Measured, Terms
+from veilmq.consumer.policies import Measured, Terms, expiry_s
 
 SAMPLES_TRUSTED = 100
 """Renewals after which their measured latency replaces ``RENEWAL_S_SUPPOSED``."""
@@ -53,7 +53,7 @@ class Adaptive:
 
     def first_expiry_s(self, *, answered_at_s: float, timeout_s: int, measured: Measured) -> float:
         """Return the end as counted from the answer, less the time that it may have taken to come."""
-        return answered_at_s + timeout_s - min(measured.renewal_s or 0.0, timeout_s / 2)
+        return expiry_s(answered_at_s=answered_at_s, timeout_s=timeout_s, measured=measured)
 
     def renew_at_s(self, lease: Terms, now_s: float) -> float:
         """Return an instant up to a quarter of the guard before the latest one, so that leases spread."""

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from veilmq.client import HttpQueueClient, SigningKey
+from veilmq.client.endpoint import endpoint_of
 from veilmq.client.port import MessageClient
 from veilmq.client.signing import key_of
 from veilmq.consumer.backoff import Backoff
@@ -39,7 +40,6 @@ if TYPE_CHECKING:  # the test kit is above us: a consumer that is not tested kno
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-DEFAULT_ENDPOINT = "http://127.0.0.1:9324"
 GRACE = "25s"
 _BATCH_SIZE_MAX = 1_000
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -56,21 +56,25 @@ class Consumer:
         self,
         queue: str,
         *,
-        endpoint: str = DEFAULT_ENDPOINT,
+        endpoint: str | None = None,
         key: SigningKey | None = None,
         client: MessageClient | None = None,
         grace: Span = GRACE,
         clock: Clock | None = None,
         seen: bool = True,
+        create: bool = False,
     ) -> None:
         """``queue`` (a name or a URL) is that of handlers which name no other. Nothing is sent yet.
 
+        The server is at ``endpoint``, else where ``VEILMQ_ENDPOINT``, ``AWS_ENDPOINT_URL_SQS`` or ``AWS_ENDPOINT_URL``
+        says, else on this machine; with ``create`` the queues that handlers name are made where they are missing.
         Requests are signed with ``key``, else with the one that AWS's variables name, if they do. ``client`` takes the
         place of our own HTTP, for example ``BotoQueueClient``. ``grace`` is how long handlers may go on after a stop.
         ``seen=False`` keeps ``veilmq top`` from seeing it.
         """
         self.queue = queue
         self.seen = seen
+        self.create = create
         self.handlers: list[Handler] = []
         self._hooks = Hooks()
         self._grace_s = span_s(grace)
@@ -80,7 +84,8 @@ class Consumer:
             self._connect: Callable[[], MessageClient] = lambda: shared
         else:
             signing_key = key or key_of(os.environ)
-            self._connect = lambda: HttpQueueClient(endpoint, key=signing_key)
+            server = endpoint or endpoint_of(os.environ)
+            self._connect = lambda: HttpQueueClient(server, key=signing_key)
 
     @overload
     def handler(self, function: Function, /) -> Function: ...
@@ -232,6 +237,7 @@ class Consumer:
             clock or self._clock,
             hooks=self._hooks,
             grace_s=self._grace_s,
+            create=self.create,
             draw=draw,
             renewals_at_once=renewals_at_once,
         )

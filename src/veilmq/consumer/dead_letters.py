@@ -11,6 +11,7 @@ from veilmq.core.properties import Attribute
 ATTRIBUTES_MAX = 10
 FIFO_SUFFIX = ".fifo"
 _REASON_CHARACTERS_MAX = 500
+_TRACE_CHARACTERS_MAX = 1_000
 
 
 def dead_letter(message: ReceivedMessage, ending: Ending, *, source: str, target: str) -> NewMessage:
@@ -36,7 +37,7 @@ def _reasons(message: ReceivedMessage, ending: Ending, source: str) -> dict[str,
         "veilmq-error": ending.error,
         "veilmq-attempt": str(message.receive_count),
         "veilmq-queue": source.rpartition("/")[2],
-        "veilmq-trace": _sendable(ending.trace),
+        "veilmq-trace": _sendable(ending.trace)[-_TRACE_CHARACTERS_MAX:],
     }
 
 

@@ -14,12 +14,13 @@ from veilmq.consumer.dead_letters import dead_letter
 from veilmq.consumer.delivery import Delivery
 from veilmq.consumer.handlers import Options
 from veilmq.consumer.lease_table import LeaseTable
-from veilmq.consumer.logged import about
+from veilmq.consumer.logged import about, with_traceback
 from veilmq.consumer.outcomes import Ending, Kind
 from veilmq.consumer.remembered import Remembered
 from veilmq.consumer.settler import InThread, Settler
 
 _log = logging.getLogger("veilmq.consumer")
+_log.addFilter(with_traceback)
 
 
 class Endings:

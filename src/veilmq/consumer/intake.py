@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 PAUSE_S = 1.0
 PAUSE_S_MAX = 10.0
+HANG_UP_EVERY_S = 0.05
 FATAL_CODES = frozenset(
     {
         "AccessDenied",
@@ -46,10 +47,12 @@ class Intake(Generic[T]):
         failed: Callable[[Exception], object],
         polls_max: int,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        hang_up: Callable[[], object] = lambda: None,
     ) -> None:
         """``receive`` polls for up to so many messages, ``taken`` is given what came, ``failed`` what nothing mends.
 
-        ``room`` says how many messages may come now, apart from what polls on their way may bring.
+        ``room`` says how many messages may come now, apart from what polls on their way may bring; ``hang_up`` has the
+        server answer those.
         """
         self._receive = receive
         self._room = room
@@ -57,6 +60,7 @@ class Intake(Generic[T]):
         self._failed = failed
         self._polls_max = polls_max
         self._pause = pause
+        self._hang_up = hang_up
         self._polls: set[asyncio.Task[None] | None] = set()
         self._asked = 0
         self._busy = False
@@ -81,13 +85,16 @@ class Intake(Generic[T]):
             self._polls.add(poll)
 
     async def stop(self) -> None:
-        """Start no more polls, and return when those on their way have been answered."""
+        """Start no more polls, have those on their way answered, and return when they have been.
+
+        One that waits for a thread or a connection is hung up on as soon as it is sent.
+        """
         self._stopped = True
         if self._pausing is not None:
             self._pausing.cancel()
-        polls = [poll for poll in self._polls if poll is not None]
-        if polls:
-            await asyncio.wait(polls)
+        while polls := [poll for poll in self._polls if poll is not None]:
+            self._hang_up()
+            await asyncio.wait(polls, timeout=HANG_UP_EVERY_S)
 
     async def _poll(self, count: int) -> None:
         received: list[T] = []
@@ -109,6 +116,8 @@ class Intake(Generic[T]):
             self._stopped = True
             self._failed(error)
             return
+        if self._stopped:
+            return  # a server that was hung up on need not answer
         self._busy = False
         pause_s = min(PAUSE_S * 2**self._failures, PAUSE_S_MAX) * (0.75 + random.random() / 4)
         self._failures = min(self._failures + 1, 10)

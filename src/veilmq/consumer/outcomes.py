@@ -12,7 +12,7 @@ from enum import Enum
 
 from veilmq.consumer.spans import Span, span_s
 
-TRACE_CHARACTERS_MAX = 1_000
+TRACE_CHARACTERS_MAX = 16_000
 
 
 class Outcome(Exception):

@@ -116,6 +116,14 @@ def checked_timeout_s(timeout_s: int) -> int:
     return timeout_s
 
 
+def expiry_s(*, answered_at_s: float, timeout_s: int, measured: Measured) -> float:
+    """Return when a lease ends at the earliest: counted from the answer, less the time that it may have taken to come.
+
+    That time is the measured one of a short call, a renewal's, and at most half of the lease.
+    """
+    return answered_at_s + timeout_s - min(measured.renewal_s or 0.0, timeout_s / 2)
+
+
 class Fixed:
     """A heartbeat: leases of one length, renewed at one interval."""
 
@@ -136,8 +144,8 @@ class Fixed:
         return self.lease_s
 
     def first_expiry_s(self, *, answered_at_s: float, timeout_s: int, measured: Measured) -> float:
-        """Return the end as counted from the answer."""
-        return answered_at_s + timeout_s
+        """Return the end as counted from the answer, less the time that it may have taken to come."""
+        return expiry_s(answered_at_s=answered_at_s, timeout_s=timeout_s, measured=measured)
 
     def renew_at_s(self, lease: Terms, now_s: float) -> float:
         """Return the next beat."""

@@ -13,8 +13,8 @@ from veilmq.consumer.policies import checked_timeout_s
 class Receiver:
     """One queue, as one handler receives from it. ``receive`` may be called by several threads at once."""
 
-    def __init__(self, client: MessageClient, options: Options, table: LeaseTable) -> None:
-        """Ask nothing yet."""
+    def __init__(self, client: MessageClient, options: Options, table: LeaseTable, *, create: bool = False) -> None:
+        """Ask nothing yet; with ``create`` make the queue, and its dead-letter queue, before the first receive."""
         self._client = client
         self._options = options
         self._table = table
@@ -24,6 +24,7 @@ class Receiver:
         )
         self._queues_timeout_s: int | None = None
         self._names_timeout = not options.policy.queue_decides
+        self._missing = [queue for queue in (options.dead_letter, options.queue) if queue] if create else []
 
     def receive(self, count: int) -> list[Lease]:
         """Wait for up to ``count`` messages.
@@ -31,6 +32,7 @@ class Receiver:
         Raises ``ClientError``, ``Unreachable``, and ``ValueError`` for a queue whose messages are never hidden.
         """
         table, options = self._table, self._options
+        self._create()
         timeout_s = table.receive_timeout_s(self.subscription)
         in_force_s = self._queues_timeout() if timeout_s is None else timeout_s
         requested_at_s = table.clock.now_s()
@@ -48,6 +50,13 @@ class Receiver:
             answered_at_s=table.clock.now_s(),
             timeout_s=in_force_s,
         )
+
+    def _create(self) -> None:
+        """Make the queues that are named; one that is there stays as it is, and a URL names one that is there."""
+        for queue in list(self._missing):
+            if "/" not in queue:
+                self._client.create_queue(queue, {"fifo": True} if queue.endswith(FIFO_SUFFIX) else {})
+        self._missing = []
 
     def _queues_timeout(self) -> int:
         """Return the queue's own visibility timeout, read once.

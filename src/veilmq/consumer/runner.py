@@ -59,15 +59,19 @@ class Runner:
         hooks: Hooks,
         failed: Callable[[Exception], object],
         tracing: Tracing | None = None,
+        create: bool = False,
     ) -> None:
-        """``failed`` is told what makes the queue impossible to consume; ``tracing`` traces the handler."""
+        """``failed`` is told what makes the queue impossible to consume; ``tracing`` traces the handler.
+
+        With ``create`` its queues are made where they are missing.
+        """
         options = handler.options
         self.handler = handler
         self.counts = Counts()
         self._client = client
         self._table = table
         self._hooks = hooks
-        self._receiver = Receiver(client, options, table)
+        self._receiver = Receiver(client, options, table, create=create)
         self._threads = Threads(f"veilmq-io-{options.queue}", options.polls + _THREADS_TO_SETTLE)
         linger_s = 0.0 if self._receiver.fifo else LINGER_S
         self._settler = Settler(client, options.queue, table, self._in_thread, linger_s=linger_s)
@@ -85,7 +89,12 @@ class Runner:
             tracing=tracing,
         )
         self._intake: Intake[Lease] = Intake(
-            self._receive, room=self._room, taken=self._take, failed=failed, polls_max=options.polls
+            self._receive,
+            room=self._room,
+            taken=self._take,
+            failed=failed,
+            polls_max=options.polls,
+            hang_up=client.hang_up,
         )
         self._held: dict[int, Delivery] = {}
         self._outstanding = Outstanding(options.max_outstanding_bytes)

@@ -49,10 +49,14 @@ class Running:
         *,
         hooks: Hooks,
         grace_s: float,
+        create: bool = False,
         draw: Draw = random.random,
         renewals_at_once: int = 4,
     ) -> None:
-        """``connect`` gives a client for each handler, and one for the renewer; ``draw`` the jitter of renewals."""
+        """``connect`` gives a client for each handler, and one for the renewer; ``draw`` the jitter of renewals.
+
+        With ``create`` the queues that handlers name are made where they are missing.
+        """
         self.table = LeaseTable(clock, watcher=self, draw=draw)
         self.renewals = Renewals()
         self._hooks = hooks
@@ -60,7 +64,7 @@ class Running:
         self._clients = [connect() for _ in range(len(handlers) + 1)]
         self._renewer = Renewer(self.table, self._clients[-1], meter=self, calls_max=renewals_at_once)
         self.runners = [
-            Runner(handler, client, self.table, hooks=hooks, failed=self._failed, tracing=self._tracing)
+            Runner(handler, client, self.table, hooks=hooks, failed=self._failed, tracing=self._tracing, create=create)
             for handler, client in zip(handlers, self._clients, strict=False)
         ]
         self._grace_s = grace_s
@@ -115,7 +119,7 @@ class Running:
             return
         self._stopped = True
         self._stop.set()
-        _log.info("stopping, when the receives on their way are answered")
+        _log.info("stopping")
         polls = asyncio.gather(*(runner.stop_intake() for runner in self.runners))
         if not await self._within(self._grace_s, Runner.worked, impatient=True):
             for runner in self.runners:

@@ -9,19 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from veilmq.client.endpoint import DEFAULT_ENDPOINT, ENDPOINT_VARIABLES, endpoint_of
 from veilmq.client.signing import SigningKey, key_of
 from veilmq.spark.options import TEXT, Option, OptionWrong
 from veilmq.wire.sqs.context import DEFAULT_REGION
-
-ENDPOINT_VARIABLE = "VEILMQ_ENDPOINT"
-ENDPOINT_DEFAULT = "http://127.0.0.1:9324"
 
 OPTIONS = (
     Option(
         name="endpoint",
         field="endpoint",
         kind=TEXT,
-        shown=f"`${ENDPOINT_VARIABLE}`, else `{ENDPOINT_DEFAULT}`",
+        shown=f"{', '.join(f'`${name}`' for name in ENDPOINT_VARIABLES)} of the driver, else `{DEFAULT_ENDPOINT}`",
         doc="URL of the server.",
     ),
     Option(
@@ -83,9 +81,9 @@ class Connection:
             raise OptionWrong('option queue: is needed; say .option("queue", "NAME") or .load("NAME")')
         if taken["queue"] and taken["path"] and taken["queue"] != taken["path"]:
             raise OptionWrong(f"option queue = {queue!r}: there is also a path, {taken['path']!r}; say one of them")
-        endpoint = taken["endpoint"] or environment.get(ENDPOINT_VARIABLE) or ENDPOINT_DEFAULT
+        endpoint = taken["endpoint"] or endpoint_of(environment)
         if not endpoint.startswith(("http://", "https://")):
-            raise OptionWrong(f"option endpoint = {endpoint!r}: must look like {ENDPOINT_DEFAULT}")
+            raise OptionWrong(f"option endpoint = {endpoint!r}: must look like {DEFAULT_ENDPOINT}")
         return cls(endpoint=endpoint, queue=queue, key=_key(taken, environment))
 
 

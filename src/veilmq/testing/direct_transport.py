@@ -29,6 +29,7 @@ class DirectTransport(Transport):
         self._server = server
         self._clock = clock
         self._alarms = threading.local()
+        self._waiting: set[Call] = set()
 
     def ask(
         self,
@@ -46,12 +47,20 @@ class DirectTransport(Transport):
         while True:
             tries -= 1
             call = Call(method, target or "/", headers, body, self._alarm())
+            if wait_s:
+                self._waiting.add(call)
             self._wait(call, limit_s)
+            self._waiting.discard(call)
             if call.reply is not None and (call.reply.status not in _RETRIED_STATUSES or not tries):
                 return call.reply
             if not tries:
                 raise Unreachable(self.endpoint, "connection reset by peer" if call.is_over else "no answer in time")
             self._sleep(PAUSE_S)
+
+    def hang_up(self) -> None:
+        """Have the server answer now those that wait on purpose."""
+        for call in list(self._waiting):
+            self._server.hurry(call.request)
 
     def _wait(self, call: "Call", limit_s: float) -> None:
         """Hand the request over, and sleep until it is over or has been given up."""

@@ -201,6 +201,10 @@ class RunningServer:
         """Take back ``request``: whoever sent it has given up."""
         self._loop.call_soon_threadsafe(_withdraw, request)
 
+    def hurry(self, request: Request) -> None:
+        """Have ``request`` answered now, with what there is: whoever sent it is about to stop."""
+        self._loop.call_soon_threadsafe(_hurry, request)
+
     def next_due_ms(self) -> int | None:
         """Return the instant at which something is due next on the virtual clock."""
         return self._call(self._next_due_ms(self._virtual()))
@@ -311,3 +315,8 @@ class RunningServer:
 def _withdraw(request: Request) -> None:
     if request.pending is not None:
         request.pending.withdraw()
+
+
+def _hurry(request: Request) -> None:
+    if request.pending is not None:
+        request.pending.hurry()
