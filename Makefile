@@ -12,7 +12,7 @@ PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-bench setup-clients setup-java setup-browser setup-cluster run demo cluster docs \
+.PHONY: help setup setup-run setup-bench setup-clients setup-java setup-browser setup-cluster setup-faketime run demo cluster docs \
 	test test-fast check format bench screenshots \
 	prove-crash prove-flat prove-quota prove-spark prove-tune prove-leases prove-models prove-stopped prove-failover prove-nodes build clean
 # A target is one story with one end: the last line of `make test` is pytest's.
@@ -46,6 +46,9 @@ setup-browser: setup
 setup-cluster: setup
 	@scripts/install-haproxy.sh
 
+setup-faketime:
+	@scripts/install-faketime.sh
+
 run: setup-run ## start the server on 127.0.0.1:9324, its data under ./veilmq-data
 	@exec $(BIN)/veilmq serve $(ARGS)
 
@@ -65,7 +68,7 @@ screenshots: setup-browser ## pictures of every page of the console, into docs/c
 cluster: setup-cluster ## a cluster on this machine: PostgreSQL with a standby, three nodes, HAProxy on port 9324
 	@exec $(BIN)/python examples/cluster/cluster.py $(ARGS)
 
-test: setup setup-clients setup-java setup-browser setup-cluster check docs ## check, then every test, with branch coverage
+test: setup setup-clients setup-java setup-browser setup-cluster setup-faketime check docs ## check, then every test, with branch coverage
 	@$(PYTEST) $(PARALLEL) --cov=veilmq --cov-report=term $(ARGS)
 
 test-fast: setup setup-clients ## the tests that answer within two minutes (not slow, no proofs)

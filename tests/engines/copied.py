@@ -34,9 +34,7 @@ def moved_to_folder(host: Host, folder: Path, options: EngineOptions | None = No
     """Close `host`; return one on a copy of its store in `folder`, which must not exist."""
     now_ms = _close(host, host.url if isinstance(host, PostgresHost) else None)
     copied(place_of(host), str(folder), now_ms)
-    there = Host(folder, options=options)
-    there.advance(now_ms - there.clock.now_ms())
-    return there
+    return Host(folder, options=options, clock=VirtualClock(now_ms))
 
 
 def _close(host: Host, url: str | None) -> int:

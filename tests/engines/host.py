@@ -33,9 +33,11 @@ class Host:
     slices = 400
     """More than what goes on by itself ever takes in a test."""
 
-    def __init__(self, folder: Path | None, *, options: EngineOptions | None = None) -> None:
+    def __init__(
+        self, folder: Path | None, *, options: EngineOptions | None = None, clock: VirtualClock | None = None
+    ) -> None:
         """`folder` keeps the store, `None` keeps it in memory."""
-        self.clock = VirtualClock()
+        self.clock = clock or VirtualClock()
         self.folder = folder
         self.failures: list[BaseException] = []
         self._options = options or RESTLESS

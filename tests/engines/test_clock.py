@@ -1,73 +1,183 @@
-"""The system's clock: never backwards, slewing after a step, alarms not before their instant."""
+"""Store time: by the boot clock, never by steps of the wall clock, on across restarts; alarms not too early."""
 
 import asyncio
 from dataclasses import dataclass
 
-from veilmq.engines.clock import SystemClock
+import pytest
+
+from veilmq.engines.clock import SystemClock, kernel_synchronised
 
 _MS = 1_000_000
+_START_MS = 1_700_000_000_000
+_HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
 
 
 @dataclass
-class _Sources:
-    """A wall clock and a carrier that a test moves."""
+class _Machine:
+    """A machine whose clocks a test moves."""
 
-    wall_ns: int = 1_700_000_000_000 * _MS
-    carrier_ns: int = 0
+    wall_ms: int = _START_MS
+    boot_ms: int = 0
+    boot_id: str = "first"
+    synchronised: bool = True
 
     def clock(self) -> SystemClock:
-        return SystemClock(wall_ns=lambda: self.wall_ns, carrier_ns=lambda: self.carrier_ns)
+        return SystemClock(
+            wall_ns=lambda: self.wall_ms * _MS,
+            boot_ns=lambda: self.boot_ms * _MS,
+            boot_id=self.boot_id,
+            is_synchronised=lambda: self.synchronised,
+        )
 
     def run(self, ms: int, *, wall_ms: int | None = None) -> None:
         """Let ``ms`` pass; the wall clock shows ``wall_ms`` of it."""
-        self.carrier_ns += ms * _MS
-        self.wall_ns += (ms if wall_ms is None else wall_ms) * _MS
+        self.boot_ms += ms
+        self.wall_ms += ms if wall_ms is None else wall_ms
+
+    def boot(self, down_ms: int, *, synchronised: bool) -> None:
+        """Begin another boot; the wall clock shows ``down_ms`` since the last."""
+        self.boot_id += "'"
+        self.boot_ms = 5_000
+        self.wall_ms += down_ms
+        self.synchronised = synchronised
+
+    def resumed(self, mark: bytes | None, floor_ms: int = 0) -> SystemClock:
+        clock = self.clock()
+        clock.resume(mark, floor_ms=floor_ms)
+        return clock
 
 
-def test_follows_the_wall_clock() -> None:
-    sources = _Sources()
-    clock = sources.clock()
-    sources.run(1_234)
-    assert clock.now_ms() == 1_700_000_001_234
+@pytest.mark.parametrize("step_ms", [5 * _DAY_MS, -5 * _DAY_MS, 1, 0])
+def test_store_time_follows_no_step_of_the_wall_clock(step_ms: int) -> None:
+    """And what is shown follows each that is longer than half a second."""
+    machine = _Machine()
+    clock = machine.clock()
+    machine.run(1_000)
+    assert (clock.now_ms(), clock.shown_ms()) == (_START_MS + 1_000, _START_MS + 1_000)
+    machine.run(1_000, wall_ms=1_000 + step_ms)
+    assert clock.now_ms() == _START_MS + 2_000
+    assert clock.shown_ms() == _START_MS + 2_000 + (step_ms if abs(step_ms) > 500 else 0)
 
 
-def test_never_runs_backwards_and_slews_after_a_step_back() -> None:
-    sources = _Sources()
-    clock = sources.clock()
-    before_ms = clock.now_ms()
-    sources.run(0, wall_ms=-3_600_000)
-    assert clock.now_ms() == before_ms
-    sources.run(1_000)
-    assert clock.now_ms() == before_ms + 950  # at most 5 % slow
+def test_what_is_shown_stands_still_within_half_a_second() -> None:
+    machine = _Machine()
+    clock = machine.clock()
+    for step_ms, shown_ms in ((500, 0), (1, 501), (-500, 501), (-501, -500)):
+        machine.run(0, wall_ms=step_ms)
+        assert clock.shown_ms() == _START_MS + shown_ms
 
 
-def test_a_step_forward_ends_no_lease_early() -> None:
-    sources = _Sources()
-    clock = sources.clock()
-    before_ms = clock.now_ms()
-    sources.run(0, wall_ms=3_600_000)
-    assert clock.now_ms() == before_ms
-    sources.run(1_000)
-    assert clock.now_ms() == before_ms + 1_050
+@pytest.mark.parametrize("synchronised", [True, False])
+@pytest.mark.parametrize("step_ms", [5 * _DAY_MS, -5 * _DAY_MS, 0])
+def test_a_restart_within_a_boot_does_not_ask_the_wall_clock(step_ms: int, synchronised: bool) -> None:
+    machine = _Machine(synchronised=synchronised)
+    mark = machine.clock().mark()
+    machine.run(2 * _HOUR_MS, wall_ms=2 * _HOUR_MS + step_ms)
+    clock = machine.resumed(mark)
+    assert clock.now_ms() == _START_MS + 2 * _HOUR_MS
+    assert clock.shown_ms() == machine.wall_ms
+    assert clock.doubt is None
 
 
-def test_agrees_with_the_wall_clock_again_in_the_end() -> None:
-    sources = _Sources()
-    clock = sources.clock()
-    sources.run(0, wall_ms=-10_000)
-    for _ in range(400):
-        sources.run(1_000)
-        clock.now_ms()
-    assert clock.now_ms() == sources.wall_ns // _MS
+def test_without_a_mark_it_begins_at_the_wall_clock() -> None:
+    """And with one, or without, never before the newest instant that is stored."""
+    machine = _Machine()
+    assert machine.resumed(None).now_ms() == _START_MS
+    assert machine.resumed(None, floor_ms=_START_MS + 7).now_ms() == _START_MS + 7
+    mark = machine.clock().mark()
+    assert machine.resumed(mark, floor_ms=_START_MS + 7).now_ms() == _START_MS + 7
+    assert machine.resumed(mark, floor_ms=_START_MS - 7).now_ms() == _START_MS
 
 
-def test_catches_up_with_an_earlier_run_and_not_with_an_older_one() -> None:
-    sources = _Sources()
-    clock = sources.clock()
-    clock.catch_up(clock.now_ms() - 5_000)
-    assert clock.now_ms() == 1_700_000_000_000
-    clock.catch_up(clock.now_ms() + 5_000)
-    assert clock.now_ms() == 1_700_000_005_000
+def test_another_boot_with_synchronised_clocks_applies_what_the_wall_clock_says() -> None:
+    machine = _Machine()
+    mark = machine.clock().mark()
+    machine.boot(5 * _DAY_MS, synchronised=True)
+    clock = machine.resumed(mark)
+    assert clock.now_ms() == clock.shown_ms() == _START_MS + 5 * _DAY_MS
+    assert (clock.doubt, clock.held_back_ms()) == (None, 0)
+
+
+@pytest.mark.parametrize("synchronised", [(True, False), (False, True), (False, False)])
+def test_another_boot_applies_an_hour_of_what_is_not_synchronised_at_both_ends(synchronised: tuple[bool, bool]) -> None:
+    machine = _Machine(synchronised=synchronised[0])
+    mark = machine.clock().mark()
+    machine.boot(5 * _DAY_MS, synchronised=synchronised[1])
+    clock = machine.resumed(mark)
+    assert clock.now_ms() == _START_MS + _HOUR_MS
+    assert clock.shown_ms() == machine.wall_ms
+    assert clock.held_back_ms() == 5 * _DAY_MS - _HOUR_MS
+    machine.run(60_000)
+    assert (clock.now_ms(), clock.held_back_ms()) == (_START_MS + _HOUR_MS + 60_000, 5 * _DAY_MS - _HOUR_MS)
+    assert clock.trust() == 5 * _DAY_MS - _HOUR_MS
+    assert clock.now_ms() == machine.wall_ms
+    assert (clock.doubt, clock.held_back_ms(), clock.trust()) == (None, 0, 0)
+
+
+def test_another_boot_after_less_than_an_hour_holds_nothing_back() -> None:
+    machine = _Machine(synchronised=False)
+    mark = machine.clock().mark()
+    machine.boot(_HOUR_MS, synchronised=False)
+    clock = machine.resumed(mark)
+    assert (clock.now_ms(), clock.doubt) == (_START_MS + _HOUR_MS, None)
+
+
+def test_another_boot_with_a_clock_that_went_back_goes_on_from_the_mark() -> None:
+    """And makes up for it once the clock is synchronised, as it was before."""
+    machine = _Machine()
+    mark = machine.clock().mark()
+    machine.boot(-5 * _DAY_MS, synchronised=False)
+    clock = machine.resumed(mark)
+    assert (clock.now_ms(), clock.held_back_ms()) == (_START_MS, 0)
+    assert clock.shown_ms() == machine.wall_ms
+    machine.run(0, wall_ms=5 * _DAY_MS + 8 * _HOUR_MS)
+    assert clock.settle() == 0
+    machine.synchronised = True
+    assert clock.settle() == 8 * _HOUR_MS
+    assert clock.now_ms() == clock.shown_ms() == machine.wall_ms
+
+
+def test_what_is_held_back_is_applied_once_the_clock_is_synchronised_if_it_was_at_the_mark() -> None:
+    for before, applied_ms in ((True, 5 * _DAY_MS - _HOUR_MS), (False, 0)):
+        machine = _Machine(synchronised=before)
+        mark = machine.clock().mark()
+        machine.boot(5 * _DAY_MS, synchronised=False)
+        clock = machine.resumed(mark)
+        machine.synchronised = True
+        assert clock.settle() == applied_ms
+        assert clock.now_ms() == _START_MS + _HOUR_MS + applied_ms
+
+
+def test_a_doubt_outlives_restarts_and_other_boots() -> None:
+    """Each boot applies its own hour; what is right in the end is the time since the clock was last trusted."""
+    machine = _Machine()
+    mark = machine.clock().mark()
+    for boots in range(1, 3):
+        machine.boot(_DAY_MS, synchronised=False)
+        clock = machine.resumed(mark)
+        assert clock.now_ms() == _START_MS + boots * _HOUR_MS
+        clock = machine.resumed(clock.mark())
+        assert clock.held_back_ms() == boots * (_DAY_MS - _HOUR_MS)
+        mark = clock.mark()
+    machine.boot(_DAY_MS, synchronised=True)
+    clock = machine.resumed(mark)
+    assert clock.now_ms() == clock.shown_ms() == _START_MS + 3 * _DAY_MS
+    assert clock.doubt is None
+
+
+def test_without_a_boot_id_each_restart_is_another_boot() -> None:
+    machine = _Machine(boot_id="")
+    mark = machine.clock().mark()
+    machine.run(3 * _HOUR_MS)
+    assert machine.resumed(mark).now_ms() == _START_MS + 3 * _HOUR_MS
+    machine.synchronised = False
+    assert machine.resumed(mark).now_ms() == _START_MS + _HOUR_MS
+
+
+def test_this_machine_says_whether_its_clock_is_synchronised() -> None:
+    """Whatever that is, it is said without an error."""
+    assert kernel_synchronised() in {True, False}
 
 
 def test_an_alarm_rings_not_before_its_instant() -> None:
@@ -82,10 +192,10 @@ def test_an_alarm_rings_not_before_its_instant() -> None:
     assert rung_ms >= at_ms
 
 
-def test_a_slewing_clock_sends_an_early_alarm_back_to_sleep() -> None:
+def test_a_clock_that_stands_sends_an_early_alarm_back_to_sleep() -> None:
     async def ring() -> list[int]:
-        sources = _Sources()
-        clock = sources.clock()
+        machine = _Machine()
+        clock = machine.clock()
         rung: list[int] = []
         clock.call_at(clock.now_ms() + 1, lambda: rung.append(clock.now_ms()))
         for _ in range(50):  # the loop's own time passes, the clock's does not
@@ -95,7 +205,7 @@ def test_a_slewing_clock_sends_an_early_alarm_back_to_sleep() -> None:
         loop.call_later(0.005, waited.set_result, None)
         await waited
         assert rung == []
-        sources.run(1)
+        machine.run(1)
         waited = loop.create_future()
         loop.call_later(0.02, waited.set_result, None)
         await waited

@@ -1,6 +1,7 @@
 """A real server process, to be killed and started again on the same ports."""
 
 import contextlib
+import os
 import signal
 import socket
 import subprocess
@@ -23,6 +24,8 @@ class Served:
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self.admin_endpoint = f"http://127.0.0.1:{self.admin_port}"
         self._options = options
+        self.prefix: list[str] = []  # a program that starts the server
+        self.environment: dict[str, str] = {}  # beside that of the tests
         self._process: subprocess.Popen[bytes] | None = None
         self.log = log
 
@@ -30,9 +33,8 @@ class Served:
         """Start, and return when connections are accepted."""
         options = ["--port", str(self.port), "--admin-port", str(self.admin_port), *self._options]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "veilmq", "serve", *options], stdout=log, stderr=log
-            )
+            command = [*self.prefix, sys.executable, "-m", "veilmq", "serve", *options]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | self.environment)
         deadline_s = time.monotonic() + START_S_MAX
         while not self._accepts():
             assert self._process.poll() is None, self.log.read_text(errors="replace")

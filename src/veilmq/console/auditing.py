@@ -27,7 +27,7 @@ _LINE_BYTES_MAX = 65_536
 
 
 class Auditing:
-    """An ``Ask`` that writes down what changes anything. ``now_ms`` is the store's clock."""
+    """An ``Ask`` that writes down what changes anything. ``now_ms`` is the present instant as it is shown."""
 
     def __init__(self, ask: Ask, log: AuditLog, *, now_ms: Callable[[], int], account: str = DEFAULT_ACCOUNT) -> None:
         """``ask`` carries it out; ``account`` asks where nobody is asked who he is."""

@@ -173,7 +173,7 @@ class Live:
             if feed.due_ms <= now_ms:
                 for stream in [each for each in feed.streams if not each.reader.is_there()]:
                     self.leave(stream)
-                if feed.streams and not await feed.tick(now_ms, pause_ms):
+                if feed.streams and not await feed.tick(now_ms, pause_ms, shown_ms=self._clock.shown_ms()):
                     for stream in list(feed.streams):
                         self.leave(stream)
         self._ticking = None
@@ -206,11 +206,14 @@ class _Feed:
         if self._told is not None:
             stream.tell(self, self._whole(self._told), bytes)
 
-    async def tick(self, now_ms: int, pause_ms: int) -> bool:
-        """Ask, and tell what changed; ``False`` where it may not be asked any more. The next look is after a pause."""
+    async def tick(self, now_ms: int, pause_ms: int, *, shown_ms: int) -> bool:
+        """Ask, and tell what changed; ``False`` where it may not be asked any more. The next look is after a pause.
+
+        ``shown_ms`` is the present as the answer has instants.
+        """
         self.due_ms = now_ms + pause_ms
         try:
-            told = await self._question.look(self.streams[0].reader.asking, now_ms)
+            told = await self._question.look(self.streams[0].reader.asking, shown_ms)
         except Refused as refused:
             if refused.status >= _SERVER_FAULTS:
                 return True  # the store cannot be reached just now

@@ -67,7 +67,7 @@ class Visit:
         now_ms: int,
         is_operator: bool = False,
     ) -> None:
-        """``account`` is the caller's own, ``endpoint`` where programs reach the queues, ``now_ms`` the store's time.
+        """``account`` is the caller's own, ``endpoint`` where programs reach the queues, ``now_ms`` the shown present.
 
         ``accounts`` is ``None`` where nobody is asked who he is; ``is_operator`` tells that the caller may see what is
         of the whole server.

@@ -23,13 +23,17 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """Time that never runs backwards, in whole milliseconds since the epoch."""
+    """The time of a store, which never runs backwards, in whole milliseconds.
+
+    Timers and ``next_due_ms`` are in it. Instants in results whose names end in ``_at_ms`` or ``_until_ms`` are shown
+    ones, as users see them: their age is reckoned from ``shown_ms()``.
+    """
 
     def now_ms(self) -> int:
-        """Return the present instant."""
+        """Return the present instant of the store."""
 
-    def catch_up(self, at_least_ms: int) -> None:
-        """Go on from ``at_least_ms`` if that is later than now."""
+    def shown_ms(self) -> int:
+        """Return the present instant as users see it, since the epoch."""
 
     def call_at(self, at_ms: int, callback: Callable[[], object]) -> Timer:
         """Call ``callback`` in the event loop once ``now_ms()`` is at least ``at_ms``."""

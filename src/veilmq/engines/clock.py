@@ -1,23 +1,43 @@
-"""The one reader of the system's clocks.
+"""The one reader of the system's clocks, and the time of an embedded store.
 
-``SystemClock`` gives wall-clock milliseconds that never run backwards. It is carried by the monotonic clock and steered
-by the wall clock: after a step of the wall clock, forwards or backwards, it runs at most 5 % fast or slow until both
-agree again, so that a step neither ends leases early nor freezes them.
+Store time advances by the boot clock, which goes on while the machine is suspended and follows no step of the wall
+clock; everything that becomes due is reckoned in it. What users see is store time plus its present difference to the
+wall clock, which moves only when both are more than 500 ms apart.
+
+It survives restarts by a mark in the store (``Mark``). Within one boot it goes on by the boot clock; the wall clock is
+not read. After another boot the time by the wall clock since the mark is applied: all of it where the kernel called its
+clock synchronised at the mark and does now, else at most an hour, since a wrong clock would end everything that waits.
+The rest is held back until the kernel calls its clock synchronised, if it did at the mark, or an operator trusts it.
 """
 
 import asyncio
+import ctypes
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from veilmq.core.ports import Timer
 
-_SLEW_DIVISOR = 20
+UNTRUSTED_MS_MAX = 3_600_000
+"""How much time passes across boots on the word of a clock that is not synchronised."""
+DIFFERENCE_MS_MAX = 500
+"""How far shown time may be from the wall clock."""
+
 _NS_PER_MS = 1_000_000
-_CARRIER = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # boot time goes on while the machine is suspended
+_MS_PER_S = 1_000
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_ALARM_S_MAX = 60.0
+"""An alarm looks at the clock so often: the loop's own clock stands while the machine is suspended."""
 
-
-def _carrier_ns() -> int:
-    return time.clock_gettime_ns(_CARRIER)
+_STATUS_OFFSET = 40  # of struct timex: an int and four longs, aligned; of 64-bit systems
+_TIMEX_BYTES = 512
+_UNSYNCHRONISED = 0x40
 
 
 def stopwatch_s() -> float:
@@ -30,40 +50,212 @@ def wall_s() -> float:
     return time.time()
 
 
-class SystemClock:
-    """``core.ports.Clock`` on the machine's clocks; ``wall_ns`` and ``carrier_ns`` are replaced in its own tests."""
+def kernel_synchronised() -> bool:
+    """Return whether the kernel calls its clock synchronised; False where it does not say."""
+    read = _adjtimex()
+    if read is None:
+        return False
+    timex = ctypes.create_string_buffer(_TIMEX_BYTES)
+    if read(timex) < 0:
+        return False
+    return not ctypes.c_int.from_buffer(timex, _STATUS_OFFSET).value & _UNSYNCHRONISED
 
-    def __init__(
-        self, *, wall_ns: Callable[[], int] = time.time_ns, carrier_ns: Callable[[], int] = _carrier_ns
-    ) -> None:
-        """Start at the wall clock's present instant."""
-        self._wall_ns = wall_ns
-        self._carrier_ns = carrier_ns
-        self._carrier_last_ns = carrier_ns()
-        self._now_ns = wall_ns()
+
+@cache
+def _adjtimex() -> Any:
+    library = ctypes.CDLL(None)
+    if ctypes.sizeof(ctypes.c_long) != ctypes.sizeof(ctypes.c_int64):
+        return None
+    return getattr(library, "adjtimex", None) or getattr(library, "ntp_adjtime", None)
+
+
+class Since(msgspec.Struct, frozen=True):
+    """The mark from which on the wall clock is doubted: its two instants, and whether the kernel trusted its clock."""
+
+    wall_ms: int
+    store_ms: int
+    synchronised: bool
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """Store time beside the machine's clocks at one instant; ``ahead_ms`` is what shown times were ahead of it.
+
+    ``boot_id`` is empty where the system has none. ``doubt`` is what is not resolved yet.
+    """
+
+    boot_id: str
+    boot_ms: int
+    wall_ms: int
+    store_ms: int
+    synchronised: bool
+    ahead_ms: int
+    doubt: Since | None = None
+
+
+_decode = msgspec.json.Decoder(Mark).decode
+
+
+class StoreClock(ABC):
+    """``core.ports.Clock`` of an embedded store, on the clocks of a machine that a subclass reads."""
+
+    boot_id = ""
+    """What tells this boot from others; empty where the system does not say."""
+
+    def __init__(self, *, boot_ms: int, wall_ms: int) -> None:
+        """Begin at the wall clock's present instant, until ``resume``."""
+        self._offset_ms = wall_ms - boot_ms
+        self._ahead_ms = 0
+        self._doubt: Since | None = None
+
+    @abstractmethod
+    def boot_ms(self) -> int:
+        """Return the boot clock; never less than before."""
+
+    @abstractmethod
+    def wall_ms(self) -> int:
+        """Return the wall clock, steps and all."""
+
+    @abstractmethod
+    def is_synchronised(self) -> bool:
+        """Return whether the wall clock is called synchronised."""
 
     def now_ms(self) -> int:
-        """Return the present instant; never less than before."""
-        carrier_ns = self._carrier_ns()
-        elapsed_ns = carrier_ns - self._carrier_last_ns
-        self._carrier_last_ns = carrier_ns
-        slew_ns_max = elapsed_ns // _SLEW_DIVISOR
-        behind_ns = self._wall_ns() - (self._now_ns + elapsed_ns)
-        self._now_ns += elapsed_ns + max(-slew_ns_max, min(slew_ns_max, behind_ns))
-        return self._now_ns // _NS_PER_MS
+        """Return the present instant of the store; never less than before."""
+        return self.boot_ms() + self._offset_ms
 
-    def catch_up(self, at_least_ms: int) -> None:
-        """Go on from ``at_least_ms`` if that is later than now: the last instant of an earlier run."""
-        self.now_ms()
-        self._now_ns = max(self._now_ns, at_least_ms * _NS_PER_MS)
+    def ahead_ms(self, now_ms: int) -> int:
+        """Return what users see beyond ``now_ms``, the present instant."""
+        difference_ms = self.wall_ms() - now_ms
+        if abs(difference_ms - self._ahead_ms) > DIFFERENCE_MS_MAX:
+            self._ahead_ms = difference_ms
+        return self._ahead_ms
+
+    def shown_ms(self) -> int:
+        """Return the present instant as users see it."""
+        now_ms = self.now_ms()
+        return now_ms + self.ahead_ms(now_ms)
+
+    @abstractmethod
+    def call_at(self, at_ms: int, callback: Callable[[], object]) -> Timer:
+        """Call ``callback`` in the event loop once ``now_ms()`` is at least ``at_ms``."""
+
+    # Restarts.
+
+    def mark(self) -> bytes:
+        """Return the present ``Mark``, encoded."""
+        boot_ms = self.boot_ms()
+        store_ms = boot_ms + self._offset_ms
+        return msgspec.json.encode(
+            Mark(
+                boot_id=self.boot_id,
+                boot_ms=boot_ms,
+                wall_ms=self.wall_ms(),
+                store_ms=store_ms,
+                synchronised=self.is_synchronised(),
+                ahead_ms=self.ahead_ms(store_ms),
+                doubt=self._doubt,
+            )
+        )
+
+    def resume(self, mark: bytes | None, *, floor_ms: int) -> None:
+        """Go on from ``mark``; without one from the wall clock. Not before ``floor_ms``, the newest instant stored."""
+        boot_ms = self.boot_ms()
+        if mark is None:
+            store_ms, self._ahead_ms, self._doubt = self.wall_ms(), 0, None
+        else:
+            store_ms = self._resumed_ms(_decode(mark), boot_ms)
+        self._offset_ms = max(store_ms, floor_ms) - boot_ms
+        self.settle()
+
+    def _resumed_ms(self, mark: Mark, boot_ms: int) -> int:
+        self._ahead_ms, self._doubt = mark.ahead_ms, mark.doubt
+        if mark.boot_id and mark.boot_id == self.boot_id:
+            return mark.store_ms + max(0, boot_ms - mark.boot_ms)
+        elapsed_ms = max(0, self.wall_ms() - mark.wall_ms)
+        if mark.synchronised and self.is_synchronised():
+            return mark.store_ms + elapsed_ms
+        if self._doubt is None and (mark.synchronised or elapsed_ms > UNTRUSTED_MS_MAX):
+            self._doubt = Since(mark.wall_ms, mark.store_ms, mark.synchronised)
+        return mark.store_ms + min(elapsed_ms, UNTRUSTED_MS_MAX)
+
+    @property
+    def doubt(self) -> Since | None:
+        """Since when the wall clock is doubted, ``None`` where it is not."""
+        return self._doubt
+
+    def held_back_ms(self) -> int:
+        """Return by how much more time the wall clock has advanced since it is doubted than the store's."""
+        if self._doubt is None:
+            return 0
+        held_ms = (self.wall_ms() - self._doubt.wall_ms) - (self.now_ms() - self._doubt.store_ms)
+        return held_ms if held_ms > DIFFERENCE_MS_MAX else 0
+
+    def settle(self) -> int:
+        """Apply what is held back if the clock is synchronised and was at the mark; return how much that was."""
+        if self._doubt is None or not (self._doubt.synchronised and self.is_synchronised()):
+            return 0
+        return self.trust()
+
+    def trust(self) -> int:
+        """Apply what is held back, doubt the clock no longer, and return how much that was."""
+        held_ms = self.held_back_ms()
+        self._offset_ms += held_ms
+        self._doubt = None
+        return held_ms
+
+
+class SystemClock(StoreClock):
+    """The clocks of this machine; the arguments replace single ones, for tests of processes that "boot" anew."""
+
+    def __init__(
+        self,
+        *,
+        wall_ns: Callable[[], int] = time.time_ns,
+        boot_ns: Callable[[], int] | None = None,
+        boot_id: str | None = None,
+        is_synchronised: Callable[[], bool] = kernel_synchronised,
+    ) -> None:
+        """Read them once."""
+        self._wall_ns = wall_ns
+        self._boot_ns = boot_ns or _boot_ns
+        self._is_synchronised = is_synchronised
+        self.boot_id = _boot_id() if boot_id is None else boot_id
+        super().__init__(boot_ms=self.boot_ms(), wall_ms=self.wall_ms())
+
+    def now_ms(self) -> int:
+        """Return the present instant of the store; never less than before."""
+        return self._boot_ns() // _NS_PER_MS + self._offset_ms
+
+    def boot_ms(self) -> int:
+        """Return the boot clock."""
+        return self._boot_ns() // _NS_PER_MS
+
+    def wall_ms(self) -> int:
+        """Return the wall clock."""
+        return self._wall_ns() // _NS_PER_MS
+
+    def is_synchronised(self) -> bool:
+        """Return whether the kernel calls the wall clock synchronised."""
+        return self._is_synchronised()
 
     def call_at(self, at_ms: int, callback: Callable[[], object]) -> Timer:
         """Call ``callback`` once ``now_ms() >= at_ms``, in the running event loop."""
         return _Alarm(clock=self, at_ms=at_ms, callback=callback)
 
 
+def _boot_ns() -> int:
+    return time.clock_gettime_ns(_BOOT_CLOCK)
+
+
+def _boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
 class _Alarm:
-    """A timer that goes back to sleep when the loop wakes it before its instant (rounding, or a slewing clock)."""
+    """A timer that sleeps again when the loop wakes it before its instant, as it does once a minute at least."""
 
     def __init__(self, *, clock: SystemClock, at_ms: int, callback: Callable[[], object]) -> None:
         self._clock = clock
@@ -76,8 +268,8 @@ class _Alarm:
         self._handle.cancel()
 
     def _arm(self) -> asyncio.TimerHandle:
-        delay_ms = max(0, self._at_ms - self._clock.now_ms())
-        return self._loop.call_later(delay_ms / 1_000, self._ring)
+        delay_s = max(0, self._at_ms - self._clock.now_ms()) / _MS_PER_S
+        return self._loop.call_later(min(delay_s, _ALARM_S_MAX), self._ring)
 
     def _ring(self) -> None:
         if self._clock.now_ms() < self._at_ms:

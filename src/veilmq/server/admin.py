@@ -150,7 +150,7 @@ class Admin:
                 metrics=self._metrics.copy(),
                 queues=[] if survey is None else await self._counts.look(survey.names),
                 queues_in_all=None if survey is None else survey.in_all,
-                now_ms=self._clock.now_ms(),
+                now_ms=self._clock.shown_ms(),
                 parked_polls=self._polls.parked,
                 open_connections=len(self._connections),
                 events=await _if_told(execute(self._engine, CountEvents())),

@@ -22,8 +22,7 @@ from typing import NamedTuple, TextIO
 
 from veilmq.core.browsing import BrowseQueues
 from veilmq.core.commands import Command
-from veilmq.core.ports import Clock
-from veilmq.engines.clock import wall_s
+from veilmq.engines.clock import StoreClock, wall_s
 from veilmq.engines.store import Store, StoreError
 from veilmq.events.failures import EventsError
 from veilmq.server import security
@@ -76,7 +75,7 @@ def _alone(handler: Handler) -> Handler:
 async def serve(
     settings: ServerSettings,
     *,
-    clock: Clock | None = None,
+    clock: StoreClock | None = None,
     wall_s: Callable[[], float] = wall_s,
     ready: Callable[[Bound], None] | None = None,
     around: Callable[[Handler], Handler] = _alone,
@@ -95,20 +94,20 @@ async def serve(
         closing.enter_context(guard.reload.on_signal())
         engine = await open_store(settings, clock=clock, on_fatal=shutdown.fail)
         closing.push_async_callback(engine.close)
-        clock = engine.clock
+        time = engine.clock
         listeners, admin_listeners = _listen(settings, closing)
 
-        polls = LongPolls(engine=engine, clock=clock)
+        polls = LongPolls(engine=engine, clock=time)
         base_url = url(listeners[0], scheme=guard.scheme)
         identity = await push_identity(settings, engine, now_s=wall_s())
-        topics = TopicService(settings, engine=engine, clock=clock, wall_s=wall_s, base_url=base_url, identity=identity)
-        book = QueueBook(engine=engine, clock=clock)
+        topics = TopicService(settings, engine=engine, clock=time, wall_s=wall_s, base_url=base_url, identity=identity)
+        book = QueueBook(engine=engine, clock=time)
         closing.callback(book.close)
         address = authority(listeners[0])
         dispatcher = _dispatcher(settings, guard, polls=polls, address=address, topics=topics, book=book)
         connections = Connections(handler=around(dispatcher.handle), refused=dispatcher.refused)
         events = await closing.enter_async_context(
-            exporting(settings, events_to, engine=engine, clock=clock, shutdown=shutdown)
+            exporting(settings, events_to, engine=engine, clock=time, shutdown=shutdown)
         )
         await closing.enter_async_context(topics.pushing(shutdown))
         data_port = listeners[0].getsockname()[1]

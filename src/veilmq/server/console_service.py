@@ -65,7 +65,7 @@ def console_service(
     ``data_port`` is the port of the queues; ``ports`` have what single pages need.
     """
     audit = AuditLog(audit_file(settings))
-    asking = Auditing(ask, audit, now_ms=engine.clock.now_ms, account=settings.account)
+    asking = Auditing(ask, audit, now_ms=engine.clock.shown_ms, account=settings.account)
     live = Live(engine.clock)
     sign_ins = None if authentication is None else SignIns(authentication.signed_in, now_ms=engine.clock.now_ms)
     console = _console(
@@ -125,7 +125,7 @@ def _console(
         sessions=sessions.Sessions(secret=digest(engine.token_key, _SESSIONS, sha256), wall_s=wall_s, **own),
         account=settings.account,
         data_port=data_port,
-        now_ms=engine.clock.now_ms,
+        now_ms=engine.clock.shown_ms,
         accounts=accounts,
         ports=ports,
     )

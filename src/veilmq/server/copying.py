@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from veilmq.core.errors import VeilmqError
-from veilmq.core.ports import Clock
 from veilmq.engines import store_urls
+from veilmq.engines.clock import StoreClock
 from veilmq.engines.copying import CopyRefused, Told, copy
 from veilmq.engines.embedded import FolderError
 from veilmq.engines.embedded.backup import back_up
@@ -24,7 +24,7 @@ class Copied(NamedTuple):
     keeps_receipts: bool
 
 
-async def copy_store(source: str, target: str, *, clock: Clock, told: Told | None = None) -> Copied:
+async def copy_store(source: str, target: str, *, clock: StoreClock, told: Told | None = None) -> Copied:
     """Copy the stopped store ``source`` to ``target``, which has nothing: folders, or URLs (``postgresql://…``).
 
     Raises ``CopyRefused`` when that is not possible, ``StoreError`` when a driver is missing; the target is then as it
@@ -63,7 +63,7 @@ _TO_SEVERAL = (
 )
 
 
-async def _folder_to_folder(source: str, target: str, clock: Clock, told: Told | None) -> Copied:
+async def _folder_to_folder(source: str, target: str, clock: StoreClock, told: Told | None) -> Copied:
     lock = FolderLock.of_source(Path(source))
     try:
         made = back_up(Path(source), Path(target), told=told)
@@ -72,15 +72,15 @@ async def _folder_to_folder(source: str, target: str, clock: Clock, told: Told |
     return Copied(int(made.facts["messages"]), keeps_receipts=True)
 
 
-async def _folder_to_database(source: str, target: str, clock: Clock, told: Told | None) -> Copied:
-    with FolderSource(Path(source), now_ms=clock.now_ms()) as folder:
+async def _folder_to_database(source: str, target: str, clock: StoreClock, told: Told | None) -> Copied:
+    with FolderSource(Path(source), clock=clock) as folder:
         async with AsyncExitStack() as stack:
             database = await _held(stack, target)
             messages = await copy(folder, _of_postgres("copy_target").DatabaseTarget(database), told=told)
     return Copied(messages, keeps_receipts=True)
 
 
-async def _database_to_folder(source: str, target: str, clock: Clock, told: Told | None) -> Copied:
+async def _database_to_folder(source: str, target: str, clock: StoreClock, told: Told | None) -> Copied:
     with FolderTarget(Path(target)) as folder:
         async with AsyncExitStack() as stack:
             database = await _of_postgres("copy_source").DatabaseSource.open(await _held(stack, source))
@@ -88,7 +88,7 @@ async def _database_to_folder(source: str, target: str, clock: Clock, told: Told
     return Copied(messages, keeps_receipts=False)
 
 
-async def _database_to_database(source: str, target: str, clock: Clock, told: Told | None) -> Copied:
+async def _database_to_database(source: str, target: str, clock: StoreClock, told: Told | None) -> Copied:
     async with AsyncExitStack() as stack:
         databases = [await _held(stack, each) for each in (source, target)]
         messages = await _of_postgres("copy_tables").copy_tables(*databases, told=told)

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from veilmq.core.ports import Clock
 from veilmq.engines import store_urls
-from veilmq.engines.clock import SystemClock
+from veilmq.engines.clock import StoreClock, SystemClock
 from veilmq.engines.embedded import EmbeddedEngine, EngineOptions
 from veilmq.engines.store import Store, StoreError
 from veilmq.server.event_exports import log_of
@@ -14,7 +13,7 @@ from veilmq.server.settings import ServerSettings
 
 
 async def open_store(
-    settings: ServerSettings, *, clock: Clock | None, on_fatal: Callable[[BaseException], None]
+    settings: ServerSettings, *, clock: StoreClock | None, on_fatal: Callable[[BaseException], None]
 ) -> Store:
     """Open what ``settings`` name; raises ``StoreError``.
 

@@ -22,9 +22,8 @@ from veilmq.client.messages import NewMessage
 from veilmq.core.commands import Command
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.ports import Clock
 from veilmq.core.settings import SettingValue
-from veilmq.engines.clock import wall_s
+from veilmq.engines.clock import StoreClock, wall_s
 from veilmq.engines.execute import execute
 from veilmq.server.app import Bound, serve
 from veilmq.server.event_loop import loop_factory
@@ -67,7 +66,7 @@ class RunningServer:
         self,
         *,
         data: Path | None = None,
-        clock: Clock | None = None,
+        clock: StoreClock | None = None,
         wall_s: Callable[[], float] = wall_s,
         follow: Following | None = None,
         **settings: Any,
@@ -75,7 +74,7 @@ class RunningServer:
         """Start nothing yet."""
         self._following = follow
         self._follow: Follow | None = None
-        self.clock: Clock = clock or VirtualClock()
+        self.clock: StoreClock = clock or VirtualClock()
         self.faults = Script(self.clock)
         self._wall_s = wall_s
         self._settings = ServerSettings(**{"port": 0, "admin_port": 0, "data": data, **settings})
@@ -131,7 +130,10 @@ class RunningServer:
         Raises ``TypeError`` when the server runs on another clock, ``ValueError`` for a move backwards.
         """
         clock = self._virtual()
-        self._call(self._advance(clock, clock.now_ms() + ms + round(seconds * SECOND_MS)))
+        passing_ms = ms + round(seconds * SECOND_MS)
+        if passing_ms < 0:
+            raise ValueError(f"the clock cannot go back by {-passing_ms} ms")
+        self._call(self._advance(clock, clock.now_ms() + passing_ms))
 
     def settle(self) -> None:
         """Wait until everything that the server has received so far is answered or parked."""
@@ -256,7 +258,7 @@ class RunningServer:
             clock.set(max(at_ms, clock.now_ms()))
             await self._settle()
         await self._lead(until_ms)
-        clock.set(until_ms)
+        clock.set(max(until_ms, clock.now_ms()))  # time that was held back may have been applied
         await self._settle()
 
     async def _lead(self, at_ms: int) -> None:

@@ -113,12 +113,12 @@ def test_drained_space_goes_back_to_the_disk(tmp_path: Path) -> None:
 def test_it_looks_again_when_the_next_message_may_end_and_within_a_minute() -> None:
     store = Store()
     (swept,) = store.run(Sweep())
-    assert swept.look_at_ms == NEVER_MS
+    assert swept.next_due_ms == NEVER_MS
     store.create(retention_s=90)
     store.send("a")
     (swept,) = store.run(Sweep())
-    assert swept.look_at_ms == store.now_ms + 60_000
+    assert swept.next_due_ms == store.now_ms + 60_000
     store.now_ms += 60_000
     (swept,) = store.run(Sweep())
-    assert swept.look_at_ms == store.now_ms + 30_000
+    assert swept.next_due_ms == store.now_ms + 30_000
     store.close()

@@ -17,13 +17,13 @@ def test_what_is_over_is_removed() -> None:
     store.run(PurgeQueue(queue=QUEUE))
     begun_ms = store.now_ms
     store.now_ms += 59_500
-    assert store.run(Sweep()) == [Swept(more=False, look_at_ms=begun_ms + 60_500)]  # a second later at the least
+    assert store.run(Sweep()) == [Swept(more=False, next_due_ms=begun_ms + 60_500)]  # a second later at the least
     assert store.count("pause") == DELETED + 1
     store.now_ms = begun_ms + 60_000
     (swept,) = store.run(Sweep())
     assert swept.more
     assert store.count("pause") == 201
-    assert store.run(Sweep()) == [Swept(more=False, look_at_ms=begun_ms + 120_000)]
+    assert store.run(Sweep()) == [Swept(more=False, next_due_ms=begun_ms + 120_000)]
     assert store.count("pause") == 1
     store.now_ms = begun_ms + 120_000
     store.run(Sweep())

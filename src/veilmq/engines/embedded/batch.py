@@ -52,8 +52,12 @@ class Batch:
         """Have a command that a watch submits, while the batch is applied, applied next."""
         self._woken.append(entry)
 
-    def run(self, entries: deque[Entry], now_ms: int) -> bool:
-        """Apply ``entries``, leaving those beyond a batch's size; tell whether there is anything to commit."""
+    def run(self, entries: deque[Entry], now_ms: int, ahead_ms: int = 0) -> bool:
+        """Apply ``entries``, leaving those beyond a batch's size; tell whether there is anything to commit.
+
+        Users see ``now_ms`` as ``ahead_ms`` more.
+        """
+        self._machine.shown.ahead_ms = ahead_ms
         while True:
             self._entries, self._answers = [], []
             self._journal.batch_bytes = 0
@@ -62,7 +66,7 @@ class Batch:
             try:
                 self._apply(entries, now_ms)
                 if self._machine.events.staged:
-                    self._machine.events.write()
+                    self._machine.events.write(ahead_ms)
                 return self._journal.finish(now_ms)
             except Exception as error:
                 if not self._entries:
@@ -121,7 +125,10 @@ class Batch:
         """Tell everyone; the batch is durable."""
         refused, self._refused = self._refused, []
         self._careful = False
-        answers = [(done, answer) for (_, done), answer in zip(self._entries, self._answers, strict=True)]
+        results = self._answers
+        if self._machine.shown.ahead_ms:
+            results = [self._machine.shown(answer) for answer in results]
+        answers = [(done, answer) for (_, done), answer in zip(self._entries, results, strict=True)]
         for done, answer in answers + refused:
             try:
                 done(answer)

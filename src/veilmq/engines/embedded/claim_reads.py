@@ -69,11 +69,12 @@ def _collect(
     """Return a page and the position at which the next one begins, 0 when ``rows`` ended."""
     messages = []
     bytes_left = limits.CLAIM_PAGE_BYTES
-    received_at_ms = claim.bound_at_ms
+    ahead_ms = claim.ahead_ms
+    received_at_ms = claim.bound_at_ms + ahead_ms
     for position, message_id, body, properties, sent_at_ms, receive_count in rows:
         sequence = None if fifo is None else _sequence(fifo, position)
         messages.append(
-            ClaimedMessage(message_id, body, properties, sent_at_ms, received_at_ms, receive_count, sequence)
+            ClaimedMessage(message_id, body, properties, sent_at_ms + ahead_ms, received_at_ms, receive_count, sequence)
         )
         bytes_left -= len(body) + len(properties)
         if bytes_left <= 0:

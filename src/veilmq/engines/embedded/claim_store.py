@@ -22,7 +22,7 @@ _HELD = (ClaimState.BINDING.value, ClaimState.OPEN.value)
 class BoundClaim(msgspec.Struct, eq=False):
     """A claim, in the order of its columns; ``by_lane`` counts its messages by the numbers of their lanes.
 
-    ``id`` is 0 until it is stored.
+    ``id`` is 0 until it is stored. ``ahead_ms`` is what its messages' times are shown ahead of store time.
     """
 
     id: int
@@ -35,6 +35,7 @@ class BoundClaim(msgspec.Struct, eq=False):
     shards: int = 0
     filled: int = 0
     bound_at_ms: int = 0
+    ahead_ms: int = 0
     by_lane: dict[int, int] = {}
 
     @property

@@ -28,6 +28,7 @@ from veilmq.engines.embedded.moves import Stepped
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.queue import Queue
 from veilmq.engines.embedded.run import CLAIMED_MS, NEVER_MS
+from veilmq.engines.embedded.shown_times import ShownTimes
 
 _PAUSE_MS = 5
 
@@ -40,9 +41,15 @@ class Claims:
     """The sources of one store: their commands, and the work."""
 
     def __init__(
-        self, *, catalog: Catalog, journal: Journal, dead_letters: DeadLetters, options: EngineOptions
+        self,
+        *,
+        catalog: Catalog,
+        journal: Journal,
+        dead_letters: DeadLetters,
+        options: EngineOptions,
+        shown: ShownTimes,
     ) -> None:
-        """Go on with what ``journal`` has."""
+        """Go on with what ``journal`` has; ``shown`` has the difference that new claims keep."""
         self._catalog = catalog
         self._store = ClaimStore(journal=journal)
         self._binding = Binding(store=self._store, journal=journal, dead_letters=dead_letters, options=options)
@@ -52,6 +59,7 @@ class Claims:
         self._claimed_max = options.claimed_max
         self._sources = Sources(store=self._store, endings=self._endings)
         self._sources.load(self._queues())
+        self._shown = shown
         self._next_step_ms = 0
 
     def _queues(self) -> dict[int, Queue]:
@@ -114,6 +122,7 @@ class Claims:
         else:
             self._settle(source.claims.get(source.last))
             claim = BoundClaim(0, source.number, queue.number, number, ClaimState.BINDING.value, bound_at_ms=now_ms)
+            claim.ahead_ms = self._shown.ahead_ms
         again = claim.id > 0
         if claim.state == ClaimState.BINDING.value:
             self._bind(queue, claim, command, now_ms)

@@ -4,13 +4,14 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from struct import Struct
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 
 from veilmq.core import properties
 from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
 from veilmq.core.settings import QueueSettings
+from veilmq.engines.clock import StoreClock
 from veilmq.engines.copying import (
     SLICE,
     CopiedAcceptance,
@@ -27,6 +28,7 @@ from veilmq.engines.embedded.folder import FolderLock, open_journal
 from veilmq.engines.embedded.groups import key_of
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.rows import LaneRow
+from veilmq.engines.embedded.shown_times import later_row
 
 _ENTRY = Struct(">16s16sQQ")  # as accepted.py writes them
 _COPIED = frozenset(
@@ -39,19 +41,24 @@ _UNLESS_ENDED = {"publication": "stages <> x'90'", "stage": "publication IS NULL
 _VALUES = ("receipt_key", "token_key")
 _ACCOUNT = "account "
 
+Row = TypeVar("Row")
+
 
 class FolderSource:
     """``engines.copying.Source`` of a data folder; as a context manager it holds the folder's lock."""
 
-    def __init__(self, folder: Path, *, now_ms: int) -> None:
-        """``now_ms`` is the present; a store whose last instant is later is read as of that."""
+    def __init__(self, folder: Path, *, clock: StoreClock) -> None:
+        """``clock`` goes on where that of the store stopped; what is read has shown times, which others keep."""
         self._lock = FolderLock.of_source(folder)
         try:
             self._journal = open_journal(folder, EngineOptions())
         except BaseException:
             self._lock.release()
             raise
-        self.now_ms = max(now_ms, self._journal.last_instant_ms())
+        clock.resume(self._journal.mark(), floor_ms=self._journal.last_instant_ms())
+        self._now_ms = clock.now_ms()
+        self._ahead_ms = clock.ahead_ms(self._now_ms)
+        self.now_ms = self._now_ms + self._ahead_ms
 
     def __enter__(self) -> Self:
         """Have it open."""
@@ -80,8 +87,10 @@ class FolderSource:
     async def queues(self) -> list[CopiedQueue]:
         """See ``Source``."""
         return [
-            CopiedQueue(
-                number, name, msgspec.json.decode(settings, type=QueueSettings), settings, created_at, modified_at
+            self._shown(
+                CopiedQueue(
+                    number, name, msgspec.json.decode(settings, type=QueueSettings), settings, created_at, modified_at
+                )
             )
             for number, name, settings, created_at, modified_at in self._journal.queues()
         ]
@@ -97,13 +106,13 @@ class FolderSource:
 
     async def messages(self, queue: CopiedQueue) -> AsyncIterator[list[CopiedMessage]]:
         """See ``Source``; lanes one after the other, of each what was sent directly before what was delayed."""
-        until_ms = queue.retained_ms(self.now_ms)
+        until_ms = queue.retained_ms(self._now_ms)
         lanes = [lane for lane in self._journal.lanes() if lane.queue == queue.number]
         for lane in sorted(lanes, key=lambda each: (each.priority, each.sequence_base)):
             for start, end in ((lane.direct_floor, lane.direct_next), (lane.delayed_floor, lane.delayed_next)):
                 for rows in self._slices(start, end):
                     slice_ = [_message(row, lane) for row in rows]
-                    yield [each for each in slice_ if each.sent_at_ms > until_ms]
+                    yield [self._shown(each) for each in slice_ if each.sent_at_ms > until_ms]
 
     def _slices(self, start: int, end: int) -> Iterator[list[Any]]:
         while rows := self._journal.rows("copied_messages", start, end, SLICE):
@@ -115,23 +124,26 @@ class FolderSource:
         rows = self._journal.rows
         return Remembered(
             accepted=self._accepted(),
-            moves=[CopiedMove(*row) for row in rows("copied_moves")],
-            pauses=[CopiedPause(*row) for row in rows("copied_pauses")],
-            topics=[CopiedTopic(*row) for row in rows("copied_topics")],
+            moves=[self._shown(CopiedMove(*row)) for row in rows("copied_moves")],
+            pauses=[self._shown(CopiedPause(*row)) for row in rows("copied_pauses")],
+            topics=[self._shown(CopiedTopic(*row)) for row in rows("copied_topics")],
             subscriptions=[
-                CopiedSubscription(topic, name, encoded, bool(is_pushed), *times)
+                self._shown(CopiedSubscription(topic, name, encoded, bool(is_pushed), *times))
                 for topic, name, encoded, is_pushed, *times in rows("copied_subscriptions")
             ],
         )
 
     def _accepted(self) -> list[CopiedAcceptance]:
         """Return what is in the one log of all queues, whose keys are hashes."""
-        rows = self._journal.rows("copied_accepted", self.now_ms - DEDUPLICATION_S * SECOND_MS)
+        rows = self._journal.rows("copied_accepted", self._now_ms - DEDUPLICATION_S * SECOND_MS)
         return [
-            CopiedAcceptance(None, key, message_id, sequence, accepted_at_ms)
+            self._shown(CopiedAcceptance(None, key, message_id, sequence, accepted_at_ms))
             for accepted_at_ms, entries in rows
             for key, message_id, sequence, _ in _ENTRY.iter_unpack(entries)
         ]
+
+    def _shown(self, row: Row) -> Row:
+        return later_row(row, self._ahead_ms) if self._ahead_ms else row
 
     async def values(self) -> dict[str, bytes]:
         """See ``Source``."""

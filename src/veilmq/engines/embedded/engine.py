@@ -12,6 +12,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
@@ -19,7 +21,9 @@ import apsw
 
 from veilmq.core.commands import Command, ListQueues
 from veilmq.core.errors import OutcomeUnknown, ShuttingDown, VeilmqError
-from veilmq.core.ports import Clock, Done, Wake
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.ports import Done, Timer, Wake
+from veilmq.engines.clock import StoreClock
 from veilmq.engines.embedded.batch import Batch, Entry
 from veilmq.engines.embedded.claims import ClaimStep
 from veilmq.engines.embedded.committer import Committer, ThreadCommitter
@@ -35,12 +39,13 @@ from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.publications import PublicationStep
 from veilmq.engines.embedded.space import Space
 from veilmq.engines.execute import execute
-from veilmq.engines.figures import Figure
+from veilmq.engines.figures import Figure, gauge
 from veilmq.engines.store import FAILED, FULL, NOTHING_HELD_BACK, Survey
 
 log = logging.getLogger(__name__)
 
-_LATE_START_MS = 60_000
+_MARKED_MS = SECOND_MS  # from one mark of the clock to the next
+_DOUBT_MS = 10 * SECOND_MS  # from one look whether a doubted clock is synchronised to the next
 
 
 class EmbeddedEngine:
@@ -52,7 +57,7 @@ class EmbeddedEngine:
         journal: Journal,
         folder: Path | None,
         lock: FolderLock | None,
-        clock: Clock,
+        clock: StoreClock,
         options: EngineOptions,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
@@ -68,7 +73,9 @@ class EmbeddedEngine:
         self._running = False  # a batch is arranged, or being made durable
         self._closed = False
         self._rest = asyncio.Event()
-        self.behind_ms = _catch_up(clock, journal)
+        clock.resume(journal.mark(), floor_ms=journal.last_instant_ms())
+        self._mark_due_ms = 0
+        self._doubting: Timer | None = None
         self.token_key = kept_key(journal, TOKEN_KEY)
         self._space = Space(folder=folder, journal=journal, options=options)
         self._machine = Machine(journal=journal, options=options, space=self._space)
@@ -84,13 +91,16 @@ class EmbeddedEngine:
         self._publisher = Mover(step=PublicationStep(), submit=self.submit, clock=clock)
         self._claimant = Mover(step=ClaimStep(), submit=self.submit, clock=clock)
         self._look()
+        for warning in self.warnings():
+            log.warning("%s", warning)
+        self._doubt()
 
     @classmethod
     def open(
         cls,
         folder: Path | None,
         *,
-        clock: Clock,
+        clock: StoreClock,
         options: EngineOptions | None = None,
         on_fatal: Callable[[BaseException], None] | None = None,
     ) -> Self:
@@ -154,11 +164,22 @@ class EmbeddedEngine:
             self._closed = True
             self._committer.close()
             try:
+                self._mark_end()
                 self._journal.close()
             finally:
                 self._release()
 
+    def _mark_end(self) -> None:
+        """Leave the clock's mark, so that the next start goes on from here; a full disk has an earlier one."""
+        if not self.has_failed:
+            with suppress(apsw.Error):
+                self._journal.put_mark(self.clock.mark(), alone=True)
+                self._journal.finish(self.clock.now_ms())
+                self._journal.commit()
+
     def _stop_helpers(self) -> None:
+        if self._doubting is not None:
+            self._doubting.cancel()
         self._janitor.stop()
         self._mover.stop()
         self._publisher.stop()
@@ -190,15 +211,24 @@ class EmbeddedEngine:
 
     def warnings(self) -> list[str]:
         """Return what is wrong although requests are answered."""
-        return []
+        held_ms, doubt = self.clock.held_back_ms(), self.clock.doubt
+        if doubt is None or not held_ms:
+            return []
+        return [f"{_span(held_ms)} {_HELD_BACK}{_UNTIL[doubt.synchronised]}"]
 
     async def trust_clock(self) -> str:
         """Take the present time for right; see ``engines.store.Store``."""
-        return NOTHING_HELD_BACK
+        if self.clock.doubt is None:
+            return NOTHING_HELD_BACK
+        applied_ms = self.clock.trust()
+        self._go_on(applied_ms)
+        await self.answered()
+        return f"{_span(applied_ms)} that was held back is applied." if applied_ms else NOTHING_HELD_BACK
 
     def figures(self) -> list[Figure]:
-        """Return nothing: what there is to tell is in the counts of queues."""
-        return []
+        """Return what there is to tell beside the counts of queues."""
+        held_s = self.clock.held_back_ms() / SECOND_MS
+        return [gauge("store_time_held_back_seconds", "Time that is held back, as the clock is doubted.", held_s)]
 
     async def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
         """Return what the data folder keeps in the file ``name``; raises ``FolderError``."""
@@ -218,10 +248,28 @@ class EmbeddedEngine:
         """Whether the store failed and nothing more is accepted."""
         return isinstance(self._refusal, OutcomeUnknown)
 
-    @property
-    def started_late(self) -> bool:
-        """Whether at the start the clock was more than a minute behind the last instant of the store."""
-        return self.behind_ms > _LATE_START_MS
+    # The clock.
+
+    def _doubt(self) -> None:
+        """Look from time to time whether a clock that is doubted is synchronised now, if that is enough."""
+        doubt = self.clock.doubt
+        if doubt is not None and doubt.synchronised:
+            self._doubting = self.clock.call_at(self.clock.now_ms() + _DOUBT_MS, self._doubt_again)
+
+    def _doubt_again(self) -> None:
+        self._doubting = None
+        applied_ms = self.clock.settle()
+        if self.clock.doubt is None:
+            self._go_on(applied_ms)
+        self._doubt()
+
+    def _go_on(self, applied_ms: int) -> None:
+        """Have a clock that is not doubted any more marked, and see what has become due by what was held back."""
+        if applied_ms:
+            log.warning("the clock is trusted: %s that was held back is applied", _span(applied_ms))
+        self._journal.put_mark(self.clock.mark(), alone=True)
+        self.submit(ListQueues(account=""), _nothing)
+        self._janitor.wake()
 
     # Batches.
 
@@ -230,8 +278,12 @@ class EmbeddedEngine:
         self._loop.call_soon(self._run)
 
     def _run(self) -> None:
+        now_ms = self.clock.now_ms()
+        if now_ms >= self._mark_due_ms:
+            self._journal.put_mark(self.clock.mark())
+            self._mark_due_ms = now_ms + _MARKED_MS
         try:
-            changed = self._batch.run(self._pending, self.clock.now_ms())
+            changed = self._batch.run(self._pending, now_ms, self.clock.ahead_ms(now_ms))
         except Exception as error:  # noqa: BLE001 - not even the way back worked
             self._fail(error)
             return
@@ -289,13 +341,22 @@ class EmbeddedEngine:
         self._on_fatal(error)
 
 
-def _catch_up(clock: Clock, journal: Journal) -> int:
-    last_ms = journal.last_instant_ms()
-    behind_ms = max(0, last_ms - clock.now_ms())
-    if behind_ms > _LATE_START_MS:
-        log.warning("the clock is %d s behind the store's last instant: time goes on from there", behind_ms // 1_000)
-    clock.catch_up(last_ms)
-    return behind_ms
+_HELD_BACK = (
+    "is held back: since the last run the wall clock advanced by more than the store trusts it with, as the kernel did "
+    "not call it synchronised. Leases, delays and retention end that much later. "
+)
+_UNTIL = {
+    True: "It is applied once the kernel calls its clock synchronised, or at once by `veilmq clock trust`.",
+    False: "If the clock is right, `veilmq clock trust` applies it.",
+}
+
+
+def _span(ms: int) -> str:
+    return f"{timedelta(seconds=ms // SECOND_MS)} h"
+
+
+def _nothing(result: object) -> None:
+    """Do nothing: what counts is that the batch is durable."""
 
 
 def _ignore(error: BaseException) -> None:

@@ -46,6 +46,7 @@ _BY_EARLIER = Outcome.DELETED_BY_EARLIER.value
 _EXPIRED, _NACKED, _DEAD_LETTERED = Outcome.EXPIRED.value, Outcome.NACKED.value, Outcome.DEAD_LETTERED.value
 _CLOSED_AT, _HELD, _OUTCOME = (ReceiptClosed.__struct_fields__.index(n) for n in ("closed_at_ms", "held_ms", "outcome"))
 _RECEIVED_AT = ReceiptClosed.__struct_fields__.index("received_at_ms")
+_INSTANTS = [place for place, name in enumerate(ReceiptClosed.__struct_fields__) if name.endswith("_at_ms")]
 
 _decode = msgspec.msgpack.Decoder(tuple).decode
 
@@ -60,6 +61,13 @@ def facts_of(row: MessageRow) -> Facts:
     body = row.body
     size = len(body) if body.isascii() else len(body.encode())
     return row.id, row.sent_at_ms, row.properties, size, row.group_key
+
+
+def _shown(event: Event, ahead_ms: int) -> Event:
+    fields = list(event)
+    for place in _INSTANTS:
+        fields[place] += ahead_ms
+    return tuple(fields)
 
 
 class EventLog:
@@ -94,13 +102,18 @@ class EventLog:
 
     # The batch.
 
-    def write(self) -> None:
-        """Write the events of the batch, and the receipts that a late delete may ask for, or neither."""
+    def write(self, ahead_ms: int) -> None:
+        """Write the events of the batch, and the receipts that a late delete may ask for, or neither.
+
+        Events have shown times, ``ahead_ms`` later, for good; what is kept for a late delete is store time.
+        """
         events, self.staged = self.staged, []
         expired, self._expired = self._expired, {}
         if self._space.is_short or self.next - self.exported > self._options.events_waiting_max:
             self._drop(len(events))
             return
+        if ahead_ms:
+            events = [_shown(event, ahead_ms) for event in events]
         self.journal.write("insert_events", self.next, len(events), encode(events))
         self.next += len(events)
         if expired:

@@ -42,7 +42,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     """Whether more is to be done now, and else when to look again (``run.NEVER_MS``: there is nothing to look at)."""
 
     more: bool
-    look_at_ms: int
+    next_due_ms: int
 
 
 class Sweeper:
@@ -71,9 +71,9 @@ class Sweeper:
             if rows and queue is not None:
                 queue.ended(now_ms)
             if effort_left <= 0:
-                return Swept(more=True, look_at_ms=now_ms)
+                return Swept(more=True, next_due_ms=now_ms)
         more = self._give_back() or left or self._pauses.next_end_ms() <= now_ms
-        return Swept(more=more, look_at_ms=now_ms if more else self._look_at_ms(now_ms))
+        return Swept(more=more, next_due_ms=now_ms if more else self._next_due_ms(now_ms))
 
     def _unswept(self, now_ms: int) -> Iterator[tuple[Queue | None, ClaimableLane]]:
         """Yield lanes that have, or may have, rows out of reach, with their queues; the retired ones first."""
@@ -96,7 +96,7 @@ class Sweeper:
             self._journal.give_back(min(pages, _PAGES_PER_SLICE))
         return pages > 0
 
-    def _look_at_ms(self, now_ms: int) -> int:
+    def _next_due_ms(self, now_ms: int) -> int:
         lanes = (lane for queue in self._catalog.queues() for lane in queue.lanes)
         at_ms = min((lane.expires_at_ms for lane in lanes), default=NEVER_MS)
         at_ms = min(at_ms, self._pauses.next_end_ms(), self._remembered.due_ms(), self._catalog.events.due_ms())
@@ -154,8 +154,8 @@ class Janitor:
             self._again(_PAUSE_S)
         else:
             self._busy = self._stopped
-            if not self._stopped and result.look_at_ms != NEVER_MS:
-                self._timer = self._clock.call_at(result.look_at_ms, self.wake)
+            if not self._stopped and result.next_due_ms != NEVER_MS:
+                self._timer = self._clock.call_at(result.next_due_ms, self.wake)
 
     def _again(self, pause_s: float) -> None:
         if not self._stopped:

@@ -29,6 +29,7 @@ for _file in ("queries.sql", "events.sql", "topics.sql", "copies.sql"):
     SQL |= load("veilmq.engines.embedded", _file)
 
 _LAST_INSTANT = "last_instant_ms"
+_MARK = "clock_mark"
 
 
 class Sent(NamedTuple):
@@ -64,6 +65,8 @@ class Journal(Database):
         self.accepted = Accepted(connection, changed=self._stage)
         self.attempts = self._table("attempt")
         self.batch_bytes = 0
+        self._mark: bytes | None = None
+        self._mark_alone = False
 
     def _table(self, name: str) -> KeyedTable:
         return KeyedTable(
@@ -104,6 +107,10 @@ class Journal(Database):
         if not lane.touched:
             lane.touched = True
             self._lanes.append(lane)
+
+    def put_mark(self, mark: bytes, *, alone: bool = False) -> None:
+        """Stage the clock's mark for the next batch that changes anything, or ``alone``."""
+        self._mark, self._mark_alone = mark, self._mark_alone or alone
 
     # Writing.
 
@@ -149,14 +156,19 @@ class Journal(Database):
         if self._lanes:
             self.begin().executemany(SQL["put_lane"], [lane.row() for lane in self._lanes])
             self._untouch()
+        if self._mark_alone:
+            self.begin()
         if not self._connection.in_transaction:
             return False
         self._connection.execute(SQL["put_meta"], (_LAST_INSTANT, now_ms))
+        if self._mark is not None:
+            self._connection.execute(SQL["put_meta"], (_MARK, self._mark))
         return True
 
     def commit(self) -> None:
         """Make the batch durable; see ``Database.commit``."""
         super().commit()
+        self._mark, self._mark_alone = None, False
         self.accepted.keep()
 
     def roll_back(self) -> None:
@@ -165,6 +177,7 @@ class Journal(Database):
         for table in (*self._staged, self.accepted):
             table.forget()
         self._staged = []
+        self._mark, self._mark_alone = None, False  # another one follows within a second
         self._gave_back = False
         self._untouch()
         if self._connection.in_transaction:
@@ -359,6 +372,11 @@ class Journal(Database):
     def lanes(self) -> list[LaneRow]:
         """Return all lanes, by number."""
         return [LaneRow(*row) for row in self.rows("all_lanes")]
+
+    def mark(self) -> bytes | None:
+        """Return the clock's mark of the last run; ``None`` of a new store, and of one that never had any."""
+        mark: bytes | None = self.meta().get(_MARK)
+        return mark
 
     def last_instant_ms(self) -> int:
         """Return the instant of the last batch; 0 when there was none."""

@@ -32,6 +32,7 @@ from veilmq.engines.embedded.pauses import QueuePauses
 from veilmq.engines.embedded.peeks import Peeks
 from veilmq.engines.embedded.publications import Publications
 from veilmq.engines.embedded.queue_commands import QueueCommands
+from veilmq.engines.embedded.shown_times import ShownTimes
 from veilmq.engines.embedded.space import Space
 from veilmq.engines.embedded.topic_book import TopicBook
 from veilmq.engines.embedded.topic_messages import TopicMessages
@@ -51,6 +52,7 @@ class Machine:
         self._journal = journal
         self._options = options
         self.space = space
+        self.shown = ShownTimes()
         self._wakes: dict[str, Wake] = {}
         self.reload()
 
@@ -62,17 +64,15 @@ class Machine:
         self.moves = Moves(catalog=self.catalog, journal=self._journal, space=self.space)
         book = ReceiptBook(keys=[kept_key(self._journal, RECEIPT_KEY)])
         messages = MessageCommands(
-            catalog=self.catalog,
-            journal=self._journal,
-            dead_letters=letters,
-            book=book,
-            space=self.space,
+            catalog=self.catalog, journal=self._journal, dead_letters=letters, book=book, space=self.space
         )
         entrance = Entrance(fifo_sends=messages.fifo_sends)
         self.publications = Publications(
             catalog=self.catalog, journal=self._journal, space=self.space, entrance=entrance
         )
-        self.claims = Claims(catalog=self.catalog, journal=self._journal, dead_letters=letters, options=self._options)
+        self.claims = Claims(
+            catalog=self.catalog, journal=self._journal, dead_letters=letters, options=self._options, shown=self.shown
+        )
         pauses = QueuePauses(journal=self._journal, options=self._options)
         queues = QueueCommands(
             catalog=self.catalog,
@@ -109,7 +109,9 @@ class Machine:
     def _of_topics(self, messages: MessageCommands) -> Handlers:
         book = TopicBook(journal=self._journal)
         topics = Topics(book=book, catalog=self.catalog, space=self.space, wakes=self._wakes)
-        published = TopicMessages(book=book, catalog=self.catalog, space=self.space, fifo_sends=messages.fifo_sends)
+        published = TopicMessages(
+            book=book, catalog=self.catalog, space=self.space, fifo_sends=messages.fifo_sends, shown=self.shown
+        )
         return {**topics.handlers, PublishToTopic: published.publish}
 
     def watch(self, name: str, wake: Wake) -> None:

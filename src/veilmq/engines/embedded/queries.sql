@@ -400,14 +400,16 @@ SELECT number, queue, name, consumer, epoch, acknowledged, last, lost, hold_s, l
 FROM source ORDER BY number;
 
 -- name: put_claim
-INSERT OR REPLACE INTO claim (id, source, queue, number, state, messages, grouped, shards, filled, bound_at_ms)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id;
+INSERT OR REPLACE INTO claim
+    (id, source, queue, number, state, messages, grouped, shards, filled, bound_at_ms, ahead_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id;
 
 -- name: delete_claim
 DELETE FROM claim WHERE id = ?;
 
 -- name: all_claims
-SELECT id, source, queue, number, state, messages, grouped, shards, filled, bound_at_ms FROM claim ORDER BY id;
+SELECT id, source, queue, number, state, messages, grouped, shards, filled, bound_at_ms, ahead_ms FROM claim
+ORDER BY id;
 
 -- name: claimed_by_lane
 SELECT claim, first >> 41, sum(messages) FROM claim_range GROUP BY 1, 2;

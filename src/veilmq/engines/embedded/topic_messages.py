@@ -13,6 +13,7 @@ from veilmq.engines.embedded import groups
 from veilmq.engines.embedded.catalog import Catalog
 from veilmq.engines.embedded.fifo_sends import FifoSends
 from veilmq.engines.embedded.queue import Queue
+from veilmq.engines.embedded.shown_times import ShownTimes
 from veilmq.engines.embedded.space import Space
 from veilmq.engines.embedded.topic_book import TopicBook
 
@@ -20,12 +21,15 @@ from veilmq.engines.embedded.topic_book import TopicBook
 class TopicMessages:
     """The command ``PublishToTopic``."""
 
-    def __init__(self, *, book: TopicBook, catalog: Catalog, space: Space, fifo_sends: FifoSends) -> None:
-        """``fifo_sends`` is the one that the senders use."""
+    def __init__(
+        self, *, book: TopicBook, catalog: Catalog, space: Space, fifo_sends: FifoSends, shown: ShownTimes
+    ) -> None:
+        """``fifo_sends`` is the one that the senders use; ``shown`` has what times of messages are shown with."""
         self._book = book
         self._catalog = catalog
         self._space = space
         self._fifo_sends = fifo_sends
+        self._shown = shown
         self._ids = IdSource()
 
     def publish(self, command: PublishToTopic, now_ms: int) -> PublishedMessage:
@@ -36,12 +40,15 @@ class TopicMessages:
         if self._space.is_short and self._space.look_again(now_ms):
             raise StoreFull
         message_id = self._ids.next()
+        published_at_ms = now_ms + self._shown.ahead_ms
         deliveries: list[tuple[Queue, NewMessage]] = []
         undeliverable: list[tuple[str, VeilmqError]] = []
         for name, subscribed in topic.subscriptions.items():
             if not subscribed.subscription.wants(command.tag):
                 continue
-            notification = Notification(subscription=subscribed.subscription, id=message_id, published_at_ms=now_ms)
+            notification = Notification(
+                subscription=subscribed.subscription, id=message_id, published_at_ms=published_at_ms
+            )
             try:
                 queue, new = self._catalog.queue(_queue_of(subscribed.subscription)), command.make(notification)
                 _check(queue, new)

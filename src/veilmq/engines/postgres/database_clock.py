@@ -26,8 +26,9 @@ class DatabaseClock:
         self._last_ms = max(self._last_ms, self.machine.now_ms() + self._ahead_ms)
         return self._last_ms
 
-    def catch_up(self, at_least_ms: int) -> None:
-        """Do nothing: the database has the last word."""
+    def shown_ms(self) -> int:
+        """Return the same: the database's clock is shown as it is."""
+        return self.now_ms()
 
     def call_at(self, at_ms: int, callback: Callable[[], object]) -> Timer:
         """Call ``callback`` when ``now_ms()`` is ``at_ms``, as far as is known now."""
