@@ -23,7 +23,7 @@ class Served:
         self.port, self.admin_port = _free_ports(2)
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self.admin_endpoint = f"http://127.0.0.1:{self.admin_port}"
-        self._options = options
+        self.options = list(options)
         self.prefix: list[str] = []  # a program that starts the server
         self.environment: dict[str, str] = {}  # beside that of the tests
         self._process: subprocess.Popen[bytes] | None = None
@@ -31,7 +31,7 @@ class Served:
 
     def start(self) -> None:
         """Start, and return when connections are accepted."""
-        options = ["--port", str(self.port), "--admin-port", str(self.admin_port), *self._options]
+        options = ["--port", str(self.port), "--admin-port", str(self.admin_port), *self.options]
         with self.log.open("ab") as log:
             command = [*self.prefix, sys.executable, "-m", "veilmq", "serve", *options]
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | self.environment)

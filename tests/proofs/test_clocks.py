@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import urllib3
 from tests.conftest import need
 from tests.proofs.served import ServedFolder
 from tests.proofs.sqs_caller import Refused, SqsCaller
+from tests.server.keys import SECRETS, written
+from veilmq.client import SigningKey
 from veilmq.client.claims import Claims
 
 LIBRARY = "lib*/**/faketime/libfaketimeMT.so.1"  # below /usr
@@ -178,6 +181,27 @@ def test_a_lease_ends_when_it_should(machine: Machine, step_s: int) -> None:
     assert again["MessageId"] == lease["MessageId"]
     assert 4 <= time.monotonic() - began_s < 20
     assert again["Attributes"]["ApproximateReceiveCount"] == "2"
+
+
+def test_signatures_go_by_the_wall_clock_as_it_is(machine: Machine, tmp_path: Path) -> None:
+    """What is signed five days from it is refused, whichever of the two is wrong."""
+    credentials = written(tmp_path / "credentials.toml")
+    machine.server.stop()
+    machine.server.options += ["--credentials", str(credentials)]
+    machine.server.start()
+    for ahead_s in (0, DAYS_S):
+        machine.step(ahead_s)
+        for signed_s in (0, DAYS_S):
+            status = _signed(machine.server.endpoint, datetime.now(UTC) + timedelta(seconds=signed_s))
+            assert status == (200 if signed_s == ahead_s else 403)
+
+
+def _signed(endpoint: str, at: datetime) -> int:
+    """Return the status of a request that is signed at that instant."""
+    key = SigningKey(id="AKIDOWNER", secret=SECRETS["AKIDOWNER"])
+    headers = {"Host": endpoint.removeprefix("http://"), "X-Amz-Target": "AmazonSQS.ListQueues"}
+    with urllib3.PoolManager(retries=False) as pool:
+        return pool.request("POST", endpoint, body=b"{}", headers=key.sign("/", headers, b"{}", now=at)).status
 
 
 def test_another_boot_with_a_clock_that_nobody_vouches_for(machine: Machine, tmp_path: Path) -> None:

@@ -263,6 +263,40 @@ def _trust(server: RunningServer) -> tuple[int, Any]:
         connection.close()
 
 
+def test_times_of_tasks_readers_and_writers_are_shown_so_too(stepped: Stepped) -> None:
+    """Of move tasks, listings, claims and publications."""
+    server, arn = stepped.server, "arn:aws:sqs:us-east-1:000000000000:"
+    redrive = {"deadLetterTargetArn": f"{arn}brief", "maxReceiveCount": 1}
+    stepped.call("SetQueueAttributes", Attributes={"RedrivePolicy": json.dumps(redrive)})
+    stepped.clock.step_wall(DAYS_MS)
+    server.advance(60_000)
+    now_ms = stepped.clock.wall_ms()
+    ask(server, "StartMessageMoveTask", SourceArn=f"{arn}brief")
+    (task,) = ask(server, "ListMessageMoveTasks", SourceArn=f"{arn}brief")["Results"]  # type: ignore[misc]
+    assert task["StartedTimestamp"] == now_ms
+    stepped.call("SendMessage", MessageBody="a")
+    claims = Claims(server.endpoint, "work")
+    epoch = claims.open("reader", consumer="one", lease_s=60, hold_s=3_600).epoch
+    claims.claim("reader", epoch=epoch, number=1, messages_max=10)
+    (source,) = claims.sources()
+    assert [claim.bound_at_ms for claim in source.claims] == [now_ms]
+    assert (source.lease_until_ms, source.hold_until_ms) == (now_ms + 60_000, now_ms + 3_600_000)
+    assert _claimed_times(claims) == (now_ms, now_ms)
+    stepped.clock.step_wall(-DAYS_MS)
+    assert _claimed_times(claims) == (now_ms, now_ms), "as of its binding"
+    (source,) = claims.sources()
+    assert [claim.bound_at_ms for claim in source.claims] == [now_ms - DAYS_MS], "its age is right"
+    assert 'oldest_claim_age_seconds{queue="000000000000/work"} 0.0' in get(server, "/metrics")[1]
+
+
+def _claimed_times(claims: Claims) -> tuple[int, int]:
+    """Return when the one message of a claim was sent and received."""
+    (batch,) = claims.read("reader", number=1)
+    (row,) = batch.to_pylist()
+    sent_ms, received_ms = (round(row[name].timestamp() * 1_000) for name in ("sent_at", "received_at"))
+    return sent_ms, received_ms
+
+
 def test_times_are_shown_over_smq_too(stepped: Stepped) -> None:
     """In a receive, a peek, a change, the attributes of a queue, and where a topic's message is put into a queue."""
     _smq(stepped.server, "PUT", "/topics/news", "<Topic/>")
