@@ -37,7 +37,19 @@ class Waits:
         waits = self
 
         class Watched(connection_class):  # type: ignore[misc]
-            """A connection that can be hung up on."""
+            """A connection that can be hung up on, and is not used again then."""
+
+            is_hung_up = False
+
+            @property
+            def is_connected(self) -> bool:
+                """Whether the pool may give it out."""
+                return not self.is_hung_up and bool(super().is_connected)
+
+            def close(self) -> None:
+                """Close it; the next request opens it anew."""
+                super().close()
+                self.is_hung_up = False
 
             def getresponse(self) -> BaseHTTPResponse:
                 """Wait for the answer."""
@@ -57,5 +69,6 @@ class Waits:
         """Close the sending half of those that wait now."""
         with self._lock:
             for connection in self._waiting:
+                connection.is_hung_up = True
                 with suppress(OSError, AttributeError):  # it is closed, or its socket is the response's by now
                     socket.socket.shutdown(connection.sock, socket.SHUT_WR)  # past TLS, whose shutdown is another's
