@@ -6,7 +6,6 @@ message, redeliveries) comes from the server's metrics, where these can be reach
 
 import re
 from collections.abc import Iterator, Sequence
-from urllib.parse import urlsplit
 
 import msgspec
 import urllib3
@@ -14,6 +13,7 @@ import urllib3
 from veilmq.client import ClientError, HttpQueueClient
 from veilmq.consumer.status import WorkerStatus
 from veilmq.consumer.status_folder import answers
+from veilmq.wire.sqs.names import full_name
 
 QUEUES_MAX = 200
 """Queues that are looked at, the first ones by name: each costs a request a look."""
@@ -87,7 +87,7 @@ class Observer:
             if error.code.endswith(_GONE):  # it was deleted meanwhile
                 return
             raise
-        label = "/".join(urlsplit(status.url).path.split("/")[-2:])
+        label = full_name(status.url)
         redeliveries = samples.get((REDELIVERIES, label))
         yield QueueRow(
             queue=name,

@@ -7,7 +7,7 @@ once for the URL, whose path says the account.
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, ClassVar, Self
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -15,6 +15,7 @@ from veilmq.client.errors import ClientError
 from veilmq.client.signing import SigningKey
 from veilmq.client.transport import Answer, Reply, Transport, decode, unexpected
 from veilmq.wire.sqs import requests, responses
+from veilmq.wire.sqs.names import full_name
 
 _JSON = "application/json"
 
@@ -92,7 +93,7 @@ class QueueApi:
         if "/" not in url:
             request = requests.GetQueueUrlRequest(queue_name=url)
             url = self._transport.call("GetQueueUrl", request, responses.QueueUrlResult).queue_url
-        return "/".join(urlsplit(url).path.strip("/").split("/")[-2:])
+        return full_name(url)
 
 
 def _error(answer: Answer) -> ClientError:

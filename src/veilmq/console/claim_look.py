@@ -22,8 +22,8 @@ class Readers(NamedTuple):
 
 async def readers(visit: Visit, queue: str) -> Readers:
     """Return who reads and writes ``queue``; raises ``Refused`` for anything but a lack of rights."""
-    sources = await _listed(visit, f"/v1/claims/{quote(queue)}", "sources")
-    writers = await _listed(visit, f"/v1/publications/{quote(queue)}", "writers")
+    sources = await _listed(visit, f"/v1/claims/{quote(queue, safe='/@')}", "sources")
+    writers = await _listed(visit, f"/v1/publications/{quote(queue, safe='/@')}", "writers")
     return Readers(
         queue,
         msgspec.convert(sources or [], list[SourceView]),
@@ -34,7 +34,7 @@ async def readers(visit: Visit, queue: str) -> Readers:
 
 async def source_of(visit: Visit, name: str) -> SourceView | None:
     """Return the source of this name of the queue that the path names, ``None`` for none."""
-    sources = await _listed(visit, f"/v1/claims/{quote(visit.queue)}", "sources")
+    sources = await _listed(visit, f"/v1/claims/{quote(visit.queue, safe='/@')}", "sources")
     found = msgspec.convert(sources or [], list[SourceView])
     return next((source for source in found if source.source == name), None)
 

@@ -87,7 +87,7 @@ async def leases_of(asking: Asking, queue: str, *, also: Sequence[str] = ()) -> 
     Behind them follow the messages at the positions ``also`` that are still there, whatever became of their leases.
     """
     query = {"count": BARS_MAX + 1, "also": ",".join(also)}
-    found = await asking.api("GET", f"/v1/leases/{quote(queue)}", query=query)
+    found = await asking.api("GET", f"/v1/leases/{quote(queue, safe='/@')}", query=query)
     return msgspec.convert(found["leases"], list[Lease])
 
 
@@ -120,7 +120,7 @@ async def _counted(asking: Asking, queue: str, *, own: bool) -> BrowsedQueue:
     """Return the figures of a queue; of another account's, no rates."""
     name = queue.partition("/")[2]
     if not own:
-        shown = await asking.api("GET", f"/v1/queues/{quote(queue)}/show")
+        shown = await asking.api("GET", f"/v1/queues/{quote(queue, safe='/@')}/show")
         return BrowsedQueue(name=name, visible=shown["visible"], in_flight=shown["in_flight"], delayed=shown["delayed"])
     found = (await browse(asking, (name,))).queues
     if not found:

@@ -112,7 +112,7 @@ async def look_at(visit: Visit, view: MessageView, *, known: Mapping[str, str] =
 
 
 async def _ask(visit: Visit, verb: str, query: Mapping[str, Any]) -> Any:
-    return await visit.api("GET", f"/v1/messages/{quote(visit.queue)}{verb}", query=query)
+    return await visit.api("GET", f"/v1/messages/{quote(visit.queue, safe='/@')}{verb}", query=query)
 
 
 def _query(view: MessageView) -> dict[str, Any]:

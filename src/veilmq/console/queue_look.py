@@ -9,6 +9,7 @@ import msgspec
 from veilmq.console.asking import Asking, Refused
 from veilmq.console.visit import Visit
 from veilmq.core.browsing import BrowsedQueue, BrowsedQueues
+from veilmq.wire.sqs.names import account_of, full_name
 from veilmq.wire.v1.queue_settings import ShownQueue
 
 _SOURCES_MAX = 100
@@ -16,17 +17,17 @@ _SOURCES_MAX = 100
 
 def route(queue: str, verb: str) -> str:
     """Return the path of a route of our API for a queue of this full name, whatever characters somebody put there."""
-    return f"/v1/queues/{quote(queue)}/{verb}"
+    return f"/v1/queues/{quote(queue, safe='/@')}/{verb}"
 
 
 def url_of(queue: str) -> str:
     """Return a URL of a queue of this full name, as actions of SQS take it: they read its path alone."""
-    return f"http://localhost/{quote(queue)}"
+    return f"http://localhost/{quote(queue, safe='/@')}"
 
 
 def queue_at(url: str) -> str:
     """Return the full name of the queue at ``url``, as an answer of SQS has it."""
-    return "/".join(url.split("/")[-2:])
+    return full_name(url)
 
 
 async def arn_of(asking: Asking, queue: str) -> str:
@@ -44,8 +45,8 @@ async def movement(visit: Visit, shown: ShownQueue) -> BrowsedQueue:
     """Return how the queue that the path names moves, as far as that is told: of the caller's own account."""
     account, _, name = visit.queue.partition("/")
     known = BrowsedQueue(name=name)
-    if account == visit.account:
-        found = msgspec.convert(await visit.api("GET", "/v1/queues/-", query={"names": name}), BrowsedQueues)
+    if account_of(account) == visit.account:
+        found = msgspec.convert(await visit.api("GET", f"/v1/queues/{account}", query={"names": name}), BrowsedQueues)
         known = next(iter(found.queues), known)
     return msgspec.structs.replace(known, visible=shown.visible, in_flight=shown.in_flight, delayed=shown.delayed)
 

@@ -67,7 +67,7 @@ async def move(visit: Visit, receipts: Sequence[str], target: str) -> list[str]:
     outcomes: list[str] = []
     for some in _batches(receipts):
         fields = {"entries": [{"receipt": receipt, "target": target} for receipt in some]}
-        told = await visit.api("POST", f"/v1/queues/{quote(visit.queue)}/forward", fields=fields)
+        told = await visit.api("POST", f"/v1/queues/{quote(visit.queue, safe='/@')}/forward", fields=fields)
         outcomes += [_moved(entry) for entry in told["entries"]]
     return outcomes
 

@@ -116,7 +116,7 @@ class Visit:
     @property
     def queue_url(self) -> str:
         """Return the URL of that queue, as the actions of SQS take it."""
-        return f"{self.endpoint}/{quote(self.queue)}"
+        return f"{self.endpoint}/{quote(self.queue, safe='/@')}"
 
     @property
     def is_partial(self) -> bool:

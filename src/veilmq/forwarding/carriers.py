@@ -7,7 +7,6 @@ standard one it is.
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
-from urllib.parse import urlsplit
 
 from veilmq.client.errors import ClientError, Unreachable
 from veilmq.client.forwards import Forwards
@@ -15,6 +14,7 @@ from veilmq.client.messages import NewMessage
 from veilmq.client.port import MessageClient
 from veilmq.core.properties import attributes_bytes
 from veilmq.forwarding.parcels import HELD, GroupOrder, Outcome, Parcel, by_target, in_rounds
+from veilmq.wire.sqs.names import full_name
 
 BATCH_BYTES_MAX = 262_144
 """What the messages of one send may have together on every server; a single one that has more is sent alone."""
@@ -62,7 +62,7 @@ class ForwardCarrier:
 
 def _name_of(target: str) -> str:
     """Return a queue as a forward names it: of a URL, account and name."""
-    return "/".join(urlsplit(target).path.split("/")[-2:]) if "/" in target else target
+    return full_name(target) if "/" in target else target
 
 
 class SendCarrier:

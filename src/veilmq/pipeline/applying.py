@@ -12,6 +12,7 @@ import msgspec
 from veilmq.client.port import QueueClient
 from veilmq.client.status import QueueStatus
 from veilmq.pipeline.recommendation import QueueFacts, Recommendation, facts_for, plain_name
+from veilmq.wire.sqs.names import full_name
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +62,7 @@ def _facts(status: QueueStatus) -> QueueFacts:
     return QueueFacts(
         visibility_timeout_s=status.settings.visibility_timeout_s,
         receives_max=status.settings.receives_max,
-        full_name="/".join(status.url.split("/")[-2:]),
+        full_name=full_name(status.url),
     )
 
 

@@ -38,6 +38,7 @@ from veilmq.server.inside import Inside
 from veilmq.server.listener import BindError, authority, bind, close, url
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
+from veilmq.server.namespaces import Namespaces
 from veilmq.server.opening import open_store
 from veilmq.server.pushing.failures import PushError
 from veilmq.server.queue_book import QueueBook
@@ -252,10 +253,16 @@ def _dispatcher(
         address=address,
         scheme=guard.scheme,
         authentication=guard.authentication,
+        namespaces=_namespaces(settings),
         permissions=guard.permissions(polls.engine),
         asked=asked,
         pages=topics.pages,
     )
+
+
+def _namespaces(settings: ServerSettings) -> Namespaces | None:
+    by_key, by_region = settings.credentials is None, settings.regions == "by-request"
+    return Namespaces(by_key=by_key, by_region=by_region) if by_key or by_region else None
 
 
 class _Parts(NamedTuple):

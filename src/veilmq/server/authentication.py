@@ -19,6 +19,7 @@ from veilmq.server.http_request import Request
 from veilmq.server.verifiers import Keys, Make, Verifier
 from veilmq.wire.sqs.callers import AccessKey, Caller, caller
 from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.names import account_of
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,8 @@ class Authentication:
         known = self._contexts.get(caller.arn)
         if known is not None and known[0] is unsigned:
             return known[1]
-        made = msgspec.structs.replace(unsigned, account=caller.account, caller=caller)
+        region = unsigned.account.removeprefix(account_of(unsigned.account))
+        made = msgspec.structs.replace(unsigned, account=caller.account + region, caller=caller)
         self._contexts[caller.arn] = unsigned, made
         return made
 

@@ -29,7 +29,7 @@ from veilmq.server.security import Security
 from veilmq.server.settings import MEMORY, SETTINGS, ServerSettings, Setting
 from veilmq.wire.sqs.callers import Caller
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.names import queue_arn
+from veilmq.wire.sqs.names import account_of, queue_arn
 from veilmq.wire.sqs.policies import GRANTABLE, NOBODY, OWNERS, actions_of, permits, read_policy
 from veilmq.wire.sqs.policy_conditions import Asked, PolicyError
 
@@ -196,7 +196,7 @@ class Judge:
             read = NOBODY
         asked = Asked(
             caller=caller,
-            owner=queue.partition("/")[0],
+            owner=account_of(queue),
             action="",
             secure=self.secure,
             now_s=self.wall_s(),

@@ -31,6 +31,7 @@ from veilmq.server.http_request import Pending, Request
 from veilmq.server.in_turn import InTurn
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
+from veilmq.server.namespaces import Namespaces
 from veilmq.server.permissions import ANSWERED_HERE, Permissions, Unknown
 from veilmq.server.protocols import PROTOCOLS, Protocol, worded_for
 from veilmq.server.publishing import Publishing
@@ -92,6 +93,7 @@ class Dispatcher:
         "_authentication",
         "_contexts",
         "_host",
+        "_namespaces",
         "_pages",
         "_permissions",
         "_polls",
@@ -119,6 +121,7 @@ class Dispatcher:
         stale_receipts_act: bool = False,
         smq_message_bytes_max: int = SMQ_MESSAGE_BYTES.maximum,
         authentication: Authentication | None = None,
+        namespaces: Namespaces | None = None,
         permissions: Permissions | None = None,
         asked: Mapping[type[Command], Ask] = MappingProxyType({}),
         pages: Mapping[bytes, Page] = MappingProxyType({}),
@@ -127,6 +130,7 @@ class Dispatcher:
 
         ``address`` (``host:port``) stands in queue URLs where a client of HTTP/1.0 sends no ``Host``. Without
         ``authentication`` everyone is ``account`` and may do everything; with it there are ``permissions`` too.
+        ``namespaces`` know the accounts and regions that requests name; without them all are for the server's own.
         What begins with ``smq_`` is told in each request's context. ``asked`` are further commands that are not just
         submitted; ``pages`` are answers to GET, by target, whoever asks.
         """
@@ -150,6 +154,7 @@ class Dispatcher:
         self._stale_receipts_act = stale_receipts_act
         self._smq_message_bytes_max = smq_message_bytes_max
         self._authentication = authentication
+        self._namespaces = namespaces
         self._permissions = permissions
         self._contexts: dict[bytes, RequestContext] = {}
         self._routes: dict[bytes | None, Route] = {}  # by X-Amz-Target; as many as there are actions
@@ -175,6 +180,8 @@ class Dispatcher:
                 return None
         host = headers.get(b"host", b"")
         context = self._contexts.get(host) or self._context(host)
+        if context is not None and self._namespaces is not None:
+            context = self._namespaces.of(request, context)
         if context is None:
             self._refuse(request, _WRONG_HOST, started_s)
             return None

@@ -28,7 +28,7 @@ from veilmq.server.denial import Denial
 from veilmq.server.http_request import Pending, Request
 from veilmq.wire.sqs.callers import Caller
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.names import queue_arn
+from veilmq.wire.sqs.names import account_of, queue_arn
 from veilmq.wire.sqs.policies import NOBODY, Policy, Verdict, actions_of, permits, read_policy
 from veilmq.wire.sqs.policy_conditions import Asked, PolicyError
 
@@ -327,4 +327,4 @@ _FURTHER: dict[type[Command], Callable[[Any], Iterator[tuple[str, str]]]] = {
 
 
 def _owner(queue: str) -> str:
-    return queue.partition("/")[0]
+    return account_of(queue)

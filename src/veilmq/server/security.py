@@ -75,7 +75,10 @@ def secure(settings: ServerSettings, *, wall_s: Callable[[], float]) -> Security
     authentication = None
     if settings.credentials is not None:
         authentication = Authentication(
-            settings.credentials, region=settings.region, secure=tls is not None, wall_s=wall_s
+            settings.credentials,
+            region="" if settings.regions == "by-request" else settings.region,
+            secure=tls is not None,
+            wall_s=wall_s,
         )
     proxies = Addresses.none() if settings.console_proxy is None else Addresses(settings.console_proxy)
     return Security(authentication=authentication, tls=tls, region=settings.region, wall_s=wall_s, proxies=proxies)

@@ -30,13 +30,14 @@ from veilmq.server.setting_kinds import (
     Url,
     WholeNumber,
 )
+from veilmq.wire.sqs.context import REGION_PATTERN
 
 ENVIRONMENT_PREFIX = "VEILMQ_"
 
 _HOST = Text(pattern=r"[A-Za-z0-9.:_-]+(%[A-Za-z0-9]+)?", allowed="an IP address or a host name", placeholder="HOST")
 _PORT = WholeNumber(Range(minimum=0, maximum=65_535, default=0), placeholder="PORT")
 _REGION = Text(
-    pattern=r"[a-z0-9-]{1,32}",
+    pattern=REGION_PATTERN,
     allowed="1 to 32 lower-case letters, digits and hyphens",
     placeholder="NAME",
 )
@@ -52,6 +53,7 @@ _ATTRIBUTE = Text(
 _DURABILITY = Choice(values=("strict", "standard"), placeholder="MODE")
 _STALE_RECEIPTS = Choice(values=("fenced", "act"), placeholder="HOW")
 _SMQ_HANDLES = Choice(values=("strict", "lenient"), placeholder="HOW")
+_REGIONS = Choice(values=("one", "by-request"), placeholder="WHICH")
 _LOG_LEVEL = Choice(values=("debug", "info", "warning", "error"), placeholder="LEVEL")
 
 
@@ -124,6 +126,11 @@ class ServerSettings:
         "Private key of the certificate in PEM, without a passphrase."
     )
     region: str = _setting("us-east-1", _REGION, "Region in the ARNs of queues.")
+    regions: str = _setting(
+        "one",
+        _REGIONS,
+        "Regions that queues are in: one, the server's own; by-request, those that requests name.",
+    )
     account: str = _setting("000000000000", _ACCOUNT, "Account that owns the queues, in their URLs and ARNs.")
     audit_log: Path | None = _setting(  # noqa: RUF009 (as above)
         None, NewFile(), "File that tells who changed what by the console and its API; without it audit.jsonl in data."

@@ -77,7 +77,7 @@ async def _as_far_as_seen(visit: Visit, entries: Sequence[AuditEntry]) -> Sequen
 
 
 async def _is_hidden(visit: Visit, queue: str) -> bool:
-    asked = {"QueueUrl": f"http://localhost/{quote(queue)}", "AttributeNames": ["QueueArn"]}
+    asked = {"QueueUrl": f"http://localhost/{quote(queue, safe='/@')}", "AttributeNames": ["QueueArn"]}
     try:
         await visit.sqs("GetQueueAttributes", asked)
     except Refused as refused:

@@ -68,7 +68,7 @@ async def _change(visit: Visit, verb: str, *, needs_number: bool, done: str, **f
             return await _ask(visit, verb, visit.form, general=_NO_NUMBER, status=HTTPStatus.UNPROCESSABLE_ENTITY)
         told["number"] = number
     try:
-        await visit.api("POST", f"/v1/claims/{quote(visit.queue)}/{verb}", fields=told)
+        await visit.api("POST", f"/v1/claims/{quote(visit.queue, safe='/@')}/{verb}", fields=told)
     except Refused as refused:
         if refused.is_missing or refused.is_denied:
             raise
@@ -115,7 +115,7 @@ async def _messages(visit: Visit, source: str, number: int) -> tuple[list[Claime
     """Return the first messages of a claim, or why there are none."""
     try:
         found = await visit.api(
-            "GET", f"/v1/claims/{quote(visit.queue)}/read", query={"source": source, "number": number}
+            "GET", f"/v1/claims/{quote(visit.queue, safe='/@')}/read", query={"source": source, "number": number}
         )
     except Refused as refused:
         return [], refused.message

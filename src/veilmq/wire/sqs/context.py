@@ -9,12 +9,16 @@ from veilmq.wire.sqs.callers import Caller
 
 DEFAULT_ACCOUNT = "000000000000"
 DEFAULT_REGION = "us-east-1"
+REGION_PATTERN = r"[a-z0-9-]{1,32}"
 PROCESS_KEY = urandom(32)
 """A key for the tokens of a server that has none of its own."""
 
 
 class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """``base_url`` as the client reached us (``http://127.0.0.1:9324``, no slash at its end), and who asks.
+
+    ``region`` is the server's own. ``account`` is the namespace of the queues that a request names without more: twelve
+    digits, and where ``by_region`` holds and the request is for another region, that behind an ``@``.
 
     ``token_key`` is what paging tokens are made with, the store's own, so that they outlive a restart.
 
@@ -30,6 +34,7 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     base_url: str
     account: str = DEFAULT_ACCOUNT
     region: str = DEFAULT_REGION
+    by_region: bool = False
     token_key: bytes = PROCESS_KEY
     caller: Caller | None = None
     smq_lenient: bool = False

@@ -3,13 +3,16 @@
 A queue URL is ``{base}/{account}/{name}``; the engine knows the queue as ``account/name``. Only the URL's path counts,
 because a client may reach the server under another host name than the one that created the queue. A bare name means
 a queue of the caller, as on AWS. The last lookups are remembered: a client sends the same URL with every request.
+
+A queue of another region than the server's own (``regions = "by-request"``) has the URL
+``{base}/{region}/{account}/{name}``, and the engine knows it as ``account@region/name``.
 """
 
 import re
 from urllib.parse import urlsplit
 
 from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX, SQS_QUEUE_NAME_CHARACTERS_MAX
-from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.context import REGION_PATTERN, RequestContext
 from veilmq.wire.sqs.errors import (
     INVALID_ADDRESS,
     INVALID_PARAMETER_VALUE,
@@ -22,6 +25,8 @@ _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{SQS_QUEUE_NAME_CHARACTERS_MAX}}}")
 _LOOSE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _FIFO_SUFFIX = ".fifo"
 _ARN = re.compile(r"arn:aws:sqs:([a-z0-9-]+):([0-9]{12}):([A-Za-z0-9_-]+(?:\.fifo)?)")
+_REGION = re.compile(REGION_PATTERN)
+_PLACE = re.compile(rf"({_LOOSE_NAME.pattern})(?:@({REGION_PATTERN}))?")
 _NAMES = (
     f"Can only include alphanumeric characters, hyphens, or underscores. 1 to {SQS_QUEUE_NAME_CHARACTERS_MAX} in length"
 )
@@ -39,7 +44,7 @@ def queue_of(url: str | None, context: RequestContext) -> str:
     if url is None:
         raise missing_parameter("QueueUrl")
     known = _remembered.get(url)
-    return known if known is not None else _read_url(url, context)
+    return known if known is not None and not context.by_region else _read_url(url, context)
 
 
 def _read_url(url: str, context: RequestContext) -> str:
@@ -48,12 +53,37 @@ def _read_url(url: str, context: RequestContext) -> str:
     if _LOOSE_NAME.fullmatch(url):
         return f"{context.account}/{url}"
     parts = _path(url).strip("/").split("/")
+    if context.by_region and len(parts) >= 2:
+        parts = [_place(parts, context), parts[-1]]
+        if parts[0] and _LOOSE_NAME.fullmatch(parts[1]):
+            return "/".join(parts)
     if len(parts) < 2 or not all(map(_LOOSE_NAME.fullmatch, parts[-2:])):
         raise SqsError(INVALID_ADDRESS, f"The address {shown(url)} is not valid for this endpoint.")
     queue = f"{parts[-2]}/{parts[-1]}"
     if len(url) <= _REMEMBERED_CHARACTERS_MAX:
         _remember(url, queue)
     return queue
+
+
+def _place(parts: list[str], context: RequestContext) -> str:
+    """Return the namespace in a path: ``account``, ``account@region`` or ``region/account``, and a name behind it."""
+    found = _PLACE.fullmatch(parts[-2])
+    if found is None:
+        return ""
+    account, region = found.groups()
+    if region is None and len(parts) > 2 and _REGION.fullmatch(parts[-3]):
+        region = parts[-3]
+    return namespace(account, region or context.region, context)
+
+
+def namespace(account: str, region: str, context: RequestContext) -> str:
+    """Return the name under which the engine knows what an account has in a region."""
+    return account if region == context.region else f"{account}@{region}"
+
+
+def account_of(queue: str) -> str:
+    """Return the account, twelve digits, of a queue (its engine's name) or of a namespace."""
+    return queue.partition("/")[0].partition("@")[0]
 
 
 def _remember(url: str, queue: str) -> None:
@@ -69,26 +99,39 @@ def _path(url: str) -> str:
         return ""
 
 
+def full_name(url: str) -> str:
+    """Return the engine's name of the queue at a URL that a server has given."""
+    *before, account, name = ["", *_path(url).strip("/").split("/")]
+    return f"{account}@{before[-1]}/{name}" if before[1:] and _REGION.fullmatch(before[-1]) else f"{account}/{name}"
+
+
 def queue_url(queue: str, context: RequestContext) -> str:
     """Return the URL under which the caller reaches ``queue`` (``account/name``)."""
-    return f"{context.base_url}/{queue}"
+    if "@" not in queue:
+        return f"{context.base_url}/{queue}"
+    account, _, rest = queue.partition("@")
+    region, _, name = rest.partition("/")
+    return f"{context.base_url}/{region}/{account}/{name}"
 
 
 def queue_arn(queue: str, context: RequestContext) -> str:
     """Return the Amazon resource name of ``queue`` (``account/name``)."""
-    account, _, name = queue.partition("/")
-    return f"arn:aws:sqs:{context.region}:{account}:{name}"
+    place, _, name = queue.partition("/")
+    account, _, region = place.partition("@")
+    return f"arn:aws:sqs:{region or context.region}:{account}:{name}"
 
 
 def queue_of_arn(arn: str, context: RequestContext) -> str | None:
-    """Return the engine's name of the queue at ``arn``; ``None`` for what is no queue's ARN in this region.
+    """Return the engine's name of the queue at ``arn``; ``None`` for what is no queue's ARN, or in an unknown region.
 
     The name may be one that only SMQ can make.
     """
     parts = _ARN.fullmatch(arn)
-    if parts is None or parts[1] != context.region or len(parts[3]) > SMQ_QUEUE_NAME_CHARACTERS_MAX:
+    if parts is None or len(parts[3]) > SMQ_QUEUE_NAME_CHARACTERS_MAX:
         return None
-    return f"{parts[2]}/{parts[3]}"
+    if parts[1] != context.region and not (context.by_region and _REGION.fullmatch(parts[1])):
+        return None
+    return f"{namespace(parts[2], parts[1], context)}/{parts[3]}"
 
 
 def is_fifo(queue: str) -> bool:

@@ -10,7 +10,7 @@ from veilmq.core.results import QueuePage, QueueView
 from veilmq.wire.sqs import settings
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import QUEUE_NAME_EXISTS, SqsError, missing_parameter
-from veilmq.wire.sqs.names import new_queue, queue_of, queue_url
+from veilmq.wire.sqs.names import account_of, new_queue, queue_of, queue_url
 from veilmq.wire.sqs.paging import Listing
 from veilmq.wire.sqs.parameters import check_number, required
 from veilmq.wire.sqs.plan import Plan, answered, nothing
@@ -45,7 +45,8 @@ def create_queue(request: CreateQueueRequest, context: RequestContext) -> Plan:
 def get_queue_url(request: GetQueueUrlRequest, context: RequestContext) -> Plan:
     """GetQueueUrl: of a queue of the caller, or of the account that the request names."""
     name = required("QueueName", request.queue_name)
-    account = request.queue_owner_aws_account_id or context.account
+    owner = request.queue_owner_aws_account_id
+    account = context.account if not owner else owner + context.account.removeprefix(account_of(context.account))
     return Plan(commands.ShowQueue(queue=f"{account}/{name}"), _tell_url(context))
 
 

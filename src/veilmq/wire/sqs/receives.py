@@ -19,7 +19,7 @@ from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.digests import attributes_md5, body_md5
 from veilmq.wire.sqs.errors import OVER_LIMIT, SqsError, unknown_attribute
 from veilmq.wire.sqs.identifiers import ATTEMPT, DEDUPLICATION, GROUP, checked_id, sequence_text
-from veilmq.wire.sqs.names import id_text, is_fifo, queue_arn, queue_of
+from veilmq.wire.sqs.names import account_of, id_text, is_fifo, queue_arn, queue_of
 from veilmq.wire.sqs.parameters import check_number
 from veilmq.wire.sqs.plan import Plan, answered
 from veilmq.wire.sqs.requests import ReceiveMessageRequest
@@ -31,7 +31,7 @@ Tell = Callable[[ReceivedMessage, Properties, RequestContext], str | None]
 def _sender(message: ReceivedMessage, carried: Properties, context: RequestContext) -> str | None:
     """Tell who signed the send; where nobody was asked who he is, everyone is the one account."""
     sender = carried.system.get(SENDER_ID)
-    return sender.text if sender is not None else context.account
+    return sender.text if sender is not None else account_of(context.account)
 
 
 def _trace_header(message: ReceivedMessage, carried: Properties, context: RequestContext) -> str | None:

@@ -65,6 +65,28 @@ $ curl 'http://127.0.0.1:9324/000000000000/orders?Action=ReceiveMessage&Attribut
 {lists}"""
 
 _DIFFERENCES = """\
+## Accounts and regions
+
+Without a credentials file an access key id of exactly twelve digits names the account of a request; every other key,
+and no signature at all, stands for the server's own (`account`). With a [credentials file](../security.md) the file
+says it.
+
+By default (`regions = "one"`) all queues are in the server's own `region`, whichever region a client was made for.
+With `regions = "by-request"` a queue is in an account and a region: a client sees the queues of its region, and two
+regions may have a queue of the same name each. The region of a request is
+
+1. that of the queue's URL, where it names a queue by one;
+2. that of the credential scope of its signature, in the header `Authorization` or in `X-Amz-Credential`;
+3. that of the host: `sqs.<region>.…`, or `<region>.queue.…` of older SDKs;
+4. the server's own.
+
+URLs of the server's own region are `/<account>/<queue>`, those of another one `/<region>/<account>/<queue>`. ARNs,
+listings, dead letters, move tasks and the event log carry the region: there, in metrics and in [our own
+API](claims.md) an account of another region is `<account>@<region>`. Dead letters and move tasks do not leave their
+region. Policies compare accounts alone, and signatures of every region are verified. Queues that SMQ names are in the
+server's own region. The console lists those of the server's own region, too; the pages of another region's queue are
+at `/console/queues/<account>@<region>/<queue>`.
+
 ## Differences from Amazon SQS
 
 All 23 actions and all attributes are there. `ReceiveRequestAttemptId` means nothing on a standard queue and is ignored

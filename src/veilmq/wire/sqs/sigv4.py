@@ -72,7 +72,10 @@ class Verifier:
     def __init__(
         self, keys: Mapping[str, AccessKey], *, region: str, service: str = "sqs", secure: bool = False
     ) -> None:
-        """``keys`` are by id; ``secure`` tells that requests come over TLS, where a body may go unsigned."""
+        """``keys`` are by id; ``secure`` tells that requests come over TLS, where a body may go unsigned.
+
+        An empty ``region`` stands for any.
+        """
         self._keys = keys
         self._region = region.encode()
         self._service = service.encode()
@@ -164,7 +167,7 @@ class Verifier:
             (service, self._service, "the correct service"),
             (end, _END, "a valid terminator"),
         ):
-            if given != wanted:
+            if given != wanted and wanted:
                 raise _does_not_match(
                     f"Credential should be scoped to {what}: '{wanted.decode()}', not '{_text(given)}'."
                 )
@@ -246,6 +249,20 @@ class _Scope:
         inner.update(sha256(request).hexdigest().encode())
         outer.update(inner.digest())
         return outer.hexdigest().encode()
+
+
+def credential_of(authorization: bytes, target: bytes) -> bytes:
+    """Return what a request says is its credential (``keyid/date/region/service/term``), verified by nobody.
+
+    It is empty where the request has none.
+    """
+    if authorization:
+        if not authorization.startswith(ALGORITHM):
+            return b""
+        _, _, rest = authorization.partition(b"Credential=")
+        return rest.partition(b",")[0].strip()
+    _, _, query = target.partition(b"?")
+    return dict(canonical.pairs(query)).get(_QUERY[1], b"")
 
 
 def _split(target: bytes) -> tuple[bytes, list[Pair]]:

@@ -2,6 +2,7 @@
 
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import ACCESS_DENIED, SqsError
+from veilmq.wire.sqs.names import account_of
 from veilmq.wire.v1.call import ApiCall
 from veilmq.wire.v1.errors import UNKNOWN_ROUTE, encode_error, encode_failure
 from veilmq.wire.v1.request import ApiRequest, of_account
@@ -21,7 +22,7 @@ def decode(key: bytes, request: ApiRequest, context: RequestContext) -> ApiCall:
     route = ROUTES.get(key)
     if route is None:
         raise SqsError(UNKNOWN_ROUTE, _NO_ROUTE)
-    asked = of_account(request, context.account)
-    if route.of_account and asked.account != context.account:
+    asked = of_account(request, context)
+    if route.of_account and account_of(asked.account) != account_of(context.account):
         raise SqsError(ACCESS_DENIED, f"What an account has is for itself alone; the caller's is {context.account}.")
     return route.plan(asked, context)

@@ -14,6 +14,7 @@ import msgspec
 
 from veilmq.wire.sqs import responses
 from veilmq.wire.sqs.actions import ACTIONS, Action
+from veilmq.wire.sqs.context import REGION_PATTERN
 from veilmq.wire.sqs.errors import ACCESS_DENIED
 from veilmq.wire.v1.errors import ANSWERS, INVALID_REQUEST
 from veilmq.wire.v1.publications import ARROW_TYPE
@@ -77,8 +78,8 @@ _PLACES: Document = {
         "name": "account",
         "in": "path",
         "required": True,
-        "description": "Twelve digits, or - for the caller's own.",
-        "schema": {"type": "string", "pattern": "^([0-9]{12}|-)$"},
+        "description": "Twelve digits, and @ and a region where that is not the server's own; - for the caller's own.",
+        "schema": {"type": "string", "pattern": f"^([0-9]{{12}}(@{REGION_PATTERN})?|-)$"},
     },
     "queue": {
         "name": "queue",

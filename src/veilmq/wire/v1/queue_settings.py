@@ -17,7 +17,7 @@ from veilmq.core.results import QueueView
 from veilmq.core.settings import QueueSettings, SettingValue
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import ACCESS_DENIED, SqsError
-from veilmq.wire.sqs.names import queue_url
+from veilmq.wire.sqs.names import account_of, queue_url
 from veilmq.wire.sqs.permissions import PolicyDocument
 from veilmq.wire.sqs.reply import Reply
 from veilmq.wire.sqs.tags import read_tags
@@ -111,7 +111,7 @@ RANGES: dict[str, Range] = {
 def create(request: ApiRequest, context: RequestContext) -> ApiCall:
     """Create a queue, or find it with the same settings: ``{"settings": {...}, "tags": {...}}``."""
     account, _, name = request.queue.partition("/")
-    if account != context.account:
+    if account_of(account) != account_of(context.account):
         raise SqsError(ACCESS_DENIED, f"Queues are made in the caller's own account, which is {context.account}.")
     fields = from_json(request.body, CreateFields)
     _check_new(name, fifo=fields.settings.fifo is True)

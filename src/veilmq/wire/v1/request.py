@@ -1,9 +1,9 @@
 """A request to the API, taken apart: which route, on which queue, with what.
 
 A path is ``/v1/{noun}/{account}/{queue}/{verb}``, or without a verb what is done to the noun as a whole; ``-`` stands
-for the caller's own account. Without a queue it is what is done to all that the account has of the noun. Nothing in it
-is escaped: neither accounts nor names of queues have characters that would be. So what a signature covers and what is
-read here are the same.
+for the caller's own account, ``{account}@{region}`` for an account in another region than the server's own. Without a
+queue it is what is done to all that the account has of the noun. Nothing in it is escaped: neither accounts nor names
+of queues have characters that would be. So what a signature covers and what is read here are the same.
 """
 
 import re
@@ -14,7 +14,9 @@ import msgspec
 
 from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX
 from veilmq.wire.sqs import canonical
+from veilmq.wire.sqs.context import REGION_PATTERN, RequestContext
 from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.sqs.names import namespace
 from veilmq.wire.v1.errors import INVALID_REQUEST
 
 PREFIX = b"/v1/"
@@ -22,7 +24,7 @@ NAMES = rf"[A-Za-z0-9_-]{{1,{SMQ_QUEUE_NAME_CHARACTERS_MAX}}}(?:\.fifo)?"
 """What names of queues look like, whichever protocol made them."""
 
 _PATH = re.compile(
-    rf"(?P<noun>[a-z]+)/(?P<account>[0-9]{{12}}|-)(?:/(?P<name>{NAMES})(?:/(?P<verb>[a-z]+))?)?".encode()
+    rf"(?P<noun>[a-z]+)/(?P<account>[0-9]{{12}}(?:@{REGION_PATTERN})?|-)(?:/(?P<name>{NAMES})(?:/(?P<verb>[a-z]+))?)?".encode()
 )
 _SIGNATURES = b"X-Amz-"
 _NO_PARTS = b"", b"", b"", b""
@@ -67,11 +69,18 @@ def read_request(method: bytes, target: bytes, headers: Mapping[bytes, bytes], b
     )
 
 
-def of_account(request: ApiRequest, account: str) -> ApiRequest:
-    """Return ``request`` with its account, and the full name of its queue; ``account`` is the caller's."""
-    if request.account != _OWN:
+def of_account(request: ApiRequest, context: RequestContext) -> ApiRequest:
+    """Return ``request`` with its account, and the full name of its queue; raises ``SqsError`` (InvalidRequest)."""
+    account, _, region = request.account.partition("@")
+    if account == _OWN:
+        account = context.account
+    elif not region:
         return request
-    queue = account + request.queue.removeprefix(_OWN) if request.queue else ""
+    elif not context.by_region:
+        raise SqsError(INVALID_REQUEST, "An account of a region is known only where the setting regions is by-request.")
+    else:
+        account = namespace(account, region, context)
+    queue = account + request.queue.removeprefix(request.account) if request.queue else ""
     return msgspec.structs.replace(request, account=account, queue=queue)
 
 

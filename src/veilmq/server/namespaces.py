@@ -1,0 +1,65 @@
+"""Whose queues a request names, before its signature is verified or where none is: the account and the region.
+
+Without a credentials file an access key id of twelve digits names the account. With ``regions = "by-request"`` the
+credential scope names the region, else the host (``sqs.eu-west-1.…``, or ``eu-west-1.queue.…`` of older SDKs). What
+names neither is for the server's own. (The URL of a queue has the last word: ``wire.sqs.names``.)
+"""
+
+import re
+
+import msgspec
+
+from veilmq.server.http_request import Request
+from veilmq.wire.sqs.context import REGION_PATTERN, RequestContext
+from veilmq.wire.sqs.names import namespace
+from veilmq.wire.sqs.sigv4 import credential_of
+
+_KEY = b"AWS4-HMAC-SHA256 Credential="
+_ACCOUNT_END = len(_KEY) + 12
+_PRESIGNED = b"X-Amz-Credential"
+_ACCOUNT = re.compile(r"[0-9]{12}")
+_REGION = re.compile(REGION_PATTERN)
+_HOST = re.compile(rf"(?:sqs|queue)\.({REGION_PATTERN})\..*|({REGION_PATTERN})\.queue\..*".encode())
+_KNOWN_MAX = 1_024
+
+
+class Namespaces:
+    """The contexts of requests by what they name; the last ones are remembered."""
+
+    __slots__ = ("_by_key", "_by_region", "_known")
+
+    def __init__(self, *, by_key: bool, by_region: bool) -> None:
+        """``by_key``: a key may name an account; ``by_region``: queues are in the region of each request."""
+        self._by_key = by_key
+        self._by_region = by_region
+        self._known: dict[tuple[str, bytes], RequestContext] = {}
+
+    def of(self, request: Request, context: RequestContext) -> RequestContext:
+        """Return ``context``, or that of the account and region that ``request`` names."""
+        authorization = request.headers.get(b"authorization", b"")
+        if not self._by_region:
+            # Of an id of twelve digits alone the slash stands here: no more is read of what all others send.
+            is_account = authorization[_ACCOUNT_END : _ACCOUNT_END + 1] == b"/" if authorization else False
+            if not is_account and (authorization or _PRESIGNED not in request.target):
+                return context
+        credential = credential_of(authorization, request.target)
+        key = context.base_url, credential
+        return self._known.get(key) or self._find(key, context)
+
+    def _find(self, key: tuple[str, bytes], context: RequestContext) -> RequestContext:
+        key_id, _, region, *_ = [*key[1].decode("latin-1").rsplit("/", 4), "", "", ""]
+        account = key_id if self._by_key and _ACCOUNT.fullmatch(key_id) else context.account
+        if not self._by_region:
+            region = context.region
+        elif not _REGION.fullmatch(region):
+            region = _of_host(context) or context.region
+        found = msgspec.structs.replace(context, account=namespace(account, region, context), by_region=self._by_region)
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        self._known[key] = found
+        return found
+
+
+def _of_host(context: RequestContext) -> str:
+    named = _HOST.fullmatch(context.base_url.partition("://")[2].lower().encode())
+    return "" if named is None else (named[1] or named[2]).decode()

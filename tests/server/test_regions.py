@@ -1,0 +1,213 @@
+"""Accounts and regions that requests name: real clients over sockets, with and without a credentials file."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import boto3
+import pytest
+import urllib3
+from botocore.auth import SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
+from botocore.config import Config
+from botocore.credentials import Credentials
+from botocore.exceptions import ClientError
+
+from tests.server.keys import FRIEND, OWNER, REGION, client, written
+from veilmq.client import HttpQueueClient
+from veilmq.client.settings import Settings
+from veilmq.testing import RunningServer
+
+HOME, OTHER = "us-east-1", "eu-west-1"
+ACCOUNT = "000000000000"
+GUEST = "123456789012"
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+STORES = pytest.mark.parametrize("store", ["memory", "postgres"])
+
+
+def sqs(server: RunningServer, region: str = HOME, key: str = "test") -> Any:
+    """Return a boto3 client made for a region."""
+    return boto3.client(
+        "sqs",
+        endpoint_url=server.endpoint,
+        region_name=region,
+        aws_access_key_id=key,
+        aws_secret_access_key="secret",
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+
+
+@pytest.fixture
+def server() -> Iterator[RunningServer]:
+    """Run a server whose queues are in the regions of requests."""
+    with RunningServer(regions="by-request") as running:
+        yield running
+
+
+def attributes(queues: Any, url: str) -> dict[str, str]:
+    """Return all attributes of a queue."""
+    found: dict[str, str] = queues.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    return found
+
+
+def bodies(queues: Any, url: str) -> list[str]:
+    """Receive what a queue gives."""
+    return [each["Body"] for each in queues.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", [])]
+
+
+@STORES
+def test_two_regions_have_a_queue_of_one_name_each(store: str, place: Callable[[str], dict[str, Any]]) -> None:
+    """With URLs, ARNs, listings and messages of their own."""
+    with RunningServer(regions="by-request", **place(store)) as server:
+        here, there = sqs(server), sqs(server, OTHER)
+        urls = [queues.create_queue(QueueName="orders")["QueueUrl"] for queues in (here, there)]
+        paths = [url.removeprefix(server.endpoint) for url in urls]
+        assert paths == [f"/{ACCOUNT}/orders", f"/{OTHER}/{ACCOUNT}/orders"]
+        for queues, url, region in zip((here, there), urls, (HOME, OTHER), strict=True):
+            assert attributes(queues, url)["QueueArn"] == f"arn:aws:sqs:{region}:{ACCOUNT}:orders"
+            assert queues.list_queues()["QueueUrls"] == [url]
+            assert queues.get_queue_url(QueueName="orders")["QueueUrl"] == url
+            assert queues.get_queue_url(QueueName="orders", QueueOwnerAWSAccountId=ACCOUNT)["QueueUrl"] == url
+            queues.send_message(QueueUrl=url, MessageBody=region)
+        assert [bodies(here, urls[0]), bodies(there, urls[1])] == [[HOME], [OTHER]]
+        there.delete_queue(QueueUrl=urls[1])
+        assert here.list_queues()["QueueUrls"] == [urls[0]]
+
+
+def test_the_url_has_the_last_word(server: RunningServer) -> None:
+    """Whatever region the client was made for."""
+    here, there = sqs(server), sqs(server, OTHER)
+    home, other = (queues.create_queue(QueueName="orders")["QueueUrl"] for queues in (here, there))
+    here.send_message(QueueUrl=other, MessageBody="crossed")
+    assert bodies(there, other) == ["crossed"]
+    there.send_message(QueueUrl=home, MessageBody="back")
+    assert bodies(here, f"{server.endpoint}/{HOME}/{ACCOUNT}/orders") == ["back"]
+
+
+def test_dead_letters_and_moves_stay_in_their_region(server: RunningServer) -> None:
+    """ARNs of another region are refused, and those of one's own name the queues there."""
+    here, there = sqs(server), sqs(server, OTHER)
+    dead = {queues: queues.create_queue(QueueName="dead")["QueueUrl"] for queues in (here, there)}
+    arns = {queues: attributes(queues, url)["QueueArn"] for queues, url in dead.items()}
+    policy = json.dumps({"deadLetterTargetArn": arns[there], "maxReceiveCount": 1})
+    url = there.create_queue(QueueName="orders", Attributes={"RedrivePolicy": policy})["QueueUrl"]
+    assert json.loads(attributes(there, url)["RedrivePolicy"])["deadLetterTargetArn"] == arns[there]
+    assert there.list_dead_letter_source_queues(QueueUrl=dead[there])["queueUrls"] == [url]
+    with pytest.raises(ClientError, match="same as the source"):
+        here.create_queue(QueueName="orders", Attributes={"RedrivePolicy": policy})
+    there.send_message(QueueUrl=url, MessageBody="poison")
+    there.receive_message(QueueUrl=url, VisibilityTimeout=0)
+    assert bodies(there, url) == []
+    (letter,) = there.receive_message(QueueUrl=dead[there], MessageSystemAttributeNames=["All"], VisibilityTimeout=0)[
+        "Messages"
+    ]
+    assert letter["Attributes"]["DeadLetterQueueSourceArn"] == f"arn:aws:sqs:{OTHER}:{ACCOUNT}:orders"
+    assert letter["Attributes"]["SenderId"] == ACCOUNT
+    with pytest.raises(ClientError, match="ResourceNotFound"):
+        here.start_message_move_task(SourceArn=arns[there])
+    there.start_message_move_task(SourceArn=arns[there])
+    server.advance(seconds=2)
+    (task,) = there.list_message_move_tasks(SourceArn=arns[there])["Results"]
+    assert (task["SourceArn"], task["ApproximateNumberOfMessagesMoved"]) == (arns[there], 1)
+    assert bodies(there, url) == ["poison"]
+
+
+@pytest.mark.parametrize("host", [f"sqs.{OTHER}.localhost:9324", f"{OTHER}.queue.localhost"])
+def test_the_host_names_a_region_where_no_signature_does(server: RunningServer, host: str) -> None:
+    """In both forms that SDKs use."""
+    form = {"Action": "CreateQueue", "QueueName": "orders"}
+    answer = urllib3.request("POST", server.endpoint, body=urlencode(form), headers=FORM | {"Host": host})
+    assert f"http://{host}/{OTHER}/{ACCOUNT}/orders" in answer.data.decode()
+    assert sqs(server, OTHER).list_queues()["QueueUrls"] == [f"{server.endpoint}/{OTHER}/{ACCOUNT}/orders"]
+    assert "QueueUrls" not in sqs(server).list_queues()
+
+
+def test_what_is_no_region_is_for_the_servers_own(server: RunningServer) -> None:
+    """Neither a scope nor a host makes regions of other names."""
+    headers = {"Authorization": "AWS4-HMAC-SHA256 Credential=a/20260101/Not A Region/sqs/aws4_request, Signature=b"}
+    form = {"Action": "CreateQueue", "QueueName": "orders"}
+    answer = urllib3.request("POST", server.endpoint, body=urlencode(form), headers=FORM | headers)
+    assert f"{server.endpoint}/{ACCOUNT}/orders" in answer.data.decode()
+
+
+def test_our_own_api_names_account_and_region(server: RunningServer) -> None:
+    """Where clients get it from the URL of a queue; an own region is the same as none."""
+    there = sqs(server, OTHER)
+    url = there.create_queue(QueueName="orders")["QueueUrl"]
+    with HttpQueueClient(server.endpoint):
+        assert Settings(server.endpoint, url).show().queue == "orders"
+    listed = urllib3.request("GET", f"{server.endpoint}/v1/queues/{ACCOUNT}@{OTHER}").json()
+    assert [each["name"] for each in listed["queues"]] == ["orders"]
+    for account in (ACCOUNT, f"{ACCOUNT}@{HOME}", "-"):
+        assert urllib3.request("GET", f"{server.endpoint}/v1/queues/{account}").json()["queues"] == []
+    page = urllib3.request("GET", f"{server.admin_endpoint}/console/queues/{ACCOUNT}@{OTHER}/orders")
+    assert (page.status, f"arn:aws:sqs:{OTHER}:{ACCOUNT}:orders" in page.data.decode()) == (200, True)
+    metrics = urllib3.request("GET", f"{server.admin_endpoint}/metrics").data.decode()
+    assert f'queue="{ACCOUNT}@{OTHER}/orders"' in metrics
+
+
+def test_regions_with_a_credentials_file(tmp_path: Path) -> None:
+    """Signatures of every region are verified; policies compare accounts alone."""
+    credentials = written(tmp_path / "credentials.toml")
+    with RunningServer(credentials=credentials, account=OWNER, region=REGION, regions="by-request") as server:
+        owner, friend = (client(server, key, region_name=HOME) for key in ("AKIDOWNER", "AKIDFRIEND"))
+        url = owner.create_queue(QueueName="orders")["QueueUrl"]
+        assert url == f"{server.endpoint}/{HOME}/{OWNER}/orders"
+        owner.send_message(QueueUrl=url, MessageBody="a")
+        with pytest.raises(ClientError, match="AccessDenied"):
+            friend.send_message(QueueUrl=url, MessageBody="b")
+        owner.add_permission(QueueUrl=url, Label="friend", AWSAccountIds=[FRIEND], Actions=["SendMessage"])
+        server.advance(seconds=10)
+        friend.send_message(QueueUrl=url, MessageBody="c")
+        assert sorted(bodies(owner, url)) == ["a", "c"]
+        assert "QueueUrls" not in client(server).list_queues()  # of the server's own region
+        with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
+            client(server, region_name=HOME, aws_secret_access_key="wrong").list_queues()
+
+
+def test_one_region_is_the_default() -> None:
+    """A client for any region sees the same queues, with ARNs of the server's own; a region of our API is refused."""
+    with RunningServer() as server:
+        url = sqs(server, OTHER).create_queue(QueueName="orders")["QueueUrl"]
+        assert url == f"{server.endpoint}/{ACCOUNT}/orders"
+        assert attributes(sqs(server, "ap-south-1"), url)["QueueArn"] == f"arn:aws:sqs:{HOME}:{ACCOUNT}:orders"
+        refused = urllib3.request("GET", f"{server.endpoint}/v1/queues/{ACCOUNT}@{OTHER}")
+        assert (refused.status, "by-request" in refused.data.decode()) == (400, True)
+
+
+@pytest.mark.parametrize("regions", ["one", "by-request"])
+def test_a_key_of_twelve_digits_names_the_account(regions: str) -> None:
+    """Without a credentials file; every other key is of the server's own account."""
+    with RunningServer(regions=regions) as server:
+        guest = sqs(server, key=GUEST)
+        url = guest.create_queue(QueueName="orders")["QueueUrl"]
+        assert url == f"{server.endpoint}/{GUEST}/orders"
+        assert attributes(guest, url)["QueueArn"] == f"arn:aws:sqs:{HOME}:{GUEST}:orders"
+        for key in ("test", "AKIAIOSFODNN7EXAMPLE", "1234567890123", "12345678901"):
+            assert "QueueUrls" not in sqs(server, key=key).list_queues()
+        request = AWSRequest("GET", f"{server.endpoint}/?Action=ListQueues")
+        SigV4QueryAuth(Credentials(GUEST, "secret"), "sqs", HOME).add_auth(request)
+        assert url in urllib3.request("GET", request.prepare().url).data.decode()
+
+
+def test_a_key_of_twelve_digits_beside_a_credentials_file_is_a_key(tmp_path: Path) -> None:
+    """And an unknown one."""
+    credentials = written(tmp_path / "credentials.toml")
+    with (
+        RunningServer(credentials=credentials, account=OWNER, region=REGION) as server,
+        pytest.raises(ClientError, match="InvalidClientTokenId"),
+    ):
+        client(server, GUEST).list_queues()
+
+
+def test_invented_accounts_and_regions_take_no_room(server: RunningServer) -> None:
+    """Thousands of them leave the server as it was; a known one goes on."""
+    url = sqs(server, OTHER).create_queue(QueueName="orders")["QueueUrl"]
+    pool = urllib3.PoolManager()
+    for number in range(2_500):
+        credential = f"{number:012}/20260101/r-{number}/sqs/aws4_request"
+        headers = {"Authorization": f"AWS4-HMAC-SHA256 Credential={credential}, Signature=b"}
+        assert pool.request("GET", f"{server.endpoint}/?Action=ListQueues", headers=headers).status == 200
+    assert sqs(server, OTHER).list_queues()["QueueUrls"] == [url]
