@@ -32,6 +32,10 @@ CREATE UNLOGGED TABLE mq.test_clock (now_ms bigint NOT NULL);
 INSERT INTO mq.test_clock VALUES (0);
 CREATE OR REPLACE FUNCTION mq.now_ms() RETURNS bigint LANGUAGE sql STABLE AS $$ SELECT now_ms FROM mq.test_clock $$;
 """
+_UNGUARDED = """
+CREATE OR REPLACE FUNCTION mq.retention_now() RETURNS bigint LANGUAGE sql STABLE AS $$ SELECT mq.now_ms() $$;
+"""
+"""Retention follows every step at once: the clock of a node follows that of its database by and by."""
 _END_OTHERS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'
 """
@@ -140,11 +144,13 @@ def serving() -> Iterator[str]:
             server.cleanup()
 
 
-async def prepare(url: str) -> None:
-    """Give a new database the schema and the test's clock."""
+async def prepare(url: str, *, guarded: bool = False) -> None:
+    """Give a new database the schema and the test's clock; ``guarded``: retention follows no step of it."""
     async with connected(url) as connection:
         await migrate(connection)
         await connection.execute(_CLOCK)
+        if not guarded:
+            await connection.execute(_UNGUARDED)
 
 
 @contextlib.contextmanager

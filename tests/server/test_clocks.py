@@ -272,14 +272,9 @@ def test_times_of_tasks_readers_and_writers_are_shown_so_too(stepped: Stepped) -
     server.advance(60_000)
     now_ms = stepped.clock.wall_ms()
     ask(server, "StartMessageMoveTask", SourceArn=f"{arn}brief")
-    tasks: Any = ask(server, "ListMessageMoveTasks", SourceArn=f"{arn}brief")["Results"]
-    assert [task["StartedTimestamp"] for task in tasks] == [now_ms]
+    (task,) = ask(server, "ListMessageMoveTasks", SourceArn=f"{arn}brief")["Results"]  # type: ignore[misc]
+    assert task["StartedTimestamp"] == now_ms
     stepped.call("SendMessage", MessageBody="a")
-    stepped.call("SendMessage", "work.fifo", MessageBody="b", MessageGroupId="g", MessageDeduplicationId="d")
-    claims = Claims(server.endpoint, "work.fifo")
-    stepped.receive("work.fifo", VisibilityTimeout=50)
-    epoch = claims.open("reader", consumer="one").epoch
-    assert claims.claim("reader", epoch=epoch, number=1, messages_max=10).next_due_ms == now_ms + 50_000
     claims = Claims(server.endpoint, "work")
     epoch = claims.open("reader", consumer="one", lease_s=60, hold_s=3_600).epoch
     claims.claim("reader", epoch=epoch, number=1, messages_max=10)

@@ -43,7 +43,7 @@ class ConsoleService:
     """
 
     api: ASGIApp
-    asking: Auditing
+    asking: Ask
     audit: AuditLog
     callers: AdminCallers
     live: Live

@@ -30,7 +30,6 @@ from veilmq.core.errors import QueueNotFound
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock, Done, Engine, Timer
 from veilmq.core.results import Received
-from veilmq.server.publishing import shown_due
 
 
 class LongPolls:
@@ -218,12 +217,6 @@ class ClaimPoll(Poll, eq=False):
     result_type = Bound
     bound_before: bool | None = None
     """What the first answer said: the later slices of a claim find it bound by the earlier ones."""
-
-    def __post_init__(self) -> None:
-        """Answer with the instant that users see."""
-        answer, clock = self.answer, self.polls.clock
-        assert answer is not None, "it is given once"
-        self.answer = lambda result: answer(shown_due(result, clock))
 
     def lacks_a_place(self, result: Bound) -> bool:
         """Tell whether too many messages may be claimed: then no instant is known at which there is something."""

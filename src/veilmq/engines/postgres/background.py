@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from veilmq.engines.postgres.catalog import Catalog
 from veilmq.engines.postgres.database import Database
-from veilmq.engines.postgres.database_clock import DatabaseClock
+from veilmq.engines.postgres.database_clock import ClockGuard, DatabaseClock
 from veilmq.engines.postgres.event_export import EventExport
 from veilmq.engines.postgres.event_log import EventLog
 from veilmq.engines.postgres.event_numbers import EventNumbers
@@ -60,6 +60,8 @@ class Background:
             look_for_moves=self.mover.look,
         )
         watches.elsewhere = self.nodes
+        self.clock_guard = ClockGuard(database=database, machine=clock.machine, catalog=catalog, node=self.nodes.name)
+        self._clock_look = Mover(step=self.clock_guard.look, clock=clock, start=start)
         self.events = EventExport(database=database, numbers=EventNumbers(options=options), clock=clock)
         self._listens = options.listens
 
@@ -68,11 +70,13 @@ class Background:
         if self._listens:
             self.nodes.open()
         self.mover.look()
+        self._clock_look.look()
         self.janitor.look_later()
 
     async def stop(self) -> None:
         """Do no more, and leave all turns to others."""
         self.mover.stop()
+        self._clock_look.stop()
         self.rounds.stop()
         await self.nodes.stop()
         await self.janitor.stop()

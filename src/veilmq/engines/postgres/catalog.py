@@ -21,7 +21,8 @@ class Queue(NamedTuple):
 
     ``origin`` was its first partition; it has what outlives a purge. One that is ``away`` is in another database, and
     the partition is one of the outbox, from where its messages go there. ``has_groups`` tells of a standard queue
-    whether a message ever named one, as far as it was looked up.
+    whether a message ever named one, as far as it was looked up. Messages are kept ``kept_longer_ms`` longer than its
+    settings say while the clock is doubted.
     """
 
     number: int
@@ -33,6 +34,7 @@ class Queue(NamedTuple):
     origin: int
     away: bool = False
     has_groups: bool = False
+    kept_longer_ms: int = 0
 
 
 class Elsewhere(Protocol):
@@ -55,6 +57,7 @@ class Catalog:
         """Know none. What is older than ``fresh_s`` is looked up again."""
         self._fresh_s = fresh_s
         self._known: dict[str, tuple[Queue, float]] = {}
+        self._kept_longer_ms = 0
         self.elsewhere: Elsewhere | None = None
         """The other databases, where there are any."""
 
@@ -100,6 +103,8 @@ class Catalog:
 
     def note(self, queue: Queue) -> Queue:
         """Take ``queue`` as it was just seen; return it."""
+        if self._kept_longer_ms:
+            queue = queue._replace(kept_longer_ms=self._kept_longer_ms)
         self._known[queue.name] = queue, get_running_loop().time() + self._fresh_s
         return queue
 
@@ -111,6 +116,12 @@ class Catalog:
     def forget(self, name: str) -> None:
         """Look that queue up again when it is named next."""
         self._known.pop(name, None)
+
+    def keep_longer(self, time_ms: int) -> None:
+        """Have the messages of all queues kept longer, from now on."""
+        if time_ms != self._kept_longer_ms:
+            self._kept_longer_ms = time_ms
+            self.clear()
 
     def clear(self) -> None:
         """Look all of them up again."""

@@ -224,8 +224,8 @@ SELECT count(*) FROM deleted
 -- Gives the next $3 messages of the claim $2 back; those past their retention of $4 ms end.
 WITH next AS MATERIALIZED (
     SELECT msg.ctid AS row_id, clock.now,
-        msg.sent_at > clock.now - $4 AND (msg.sent_at > clock.ended_until OR msg.seq >= clock.ended_before) AS is_kept
-    FROM (SELECT mq.now_ms() AS now, ended_until, ended_before FROM mq.part WHERE qp = $1) clock
+        msg.sent_at > clock.kept AND (msg.sent_at > clock.ended_until OR msg.seq >= clock.ended_before) AS is_kept
+    FROM (SELECT mq.now_ms() AS now, mq.retention_now() - $4 AS kept, ended_until, ended_before FROM mq.part WHERE qp = $1) clock
         JOIN mq.msg ON msg.qp = $1 AND msg.claim = $2
     ORDER BY msg.shard, msg.seq LIMIT $3
 ), deleted AS (

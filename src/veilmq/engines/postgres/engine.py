@@ -12,19 +12,19 @@ from typing import Any, Self
 
 from veilmq.core.commands import Command
 from veilmq.core.errors import ShuttingDown
-from veilmq.core.ports import Clock, Done, Wake
+from veilmq.core.ports import Done, Wake
 from veilmq.core.receipts import KEY_BYTES, ReceiptBook
 from veilmq.engines.figures import Figure
 from veilmq.engines.postgres.catalog import SQL
 from veilmq.engines.postgres.database import Database
-from veilmq.engines.postgres.database_clock import DatabaseClock
+from veilmq.engines.postgres.database_clock import DatabaseClock, MachineClock
 from veilmq.engines.postgres.failures import IN_DOUBT, told
 from veilmq.engines.postgres.identity import check_alone
 from veilmq.engines.postgres.lines import Line
 from veilmq.engines.postgres.machine import READS, Alone, Machine
 from veilmq.engines.postgres.measured import Measured
 from veilmq.engines.postgres.options import PostgresOptions
-from veilmq.engines.store import NOTHING_HELD_BACK, STANDBY, UNREACHABLE, Survey
+from veilmq.engines.store import STANDBY, UNREACHABLE, Survey
 
 _PROBE_S = 2.0
 _RECEIPT_KEY = "receipt_key"
@@ -35,11 +35,11 @@ class PostgresEngine:
     """``engines.store.Store`` on a server of PostgreSQL. Every method belongs to the event loop's thread."""
 
     def __init__(
-        self, *, database: Database, options: PostgresOptions, clock: Clock, receipt_key: bytes, token_key: bytes
+        self, *, database: Database, options: PostgresOptions, clock: MachineClock, receipt_key: bytes, token_key: bytes
     ) -> None:
         """Use ``open``."""
         self.token_key = token_key
-        self.clock = clock = DatabaseClock(clock)
+        self.clock = DatabaseClock(clock)
         self._database = database
         self._options = options
         self._closing = False
@@ -47,13 +47,17 @@ class PostgresEngine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._lines: dict[tuple[str, type[Command]], Line] = {}
         self.machine = Machine(
-            database=database, options=options, clock=clock, book=ReceiptBook(keys=[receipt_key]), start=self._start
+            database=database,
+            options=options,
+            clock=self.clock,
+            book=ReceiptBook(keys=[receipt_key]),
+            start=self._start,
         )
         """What this node can do, and does by itself."""
         self.machine.begin()
 
     @classmethod
-    async def open(cls, url: str, *, clock: Clock, options: PostgresOptions | None = None) -> Self:
+    async def open(cls, url: str, *, clock: MachineClock, options: PostgresOptions | None = None) -> Self:
         """Connect to ``url`` (``postgresql://…``); make or upgrade the schema there.
 
         Raises ``StoreError`` for one of several databases of a store, which ``shards`` opens.
@@ -153,16 +157,20 @@ class PostgresEngine:
 
     def warnings(self) -> list[str]:
         """Return what is wrong although requests are answered."""
-        return []
+        return self.machine.background.clock_guard.warnings()
 
     async def trust_clock(self) -> str:
         """Take the present time for right; see ``engines.store.Store``."""
-        return NOTHING_HELD_BACK
+        try:
+            return await self.machine.background.clock_guard.trust()
+        except Exception as error:
+            raise told(error, "trust in the clock") from error
 
     def figures(self) -> list[Figure]:
         """Return what this node tells of itself and of its way to the database."""
-        notices = self.machine.background.nodes.figures()
-        return [*self._database.figures(), *self._measured.figures(), *notices]
+        background = self.machine.background
+        of_node = background.nodes.figures() + background.clock_guard.figures()
+        return [*self._database.figures(), *self._measured.figures(), *of_node]
 
     async def survey(self, names_max: int) -> Survey:
         """Return the first ``names_max`` queues by name, and how many there are; raises ``VeilmqError``."""

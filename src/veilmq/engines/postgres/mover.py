@@ -66,5 +66,5 @@ class Mover:
         except COLLISIONS:
             self.look()
         except (*IN_DOUBT, asyncpg.PostgresError, VeilmqError):
-            log.warning("a move task was interrupted, and goes on later", exc_info=True)
+            log.warning("work in the background was interrupted, and goes on later", exc_info=True)
             self.look(_PAUSE_MS_AFTER_ERROR)

@@ -30,7 +30,7 @@ def sql(queue: Queue) -> dict[str, str]:
 
 def retention_ms(queue: Queue) -> int:
     """Return how long a message is kept from its sending."""
-    return queue.settings.retention_s * SECOND_MS
+    return queue.settings.retention_s * SECOND_MS + queue.kept_longer_ms
 
 
 class PartitionRetired(Exception):

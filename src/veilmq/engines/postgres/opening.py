@@ -10,8 +10,8 @@ from typing import NamedTuple
 import asyncpg
 
 from veilmq.core.errors import VeilmqError
-from veilmq.core.ports import Clock
 from veilmq.engines.examination import Report
+from veilmq.engines.postgres.database_clock import MachineClock
 from veilmq.engines.postgres.doctor import examine
 from veilmq.engines.postgres.durability import Durability
 from veilmq.engines.postgres.engine import PostgresEngine
@@ -25,13 +25,13 @@ from veilmq.engines.store_urls import without_passwords
 _CONNECT_S = 5.0
 
 
-async def open_engine(url: str, *, clock: Clock, options: PostgresOptions) -> PostgresEngine:
+async def open_engine(url: str, *, clock: MachineClock, options: PostgresOptions) -> PostgresEngine:
     """Return an engine on ``url``; raises ``StoreError``, which says why there is none, and no password."""
     with _said(url):
         return await PostgresEngine.open(url, clock=clock, options=options)
 
 
-async def open_shards(urls: Sequence[str], *, clock: Clock, options: PostgresOptions) -> Shards:
+async def open_shards(urls: Sequence[str], *, clock: MachineClock, options: PostgresOptions) -> Shards:
     """Return one store on several databases, in the order of their places; raises ``StoreError`` as ``open_engine``."""
     with _said(urls[0]):
         return await Shards.open(urls, clock=clock, options=options)

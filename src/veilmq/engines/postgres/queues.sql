@@ -37,7 +37,7 @@ INSERT INTO mq.part (queue_id) VALUES ($1) RETURNING qp
 
 -- name: end_what_has_ended
 -- What the retention ($2, in ms) has ended stays ended, however long the next one is.
-UPDATE mq.part SET ended_until = greatest(ended_until, mq.now_ms() - $2), ended_before = (mq.now_ms() + 1) << 20
+UPDATE mq.part SET ended_until = greatest(ended_until, mq.retention_now() - $2), ended_before = (mq.now_ms() + 1) << 20
 WHERE qp = $1
 
 -- name: list_queues

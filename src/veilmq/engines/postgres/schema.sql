@@ -495,6 +495,17 @@ CREATE TABLE mq.arrival (
     autovacuum_vacuum_threshold=2000
 );
 
+-- One row, once a node has looked at the clock: the last instant that a node confirmed, the node that doubts the clock (then
+-- nobody confirms), and how often an operator trusted it.
+CREATE TABLE mq.clock (
+    only_row boolean NOT NULL DEFAULT true,
+    confirmed_at bigint NOT NULL,
+    doubted_by text,
+    trusts integer NOT NULL DEFAULT 0,
+    CONSTRAINT clock_pkey PRIMARY KEY (only_row),
+    CONSTRAINT clock_only_row_check CHECK (only_row)
+);
+
 -- What an event says of a message and its receipt. (Without its body: a row as a whole would be read from wherever it is.)
 CREATE TYPE mq.receipt AS (
     seq bigint, generation bigint, received_at bigint, visible_at bigint, came_at bigint, receive_count integer, log
@@ -593,6 +604,7 @@ CREATE FUNCTION mq.fifo_settle(p_qp bigint, p_group text, p_retention bigint)
 AS $$
 DECLARE
     v_now bigint := mq.now_ms();
+    v_kept bigint := mq.retention_now() - p_retention;
     v_leased bigint[];
     v_until bigint;
     v_first bigint;
@@ -606,9 +618,9 @@ BEGIN
         SELECT * FROM mq.fifo_msg WHERE qp = p_qp AND fifo_msg.seq = lease.seq OFFSET 0 -- one by one
     ) AS msg
     WHERE of_group.qp = p_qp AND of_group.group_id = p_group AND msg.visible_at > v_now AND msg.receive_count > 0
-        AND (msg.sent_at > v_now - p_retention OR msg.claim IS NOT NULL);
+        AND (msg.sent_at > v_kept OR msg.claim IS NOT NULL);
     FOR each IN SELECT seq, visible_at FROM mq.fifo_msg
-        WHERE qp = p_qp AND group_id = p_group AND sent_at > v_now - p_retention AND claim IS NULL ORDER BY seq
+        WHERE qp = p_qp AND group_id = p_group AND sent_at > v_kept AND claim IS NULL ORDER BY seq
     LOOP
         CONTINUE WHEN each.seq = ANY(v_leased);
         IF v_first IS NULL OR each.visible_at < v_first THEN
@@ -765,13 +777,14 @@ CREATE FUNCTION mq.fifo_sweep(p_qp bigint, p_retention bigint, p_count integer)
 AS $$
 DECLARE
     v_now bigint := mq.now_ms();
+    v_kept bigint := mq.retention_now() - p_retention;
     v_seqs bigint[];
     v_groups text[];
     v_group text;
 BEGIN
     SELECT array_agg(ended.seq) INTO v_seqs FROM (
         SELECT seq FROM mq.fifo_msg
-        WHERE qp = p_qp AND seq < ((v_now - p_retention + 1) << 20) AND sent_at <= v_now - p_retention AND claim IS NULL
+        WHERE qp = p_qp AND seq < ((v_kept + 1) << 20) AND sent_at <= v_kept AND claim IS NULL
         ORDER BY seq LIMIT p_count
     ) AS ended;
     v_groups := mq.fifo_lock(p_qp, v_seqs);
@@ -1099,13 +1112,14 @@ CREATE FUNCTION mq.fifo_give_back(p_qp bigint, p_claim bigint, p_count integer, 
 AS $$
 DECLARE
     v_now bigint := mq.now_ms();
+    v_kept bigint := mq.retention_now() - p_retention;
     v_seqs bigint[] := mq.fifo_claimed(p_qp, p_claim, p_count);
     v_group text;
 BEGIN
     UPDATE mq.fifo_msg SET visible_at = v_now, claim = NULL, shard = NULL WHERE qp = p_qp AND seq = ANY(v_seqs);
     FOR v_group IN SELECT DISTINCT group_id FROM mq.fifo_msg WHERE qp = p_qp AND seq = ANY(v_seqs) LOOP
         DELETE FROM mq.fifo_msg
-        WHERE qp = p_qp AND group_id = v_group AND seq = ANY(v_seqs) AND sent_at <= v_now - p_retention;
+        WHERE qp = p_qp AND group_id = v_group AND seq = ANY(v_seqs) AND sent_at <= v_kept;
         PERFORM mq.fifo_settle(p_qp, v_group, p_retention);
     END LOOP;
     RETURN cardinality(v_seqs);
@@ -1247,6 +1261,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := mq.now_ms();
+    v_kept bigint := mq.retention_now() - p_retention;
     v_left int := p_count;
     v_moved int := 0;
     v_moved_bytes bigint := 0;
@@ -1266,12 +1281,12 @@ BEGIN
         v_done := v_done || v_group;
         IF p_log IS NOT NULL THEN
             PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'supersede', ARRAY(
-                SELECT seq FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group AND sent_at <= v_now - p_retention
-                    AND seq < ((v_now - p_retention + 1) << 20)
+                SELECT seq FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group AND sent_at <= v_kept
+                    AND seq < ((v_kept + 1) << 20)
             ), p_retention);
         END IF;
-        DELETE FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group AND sent_at <= v_now - p_retention
-            AND seq < ((v_now - p_retention + 1) << 20);
+        DELETE FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group AND sent_at <= v_kept
+            AND seq < ((v_kept + 1) << 20);
         v_chosen := '{}';
         FOR each IN SELECT * FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group ORDER BY seq LOOP
             CONTINUE WHEN each.visible_at > v_now AND each.receive_count = 0;
@@ -1416,6 +1431,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := mq.now_ms();
+    v_kept bigint := mq.retention_now() - p_retention;
     v_group text;
     v_seqs bigint[] := '{}';
     v_chosen bigint[];
@@ -1429,12 +1445,12 @@ BEGIN
         v_chosen := '{}';
         IF p_log IS NOT NULL THEN
             PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'supersede', ARRAY(
-                SELECT seq FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group AND sent_at <= v_now - p_retention
-                    AND claim IS NULL AND seq < ((v_now - p_retention + 1) << 20)
+                SELECT seq FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group AND sent_at <= v_kept
+                    AND claim IS NULL AND seq < ((v_kept + 1) << 20)
             ), p_retention);
         END IF;
-        DELETE FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group AND sent_at <= v_now - p_retention AND claim IS NULL
-            AND seq < ((v_now - p_retention + 1) << 20);
+        DELETE FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group AND sent_at <= v_kept AND claim IS NULL
+            AND seq < ((v_kept + 1) << 20);
         FOR each IN SELECT seq, visible_at, receive_count FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group ORDER BY seq
         LOOP
             CONTINUE WHEN each.visible_at > v_now AND each.receive_count = 0;
@@ -1524,6 +1540,13 @@ BEGIN
         RETURN NEXT v_new.seq;
     END LOOP;
 END $$;
+
+-- The instant that retention is reckoned from: the present one, but at most an hour after the last one confirmed.
+CREATE FUNCTION mq.retention_now()
+ RETURNS bigint
+ LANGUAGE sql
+ STABLE PARALLEL SAFE
+AS $$ SELECT least(mq.now_ms(), (SELECT confirmed_at + 3600000 FROM mq.clock)) $$;
 
 CREATE TRIGGER fair_earlier AFTER UPDATE ON mq.msg FOR EACH ROW WHEN (((new.group_key IS NOT NULL) AND (new.visible_at < old.visible_at))) EXECUTE FUNCTION mq.fair_touch();
 

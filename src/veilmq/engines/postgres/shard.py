@@ -10,10 +10,11 @@ import asyncpg
 
 from veilmq.core.commands import Command
 from veilmq.core.errors import StoreUnavailable
-from veilmq.core.ports import Clock, Done, Wake
+from veilmq.core.ports import Done, Wake
 from veilmq.engines.postgres import identity
 from veilmq.engines.postgres.breaker import Breaker
 from veilmq.engines.postgres.database import Database
+from veilmq.engines.postgres.database_clock import MachineClock
 from veilmq.engines.postgres.engine import PostgresEngine
 from veilmq.engines.postgres.failures import IN_DOUBT, UNREACHABLE
 from veilmq.engines.postgres.identity import Identity
@@ -34,7 +35,7 @@ class Shard:
         url: str,
         *,
         place: int,
-        clock: Clock,
+        clock: MachineClock,
         options: PostgresOptions,
         opened: Callable[["Shard"], None],
         start: Callable[[Coroutine[Any, Any, None]], None],

@@ -15,13 +15,14 @@ import asyncpg
 from veilmq.core import commands
 from veilmq.core.commands import Command
 from veilmq.core.errors import QueueNotFound, ShuttingDown, StoreUnavailable, VeilmqError
-from veilmq.core.ports import Clock, Done, Timer, Wake
+from veilmq.core.ports import Done, Timer, Wake
 from veilmq.core.results import QueuePage, QueueView
 from veilmq.engines.execute import execute
 from veilmq.engines.figures import Figure, by_database
 from veilmq.engines.postgres import identity
 from veilmq.engines.postgres.carrier import Carrier
 from veilmq.engines.postgres.catalog import SQL
+from veilmq.engines.postgres.database_clock import MachineClock
 from veilmq.engines.postgres.directory import Directory
 from veilmq.engines.postgres.failures import IN_DOUBT, UNREACHABLE, told
 from veilmq.engines.postgres.identity import Identity
@@ -44,7 +45,7 @@ _NAMED_BY_SOURCE = (commands.StartMove, commands.CancelMove, commands.ListMoves)
 class Shards:
     """``engines.store.Store`` on several databases. Every method belongs to the event loop's thread."""
 
-    def __init__(self, urls: Sequence[str], *, clock: Clock, options: PostgresOptions) -> None:
+    def __init__(self, urls: Sequence[str], *, clock: MachineClock, options: PostgresOptions) -> None:
         """Use ``open``."""
         self.clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
@@ -70,7 +71,7 @@ class Shards:
         }
 
     @classmethod
-    async def open(cls, urls: Sequence[str], *, clock: Clock, options: PostgresOptions | None = None) -> Self:
+    async def open(cls, urls: Sequence[str], *, clock: MachineClock, options: PostgresOptions | None = None) -> Self:
         """Connect to ``urls`` (``postgresql://…``), in the order of their places; raises ``StoreError``.
 
         One that cannot be reached is opened as soon as it can, if another one knows the store.
@@ -275,11 +276,13 @@ class Shards:
 
     def warnings(self) -> list[str]:
         """Return what is wrong although requests are answered."""
-        return []
+        open_ones = [shard.engine for shard in self.shards if shard.engine is not None]
+        return list(dict.fromkeys(text for engine in open_ones for text in engine.warnings()))
 
     async def trust_clock(self) -> str:
-        """Take the present time for right; see ``engines.store.Store``."""
-        return NOTHING_HELD_BACK
+        """Take the present time of all databases that are open for right; see ``engines.store.Store``."""
+        texts = [await shard.engine.trust_clock() for shard in self.shards if shard.engine is not None]
+        return next((text for text in texts if text != NOTHING_HELD_BACK), NOTHING_HELD_BACK)
 
     def figures(self) -> Sequence[Figure]:
         """Return what each database tells, by its number, and what is carried from one to another."""

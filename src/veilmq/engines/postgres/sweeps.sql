@@ -15,7 +15,7 @@ WHERE queue_id > $1 ORDER BY queue_id LIMIT $2
 -- are spared.
 WITH ended AS MATERIALIZED (
     SELECT msg.ctid AS row_id
-    FROM mq.part JOIN mq.msg ON msg.qp = part.qp, (SELECT mq.now_ms() - $2 AS until) clock
+    FROM mq.part JOIN mq.msg ON msg.qp = part.qp, (SELECT mq.retention_now() - $2 AS until) clock
     WHERE part.qp = $1 AND msg.seq < greatest((clock.until + 1) << 20, part.ended_before)
         AND (msg.sent_at <= clock.until OR msg.sent_at <= part.ended_until AND msg.seq < part.ended_before) AND msg.claim IS NULL
     ORDER BY msg.seq LIMIT $3
@@ -38,7 +38,7 @@ SELECT count(*) FROM deleted
 -- The same of dead letters, which came later than they were sent.
 WITH ended AS MATERIALIZED (
     SELECT msg.ctid AS row_id FROM mq.msg
-    WHERE msg.qp = $1 AND msg.source IS NOT NULL AND msg.sent_at <= mq.now_ms() - $2 AND msg.claim IS NULL
+    WHERE msg.qp = $1 AND msg.source IS NOT NULL AND msg.sent_at <= (SELECT mq.retention_now() - $2) AND msg.claim IS NULL
     ORDER BY msg.sent_at LIMIT $3
     FOR UPDATE
 ), deleted AS (
@@ -60,8 +60,8 @@ SELECT count(*) FROM deleted
 WITH ended AS (
     UPDATE mq.fifo_msg AS msg SET log = msg.log | 2
     WHERE msg.qp = $1 AND msg.seq = ANY(ARRAY(
-        SELECT seq FROM mq.fifo_msg
-        WHERE qp = $1 AND seq < ((mq.now_ms() - $2 + 1) << 20) AND sent_at <= mq.now_ms() - $2 AND log & 3 = 1
+        SELECT seq FROM mq.fifo_msg, (SELECT mq.retention_now() - $2 AS until) clock
+        WHERE qp = $1 AND seq < ((clock.until + 1) << 20) AND sent_at <= clock.until AND log & 3 = 1
         ORDER BY seq LIMIT $3
     ))
     RETURNING mq.receipt_of_fifo(msg) AS was, msg.sent_at
@@ -185,3 +185,22 @@ WHERE qp = $1 AND retired_at < mq.now_ms() - $2
     AND NOT EXISTS (SELECT FROM mq.attempt WHERE qp = $1)
     AND NOT EXISTS (SELECT FROM mq.expired_receipt WHERE qp = $1)
 RETURNING qp
+
+-- name: clock
+-- The present instant, the last one that a node confirmed, the node that doubts the clock, and how often it was trusted.
+SELECT mq.now_ms() AS now, confirmed_at, doubted_by, coalesce(trusts, 0) AS trusts
+FROM (VALUES (1)) AS always LEFT JOIN mq.clock ON true
+
+-- name: confirm_clock
+-- Confirms the present instant, unless a node doubts the clock, but for $1.
+INSERT INTO mq.clock (confirmed_at) VALUES (mq.now_ms())
+ON CONFLICT (only_row) DO UPDATE SET confirmed_at = excluded.confirmed_at, doubted_by = NULL
+WHERE clock.doubted_by IS NOT DISTINCT FROM $1 OR clock.doubted_by IS NULL
+
+-- name: doubt_clock
+INSERT INTO mq.clock (confirmed_at, doubted_by) VALUES ($2, $1)
+ON CONFLICT (only_row) DO UPDATE SET doubted_by = $1 WHERE clock.doubted_by IS NULL
+
+-- name: trust_clock
+INSERT INTO mq.clock (confirmed_at, trusts) VALUES (mq.now_ms(), 1)
+ON CONFLICT (only_row) DO UPDATE SET confirmed_at = excluded.confirmed_at, doubted_by = NULL, trusts = clock.trusts + 1

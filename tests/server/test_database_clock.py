@@ -1,0 +1,179 @@
+"""A database whose clock steps: retention deletes nothing until the clock is right again, or an operator trusts it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import urllib3
+
+from tests.engines.postgres_host import connected, leading, prepare
+from veilmq.client import HttpQueueClient, NewMessage
+from veilmq.testing import RunningServer, VirtualClock
+from veilmq.testing.running_server import Follow
+from veilmq.testing.virtual_clock import START_MS
+
+DAY_MS = 86_400_000
+STEP_MS = 5 * DAY_MS
+RETENTION_S = 4 * 86_400
+BODIES = [f"{group}{number}" for number in range(3) for group in "ab"]
+LOOK_S = 25  # a node looks at the clock every ten seconds, and makes sure before it doubts it
+QUEUES = ("plain", "fair", "ordered.fifo")
+
+
+class Stepping:
+    """A database with the test's clock, which is ``ahead_ms`` of the clocks of its nodes."""
+
+    def __init__(self, url: str) -> None:
+        """Agree with them."""
+        self.url = url
+        self.ahead_ms = 0
+
+    def step(self, by_ms: int) -> None:
+        """Have the clock step, and nothing else happen."""
+        self.ahead_ms += by_ms
+        asyncio.run(self._step(by_ms))
+
+    async def _step(self, by_ms: int) -> None:
+        async with connected(self.url) as connection:
+            await connection.execute("UPDATE mq.test_clock SET now_ms = now_ms + $1", by_ms)
+
+    def node(self, start_ms: int = START_MS) -> RunningServer:
+        """Return a node to be run, whose own clocks never step."""
+        return RunningServer(store=self.url, follow=self._following, clock=VirtualClock(start_ms))
+
+    @contextlib.asynccontextmanager
+    async def _following(self) -> AsyncIterator[Follow]:
+        async with leading(self.url) as lead:
+
+            async def follow(now_ms: int) -> None:
+                await lead(now_ms + self.ahead_ms)
+
+            yield follow
+
+
+@pytest.fixture
+def database(new_database: str) -> Stepping:
+    """Return a database whose retention is guarded against steps, as every real one's is."""
+    asyncio.run(prepare(new_database, guarded=True))
+    return Stepping(new_database)
+
+
+@pytest.fixture
+def node(database: Stepping) -> Iterator[RunningServer]:
+    """Run a node that has confirmed the clock, on queues of each kind with six messages each."""
+    with database.node() as server:
+        server.advance(seconds=LOOK_S)
+        with HttpQueueClient(server.endpoint) as client:
+            for name in QUEUES:
+                server.queue(name, retention_s=RETENTION_S)
+                client.send_batch(name, [_message(name, body) for body in BODIES])
+        yield server
+
+
+def _message(queue: str, body: str) -> NewMessage:
+    if queue == "plain":
+        return NewMessage(body=body)
+    return NewMessage(body=body, group=body[0], dedup_id=body if queue.endswith(".fifo") else None)
+
+
+def received(server: RunningServer, queue: str) -> list[str]:
+    """Receive all that a queue gives, visible again at once; return it sorted."""
+    with HttpQueueClient(server.endpoint) as client:
+        return sorted(message.body for message in client.receive(queue, count=10, wait_s=0, timeout_s=0))
+
+
+def health(server: RunningServer) -> str:
+    """Return what the health of a server says."""
+    answer = urllib3.request("GET", server.admin_endpoint + "/health/ready")
+    assert answer.status == 200
+    return answer.data.decode()
+
+
+def is_doubted(server: RunningServer) -> bool:
+    """Return what the metrics say of the clock."""
+    metrics = urllib3.request("GET", server.admin_endpoint + "/metrics").data.decode()
+    (line,) = [line for line in metrics.splitlines() if line.startswith("veilmq_store_clock_doubted ")]
+    return line.endswith(" 1.0")
+
+
+def trust(server: RunningServer) -> Any:
+    """Say as an operator that the clock is right."""
+    answer = urllib3.request("POST", server.admin_endpoint + "/api/clock/trust")
+    assert answer.status == 200
+    return answer.json()["message"]
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_a_step_forward_deletes_nothing(database: Stepping, node: RunningServer, queue: str) -> None:
+    """Neither the receive right after it nor the janitor: all messages are given while the clock is doubted."""
+    database.step(STEP_MS)
+    received(node, queue)
+    node.advance(seconds=3 * LOOK_S)
+    assert "degraded" in health(node)
+    assert "veilmq clock trust" in health(node)
+    assert is_doubted(node)
+    node.advance(seconds=300)  # the janitor comes by
+    assert received(node, queue) == sorted(BODIES)
+
+
+def test_a_step_that_is_undone(database: Stepping, node: RunningServer) -> None:
+    """Nothing is missing, and the doubts end by themselves."""
+    database.step(STEP_MS)
+    node.advance(seconds=300)
+    assert is_doubted(node)
+    database.step(-STEP_MS)
+    node.advance(seconds=LOOK_S)
+    assert not is_doubted(node)
+    assert "degraded" not in health(node)
+    assert [received(node, queue) for queue in QUEUES] == [sorted(BODIES)] * len(QUEUES)
+
+
+def test_a_clock_that_an_operator_trusts(database: Stepping, node: RunningServer) -> None:
+    """Retention deletes what it says is old, and goes on."""
+    database.step(STEP_MS)
+    node.advance(seconds=LOOK_S)
+    assert "retention deletes again" in trust(node)
+    assert not is_doubted(node)
+    assert [received(node, queue) for queue in QUEUES] == [[]] * len(QUEUES)
+    assert trust(node) == "The clock is trusted: nothing is held back."
+
+
+def test_another_node_that_did_not_see_the_step(database: Stepping, node: RunningServer) -> None:
+    """Deletes nothing either, though its own wall clock says the same as the database's."""
+    database.step(STEP_MS)
+    node.advance(seconds=LOOK_S)
+    with database.node(START_MS + STEP_MS) as other:
+        database.ahead_ms = 0  # of the other's clocks
+        other.advance(seconds=300)
+        assert is_doubted(other)
+        assert received(other, "plain") == sorted(BODIES)
+
+
+def test_a_database_that_was_not_used_for_days(database: Stepping, node: RunningServer) -> None:
+    """Is no step: a node whose wall clock agrees deletes what is old."""
+    node.stop()
+    with database.node(START_MS + STEP_MS) as later:
+        later.advance(seconds=2 * LOOK_S)
+        assert not is_doubted(later)
+        assert received(later, "plain") == []
+
+
+def test_a_node_that_starts_on_a_wrong_clock(database: Stepping, node: RunningServer) -> None:
+    """Doubts a clock that nobody has confirmed for long and that its own does not confirm."""
+    node.stop()
+    database.step(STEP_MS)
+    with database.node(START_MS + 60_000) as later:
+        later.advance(seconds=LOOK_S)
+        assert is_doubted(later)
+        assert received(later, "plain") == sorted(BODIES)
+
+
+def test_time_that_passes(database: Stepping, node: RunningServer) -> None:
+    """Is no step: retention deletes when it is due."""
+    node.advance(seconds=RETENTION_S - 60)
+    assert not is_doubted(node)
+    assert received(node, "plain") == sorted(BODIES)
+    node.advance(seconds=700)
+    assert received(node, "plain") == []
