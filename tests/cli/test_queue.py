@@ -53,7 +53,16 @@ def test_create_and_set_take_every_setting(option: str, client: HttpQueueClient,
 
 def test_there_is_an_option_for_every_setting() -> None:
     """A new setting of queues needs an option, or nobody can set it here."""
-    others = {"visibility_rules", "in_flight_max", "event_log", "receives_max", "redrive_sources", "fifo", "tags"}
+    others = {
+        "visibility_rules",
+        "in_flight_max",
+        "event_log",
+        "receives_max",
+        "redrive_sources",
+        "fifo",
+        "tags",
+        "purges",
+    }
     here = {*FIELDS.values(), *others}
     assert here == set(QueueSettings.__struct_fields__)
 
@@ -334,7 +343,7 @@ def test_a_name_that_no_queue_can_have_is_named(veilmq: Veilmq) -> None:
         "veilmq: The queue name 'a/b' is invalid: Can only include alphanumeric characters, hyphens, or underscores. "
         "1 to 80 in length. (InvalidParameterValueException)\n"
     )
-    assert "queue name" not in veilmq("queue", "create", "").err
+    assert "The queue name" not in veilmq("queue", "create", "").err
 
 
 def test_a_queue_can_have_a_name_of_smq(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:

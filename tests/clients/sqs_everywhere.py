@@ -33,6 +33,7 @@ ANYWHERE: dict[str, Provocation] = {
 """Name of an error in JSON → what leads to it."""
 
 QUERY: dict[str, str] = {
+    "InvalidAddress": "Action=PurgeQueue&QueueUrl=http%3A%2F%2Fh%2F",
     "MalformedInputException": "Action=ListQueues&MaxResults=1&MaxResults=2",
     "MalformedQueryStringException": "Action=ListQueues&QueueNamePrefix=%",
     "NoSuchVersionException": "Action=ListQueues&Version=1",

@@ -115,7 +115,6 @@ def _entry(action: str, **members: Any) -> Provocation:
 _ON_QUEUE: dict[tuple[str, str], Provocation] = {}
 for _action, _members in MEMBERS.items():
     _ON_QUEUE[_action, "MissingRequiredParameterException"] = asking(_action, **_members)
-    _ON_QUEUE[_action, "InvalidAddress"] = asking(_action, QueueUrl="http://h/", **_members)
     _ON_QUEUE[_action, "QueueDoesNotExist"] = asking(_action, QueueUrl=NO_QUEUE, **_members)
 
 _BATCHES: dict[tuple[str, str], Provocation] = {}
@@ -131,6 +130,7 @@ for _action in ("SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibili
 _QUEUES: dict[tuple[str, str], Provocation] = {
     ("CreateQueue", "MissingRequiredParameterException"): asking("CreateQueue"),
     ("CreateQueue", "InvalidParameterValueException"): asking("CreateQueue", QueueName="a.b"),
+    ("GetQueueUrl", "InvalidParameterValueException"): asking("GetQueueUrl", QueueName=""),
     ("CreateQueue", "QueueNameExists"): _exists,
     ("CreateQueue", "QueueDeletedRecently"): _deleted_recently,
     ("CreateQueue", "InvalidAttributeName"): created(Foo="1"),
@@ -209,11 +209,9 @@ ERRORS: dict[tuple[str, str], Provocation] = _ON_QUEUE | _BATCHES | _QUEUES | _M
 """(action, name of the error) → what leads to it."""
 
 ENTRY_ERRORS: dict[tuple[str, str], Provocation] = {
-    ("SendMessageBatch", "MissingRequiredParameterException"): on_fifo(
-        "SendMessageBatch", Entries=[{"Id": "a", "MessageBody": "x", "MessageDeduplicationId": "d"}]
-    ),
-    ("SendMessageBatch", "InvalidParameterValueException"): on_fifo(
-        "SendMessageBatch", Entries=[{"Id": "a", "MessageBody": "x", "MessageGroupId": "g"}]
+    ("SendMessageBatch", "MissingRequiredParameterException"): _entry("SendMessageBatch"),
+    ("SendMessageBatch", "InvalidParameterValueException"): _entry(
+        "SendMessageBatch", MessageBody="x", DelaySeconds=901
     ),
     ("SendMessageBatch", "InvalidMessageContents"): _entry("SendMessageBatch", MessageBody="\x07"),
     ("SendMessageBatch", "UnsupportedOperation"): _entry("SendMessageBatch", MessageBody="x", MessageAttributes=LISTED),

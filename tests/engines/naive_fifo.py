@@ -12,7 +12,7 @@ FIVE_MINUTES_MS = 300_000
 
 
 class NaiveFifo(NaiveQueue):
-    """One FIFO queue; what was sent is remembered beyond a purge."""
+    """One FIFO queue; what was sent is remembered until it is purged."""
 
     terms = (*NaiveQueue.terms, "sequence")
 
@@ -59,6 +59,11 @@ class NaiveFifo(NaiveQueue):
             self.accepted[scope, new["dedup_id"]] = {**answer, "at_ms": now_ms}
         terms = {"id": answer["id"], "sequence": answer["sequence"], "body": new["body"], "group": new["group"]}
         self.store(now_ms, new["delay_s"], terms, answer["receipt"])
+
+    def purge(self, now_ms: int) -> None:
+        """Delete everything, and forget what was sent."""
+        super().purge(now_ms)
+        self.accepted = {}
 
     def check_receive(
         self, now_ms: int, count: int, timeout_s: int | None, attempt: str | None, answer: list[Row]

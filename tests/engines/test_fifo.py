@@ -213,21 +213,27 @@ def test_the_priority_of_another_protocol_does_not_part_a_group(fifo: Host) -> N
     assert bodies(receive(fifo)) == "a0 a1 a2"
 
 
-def test_each_message_needs_a_group_and_fails_alone(fifo: Host) -> None:
-    """Neither a missing group nor a long body stops the others."""
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [({"dedup_id": "x"}, GroupMissing), ({"group": "a"}, DeduplicationIdMissing)],
+)
+def test_a_message_without_a_group_or_an_id_fails_the_command(fifo: Host, bad: dict[str, Any], error: Any) -> None:
+    """Nothing of it is stored."""
+    good = NewMessage(body="a1", size_bytes=1, group="a", dedup_id="x")
+    with pytest.raises(error):
+        fifo.do(commands.Send(queue=QUEUE, messages=(good, NewMessage(body="x", size_bytes=1, **bad))))
+    assert fifo.counts() == (0, 0, 0)
+
+
+def test_a_message_that_is_too_long_fails_alone(fifo: Host) -> None:
+    """The others of its command are stored."""
     fifo.do(commands.SetQueue(queue=QUEUE, settings={"message_bytes_max": 1_024}))
-    answers = fifo.do(
-        commands.Send(
-            queue=QUEUE,
-            messages=(
-                NewMessage(body="x", size_bytes=1, dedup_id="x"),
-                NewMessage(body="x", size_bytes=1_025, group="a", dedup_id="x"),
-                NewMessage(body="x", size_bytes=1, group="a"),
-                NewMessage(body="a1", size_bytes=1, group="a", dedup_id="x"),
-            ),
-        )
+    messages = (
+        NewMessage(body="x", size_bytes=1_025, group="a", dedup_id="x"),
+        NewMessage(body="a1", size_bytes=1, group="a", dedup_id="x"),
     )
-    assert [type(answer) for answer in answers[:3]] == [GroupMissing, MessageTooLong, DeduplicationIdMissing]
+    answers = fifo.do(commands.Send(queue=QUEUE, messages=messages))
+    assert isinstance(answers[0], MessageTooLong)
     assert bodies(receive(fifo)) == "a1"
 
 
@@ -339,12 +345,16 @@ def test_a_duplicate_within_one_command_is_one(fifo: Host) -> None:
     assert fifo.counts() == (1, 0, 0)
 
 
-def test_a_purge_does_not_let_duplicates_in(fifo: Host) -> None:
-    """As with the service: what was sent lately is remembered."""
+def test_a_purge_forgets_what_was_sent(fifo: Host) -> None:
+    """As with the service: the same id is another message then, each time."""
     (first,) = send(fifo, "a1")
-    fifo.do(commands.PurgeQueue(queue=QUEUE))
-    assert send(fifo, "a1") == [first]
-    assert fifo.counts() == (0, 0, 0)
+    for _ in range(2):
+        fifo.do(commands.PurgeQueue(queue=QUEUE))
+        (second,) = send(fifo, "a1")
+        assert second.id != first.id
+        assert send(fifo, "a1") == [second]
+        assert fifo.counts() == (1, 0, 0)
+        first = second
 
 
 def test_ids_count_by_group_where_the_queue_says_so(fifo: Host) -> None:

@@ -80,7 +80,7 @@ def _problem(typed: Rows) -> str:
     if len(keys) < len(typed):
         return "A value needs a key; to remove a tag, empty both."
     try:
-        read_tags(dict(typed))
+        read_tags(dict(typed), "")
     except SqsError as error:
         return error.message
     return ""

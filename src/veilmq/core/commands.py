@@ -122,8 +122,9 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Send(Command, frozen=True, kw_only=True):
     """Store messages. Answers a list with a ``SentMessage`` or an error for each.
 
-    Errors of a message: ``MessageTooLong``, and in FIFO queues ``GroupMissing`` and ``DeduplicationIdMissing``. A
-    duplicate within ``limits.DEDUPLICATION_S`` is not stored and answered as the first one was.
+    The error of a message is ``MessageTooLong``. In a FIFO queue ``GroupMissing`` and ``DeduplicationIdMissing`` are
+    errors of the whole command, and nothing is stored; under ``terms`` they are those of a message. A duplicate within
+    ``limits.DEDUPLICATION_S`` is not stored and answered as the first one was.
 
     What SMQ does otherwise is said in ``terms``, ``None`` for the rules of SQS.
     """

@@ -114,10 +114,11 @@ class TooManyTags(VeilmqError):
 class DeadLetterQueueRefused(VeilmqError):
     """The dead-letter queue cannot serve this source: missing, of another kind, or it does not allow it."""
 
-    def __init__(self, queue: str, why: str) -> None:
-        """``queue`` is the dead-letter queue's full name, ``why`` a sentence."""
+    def __init__(self, queue: str, why: str, *, missing: bool = False) -> None:
+        """``queue`` is the dead-letter queue's full name, ``why`` a sentence; ``missing``: it does not exist."""
         super().__init__(why)
         self.queue = queue
+        self.missing = missing
 
 
 class GroupMissing(VeilmqError):

@@ -5,12 +5,15 @@ where the queue says so, within each message group (SQS Developer Guide, "Exactl
 content-based deduplication takes the SHA-256 of the body, and of the body alone, for a message that brings no id.
 """
 
-from hashlib import sha256
+from collections.abc import Iterable
+from hashlib import blake2b, sha256
 
 from veilmq.core.commands import NewMessage
 from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, MessageTooLong
 from veilmq.core.limits import ATTEMPT_S, DEDUPLICATION_S, SECOND_MS
 from veilmq.core.settings import QueueSettings
+
+_KEY_BYTES = 16
 
 
 def content_id(body: str) -> str:
@@ -27,6 +30,15 @@ def group_of(new: NewMessage, settings: QueueSettings) -> str:
     return new.group
 
 
+def check_together(messages: Iterable[NewMessage], settings: QueueSettings) -> None:
+    """Raise ``GroupMissing`` or ``DeduplicationIdMissing`` for the first of ``messages`` that has no group or no id."""
+    for new in messages:
+        if new.group is None:
+            raise GroupMissing
+        if new.dedup_id is None and not settings.content_deduplication:
+            raise DeduplicationIdMissing
+
+
 def id_of(new: NewMessage, settings: QueueSettings) -> str:
     """Return what tells a message apart from others; raises ``DeduplicationIdMissing``."""
     if new.dedup_id is not None:
@@ -36,9 +48,14 @@ def id_of(new: NewMessage, settings: QueueSettings) -> str:
     return content_id(new.body)
 
 
-def scope_of(group: str, settings: QueueSettings) -> str:
-    """Return within what the id of a message of ``group`` counts, as a text that no other scope has."""
-    return f"{len(group)} {group}" if settings.deduplication_scope == "group" else "-"
+def deduplication_key(queue_number: int, group: str, dedup_id: str, settings: QueueSettings) -> bytes:
+    """Return the key under which a queue stores that deduplication id; both engines use it, so copies carry it over.
+
+    The id counts in the whole queue or in its group, and only until the next purge.
+    """
+    scope = f"{len(group)} {group}" if settings.deduplication_scope == "group" else "-"
+    since = f"{queue_number}.{settings.purges}" if settings.purges else f"{queue_number}"
+    return blake2b(f"{since} {scope} {dedup_id}".encode(), digest_size=_KEY_BYTES).digest()
 
 
 def is_duplicate(accepted_at_ms: int, now_ms: int) -> bool:

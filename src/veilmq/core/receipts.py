@@ -10,6 +10,7 @@ an older key verifies while it is kept.
 ``generation`` (random, fresh at each receive) and ``epoch`` (+1 at each receive and each SMQ change) fence it.
 """
 
+import re
 from binascii import a2b_base64, a2b_hex
 from collections.abc import Sequence
 from hashlib import blake2s
@@ -26,6 +27,7 @@ _MAC_BYTES = 10
 _SIGNED = Struct(f"{_FIELDS.format}{_MAC_BYTES}s")
 _HEX_LENGTH = 2 * _SIGNED.size
 _BASE64_LENGTH = _SIGNED.size // 3 * 4  # of the receipts before, which needed no padding
+_FORM = re.compile("[A-Za-z0-9_-]+")
 _FROM_URL = bytes.maketrans(b"-_+/=", b"+/???")
 
 KEY_BYTES = 32
@@ -43,6 +45,11 @@ class Receipt(NamedTuple):
 
 
 _receipt = tuple.__new__  # of a NamedTuple, without the Python frame that its constructor costs
+
+
+def has_form(text: str) -> bool:
+    """Tell whether ``text`` is as long as a receipt and of its alphabet, genuine or not."""
+    return len(text) in (_HEX_LENGTH, _BASE64_LENGTH) and _FORM.fullmatch(text) is not None
 
 
 class ReceiptBook:

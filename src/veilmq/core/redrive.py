@@ -6,6 +6,7 @@ message; a limit of the dead-letter queue itself counts from the move (SQS Devel
 ``docs/decisions/0006-moved-messages.md`` has what that page leaves open).
 """
 
+from veilmq.core.errors import DeadLetterQueueRefused
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.settings import QueueSettings
 
@@ -27,7 +28,7 @@ def refusal(source: str, ours: QueueSettings, target: str, theirs: QueueSettings
     Both are full names. ``ours`` are the settings of the source, ``theirs`` those of the target, ``None`` when it
     does not exist.
     """
-    if target == source:
+    if target == source and theirs is not None:
         return f"The queue {source} cannot be its own dead-letter queue; name another one."
     if account_of(target) != account_of(source):
         return f"The dead-letter queue {target} is of another account than {source}; name one of the same account."
@@ -38,6 +39,16 @@ def refusal(source: str, ours: QueueSettings, target: str, theirs: QueueSettings
     if not allows(theirs, source):
         return f"The queue {target} does not allow {source} to use it as a dead-letter queue; change its permission."
     return None
+
+
+def check(source: str, ours: QueueSettings, target: str, theirs: QueueSettings | None) -> None:
+    """Raise ``DeadLetterQueueRefused`` unless ``target`` may be set as the dead-letter queue of ``source``.
+
+    Amazon SQS lets a queue name itself. Its messages then stay in it, whatever their receive count.
+    """
+    why = None if target == source and theirs is not None else refusal(source, ours, target, theirs)
+    if why is not None:
+        raise DeadLetterQueueRefused(target, why, missing=theirs is None)
 
 
 def allows(target: QueueSettings, source: str) -> bool:

@@ -30,6 +30,9 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     SMQ's TenantRateLimitPolicy). ``smq_base64``: bodies cross SMQ in base64 and are kept decoded, so that both
     protocols have the same text. ``operations_logged`` is SMQ's LoggingEnabled.
 
+    ``purges`` counts the purges of a FIFO queue; deduplication ids are stored together with it, so a purge forgets
+    them.
+
     ``policy`` is a protocol's document, kept as it was given. The encryption settings are kept and shown, no more.
     """
 
@@ -57,6 +60,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     kms_key: str = ""
     kms_data_key_reuse_s: int = limits.SQS_KMS_DATA_KEY_REUSE_S.default
     tags: dict[str, str] = {}
+    purges: int = 0
 
     def changed(self, changes: Mapping[str, SettingValue]) -> "QueueSettings":
         """Return these settings with ``changes`` (field name → value) put in."""

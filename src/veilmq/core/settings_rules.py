@@ -96,6 +96,11 @@ def _consequences(changes: Mapping[str, SettingValue]) -> dict[str, SettingValue
     return {"kms_key": ""} if changes.get("managed_encryption") else {}
 
 
+def purged(settings: QueueSettings) -> QueueSettings:
+    """Return the settings of a FIFO queue after one more purge: it forgets its deduplication ids."""
+    return settings.changed({"purges": settings.purges + 1})
+
+
 def tagged(tags: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
     """Return ``tags`` with ``more`` put over them; raises ``TooManyTags``."""
     both = {**tags, **more}

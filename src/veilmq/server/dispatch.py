@@ -37,7 +37,7 @@ from veilmq.server.protocols import PROTOCOLS, Protocol, worded_for
 from veilmq.server.publishing import Publishing
 from veilmq.wire.sqs.call import Call
 from veilmq.wire.sqs.callers import Caller
-from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.context import RequestContext, traced
 from veilmq.wire.sqs.reply import Reply
 from veilmq.wire.v1.reads import BulkRead
 from veilmq.wire.v1.staging import BulkStage
@@ -52,6 +52,9 @@ _CONTEXTS_MAX = 256
 _WRONG_METHOD = Refusal(
     405, "Queues are spoken to by POST, or by GET with an Action in the query string; over SMQ by PUT and DELETE, too."
 )
+_NO_ACTION = Refusal(404, "<UnknownOperationException/>", kind=b"text/xml")
+"""The service's answer to a GET that names no action."""
+_TRACE = b"x-amzn-trace-id"
 _USUAL = frozenset({b"GET", b"POST"})
 _WRONG_HOST = Refusal(400, "The Host header is not the address of a host; send name or name:port.")
 _FOREIGN = Refusal(403, origin.EXPLANATION)
@@ -211,7 +214,7 @@ class Dispatcher:
     def _obstacle_to_others(self, request: Request, route: Route | None) -> Refusal | None:
         """Every protocol is spoken by POST; another method is for the ones that know it, and not for web pages."""
         if route is None:
-            return _WRONG_METHOD
+            return _NO_ACTION if request.method == b"GET" else _WRONG_METHOD
         if request.method not in route.protocol.methods:
             return _WRONG_METHOD._replace(allow=b", ".join(sorted(route.protocol.methods | _USUAL)))
         unasked = origin.is_unasked(request.headers, own_name=self._host, mark=route.protocol.mark)
@@ -232,6 +235,8 @@ class Dispatcher:
             caller = context
             if self._authentication is not None:
                 caller = self._authentication.context(request, context, protocol.verifier, known)
+            if _TRACE in request.headers:
+                caller = traced(caller, request.headers[_TRACE])
             call = protocol.decode(action, content, caller)
         except protocol.refused as error:
             exchange.reply(protocol.refuse(error, context.base_url))

@@ -3,20 +3,24 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-_HEADERS = b"Content-Type: text/plain; charset=utf-8\r\n"
+_TEXT = b"text/plain; charset=utf-8"
 
 
 class Refusal(NamedTuple):
-    """``status`` is an HTTP status, ``text`` a sentence for a person, ``allow`` the methods there are, for 405."""
+    """``status`` is an HTTP status, ``text`` a sentence for a person, ``allow`` the methods there are, for 405.
+
+    ``kind`` is the content type, where the text is no sentence.
+    """
 
     status: int
     text: str
     allow: bytes = b"GET, POST"
+    kind: bytes = _TEXT
 
     @property
     def headers(self) -> bytes:
         """Return the header lines of the reply."""
-        return _HEADERS + self.allowed
+        return b"Content-Type: %b\r\n" % self.kind + self.allowed
 
     @property
     def allowed(self) -> bytes:
@@ -26,7 +30,7 @@ class Refusal(NamedTuple):
     @property
     def body(self) -> bytes:
         """Return the body of the reply."""
-        return self.text.encode() + b"\n"
+        return self.text.encode() + b"\n" if self.kind is _TEXT else self.text.encode()
 
 
 class Worded(NamedTuple):

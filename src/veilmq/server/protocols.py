@@ -4,6 +4,7 @@ The first row that recognises a request serves it. A new protocol is a new row.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from veilmq.core.errors import VeilmqError
@@ -99,12 +100,18 @@ def _sqs_query(request: Request) -> Recognised | None:
     return None if action is None else Recognised(action, form)
 
 
-def _sqs_query_refuse(error: SqsError, base_url: str) -> Reply:
-    return sqs_query.encode_error(error)
+def _sqs_query_refuse(error: SqsError, base_url: str, written: sqs_query.Format = sqs_query.XML) -> Reply:
+    return sqs_query.encode_error(error, written)
 
 
-def _sqs_query_fail(error: VeilmqError, base_url: str) -> Reply:
-    return sqs_query.encode_error(from_core(error))
+def _sqs_query_fail(error: VeilmqError, base_url: str, written: sqs_query.Format = sqs_query.XML) -> Reply:
+    return sqs_query.encode_error(from_core(error), written)
+
+
+def _sqs_query_for_json(request: Request) -> Recognised | None:
+    if request.method != b"GET" or request.headers.get(b"accept") != b"application/json":
+        return None
+    return _sqs_query(request)
 
 
 SQS_QUERY = Protocol(
@@ -118,6 +125,14 @@ SQS_QUERY = Protocol(
     verifier=verifiers.sigv4,
     labels={name.encode(): name for name in ACTIONS},
     methods=frozenset({b"GET", b"POST"}),
+)
+
+
+SQS_QUERY_FOR_JSON = SQS_QUERY._replace(
+    recognise=_sqs_query_for_json,
+    decode=partial(sqs_query.decode, written=sqs_query.JSON),
+    refuse=partial(_sqs_query_refuse, written=sqs_query.JSON),
+    fail=partial(_sqs_query_fail, written=sqs_query.JSON),
 )
 
 
@@ -189,5 +204,5 @@ def worded_for(refusal: Refusal, target: bytes, headers: Mapping[bytes, bytes], 
     return Worded(refusal.allowed + reply.headers, reply.body)
 
 
-PROTOCOLS = (SQS_JSON, SMQ, API, SQS_QUERY)
+PROTOCOLS = (SQS_JSON, SMQ, API, SQS_QUERY_FOR_JSON, SQS_QUERY)
 """All rows, in the order in which they are tried."""

@@ -1,4 +1,7 @@
-"""What an AWS SDK makes of our replies: botocore's own model, parser and exception classes, without a socket."""
+"""What an AWS SDK makes of our replies: botocore's own model, parser and exception classes, without a socket.
+
+A reply has ``status``, ``headers`` as lines, and ``body``.
+"""
 
 from functools import cache
 from typing import Any
@@ -8,8 +11,6 @@ from botocore.errorfactory import ClientExceptionsFactory
 from botocore.model import ServiceModel
 from botocore.parsers import create_parser
 from botocore.session import Session
-
-from veilmq.wire.sqs.reply import Reply
 
 
 @cache
@@ -24,12 +25,12 @@ def exceptions() -> Any:
     return ClientExceptionsFactory().create_client_exceptions(service_model())
 
 
-def header_fields(reply: Reply) -> dict[str, str]:
+def header_fields(reply: Any) -> dict[str, str]:
     """Return the headers of ``reply`` by name."""
     return dict(line.split(": ", 1) for line in reply.headers.decode().split("\r\n") if line)
 
 
-def understood(action: str, reply: Reply) -> dict[str, Any]:
+def understood(action: str, reply: Any) -> dict[str, Any]:
     """Return what a client gets from ``reply``; raises the exception that it would raise."""
     operation = service_model().operation_model(action)
     headers = HeadersDict()

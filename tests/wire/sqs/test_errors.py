@@ -53,7 +53,6 @@ ON_QUEUE = [
     for case in (
         Case(action, errors.MISSING_PARAMETER, members | {"QueueUrl": None}, "parameter QueueUrl."),
         Case(action, errors.MISSING_PARAMETER, members | {"QueueUrl": ""}, "parameter QueueUrl."),
-        Case(action, errors.INVALID_ADDRESS, members | {"QueueUrl": "http://h/"}, "The address http://h/ is not"),
         Case(action, errors.QUEUE_DOES_NOT_EXIST, members, "The specified queue does not exist.", NO_QUEUE),
     )
 ]
@@ -144,11 +143,13 @@ OTHERS = [
         "TagQueue",
         errors.INVALID_PARAMETER_VALUE,
         {"Tags": {"a": "b"}},
-        "Too many tags: a queue may have 50.",
+        "Too many tags added for queue orders. A queue may have 50.",
         core.TooManyTags(50),
     ),
-    Case("UntagQueue", errors.MISSING_PARAMETER, {"TagKeys": []}, "parameter TagKeys."),
-    Case("UntagQueue", errors.INVALID_PARAMETER_VALUE, {"TagKeys": [""]}, "A tag's key has 1 to 128 characters"),
+    Case(
+        "UntagQueue", errors.INVALID_PARAMETER_VALUE, {"TagKeys": []}, "Tag keys must be between 1 and 128 characters"
+    ),
+    Case("UntagQueue", errors.INVALID_PARAMETER_VALUE, {"TagKeys": ["a*"]}, "A tag's key has 1 to 128 characters"),
     Case(
         "ListDeadLetterSourceQueues",
         errors.INVALID_PARAMETER_VALUE,
@@ -227,6 +228,7 @@ OTHERS = [
         core.QueueExists(QUEUE, "delay_s"),
     ),
     Case("GetQueueUrl", errors.MISSING_PARAMETER, {}, "parameter QueueName."),
+    Case("GetQueueUrl", errors.INVALID_PARAMETER_VALUE, {"QueueName": ""}, "Must specify a queue name."),
     Case("GetQueueUrl", errors.QUEUE_DOES_NOT_EXIST, {"QueueName": "a"}, "queue does not exist.", NO_QUEUE),
     Case(
         "ListQueues",
@@ -236,9 +238,9 @@ OTHERS = [
     ),
     Case("ListQueues", errors.INVALID_PARAMETER_VALUE, {"NextToken": "!"}, "Invalid or expired next token"),
     Case("GetQueueAttributes", errors.INVALID_ATTRIBUTE_NAME, {"AttributeNames": ["Foo"]}, "Unknown Attribute Foo."),
-    Case("SetQueueAttributes", errors.MISSING_PARAMETER, {"Attributes": {}}, "parameter Attributes."),
+    Case("SetQueueAttributes", errors.MISSING_PARAMETER, {"Attributes": {}}, "parameter Attribute.Name."),
     Case("AddPermission", errors.MISSING_PARAMETER, GRANT | {"Label": ""}, "parameter Label."),
-    Case("AddPermission", errors.MISSING_PARAMETER, GRANT | {"AWSAccountIds": []}, "parameter AWSAccountIds."),
+    Case("AddPermission", errors.INVALID_PARAMETER_VALUE, GRANT | {"AWSAccountIds": []}, "Value [] for parameter Pr"),
     Case("AddPermission", errors.MISSING_PARAMETER, GRANT | {"Actions": None}, "parameter Actions."),
     Case("AddPermission", errors.INVALID_PARAMETER_VALUE, GRANT | {"Label": "a b"}, "Label can only include alpha"),
     Case(
@@ -300,7 +302,7 @@ OTHERS = [
         "SendMessage",
         errors.UNSUPPORTED_OPERATION,
         {"MessageBody": "x", "MessageAttributes": LISTED},
-        "does not support list values in message attributes",
+        "Message attribute list values in SendMessage operation are not supported.",
     ),
     Case(
         "SendMessage",
@@ -315,6 +317,20 @@ OTHERS = [
         {"MessageBody": "x"},
         "either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly",
         [core.DeduplicationIdMissing()],
+    ),
+    Case(
+        "SendMessageBatch",
+        errors.INVALID_PARAMETER_VALUE,
+        {"Entries": entries(1, MessageBody="x")},
+        "The request must contain the parameter MessageGroupId.",
+        core.GroupMissing(),
+    ),
+    Case(
+        "SendMessageBatch",
+        errors.INVALID_PARAMETER_VALUE,
+        {"Entries": entries(1, MessageBody="x")},
+        "either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly",
+        core.DeduplicationIdMissing(),
     ),
     Case(
         "SendMessageBatch",
@@ -366,7 +382,7 @@ OTHERS = [
         "DeleteMessage",
         errors.RECEIPT_HANDLE_IS_INVALID,
         {"ReceiptHandle": "r"},
-        "The input receipt handle is invalid.",
+        'The input receipt handle "r" is not a valid receipt handle.',
         [NO_RECEIPT],
     ),
     Case(
@@ -387,7 +403,7 @@ OTHERS = [
         "ChangeMessageVisibility",
         errors.RECEIPT_HANDLE_IS_INVALID,
         {"ReceiptHandle": "r", "VisibilityTimeout": 1},
-        "The input receipt handle is invalid.",
+        'The input receipt handle "r" is not a valid receipt handle.',
         [NO_RECEIPT],
     ),
     Case(
@@ -424,28 +440,14 @@ ENTRY_CASES = [
         "SendMessageBatch",
         errors.UNSUPPORTED_OPERATION,
         {"MessageBody": "x", "MessageAttributes": LISTED},
-        "does not support list values in message attributes",
-    ),
-    Case(
-        "SendMessageBatch",
-        errors.MISSING_PARAMETER,
-        {"MessageBody": "x"},
-        "The request must contain the parameter MessageGroupId.",
-        core.GroupMissing(),
-    ),
-    Case(
-        "SendMessageBatch",
-        errors.INVALID_PARAMETER_VALUE,
-        {"MessageBody": "x"},
-        "either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly",
-        core.DeduplicationIdMissing(),
+        "Message attribute list values in SendMessage operation are not supported.",
     ),
     Case("DeleteMessageBatch", errors.MISSING_PARAMETER, {}, "parameter ReceiptHandle."),
     Case(
         "DeleteMessageBatch",
         errors.RECEIPT_HANDLE_IS_INVALID,
         {"ReceiptHandle": "r"},
-        "The input receipt handle is invalid.",
+        'The input receipt handle "r" is not a valid receipt handle.',
         NO_RECEIPT,
     ),
     Case(
@@ -480,7 +482,7 @@ ENTRY_CASES = [
         "ChangeMessageVisibilityBatch",
         errors.RECEIPT_HANDLE_IS_INVALID,
         {"ReceiptHandle": "r", "VisibilityTimeout": 9},
-        "The input receipt handle is invalid.",
+        'The input receipt handle "r" is not a valid receipt handle.',
         NO_RECEIPT,
     ),
 ]

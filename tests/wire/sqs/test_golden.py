@@ -270,8 +270,7 @@ PAIRS = [
                     "Id": "b",
                     "SenderFault": True,
                     "Code": "ReceiptHandleIsInvalid",
-                    "Message": "The input receipt handle is invalid. "
-                    "Use the one of the latest receive from this queue.",
+                    "Message": 'The input receipt handle "s" is not a valid receipt handle.',
                 }
             ],
         },

@@ -202,7 +202,8 @@ def test_a_text_that_is_accepted_comes_back_unchanged(body: str, name: str, valu
     attributes = {name: {"DataType": "String", "StringValue": value}}
     if not body or not is_accepted(body) or not is_accepted(value):
         code = refusal("SendMessage", MessageBody=body, MessageAttributes=attributes).code
-        assert code is (errors.INVALID_MESSAGE_CONTENTS if body else errors.MISSING_PARAMETER)
+        of_body = errors.INVALID_MESSAGE_CONTENTS if body else errors.MISSING_PARAMETER
+        assert code is (errors.INVALID_PARAMETER_VALUE if body and is_accepted(body) else of_body)
         return
     call = ask("SendMessage", MessageBody=body, MessageAttributes=attributes)
     assert isinstance(call.command, Send)

@@ -45,7 +45,7 @@ def test_one_is_a_text_and_several_are_a_list() -> None:
 def test_the_first_permission_begins_a_policy_and_the_last_one_ends_it() -> None:
     """What stands between is a policy that can be read."""
     first = Grant(STATEMENT)("")
-    assert json.loads(first) == {"Version": "2012-10-17", "Id": f"{ARN}/SQSDefaultPolicy", "Statement": [STATEMENT]}
+    assert json.loads(first) == {"Version": "2008-10-17", "Id": f"{ARN}/SQSDefaultPolicy", "Statement": [STATEMENT]}
     second = Grant(STATEMENT | {"Sid": "more"})(first)
     assert [statement["Sid"] for statement in json.loads(second)["Statement"]] == ["send", "more"]
     read_policy(second, ARN)
@@ -75,7 +75,7 @@ def test_a_label_is_there_once() -> None:
     assert error.message == "Value send for parameter Label is invalid. Reason: Already exists."
     for revoke in (refused(Revoke("x"), text), refused(Revoke("x"), "")):
         assert revoke.code is errors.INVALID_PARAMETER_VALUE
-        assert revoke.message == "Value x for parameter Label is invalid. Reason: can't find label."
+        assert revoke.message == "Value x for parameter Label is invalid. Reason: can't find label on existing policy."
 
 
 def test_a_policy_has_an_end() -> None:

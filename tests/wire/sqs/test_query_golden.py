@@ -185,7 +185,7 @@ PAIRS = [
         "<ChangeMessageVisibilityBatchResult><ChangeMessageVisibilityBatchResultEntry>"
         "<Id>a</Id></ChangeMessageVisibilityBatchResultEntry><BatchResultErrorEntry><Id>b</Id>"
         "<SenderFault>true</SenderFault><Code>ReceiptHandleIsInvalid</Code>"
-        "<Message>The input receipt handle is invalid. Use the one of the latest receive from this queue.</Message>"
+        '<Message>The input receipt handle "s" is not a valid receipt handle.</Message>'
         "</BatchResultErrorEntry></ChangeMessageVisibilityBatchResult>",
     ),
 ]

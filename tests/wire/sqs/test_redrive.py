@@ -44,8 +44,6 @@ def test_an_empty_redrive_policy_removes_it() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("x", "not a valid JSON map"),
-        ("[]", "not a valid JSON map"),
         ('{"deadLetterTargetArn": 1, "maxReceiveCount": 1}', "deadLetterTargetArn"),
         (json.dumps({"maxReceiveCount": 1}), "does not contain mandatory attribute: deadLetterTargetArn."),
         (json.dumps({"deadLetterTargetArn": DEAD}), "does not contain mandatory attribute: maxReceiveCount."),
@@ -66,8 +64,7 @@ def test_an_empty_redrive_policy_removes_it() -> None:
             json.dumps({"deadLetterTargetArn": DEAD.replace("000000000000", "111111111111"), "maxReceiveCount": 1}),
             "Dead-letter target owner should be same as the source.",
         ),
-        pytest.param("[" * 100_000, "not a valid JSON map", id="deep"),
-        pytest.param('{"a": "\ud800"}', "not a valid JSON map", id="half"),
+        (json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": 1, "more": 1}), "Only following attributes are"),
     ],
 )
 def test_a_redrive_policy_that_breaks_a_rule(text: str, reason: str) -> None:
@@ -78,6 +75,14 @@ def test_a_redrive_policy_that_breaks_a_rule(text: str, reason: str) -> None:
     assert caught.value.message.startswith(f"Value {text[:10]}")
     assert "for parameter RedrivePolicy is invalid. Reason: " in caught.value.message
     assert reason in caught.value.message
+
+
+@pytest.mark.parametrize("text", ["x", "[]", "[" * 100_000, '{"a": "\ud800"}'], ids=["text", "list", "deep", "half"])
+def test_a_redrive_policy_that_is_no_map(text: str) -> None:
+    """Has another error, and is not repeated."""
+    with pytest.raises(SqsError, match=r"RedrivePolicy\. Reason: Redrive policy is not a valid JSON map\.$") as caught:
+        read_settings({REDRIVE: text}, QUEUE, CONTEXT)
+    assert caught.value.code is errors.INVALID_ATTRIBUTE_VALUE
 
 
 def test_a_dead_letter_queue_that_the_engine_refuses() -> None:
@@ -123,17 +128,21 @@ def test_an_empty_redrive_allow_policy_removes_it() -> None:
     ("text", "reason"),
     [
         ("x", "not a valid JSON map"),
-        ("{}", "redrivePermission must be one of allowAll, denyAll, byQueue."),
-        (json.dumps({"redrivePermission": "all"}), "redrivePermission must be one of"),
-        (json.dumps({"redrivePermission": "byQueue"}), "needs 1 to 10 sourceQueueArns."),
-        (json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": []}), "needs 1 to 10 sourceQueueArns."),
+        (json.dumps({"redrivePermission": "byQueue"}), "also specify one or more sourceQueueArns values."),
+        (
+            json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": []}),
+            "also specify one or more sourceQueueArns",
+        ),
         (
             json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": [DEAD] * 11}),
-            "needs 1 to 10 sourceQueueArns.",
+            "The maximum number of source queue ARNs you can specify is 10.",
         ),
         (json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": [DEAD, "x"]}), "must be the ARN of a queue"),
         (json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": DEAD}), "sourceQueueArns"),
-        (json.dumps({"redrivePermission": "denyAll", "sourceQueueArns": [DEAD]}), "only be given with"),
+        (
+            json.dumps({"redrivePermission": "denyAll", "sourceQueueArns": [DEAD]}),
+            "you must set redrivePermission to byQueue.",
+        ),
     ],
 )
 def test_a_redrive_allow_policy_that_breaks_a_rule(text: str, reason: str) -> None:
@@ -143,3 +152,11 @@ def test_a_redrive_allow_policy_that_breaks_a_rule(text: str, reason: str) -> No
     assert caught.value.code is errors.INVALID_PARAMETER_VALUE
     assert "for parameter RedriveAllowPolicy is invalid. Reason: " in caught.value.message
     assert reason in caught.value.message
+
+
+@pytest.mark.parametrize("text", ["{}", json.dumps({"redrivePermission": "all"})])
+def test_a_redrive_allow_policy_of_no_kind(text: str) -> None:
+    """Is refused with those that there are."""
+    with pytest.raises(SqsError, match="must be one of allowAll, denyAll, byQueue") as caught:
+        read_settings({ALLOW: text}, QUEUE, CONTEXT)
+    assert caught.value.code is errors.INVALID_ATTRIBUTE_VALUE

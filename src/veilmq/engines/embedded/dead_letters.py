@@ -139,7 +139,9 @@ class DeadLetters:
         found = self._catalog.find(name)
         if found is None and not name:
             raise DeadLetterQueueRefused("", f"The queue {queue.name} has no dead-letter queue; give it one first.")
-        self.check(queue.name, queue.settings)
+        why = redrive.refusal(queue.name, queue.settings, name, None if found is None else found.settings)
+        if why is not None:
+            raise DeadLetterQueueRefused(name, why)
         if found is None or self._space.look_again(now_ms):
             raise StoreFull
         return found
@@ -150,6 +152,4 @@ class DeadLetters:
         if not target:
             return
         found = self._catalog.find(target)
-        why = redrive.refusal(name, settings, target, None if found is None else found.settings)
-        if why is not None:
-            raise DeadLetterQueueRefused(target, why)
+        redrive.check(name, settings, target, None if found is None else found.settings)

@@ -1,10 +1,9 @@
 """Sending to FIFO queues: every message has a group and a deduplication id, and a duplicate is not stored.
 
-What was accepted is remembered (``accepted``) under a hash of the queue's number and of the id, with the group where
-ids count by group. So it outlives the message, a purge, and a restart, but not the queue.
+What was accepted is remembered (``accepted``) under ``fifo.deduplication_key``. So it outlives the message and a
+restart, but neither a purge nor the queue.
 """
 
-from hashlib import blake2b
 from uuid import UUID
 
 from veilmq.core import fifo
@@ -15,8 +14,6 @@ from veilmq.core.results import SentMessage
 from veilmq.engines.embedded import groups
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.queue import Queue
-
-_KEY_BYTES = 16
 
 
 class FifoSends:
@@ -30,7 +27,11 @@ class FifoSends:
         self._ids = ids
 
     def send(self, queue: Queue, messages: tuple[NewMessage, ...], now_ms: int) -> list[SentMessage | VeilmqError]:
-        """Store each message that the queue takes and has not had lately; one of a command may be another's copy."""
+        """Store each message that the queue takes and has not had lately; one of a command may be another's copy.
+
+        Raises ``GroupMissing`` or ``DeduplicationIdMissing`` where a message has none, and stores nothing.
+        """
+        fifo.check_together(messages, queue.settings)
         sent: list[SentMessage | VeilmqError] = []
         for new in messages:
             try:
@@ -46,7 +47,7 @@ class FifoSends:
         Unless that id was lately the deduplication id of another message, which is then returned. (The message itself
         may have been here before, and left.)
         """
-        key = _key(queue, new.group or "", str(UUID(bytes=message_id)))
+        key = fifo.deduplication_key(queue.number, new.group or "", str(UUID(bytes=message_id)), queue.settings)
         before = self._accepted.find(key)
         if before is not None and before.id != message_id and fifo.is_duplicate(before.accepted_at_ms, now_ms):
             return SentMessage(id=before.id, sequence=before.sequence)
@@ -58,7 +59,7 @@ class FifoSends:
         """Store the message, unless it is a duplicate; raises what is wrong with it. Nobody is roused."""
         settings = queue.settings
         group = fifo.group_of(new, settings)
-        key = _key(queue, group, fifo.id_of(new, settings))
+        key = fifo.deduplication_key(queue.number, group, fifo.id_of(new, settings), settings)
         before = self._accepted.find(key)
         if before is not None and fifo.is_duplicate(before.accepted_at_ms, now_ms):
             return SentMessage(id=before.id, sequence=before.sequence)
@@ -77,11 +78,6 @@ class FifoSends:
         message_id = self._ids.next()
         group = fifo.group_of(new, queue.settings)
         return SentMessage(id=message_id, sequence=_store(queue, new, groups.key_of(group), message_id, now_ms))
-
-
-def _key(queue: Queue, group: str, dedup_id: str) -> bytes:
-    scope = fifo.scope_of(group, queue.settings)
-    return blake2b(f"{queue.number} {scope} {dedup_id}".encode(), digest_size=_KEY_BYTES).digest()
 
 
 def _store(queue: Queue, new: NewMessage, group_key: int, message_id: bytes, now_ms: int) -> int:

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from veilmq.core import commands, results
 from veilmq.core.errors import PurgeInProgress, QueueDeletedRecently, QueueExists, StoreFull
-from veilmq.core.settings_rules import settled, tagged
+from veilmq.core.settings_rules import purged, settled, tagged
 from veilmq.engines.embedded.catalog import Catalog
 from veilmq.engines.embedded.claims import Claims
 from veilmq.engines.embedded.dead_letters import DeadLetters
@@ -73,6 +73,8 @@ class QueueCommands:
         self._publications.purge(queue)
         self._claims.purge(queue)
         self._catalog.empty(queue)
+        if queue.settings.fifo:
+            self._catalog.change(queue, purged(queue.settings), queue.modified_at_ms)
         queue.give_place(now_ms)
 
     def set(self, command: commands.SetQueue, now_ms: int) -> None:

@@ -1,6 +1,5 @@
 """How messages of FIFO queues are stored: in their groups, unless they were accepted lately."""
 
-from hashlib import blake2b
 from typing import Any
 
 from veilmq.core import fifo
@@ -11,8 +10,6 @@ from veilmq.engines.postgres.catalog import Queue
 from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, FIFO
 from veilmq.engines.postgres.positions import Positions
 from veilmq.engines.postgres.totals import Totals
-
-_KEY_BYTES = 16
 
 
 class FifoStoring:
@@ -76,9 +73,5 @@ def _key(new: NewMessage, command: Send, queue: Queue) -> bytes | None:
 
 
 def key_of(group: str, dedup_id: str, queue: Queue) -> bytes:
-    """Return under what a message with that deduplication id is remembered in ``queue``.
-
-    The embedded engine makes the same of it, so that a copy of a store can take along what is remembered.
-    """
-    told = f"{queue.number} {fifo.scope_of(group, queue.settings)} {dedup_id}"
-    return blake2b(told.encode(), digest_size=_KEY_BYTES).digest()
+    """Return the key under which ``queue`` stores that deduplication id."""
+    return fifo.deduplication_key(queue.number, group, dedup_id, queue.settings)

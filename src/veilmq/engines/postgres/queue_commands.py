@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from veilmq.core import commands, redrive, results
 from veilmq.core.errors import (
-    DeadLetterQueueRefused,
     PurgeInProgress,
     QueueDeletedRecently,
     QueueExists,
@@ -15,7 +14,7 @@ from veilmq.core.errors import (
 )
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.settings import QueueSettings
-from veilmq.core.settings_rules import settled, tagged
+from veilmq.core.settings_rules import purged, settled, tagged
 from veilmq.engines.postgres import claim_rows, publication_slices, queue_rows
 from veilmq.engines.postgres.catalog import SQL, Catalog, Queue, queue_of
 from veilmq.engines.postgres.database import Database
@@ -103,6 +102,8 @@ class QueueCommands:
             await publication_slices.take_all(connection, queue)
             partition = await connection.fetchval(SQL["insert_part"], queue.number)
             await connection.execute(SQL["place_queue"], queue.number, partition)
+            if queue.settings.fifo:
+                await self._keep(connection, queue, purged(queue.settings), modified_at_ms=queue.modified_at_ms)
         self._catalog.forget(command.queue)
         self._watches.changed(command.queue)
 
@@ -178,9 +179,7 @@ class QueueCommands:
         target = settings.dead_letter_queue
         if not target:
             return
-        why = redrive.refusal(name, settings, target, await self._catalog.settings(connection, target))
-        if why is not None:
-            raise DeadLetterQueueRefused(target, why)
+        redrive.check(name, settings, target, await self._catalog.settings(connection, target))
 
     async def _locked(self, connection: Any, name: str) -> Queue:
         """Return the queue as it is, for this transaction to change."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from veilmq.core import fifo
 from veilmq.core.commands import NewMessage, Send
 from veilmq.core.errors import VeilmqError
 from veilmq.core.ids import IdSource
@@ -86,6 +87,11 @@ class Sends:
 
 def _taken(command: Send, queue: Queue, check: Check) -> Sequence[NewMessage | VeilmqError] | VeilmqError:
     """Return for each message what is to be stored, or why it is not; for all that go together, why none is."""
+    if queue.settings.fifo and command.terms is None:
+        try:
+            fifo.check_together(command.messages, queue.settings)
+        except VeilmqError as error:
+            return error
     taken = [_checked(new, command, queue, check) for new in command.messages]
     if command.terms is None or not command.terms.together:
         return taken

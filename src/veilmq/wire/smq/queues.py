@@ -33,7 +33,10 @@ def create_queue(request: SmqRequest, context: RequestContext) -> Plan:
 def set_queue_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     """SetQueueAttributes: those given; the others, and leases in flight, stay as they are."""
     changes = read_settings(body_of(request, "Queue"), context)
-    return Plan(commands.SetQueue(queue=queue_of(request, context), settings=changes), nothing)
+    queue = queue_of(request, context)
+    if changes.get("dead_letter_queue") == queue:
+        raise invalid_argument("DeadLetterTargetQueue, which is another queue")
+    return Plan(commands.SetQueue(queue=queue, settings=changes), nothing)
 
 
 def get_queue_attributes(request: SmqRequest, context: RequestContext) -> Plan:

@@ -53,7 +53,7 @@ EVERYWHERE: tuple[Code, ...] = (
 
 BY_PROTOCOL: dict[str, tuple[Code, ...]] = {
     "AWS JSON": (errors.SERIALIZATION,),
-    "Query": (errors.MALFORMED_INPUT, errors.MALFORMED_QUERY_STRING, errors.NO_SUCH_VERSION),
+    "Query": (errors.INVALID_ADDRESS, errors.MALFORMED_INPUT, errors.MALFORMED_QUERY_STRING, errors.NO_SUCH_VERSION),
 }
 """What every request in a protocol may be answered with beside that."""
 
@@ -68,7 +68,7 @@ WITH_CREDENTIALS: tuple[Code, ...] = (
 )
 """What every request may be answered with beside that, where the server has a credentials file."""
 
-_ON_QUEUE = (errors.MISSING_PARAMETER, errors.INVALID_ADDRESS, errors.QUEUE_DOES_NOT_EXIST)
+_ON_QUEUE = (errors.MISSING_PARAMETER, errors.QUEUE_DOES_NOT_EXIST)
 _BATCH = (
     *_ON_QUEUE,
     errors.EMPTY_BATCH_REQUEST,
@@ -105,7 +105,7 @@ _ROWS = (
         "GetQueueUrl",
         requests.GetQueueUrlRequest,
         queues.get_queue_url,
-        (errors.MISSING_PARAMETER, errors.QUEUE_DOES_NOT_EXIST),
+        (errors.MISSING_PARAMETER, errors.INVALID_PARAMETER_VALUE, errors.QUEUE_DOES_NOT_EXIST),
     ),
     Action("ListQueues", requests.ListQueuesRequest, queues.list_queues, (errors.INVALID_PARAMETER_VALUE,)),
     Action("DeleteQueue", requests.QueueRequest, queues.delete_queue, _ON_QUEUE),

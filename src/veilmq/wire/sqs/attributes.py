@@ -1,7 +1,8 @@
 """Message attributes: from the wire to ``core.properties`` and back, with the rules for their names and values.
 
-The rules are those of the SQS Developer Guide ("Amazon SQS message metadata"): a name has letters, digits, ``_``,
-``-`` and ``.``, no period at an end or beside another, and does not begin with ``AWS.`` or ``Amazon.``; a type is
+The rules are those of the SQS Developer Guide ("Amazon SQS message metadata"): a name has letters, digits (of any
+script, as the service takes them), ``_``, ``-`` and ``.``, no period at an end or beside another, and does not begin
+with ``AWS.`` or ``Amazon.``; a type is
 ``String``, ``Number`` or ``Binary`` with an optional suffix after a period; a number has at most 38 significant
 digits and lies between 10^-128 and 10^126.
 """
@@ -15,15 +16,23 @@ from veilmq.core.limits import (
     SQS_MESSAGE_ATTRIBUTES_MAX,
 )
 from veilmq.core.properties import Attribute
-from veilmq.wire.sqs.errors import INVALID_PARAMETER_VALUE, SqsError, not_supported, shown, too_many_attributes
+from veilmq.wire.sqs.errors import (
+    INVALID_PARAMETER_VALUE,
+    UNSUPPORTED_OPERATION,
+    SqsError,
+    shown,
+    too_many_attributes,
+)
 from veilmq.wire.sqs.shapes import AttributeValue
 from veilmq.wire.sqs.text import check_text
 
 TRACE_HEADER = "AWSTraceHeader"
 
-_NAME = re.compile(r"(?!(?i:aws|amazon)\.)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+_NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
+_RESERVED = re.compile(r"(?i:aws|amazon)\.")
 _TYPE = re.compile(r"(String|Number|Binary)(\..+)?", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?(?=\.?[0-9])([0-9]*+)\.?([0-9]*+)(?:[eE]([+-]?[0-9]{1,6}))?")  # never backtracks
+_SHORTER = "must be shorter than 256 bytes. Give at most 256 characters."
 _NUMBER_DIGITS_MAX = 38
 _NUMBER_EXPONENT_MIN = -128
 _NUMBER_EXPONENT_MAX = 126
@@ -42,7 +51,10 @@ def read_system_attributes(values: Mapping[str, AttributeValue]) -> dict[str, At
     """Return a message's system attributes: a sender may give the trace header, as a String, and no other."""
     for name in values:
         if name != TRACE_HEADER:
-            raise _refused(name, "is not a system attribute that a sender may give", kind="system")
+            raise SqsError(
+                INVALID_PARAMETER_VALUE,
+                f"Message system attribute name '{shown(name)}' is invalid. A sender may give {TRACE_HEADER} only.",
+            )
     read = {name: _read(name, value) for name, value in values.items()}
     for name, attribute in read.items():
         if attribute.type != "String":
@@ -72,7 +84,14 @@ def choose(attributes: Mapping[str, Attribute], names: list[str]) -> dict[str, A
 
 def _read(name: str, value: AttributeValue) -> Attribute:
     if value.string_list_values or value.binary_list_values:
-        raise not_supported("list values in message attributes (nor does Amazon SQS)", "leave them out")
+        raise SqsError(
+            UNSUPPORTED_OPERATION, "Message attribute list values in SendMessage operation are not supported."
+        )
+    if not value.data_type and not value.string_value and not value.binary_value:
+        raise SqsError(
+            INVALID_PARAMETER_VALUE,
+            f"The message (user) attribute '{shown(name)}' must contain a non-empty message attribute value.",
+        )
     kind = _kind(name, value.data_type)
     if kind == "Binary":
         return _read_binary(name, value)
@@ -80,7 +99,7 @@ def _read(name: str, value: AttributeValue) -> Attribute:
         raise _refused(name, f"has the type '{value.data_type}' and must use StringValue, not BinaryValue")
     if not value.string_value:
         raise _empty(name, value)
-    check_text(value.string_value, f"the message attribute '{name}'")
+    check_text(value.string_value, f"the message attribute '{name}'", INVALID_PARAMETER_VALUE)
     if kind == "Number" and not is_number(value.string_value):
         raise SqsError(
             INVALID_PARAMETER_VALUE,
@@ -101,7 +120,7 @@ def _kind(name: str, label: str | None) -> str:
     if not label:
         raise _refused(name, "must contain a non-empty DataType")
     if len(label) > SQS_ATTRIBUTE_TYPE_CHARACTERS_MAX:
-        raise _refused(name, f"has a DataType of more than {SQS_ATTRIBUTE_TYPE_CHARACTERS_MAX} characters")
+        raise SqsError(INVALID_PARAMETER_VALUE, f"Message (user) attribute type {_SHORTER}")
     match = _TYPE.fullmatch(label)
     if match is None:
         raise SqsError(
@@ -109,18 +128,27 @@ def _kind(name: str, label: str | None) -> str:
             f"The type of message (user) attribute '{name}' is invalid. You must use only the following "
             "supported type prefixes: Binary, Number, String.",
         )
-    check_text(label, f"the type of message attribute '{name}'")
+    check_text(label, f"the type of message attribute '{name}'", INVALID_PARAMETER_VALUE)
     return match[1]
 
 
 def _check_name(name: str) -> None:
-    if len(name) > SQS_ATTRIBUTE_NAME_CHARACTERS_MAX or not _NAME.fullmatch(name):
+    if not name:
+        raise SqsError(INVALID_PARAMETER_VALUE, "The request must contain non-empty message (user) attribute names.")
+    if len(name) > SQS_ATTRIBUTE_NAME_CHARACTERS_MAX:
+        raise SqsError(INVALID_PARAMETER_VALUE, f"Message (user) attribute name {_SHORTER}")
+    if _RESERVED.match(name):
+        raise SqsError(
+            INVALID_PARAMETER_VALUE,
+            "You can't use message attribute names beginning with 'AWS.' or 'Amazon.'. "
+            "These strings are reserved for internal use.",
+        )
+    if not _NAME.fullmatch(name):
         raise SqsError(
             INVALID_PARAMETER_VALUE,
             f"The message attribute name '{shown(name)}' is invalid. Attribute name can contain "
-            "A-Z, a-z, 0-9, underscore (_), hyphen (-), and period (.) characters; it has 1 to "
-            f"{SQS_ATTRIBUTE_NAME_CHARACTERS_MAX} of them, no period at an end or beside another, and does not "
-            "begin with AWS. or Amazon.",
+            "A-Z, a-z, 0-9, underscore (_), hyphen (-), and period (.) characters. "
+            "Letters and digits may be of any script; no period may stand at an end or beside another.",
         )
 
 

@@ -3,8 +3,10 @@
 from os import urandom
 
 import msgspec
+from msgspec.structs import replace
 
 from veilmq.core.limits import SMQ_MESSAGE_BYTES
+from veilmq.core.properties import Attribute
 from veilmq.wire.sqs.callers import Caller
 
 DEFAULT_ACCOUNT = "000000000000"
@@ -24,6 +26,8 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``caller`` is who signed the request; ``None`` where nobody is asked who he is.
 
+    ``trace_header`` is the request's own ``X-Amzn-Trace-Id``; messages sent without an ``AWSTraceHeader`` get it.
+
     ``smq_lenient`` and ``smq_message_bytes_max`` are settings of the server: whether a receipt that only a change
     superseded still acts, and how large a queue's messages may be made, over SMQ. So is ``stale_receipts_act``: whether
     a receipt that a later receive superseded acts, on standard queues over SQS.
@@ -37,6 +41,13 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     by_region: bool = False
     token_key: bytes = PROCESS_KEY
     caller: Caller | None = None
+    trace_header: Attribute | None = None
     smq_lenient: bool = False
     stale_receipts_act: bool = False
     smq_message_bytes_max: int = SMQ_MESSAGE_BYTES.maximum
+
+
+def traced(context: RequestContext, header: bytes) -> RequestContext:
+    """Return ``context`` for one request with the header ``X-Amzn-Trace-Id``."""
+    text = header.decode("latin-1")
+    return replace(context, trace_header=Attribute("String", text)) if text else context

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from veilmq.core import errors as core
-from veilmq.core.limits import SQS_BATCH_BYTES_MAX, SQS_BATCH_ENTRIES_MAX, SQS_MESSAGE_ATTRIBUTES_MAX
+from veilmq.core.limits import SQS_BATCH_BYTES_MAX, SQS_BATCH_ENTRIES_MAX, SQS_MESSAGE_ATTRIBUTES_MAX, SQS_TAGS_MAX
 
 _MODELLED = "com.amazonaws.sqs#"
 _FRAMEWORK = "com.amazon.coral.service#"
@@ -96,6 +96,13 @@ def missing_parameter(name: str) -> SqsError:
     return SqsError(MISSING_PARAMETER, f"The request must contain the parameter {name}.")
 
 
+def missing_queue_name() -> SqsError:
+    """Return the error for an empty name of a queue."""
+    return SqsError(
+        INVALID_PARAMETER_VALUE, "Value for parameter QueueName is invalid. Reason: Must specify a queue name."
+    )
+
+
 def invalid_parameter(name: str, value: object, reason: str) -> SqsError:
     """Return the error for the member ``name`` whose ``value`` breaks the rule that ``reason`` states."""
     return SqsError(
@@ -108,13 +115,12 @@ def unknown_attribute(name: str) -> SqsError:
     return SqsError(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {shown(name)}.")
 
 
-def not_supported(what: str, remedy: str = "") -> SqsError:
-    """Return the error for ``what`` Amazon SQS has and this version has not: refused, never silently dropped.
-
-    ``remedy`` is what the client can do, where there is anything: words that follow a semicolon.
-    """
-    end = f"; {remedy}." if remedy else "."
-    return SqsError(UNSUPPORTED_OPERATION, f"This version of veilmq does not support {what}{end}")
+def too_many_tags(queue: str) -> SqsError:
+    """Return the error for more tags than ``queue`` (``account/name``) may have."""
+    return SqsError(
+        INVALID_PARAMETER_VALUE,
+        f"Too many tags added for queue {queue.partition('/')[2]}. A queue may have {SQS_TAGS_MAX}.",
+    )
 
 
 def too_many_attributes(count: int | str) -> SqsError:
@@ -145,8 +151,12 @@ def _too_long(error: core.MessageTooLong) -> str:
     return f"One or more parameters are invalid. Reason: Message must be shorter than {error.bytes_max} bytes."
 
 
+NO_QUEUE = "The specified queue does not exist."
+"""The service's words for a queue that does not exist, in JSON."""
+
+
 def _no_queue(error: core.QueueNotFound) -> str:
-    return "The specified queue does not exist."
+    return NO_QUEUE
 
 
 def _no_receipt(error: core.ReceiptInvalid) -> str:

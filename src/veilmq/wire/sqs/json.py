@@ -21,7 +21,7 @@ from veilmq.core.limits import JSON_LARGE_BODY_BYTES
 from veilmq.wire.sqs import request_id
 from veilmq.wire.sqs.actions import ACTIONS, unknown_action
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.errors import SERIALIZATION, SqsError
+from veilmq.wire.sqs.errors import INVALID_ADDRESS, NO_QUEUE, QUEUE_DOES_NOT_EXIST, SERIALIZATION, SqsError
 from veilmq.wire.sqs.mismatch import explain
 from veilmq.wire.sqs.plan import Plan, Respond
 from veilmq.wire.sqs.reply import Reply
@@ -79,7 +79,9 @@ def decode(action: str | bytes, body: bytes, context: RequestContext) -> JsonCal
 
 
 def encode_error(error: SqsError) -> Reply:
-    """Return the reply for a request that was refused."""
+    """Return the reply for a request that was refused. What names no queue names one that does not exist."""
+    if error.code is INVALID_ADDRESS:
+        error = SqsError(QUEUE_DOES_NOT_EXIST, f"{NO_QUEUE} {error.message}")
     code = error.code
     headers = _HEADERS % next(_request_numbers) + f"x-amzn-query-error: {code.query};{code.fault}\r\n".encode()
     return Reply(code.status, headers, _encode({"__type": code.shape, "message": error.message}), code.name)

@@ -18,6 +18,7 @@ from veilmq.wire.sqs.errors import (
     INVALID_PARAMETER_VALUE,
     SqsError,
     missing_parameter,
+    missing_queue_name,
     shown,
 )
 
@@ -144,8 +145,10 @@ def new_queue(name: str | None, context: RequestContext, *, fifo: bool = False) 
 
     ``fifo`` is whether the queue is asked to be one: then its name must end in .fifo, and only then it may.
     """
-    if not name:
+    if name is None:
         raise missing_parameter("QueueName")
+    if not name:
+        raise missing_queue_name()
     stem = name.removesuffix(_FIFO_SUFFIX) if fifo else name
     if not _NAME.fullmatch(stem) or len(name) > SQS_QUEUE_NAME_CHARACTERS_MAX or is_fifo(name) is not fifo:
         raise SqsError(INVALID_PARAMETER_VALUE, _FIFO_NAMES if fifo else _NAMES)

@@ -33,7 +33,7 @@ from veilmq.wire.sqs.setting_kinds import Values, invalid_attribute
 
 _FIELD = "policy"
 _ANY = "*"
-_VERSION = "2012-10-17"
+_VERSION = "2008-10-17"
 _LABEL = re.compile(rf"[A-Za-z0-9_-]{{1,{SQS_POLICY_LABEL_CHARACTERS_MAX}}}")
 _ACCOUNT = re.compile("[0-9]{12}")
 
@@ -64,11 +64,12 @@ def add_permission(request: AddPermissionRequest, context: RequestContext) -> Pl
     """AddPermission: lets other accounts do some things with a queue, by a statement in its policy."""
     queue = queue_of(request.queue_url, context)
     label = _label(request.label)
+    actions = _actions(request.actions)
     statement = {
         "Sid": label,
         "Effect": "Allow",
         "Principal": {"AWS": _single([root_arn(account) for account in _accounts(request.aws_account_ids)])},
-        "Action": _single([f"SQS:{action}" for action in _actions(request.actions)]),
+        "Action": _single([f"SQS:{action}" for action in actions]),
         "Resource": queue_arn(queue, context),
     }
     return Plan(EditQueue(queue=queue, setting=_FIELD, edit=Grant(statement)), _edited)
@@ -114,7 +115,7 @@ class Revoke:
         found = statements(document) if text else []
         left = [statement for statement in found if statement.get("Sid") != self.label]
         if len(left) == len(found):
-            raise EditRefused(invalid_parameter("Label", self.label, "can't find label."))
+            raise EditRefused(invalid_parameter("Label", self.label, "can't find label on existing policy."))
         return _encode(document | {"Statement": left}) if left else ""
 
 
@@ -137,7 +138,7 @@ def _label(label: str | None) -> str:
 
 def _accounts(accounts: list[str] | None) -> list[str]:
     if not accounts:
-        raise missing_parameter("AWSAccountIds")
+        raise invalid_parameter("PrincipalId", "[]", "Unable to verify.")
     for account in accounts:
         if not _ACCOUNT.fullmatch(account):
             raise invalid_parameter("PrincipalId", f"[{account}]", "Unable to verify.")

@@ -2,9 +2,10 @@
 
 Only names and nesting are changed here; whether the values fit is for the struct to say, as in JSON. A list is in the
 order of its numbers, which begin at 1 and may leave some out. One attribute may go without its number
-(``Attribute.Name=…``, ``AttributeName=All``), as the API Reference has it in its examples. What has a number must have
-one that is valid, and a member must be called by its name in this protocol: a list under the name that it has in JSON,
-or with ``.member.`` in it, would be lost, so it is refused in the words that Amazon SQS has for it.
+(``Attribute.Name=…``, ``AttributeName=All``), as the API Reference has it in its examples. An empty value is a list
+or a map without members, as older SDKs write it. What has a number must have one that is valid, and a member must be
+called by its name in this protocol: a list under the name that it has in JSON, or with ``.member.`` in it, would be
+lost, so it is refused in the words that Amazon SQS has for it.
 """
 
 import re
@@ -15,7 +16,7 @@ from msgspec import inspect
 
 from veilmq.wire.sqs.errors import missing_parameter, shown
 from veilmq.wire.sqs.query_form import Node, Tree, malformed
-from veilmq.wire.sqs.query_names import VALUE, element_name, key_name
+from veilmq.wire.sqs.query_names import OLDER_NAMES, VALUE, element_name, key_name
 from veilmq.wire.sqs.shapes import Shape
 
 Read = Callable[[Node], Any]
@@ -46,11 +47,15 @@ def _read(kind: inspect.Type, element: str, action: str) -> Read:
 
 def _structure(kind: Any, element: str, action: str) -> Callable[[Any], Any]:
     members = [_member(field, action) for field in kind.fields]
+    renamed = [(member.name, member.parameter) for member in members if member.name in OLDER_NAMES]
     collections = [member.name for member in members if member.name != member.parameter]
 
     def read(node: Node) -> Any:
         if isinstance(node, str):
             return node
+        for older, parameter in renamed:
+            if isinstance(node.get(older), dict) and parameter not in node:
+                node = {parameter: node[older], **{name: value for name, value in node.items() if name != older}}
         if any(isinstance(node.get(name), dict) for name in collections):
             raise malformed(_MISPLACED)
         return {
@@ -83,6 +88,8 @@ def _list(kind: Any, element: str, action: str) -> Read:
     read_item = _read(kind.item_type, element, action)
 
     def read(node: Node) -> Any:
+        if not node:
+            return []
         items = [node] if isinstance(node, str) else [item for _, item in _numbered(node)]
         return [read_item(item) for item in items]
 
@@ -103,7 +110,7 @@ def _map(kind: Any, element: str, action: str) -> Read:
 
     def read(node: Node) -> Any:
         if isinstance(node, str):
-            return node
+            return node or {}
         if key in node:
             return dict([read_entry(element, node)])
         return dict(read_entry(f"{element}.{index}", entry) for index, entry in _numbered(node))

@@ -17,6 +17,9 @@ _ELEMENTS = {
 }
 _KEYS = {"Tag": "Key"}
 
+OLDER_NAMES = frozenset({"Tags"})
+"""Maps that Java's older SDKs send under the member's own name: ``Tags.1.Key`` of TagQueue."""
+
 VALUE = "Value"
 """What the value of a map's entry is called."""
 

@@ -9,10 +9,10 @@ from veilmq.core.limits import SQS_LIST_RESULTS
 from veilmq.core.results import QueuePage, QueueView
 from veilmq.wire.sqs import settings
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.errors import QUEUE_NAME_EXISTS, SqsError, missing_parameter
+from veilmq.wire.sqs.errors import QUEUE_NAME_EXISTS, SqsError, missing_parameter, missing_queue_name
 from veilmq.wire.sqs.names import account_of, new_queue, queue_of, queue_url
 from veilmq.wire.sqs.paging import Listing
-from veilmq.wire.sqs.parameters import check_number, required
+from veilmq.wire.sqs.parameters import check_number
 from veilmq.wire.sqs.plan import Plan, answered, nothing
 from veilmq.wire.sqs.requests import (
     CreateQueueRequest,
@@ -29,22 +29,26 @@ from veilmq.wire.sqs.tags import read_tags
 def create_queue(request: CreateQueueRequest, context: RequestContext) -> Plan:
     """CreateQueue: makes the queue, or finds it when every attribute given has the value that it has."""
     attributes = request.attributes or {}
-    queue = new_queue(request.queue_name, context, fifo=attributes.get(settings.FIFO_QUEUE) == "true")
+    queue = new_queue(request.queue_name, context, fifo=attributes.get(settings.FIFO_QUEUE, "").lower() == "true")
     changes = settings.read_settings(attributes, queue, context)
-    tags = read_tags(request.tags or {})
+    tags = read_tags(request.tags or {}, queue)
     tell_url = _tell_url(context)
 
     def respond(result: Any) -> QueueUrlResult:
         if isinstance(result, QueueExists):
             raise _exists(result)
-        return tell_url(settings.accepted(result, attributes))
+        return tell_url(settings.accepted(result, attributes, queue))
 
     return Plan(commands.CreateQueue(queue=queue, settings=changes, tags=tags), respond)
 
 
 def get_queue_url(request: GetQueueUrlRequest, context: RequestContext) -> Plan:
     """GetQueueUrl: of a queue of the caller, or of the account that the request names."""
-    name = required("QueueName", request.queue_name)
+    name = request.queue_name
+    if name is None:
+        raise missing_parameter("QueueName")
+    if not name:
+        raise missing_queue_name()
     owner = request.queue_owner_aws_account_id
     account = context.account if not owner else owner + context.account.removeprefix(account_of(context.account))
     return Plan(commands.ShowQueue(queue=f"{account}/{name}"), _tell_url(context))
@@ -102,10 +106,10 @@ def set_queue_attributes(request: SetQueueAttributesRequest, context: RequestCon
     queue = queue_of(request.queue_url, context)
     attributes = request.attributes
     if not attributes:
-        raise missing_parameter("Attributes")
+        raise missing_parameter("Attribute.Name")
 
     def respond(result: Any) -> None:
-        settings.accepted(result, attributes)
+        settings.accepted(result, attributes, queue)
 
     changes = settings.read_settings(attributes, queue, context)
     return Plan(commands.SetQueue(queue=queue, settings=changes), respond)

@@ -10,14 +10,15 @@ from functools import partial
 from typing import Any
 
 from veilmq.core.commands import ChangeVisibility, Delete, VisibilityChange
-from veilmq.core.errors import LeaseTooLong
+from veilmq.core.errors import LeaseTooLong, ReceiptInvalid
+from veilmq.core.receipts import has_form
 from veilmq.core.results import LeaseChange, ReceiptState
 from veilmq.wire.sqs.batches import Batch
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.errors import SqsError, invalid_parameter
+from veilmq.wire.sqs.errors import RECEIPT_HANDLE_IS_INVALID, SqsError, invalid_parameter, shown
 from veilmq.wire.sqs.names import is_fifo, queue_of
 from veilmq.wire.sqs.parameters import required, required_number
-from veilmq.wire.sqs.plan import Plan, answered, only
+from veilmq.wire.sqs.plan import Plan, answered
 from veilmq.wire.sqs.requests import (
     ChangeMessageVisibilityBatchEntry,
     ChangeMessageVisibilityBatchRequest,
@@ -42,7 +43,7 @@ def delete_message(request: DeleteMessageRequest, context: RequestContext) -> Pl
     """DeleteMessage: succeeds for every receipt that this queue once issued; on FIFO queues not for an expired one."""
     queue = queue_of(request.queue_url, context)
     receipt = _receipt(request)
-    respond = partial(_delete_in_order, receipt) if is_fifo(queue) else _acknowledge
+    respond = partial(_delete_in_order if is_fifo(queue) else _acknowledge, receipt)
     return Plan(Delete(queue=queue, receipts=(receipt,), any_receive=context.stale_receipts_act), respond)
 
 
@@ -95,27 +96,31 @@ def change_message_visibility_batch(request: ChangeMessageVisibilityBatchRequest
     return Plan(ChangeVisibility(queue=queue, changes=changes, any_receive=context.stale_receipts_act), respond)
 
 
-def _acknowledge(results: Any) -> None:
-    only(results)
+def _acknowledge(receipt: str, results: Any) -> None:
+    _check(receipt, answered(results)[0])
 
 
 def _delete_in_order(receipt: str, results: Any) -> None:
     _check_in_order(receipt, answered(results)[0])
 
 
-def _check(receipt: str, outcome: Any) -> None:
-    answered(outcome)
+def _check(receipt: str, outcome: Any) -> Any:
+    if isinstance(outcome, ReceiptInvalid) and not has_form(receipt):
+        raise SqsError(
+            RECEIPT_HANDLE_IS_INVALID, f'The input receipt handle "{shown(receipt)}" is not a valid receipt handle.'
+        )
+    return answered(outcome)
 
 
 def _check_in_order(receipt: str, outcome: Any) -> None:
-    if answered(outcome) in _OUT_OF_ORDER:
+    if _check(receipt, outcome) in _OUT_OF_ORDER:
         raise _expired(receipt)
 
 
 def _check_change(queue: str, change: VisibilityChange, outcome: Any) -> None:
     if isinstance(outcome, LeaseTooLong):
         raise _too_long(change, outcome)
-    changed: LeaseChange = answered(outcome)
+    changed: LeaseChange = _check(change.receipt, outcome)
     if changed.state is ReceiptState.GONE:
         raise invalid_parameter(
             "ReceiptHandle",

@@ -7,7 +7,7 @@ the plain attributes. Members that nobody knows are ignored, and an empty text r
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,12 +16,16 @@ from veilmq.core.settings import QueueSettings
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import SqsError, invalid_parameter, shown
 from veilmq.wire.sqs.names import queue_arn, queue_of_arn
-from veilmq.wire.sqs.setting_kinds import Values
+from veilmq.wire.sqs.setting_kinds import Values, invalid_attribute
 
 _DIGITS = re.compile("[0-9]{1,6}")
 _PERMISSIONS = {"allowAll": "all", "denyAll": "none", "byQueue": "listed"}
 _WORDS = {meant: word for word, meant in _PERMISSIONS.items()}
 _LISTED = "byQueue"
+_ALLOW = "Amazon SQS can't create the redrive allow policy."
+_WITHOUT_BY_QUEUE = "To specify one or more source queue ARNs, you must set redrivePermission to byQueue."
+_TOO_FEW = "When you specify the byQueue permission type, you must also specify one or more sourceQueueArns values."
+_TOO_MANY = f"The maximum number of source queue ARNs you can specify is {SQS_REDRIVE_SOURCES_MAX}."
 
 _Refuse = Callable[[str], SqsError]
 
@@ -54,10 +58,13 @@ class RedrivePolicy:
         if not text:
             return {"dead_letter_queue": "", "receives_max": 0}
         refuse = partial(invalid_parameter, name, text)
-        policy = _decode(text, _Redrive, refuse)
-        for member in _Redrive.__struct_encode_fields__:
-            if member not in msgspec.to_builtins(policy):
+        given = _decode_map(name, text)
+        for member in reversed(_Redrive.__struct_encode_fields__):
+            if given.get(member) is None:
                 raise refuse(f"Redrive policy does not contain mandatory attribute: {member}.")
+        if len(given) > len(_Redrive.__struct_encode_fields__):
+            raise refuse("Only following attributes are supported: [deadLetterTargetArn, maxReceiveCount].")
+        policy = _decode(text, _Redrive, refuse)
         return {
             "dead_letter_queue": _target(policy.dead_letter_target_arn, queue, context, refuse),
             "receives_max": _receives(policy.max_receive_count, refuse),
@@ -93,9 +100,13 @@ class RedriveAllowPolicy:
         policy = _decode(text, _Allow, refuse)
         permission = _PERMISSIONS.get(policy.redrive_permission or "")
         if permission is None:
-            raise refuse(f"redrivePermission must be one of {', '.join(_PERMISSIONS)}.")
+            raise invalid_attribute(
+                name,
+                "Amazon SQS can't create the redrive allow policy, as it’s in an unsupported format. "
+                f"The redrivePermission must be one of {', '.join(_PERMISSIONS)}.",
+            )
         if policy.redrive_permission != _LISTED and policy.source_queue_arns is not None:
-            raise refuse(f"sourceQueueArns can only be given with the redrivePermission {_LISTED}.")
+            raise refuse(f"{_ALLOW} {_WITHOUT_BY_QUEUE}")
         sources = _sources(policy.source_queue_arns or [], context, refuse) if permission == "listed" else ()
         return {"redrive_permission": permission, "redrive_sources": sources}
 
@@ -109,6 +120,13 @@ class RedriveAllowPolicy:
                 source_queue_arns=[queue_arn(source, context) for source in settings.redrive_sources] or None,
             )
         )
+
+
+def _decode_map(name: str, text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        raise invalid_attribute(name, "Redrive policy is not a valid JSON map.") from None
 
 
 def _decode(text: str, kind: type[_P], refuse: _Refuse) -> _P:
@@ -125,7 +143,7 @@ def _encode(policy: _Redrive | _Allow) -> str:
 def _target(arn: str | None, queue: str, context: RequestContext, refuse: _Refuse) -> str:
     target = queue_of_arn(arn or "", context)
     if target is None:
-        raise refuse(f"deadLetterTargetArn must be the ARN of a queue in {context.region}.")
+        raise refuse(f"Invalid value for deadLetterTargetArn. It must be the ARN of a queue in {context.region}.")
     if target.partition("/")[0] != queue.partition("/")[0]:
         raise refuse("Dead-letter target owner should be same as the source.")
     return target
@@ -143,7 +161,7 @@ def _receives(value: int | str | None, refuse: _Refuse) -> int:
 
 def _sources(arns: list[str], context: RequestContext, refuse: _Refuse) -> tuple[str, ...]:
     if not 1 <= len(arns) <= SQS_REDRIVE_SOURCES_MAX:
-        raise refuse(f"The redrivePermission {_LISTED} needs 1 to {SQS_REDRIVE_SOURCES_MAX} sourceQueueArns.")
+        raise refuse(f"{_ALLOW} {_TOO_FEW if not arns else _TOO_MANY}")
     sources = tuple(queue for queue in (queue_of_arn(arn, context) for arn in arns) if queue is not None)
     if len(sources) < len(arns):
         raise refuse(f"Each of sourceQueueArns must be the ARN of a queue in {context.region}.")

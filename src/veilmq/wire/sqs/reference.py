@@ -42,7 +42,8 @@ receipt of a message that was received again acts no more.
 _QUERY = """\
 ## The Query protocol
 
-`POST` with a form, `GET` or `POST` with a query string, or both together; the reply is XML:
+`POST` with a form, `GET` or `POST` with a query string, or both together; the reply is XML, or JSON for a `GET` that
+accepts `application/json` and nothing else:
 
 ```console
 $ curl 'http://127.0.0.1:9324/?Action=CreateQueue&QueueName=orders'
@@ -52,10 +53,12 @@ $ curl 'http://127.0.0.1:9324/000000000000/orders?Action=ReceiveMessage&Attribut
 
 - `Action` names the action, `Version` is {version} and may be left out.
 - The queue is the one in `QueueUrl`, or else the one at whose URL the request is made; actions without a `QueueUrl`
-  are not valid at the URL of a queue.
+  are not valid at the URL of a queue, but for `GetQueueUrl`. A `GET` without `Action` is answered with 404 and
+  `<UnknownOperationException/>`.
 - Lists and maps have a parameter for each element, with numbers from 1 on, as in the table. Numbers may be left out in
   between, and where there is one element of text, or one entry, its number may be left out too. What is a structure
   goes on: `MessageAttribute.1.Value.DataType`, `SendMessageBatchRequestEntry.1.MessageBody`.
+- A list or a map with an empty value (`AttributeName=`) has no members. `TagQueue` also takes `Tags.N.Key`.
 - Parameters that the action does not know, those of signatures among them, are ignored. A list under the name that it
   has in JSON, an index that is no number and a parameter with two values are refused with `MalformedInput`.
 - A request has at most {parameters:,} parameters; the target of a request has at most {target:,} bytes.
@@ -120,10 +123,11 @@ there, as on AWS.
   ([lifecycle.md](../lifecycle.md#receipts)), and an entry of `ChangeMessageVisibilityBatch` with it has
   `"VeilmqReceipt": "earlier"`.
 - **A dead-letter queue** is of the same account, region and server as its sources.
-- **A valid queue URL may name any host:** only its path counts, and a bare queue name is taken for a URL.
+- **A valid queue URL may name any host:** only its path counts, and a bare queue name is taken for a URL. In JSON a URL
+  that names no queue is `QueueDoesNotExist`, in Query `InvalidAddress`.
 - **Lists and maps have an end:** in a body above {large:,} bytes, one with more than {wide:,} brackets, braces and
   commas is refused before it is read, as too many entries or with `InvalidParameterValueException`.
-- **Texts of errors** say the same, not always in the same words.
+- **Texts of errors** begin with the service's own words where these are known; what to do stands behind them.
 
 {never_raised}"""
 
@@ -159,7 +163,8 @@ once they are set.
 _MESSAGES = """\
 ## Message system attributes
 
-Told by ReceiveMessage, where the message has them: {told}. `AWSTraceHeader` is the one that a sender may give. The
+Told by ReceiveMessage, where the message has them: {told}. `AWSTraceHeader` is the one that a sender may give;
+without it a message has the header `X-Amzn-Trace-Id` of its request. The
 `MessageDeduplicationId` of a message without one in a queue with content-based deduplication is the SHA-256 of its body
 in hexadecimal. A `SequenceNumber` has 20 digits.
 """

@@ -7,15 +7,23 @@ import msgspec
 
 from veilmq.core import properties
 from veilmq.core.commands import NewMessage, Send
+from veilmq.core.errors import GroupMissing
 from veilmq.core.limits import SQS_BATCH_BYTES_MAX
 from veilmq.core.properties import Attribute, Properties, attributes_bytes
 from veilmq.core.results import SentMessage
-from veilmq.wire.sqs.attributes import read_attributes, read_system_attributes
+from veilmq.wire.sqs.attributes import TRACE_HEADER, read_attributes, read_system_attributes
 from veilmq.wire.sqs.batches import Batch
-from veilmq.wire.sqs.callers import SENDER_ID, Caller
+from veilmq.wire.sqs.callers import SENDER_ID
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.digests import attributes_md5, body_md5
-from veilmq.wire.sqs.errors import batch_too_long, invalid_parameter, missing_parameter
+from veilmq.wire.sqs.errors import (
+    INVALID_PARAMETER_VALUE,
+    SqsError,
+    batch_too_long,
+    from_core,
+    invalid_parameter,
+    missing_parameter,
+)
 from veilmq.wire.sqs.identifiers import DEDUPLICATION, GROUP, checked_id, sequence_text
 from veilmq.wire.sqs.names import id_text, is_fifo, queue_of
 from veilmq.wire.sqs.parameters import check_number
@@ -38,7 +46,7 @@ class _Outgoing(msgspec.Struct, frozen=True, gc=False):
 def send_message(request: SendMessageRequest, context: RequestContext) -> Plan:
     """SendMessage: one message, stored before it is answered."""
     queue = queue_of(request.queue_url, context)
-    outgoing = _outgoing(request, queue, context.caller)
+    outgoing = _outgoing(request, queue, context)
 
     def respond(results: Any) -> SendMessageResult:
         sent: SentMessage = only(results)
@@ -54,17 +62,20 @@ def send_message(request: SendMessageRequest, context: RequestContext) -> Plan:
 
 
 def send_message_batch(request: SendMessageBatchRequest, context: RequestContext) -> Plan:
-    """SendMessageBatch: up to ten messages, each stored or refused alone; too long together, none is."""
+    """SendMessageBatch: up to ten messages, each stored or refused alone.
+
+    None is stored where they are too long together, or where one of a FIFO queue has no group or deduplication id.
+    """
     queue = queue_of(request.queue_url, context)
-    batch = Batch(
-        request.entries, "SendMessageBatchRequestEntry", partial(_outgoing, queue=queue, caller=context.caller)
-    )
+    batch = Batch(request.entries, "SendMessageBatchRequestEntry", partial(_outgoing, queue=queue, context=context))
     messages = tuple(outgoing.message for _, outgoing in batch.prepared)
     total_bytes = sum(message.size_bytes for message in messages)
     if total_bytes > SQS_BATCH_BYTES_MAX:
         raise batch_too_long(total_bytes)
 
     def respond(results: Any) -> BatchResult:
+        if isinstance(results, GroupMissing):
+            raise SqsError(INVALID_PARAMETER_VALUE, from_core(results).message)
         return batch.respond(results, _sent)
 
     return Plan(Send(queue=queue, messages=messages), respond)
@@ -82,7 +93,7 @@ def _sent(identifier: str, outgoing: _Outgoing, outcome: Any) -> SendMessageBatc
     )
 
 
-def _outgoing(request: MessageToSend, queue: str, caller: Caller | None) -> _Outgoing:
+def _outgoing(request: MessageToSend, queue: str, context: RequestContext) -> _Outgoing:
     body = request.message_body
     if not body:
         raise missing_parameter("MessageBody")
@@ -96,20 +107,24 @@ def _outgoing(request: MessageToSend, queue: str, caller: Caller | None) -> _Out
         or request.message_system_attributes
         or request.message_group_id is not None
         or request.message_deduplication_id is not None
+        or context.trace_header is not None
     ):
-        return _with_properties(request, queue, body, size_bytes, delay_s, caller)
+        return _with_properties(request, queue, body, size_bytes, delay_s, context)
+    caller = context.caller
     carried = b"" if caller is None else caller.sent
     return _Outgoing(NewMessage(body=body, size_bytes=size_bytes, properties=carried, delay_s=delay_s), body_md5(body))
 
 
 def _with_properties(
-    request: MessageToSend, queue: str, body: str, size_bytes: int, delay_s: int | None, caller: Caller | None
+    request: MessageToSend, queue: str, body: str, size_bytes: int, delay_s: int | None, context: RequestContext
 ) -> _Outgoing:
     attributes = read_attributes(request.message_attributes) if request.message_attributes else _NONE
     system = read_system_attributes(request.message_system_attributes) if request.message_system_attributes else _NONE
     group = checked_id(GROUP, request.message_group_id)
     dedup_id = _deduplication_id(request.message_deduplication_id, queue)
-    kept = system if caller is None else system | {SENDER_ID: caller.sender}
+    kept = system if context.caller is None else system | {SENDER_ID: context.caller.sender}
+    if context.trace_header is not None:
+        kept = {TRACE_HEADER: context.trace_header} | kept
     message = NewMessage(
         body=body,
         size_bytes=size_bytes + attributes_bytes(attributes) if attributes else size_bytes,

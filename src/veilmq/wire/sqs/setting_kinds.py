@@ -82,10 +82,14 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of several words, each with the value that it stands for inside; the first one is the default."""
+    """One of several words, each with the value that it stands for inside; the first one is the default.
+
+    ``any_case``: the words, which are lower-case, may be given in any case.
+    """
 
     field: str
     words: Mapping[str, SettingValue]
+    any_case: bool = False
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -104,9 +108,10 @@ class Choice:
 
     def read(self, name: str, text: str, queue: str, context: RequestContext) -> Values:
         """Return what the word stands for; raises InvalidAttributeValue for any other."""
-        if text not in self.words:
+        word = text.lower() if self.any_case else text
+        if word not in self.words:
             raise invalid_attribute(name, f"Must be {' or '.join(self.words)}.")
-        return {self.field: self.words[text]}
+        return {self.field: self.words[word]}
 
     def write(self, settings: QueueSettings, context: RequestContext) -> str | None:
         """Return the word of the value."""
@@ -205,8 +210,8 @@ class TimeoutRules:
 
 
 def flag(field: str, *, default: bool = False) -> Choice:
-    """Return the kind of an attribute that is ``true`` or ``false``."""
-    return Choice(field, {_FLAG_TEXTS[default]: default, _FLAG_TEXTS[not default]: not default})
+    """Return the kind of an attribute that is ``true`` or ``false``, in any case."""
+    return Choice(field, {_FLAG_TEXTS[default]: default, _FLAG_TEXTS[not default]: not default}, any_case=True)
 
 
 def invalid_attribute(name: str, reason: str) -> SqsError:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from veilmq.core.errors import DeadLetterQueueRefused, SettingsConflict
+from veilmq.core.errors import DeadLetterQueueRefused, SettingsConflict, TooManyTags
 from veilmq.core.limits import (
     IN_FLIGHT,
     MESSAGE_BYTES,
@@ -24,7 +24,14 @@ from veilmq.core.limits import (
 from veilmq.core.results import QueueCounts, QueueView
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.errors import invalid_parameter, unknown_attribute
+from veilmq.wire.sqs.errors import (
+    INVALID_ATTRIBUTE_NAME,
+    Code,
+    SqsError,
+    invalid_parameter,
+    too_many_tags,
+    unknown_attribute,
+)
 from veilmq.wire.sqs.names import is_fifo, queue_arn
 from veilmq.wire.sqs.permissions import PolicyDocument
 from veilmq.wire.sqs.plan import answered
@@ -108,6 +115,21 @@ COUNTED = frozenset(name for name in READ_ONLY if name.startswith("Approximate")
 NAMES = frozenset({ALL, *SETTINGS, *READ_ONLY})
 """Every name that GetQueueAttributes knows."""
 
+_HIGH_THROUGHPUT = frozenset({"DeduplicationScope", "FifoThroughputLimit"})
+
+_CONFLICTS: dict[str, tuple[Code | None, str]] = {
+    "fifo": (None, "Modifying queue type is not supported."),
+    "throughput_limit": (
+        None,
+        "The perMessageGroupId value is allowed only when the value for DeduplicationScope is messageGroup.",
+    ),
+    "kms_key": (
+        INVALID_ATTRIBUTE_NAME,
+        "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE.",
+    ),
+}
+"""Field to correct → the service's words, and their code where that is not InvalidAttributeValue."""
+
 _NAME_OF_FIELD: dict[str, str] = {field: name for name, setting in SETTINGS.items() for field in setting.kind.fields}
 
 SETTABLE = tuple(_NAME_OF_FIELD)
@@ -126,13 +148,24 @@ def read_settings(attributes: Mapping[str, str], queue: str, context: RequestCon
     return values
 
 
-def accepted(result: Any, attributes: Mapping[str, str]) -> Any:
-    """Return the result of the command that was to set ``attributes``; raises the ``SqsError`` for an error."""
+def accepted(result: Any, attributes: Mapping[str, str], queue: str) -> Any:
+    """Return the result of the command that was to set ``attributes`` of ``queue``; raises the ``SqsError``."""
     if isinstance(result, SettingsConflict):
-        raise invalid_attribute(attribute_of(result.setting), str(result))
+        code, text = _CONFLICTS.get(result.setting, (None, str(result)))
+        raise invalid_attribute(attribute_of(result.setting), text) if code is None else SqsError(code, text)
     if isinstance(result, DeadLetterQueueRefused):
-        raise invalid_parameter(REDRIVE_POLICY, attributes.get(REDRIVE_POLICY), str(result))
+        raise invalid_parameter(REDRIVE_POLICY, attributes.get(REDRIVE_POLICY), _why_refused(result, queue))
+    if isinstance(result, TooManyTags):
+        raise too_many_tags(queue)
     return answered(result)
+
+
+def _why_refused(error: DeadLetterQueueRefused, queue: str) -> str:
+    if error.missing:
+        return "Dead letter target does not exist."
+    if is_fifo(error.queue) is not is_fifo(queue):
+        return "Dead-letter queue must be same type of queue as the source."
+    return str(error)
 
 
 def attribute_of(field: str) -> str:
@@ -164,6 +197,8 @@ def _setting(name: str, queue: str) -> Setting:
     setting = SETTINGS.get(name)
     if setting is not None and setting.fifo <= is_fifo(queue):
         return setting
+    if name in _HIGH_THROUGHPUT:
+        raise SqsError(INVALID_ATTRIBUTE_NAME, f"You can specify the {name} only when FifoQueue is set to true.")
     raise unknown_attribute(name)
 
 

@@ -13,7 +13,13 @@ from veilmq.core.errors import TooManyTags
 from veilmq.core.limits import SQS_TAG_KEY_CHARACTERS_MAX, SQS_TAG_VALUE_CHARACTERS_MAX, SQS_TAGS_MAX
 from veilmq.core.results import QueueView
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.errors import from_core, invalid_parameter, missing_parameter
+from veilmq.wire.sqs.errors import (
+    INVALID_PARAMETER_VALUE,
+    SqsError,
+    invalid_parameter,
+    missing_parameter,
+    too_many_tags,
+)
 from veilmq.wire.sqs.names import queue_of
 from veilmq.wire.sqs.plan import Plan, answered, nothing
 from veilmq.wire.sqs.requests import QueueRequest, TagQueueRequest, UntagQueueRequest
@@ -30,17 +36,22 @@ def tag_queue(request: TagQueueRequest, context: RequestContext) -> Plan:
     queue = queue_of(request.queue_url, context)
     if not request.tags:
         raise missing_parameter("Tags")
-    return Plan(commands.TagQueue(queue=queue, tags=read_tags(request.tags)), nothing)
+
+    def respond(result: Any) -> None:
+        if isinstance(result, TooManyTags):
+            raise too_many_tags(queue)
+        answered(result)
+
+    return Plan(commands.TagQueue(queue=queue, tags=read_tags(request.tags, queue)), respond)
 
 
 def untag_queue(request: UntagQueueRequest, context: RequestContext) -> Plan:
     """UntagQueue: removes tags by their keys; those that are not there do not matter."""
     queue = queue_of(request.queue_url, context)
-    if not request.tag_keys:
-        raise missing_parameter("TagKeys")
-    for key in request.tag_keys:
+    keys = request.tag_keys or [""]
+    for key in keys:
         _check_key(key)
-    return Plan(commands.TagQueue(queue=queue, removed=tuple(request.tag_keys)), nothing)
+    return Plan(commands.TagQueue(queue=queue, removed=tuple(keys)), nothing)
 
 
 def list_queue_tags(request: QueueRequest, context: RequestContext) -> Plan:
@@ -48,10 +59,10 @@ def list_queue_tags(request: QueueRequest, context: RequestContext) -> Plan:
     return Plan(commands.ShowQueue(queue=queue_of(request.queue_url, context)), _tell)
 
 
-def read_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags of a request; raises InvalidParameterValue where one breaks a rule, or there are too many."""
+def read_tags(tags: Mapping[str, str], queue: str) -> dict[str, str]:
+    """Return the tags that ``queue`` is to have; raises InvalidParameterValue for a bad one, or for too many."""
     if len(tags) > SQS_TAGS_MAX:
-        raise from_core(TooManyTags(SQS_TAGS_MAX))
+        raise too_many_tags(queue)
     for key, value in tags.items():
         _check_key(key)
         if not _VALUE.fullmatch(value):
@@ -62,6 +73,11 @@ def read_tags(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_key(key: str) -> None:
+    if not 1 <= len(key) <= SQS_TAG_KEY_CHARACTERS_MAX:
+        raise SqsError(
+            INVALID_PARAMETER_VALUE,
+            f"Tag keys must be between 1 and {SQS_TAG_KEY_CHARACTERS_MAX} characters in length.",
+        )
     if not _KEY.fullmatch(key):
         raise invalid_parameter(
             "TagKeys",

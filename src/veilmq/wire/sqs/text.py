@@ -6,7 +6,7 @@ expression.
 
 import re
 
-from veilmq.wire.sqs.errors import INVALID_MESSAGE_CONTENTS, SqsError
+from veilmq.wire.sqs.errors import INVALID_MESSAGE_CONTENTS, Code, SqsError
 
 ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """One character that XML 1.0 cannot carry."""
@@ -15,14 +15,14 @@ _ILLEGAL_ASCII = bytes(code for code in range(0x20) if chr(code) not in "\t\n\r"
 _ALLOWED = "#x9 | #xA | #xD | [#x20-#xD7FF] | [#xE000-#xFFFD] | [#x10000-#x10FFFF]"
 
 
-def check_text(text: str, place: str) -> None:
-    """Raise InvalidMessageContents when ``text`` holds a character that SQS refuses; ``place`` names it."""
+def check_text(text: str, place: str, code: Code = INVALID_MESSAGE_CONTENTS) -> None:
+    """Raise ``code`` when ``text`` holds a character that SQS refuses; ``place`` names where."""
     if text.isascii() and len(text.encode().translate(None, _ILLEGAL_ASCII)) == len(text):
         return
     illegal = ILLEGAL.search(text)
     if illegal is not None:
         raise SqsError(
-            INVALID_MESSAGE_CONTENTS,
+            code,
             f"Invalid binary character '#x{ord(illegal[0]):X}' was found in {place}, "
             f"the set of allowed characters is {_ALLOWED}.",
         )

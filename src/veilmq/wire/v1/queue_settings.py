@@ -116,7 +116,9 @@ def create(request: ApiRequest, context: RequestContext) -> ApiCall:
     fields = from_json(request.body, CreateFields)
     _check_new(name, fifo=fields.settings.fifo is True)
     command = commands.CreateQueue(
-        queue=request.queue, settings=_changes(fields.settings, request, context), tags=read_tags(fields.tags)
+        queue=request.queue,
+        settings=_changes(fields.settings, request, context),
+        tags=read_tags(fields.tags, request.queue),
     )
 
     def answer(view: QueueView) -> Reply:
@@ -164,6 +166,8 @@ def _changes(fields: SettingFields, request: ApiRequest, context: RequestContext
     account = request.queue.partition("/")[0]
     if given.get("dead_letter_queue"):
         given["dead_letter_queue"] = _full("dead_letter_queue", given["dead_letter_queue"], account)
+        if given["dead_letter_queue"] == request.queue:
+            raise _unfit("dead_letter_queue", "must be another queue")
     if "redrive_sources" in given:
         given["redrive_sources"] = tuple(_full("redrive_sources", each, account) for each in given["redrive_sources"])
     if "policy" in given:

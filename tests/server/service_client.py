@@ -1,0 +1,119 @@
+"""A client of Amazon SQS over a plain socket, in either protocol: what it sends and understands is botocore's."""
+
+import json
+from collections.abc import Mapping
+from http.client import HTTPConnection
+from itertools import count
+from typing import Any, NamedTuple, Self
+from urllib.parse import urlencode
+
+from botocore.parsers import create_parser
+
+from tests.wire.sqs.old_client import form_of_request, old_model
+
+JSON, QUERY = "json", "query"
+PROTOCOLS = (JSON, QUERY)
+_numbers = count()
+
+
+class Answer(NamedTuple):
+    """A reply: ``code`` and ``text`` are empty where it is no error; ``kind`` is what JSON calls the error."""
+
+    status: int
+    code: str
+    text: str
+    body: dict[str, Any]
+    headers: dict[str, str]
+    kind: str = ""
+
+
+class ServiceClient:
+    """One connection that speaks ``protocol``; ``headers`` go with each request."""
+
+    def __init__(self, endpoint: str, protocol: str) -> None:
+        self.protocol = protocol
+        self.headers: dict[str, str] = {}
+        self.address = endpoint.removeprefix("http://")
+        self._connection = HTTPConnection(self.address, timeout=120)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def ask(self, action: str, **members: Any) -> Answer:
+        """Return the answer to a request with these members, which may break every rule."""
+        if self.protocol == JSON:
+            status, headers, body = self.send(
+                "POST",
+                "/",
+                json.dumps(members),
+                {"X-Amz-Target": f"AmazonSQS.{action}", "Content-Type": "application/x-amz-json-1.0"},
+            )
+            return _json_answer(status, headers, json.loads(body))
+        return self.ask_form(action, form_of_request(action, members))
+
+    def ask_form(self, action: str, form: str) -> Answer:
+        """Return the answer to a request of the Query protocol with these parameters."""
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        status, heard, body = self.send("POST", "/", f"Action={action}&{form}", headers)
+        output = old_model().operation_model(action).output_shape
+        parsed = create_parser("query").parse({"status_code": status, "headers": heard, "body": body}, output)
+        parsed.pop("ResponseMetadata")
+        error = parsed.pop("Error", {})
+        return Answer(status, error.get("Code", ""), error.get("Message", ""), parsed, heard)
+
+    def do(self, action: str, **members: Any) -> dict[str, Any]:
+        """Return what an action answers; it must succeed."""
+        answer = self.ask(action, **members)
+        assert answer.status == 200, answer
+        return answer.body
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None, **parameters: str) -> tuple[int, str, str]:
+        """Return status, content type and body of the answer to a GET."""
+        query = f"?{urlencode(parameters)}" if parameters else ""
+        status, heard, body = self.send("GET", path + query, None, headers or {})
+        return status, heard["content-type"], body.decode()
+
+    def send(
+        self, method: str, target: str, body: str | None, headers: Mapping[str, str]
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Return status, headers and body of the answer to a request."""
+        self._connection.request(method, target, body, {**headers, **self.headers})
+        response = self._connection.getresponse()
+        return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+
+    def queue(self, **attributes: str) -> str:
+        """Return the URL of a new queue; one with ``FifoQueue`` has a name that ends in .fifo."""
+        name = fresh_name(fifo="FifoQueue" in attributes)
+        url: str = self.do("CreateQueue", QueueName=name, Attributes=attributes)["QueueUrl"]
+        return url
+
+    def fifo(self, **attributes: str) -> str:
+        """Return the URL of a new FIFO queue."""
+        return self.queue(FifoQueue="true", **attributes)
+
+    def attributes(self, url: str) -> dict[str, str]:
+        """Return all attributes of a queue."""
+        found: dict[str, str] = self.do("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"])["Attributes"]
+        return found
+
+    def receive(self, url: str, **members: Any) -> list[dict[str, Any]]:
+        """Return up to ten messages of a queue."""
+        found = self.do("ReceiveMessage", QueueUrl=url, **{"MaxNumberOfMessages": 10} | members)
+        messages: list[dict[str, Any]] = found.get("Messages", [])
+        return messages
+
+
+def fresh_name(*, fifo: bool = False) -> str:
+    """Return a name that no queue had."""
+    return f"q{next(_numbers)}{'.fifo' if fifo else ''}"
+
+
+def _json_answer(status: int, headers: dict[str, str], body: dict[str, Any]) -> Answer:
+    if status == 200:
+        return Answer(status, "", "", body, headers)
+    code, _, fault = headers["x-amzn-query-error"].partition(";")
+    assert fault in {"Sender", "Receiver"}
+    return Answer(status, code, body.get("message", ""), body, headers, body["__type"].partition("#")[2])

@@ -1,0 +1,751 @@
+"""What Amazon SQS was recorded to answer: code, status and words, through both protocols and on both engines.
+
+A row is named after what it is about. Its text is the service's own; what veilmq adds to it stands behind.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.server.service_client import JSON, PROTOCOLS, QUERY, Answer, ServiceClient, fresh_name
+from veilmq.testing import RunningServer
+
+ACCOUNT = "000000000000"
+
+
+@pytest.fixture(scope="module", params=["memory", "postgres"])
+def served(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
+    """Give a server on each engine; a queue can be purged at any time."""
+    settings: dict[str, Any] = {}
+    if request.param == "postgres":
+        from tests.engines.postgres_host import emptied  # noqa: PLC0415
+
+        settings = emptied(request.getfixturevalue("postgres_url"))
+    with RunningServer(purge_pause_s=0, **settings) as running:
+        yield running
+
+
+@pytest.fixture(params=PROTOCOLS)
+def sqs(request: pytest.FixtureRequest, served: RunningServer) -> Iterator[ServiceClient]:
+    """Give a client that speaks each protocol."""
+    with ServiceClient(served.endpoint, request.param) as client:
+        yield client
+
+
+@pytest.fixture
+def web(served: RunningServer) -> Iterator[ServiceClient]:
+    """Give a client for what is of the Query protocol alone."""
+    with ServiceClient(served.endpoint, QUERY) as client:
+        yield client
+
+
+class Row(NamedTuple):
+    """What is asked, and with which code, words and status it is refused; ``kind`` is the error's name in JSON."""
+
+    ask: Callable[[ServiceClient], Answer]
+    code: str
+    text: str
+    kind: str
+    status: int = 400
+
+
+INVALID, INVALID_KIND = "InvalidParameterValue", "InvalidParameterValueException"
+MISSING, MISSING_KIND = "MissingParameter", "MissingRequiredParameterException"
+NAME, VALUE = "InvalidAttributeName", "InvalidAttributeValue"
+
+
+def _batch(**entry: Any) -> Callable[[ServiceClient], Answer]:
+    def ask(sqs: ServiceClient) -> Answer:
+        entries = [
+            {"Id": "good", "MessageBody": "g", "MessageGroupId": "g", "MessageDeduplicationId": "d"},
+            {"Id": "bad", "MessageBody": "b", **entry},
+        ]
+        url = sqs.fifo()
+        answer = sqs.ask("SendMessageBatch", QueueUrl=url, Entries=entries)
+        assert sqs.receive(url) == [], "nothing of the batch is stored"
+        return answer
+
+    return ask
+
+
+def _on(action: str, *, fifo: bool = False, **members: Any) -> Callable[[ServiceClient], Answer]:
+    return lambda sqs: sqs.ask(action, QueueUrl=sqs.fifo() if fifo else sqs.queue(), **members)
+
+
+def _create(**members: Any) -> Callable[[ServiceClient], Answer]:
+    return lambda sqs: sqs.ask("CreateQueue", **{"QueueName": fresh_name()} | members)
+
+
+def _foreign(action: str, **members: Any) -> Callable[[ServiceClient], Answer]:
+    def ask(sqs: ServiceClient) -> Answer:
+        url = sqs.queue()
+        sqs.do("SendMessage", QueueUrl=url, MessageBody="m")
+        (message,) = sqs.receive(url)
+        return sqs.ask(action, QueueUrl=sqs.queue(), ReceiptHandle=message["ReceiptHandle"], **members)
+
+    return ask
+
+
+def _same_label(sqs: ServiceClient) -> Answer:
+    members = {"QueueUrl": sqs.queue(), "Label": "l", "AWSAccountIds": ["111111111111"], "Actions": ["SendMessage"]}
+    sqs.do("AddPermission", **members)
+    return sqs.ask("AddPermission", **members)
+
+
+def _no_label(sqs: ServiceClient) -> Answer:
+    url = sqs.queue()
+    sqs.do("AddPermission", QueueUrl=url, Label="l", AWSAccountIds=["111111111111"], Actions=["SendMessage"])
+    return sqs.ask("RemovePermission", QueueUrl=url, Label="other")
+
+
+def _too_many_tags(sqs: ServiceClient) -> Answer:
+    return sqs.ask("TagQueue", QueueUrl=sqs.queue(), Tags={f"t{n}": "v" for n in range(51)})
+
+
+def _too_many_tags_in_turn(sqs: ServiceClient) -> Answer:
+    url = sqs.queue()
+    sqs.do("TagQueue", QueueUrl=url, Tags={f"t{n}": "v" for n in range(50)})
+    return sqs.ask("TagQueue", QueueUrl=url, Tags={"more": "v"})
+
+
+def _redrive(text: str) -> Callable[[ServiceClient], Answer]:
+    return _on("SetQueueAttributes", Attributes={"RedrivePolicy": text})
+
+
+def _to_another_type(sqs: ServiceClient) -> Answer:
+    arn = sqs.attributes(sqs.fifo())["QueueArn"]
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 2})
+    return sqs.ask("SetQueueAttributes", QueueUrl=sqs.queue(), Attributes={"RedrivePolicy": policy})
+
+
+def _allow(**policy: Any) -> Callable[[ServiceClient], Answer]:
+    return _on("SetQueueAttributes", Attributes={"RedriveAllowPolicy": json.dumps(policy)})
+
+
+def _attribute(name: str, **value: Any) -> Callable[[ServiceClient], Answer]:
+    return _on("SendMessage", MessageBody="m", MessageAttributes={name: value})
+
+
+GROUP = "The request must contain the parameter MessageGroupId."
+DEDUPLICATION = (
+    "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
+)
+NO_ALLOW = "Reason: Amazon SQS can't create the redrive allow policy. "
+ROWS: dict[str, Row] = {
+    "2 batch without a group": Row(_batch(MessageDeduplicationId="e"), INVALID, GROUP, INVALID_KIND),
+    "2 message without a group": Row(
+        _on("SendMessage", fifo=True, MessageBody="m", MessageDeduplicationId="d"), MISSING, GROUP, MISSING_KIND
+    ),
+    "3 batch without a deduplication id": Row(_batch(MessageGroupId="g"), INVALID, DEDUPLICATION, INVALID_KIND),
+    "3 message without a deduplication id": Row(
+        _on("SendMessage", fifo=True, MessageBody="m", MessageGroupId="g"), INVALID, DEDUPLICATION, INVALID_KIND
+    ),
+    "10 delete by garbage": Row(
+        _on("DeleteMessage", ReceiptHandle="garbage"),
+        "ReceiptHandleIsInvalid",
+        'The input receipt handle "garbage" is not a valid receipt handle.',
+        "ReceiptHandleIsInvalid",
+        404,
+    ),
+    "10 change by garbage": Row(
+        _on("ChangeMessageVisibility", ReceiptHandle="garbage", VisibilityTimeout=1),
+        "ReceiptHandleIsInvalid",
+        'The input receipt handle "garbage" is not a valid receipt handle.',
+        "ReceiptHandleIsInvalid",
+        404,
+    ),
+    "10 delete by a receipt of another queue": Row(
+        _foreign("DeleteMessage"),
+        "ReceiptHandleIsInvalid",
+        "The input receipt handle is invalid.",
+        "ReceiptHandleIsInvalid",
+        404,
+    ),
+    "10 change by a receipt of another queue": Row(
+        _foreign("ChangeMessageVisibility", VisibilityTimeout=1),
+        "ReceiptHandleIsInvalid",
+        "The input receipt handle is invalid.",
+        "ReceiptHandleIsInvalid",
+        404,
+    ),
+    "15 a FIFO queue stays one": Row(
+        _on("SetQueueAttributes", fifo=True, Attributes={"FifoQueue": "false"}),
+        VALUE,
+        "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported.",
+        VALUE,
+    ),
+    "15 a standard queue stays one": Row(
+        _on("SetQueueAttributes", Attributes={"FifoQueue": "true"}), NAME, "Unknown Attribute FifoQueue.", NAME
+    ),
+    "17 a label that is not there": Row(
+        _no_label,
+        INVALID,
+        "Value other for parameter Label is invalid. Reason: can't find label on existing policy.",
+        INVALID_KIND,
+    ),
+    "17 a label where there is no policy": Row(
+        _on("RemovePermission", Label="l"),
+        INVALID,
+        "Value l for parameter Label is invalid. Reason: can't find label on existing policy.",
+        INVALID_KIND,
+    ),
+    "18 a permission without actions": Row(
+        _on("AddPermission", Label="l", AWSAccountIds=["111111111111"], Actions=[]),
+        MISSING,
+        "The request must contain the parameter Actions.",
+        MISSING_KIND,
+    ),
+    "18 a label that is there": Row(
+        _same_label, INVALID, "Value l for parameter Label is invalid. Reason: Already exists.", INVALID_KIND
+    ),
+    "18 a permission without accounts": Row(
+        _on("AddPermission", Label="l", AWSAccountIds=[], Actions=["SendMessage"]),
+        INVALID,
+        "Value [] for parameter PrincipalId is invalid. Reason: Unable to verify.",
+        INVALID_KIND,
+    ),
+    "19 an empty name": Row(
+        _create(QueueName=""),
+        INVALID,
+        "Value for parameter QueueName is invalid. Reason: Must specify a queue name.",
+        INVALID_KIND,
+    ),
+    "19 the URL of an empty name": Row(
+        lambda sqs: sqs.ask("GetQueueUrl", QueueName=""),
+        INVALID,
+        "Value for parameter QueueName is invalid. Reason: Must specify a queue name.",
+        INVALID_KIND,
+    ),
+    "22 an attribute of an unknown type": Row(
+        _attribute("a", DataType="Decimal", StringValue="1"),
+        INVALID,
+        "The type of message (user) attribute 'a' is invalid. You must use only the following supported type "
+        "prefixes: Binary, Number, String.",
+        INVALID_KIND,
+    ),
+    "23 untagging nothing": Row(
+        _on("UntagQueue", TagKeys=[]),
+        INVALID,
+        "Tag keys must be between 1 and 128 characters in length.",
+        INVALID_KIND,
+    ),
+    "23 too many tags": Row(_too_many_tags, INVALID, "Too many tags added for queue q", INVALID_KIND),
+    "23 too many tags in turn": Row(_too_many_tags_in_turn, INVALID, "Too many tags added for queue q", INVALID_KIND),
+    "24 deduplication scope": Row(
+        _create(Attributes={"DeduplicationScope": "queue"}),
+        NAME,
+        "You can specify the DeduplicationScope only when FifoQueue is set to true.",
+        NAME,
+    ),
+    "24 throughput limit": Row(
+        _create(Attributes={"FifoThroughputLimit": "perQueue"}),
+        NAME,
+        "You can specify the FifoThroughputLimit only when FifoQueue is set to true.",
+        NAME,
+    ),
+    "24 content-based deduplication": Row(
+        _create(Attributes={"ContentBasedDeduplication": "true"}),
+        NAME,
+        "Unknown Attribute ContentBasedDeduplication.",
+        NAME,
+    ),
+    "24 FifoQueue false": Row(_create(Attributes={"FifoQueue": "false"}), NAME, "Unknown Attribute FifoQueue.", NAME),
+    "set no attributes": Row(
+        _on("SetQueueAttributes", Attributes={}),
+        MISSING,
+        "The request must contain the parameter Attribute.Name.",
+        MISSING_KIND,
+    ),
+    "two kinds of encryption": Row(
+        _on("SetQueueAttributes", Attributes={"SqsManagedSseEnabled": "true", "KmsMasterKeyId": "k"}),
+        NAME,
+        "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE.",
+        NAME,
+    ),
+    "throughput by group alone": Row(
+        _on("SetQueueAttributes", fifo=True, Attributes={"FifoThroughputLimit": "perMessageGroupId"}),
+        VALUE,
+        "Invalid value for the parameter FifoThroughputLimit. Reason: The perMessageGroupId value is allowed only "
+        "when the value for DeduplicationScope is messageGroup",
+        VALUE,
+    ),
+    "redrive policy that is no JSON": Row(
+        _redrive("nonsense"),
+        VALUE,
+        "Invalid value for the parameter RedrivePolicy. Reason: Redrive policy is not a valid JSON map.",
+        VALUE,
+    ),
+    "redrive policy without a count": Row(
+        _redrive("{}"),
+        INVALID,
+        "Value {} for parameter RedrivePolicy is invalid. Reason: Redrive policy does not contain mandatory "
+        "attribute: maxReceiveCount.",
+        INVALID_KIND,
+    ),
+    "redrive policy without a queue": Row(
+        _redrive('{"maxReceiveCount":5}'),
+        INVALID,
+        'Value {"maxReceiveCount":5} for parameter RedrivePolicy is invalid. Reason: Redrive policy does not contain '
+        "mandatory attribute: deadLetterTargetArn.",
+        INVALID_KIND,
+    ),
+    "redrive policy with a bad ARN": Row(
+        _redrive('{"deadLetterTargetArn": "dummy", "maxReceiveCount": 42}'),
+        INVALID,
+        'Value {"deadLetterTargetArn": "dummy", "maxReceiveCount": 42} for parameter RedrivePolicy is invalid. '
+        "Reason: Invalid value for deadLetterTargetArn.",
+        INVALID_KIND,
+    ),
+    "redrive policy with more": Row(
+        _redrive(f'{{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:no","maxReceiveCount":4,"more":1}}'),
+        INVALID,
+        f'Value {{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:no","maxReceiveCount":4,"more":1}} for '
+        "parameter RedrivePolicy is invalid. Reason: Only following attributes are supported: "
+        "[deadLetterTargetArn, maxReceiveCount].",
+        INVALID_KIND,
+    ),
+    "redrive policy to nowhere": Row(
+        _redrive(f'{{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:nowhere","maxReceiveCount":4}}'),
+        INVALID,
+        f'Value {{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:nowhere","maxReceiveCount":4}} for parameter '
+        "RedrivePolicy is invalid. Reason: Dead letter target does not exist.",
+        INVALID_KIND,
+    ),
+    "redrive allow policy for nobody": Row(
+        _allow(redrivePermission="byQueue"),
+        INVALID,
+        'Value {"redrivePermission": "byQueue"} for parameter RedriveAllowPolicy is invalid. '
+        + NO_ALLOW
+        + "When you specify the byQueue permission type, you must also specify one or more sourceQueueArns values.",
+        INVALID_KIND,
+    ),
+    "redrive allow policy with idle sources": Row(
+        _allow(redrivePermission="allowAll", sourceQueueArns=[]),
+        INVALID,
+        'Value {"redrivePermission": "allowAll", "sourceQueueArns": []} for parameter RedriveAllowPolicy is invalid. '
+        + NO_ALLOW
+        + "To specify one or more source queue ARNs, you must set redrivePermission to byQueue.",
+        INVALID_KIND,
+    ),
+    "redrive allow policy of no kind": Row(
+        _allow(redrivePermission="some"),
+        VALUE,
+        "Invalid value for the parameter RedriveAllowPolicy. Reason: Amazon SQS can't create the redrive allow policy, "
+        "as it’s in an unsupported format.",
+        VALUE,
+    ),
+    "attribute without a name": Row(
+        _attribute("", DataType="String", StringValue="x"),
+        INVALID,
+        "The request must contain non-empty message (user) attribute names.",
+        INVALID_KIND,
+    ),
+    "attribute without a value": Row(
+        _attribute("a", DataType="String", StringValue=""),
+        INVALID,
+        "Message (user) attribute 'a' must contain a non-empty value of type 'String'.",
+        INVALID_KIND,
+    ),
+    "attribute that is no number": Row(
+        _attribute("a", DataType="Number", StringValue="x"),
+        INVALID,
+        "Can't cast the value of message (user) attribute 'a' to a number.",
+        INVALID_KIND,
+    ),
+    "attribute with a reserved name": Row(
+        _attribute("AWS.a", DataType="String", StringValue="x"),
+        INVALID,
+        "You can't use message attribute names beginning with 'AWS.' or 'Amazon.'. These strings are reserved for "
+        "internal use.",
+        INVALID_KIND,
+    ),
+    "attribute with a long name": Row(
+        _attribute("a" * 257, DataType="String", StringValue="x"),
+        INVALID,
+        "Message (user) attribute name must be shorter than 256 bytes.",
+        INVALID_KIND,
+    ),
+    "attribute with a long type": Row(
+        _attribute("a", DataType="String." + "a" * 250, StringValue="x"),
+        INVALID,
+        "Message (user) attribute type must be shorter than 256 bytes.",
+        INVALID_KIND,
+    ),
+    "attribute with a list": Row(
+        _attribute("a", DataType="String", StringListValues=["x"]),
+        "AWS.SimpleQueueService.UnsupportedOperation",
+        "Message attribute list values in SendMessage operation are not supported.",
+        "UnsupportedOperation",
+    ),
+    "system attribute of no kind": Row(
+        _on(
+            "SendMessage",
+            MessageBody="m",
+            MessageSystemAttributes={"Hello": {"DataType": "String", "StringValue": "x"}},
+        ),
+        INVALID,
+        "Message system attribute name 'Hello' is invalid.",
+        INVALID_KIND,
+    ),
+    "message without a body": Row(
+        _on("SendMessage", MessageBody=""),
+        MISSING,
+        "The request must contain the parameter MessageBody.",
+        MISSING_KIND,
+    ),
+    "delay of a message of a FIFO queue": Row(
+        _on(
+            "SendMessage",
+            fifo=True,
+            MessageBody="m",
+            MessageGroupId="g",
+            MessageDeduplicationId="d",
+            DelaySeconds=2,
+        ),
+        INVALID,
+        "Value 2 for parameter DelaySeconds is invalid. Reason: The request include parameter that is not valid for "
+        "this queue type.",
+        INVALID_KIND,
+    ),
+    "receive of too many": Row(
+        _on("ReceiveMessage", MaxNumberOfMessages=11),
+        INVALID,
+        "Value 11 for parameter MaxNumberOfMessages is invalid. Reason: Must be between 1 and 10, if provided.",
+        INVALID_KIND,
+    ),
+    "receive that waits too long": Row(
+        _on("ReceiveMessage", WaitTimeSeconds=21),
+        INVALID,
+        "Value 21 for parameter WaitTimeSeconds is invalid. Reason: Must be >= 0 and <= 20, if provided.",
+        INVALID_KIND,
+    ),
+    "attribute of a queue that is unknown": Row(
+        _on("GetQueueAttributes", AttributeNames=["Foobar"]), NAME, "Unknown Attribute Foobar.", NAME
+    ),
+    "task of no queue": Row(
+        lambda sqs: sqs.ask("CancelMessageMoveTask", TaskHandle="nonsense"),
+        INVALID,
+        "Value for parameter TaskHandle is invalid.",
+        INVALID_KIND,
+    ),
+    "task of a queue that is no dead-letter queue": Row(
+        lambda sqs: sqs.ask("StartMessageMoveTask", SourceArn=sqs.attributes(sqs.queue())["QueueArn"]),
+        INVALID,
+        "Source queue must be configured as a Dead Letter Queue.",
+        INVALID_KIND,
+    ),
+    "empty batch": Row(
+        _on("SendMessageBatch", Entries=[]),
+        "AWS.SimpleQueueService.EmptyBatchRequest",
+        "There should be at least one SendMessageBatchRequestEntry in the request.",
+        "EmptyBatchRequest",
+    ),
+    "batch of too many": Row(
+        _on("DeleteMessageBatch", Entries=[{"Id": str(n), "ReceiptHandle": "r"} for n in range(20)]),
+        "AWS.SimpleQueueService.TooManyEntriesInBatchRequest",
+        "Maximum number of entries per request are 10. You have sent 20.",
+        "TooManyEntriesInBatchRequest",
+    ),
+    "batch with an id twice": Row(
+        _on("SendMessageBatch", Entries=[{"Id": "same", "MessageBody": "m"}] * 2),
+        "AWS.SimpleQueueService.BatchEntryIdsNotDistinct",
+        "Id same repeated.",
+        "BatchEntryIdsNotDistinct",
+    ),
+    "batch with a bad id": Row(
+        _on("DeleteMessageBatch", Entries=[{"Id": "invalid:id", "ReceiptHandle": "r"}]),
+        "AWS.SimpleQueueService.InvalidBatchEntryId",
+        "A batch entry id can only contain alphanumeric characters, hyphens and underscores. It can be at most 80 "
+        "letters long.",
+        "InvalidBatchEntryId",
+    ),
+    "batch with an empty id": Row(
+        _on("DeleteMessageBatch", Entries=[{"Id": "", "ReceiptHandle": "r"}]),
+        "AWS.SimpleQueueService.InvalidBatchEntryId",
+        "A batch entry id can only contain alphanumeric characters, hyphens and underscores. It can be at most 80 "
+        "letters long.",
+        "InvalidBatchEntryId",
+    ),
+    "batch with too many bytes": Row(
+        _on("SendMessageBatch", Entries=[{"Id": each, "MessageBody": "x" * 524_289} for each in "ab"]),
+        "AWS.SimpleQueueService.BatchRequestTooLong",
+        "Batch requests cannot be longer than 1048576 bytes. You have sent 1048578 bytes.",
+        "BatchRequestTooLong",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_request_is_refused_in_the_words_of_the_service(name: str, sqs: ServiceClient) -> None:
+    """Code and status are the contract; ours stands behind the service's own words."""
+    row = ROWS[name]
+    answer = row.ask(sqs)
+    assert (answer.status, answer.code) == (row.status, row.code), answer
+    assert answer.text.startswith(row.text), answer.text
+    assert sqs.protocol == QUERY or answer.kind == row.kind
+
+
+def test_queues_of_another_type_are_no_dead_letter_queues(sqs: ServiceClient) -> None:
+    """The reason is the service's."""
+    answer = _to_another_type(sqs)
+    assert (answer.status, answer.code) == (400, INVALID)
+    assert "Reason: Dead-letter queue must be same type of queue as the source." in answer.text
+
+
+@pytest.mark.parametrize("text", ["True", "TRUE", "true"])
+def test_row_1_booleans_may_be_in_any_case(text: str, sqs: ServiceClient) -> None:
+    """Both values, at creation and later; they are read back in lower case."""
+    name = fresh_name(fifo=True)
+    given = {"FifoQueue": text, "ContentBasedDeduplication": text, "SqsManagedSseEnabled": text}
+    url = sqs.do("CreateQueue", QueueName=name, Attributes=given)["QueueUrl"]
+    found = sqs.attributes(url)
+    assert {each: found[each] for each in given} == dict.fromkeys(given, "true")
+    sqs.do("SetQueueAttributes", QueueUrl=url, Attributes={"ContentBasedDeduplication": "False"})
+    assert sqs.attributes(url)["ContentBasedDeduplication"] == "false"
+    assert sqs.do("CreateQueue", QueueName=name, Attributes={"FifoQueue": text})["QueueUrl"] == url
+
+
+def test_row_4_a_purge_forgets_deduplication_ids(sqs: ServiceClient) -> None:
+    """Each time."""
+    url = sqs.fifo()
+    members = {"QueueUrl": url, "MessageGroupId": "g", "MessageDeduplicationId": "same", "MessageBody": "m"}
+    for _ in range(3):
+        first = sqs.do("SendMessage", **members)["MessageId"]
+        assert sqs.do("SendMessage", **members)["MessageId"] == first
+        assert [each["MessageId"] for each in sqs.receive(url)] == [first]
+        sqs.do("PurgeQueue", QueueUrl=url)
+
+
+def test_rows_5_and_6_a_queue_may_be_its_own_dead_letter_queue_until_the_policy_is_empty(sqs: ServiceClient) -> None:
+    """Its messages then stay in it, whatever their count."""
+    url = sqs.queue(VisibilityTimeout="0")
+    policy = {"deadLetterTargetArn": sqs.attributes(url)["QueueArn"], "maxReceiveCount": 1}
+    sqs.do("SetQueueAttributes", QueueUrl=url, Attributes={"RedrivePolicy": json.dumps(policy)})
+    assert json.loads(sqs.attributes(url)["RedrivePolicy"]) == policy
+    sqs.do("SendMessage", QueueUrl=url, MessageBody="m")
+    for count in ("1", "2", "3"):
+        (message,) = sqs.receive(url, AttributeNames=["ApproximateReceiveCount"])
+        assert message["Attributes"] == {"ApproximateReceiveCount": count}
+    assert sqs.do("ListDeadLetterSourceQueues", QueueUrl=url)["queueUrls"] == [url]
+    sqs.do("SetQueueAttributes", QueueUrl=url, Attributes={"RedrivePolicy": ""})
+    assert "RedrivePolicy" not in sqs.attributes(url)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("KmsMasterKeyId", "alias/k"),
+        ("RedriveAllowPolicy", '{"redrivePermission":"denyAll"}'),
+        ("Policy", '{"Version":"2012-10-17","Statement":[]}'),
+    ],
+)
+def test_an_empty_text_removes_an_attribute(name: str, text: str, sqs: ServiceClient) -> None:
+    """And it is shown no more."""
+    url = sqs.queue()
+    if name == "Policy":
+        arn = sqs.attributes(url)["QueueArn"]
+        statement = {"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": arn}
+        text = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+    sqs.do("SetQueueAttributes", QueueUrl=url, Attributes={name: text})
+    assert sqs.attributes(url)[name] == text
+    sqs.do("SetQueueAttributes", QueueUrl=url, Attributes={name: ""})
+    assert name not in sqs.attributes(url)
+
+
+TRACE = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
+
+
+def test_row_7_the_trace_of_a_request_is_that_of_its_messages(sqs: ServiceClient) -> None:
+    """Of those that bring none of their own; the digest of system attributes covers only what was given."""
+    url = sqs.queue()
+    own = {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=own"}}
+    sqs.headers["X-Amzn-Trace-Id"] = TRACE
+    sent = sqs.do("SendMessage", QueueUrl=url, MessageBody="a")
+    assert "MD5OfMessageSystemAttributes" not in sent
+    sqs.do("SendMessage", QueueUrl=url, MessageBody="b", MessageSystemAttributes=own)
+    entries = [
+        {"Id": "c", "MessageBody": "c"},
+        {"Id": "d", "MessageBody": "d", "MessageSystemAttributes": own},
+    ]
+    sqs.do("SendMessageBatch", QueueUrl=url, Entries=entries)
+    del sqs.headers["X-Amzn-Trace-Id"]
+    sqs.do("SendMessage", QueueUrl=url, MessageBody="e")
+    received = sqs.receive(url, AttributeNames=["AWSTraceHeader"])
+    found = {each["Body"]: each.get("Attributes", {}).get("AWSTraceHeader") for each in received}
+    assert found == {"a": TRACE, "b": "Root=own", "c": TRACE, "d": "Root=own", "e": None}
+
+
+def test_row_8_names_of_attributes_have_letters_of_any_script(sqs: ServiceClient) -> None:
+    """And digits."""
+    url = sqs.queue()
+    given = {name: {"DataType": "String", "StringValue": "x"} for name in ("attr.1øßä", "атрибут-٣", "名前_1")}
+    sqs.do("SendMessage", QueueUrl=url, MessageBody="m", MessageAttributes=given)
+    (message,) = sqs.receive(url, MessageAttributeNames=["All"])
+    assert message["MessageAttributes"] == given
+    answer = sqs.ask("SendMessage", QueueUrl=url, MessageBody="m", MessageAttributes={"a b": given["名前_1"]})
+    assert (answer.code, answer.text[:45]) == (INVALID, "The message attribute name 'a b' is invalid. ")
+
+
+def test_row_9_a_bad_character_of_an_attribute_is_an_invalid_value(served: RunningServer) -> None:
+    """In a body it is another error."""
+    with ServiceClient(served.endpoint, JSON) as sqs:
+        attributes = {"a": {"DataType": "String", "StringValue": "x\x08"}}
+        members = {"QueueUrl": sqs.queue(), "MessageBody": "m", "MessageAttributes": attributes}
+        answer = sqs.ask("SendMessage", **members)
+        assert (answer.status, answer.code) == (400, INVALID)
+        body = sqs.ask("SendMessage", QueueUrl=sqs.queue(), MessageBody="x\x08")
+        assert (body.status, body.code) == (400, "InvalidMessageContents")
+    with ServiceClient(served.endpoint, QUERY) as web:
+        form = (
+            f"QueueUrl={members['QueueUrl']}&MessageBody=m&MessageAttribute.1.Name=a"
+            "&MessageAttribute.1.Value.DataType=String&MessageAttribute.1.Value.StringValue=x%08"
+        )
+        assert web.ask_form("SendMessage", form).code == INVALID
+
+
+def test_row_11_a_queue_that_does_not_exist(sqs: ServiceClient) -> None:
+    """Query has words of its own."""
+    for answer in (
+        sqs.ask("GetQueueAttributes", QueueUrl=f"http://{sqs.address}/{ACCOUNT}/none"),
+        sqs.ask("GetQueueUrl", QueueName="none"),
+    ):
+        words = "exist." if sqs.protocol == JSON else "exist for this wsdl version."
+        assert (answer.status, answer.code) == (400, "AWS.SimpleQueueService.NonExistentQueue")
+        assert answer.text == f"The specified queue does not {words}"
+
+
+@pytest.mark.parametrize("headers", [{}, {"Accept": "application/json"}])
+def test_row_12_a_get_without_an_action_is_an_unknown_operation(headers: dict[str, str], web: ServiceClient) -> None:
+    """In XML, whatever is accepted, at the root and at a queue."""
+    for path in ("/", "/" + web.queue().partition("://")[2].partition("/")[2]):
+        assert web.get(path, headers) == (404, "text/xml", "<UnknownOperationException/>")
+
+
+def _json_of(web: ServiceClient, path: str, **parameters: str) -> tuple[int, dict[str, Any]]:
+    status, kind, body = web.get(path, {"Accept": "application/json"}, **parameters)
+    assert kind == "application/json"
+    found: dict[str, Any] = json.loads(body)
+    return status, found
+
+
+def test_row_13_a_get_that_accepts_json_gets_it(web: ServiceClient) -> None:
+    """Members without a value are null, a map is a list of entries."""
+    url = web.queue()
+    path = url.removeprefix(f"http://{web.address}")
+    status, sent = _json_of(web, path, Action="SendMessage", MessageBody="m")
+    result = sent["SendMessageResponse"]["SendMessageResult"]
+    assert (status, result["MD5OfMessageAttributes"]) == (200, None)
+    status, received = _json_of(web, path, Action="ReceiveMessage", **{"AttributeName.1": "SenderId"})
+    response = received["ReceiveMessageResponse"]
+    (message,) = response["ReceiveMessageResult"]["messages"]
+    assert (status, message["Body"], message["MessageId"]) == (200, "m", result["MessageId"])
+    assert message["Attributes"] == [{"Name": "SenderId", "Value": ACCOUNT}]
+    assert set(response["ResponseMetadata"]) == {"RequestId"}
+    _, listed = _json_of(web, "/", Action="ListQueues", QueueNamePrefix=path.rpartition("/")[2])
+    assert url in listed["ListQueuesResponse"]["ListQueuesResult"]["queueUrls"]
+    _, empty = _json_of(web, path, Action="ReceiveMessage")
+    assert empty["ReceiveMessageResponse"]["ReceiveMessageResult"] == {"messages": None}
+
+
+def test_row_13_errors_are_json_too(web: ServiceClient) -> None:
+    """With the members of the XML."""
+    path = web.queue().removeprefix(f"http://{web.address}")
+    status, found = _json_of(web, path, Action="ListQueues")
+    message = "The action ListQueues is not valid for this endpoint."
+    expected = {"Code": "InvalidAction", "Detail": None, "Message": message, "Type": "Sender"}
+    assert (status, found["Error"]) == (400, expected)
+
+
+@pytest.mark.parametrize("accept", ["application/json, text/plain, */*", "*/*", "text/xml"])
+def test_row_13_lists_of_what_is_accepted_get_xml(accept: str, web: ServiceClient) -> None:
+    """As axios sends one."""
+    status, kind, body = web.get("/", {"Accept": accept}, Action="ListQueues")
+    assert (status, kind, "<ListQueuesResponse" in body) == (200, "text/xml", True)
+
+
+def test_row_14_a_url_may_be_asked_at_a_queue(web: ServiceClient) -> None:
+    """That of another one, too."""
+    one, other = web.queue(), web.queue()
+    path = one.removeprefix(f"http://{web.address}")
+    for url in (one, other):
+        status, _, body = web.get(path, Action="GetQueueUrl", QueueName=url.rpartition("/")[2])
+        assert (status, f"<QueueUrl>{url}</QueueUrl>" in body) == (200, True)
+
+
+def test_row_16_the_policy_of_a_first_permission(sqs: ServiceClient) -> None:
+    """Is of the older version, and named after the queue."""
+    url = sqs.queue()
+    sqs.do("AddPermission", QueueUrl=url, Label="l", AWSAccountIds=["111111111111"], Actions=["ReceiveMessage"])
+    found = sqs.attributes(url)
+    assert json.loads(found["Policy"]) == {
+        "Version": "2008-10-17",
+        "Id": f"{found['QueueArn']}/SQSDefaultPolicy",
+        "Statement": [
+            {
+                "Sid": "l",
+                "Effect": "Allow",
+                "Principal": {"AWS": "arn:aws:iam::111111111111:root"},
+                "Action": "SQS:ReceiveMessage",
+                "Resource": found["QueueArn"],
+            }
+        ],
+    }
+    sqs.do("RemovePermission", QueueUrl=url, Label="l")
+    assert "Policy" not in sqs.attributes(url)
+
+
+@pytest.mark.parametrize(
+    "url", [f"http://elsewhere/{ACCOUNT}/none", "http://whatever-incorrect-queue-url", "http://h/"]
+)
+def test_row_20_an_unknown_queue_is_a_bad_request(url: str, served: RunningServer) -> None:
+    """Whatever host its URL names; JSON has the older code in a header."""
+    with ServiceClient(served.endpoint, JSON) as sqs:
+        answer = sqs.ask("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"])
+    assert (answer.status, answer.kind) == (400, "QueueDoesNotExist")
+    assert answer.headers["x-amzn-query-error"] == "AWS.SimpleQueueService.NonExistentQueue;Sender"
+    assert answer.text.startswith("The specified queue does not exist.")
+
+
+def test_row_a_tags_under_the_name_of_older_sdks(web: ServiceClient) -> None:
+    """TagQueue takes both names."""
+    url = web.queue()
+    web.ask_form("TagQueue", f"QueueUrl={url}&Tags.1.Key=b&Tags.1.Value=2&Tags.2.Key=c&Tags.2.Value=3")
+    web.ask_form("TagQueue", f"QueueUrl={url}&Tag.1.Key=d&Tag.1.Value=4")
+    assert web.do("ListQueueTags", QueueUrl=url)["Tags"] == {"b": "2", "c": "3", "d": "4"}
+
+
+def test_row_b_empty_lists_of_older_sdks(web: ServiceClient) -> None:
+    """Are lists without members."""
+    url = web.queue()
+    form = (
+        f"QueueUrl={url}&MessageBody=m&MessageAttribute.1.Name=a&MessageAttribute.1.Value.DataType=String"
+        "&MessageAttribute.1.Value.StringValue=x&MessageAttribute.1.Value.StringListValue="
+        "&MessageAttribute.1.Value.BinaryListValue="
+    )
+    assert web.ask_form("SendMessage", form).status == 200
+    received = web.ask_form("ReceiveMessage", f"QueueUrl={url}&AttributeName=&MessageAttributeName=")
+    (message,) = received.body["Messages"]
+    assert message.keys() == {"MessageId", "ReceiptHandle", "MD5OfBody", "Body"}
+    assert web.ask_form("GetQueueAttributes", f"QueueUrl={url}&AttributeName=").body == {}
+
+
+@pytest.mark.parametrize(
+    ("action", "form", "code"),
+    [
+        ("SendMessageBatch", "SendMessageBatchRequestEntry=", "AWS.SimpleQueueService.EmptyBatchRequest"),
+        ("DeleteMessageBatch", "DeleteMessageBatchRequestEntry=", "AWS.SimpleQueueService.EmptyBatchRequest"),
+        ("UntagQueue", "TagKey=", INVALID),
+        ("AddPermission", "Label=l&AWSAccountId=&ActionName=", MISSING),
+    ],
+)
+def test_row_b_empty_lists_are_as_good_as_none(action: str, form: str, code: str, web: ServiceClient) -> None:
+    """The answer is that to a request without the member."""
+    url = web.queue()
+    answer = web.ask_form(action, f"QueueUrl={url}&{form}")
+    assert (answer.status, answer.code) == (400, code)
+    without = "&".join(each for each in form.split("&") if not each.endswith("="))
+    assert web.ask_form(action, f"QueueUrl={url}&{without}")._replace(body={}, headers={}) == answer._replace(
+        body={}, headers={}
+    )
