@@ -1,36 +1,18 @@
 """A full disk: sends fail with a clear error, nothing acknowledged is lost, and the queue can be drained."""
 
-import contextlib
-import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import need
 from tests.engines.host import QUEUE, Host, hosting, message
+from tests.small_disk import MIB, small_file_system
 from veilmq.core import claims, commands
 from veilmq.core.errors import StoreFull
 from veilmq.engines.embedded import EngineOptions
 from veilmq.engines.embedded.claims import ClaimStep
 from veilmq.engines.embedded.doctor import examine
 
-MIB = 1_048_576
 BODY = "x" * 50_000
-
-
-@contextlib.contextmanager
-def small_file_system(folder: Path, *, size_bytes: int) -> Iterator[None]:
-    """Mount a file system of that size on `folder`."""
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)]
-    mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True, timeout=30, check=False).returncode == 0
-    need(mounted, "the right to mount a small file system (root)")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", str(folder)], timeout=30, check=True)
 
 
 def fill(host: Host) -> list[str]:

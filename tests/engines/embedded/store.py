@@ -41,16 +41,17 @@ class Store:
         self.sent = 0
 
     def run(self, *commands: Command) -> list[Any]:
-        """Run the commands as one batch; return their answers in the order of the commands."""
+        """Run the commands, one batch if none fails; return their answers in the order of the commands."""
         answers: dict[int, Any] = {}
 
         def done_for(index: int) -> Any:
             return lambda answer: answers.__setitem__(index, answer)
 
         entries: deque[Entry] = deque((command, done_for(index)) for index, command in enumerate(commands))
-        if self.batch.run(entries, self.now_ms):
-            self.journal.commit()
-        self.batch.deliver()
+        while entries:
+            if self.batch.run(entries, self.now_ms):
+                self.journal.commit()
+            self.batch.deliver()
         return [answers[index] for index in range(len(commands))]
 
     def create(self, name: str = QUEUE, **settings: SettingValue) -> None:

@@ -104,13 +104,19 @@ class Accepted:
         """Take note that the batch is durable."""
         self._undo = []
 
-    def forget(self) -> None:
-        """Take back the entries of the batch, staged or written."""
-        for slot, before in reversed(self._undo):
+    @property
+    def count(self) -> int:
+        """Return how many entries the batch has so far."""
+        return len(self._undo)
+
+    def forget(self, kept: int = 0) -> None:
+        """Take back the entries of the batch, staged or written, but the first ``kept`` ones, which are written."""
+        undone = self._undo[kept:]
+        for slot, before in reversed(undone):
             self._slots[slot] = before
-        self._next -= len(self._undo)
+        self._next -= len(undone)
         self._written = self._next
-        self._staged, self._undo = [], []
+        self._staged, self._undo = [], self._undo[:kept]
 
     def cut(self) -> None:
         """Take note that the first rows were deleted; nothing may be staged."""

@@ -1,8 +1,10 @@
 """A batch: commands applied in memory in the order of arrival, their changes in one open transaction, their answers.
 
 When something fails before the commit, the transaction is rolled back, memory goes back to what is on disk, and the
-batch is applied again without the commands that cannot go on: the one that raised, or, on a full disk where shortening
-the log did not help, those that need room. So an error in one command fails that one alone.
+batch is applied again, twice at most. A defect: the commands are applied one by one, each in a savepoint, so that an
+error in one fails that one alone. A full disk: the batch is applied as it was if moving the log made room, then without
+the commands that need room; what still fails is refused. Commands that arrive meanwhile wait for the next batch, so
+they cannot keep this one from its end.
 """
 
 import logging
@@ -29,13 +31,25 @@ Entry = tuple[Command, Done]
 
 _OF_TOPICS = (CreateTopic, Subscribe, PublishToTopic)
 _NEED_ROOM = (Send, Forward, Stage, Publish, CreateQueue, *_OF_TOPICS, PublicationStep, ClaimStep, MoveStep)
-_NOBODYS_FAULT = (apsw.BusyError, apsw.IOError)
+_NO_COMMANDS_FAULT = (apsw.BusyError, apsw.IOError)
+_REPEATS_MAX = 2
 
 
 class Batch:
     """The commands of one transaction, and what they are to hear; used again for the next one."""
 
-    __slots__ = ("_answers", "_careful", "_entries", "_journal", "_machine", "_refused", "_woken", "applying")
+    __slots__ = (
+        "_again",
+        "_answers",
+        "_entries",
+        "_journal",
+        "_machine",
+        "_one_by_one",
+        "_refused",
+        "_tries",
+        "_woken",
+        "applying",
+    )
 
     def __init__(self, *, machine: Machine, journal: Journal) -> None:
         """Begin empty."""
@@ -45,7 +59,9 @@ class Batch:
         self._answers: list[object] = []
         self._refused: list[tuple[Done, object]] = []
         self._woken: deque[Entry] = deque()
-        self._careful = False  # a batch failed as a whole: find the command that is at fault
+        self._again: deque[Entry] = deque()  # what is left of a batch that failed
+        self._tries = 0  # of this batch that failed
+        self._one_by_one = False
         self.applying = False
 
     def insert(self, entry: Entry) -> None:
@@ -59,19 +75,24 @@ class Batch:
         """
         self._machine.shown.ahead_ms = ahead_ms
         while True:
+            source = self._again if self._tries else entries
             self._entries, self._answers = [], []
+            if self._tries and not source:
+                return False  # all were refused; what loading staged goes with the next batch
             self._journal.batch_bytes = 0
             self._machine.events.now_ms = now_ms
             self.applying = True
             try:
-                self._apply(entries, now_ms)
-                if self._machine.events.staged:
-                    self._machine.events.write(ahead_ms)
-                return self._journal.finish(now_ms)
+                self._apply(source, now_ms)
+                changed = self._finish(now_ms)
             except Exception as error:
                 if not self._entries:
-                    raise  # nobody is at fault, and another try would end the same way
-                entries.extendleft(reversed(self.roll_back(error)))
+                    raise  # no command is at fault, and another try would end the same way
+                self.roll_back(error)
+            else:
+                entries.extendleft(reversed(self._again))
+                self._again.clear()
+                return changed
             finally:
                 self.applying = False
 
@@ -82,52 +103,89 @@ class Batch:
             entry = entries.popleft()
             applied.append(entry)
             command = entry[0]
-            try:
-                answer = handlers[type(command)](command, now_ms)
-            except VeilmqError as error:
-                answer = error
-            if self._careful:
-                journal.flush()
+            if self._one_by_one:
+                answer = self._apply_alone(command, now_ms)
+            else:
+                try:
+                    answer = handlers[type(command)](command, now_ms)
+                except VeilmqError as error:
+                    answer = error
             answers.append(answer)
             while woken:
                 entries.appendleft(woken.pop())
 
-    def roll_back(self, error: Exception) -> list[Entry]:
-        """Undo the batch and refuse those that cannot go on; return the others, to be applied again."""
-        self._journal.roll_back()
-        self._machine.reload()
-        blamed, reason = self._blame(error)
-        self._refused += [(done, reason) for _, done in blamed]
-        gone = {id(entry) for entry in blamed}
-        others = [entry for entry in (*self._entries, *self._woken) if id(entry) not in gone]
-        self._woken.clear()
-        return others
+    def _apply_alone(self, command: Command, now_ms: int) -> object:
+        """Apply and write one command; undo that one alone if it fails."""
+        self._journal.begin_savepoint()
+        try:
+            answer = self._answer(command, now_ms)
+            self._finish(now_ms)
+            self._journal.release_savepoint()
+        except _NO_COMMANDS_FAULT:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this command's
+            return self._undo(error, now_ms)
+        return answer
 
-    def _blame(self, error: Exception) -> tuple[list[Entry], VeilmqError]:
+    def _answer(self, command: Command, now_ms: int) -> object:
+        try:
+            return self._machine.handlers[type(command)](command, now_ms)
+        except VeilmqError as error:
+            return error
+
+    def _finish(self, now_ms: int) -> bool:
+        if self._machine.events.staged:
+            self._machine.events.write(self._machine.shown.ahead_ms)
+        return self._journal.finish(now_ms)
+
+    def _undo(self, error: Exception, now_ms: int) -> VeilmqError:
+        if not self._journal.roll_back_to_savepoint():
+            raise error  # the transaction is gone, and with it the commands before
+        self._machine.reload()
+        self._machine.events.now_ms = now_ms
         if isinstance(error, apsw.FullError):
-            if self._journal.shorten_log():
-                return [], StoreFull()  # there is room again: once more with everyone
-            is_news = not self._machine.space.is_short
             self._machine.space.run_out()
-            log.warning("the disk is full: refusing the sends of a batch of %d commands", len(self._entries))
-            needy = [entry for entry in self._entries if isinstance(entry[0], _NEED_ROOM)]
-            if not needy and is_news:
-                return [], StoreFull()  # once more with everyone, now that no receive moves dead letters
-            return needy or self._entries, StoreFull()
-        alone = len(self._answers) < len(self._entries)
-        if not alone and not self._careful and not isinstance(error, _NOBODYS_FAULT):
-            self._careful = True
-            return [], InternalError()  # once more, with the rows of each command written by themselves
+            return StoreFull()
         log.error("a command failed and changed nothing", exc_info=error)
-        return self._entries[-1:] if alone else self._entries, InternalError()
+        return InternalError()
+
+    def roll_back(self, error: Exception) -> None:
+        """Undo the batch and refuse the commands that cannot go on; ``run`` applies the others again."""
+        self._journal.roll_back()
+        entries = [*self._entries, *self._woken, *self._again]
+        self._woken.clear()
+        self._tries += 1
+        refused, reason = self._blame(entries, error)
+        self._machine.reload()
+        self._refused += [(done, reason) for _, done in refused]
+        gone = {id(entry) for entry in refused}
+        self._again = deque(entry for entry in entries if id(entry) not in gone)
+
+    def _blame(self, entries: list[Entry], error: Exception) -> tuple[list[Entry], VeilmqError]:
+        if isinstance(error, apsw.FullError):
+            if self._tries == 1 and self._journal.shorten_log():
+                return [], StoreFull()  # there is room again: once more with everyone
+            self._machine.space.run_out()
+            needy = [entry for entry in entries if isinstance(entry[0], _NEED_ROOM)]
+            if self._tries <= _REPEATS_MAX and (needy or self._tries == 1):
+                self._one_by_one = self.applying  # else it was the commit, which no command makes alone
+                return needy, StoreFull()  # without sends, and with no receive that moves dead letters
+            return entries, StoreFull()
+        if self._tries <= _REPEATS_MAX and not self._one_by_one and not isinstance(error, _NO_COMMANDS_FAULT):
+            self._one_by_one = True
+            return [], InternalError()
+        log.error("a batch of %d commands failed and changed nothing", len(entries), exc_info=error)
+        return entries, InternalError()
 
     def deliver(self) -> None:
-        """Tell everyone; the batch is durable."""
+        """Call every ``done``: the batch is durable."""
         refused, self._refused = self._refused, []
-        self._careful = False
         results = self._answers
         if self._machine.shown.ahead_ms:
             results = [self._machine.shown(answer) for answer in results]
+        if self._tries:
+            self._tries, self._one_by_one = 0, False
+            self._machine.space.end_batch()
         answers = [(done, answer) for (_, done), answer in zip(self._entries, results, strict=True)]
         for done, answer in answers + refused:
             try:
@@ -136,8 +194,9 @@ class Batch:
                 log.exception("an answer could not be delivered")
 
     def fail(self, error: VeilmqError) -> None:
-        """Tell everyone that nobody knows."""
-        self._entries += self._woken
+        """Fail every command of the batch: what is on disk is unknown."""
+        self._entries += [*self._woken, *self._again]
         self._woken.clear()
+        self._again.clear()
         self._answers = [error] * len(self._entries)
         self.deliver()

@@ -135,7 +135,7 @@ class FolderTarget:
         for move in remembered.moves:
             self._journal.write("add_move", *move)
         for pause in remembered.pauses:
-            self._journal.put_pause(*pause)
+            self._journal.write("put_pause", *pause)
         for topic in remembered.topics:
             self._journal.write("add_topic", *topic)
         topics = {topic.number: topic.name for topic in remembered.topics}

@@ -27,6 +27,7 @@ from veilmq.engines.clock import StoreClock
 from veilmq.engines.embedded.batch import Batch, Entry
 from veilmq.engines.embedded.claims import ClaimStep
 from veilmq.engines.embedded.committer import Committer, ThreadCommitter
+from veilmq.engines.embedded.database import LONG_LOG, ran_out_of_room
 from veilmq.engines.embedded.folder import FolderLock, open_journal
 from veilmq.engines.embedded.janitor import Janitor
 from veilmq.engines.embedded.journal import Journal
@@ -211,10 +212,11 @@ class EmbeddedEngine:
 
     def warnings(self) -> list[str]:
         """Return what is wrong although requests are answered."""
+        long_log = [LONG_LOG] if self._journal.log_is_long else []
         held_ms, doubt = self.clock.held_back_ms(), self.clock.doubt
         if doubt is None or not held_ms:
-            return []
-        return [f"{_span(held_ms)} {_HELD_BACK}{_UNTIL[doubt.synchronised]}"]
+            return long_log
+        return [f"{_span(held_ms)} {_HELD_BACK}{_UNTIL[doubt.synchronised]}", *long_log]
 
     async def trust_clock(self) -> str:
         """Take the present time for right; see ``engines.store.Store``."""
@@ -228,7 +230,10 @@ class EmbeddedEngine:
     def figures(self) -> list[Figure]:
         """Return what there is to tell beside the counts of queues."""
         held_s = self.clock.held_back_ms() / SECOND_MS
-        return [gauge("store_time_held_back_seconds", "Time that is held back, as the clock is doubted.", held_s)]
+        return [
+            gauge("store_time_held_back_seconds", "Time that is held back, as the clock is doubted.", held_s),
+            gauge("store_wal_bytes", "Bytes in the write-ahead log.", self._journal.log_bytes),
+        ]
 
     async def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
         """Return what the data folder keeps in the file ``name``; raises ``FolderError``."""
@@ -297,14 +302,14 @@ class EmbeddedEngine:
             self._deliver()
             self._mind_the_janitor()
             self._look()
-        elif isinstance(error, apsw.FullError):
+        elif isinstance(error, Exception) and ran_out_of_room(error):
             self._try_again(error)
         else:
             self._fail(error)
 
-    def _try_again(self, error: apsw.FullError) -> None:
+    def _try_again(self, error: Exception) -> None:
         try:
-            self._pending.extendleft(reversed(self._batch.roll_back(error)))
+            self._batch.roll_back(error)
         except Exception as worse:  # noqa: BLE001 - not even the way back worked
             self._fail(worse)
         else:

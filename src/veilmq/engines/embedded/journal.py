@@ -64,6 +64,7 @@ class Journal(Database):
         self.turns = self._table("turn")
         self.accepted = Accepted(connection, changed=self._stage)
         self.attempts = self._table("attempt")
+        self._accepted_before = 0
         self.batch_bytes = 0
         self._mark: bytes | None = None
         self._mark_alone = False
@@ -173,15 +174,38 @@ class Journal(Database):
 
     def roll_back(self) -> None:
         """Forget the batch, staged or written."""
-        self._messages, self._first_leases, self._leases, self._gone = [], [], [], []
-        for table in (*self._staged, self.accepted):
-            table.forget()
-        self._staged = []
+        self._forget_staged()
+        self.accepted.forget()
         self._mark, self._mark_alone = None, False  # another one follows within a second
         self._gave_back = False
-        self._untouch()
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
+
+    def begin_savepoint(self) -> None:
+        """Begin the part of the batch that ``roll_back_to_savepoint`` undoes; all before it must be finished."""
+        self.begin().execute("SAVEPOINT command")
+        self._accepted_before = self.accepted.count
+
+    def roll_back_to_savepoint(self) -> bool:
+        """Forget what came after the savepoint; tell whether what came before it is still there."""
+        self._forget_staged()
+        self.accepted.forget(self._accepted_before)
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK TO command")
+            self.release_savepoint()
+        return self._connection.in_transaction
+
+    def release_savepoint(self) -> None:
+        """Keep what came after the savepoint."""
+        self._connection.execute("RELEASE command")
+
+    def _forget_staged(self) -> None:
+        self._messages, self._first_leases, self._leases, self._gone = [], [], [], []
+        for table in self._staged:
+            if table is not self.accepted:
+                table.forget()
+        self._staged = []
+        self._untouch()
 
     def _untouch(self) -> None:
         for lane in self._lanes:
@@ -342,18 +366,6 @@ class Journal(Database):
             lane.touched = False
             self._lanes.remove(lane)
         self.write("delete_lane", lane.number)
-
-    def put_pause(self, kind: str, name: str, began_at_ms: int) -> None:
-        """Note since when ``name`` rests."""
-        self.write("put_pause", kind, name, began_at_ms)
-
-    def delete_pause(self, kind: str, name: str) -> None:
-        """Remove the note."""
-        self.write("delete_pause", kind, name)
-
-    def pauses(self, kind: str) -> list[tuple[str, int]]:
-        """Return the names of a kind that rest and since when, in that order."""
-        return self.rows("pauses_of", kind)
 
     def put_meta(self, name: str, value: int | bytes) -> None:
         """Set one of the store's own values."""

@@ -4,6 +4,7 @@ A handler validates before it changes anything and raises a ``VeilmqError`` wher
 with several entries each entry has a result or an error of its own.
 """
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,8 @@ from veilmq.engines.embedded.topic_book import TopicBook
 from veilmq.engines.embedded.topic_messages import TopicMessages
 from veilmq.engines.embedded.topics import Topics
 
+_RELOADS_PER_COLLECTION = 8
+
 Handlers = dict[type[commands.Command], Callable[[Any, int], object]]
 
 
@@ -54,10 +57,17 @@ class Machine:
         self.space = space
         self.shown = ShownTimes()
         self._wakes: dict[str, Wake] = {}
-        self.reload()
+        self._reloads = 0
+        self._load()
 
     def reload(self) -> None:
         """Go back to what the journal has, as after a batch was rolled back; watches stay."""
+        self._load()
+        self._reloads += 1
+        if self._reloads % _RELOADS_PER_COLLECTION == 0:
+            gc.collect()  # what was in memory before has cycles, and the windows of all queues
+
+    def _load(self) -> None:
         self.events = EventLog(journal=self._journal, options=self._options, space=self.space)
         self.catalog = Catalog(journal=self._journal, options=self._options, wakes=self._wakes, events=self.events)
         letters = DeadLetters(catalog=self.catalog, space=self.space)

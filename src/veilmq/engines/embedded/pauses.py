@@ -21,7 +21,7 @@ class Pauses:
         """Load what ``journal`` has of this ``kind``; a name rests for ``pause_s``, 0 for not at all."""
         self._kind = kind
         self._journal = journal
-        self._began: dict[str, int] = dict(journal.pauses(kind))
+        self._began: dict[str, int] = dict(journal.rows("pauses_of", kind))
         self.pause_s = pause_s
 
     def holds(self, name: str, now_ms: int) -> bool:
@@ -34,12 +34,12 @@ class Pauses:
         if self.pause_s:
             self._began.pop(name, None)  # it goes to the end of the order
             self._began[name] = now_ms
-            self._journal.put_pause(self._kind, name, now_ms)
+            self._journal.write("put_pause", self._kind, name, now_ms)
 
     def end(self, name: str) -> None:
         """Let ``name`` rest no longer."""
         if self._began.pop(name, None) is not None:
-            self._journal.delete_pause(self._kind, name)
+            self._journal.write("delete_pause", self._kind, name)
 
     def forget(self, now_ms: int) -> None:
         """Remove a slice of those that are over."""

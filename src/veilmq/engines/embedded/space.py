@@ -17,6 +17,7 @@ from veilmq.engines.embedded.options import EngineOptions
 log = logging.getLogger(__name__)
 
 _PAGES_RESERVE_DIVISOR = 8
+_ROOM_AGAIN_BYTES = 1_048_576
 
 
 class Space:
@@ -29,15 +30,23 @@ class Space:
         self._reserve_bytes = options.free_space_reserve_bytes
         self._pages_max = options.database_pages_max
         self._look_again_ms = 0
+        self._ran_out = False  # since then it takes more than no room at all, even with a reserve of 0
+        self._in_batch = False
         self.is_short = False
 
     def run_out(self) -> None:
-        """Take note that the store had no room, whatever the numbers said."""
-        self.is_short = True
+        """Take note that a batch found no room, whatever the numbers say; they count again when it has ended."""
+        if not self.is_short:
+            log.warning("the disk is full: sends are refused until there is room")
+        self.is_short = self._ran_out = self._in_batch = True
+
+    def end_batch(self) -> None:
+        """Let the numbers count again."""
+        self._in_batch = False
 
     def look_again(self, now_ms: int) -> bool:
         """Tell whether room is short; where it was, look anew if that is a second ago."""
-        if self.is_short and now_ms >= self._look_again_ms:
+        if self.is_short and now_ms >= self._look_again_ms and not self._in_batch:
             self._look_again_ms = now_ms + SECOND_MS
             self.is_short = self._is_short()
         return self.is_short
@@ -51,18 +60,21 @@ class Space:
 
     def _is_short(self) -> bool:
         try:
-            return self._disk_is_short() or self._database_is_short()
+            is_short = self._disk_is_short() or self._database_is_short()
         except (OSError, apsw.Error):
             log.exception("the room on the disk cannot be told")
             return self.is_short
+        self._ran_out = self._ran_out and is_short
+        return is_short
 
     def _disk_is_short(self) -> bool:
         if self._folder is None:
             return False
+        reserve_bytes = max(self._reserve_bytes, _ROOM_AGAIN_BYTES) if self._ran_out else self._reserve_bytes
         disk = os.statvfs(self._folder)
         free_bytes = disk.f_bavail * disk.f_frsize
         # What draining has freed inside the file is room too: the file does not shrink at once, and not to nothing.
-        return free_bytes < self._reserve_bytes and free_bytes + self._journal.free_bytes() < self._reserve_bytes
+        return free_bytes < reserve_bytes and free_bytes + self._journal.free_bytes() < reserve_bytes
 
     def _database_is_short(self) -> bool:
         if self._pages_max is None:

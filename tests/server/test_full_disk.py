@@ -1,0 +1,277 @@
+"""A real server whose disk fills to its end under load: it answers, it keeps what it acknowledged, it goes on."""
+
+import http.client
+import json
+import sqlite3
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.proofs.served import ServedFolder
+from tests.small_disk import MIB, resize, small_file_system
+
+ANSWER_S_MAX = 60  # far above what any answer takes: only a server that hangs reaches it
+PATIENCE_S = 120
+QUEUES = ("a", "b", "c.fifo")
+REFUSED_MIN = 200
+FULL = "The store is full"
+
+
+class Caller:
+    """Calls the server over one connection of its own."""
+
+    def __init__(self, served: ServedFolder) -> None:
+        """Connect with the first call."""
+        self._connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=ANSWER_S_MAX)
+
+    def __enter__(self) -> "Caller":
+        """Give itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go of the connection."""
+        self._connection.close()
+
+    def __call__(self, action: str, **members: Any) -> tuple[int, dict[str, Any]]:
+        """Return the status and the answer; raises `TimeoutError` where none comes."""
+        headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
+        if "queue" in members:
+            members["QueueUrl"] = f"http://x/000000000000/{members.pop('queue')}"
+        self._connection.request("POST", "/", json.dumps(members), headers)
+        reply = self._connection.getresponse()
+        return reply.status, json.loads(reply.read() or b"{}")
+
+    def send(self, queue: str, body: str) -> int:
+        """Send one message, in a group of its own where the queue has groups; return the status."""
+        name = body.split(maxsplit=1)[0]
+        fifo = {"MessageGroupId": name, "MessageDeduplicationId": name} if queue.endswith(".fifo") else {}
+        return self("SendMessage", queue=queue, MessageBody=body, **fifo)[0]
+
+    def receive(self, queue: str, timeout_s: int = 600) -> tuple[int, list[dict[str, str]]]:
+        """Return the status and the messages."""
+        status, answer = self("ReceiveMessage", queue=queue, MaxNumberOfMessages=10, VisibilityTimeout=timeout_s)
+        return status, answer.get("Messages", [])
+
+
+class Load:
+    """Threads that send, and some that receive and delete, until they are stopped; and what they were told."""
+
+    def __init__(self, served: ServedFolder, body_bytes: int) -> None:
+        """Start nothing yet."""
+        self._served = served
+        self._filler = "x" * body_bytes
+        self._stop = threading.Event()
+        self.kept: set[str] = set()  # acknowledged
+        self.deleted: set[str] = set()  # acknowledged, too
+        self.refused = 0
+        self.errors: list[BaseException] = []
+        self._threads = [threading.Thread(target=self._run, args=(self._sends, number)) for number in range(12)]
+        self._threads += [threading.Thread(target=self._run, args=(self._deletes, number)) for number in range(3)]
+
+    def __enter__(self) -> "Load":
+        """Start all."""
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop all."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(2 * ANSWER_S_MAX)
+        assert not any(thread.is_alive() for thread in self._threads), "a request has no answer"
+
+    def _run(self, step: Callable[[Caller, int, int], None], number: int) -> None:
+        count = 0
+        try:
+            with Caller(self._served) as call:
+                while not self._stop.is_set():
+                    step(call, number, count)
+                    count += 1
+        except BaseException as error:  # noqa: BLE001 - the test tells it
+            self.errors.append(error)
+
+    def _sends(self, call: Caller, number: int, count: int) -> None:
+        name = f"{number}-{count}"
+        status = call.send(QUEUES[number % len(QUEUES)], f"{name} {self._filler}")
+        if status == 200:
+            self.kept.add(name)
+        else:
+            assert status == 503
+            self.refused += 1
+
+    def _deletes(self, call: Caller, number: int, count: int) -> None:
+        _, messages = call.receive(QUEUES[number], timeout_s=1)
+        for message in messages[:1]:
+            status, _ = call("DeleteMessage", queue=QUEUES[number], ReceiptHandle=message["ReceiptHandle"])
+            if status == 200:
+                self.deleted.add(message["Body"].split()[0])
+        self._stop.wait(0.05)
+
+
+def told(served: ServedFolder, path: str) -> tuple[int, str]:
+    """Return status and text of a page of the second port."""
+    try:
+        with urllib.request.urlopen(served.admin_endpoint + path, timeout=ANSWER_S_MAX) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def is_full(status: int, text: str) -> bool:
+    """Tell whether health says that the store is full, to programs and to people."""
+    return status == 503 and FULL in text
+
+
+def eventually(holds: Callable[[], object], what: str) -> None:
+    """Wait until `holds`."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline_s, what
+        threading.Event().wait(0.05)
+
+
+def drained(call: Caller) -> set[str]:
+    """Receive and delete everything; return what came."""
+    found: set[str] = set()
+
+    def is_empty() -> bool:
+        for queue in QUEUES:
+            for message in call.receive(queue)[1]:
+                found.add(message["Body"].split()[0])
+                assert call("DeleteMessage", queue=queue, ReceiptHandle=message["ReceiptHandle"])[0] == 200
+        return all(counts(call, queue) == ["0", "0"] for queue in QUEUES)
+
+    eventually(is_empty, "the queues do not become empty")
+    return found
+
+
+def counts(call: Caller, queue: str) -> list[str]:
+    """Return how many messages are visible and in flight."""
+    names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+    attributes = call("GetQueueAttributes", queue=queue, AttributeNames=names)[1]["Attributes"]
+    return [attributes[name] for name in names]
+
+
+@pytest.fixture(params=["without a reserve", "with the default reserve"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[ServedFolder, Path, int]]:
+    """Give a running server on a small disk, where that is, and its size."""
+    options, size_bytes = (
+        ((), 72 * MIB) if "default" in request.param else (("--free-space-reserve-bytes", "0"), 8 * MIB)
+    )
+    folder = tmp_path / "disk"
+    with small_file_system(folder, size_bytes=size_bytes):
+        served = ServedFolder(folder / "store", *options)
+        served.log = tmp_path / "log"  # a log on another disk
+        served.start()
+        try:
+            yield served, folder, size_bytes
+        finally:
+            served.stop()
+
+
+def test_a_disk_that_fills_under_load_loses_nothing(disk: tuple[ServedFolder, Path, int]) -> None:
+    """Every request is answered, health says it, and the same process goes on when there is space again."""
+    served, folder, size_bytes = disk
+    pid = served.pid
+    with Caller(served) as call:
+        fill_and_go_on(served, call, folder, size_bytes)
+    assert served.pid == pid
+    assert told(served, "/health/live")[0] == 200
+
+
+def fill_and_go_on(served: ServedFolder, call: Caller, folder: Path, size_bytes: int) -> None:
+    """Fill the disk, give it as much again, and drain it."""
+    for queue in QUEUES:
+        fifo = {"Attributes": {"FifoQueue": "true"}} if queue.endswith(".fifo") else {}
+        assert call("CreateQueue", QueueName=queue, **fifo)[0] == 200
+    with Load(served, 4_000) as load:
+        eventually(lambda: load.refused >= REFUSED_MIN or load.errors, "the disk does not fill")
+        assert load.errors == []
+        eventually(lambda: is_full(*told(served, "/health/ready")), "health says nothing")
+        if size_bytes > 64 * MIB:
+            load.deleted.add(goes_on(call))
+        resize(folder, size_bytes=2 * size_bytes)
+        eventually(lambda: call.send("a", "again") == 200 or load.errors, "sends are refused though there is space")
+        load.kept.add("again")
+    assert load.errors == []
+    assert told(served, "/health/ready") == (200, "ready\n")
+    assert load.kept - load.deleted <= drained(call)
+
+
+def goes_on(call: Caller) -> str:
+    """With a reserve a full disk refuses sends alone; return the message that was deleted."""
+    messages: list[dict[str, str]] = []
+
+    def received() -> bool:
+        status, found = call.receive("b")
+        assert status == 200
+        messages.extend(found)
+        return len(messages) >= 2
+
+    eventually(received, "a receive gives nothing")
+    first = messages[0]["ReceiptHandle"]
+    assert call("DeleteMessage", queue="b", ReceiptHandle=first)[0] == 200
+    for message in messages[1:]:
+        change = {"ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 0}
+        assert call("ChangeMessageVisibility", queue="b", **change)[0] == 200
+    return messages[0]["Body"].split()[0]
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[ServedFolder]:
+    """Give a running server that moves its log early, as its reserve is small."""
+    served = ServedFolder(tmp_path / "store", "--free-space-reserve-bytes", str(MIB))
+    served.start()
+    try:
+        yield served
+    finally:
+        served.stop()
+
+
+def wal_bytes(served: ServedFolder) -> float:
+    """Return the metric."""
+    (line,) = [each for each in told(served, "/metrics")[1].splitlines() if each.startswith("veilmq_store_wal_bytes ")]
+    return float(line.split()[1])
+
+
+def test_a_log_that_a_reader_keeps_is_a_metric_and_a_warning(served: ServedFolder) -> None:
+    """It is told while the reader is there; requests are served all the same, and it is over when the reader is."""
+    with Caller(served) as call:
+        pin_and_release(served, call)
+
+
+def pin_and_release(served: ServedFolder, call: Caller) -> None:
+    """Read in one transaction while others write, then end it."""
+    call("CreateQueue", QueueName="a")
+    assert call.send("a", "first") == 200
+    reader = sqlite3.connect(served.folder / "veilmq.db", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+    body = "x" * 500_000
+
+    def is_degraded() -> bool:
+        assert call.send("a", body) == 200
+        return told(served, "/health/ready")[1].startswith("degraded\n")
+
+    assert told(served, "/health/ready") == (200, "ready\n")
+    eventually(is_degraded, "health does not say it")
+    assert told(served, "/health/ready")[0] == 200
+    assert "write-ahead log is too long" in told(served, "/health/ready")[1]
+    assert wal_bytes(served) > 4 * MIB
+    assert "write-ahead log is too long" in served.log.read_text()
+    reader.close()
+
+    def is_ready() -> bool:
+        assert call.send("a", "small") == 200
+        return told(served, "/health/ready") == (200, "ready\n")
+
+    eventually(is_ready, "the log is not moved")
+    assert wal_bytes(served) < MIB
