@@ -63,8 +63,11 @@ def kernel_synchronised() -> bool:
 
 @cache
 def _adjtimex() -> Any:
-    library = ctypes.CDLL(None)
     if ctypes.sizeof(ctypes.c_long) != ctypes.sizeof(ctypes.c_int64):
+        return None
+    try:
+        library = ctypes.CDLL(None)
+    except OSError:
         return None
     return getattr(library, "adjtimex", None) or getattr(library, "ntp_adjtime", None)
 

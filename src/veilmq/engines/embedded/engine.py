@@ -75,7 +75,9 @@ class EmbeddedEngine:
         self._closed = False
         self._rest = asyncio.Event()
         clock.resume(journal.mark(), floor_ms=journal.last_instant_ms())
+        journal.put_mark(clock.mark())
         self._mark_due_ms = 0
+        self._mark_alone = False  # the next mark is written whether or not its batch changes anything
         self._doubting: Timer | None = None
         self.token_key = kept_key(journal, TOKEN_KEY)
         self._space = Space(folder=folder, journal=journal, options=options)
@@ -272,7 +274,7 @@ class EmbeddedEngine:
         """Have a clock that is not doubted any more marked, and see what has become due by what was held back."""
         if applied_ms:
             log.warning("the clock is trusted: %s that was held back is applied", _span(applied_ms))
-        self._journal.put_mark(self.clock.mark(), alone=True)
+        self._mark_due_ms, self._mark_alone = 0, True
         self.submit(ListQueues(account=""), _nothing)
         self._janitor.wake()
 
@@ -285,8 +287,8 @@ class EmbeddedEngine:
     def _run(self) -> None:
         now_ms = self.clock.now_ms()
         if now_ms >= self._mark_due_ms:
-            self._journal.put_mark(self.clock.mark())
-            self._mark_due_ms = now_ms + _MARKED_MS
+            self._journal.put_mark(self.clock.mark(), alone=self._mark_alone)
+            self._mark_due_ms, self._mark_alone = now_ms + _MARKED_MS, False
         try:
             changed = self._batch.run(self._pending, now_ms, self.clock.ahead_ms(now_ms))
         except Exception as error:  # noqa: BLE001 - not even the way back worked
