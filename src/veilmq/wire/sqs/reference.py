@@ -129,12 +129,54 @@ there, as on AWS.
   commas is refused before it is read, as too many entries or with `InvalidParameterValueException`.
 - **Texts of errors** begin with the service's own words where these are known; what to do stands behind them.
 
-{never_raised}"""
+{never_raised}
+### Differences from the service model
+
+The service model of botocore, action by action; a test compares, and reads this list.
+
+{model}"""
 
 _FLATTENED: dict[object, str] = {
     list: "`{element}.N`",
     dict: "`{element}.N.{key}`, `{element}.N.{value}`",
 }
+
+_MODEL = (
+    (
+        ("required, json", "required, query"),
+        {
+            "AddPermission.AWSAccountIds": "Recorded: `InvalidParameterValue`, `Value [] for parameter PrincipalId`.",
+            "SetQueueAttributes.Attributes": "The service names the parameter `Attribute.Name`.",
+            "UntagQueue.TagKeys": "Recorded: `InvalidParameterValue`, as for a key without characters.",
+        },
+    ),
+    (
+        ("required, query",),
+        {
+            f"{action}.Entries": "A list without members is not sent in Query: `EmptyBatchRequest`."
+            for action in ("SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibilityBatch")
+        },
+    ),
+    (
+        ("reply",),
+        {
+            "ReceiveMessage.Messages.MessageAttributes.StringListValues": "Not implemented by the service, either.",
+            "ReceiveMessage.Messages.MessageAttributes.BinaryListValues": "The same.",
+            "DeleteMessageBatch.Successful.VeilmqReceipt": "A member of ours, which clients of SQS ignore.",
+            "ChangeMessageVisibilityBatch.Successful.VeilmqHiddenForMs": "The same.",
+        },
+    ),
+    (
+        ("error",),
+        {
+            "InvalidAddress": "Raised in Query only; in JSON it is `QueueDoesNotExist`.",
+            "RequestThrottled": "Receives alone can be bounded (`VeilmqReceivesPerSecond`).",
+            "UnsupportedOperation": "Raised for list values in message attributes only.",
+            "OverLimit": "Too many statements in a `Policy` are `InvalidAttributeValue`.",
+        },
+    ),
+)
+"""What of the service model is otherwise here: kinds of difference → place → reason."""
 
 NEVER_RAISED = {
     "InvalidSecurity": "Requests need no TLS; a wrong signature is `InvalidSignatureException`.",
@@ -263,6 +305,7 @@ def _errors() -> str:
 def _absent() -> str:
     return _DIFFERENCES.format(
         never_raised=_table(("error of AWS", "why it is not raised"), _never_raised()),
+        model=_table(("what", "where", "why"), _model()),
         large=JSON_LARGE_BODY_BYTES,
         wide=JSON_PUNCTUATION_MAX,
     )
@@ -271,6 +314,13 @@ def _absent() -> str:
 def _never_raised() -> Iterator[tuple[str, str]]:
     for name, reason in NEVER_RAISED.items():
         yield f"`{name}`", reason
+
+
+def _model() -> Iterator[tuple[str, str, str]]:
+    for kinds, places in _MODEL:
+        for kind in kinds:
+            for place, reason in places.items():
+                yield kind, f"`{place}`", reason
 
 
 def _names(codes: Iterable[errors.Code]) -> str:

@@ -62,10 +62,7 @@ def send_message(request: SendMessageRequest, context: RequestContext) -> Plan:
 
 
 def send_message_batch(request: SendMessageBatchRequest, context: RequestContext) -> Plan:
-    """SendMessageBatch: up to ten messages, each stored or refused alone.
-
-    None is stored where they are too long together, or where one of a FIFO queue has no group or deduplication id.
-    """
+    """SendMessageBatch: up to ten messages, each stored or refused alone; none where one lacks group or id of FIFO."""
     queue = queue_of(request.queue_url, context)
     batch = Batch(request.entries, "SendMessageBatchRequestEntry", partial(_outgoing, queue=queue, context=context))
     messages = tuple(outgoing.message for _, outgoing in batch.prepared)
