@@ -14,7 +14,7 @@ export PYTHON
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-run setup-bench setup-clients setup-java setup-browser setup-cluster setup-faketime run demo cluster docs \
 	test test-fast check format bench screenshots \
-	prove-crash prove-flat prove-quota prove-spark prove-tune prove-leases prove-models prove-stopped prove-failover prove-nodes build clean
+	prove-crash prove-flat prove-quota prove-spark prove-tune prove-leases prove-models prove-stopped prove-failover prove-nodes prove-overload build clean
 # A target is one story with one end: the last line of `make test` is pytest's.
 .NOTPARALLEL:
 
@@ -114,6 +114,9 @@ prove-stopped: setup ## a worker process that is stopped for forty seconds, with
 
 prove-failover: setup ## PostgreSQL's primary loses its power under load, three times; a synchronous standby takes over
 	@PROVE=whole $(PYTEST) tests/proofs/test_failover.py -s --timeout 3600 $(ARGS)
+
+prove-overload: setup ## strangers who flood: memory, and what others wait, beside bodies without a signature, wrong ones, and unread answers
+	@PROVE=whole $(PYTEST) tests/proofs/test_overload.py -s --timeout 600 $(ARGS)
 
 prove-nodes: setup ## three nodes on one PostgreSQL, any of them asked, killed thirty times; and how fast one wakes another's long polls
 	@PROVE=whole $(PYTEST) tests/proofs/test_nodes.py -s --timeout 3600 $(ARGS)

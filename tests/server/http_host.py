@@ -8,6 +8,8 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
+from veilmq.core.limits import HTTP_BYTES
+from veilmq.server.byte_budget import ByteBudget
 from veilmq.server.connections import Connections
 from veilmq.server.http_limits import HttpLimits
 from veilmq.server.http_refusal import Refusal, Worded, as_text
@@ -79,10 +81,16 @@ class HttpHost:
     """
 
     def __init__(
-        self, limits: HttpLimits | None = None, *, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+        self,
+        limits: HttpLimits | None = None,
+        *,
+        loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+        bytes_max: int = HTTP_BYTES.default,
     ) -> None:
-        """``limits`` are the product's own, and the loop is Python's own, unless given."""
+        """``limits`` and the budget of bytes are the product's own, and the loop is Python's own, unless given."""
         self._loop_factory = loop_factory
+        self.budget = ByteBudget(bytes_max)
+        self.targets: list[bytes] = []
         self._limits = limits
         self._ready: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -145,6 +153,7 @@ class HttpHost:
 
     def _handle(self, request: Request) -> Pending | None:
         self.handled += 1
+        self.targets.append(request.target)
         if request.target == b"/large":
             return InTurn(request, lambda: self._begin(request))
         if request.target == b"/hold":
@@ -164,7 +173,9 @@ class HttpHost:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        self.connections = Connections(handler=self._handle, limits=self._limits, refused=self._word)
+        self.connections = Connections(
+            handler=self._handle, limits=self._limits, refused=self._word, budget=self.budget
+        )
         server = await self._loop.create_server(self.connections.protocol, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set_result(None)

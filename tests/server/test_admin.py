@@ -36,7 +36,10 @@ def get(server: RunningServer, path: str, **headers: str) -> tuple[int, str]:
 def ask(server: RunningServer, action: str, **members: object) -> dict[str, object]:
     """Return the reply to an action."""
     wanted = urllib.request.Request(
-        server.endpoint, json.dumps(members).encode(), {"X-Amz-Target": f"AmazonSQS.{action}"}, method="POST"
+        server.endpoint,
+        json.dumps(members).encode(),
+        {"X-Amz-Target": f"AmazonSQS.{action}", "Content-Type": "application/x-amz-json-1.0"},
+        method="POST",
     )
     with urllib.request.urlopen(wanted, timeout=60) as reply:
         answer: dict[str, object] = json.load(reply)

@@ -47,11 +47,15 @@ class Bench:
 
     def claim(self, name: str = "claim", *, wait_s: int = 20) -> Poll:
         """Claim on behalf of `name`."""
-        return self.polls.ask(CLAIM, wait_s, lambda result: self.heard.append((name, result)))
+        poll = self.polls.ask(CLAIM, wait_s, lambda result: self.heard.append((name, result)))
+        assert isinstance(poll, Poll)
+        return poll
 
     def receive(self, name: str = "receive", *, wait_s: int = 20) -> Poll:
         """Receive on behalf of `name`."""
-        return self.polls.ask(Receive(queue=QUEUE), wait_s, lambda result: self.heard.append((name, result)))
+        poll = self.polls.ask(Receive(queue=QUEUE), wait_s, lambda result: self.heard.append((name, result)))
+        assert isinstance(poll, Poll)
+        return poll
 
     def park(self, poll: Poll, empty: Any) -> Poll:
         """Have the engine answer the questions of a new poll with `empty` until it waits."""

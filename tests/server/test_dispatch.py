@@ -281,6 +281,7 @@ class Sink:
     def __init__(self) -> None:
         """Be without a date."""
         self.date: Date = NoDate()
+        self.proven = False
 
     def peer(self) -> str | None:
         """Return no address."""
@@ -331,7 +332,7 @@ def test_a_defect_in_decoding_is_logged_and_answered(
 ) -> None:
     """The client gets the protocol's internal error; the log has the traceback and no body."""
     broken = protocol._replace(decode=Broken().decode)
-    monkeypatch.setattr("veilmq.server.dispatch.PROTOCOLS", (broken,))
+    monkeypatch.setattr("veilmq.server.protocols.PROTOCOLS", (broken,))
     metrics = Metrics()
     with caplog.at_level(logging.ERROR):
         assert dispatcher(metrics).handle(asked) is None

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from veilmq.server.byte_budget import ByteBudget, Hold, Share
 from veilmq.server.http_heads import KnownHeads
 from veilmq.server.http_limits import HttpLimits
 from veilmq.server.http_reader import RequestReader
@@ -35,6 +36,7 @@ class Reading:
     """A reader and what came of it, on the line of no connection."""
 
     date: Date
+    proven = False
 
     def __init__(self, heads: KnownHeads | None = None) -> None:
         """Use small limits; `heads` are known already."""
@@ -47,6 +49,7 @@ class Reading:
             heads=KnownHeads() if heads is None else heads,
             complete=self.read.append,
             refuse=self.refuse,
+            hold_read=lambda: Hold(ByteBudget(1_000_000), Share(""), print),
         )
 
     def refuse(self, flaw: Refusal, heard: dict[bytes, bytes]) -> None:

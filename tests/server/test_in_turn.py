@@ -109,6 +109,7 @@ class OneRequest:
     def __init__(self) -> None:
         """It has no date."""
         self.date: Date = cast(Date, None)
+        self.proven = False
 
     def answered(self) -> None:
         """Take note."""

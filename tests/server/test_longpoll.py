@@ -62,7 +62,9 @@ class Bench:
             told = [message.body for message in result.messages] if isinstance(result, Received) else type(result)
             self.heard.append((name, self.clock.now_ms() - self.start_ms, told))
 
-        return self.polls.ask(Receive(queue=QUEUE, count=count, timeout_s=timeout_s), wait_s, answer)
+        poll = self.polls.ask(Receive(queue=QUEUE, count=count, timeout_s=timeout_s), wait_s, answer)
+        assert isinstance(poll, Poll)
+        return poll
 
     async def parked(self, *names: str) -> list[Poll]:
         """Park a poll for each name, in order."""

@@ -130,6 +130,10 @@ SMQ_XML_TAG_CHARACTERS_MAX = 1_024  # of an element's name, and of its attribute
 
 # The HTTP server. A SendMessageBatch of 1 MiB may grow sixfold when every character is escaped in JSON.
 HTTP_BODY_BYTES_MAX = 8 * 1_048_576
+HTTP_LARGE_BODY_BYTES = 65_536  # a longer one reserves its bytes of the budget before it is read
+HTTP_BODY_STEP_BYTES = 1_048_576  # that a chunked body reserves at a time
+HTTP_BODY_WAIT_S_MAX = 5  # for room in the budget, then 503
+HTTP_BYTES = Range(minimum=67_108_864, maximum=2**40, default=134_217_728)  # bodies and unread answers together
 HTTP_HEAD_BYTES_MAX = 32_768
 HTTP_HEADERS_MAX = 100
 HTTP_TARGET_BYTES_MAX = 8_192

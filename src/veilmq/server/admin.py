@@ -157,6 +157,7 @@ class Admin:
                 event_export_failures=0 if self._exports is None else self._exports.failures,
                 topics=self._topics,
                 store=self._engine.figures(),
+                http_bytes=self._connections.budget.parts(),
             )
             text = await asyncio.to_thread(exposition, snapshot)
         return Response(text, media_type=CONTENT_TYPE_LATEST)

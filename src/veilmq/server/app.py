@@ -27,6 +27,7 @@ from veilmq.engines.store import Store, StoreError
 from veilmq.events.failures import EventsError
 from veilmq.server import security
 from veilmq.server.admin import Admin
+from veilmq.server.byte_budget import ByteBudget
 from veilmq.server.connections import Connections
 from veilmq.server.console_ports import ConsolePorts
 from veilmq.server.console_service import console_service
@@ -98,7 +99,7 @@ async def serve(
         time = engine.clock
         listeners, admin_listeners = _listen(settings, closing)
 
-        polls = LongPolls(engine=engine, clock=time)
+        polls = LongPolls(engine=engine, clock=time, budget=ByteBudget(settings.http_bytes_max))
         base_url = url(listeners[0], scheme=guard.scheme)
         identity = await push_identity(settings, engine, now_s=wall_s())
         topics = TopicService(settings, engine=engine, clock=time, wall_s=wall_s, base_url=base_url, identity=identity)
@@ -106,7 +107,7 @@ async def serve(
         closing.callback(book.close)
         address = authority(listeners[0])
         dispatcher = _dispatcher(settings, guard, polls=polls, address=address, topics=topics, book=book)
-        connections = Connections(handler=around(dispatcher.handle), refused=dispatcher.refused)
+        connections = _connections(dispatcher, around(dispatcher.handle), polls.budget)
         events = await closing.enter_async_context(
             exporting(settings, events_to, engine=engine, clock=time, shutdown=shutdown)
         )
@@ -263,6 +264,10 @@ def _dispatcher(
 def _namespaces(settings: ServerSettings) -> Namespaces | None:
     by_key, by_region = settings.credentials is None, settings.regions == "by-request"
     return Namespaces(by_key=by_key, by_region=by_region) if by_key or by_region else None
+
+
+def _connections(dispatcher: Dispatcher, handler: Handler, budget: ByteBudget) -> Connections:
+    return Connections(handler=handler, refused=dispatcher.refused, inspect=dispatcher.inspect, budget=budget)
 
 
 class _Parts(NamedTuple):

@@ -14,6 +14,7 @@ from secrets import token_hex
 import msgspec
 
 from veilmq.server import credentials
+from veilmq.server.byte_budget import Share
 from veilmq.server.credentials import CredentialsError
 from veilmq.server.http_request import Request
 from veilmq.server.verifiers import Keys, Make, Verifier
@@ -59,7 +60,14 @@ class Authentication:
         """
         if caller is None:
             verifier = self._verifiers.get(make) or self._made(make)
-            caller = verifier.verify(request.method, request.target, request.headers, request.body, self._wall_s())
+            hold = request.hold
+            digest = None if hold is None else hold.hex_digest()
+            caller = verifier.verify(
+                request.method, request.target, request.headers, request.body, self._wall_s(), digest
+            )
+            request.line.proven = True
+            if hold is not None:
+                hold.verify()
         known = self._contexts.get(caller.arn)
         if known is not None and known[0] is unsigned:
             return known[1]
@@ -67,6 +75,22 @@ class Authentication:
         made = msgspec.structs.replace(unsigned, account=caller.account + region, caller=caller)
         self._contexts[caller.arn] = unsigned, made
         return made
+
+    def inspect(self, request: Request, make: Make) -> Share:
+        """Return where the body of ``request``, of which only the head is there, counts until it is verified.
+
+        Raises what its protocol refuses a request with: no signature, no such key, a date outside the window.
+        """
+        verifier = self._verifiers.get(make) or self._made(make)
+        key = verifier.inspect(request.method, request.target, request.headers, self._wall_s())
+        proven = request.line.proven
+        return Share(
+            key,
+            (request.source_ip(), proven),
+            trusted=proven or not verifier.signs_body,
+            is_signed=verifier.signs_body,
+            is_verified=not verifier.signs_body,
+        )
 
     @property
     def keys(self) -> Collection[AccessKey]:

@@ -1,29 +1,46 @@
 """All open connections: how many, which of them take too long, and how they end.
 
-One timer serves all deadlines. It is set for the earliest one known; connections announce the short ones, and an idle
-connection's cannot come sooner than the idle limit after any look. So nothing is touched per request, and a thousand
-waiting clients cost one look in that time.
+One timer serves all deadlines. It is set for the earliest one known; connections announce the short ones. All are
+inspected every ten seconds, for clients that do not take their answers. So nothing is touched per request.
 """
 
 import asyncio
 
-from veilmq.server.http1 import Http1Connection, Word
+from veilmq.core.limits import HTTP_BYTES
+from veilmq.server.byte_budget import ByteBudget, by_address
+from veilmq.server.http1 import Http1Connection, Inspect, Word
 from veilmq.server.http_date import DateLine
 from veilmq.server.http_heads import KnownHeads
 from veilmq.server.http_limits import HttpLimits
 from veilmq.server.http_refusal import as_text
 from veilmq.server.http_request import Date, Handler
+from veilmq.server.turns import Turns
 
 _LOOKS_PER_LIMIT = 20  # a client may be late by this fraction of the shortest limit
+_LOOKS_AT_UNREAD = 3  # while a client may take nothing of an answer
 
 
 class Connections:
     """The table of connections; made in the event loop that serves them."""
 
-    def __init__(self, *, handler: Handler, limits: HttpLimits | None = None, refused: Word = as_text) -> None:
-        """``handler`` gets every whole request, ``refused`` words what refuses one before it is whole."""
+    def __init__(
+        self,
+        *,
+        handler: Handler,
+        limits: HttpLimits | None = None,
+        refused: Word = as_text,
+        inspect: Inspect = by_address,
+        budget: ByteBudget | None = None,
+    ) -> None:
+        """``handler`` gets every whole request, ``refused`` words what refuses one before it is whole.
+
+        ``inspect`` gets the head of each with a large body, which counts in ``budget``.
+        """
         self._loop = asyncio.get_running_loop()
         self.handler = handler
+        self.inspect = inspect
+        self.budget = budget or ByteBudget(HTTP_BYTES.default)
+        self.turns = Turns(self._loop)
         self.refused = refused
         self.limits = limits or HttpLimits()
         self.heads = KnownHeads()
@@ -33,6 +50,7 @@ class Connections:
         self._open: set[Http1Connection] = set()
         self._look_at_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._look_s = min(self.limits.idle_s_max, self.limits.request_s_max / _LOOKS_AT_UNREAD)
         self._gap_s = (
             min(self.limits.request_s_max, self.limits.idle_s_max, self.limits.linger_s_max) / _LOOKS_PER_LIMIT
         )
@@ -51,7 +69,7 @@ class Connections:
         """Count in a new connection."""
         self._open.add(connection)
         self._emptied.clear()
-        self.expect(self.time_s() + self.limits.idle_s_max)
+        self.expect(self.time_s() + self._look_s)
         if self.draining:
             connection.drain()
 
@@ -86,7 +104,7 @@ class Connections:
     def _look(self) -> None:
         self._timer = None
         now_s = self.time_s()
-        next_s = now_s + self.limits.idle_s_max
+        next_s = now_s + self._look_s
         for connection in list(self._open):
             deadline_s = connection.deadline_s()
             if deadline_s is not None and deadline_s <= now_s:

@@ -25,6 +25,7 @@ from veilmq.server import origin
 from veilmq.server.authentication import Authentication
 from veilmq.server.bulk_reads import BulkReads
 from veilmq.server.bulk_stages import BulkStages
+from veilmq.server.byte_budget import Share, by_address
 from veilmq.server.denial import Denial
 from veilmq.server.http_refusal import Refusal, Worded
 from veilmq.server.http_request import Pending, Request
@@ -33,11 +34,12 @@ from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.namespaces import Namespaces
 from veilmq.server.permissions import ANSWERED_HERE, Permissions, Unknown
-from veilmq.server.protocols import PROTOCOLS, Protocol, worded_for
+from veilmq.server.protocols import SQS_JSON, Protocol, protocol_of, worded_for
 from veilmq.server.publishing import Publishing
 from veilmq.wire.sqs.call import Call
 from veilmq.wire.sqs.callers import Caller
 from veilmq.wire.sqs.context import RequestContext, traced
+from veilmq.wire.sqs.json import CONTENT_TYPE
 from veilmq.wire.sqs.reply import Reply
 from veilmq.wire.v1.reads import BulkRead
 from veilmq.wire.v1.staging import BulkStage
@@ -174,7 +176,7 @@ class Dispatcher:
         headers = request.headers
         content: Any = request.body
         route = self._routes.get(headers.get(b"x-amz-target"))
-        if route is None:
+        if route is None or headers.get(b"content-type") != CONTENT_TYPE:
             route, content = self._route(request)
         if request.method != b"POST" or b"origin" in headers or b"sec-fetch-site" in headers:
             refusal = self._obstacle(request, route)
@@ -194,17 +196,24 @@ class Dispatcher:
         return self._ask(request, route, content, context, started_s, known)
 
     def _route(self, request: Request) -> tuple[Route | None, Any]:
-        """Find the protocol of ``request``, and its content; remember a target that names one of its actions."""
-        for protocol in PROTOCOLS:
-            found = protocol.recognise(request)
-            if found is not None:
-                label = protocol.labels.get(found.action)
-                route = Route(protocol, found.action, label or UNKNOWN_ACTION)
-                target = request.headers.get(b"x-amz-target")
-                if label is not None and target is not None:
-                    self._routes[target] = route
-                return route, found.content
-        return None, None
+        """Find the protocol of ``request``, and its content; that of a large body is not read before its signature."""
+        protocol = protocol_of(request)
+        if protocol is None:
+            return None, None
+        if request.hold is not None:
+            return Route(protocol, b"", UNKNOWN_ACTION), None
+        return self._read(protocol, request)
+
+    def _read(self, protocol: Protocol, request: Request) -> tuple[Route | None, Any]:
+        """Find the action of ``request``, and its content; remember a target that names an action of JSON."""
+        found = protocol.read(request)
+        if found is None:
+            return None, None
+        label = protocol.labels.get(found.action)
+        route = Route(protocol, found.action, label or UNKNOWN_ACTION)
+        if protocol is SQS_JSON and label is not None:
+            self._routes[request.headers[b"x-amz-target"]] = route
+        return route, found.content
 
     def _obstacle(self, request: Request, route: Route | None) -> Refusal | None:
         if origin.is_foreign(request.headers, own_name=self._host):
@@ -220,7 +229,7 @@ class Dispatcher:
         unasked = origin.is_unasked(request.headers, own_name=self._host, mark=route.protocol.mark)
         return _UNASKED if unasked else None
 
-    def _ask(
+    def _ask(  # noqa: C901 (the way of every request: a call more is time)
         self,
         request: Request,
         route: Route,
@@ -229,15 +238,17 @@ class Dispatcher:
         started_s: float,
         known: Caller | None,
     ) -> Pending | None:
-        protocol, action, label = route
-        exchange = Exchange(request, self.metrics, protocol, label, started_s, context.base_url)
+        protocol = route.protocol
+        exchange = Exchange(request, self.metrics, protocol, route.label, started_s, context.base_url)
         try:
             caller = context
             if self._authentication is not None:
                 caller = self._authentication.context(request, context, protocol.verifier, known)
+            if content is None:
+                return self._ask_large(request, protocol, context, started_s, caller.caller)
             if _TRACE in request.headers:
                 caller = traced(caller, request.headers[_TRACE])
-            call = protocol.decode(action, content, caller)
+            call = exchange.call = protocol.decode(route.action, content, caller)
         except protocol.refused as error:
             exchange.reply(protocol.refuse(error, context.base_url))
             return None
@@ -245,7 +256,6 @@ class Dispatcher:
             log.exception("a request of action %s could not be decoded", exchange.action)
             exchange.reply(protocol.fail(InternalError(), context.base_url))
             return None
-        exchange.call = call
         command = call.command
         done: Done = exchange.done
         if self._permissions is not None and caller.caller is not None:
@@ -265,9 +275,39 @@ class Dispatcher:
         if ask is None:
             self._submit(command, done)
             return None
-        if type(command) is BulkRead:
+        if request.is_behind or type(command) is BulkRead:
             return InTurn(request, partial(ask, command, call.wait_s, done))
         return ask(command, call.wait_s, done)
+
+    def _ask_large(
+        self, request: Request, protocol: Protocol, context: RequestContext, started_s: float, caller: Caller | None
+    ) -> Pending | None:
+        """Read a large body, now that its signature is verified, and go on as with a small one."""
+        route, content = self._read(protocol, request)
+        if route is None:
+            self._refuse(request, _NOT_UNDERSTOOD, started_s)
+            return None
+        return self._ask(request, route, content, context, started_s, caller)
+
+    def inspect(self, head: Request) -> Share | None:
+        """Return where the large body of a request counts, whose head is ``head``; ``None`` if that is refused.
+
+        Where requests are signed, it must name a key that is known, and a date of now.
+        """
+        if self._authentication is None:
+            return by_address(head)
+        started_s = perf_counter()
+        protocol = protocol_of(head)
+        if protocol is None:
+            self._refuse(head, _NOT_UNDERSTOOD, started_s)
+            return None
+        base_url = self._base_url(head.headers)
+        try:
+            return self._authentication.inspect(head, protocol.verifier)
+        except protocol.refused as error:
+            exchange = Exchange(head, self.metrics, protocol, UNKNOWN_ACTION, started_s, base_url)
+            exchange.reply(protocol.refuse(error, base_url))
+            return None
 
     def refused(self, refusal: Refusal, heard: Mapping[bytes, bytes]) -> Worded:
         """Count and word what refuses a request before it is whole; it took no time of ours."""
@@ -289,8 +329,10 @@ class Dispatcher:
         request.respond(refusal.status, worded.headers, worded.body)
 
     def _word(self, refusal: Refusal, target: bytes, headers: Mapping[bytes, bytes]) -> Worded:
-        host = headers.get(b"host", b"").decode("latin-1") or self._address
-        return worded_for(refusal, target, headers, f"{self._scheme}://{host}")
+        return worded_for(refusal, target, headers, self._base_url(headers))
+
+    def _base_url(self, headers: Mapping[bytes, bytes]) -> str:
+        return f"{self._scheme}://" + (headers.get(b"host", b"").decode("latin-1") or self._address)
 
     def _context(self, host: bytes) -> RequestContext | None:
         """Return what all requests to ``host`` share; ``None`` for what cannot stand in a URL."""

@@ -6,6 +6,10 @@ The hot path is a request that arrives in one segment and gets one reply: one ca
 A refused request is answered in its turn; then the connection says nothing more and drops what comes until the client
 closes, for a short time: closing at once would reset the connection and take the reply with it. A client that reads no
 replies, or has too many requests in the line, or too long ones, is not read from (then its going is noticed late).
+
+A request that comes while others are in the line is begun in a later turn of the loop, a few of them in each, so that a
+client that pipelines does not go before those that send one request. A large body is admitted by its head, reserves its
+bytes, and is read a segment a turn.
 """
 
 import asyncio
@@ -15,14 +19,24 @@ from ipaddress import ip_address
 from typing import Protocol, cast
 
 from veilmq.server import http_refusal as refusal
+from veilmq.server.byte_budget import ByteBudget, Hold, Share
 from veilmq.server.http_heads import KnownHeads
 from veilmq.server.http_limits import HttpLimits
 from veilmq.server.http_reader import RequestReader
 from veilmq.server.http_refusal import Refusal, Worded
 from veilmq.server.http_request import CLOSE, Date, Handler, Request
+from veilmq.server.turns import Turns
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_SLICE_BYTES = 65_536
+"""A segment up to this is read at once, and that much of a large body in one turn of the loop."""
+_PIPELINED_BYTES = 16_384
+"""How much of a larger segment is parsed before the requests in it are begun."""
+_BEGUN_IN_A_TURN = 8
 
+
+Inspect = Callable[[Request], Share | None]
+"""The head of a request with a large body → where the body counts; ``None`` once it is refused with a reply."""
 
 Word = Callable[[Refusal, Mapping[bytes, bytes]], Worded]
 """What refuses a request, and its headers as far as they were heard → how it is answered."""
@@ -31,7 +45,10 @@ Word = Callable[[Refusal, Mapping[bytes, bytes]], Worded]
 class Keeper(Protocol):
     """What a connection needs from the table of all connections."""
 
+    budget: ByteBudget
     handler: Handler
+    inspect: Inspect
+    turns: Turns
     limits: HttpLimits
     heads: KnownHeads
     draining: bool
@@ -55,6 +72,8 @@ class Http1Connection(asyncio.Protocol):
     """One client. Instants are in the event loop's seconds, 0 where the state that they tell of does not hold."""
 
     __slots__ = (
+        "_beginning",
+        "_behind",
         "_corked",
         "_ended",
         "_half_closed",
@@ -65,6 +84,7 @@ class Http1Connection(asyncio.Protocol):
         "_line",
         "_lingering_since_s",
         "_lingers",
+        "_pacing",
         "_paused",
         "_peer",
         "_reader",
@@ -72,7 +92,15 @@ class Http1Connection(asyncio.Protocol):
         "_resting",
         "_stalled_since_s",
         "_transport",
+        "_turn_comes",
+        "_unpaced_bytes",
+        "_unread",
+        "_unsent",
+        "_unsent_counted",
+        "_unsent_since_s",
+        "_waiting_since_s",
         "date",
+        "proven",
     )
 
     def __init__(self, keeper: Keeper) -> None:
@@ -82,21 +110,37 @@ class Http1Connection(asyncio.Protocol):
         self._limits = keeper.limits
         self.date = keeper.date
         self._reader = RequestReader(
-            line=self, limits=keeper.limits, heads=keeper.heads, complete=self._begin, refuse=self._refuse
+            line=self,
+            limits=keeper.limits,
+            heads=keeper.heads,
+            complete=self._begin,
+            refuse=self._refuse,
+            hold_read=self._hold_read,
         )
         self._resting = self._reader.resting
         self._transport = cast(asyncio.Transport, None)  # until connection_made
         self._line: deque[Request] = deque()
+        self._behind: deque[Request] = deque()  # those of the line that are not begun
+        self._beginning = False  # they have a turn to come
+        self._turn_comes = False
+        self._unread = b""  # the rest of a segment whose beginning was many requests
+        self.proven = False
         self._corked = False  # replies wait for the end of the segment
         self._ended = False  # no further request is read
         self._half_closed = False
         self._lingers = False
+        self._pacing = False  # the next segment of a large body is read in a later turn
         self._paused = False
         self._peer: str | None = None  # not asked yet; empty where the client has no address
         self._idle_since_s = 0.0
         self._reading_since_s = 0.0
         self._stalled_since_s = 0.0
         self._lingering_since_s = 0.0
+        self._waiting_since_s = 0.0  # a body waits for room in the budget
+        self._unpaced_bytes = 0
+        self._unsent = 0  # what the client had not taken when that was last seen to change
+        self._unsent_since_s = 0.0
+        self._unsent_counted = 0  # in the budget
 
     # What the event loop calls.
 
@@ -108,35 +152,44 @@ class Http1Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse one segment, hand on the requests that it completes, and write what is answered already."""
-        if self._ended:
+        if self._ended or self._unread:
+            self._set_aside(data)
             return
         self._corked = True
         try:
-            self._reader.feed(data)
-            if not self._resting:
-                self._await_rest(len(data))
+            if len(data) > _SLICE_BYTES:
+                self._feed_slices(data)
+            else:
+                self._reader.feed(data)
+                if not self._resting:
+                    self._await_rest(len(data))
         finally:
             self._corked = False
         self.answered()
-        if len(self._line) >= self._limits.pipelined_max:
-            self._regulate()
 
     def eof_received(self) -> bool:
         """Answer what was asked, then close; whoever waits for messages waits no longer (the client may be gone)."""
-        if not self._resting and not self._ended:
+        if not self._resting and not self._ended and not self._unread:
             self._refuse(refusal.TRUNCATED, self._reader.stop())
             self.answered()
-        self._half_closed = self._ended = True
+        self._half_closed = True
+        self._ended = not self._unread
         self._hurry()
         return bool(self._line) and self._transport.can_write_eof()  # TLS cannot be closed halfway
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Withdraw what has not been answered."""
         self._keeper.remove(self)
+        self._keeper.budget.off_room(self.turn)
         self._ended = True
         self._reader.release()
+        self._stalled_since_s = 0.0
+        self._count_unsent(0)
         waiting, self._line = self._line, deque()
+        self._behind.clear()
+        self._unread = b""
         for request in waiting:
+            request.release()
             if request.pending is not None:
                 request.pending.withdraw()
 
@@ -144,11 +197,15 @@ class Http1Connection(asyncio.Protocol):
         """Stop reading from a client that does not read."""
         self._stalled_since_s = self._keeper.time_s()
         self._keeper.expect(self._stalled_since_s + self._limits.request_s_max)
+        self._unsent = self._transport.get_write_buffer_size()
+        self._unsent_since_s = self._stalled_since_s
+        self._count_unsent(self._unsent)
         self._regulate()
 
     def resume_writing(self) -> None:
         """Go on."""
         self._stalled_since_s = 0.0
+        self._count_unsent(0)
         self._regulate()
         self.turn()
 
@@ -177,12 +234,29 @@ class Http1Connection(asyncio.Protocol):
             self._regulate()
 
     def turn(self) -> None:
-        """Begin the first of the line if it waits for its turn, and the client takes its replies."""
-        if not self._line or self._stalled_since_s:
+        """Begin the first of the line if it waits for its turn, and the client takes its replies.
+
+        While any client leaves answers unread, what is begun here is begun slowly: it may bring large answers, too.
+        """
+        if self._turn_comes or not self._waits_for_turn():
             return
-        begin, self._line[0].begin = self._line[0].begin, None
-        if begin is not None:
+        if self._keeper.budget.answers_full:
+            self._keeper.budget.on_room(self.turn)
+        elif self._keeper.budget.answers:
+            self._turn_comes = True
+            self._keeper.turns.unhurried(self._take_turn)
+        else:
+            self._take_turn()
+
+    def _take_turn(self) -> None:
+        self._turn_comes = False
+        if self._waits_for_turn():
+            begin, self._line[0].begin = self._line[0].begin, None
+            assert begin is not None, "it waits for its turn"
             begin()
+
+    def _waits_for_turn(self) -> bool:
+        return bool(self._line) and not self._stalled_since_s and self._line[0].begin is not None
 
     def peer(self) -> str | None:
         """Return the address of the client; one of IPv4 as such, also where it came to a socket of both kinds."""
@@ -194,7 +268,7 @@ class Http1Connection(asyncio.Protocol):
         """Answer what is there, then close; at once if nothing is."""
         if self._lingering_since_s:
             return
-        if self._line and not self._reading_since_s:
+        if self._line and not self._reading_since_s and not self._unread:
             self._line[-1].end_connection()
             self._ended = True
         self._hurry()
@@ -209,16 +283,24 @@ class Http1Connection(asyncio.Protocol):
         """Return when this client will have taken too long; ``None`` while it is our turn."""
         if self._lingering_since_s:
             return self._lingering_since_s + self._limits.linger_s_max
-        if self._stalled_since_s:
-            return self._stalled_since_s + self._limits.request_s_max
+        if unsent := self._transport.get_write_buffer_size():
+            if unsent != self._unsent:
+                self._unsent, self._unsent_since_s = unsent, self._keeper.time_s()
+            return self._unsent_since_s + self._limits.request_s_max
+        if self._waiting_since_s:
+            return self._waiting_since_s + self._limits.body_wait_s_max
         if self._reading_since_s:
             return None if self._paused else self._reading_since_s + self._limits.request_s_max
         return None if self._line else self._idle_since_s + self._limits.idle_s_max
 
     def time_out(self) -> None:
         """End a connection whose deadline has passed; an unfinished request is told why."""
-        if self._lingering_since_s or self._stalled_since_s or self._transport.is_closing():
+        takes_nothing = self._transport.get_write_buffer_size() > 0
+        if self._lingering_since_s or takes_nothing or self._transport.is_closing():
             self._transport.abort()
+        elif self._waiting_since_s:
+            self._refuse(refusal.NO_ROOM, self._reader.stop())
+            self.answered()
         elif self._reading_since_s:
             self._refuse(refusal.slow(self._limits.request_s_max), self._reader.stop())
             self.answered()
@@ -233,13 +315,18 @@ class Http1Connection(asyncio.Protocol):
             request.end_connection()
             self._ended = True
             self._reader.stop()
-        self._line.append(request)
-        request.pending = self._handler(request)
+        if self._line:
+            self._line.append(request)
+            request.is_behind = True
+            self._behind.append(request)
+            self._regulate()
+        else:
+            self._line.append(request)
+            request.pending = self._handler(request)
 
     def _refuse(self, flaw: Refusal, heard: Mapping[bytes, bytes]) -> None:
         """Answer the request that is being read with an error, and read no more."""
-        self._reading_since_s = 0.0
-        self._ended = self._lingers = True
+        self._stop_reading()
         worded = self._keeper.refused(flaw, heard)
         request = Request(self, b"", b"", {}, b"", False, CLOSE)
         self._line.append(request)
@@ -247,17 +334,127 @@ class Http1Connection(asyncio.Protocol):
         request.respond(flaw.status, worded.headers, worded.body)
         self._corked = corked
 
+    def _stop_reading(self) -> None:
+        self._reading_since_s = self._waiting_since_s = 0.0
+        self._ended = self._lingers = True
+        self._regulate()
+
     def _await_rest(self, segment_bytes: int) -> None:
         if self._ended:
             return
         if not self._reading_since_s:
             self._reading_since_s = self._keeper.time_s()
             self._keeper.expect(self._reading_since_s + self._limits.request_s_max)
-        self._reader.check_unfinished(segment_bytes)
+        if not self._reader.check_unfinished(segment_bytes):
+            return
+        wanted = self._reader.wanted()
+        if (wanted or (self._reader.continue_due and self._reader.hold is None)) and not self._admit(wanted):
+            return
+        if self._reader.hold is not None:
+            self._pace(segment_bytes, trusted=self._reader.hold.share.trusted)
         if self._reader.continue_due and not self._line:
             self._send_continue()
         if self._line and self._is_heavy():
             self._regulate()
+
+    def _admit(self, wanted: int) -> bool:
+        """Reserve the bytes of the body that is being read, after a look at its head; tell whether to read on."""
+        hold = self._reader.hold
+        if hold is None:
+            head = self._reader.head()
+            share = self._keeper.inspect(head)
+            if share is None:
+                self._reader.stop()
+                self._stop_reading()
+                self._line.append(head)
+                return False
+            hold = Hold(self._keeper.budget, share, self._granted)
+            self._reader.admit(hold)
+        if wanted and not hold.reserve(wanted):
+            self._waiting_since_s = self._keeper.time_s()
+            self._keeper.expect(self._waiting_since_s + self._limits.body_wait_s_max)
+            self._regulate()
+            return False
+        if hold.share.is_verified:
+            hold.verify()
+        return True
+
+    def _granted(self) -> None:
+        """Read on: there is room."""
+        self._waiting_since_s = 0.0
+        hold = self._reader.hold
+        if hold is not None and hold.share.is_verified:
+            hold.verify()
+        if self._reader.continue_due and not self._line:
+            self._send_continue()
+        self._regulate()
+
+    def _hold_read(self) -> Hold:
+        return Hold(self._keeper.budget, _AT_ONCE, self._granted)
+
+    def _pace(self, segment_bytes: int, *, trusted: bool) -> None:
+        """Read on in a later turn of the loop if that was a large piece."""
+        self._unpaced_bytes += segment_bytes
+        if self._unpaced_bytes < _SLICE_BYTES or self._pacing or self._transport.is_closing():
+            return
+        self._unpaced_bytes = 0
+        self._pacing = True
+        if not self._paused:
+            self._transport.pause_reading()
+        turns = self._keeper.turns
+        (turns.soon if trusted else turns.unhurried)(self._read_on)
+
+    def _read_on(self) -> None:
+        self._pacing = False
+        if not self._paused and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _feed_slices(self, data: bytes) -> None:
+        """Parse a large segment: a body at once, but of many requests only as many as fit into a slice."""
+        at = 0
+        while at < len(data) and not self._ended:
+            if self._behind:
+                self._unread = data[at:]
+                return
+            piece = data[at : at + max(_PIPELINED_BYTES, self._reader.body_left())]
+            at += len(piece)
+            self._reader.feed(piece)
+            if not self._resting:
+                self._await_rest(len(piece))
+
+    def _set_aside(self, data: bytes) -> None:
+        """Keep what came behind requests that are not begun; drop what came after the last request, in turns."""
+        if self._unread:
+            self._unread += data
+        elif self._lingers:
+            self._pace(len(data), trusted=False)
+
+    def _begin_behind(self) -> None:
+        """Begin some requests that came while others were in the line, then parse what came behind them."""
+        self._beginning = False
+        self._corked = True
+        try:
+            for _ in range(min(_BEGUN_IN_A_TURN, len(self._behind))):
+                if self._takes_too_little():
+                    break
+                request = self._behind.popleft()
+                request.pending = self._handler(request)
+                if (self._half_closed or self._keeper.draining) and request.pending is not None:
+                    request.pending.hurry()
+            if not self._behind and self._unread:
+                data, self._unread = self._unread, b""
+                self._feed_slices(data)
+                self._ended = self._ended or (self._half_closed and not self._unread)
+        finally:
+            self._corked = False
+        self.answered()
+        self._regulate()
+
+    def _takes_too_little(self) -> bool:
+        """Tell whether the client has so many answers to take that no further request of it begins."""
+        if self._stalled_since_s:
+            return True
+        return sum([len(request.reply) for request in self._line if request.reply is not None]) > _SLICE_BYTES
 
     def _is_heavy(self) -> bool:
         """Tell whether the bodies in the line are as long as one may be: behind a long poll they stay for a while."""
@@ -266,6 +463,10 @@ class Http1Connection(asyncio.Protocol):
     def _send_continue(self) -> None:
         self._reader.continue_due = False
         self._transport.write(_CONTINUE)
+
+    def _count_unsent(self, unsent: int) -> None:
+        self._keeper.budget.count_answers(unsent - self._unsent_counted)
+        self._unsent_counted = unsent
 
     def _hurry(self) -> None:
         for request in list(self._line):
@@ -280,7 +481,7 @@ class Http1Connection(asyncio.Protocol):
             self._close()
             return
         self._idle_since_s = self._keeper.time_s()
-        if self._reader.continue_due:
+        if self._reader.continue_due and not self._waiting_since_s:
             self._send_continue()
 
     def _close(self) -> None:
@@ -293,18 +494,33 @@ class Http1Connection(asyncio.Protocol):
             self._transport.write_eof()
 
     def _regulate(self) -> None:
-        """Read from the client, or do not."""
-        pause = bool(self._stalled_since_s) or len(self._line) >= self._limits.pipelined_max or self._is_heavy()
+        """Read from the client, or do not; begin what waits in its line, if that can go on."""
+        if self._stalled_since_s:
+            self._count_unsent(self._transport.get_write_buffer_size())
+        if self._behind and not self._beginning and not self._takes_too_little():
+            self._beginning = True
+            self._keeper.turns.soon(self._begin_behind)
+        pause = not self._lingers and (
+            bool(self._stalled_since_s or self._waiting_since_s or self._behind or self._unread)
+            or len(self._line) >= self._limits.pipelined_max
+            or self._is_heavy()
+        )
         if pause is self._paused or self._transport.is_closing():
             return
         self._paused = pause
         if pause:
-            self._transport.pause_reading()
+            if not self._pacing:
+                self._transport.pause_reading()
             return
-        self._transport.resume_reading()
+        if not self._pacing:
+            self._transport.resume_reading()
         if self._reading_since_s:
             self._reading_since_s = self._keeper.time_s()
             self._keeper.expect(self._reading_since_s + self._limits.request_s_max)
+
+
+_AT_ONCE = Share("")
+"""Where large bodies count that came in one segment: they are verified at once."""
 
 
 def _address(name: object) -> str:

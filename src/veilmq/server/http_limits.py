@@ -10,7 +10,9 @@ class HttpLimits:
     """Sizes in bytes, durations in seconds on the event loop's clock.
 
     ``request_s_max`` holds for reading one whole request and for a client that does not take its replies;
-    ``linger_s_max`` for a refused client to stop sending, so that it can read why it was refused.
+    ``body_wait_s_max`` for a body longer than ``large_body_bytes`` until there is room for it (a chunked one asks for
+    ``body_step_bytes`` at a time); ``linger_s_max`` for a refused client to stop sending, so that it can read why it
+    was refused.
     """
 
     head_bytes_max: int = limits.HTTP_HEAD_BYTES_MAX
@@ -21,3 +23,6 @@ class HttpLimits:
     request_s_max: float = limits.HTTP_REQUEST_S_MAX
     idle_s_max: float = limits.HTTP_IDLE_S_MAX
     linger_s_max: float = 2.0
+    large_body_bytes: int = limits.HTTP_LARGE_BODY_BYTES
+    body_step_bytes: int = limits.HTTP_BODY_STEP_BYTES
+    body_wait_s_max: float = limits.HTTP_BODY_WAIT_S_MAX

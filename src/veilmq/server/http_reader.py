@@ -2,9 +2,9 @@
 
 A request that arrives in one small segment costs a call per header and one per part of the message, and one glance;
 its parts are gathered by functions written in C where that is possible. One whose head was read before costs a look-up
-(``http_heads``). Everything else gets a closer look once it is
-whole (``_look_closer``), and before that whenever a segment ends inside it (``check_unfinished``): what llhttp lets
-pass and we do not is refused, and nobody can make the server keep more than one segment beyond a limit.
+(``http_heads``). Everything else gets a closer look once it is whole (``_look_closer``), and before that whenever a
+segment ends inside it (``check_unfinished``): what llhttp lets pass and we do not is refused, and nobody can make the
+server keep more than one segment beyond a limit.
 """
 
 from collections.abc import Callable
@@ -12,10 +12,11 @@ from collections.abc import Callable
 import httptools
 
 from veilmq.server import http_refusal as refusal
+from veilmq.server.byte_budget import Hold
 from veilmq.server.http_heads import END, LESSONS, Head, KnownHeads
 from veilmq.server.http_limits import HttpLimits
 from veilmq.server.http_refusal import Refusal
-from veilmq.server.http_request import KEEP, Line, Request
+from veilmq.server.http_request import CLOSE, KEEP, LargeRequest, Line, Request
 
 ONCE = frozenset({b"host", b"authorization", b"content-type", b"expect", b"origin", b"sec-fetch-site", b"x-amz-target"})
 """Headers that decide something, so that two of them would contradict each other."""
@@ -41,6 +42,7 @@ class RequestReader:
         "_headers",
         "_headers_max",
         "_heads",
+        "_hold_read",
         "_known",
         "_large",
         "_lessons",
@@ -56,6 +58,7 @@ class RequestReader:
         "_stopped",
         "_suspect",
         "continue_due",
+        "hold",
         "on_body",
         "on_message_begin",
         "on_url",
@@ -71,8 +74,12 @@ class RequestReader:
         heads: KnownHeads,
         complete: Callable[[Request], object],
         refuse: Callable[[Refusal, dict[bytes, bytes]], object],
+        hold_read: Callable[[], Hold],
     ) -> None:
-        """Make requests for ``line``. Both functions may call ``stop``; ``heads`` are shared with other connections."""
+        """Make requests for ``line``. ``complete`` and ``refuse`` may call ``stop``; ``heads`` are shared with others.
+
+        ``hold_read`` makes what counts a large body that came at once.
+        """
         self._line = line
         self._limits = limits
         self._heads = heads
@@ -81,7 +88,9 @@ class RequestReader:
         self._segment = b""
         self._complete = complete
         self._refuse = refuse
+        self._hold_read = hold_read
         self._stopped = False
+        self.hold: Hold | None = None  # what counts the body that is being read, if it is large
         self.resting: list[bool] = [True]  # empty while a request has begun and not ended
         self.target: list[bytes] = []  # in pieces
         self._pieces: list[bytes] = []  # of the body, from the last segment
@@ -129,17 +138,19 @@ class RequestReader:
         heard = self._fields if self._headers is None else self._headers
         self._stopped = True
         self._lessons = 0
+        self._release_hold()
         self._forget_message()
         self.resting.append(True)
         return heard
 
     def release(self) -> None:
-        """Let go of the parser, which refers to this object."""
+        """Let go of the parser, which refers to this object, and of the bytes of an unfinished body."""
         self._stopped = True
+        self._release_hold()
         del self._parser
 
-    def check_unfinished(self, segment_bytes: int) -> None:
-        """Apply the limits to a request of which the last segment was not the end; ``refuse`` if they are passed."""
+    def check_unfinished(self, segment_bytes: int) -> bool:
+        """Apply the limits to a request that has not ended; ``refuse`` if they are passed, and tell whether not."""
         self._suspect = True
         if self._headers is None:
             flaw = self._head_flaw(segment_bytes)
@@ -147,6 +158,34 @@ class RequestReader:
             flaw = self._body_flaw(self._headers, segment_bytes)
         if flaw is not None:
             self._give_up(flaw)
+        return flaw is None
+
+    def wanted(self) -> int:
+        """Return how many more bytes an unfinished body should reserve before it is read on; 0 for a small one."""
+        if self._headers is None:
+            return 0
+        limits, held = self._limits, 0 if self.hold is None else self.hold.bytes
+        length = int(self._headers.get(b"content-length", b"0"))
+        if length > limits.large_body_bytes:
+            return length - held
+        is_growing = len(self._spooled) > max(limits.large_body_bytes, held - limits.large_body_bytes)
+        return limits.body_step_bytes if is_growing else 0
+
+    def head(self) -> Request:
+        """Return the request of an unfinished body without it, after whose reply the connection ends."""
+        assert self._headers is not None, "the head is whole"
+        return Request(self._line, self._parser.get_method(), b"".join(self.target), self._headers, b"", False, CLOSE)
+
+    def admit(self, hold: Hold) -> None:
+        """Count the unfinished body by ``hold`` from now on."""
+        hold.feed(self._spooled)
+        self.hold = hold
+
+    def body_left(self) -> int:
+        """Return how many bytes of an unfinished body are announced and have not come."""
+        if self._headers is None:
+            return 0
+        return int(self._headers.get(b"content-length", b"0")) - len(self._spooled)
 
     # What the parser calls, beside on_message_begin, on_url and on_body.
 
@@ -184,8 +223,10 @@ class RequestReader:
             or not RARE.isdisjoint(headers)
         )
         if unusual:
-            if not self._look_closer(request):
+            whole = self._look_closer(request)
+            if whole is None:
                 return
+            request = whole
         elif self._lessons:
             self._lessons -= 1
             self._heads.learn(self._segment, Head(request.method, target, headers, len(body)))
@@ -193,9 +234,7 @@ class RequestReader:
         self.resting.append(True)
         self._complete(request)
 
-    # The rest is ours.
-
-    def _look_closer(self, request: Request) -> bool:
+    def _look_closer(self, request: Request) -> Request | None:
         """Put a request together that may have come in pieces, or refuse it."""
         self.target.append(request.target)
         self._pieces.append(request.body)
@@ -205,16 +244,40 @@ class RequestReader:
             flaw = refusal.long_body(self._limits.body_bytes_max)
         if flaw is not None:
             self._give_up(flaw)
-            return False
+            return None
         request.target, request.body = b"".join(self.target), bytes(self._spooled)
         if request.keep_alive and self._parser.get_http_version() == "1.0":
             request.persistence = KEEP
+        if self.hold is not None or len(request.body) > self._limits.large_body_bytes:
+            request = self._large_request(request)
         self._forget_message()
-        return True
+        return request
+
+    def _large_request(self, request: Request) -> LargeRequest:
+        hold, self.hold = self.hold or self._hold_read(), None
+        hold.take(len(request.body) - hold.bytes)
+        return LargeRequest(
+            request.line,
+            request.method,
+            request.target,
+            request.headers,
+            request.body,
+            request.keep_alive,
+            request.persistence,
+            hold=hold,
+        )
+
+    def _release_hold(self) -> None:
+        if self.hold is not None:
+            self.hold.release()
+            self.hold = None
 
     def _spool(self) -> None:
-        self._spooled += b"".join(self._pieces)
+        piece = b"".join(self._pieces)
+        self._spooled += piece
         self._pieces.clear()
+        if self.hold is not None:
+            self.hold.feed(piece)
 
     def _forget_message(self) -> None:
         self.target.clear()

@@ -20,11 +20,13 @@ class Refusal(NamedTuple):
     @property
     def headers(self) -> bytes:
         """Return the header lines of the reply."""
-        return b"Content-Type: %b\r\n" % self.kind + self.allowed
+        return b"Content-Type: %b\r\n" % self.kind + self.advice
 
     @property
-    def allowed(self) -> bytes:
-        """Return the header line that tells what may be asked, where it was the method that may not."""
+    def advice(self) -> bytes:
+        """Return the header line that says what to do: the methods that there are, or when to send it again."""
+        if self.status == 503:
+            return b"Retry-After: 1\r\n"
         return b"Allow: %b\r\n" % self.allow if self.status == 405 else b""
 
     @property
@@ -51,6 +53,11 @@ CODING = Refusal(501, "The only transfer coding that is understood is chunked; s
 OLD_CODING = Refusal(400, "HTTP/1.0 knows no transfer codings; send the body as it is, or use HTTP/1.1.")
 EXPECTATION = Refusal(417, "The only expectation that can be met is 100-continue.")
 TRUNCATED = Refusal(400, "The connection ended inside the request; send the whole of it.")
+
+
+NO_ROOM = Refusal(
+    503, "The server holds as many bytes of requests and answers as it may (http_bytes_max); send the request again."
+)
 
 
 def malformed(reason: object) -> Refusal:

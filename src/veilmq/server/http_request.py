@@ -10,6 +10,8 @@ from typing import Protocol
 
 import msgspec
 
+from veilmq.server.byte_budget import Hold
+
 _NO_CONTENT = HTTPStatus.NO_CONTENT.value
 """A status after which there is no body, and no word of its length (RFC 9110, section 8.6)."""
 
@@ -34,6 +36,7 @@ class Line(Protocol):
     """What a request needs from its connection."""
 
     date: "Date"
+    proven: bool  # a request of it had a genuine signature
 
     def answered(self) -> None:
         """Take note that a request of the line has its reply."""
@@ -58,6 +61,7 @@ class Request(msgspec.Struct, eq=False):
     """A whole, well-formed request: ``method`` and ``target`` as sent, ``headers`` by lower-case name, ``body``.
 
     Headers that were sent several times are joined with commas; those for which that would be wrong were refused.
+    ``hold`` counts the bytes of a large body. ``is_behind`` if there were others in the line when it came.
     ``persistence`` is the ``Connection`` header line of the reply, empty where the version of HTTP implies it.
     (A ``msgspec.Struct``, as these are made four times as fast as objects with an ``__init__`` of their own.)
     """
@@ -72,6 +76,8 @@ class Request(msgspec.Struct, eq=False):
     pending: Pending | None = None
     reply: bytes | None = None
     begin: Callable[[], None] | None = None
+    hold: Hold | None = None
+    is_behind: bool = False
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """Answer, now or later, exactly once; ``headers`` are whole lines, each with its line end."""
@@ -106,10 +112,27 @@ class Request(msgspec.Struct, eq=False):
         """Return the address of the client, ``None`` where it has none."""
         return self.line.peer()
 
+    def release(self) -> None:
+        """Do nothing: a small body is not counted."""
+
     def user_agent(self) -> str | None:
         """Return what program the client says that it is."""
         agent = self.headers.get(b"user-agent")
         return None if agent is None else agent.decode("latin-1")
+
+
+class LargeRequest(Request, eq=False):
+    """A request whose body counts in the budget of bytes until it is answered, or its client has gone."""
+
+    def respond(self, status: int, headers: bytes, body: bytes) -> None:
+        """Answer, exactly once."""
+        self.release()
+        super().respond(status, headers, body)
+
+    def release(self) -> None:
+        """Count the body no longer."""
+        if self.hold is not None:
+            self.hold.release()
 
 
 Handler = Callable[[Request], Pending | None]

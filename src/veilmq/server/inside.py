@@ -102,6 +102,7 @@ class _Inner:
     def __init__(self, peer: str | None) -> None:
         """Carry nothing."""
         self.date: Date = _Undated()
+        self.proven = True
         self._peer = peer
 
     def answered(self) -> None:

@@ -14,11 +14,15 @@ another thing than claims do, which have no such quota: then the first claim of 
 nothing, and is told of no instant, may be at the limit of claimed messages, which does not concern receives: then the
 first of them is asked.
 
+While unread answers fill their half of the budget (``byte_budget``), who comes is held (``held_polls``), and who is
+parked stays there.
+
 There is one timer for each line (the next instant at which the queue has something by itself) and one for each
 deadline, and nothing that runs periodically.
 """
 
 from bisect import insort
+from functools import partial
 from typing import Any, ClassVar
 
 import msgspec
@@ -27,28 +31,35 @@ from msgspec.structs import replace
 from veilmq.core.claims import Bound, Claim
 from veilmq.core.commands import Command, Receive
 from veilmq.core.errors import QueueNotFound
-from veilmq.core.limits import SECOND_MS
+from veilmq.core.limits import HTTP_BYTES, SECOND_MS
 from veilmq.core.ports import Clock, Done, Engine, Timer
 from veilmq.core.results import Received
+from veilmq.server.byte_budget import ByteBudget
+from veilmq.server.held_polls import HeldPoll
+from veilmq.server.http_request import Pending
 
 
 class LongPolls:
     """All receives and claims of a server, those that wait and those that do not."""
 
-    def __init__(self, *, engine: Engine, clock: Clock) -> None:
-        """Use ``engine``, on its event loop and by its ``clock``."""
+    def __init__(self, *, engine: Engine, clock: Clock, budget: ByteBudget | None = None) -> None:
+        """Use ``engine``, on its event loop and by its ``clock``; answers count in ``budget``."""
         self.engine = engine
+        self.budget = budget or ByteBudget(HTTP_BYTES.default)
         self.clock = clock
         self.closing = False
         self._lines: dict[str, _Line] = {}
         self._tickets = 0
 
-    def ask(self, command: Receive | Claim, wait_s: int | None, answer: Done) -> "Poll":
+    def ask(self, command: Receive | Claim, wait_s: int | None, answer: Done) -> Pending:
         """Ask for messages; ``answer`` is called once, after ``wait_s`` at the latest (``None``: the queue's own)."""
         line = self._lines.get(command.queue)
         if line is not None:
             line.look()
         poll = _KINDS[type(command)](self, command, wait_s, answer)
+        if self.budget.answers_full:
+            begin = partial(self.ask, command, answer=answer)
+            return HeldPoll(self.clock, self.budget, wait_s, begin=begin, give_up=lambda: answer(poll.nothing()))
         self.engine.submit(command, poll.first_done)
         return poll
 
@@ -78,6 +89,11 @@ class LongPolls:
         """End a line that nobody is in."""
         del self._lines[queue]
         self.engine.unwatch(queue)
+
+    def look(self) -> None:
+        """Ask the first of each line: there is room for answers again."""
+        for line in list(self._lines.values()):
+            line.look()
 
     def ticket(self) -> int:
         """Return the next place in any line."""
@@ -288,6 +304,9 @@ class _Line:
         """Ask the first of the line if there should be something by now; if later, make sure to look then."""
         due_ms = self._due_ms
         if due_ms is None or not self.parked:
+            return
+        if self._polls.budget.answers_full:
+            self._polls.budget.on_room(self._polls.look)
             return
         if due_ms <= self._polls.clock.now_ms():
             self._ask(self.parked.pop(0))

@@ -1,6 +1,6 @@
 """The counters in Prometheus' text format, made by ``prometheus_client`` from one snapshot when somebody asks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -38,6 +38,7 @@ class Snapshot:
     event_export_failures: int
     topics: TopicCounts = field(default_factory=TopicCounts)
     store: Sequence[Figure] = ()
+    http_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 def exposition(snapshot: Snapshot) -> bytes:
@@ -64,6 +65,15 @@ class _SnapshotCollector(Collector):
             yield _gauge("queues", "Queues that there are.", self._snapshot.queues_in_all)
         yield _gauge("long_polls_parked", "Receives and claims that wait for a message.", self._snapshot.parked_polls)
         yield _gauge("connections_open", "Connections of clients.", self._snapshot.open_connections)
+        yield _http_bytes(self._snapshot.http_bytes)
+
+
+def _http_bytes(held: Mapping[str, int]) -> Metric:
+    text = "Bytes of large request bodies and of answers that clients do not read, of http_bytes_max."
+    family = GaugeMetricFamily(f"{_NAMESPACE}_http_bytes", text, labels=["what"])
+    for what, size_bytes in held.items():
+        family.add_metric([what], size_bytes)
+    return family
 
 
 def _requests(metrics: Metrics) -> Iterator[Metric]:

@@ -1,6 +1,6 @@
 """The protocols that one port speaks: a row each, which knows its own requests and takes them apart.
 
-The first row that recognises a request serves it. A new protocol is a new row.
+The first row that recognises a request by its head serves it. A new protocol is a new row.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,7 +39,8 @@ class Recognised(NamedTuple):
 class Protocol(NamedTuple):
     """One protocol.
 
-    ``recognise`` returns ``None`` where the request is of another protocol; ``decode`` may raise ``refused``, which
+    ``recognises`` tells by method, target and headers whether a request is of this protocol; ``read`` looks into its
+    body too, and returns ``None`` where that names no action. ``decode`` may raise ``refused``, which
     ``refuse`` answers, as it does the ``SqsError`` of what all protocols share; ``fail`` answers an error of ours
     before there is a call; both are told the address that the client asked. ``deny`` words what a policy forbids, to
     be refused. ``labels`` has the names under which actions are counted. ``methods`` are those of HTTP that it uses.
@@ -48,7 +49,8 @@ class Protocol(NamedTuple):
     """
 
     name: str
-    recognise: Callable[[Request], Recognised | None]
+    recognises: Callable[[Request], bool]
+    read: Callable[[Request], Recognised | None]
     decode: Callable[[bytes, Any, RequestContext], Call]
     refused: type[Exception]
     refuse: Callable[[Any, str], Reply]
@@ -65,10 +67,18 @@ def _sqs_denied(denial: Denial) -> SqsError:
     return SqsError(ACCESS_DENIED, str(denial))
 
 
-def _sqs_json(request: Request) -> Recognised | None:
-    """Every AWS JSON service names its action in this header; those of other services are unknown actions here."""
-    target = request.headers.get(b"x-amz-target")
-    return None if target is None else Recognised(target.removeprefix(_SQS_TARGET), request.body)
+def _is_sqs_json(request: Request) -> bool:
+    """Every AWS JSON service names its action in this header; a form is Query all the same."""
+    return b"x-amz-target" in request.headers and not _is_form(request.headers.get(b"content-type", b""))
+
+
+def _is_form(content_type: bytes) -> bool:
+    return content_type.partition(b";")[0].strip().lower() == _FORM
+
+
+def _sqs_json(request: Request) -> Recognised:
+    """Actions of other services are unknown here."""
+    return Recognised(request.headers[b"x-amz-target"].removeprefix(_SQS_TARGET), request.body)
 
 
 def _sqs_json_refuse(error: SqsError, base_url: str) -> Reply:
@@ -81,7 +91,8 @@ def _sqs_json_fail(error: VeilmqError, base_url: str) -> Reply:
 
 SQS_JSON = Protocol(
     name="sqs-json",
-    recognise=_sqs_json,
+    recognises=_is_sqs_json,
+    read=_sqs_json,
     decode=sqs_json.decode,
     refused=SqsError,
     refuse=_sqs_json_refuse,
@@ -92,10 +103,14 @@ SQS_JSON = Protocol(
 )
 
 
+def _is_sqs_query(request: Request) -> bool:
+    """A form, what does not say what it is, and what names an action in its target."""
+    return _is_form(request.headers.get(b"content-type", _FORM)) or b"Action=" in request.target
+
+
 def _sqs_query(request: Request) -> Recognised | None:
     """A body counts if it is a form, or does not say what it is."""
-    kind = request.headers.get(b"content-type", _FORM).partition(b";")[0].strip().lower()
-    form = form_of(request.target, request.body if kind == _FORM else b"")
+    form = form_of(request.target, request.body if _is_form(request.headers.get(b"content-type", _FORM)) else b"")
     action = action_of(form)
     return None if action is None else Recognised(action, form)
 
@@ -108,15 +123,15 @@ def _sqs_query_fail(error: VeilmqError, base_url: str, written: sqs_query.Format
     return sqs_query.encode_error(from_core(error), written)
 
 
-def _sqs_query_for_json(request: Request) -> Recognised | None:
-    if request.method != b"GET" or request.headers.get(b"accept") != b"application/json":
-        return None
-    return _sqs_query(request)
+def _is_sqs_query_for_json(request: Request) -> bool:
+    is_asked = request.method == b"GET" and request.headers.get(b"accept") == b"application/json"
+    return is_asked and _is_sqs_query(request)
 
 
 SQS_QUERY = Protocol(
     name="sqs-query",
-    recognise=_sqs_query,
+    recognises=_is_sqs_query,
+    read=_sqs_query,
     decode=sqs_query.decode,
     refused=SqsError,
     refuse=_sqs_query_refuse,
@@ -129,16 +144,18 @@ SQS_QUERY = Protocol(
 
 
 SQS_QUERY_FOR_JSON = SQS_QUERY._replace(
-    recognise=_sqs_query_for_json,
+    recognises=_is_sqs_query_for_json,
     decode=partial(sqs_query.decode, written=sqs_query.JSON),
     refuse=partial(_sqs_query_refuse, written=sqs_query.JSON),
     fail=partial(_sqs_query_fail, written=sqs_query.JSON),
 )
 
 
-def _api(request: Request) -> Recognised | None:
-    if not request.target.startswith(PREFIX):
-        return None
+def _is_api(request: Request) -> bool:
+    return request.target.startswith(PREFIX)
+
+
+def _api(request: Request) -> Recognised:
     asked = read_request(request.method, request.target, request.headers, request.body)
     return Recognised(route_key(asked), asked)
 
@@ -153,7 +170,8 @@ def _api_fail(error: VeilmqError, base_url: str) -> Reply:
 
 API = Protocol(
     name="v1",
-    recognise=_api,
+    recognises=_is_api,
+    read=_api,
     decode=api.decode,
     refused=SqsError,
     refuse=_api_refuse,
@@ -170,16 +188,19 @@ def _smq_denied(denial: Denial) -> smq.SmqError:
     return smq.SmqError(smq.ACCESS_DENIED)
 
 
-def _smq(request: Request) -> Recognised | None:
-    if not smq.is_smq(request.target, request.headers):
-        return None
+def _is_smq(request: Request) -> bool:
+    return smq.is_smq(request.target, request.headers)
+
+
+def _smq(request: Request) -> Recognised:
     asked = smq.read_request(request.method, request.target, request.headers, request.body)
     return Recognised(smq.route_of(asked), asked)
 
 
 SMQ = Protocol(
     name="smq",
-    recognise=_smq,
+    recognises=_is_smq,
+    read=_smq,
     decode=smq.decode,
     refused=smq.SmqError,
     refuse=smq.encode_error,
@@ -201,8 +222,13 @@ def worded_for(refusal: Refusal, target: bytes, headers: Mapping[bytes, bytes], 
     if not smq.is_smq(target, headers):
         return as_text(refusal, headers)
     reply = smq.encode_refusal(refusal.status, refusal.text, base_url)
-    return Worded(refusal.allowed + reply.headers, reply.body)
+    return Worded(refusal.advice + reply.headers, reply.body)
 
 
 PROTOCOLS = (SQS_JSON, SMQ, API, SQS_QUERY_FOR_JSON, SQS_QUERY)
 """All rows, in the order in which they are tried."""
+
+
+def protocol_of(request: Request) -> Protocol | None:
+    """Return the protocol of a request, whose body may not be there yet."""
+    return next((protocol for protocol in PROTOCOLS if protocol.recognises(request)), None)

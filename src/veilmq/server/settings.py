@@ -205,6 +205,10 @@ class ServerSettings:
         "What a receipt handle does over SQS once a standard queue's message was received again: fenced, nothing; act, "
         "it deletes and changes, as at Amazon.",
     )
+    http_bytes_max: int = _range(
+        limits.HTTP_BYTES, "Bytes of large request bodies and of answers that clients do not read, held in memory."
+    )
+
     smq_handles: str = _setting(
         "strict",
         _SMQ_HANDLES,

@@ -11,10 +11,27 @@ from veilmq.wire.sqs.sigv4 import Verifier as SigV4Verifier
 class Verifier(Protocol):
     """The keys of one credentials file, as one family of protocols uses them."""
 
-    def verify(self, method: bytes, target: bytes, headers: Mapping[bytes, bytes], body: bytes, now_s: float) -> Caller:
+    signs_body: bool
+
+    def verify(
+        self,
+        method: bytes,
+        target: bytes,
+        headers: Mapping[bytes, bytes],
+        body: bytes,
+        now_s: float,
+        digest: bytes | None = None,
+    ) -> Caller:
         """Return who signed the request; raises what the protocol refuses a request with.
 
-        ``headers`` are by lower-case name, ``now_s`` is the wall clock's, in seconds.
+        ``headers`` are by lower-case name, ``now_s`` is the wall clock's, in seconds. ``digest`` is the SHA-256 of the
+        body in hexadecimal, where it is known already.
+        """
+
+    def inspect(self, method: bytes, target: bytes, headers: Mapping[bytes, bytes], now_s: float) -> str:
+        """Return who signed, as far as the head of a request tells it, before its body is read; raises as ``verify``.
+
+        Where signatures do not cover the body (not ``signs_body``), it is as certain as after ``verify``.
         """
 
 

@@ -91,6 +91,7 @@ class Call:
         """``alarm`` rings when it is answered or hung up on."""
         self.alarm = alarm
         self.date: Date = _Undated()
+        self.proven = False
         self.reply: Answer | None = None
         self.is_over = False
         sent = {name.lower().encode(): value.encode() for name, value in headers.items()}

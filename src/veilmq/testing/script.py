@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from veilmq.core.ports import Clock
 from veilmq.server.http_request import Handler, Pending, Request
-from veilmq.server.protocols import PROTOCOLS, Protocol
+from veilmq.server.protocols import PROTOCOLS, Protocol, protocol_of
 from veilmq.testing.faults import Fault, Scene
 
 ANY = "*"
@@ -114,9 +114,7 @@ class Script:
 
 def _recognised(request: Request) -> Iterator[tuple[Protocol, str]]:
     """Yield the protocol of ``request`` and its action, if it has one that can be scripted."""
-    for protocol in PROTOCOLS:
-        found = protocol.recognise(request)
-        if found is not None:
-            if found.action in protocol.labels:
-                yield protocol, protocol.labels[found.action]
-            return
+    protocol = protocol_of(request)
+    found = None if protocol is None else protocol.read(request)
+    if protocol is not None and found is not None and found.action in protocol.labels:
+        yield protocol, protocol.labels[found.action]

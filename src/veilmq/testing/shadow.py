@@ -39,6 +39,7 @@ class Shadow:
         """``answered`` is called when the inner request has its reply; ``body`` is another content for it."""
         self.outer = outer
         self.date: Date = outer.line.date
+        self.proven = False
         self.timer: Timer | None = None
         self.inner = Request(
             self,

@@ -40,6 +40,8 @@ class Verifier:
 
     __slots__ = ("_dates", "_keys", "_schemes")
 
+    signs_body = False
+
     def __init__(self, keys: Mapping[str, AccessKey]) -> None:
         """``keys`` are by id."""
         self._keys = keys
@@ -50,7 +52,13 @@ class Verifier:
             PRIVATE.scheme: SignatureV4(PRIVATE),
         }
 
-    def verify(self, method: bytes, target: bytes, headers: Headers, body: bytes, now_s: float) -> Caller:
+    def inspect(self, method: bytes, target: bytes, headers: Headers, now_s: float) -> str:
+        """Return the name of who signed a request, whose body is not read yet; raises ``SmqError``."""
+        return self.verify(method, target, headers, b"", now_s).arn
+
+    def verify(
+        self, method: bytes, target: bytes, headers: Headers, body: bytes, now_s: float, digest: bytes | None = None
+    ) -> Caller:
         """Return who signed the request; raises ``SmqError``. ``now_s`` is the wall clock's, in seconds."""
         authorization = headers.get(b"authorization")
         if not authorization:

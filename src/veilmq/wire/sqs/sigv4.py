@@ -69,6 +69,8 @@ class Verifier:
 
     __slots__ = ("_keys", "_region", "_scopes", "_secure", "_service")
 
+    signs_body = True
+
     def __init__(
         self, keys: Mapping[str, AccessKey], *, region: str, service: str = "sqs", secure: bool = False
     ) -> None:
@@ -82,11 +84,16 @@ class Verifier:
         self._secure = secure
         self._scopes: dict[bytes, _Scope] = {}
 
-    def verify(self, method: bytes, target: bytes, headers: Headers, body: bytes, now_s: float) -> Caller:
-        """Return who signed the request; raises ``SqsError``. ``now_s`` is the wall clock's, in seconds."""
+    def verify(
+        self, method: bytes, target: bytes, headers: Headers, body: bytes, now_s: float, digest: bytes | None = None
+    ) -> Caller:
+        """Return who signed the request; raises ``SqsError``. ``now_s`` is the wall clock's, in seconds.
+
+        ``digest`` is the SHA-256 of the body in hexadecimal, where it is known already.
+        """
         authorization = headers.get(b"authorization")
         if authorization is None:
-            return self._verify_presigned(SignedRequest(method, target, headers, body), now_s)
+            return self._verify_presigned(SignedRequest(method, target, headers, body), now_s, digest)
         repeated, _, signature = authorization.rpartition(_SIGNATURE)
         scope = self._scopes.get(repeated)
         is_new = scope is None
@@ -99,7 +106,10 @@ class Verifier:
             raise _out_of_window(date, scope.date_s, now_s)
         if not scope.lasting or b"x-amz-security-token" in headers:
             _check_key(scope.key, headers.get(b"x-amz-security-token"), now_s)
-        payload = self._digest(headers, body) if self._secure else sha256(body).hexdigest().encode()
+        if self._secure or digest is not None:
+            payload = self._digest(headers, body, digest)
+        else:
+            payload = sha256(body).hexdigest().encode()
         start = method + b"\n/\n\n" if target == b"/" else _start(method, *_split(target))
         scope.check(signature, start, headers, payload)
         if is_new and authorization.endswith(
@@ -108,8 +118,33 @@ class Verifier:
             self._remember(repeated, scope)
         return scope.key.caller
 
-    def _verify_presigned(self, request: SignedRequest, now_s: float) -> Caller:
-        path, given = _split(request.target)
+    def inspect(self, method: bytes, target: bytes, headers: Headers, now_s: float) -> str:
+        """Return the id of the key that a request names, before its body is read; raises ``SqsError``.
+
+        All is checked that ``verify`` checks, but the signature.
+        """
+        authorization = headers.get(b"authorization")
+        if authorization is None:
+            scope = self._read_presigned(target, now_s)[0]
+        else:
+            scope, _ = self._read_header(authorization)
+            date = headers.get(b"x-amz-date") or _from_http_date(headers.get(b"date"))
+            scope.set_date(date)
+            if not -SIGNATURE_SKEW_S <= now_s - scope.date_s <= SIGNATURE_SKEW_S:
+                raise _out_of_window(date, scope.date_s, now_s)
+            _check_key(scope.key, headers.get(b"x-amz-security-token"), now_s)
+        return scope.key.id
+
+    def _verify_presigned(self, request: SignedRequest, now_s: float, digest: bytes | None) -> Caller:
+        scope, signature, path, given = self._read_presigned(request.target, now_s)
+        rest = [pair for pair in given if pair[0] != _QUERY_SIGNATURE]
+        payload = self._digest(request.headers, request.body, digest)
+        scope.check(signature, _start(request.method, path, rest), request.headers, payload)
+        return scope.key.caller
+
+    def _read_presigned(self, target: bytes, now_s: float) -> "tuple[_Scope, bytes, bytes, list[Pair]]":
+        """Return scope and signature of a presigned request, its path, and all of its parameters."""
+        path, given = _split(target)
         parameters = dict(given)
         if b"X-Amz-Algorithm" not in parameters:
             raise SqsError(MISSING_AUTHENTICATION_TOKEN, "Request is missing Authentication Token; sign it.")
@@ -121,16 +156,13 @@ class Verifier:
         scope.set_date(date)
         _check_expiry(scope, expires, now_s)
         _check_key(scope.key, parameters.get(_QUERY_TOKEN), now_s)
-        rest = [pair for pair in given if pair[0] != _QUERY_SIGNATURE]
-        payload = self._digest(request.headers, request.body)
-        scope.check(signature, _start(request.method, path, rest), request.headers, payload)
-        return scope.key.caller
+        return scope, signature, path, given
 
-    def _digest(self, headers: Headers, body: bytes) -> bytes:
+    def _digest(self, headers: Headers, body: bytes, digest: bytes | None) -> bytes:
         """Return what is signed of the body: its digest, or the word for nothing."""
         if self._secure and headers.get(b"x-amz-content-sha256") == UNSIGNED:
             return UNSIGNED
-        return sha256(body).hexdigest().encode()
+        return digest or sha256(body).hexdigest().encode()
 
     def _read_header(self, authorization: bytes) -> "tuple[_Scope, bytes]":
         algorithm, _, rest = authorization.strip().partition(b" ")

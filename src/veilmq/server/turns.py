@@ -1,0 +1,60 @@
+"""Turns of the event loop: what one connection has more of than others is done piece by piece, others between.
+
+A turn takes a few milliseconds at most, whatever is queued. Reading from a client that is not known yet takes its turn
+by a timer: at most one segment (some 256 KB) in ``PACE_S``, of all such clients together.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+
+TURN_S_MAX = 0.002
+PACE_S = 0.002
+
+Work = Callable[[], object]
+
+
+class Turns:
+    """The queues of work of one event loop."""
+
+    __slots__ = ("_loop", "_soon", "_unhurried")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Queue nothing yet."""
+        self._loop = loop
+        self._soon: deque[Work] = deque()
+        self._unhurried: deque[Work] = deque()
+
+    def soon(self, work: Work) -> None:
+        """Do ``work`` in one of the next turns of the loop."""
+        self._soon.append(work)
+        if len(self._soon) == 1:
+            self._loop.call_soon(self._take_turn)
+
+    def unhurried(self, work: Work) -> None:
+        """Do ``work`` when the clients that are not known have their turn."""
+        self._unhurried.append(work)
+        if len(self._unhurried) == 1:
+            self._loop.call_later(PACE_S, self._pace)
+
+    def _take_turn(self) -> None:
+        end_s = perf_counter() + TURN_S_MAX
+        for _ in range(len(self._soon)):
+            _do_first(self._soon)
+            if perf_counter() >= end_s:
+                break
+        if self._soon:
+            self._loop.call_soon(self._take_turn)
+
+    def _pace(self) -> None:
+        _do_first(self._unhurried)
+        if self._unhurried:
+            self._loop.call_later(PACE_S, self._pace)
+
+
+def _do_first(queue: deque[Work]) -> None:
+    try:
+        queue[0]()
+    finally:
+        queue.popleft()  # after it: what it queues must not begin a second turn

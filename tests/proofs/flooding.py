@@ -1,0 +1,138 @@
+"""Clients that flood a server, and those beside them that are measured: each kind a process, against 127.0.0.1 alone.
+
+`python -m tests.proofs.flooding KIND PORT SECONDS CONNECTIONS [SIGNED_REQUEST...]`; the figures are one JSON object.
+"""
+
+import asyncio
+import contextlib
+import json
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+HOST = "127.0.0.1"
+BODY_BYTES = 8 * 1_048_576
+PIECE = b"x" * 65_536
+CONNECTIONS_MAX = 200
+SECONDS_MAX = 120.0
+PATIENCE_S = 60.0
+
+
+async def flood(port: int, until_s: float, head: bytes, *, reads: bool) -> int:
+    """Send `head` and a body of eight MiB again and again, on a new connection each time; return how often."""
+    sent = 0
+    while time.monotonic() < until_s:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
+            reader, writer = await asyncio.open_connection(HOST, port)
+            try:
+                async with asyncio.timeout(max(0.1, until_s - time.monotonic())):
+                    writer.write(head)
+                    for _ in range(BODY_BYTES // len(PIECE)):
+                        writer.write(PIECE)
+                        await writer.drain()
+                    if reads:
+                        await reader.readuntil(b"\r\n\r\n")
+            finally:
+                writer.transport.abort()
+        sent += 1
+        await asyncio.sleep(0.01)
+    return sent
+
+
+async def ask_and_never_read(port: int, until_s: float, request: bytes) -> int:
+    """Pipeline receives until the server reads no more, and take no answer."""
+    connected = socket.socket()
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    connected.connect((HOST, port))
+    connected.setblocking(False)
+    loop = asyncio.get_running_loop()
+    asked = 0
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(max(0.1, until_s - time.monotonic())):
+            while True:
+                await loop.sock_sendall(connected, request * 64)
+                asked += 64
+    connected.close()
+    return asked
+
+
+def large_head(authorization: bytes = b"") -> bytes:
+    """Return the head of a JSON request of eight MiB."""
+    return (
+        b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/x-amz-json-1.0\r\n"
+        b"X-Amz-Target: AmazonSQS.SendMessage\r\n" + authorization + b"Content-Length: %d\r\n\r\n" % BODY_BYTES
+    )
+
+
+def wrongly_signed() -> bytes:
+    """Return header lines that name a known key, the day and the instant, and sign nothing."""
+    now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()).encode()
+    return (
+        b"X-Amz-Date: %b\r\nAuthorization: AWS4-HMAC-SHA256 Credential=AKIDOWNER/%b/us-east-1/sqs/aws4_request, "
+        b"SignedHeaders=host;x-amz-date;x-amz-target, Signature=%b\r\n" % (now, now[:8], b"0" * 64)
+    )
+
+
+class Asker:
+    """One connection that sends a whole request and reads its whole answer."""
+
+    def __init__(self, port: int) -> None:
+        """Connect."""
+        self._socket = socket.create_connection((HOST, port), timeout=PATIENCE_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._file = self._socket.makefile("rb")
+
+    def ask(self, request: bytes) -> tuple[int, float]:
+        """Return the status, and the seconds that it took."""
+        began_s = time.perf_counter()
+        self._socket.sendall(request)
+        status = int(self._file.readline().split()[1])
+        length = 0
+        while (line := self._file.readline().strip()) != b"":
+            name, _, value = line.lower().partition(b":")
+            length = int(value) if name == b"content-length" else length
+        self._file.read(length)
+        return status, time.perf_counter() - began_s
+
+
+def repeat(port: int, until_s: float, requests: Sequence[bytes], pause_s: float) -> dict[str, float]:
+    """Ask by turns on one connection; return how often, how many were not answered with 200, and the longest time."""
+    asker, count, failed, longest_s = Asker(port), 0, 0, 0.0
+    while time.monotonic() < until_s:
+        for request in requests:
+            status, taken_s = asker.ask(request)
+            count, failed, longest_s = count + 1, failed + (status != 200), max(longest_s, taken_s)
+        time.sleep(pause_s)
+    return {"count": count, "failed": failed, "longest_ms": longest_s * 1_000}
+
+
+async def all_of(kind: str, port: int, until_s: float, connections: int, request: bytes) -> dict[str, float]:
+    """Run one kind of flood on so many connections."""
+    if kind == "unread":
+        flows = [ask_and_never_read(port, until_s, request) for _ in range(connections)]
+    else:
+        head = large_head(wrongly_signed() if kind == "wrong" else b"")
+        flows = [flood(port, until_s, head, reads=True) for _ in range(connections)]
+    return {"count": sum(await asyncio.gather(*flows))}
+
+
+def main() -> None:
+    """Run one kind."""
+    kind, port, seconds, connections, *files = sys.argv[1:]
+    assert int(connections) <= CONNECTIONS_MAX
+    assert float(seconds) <= SECONDS_MAX
+    until_s = time.monotonic() + float(seconds)
+    requests = [Path(file).read_bytes() for file in files]
+    if kind == "repeat":
+        figures = repeat(int(port), until_s, requests, pause_s=0.0)
+    elif kind == "probe":
+        figures = repeat(int(port), until_s, requests, pause_s=0.01)
+    else:
+        figures = asyncio.run(all_of(kind, int(port), until_s, int(connections), b"".join(requests)))
+    sys.stdout.write(json.dumps(figures) + "\n")
+
+
+if __name__ == "__main__":
+    main()

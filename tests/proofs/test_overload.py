@@ -1,0 +1,197 @@
+"""Strangers who flood: what they cost everyone else, in memory and in time.
+
+A real server with a credentials file; each flood, and each client that is measured beside it, is a process of its own.
+`make prove-overload` (`PROVE=whole`) runs the full size and asserts the figures of the issue. The bounded form asserts
+memory and correctness as strictly; its latencies have a margin of ten, because CI runs other tests on the same two
+cores at the same time, and what is measured is then the scheduler of the machine.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from tests.proofs.served import ServedFolder
+from tests.server.keys import OWNER, SECRETS, client, written
+
+WHOLE = os.environ.get("PROVE") == "whole"
+SECONDS = 15.0 if WHOLE else 3.0
+MARGIN = 1 if WHOLE else 10
+MANY = 150
+FEW = 8
+OTHERS_MS_MAX = 250 * MARGIN
+HEALTH_MS_MAX = 100 * MARGIN
+GROWTH_BYTES_MAX = 256_000_000
+UNREAD_BYTES_MAX = 128_000_000
+REGION = "us-east-1"
+PATIENCE_S = 90.0
+
+pytestmark = [pytest.mark.slow, pytest.mark.serial]
+
+
+@dataclass
+class Running:
+    """A client in a process of its own."""
+
+    process: subprocess.Popen[str]
+
+    def figures(self) -> dict[str, float]:
+        """Return what it measured, once it has ended."""
+        output, _ = self.process.communicate(timeout=PATIENCE_S)
+        assert self.process.returncode == 0, "the client failed"
+        found: dict[str, float] = json.loads(output)
+        return found
+
+
+@dataclass
+class Place:
+    """A server, and the requests that clients send it, in files."""
+
+    served: ServedFolder
+    folder: Path
+
+    def request(self, name: str, action: str, members: Mapping[str, object]) -> Path:
+        """Write a signed request to a file; its signature is good for a quarter of an hour."""
+        body = json.dumps(members)
+        headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
+        signing = AWSRequest("POST", f"{self.served.endpoint}/", data=body, headers=headers)
+        SigV4Auth(Credentials("AKIDOWNER", SECRETS["AKIDOWNER"]), "sqs", REGION).add_auth(signing)
+        sent = {"Host": f"127.0.0.1:{self.served.port}", "Content-Length": str(len(body)), **signing.headers}
+        lines = "".join(f"{line}: {value}\r\n" for line, value in sent.items())
+        path = self.folder / name
+        path.write_bytes(f"POST / HTTP/1.1\r\n{lines}\r\n{body}".encode())
+        return path
+
+    def page(self, target: str) -> Path:
+        """Write a request of the operator's port to a file."""
+        path = self.folder / target.replace("/", "-")
+        path.write_bytes(f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1:{self.served.admin_port}\r\n\r\n".encode())
+        return path
+
+    def start(
+        self, kind: str, *files: Path, connections: int = 1, admin: bool = False, seconds: float = SECONDS
+    ) -> Running:
+        """Start one kind of client."""
+        port = self.served.admin_port if admin else self.served.port
+        arguments = [kind, str(port), str(seconds), str(connections), *map(str, files)]
+        command = [sys.executable, "-m", "tests.proofs.flooding", *arguments]
+        return Running(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+
+    def rss_bytes(self) -> int:
+        """Return what the server holds in memory."""
+        return int(psutil.Process(self.served.pid).memory_info().rss)
+
+    def highest_rss_bytes(self, running: Running) -> int:
+        """Return the most that the server holds in memory until a client ends."""
+        highest = self.rss_bytes()
+        while running.process.poll() is None:
+            highest = max(highest, self.rss_bytes())
+            time.sleep(0.02)
+        return highest
+
+    def url(self, queue: str) -> str:
+        """Return the URL of a queue."""
+        return f"{self.served.endpoint}/{OWNER}/{queue}"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """A server that knows who its callers are, and the queues "small" and "large"."""
+    served = ServedFolder(tmp_path / "data", "--credentials", str(written(tmp_path / "keys.toml")))
+    served.start()
+    try:
+        sqs = client(served.endpoint, region_name=REGION)
+        for queue in ("small", "large"):
+            sqs.create_queue(QueueName=queue, Attributes={"VisibilityTimeout": "0"})
+        yield Place(served, tmp_path)
+    finally:
+        served.stop()
+
+
+def show(line: str) -> None:
+    """Print a figure of the proof."""
+    sys.stdout.write(line + "\n")
+
+
+def honest_batch(place: Place) -> Path:
+    """Write a batch of a megabyte to a file."""
+    entries = [{"Id": str(number), "MessageBody": "x" * 100_000} for number in range(10)]
+    return place.request("batch", "SendMessageBatch", {"QueueUrl": place.url("large"), "Entries": entries})
+
+
+def watching(place: Place) -> Running:
+    """Start who watches the server."""
+    return place.start("probe", *map(place.page, ("/health/live", "/health/ready", "/metrics")), admin=True)
+
+
+def asking(place: Place) -> Running:
+    """Start who sends small requests."""
+    url = place.url("small")
+    small = [
+        place.request("send", "SendMessage", {"QueueUrl": url, "MessageBody": "small"}),
+        place.request("count", "GetQueueAttributes", {"QueueUrl": url, "AttributeNames": ["All"]}),
+    ]
+    return place.start("probe", *small)
+
+
+def check_served(others: Running, health: Running) -> None:
+    """Everyone else was answered, in time."""
+    small, pages = others.figures(), health.figures()
+    show(f"  others: {small}\n  health and metrics: {pages}")
+    assert small["failed"] == pages["failed"] == 0
+    assert small["longest_ms"] <= OTHERS_MS_MAX
+    assert pages["longest_ms"] <= HEALTH_MS_MAX
+
+
+@pytest.mark.parametrize("kind", ["unsigned", "wrong"])
+def test_large_bodies_of_eight_strangers_keep_nobody_waiting(place: Place, kind: str) -> None:
+    """Requests of others are answered within a quarter of a second, all of them."""
+    flood = place.start(kind, connections=FEW, seconds=SECONDS)
+    others, health = asking(place), watching(place)
+    show(f"\neight strangers, {kind}")
+    check_served(others, health)
+    show(f"  bodies of strangers: {flood.figures()['count']:.0f}")
+
+
+@pytest.mark.parametrize("kind", ["unsigned", "wrong"])
+def test_large_bodies_of_many_strangers_cost_little_memory(place: Place, kind: str) -> None:
+    """An honest client goes on with large bodies at half of its rate or more, on the key that strangers name."""
+    batch = honest_batch(place)
+    usual = place.start("repeat", batch).figures()
+    before = place.rss_bytes()
+    flood = place.start(kind, connections=MANY, seconds=SECONDS + 2)
+    honest, pages = place.start("repeat", batch), watching(place)
+    growth = place.highest_rss_bytes(flood) - before
+    figures, health = honest.figures(), pages.figures()
+    show(f"\n{MANY} strangers, {kind}: memory + {growth / 1e6:.0f} MB, bodies {flood.figures()['count']:.0f}")
+    show(f"  honest batches of 1 MB: {figures['count']:.0f} beside them, {usual['count']:.0f} usually")
+    show(f"  health and metrics: {health}")
+    assert growth <= GROWTH_BYTES_MAX
+    assert figures["failed"] == health["failed"] == 0
+    assert figures["count"] >= usual["count"] / 2 / MARGIN
+    assert health["longest_ms"] <= HEALTH_MS_MAX
+
+
+def test_answers_that_nobody_reads_cost_little_memory(place: Place) -> None:
+    """Sixty-four connections ask for more and more, and take nothing."""
+    figures = place.start("repeat", honest_batch(place), seconds=0.5).figures()
+    assert figures["failed"] == 0
+    receive = {"QueueUrl": place.url("large"), "MaxNumberOfMessages": 10, "VisibilityTimeout": 0}
+    request = place.request("receive", "ReceiveMessage", receive)
+    before = place.rss_bytes()
+    flood = place.start("unread", request, connections=64)
+    others, health = asking(place), watching(place)
+    growth = place.highest_rss_bytes(flood) - before
+    show(f"\n64 who do not read: memory + {growth / 1e6:.0f} MB, receives {flood.figures()['count']:.0f}")
+    check_served(others, health)
+    assert growth <= UNREAD_BYTES_MAX

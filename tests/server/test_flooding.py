@@ -1,0 +1,272 @@
+"""Clients that make the server hold much: who may send a large body, how much there may be of it, whose turn it is."""
+
+import contextlib
+import json
+import re
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from tests.server.http_host import PATIENCE_S, Client, HttpHost
+from tests.server.keys import REGION, SECRETS, client, written
+from veilmq.server.http_limits import HttpLimits
+from veilmq.testing import RunningServer
+
+JSON = b"Content-Type: application/x-amz-json-1.0\r\nX-Amz-Target: AmazonSQS.SendMessage\r\n"
+FORM = b"Content-Type: application/x-www-form-urlencoded\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: h\r\n"
+LARGE_BYTES = 8 * 1_048_576
+EXPECT = b"Expect: 100-continue\r\n"
+SMALLEST_BUDGET = 64 * 1_048_576
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    """A server with keys and the smallest budget."""
+    keys = written(tmp_path / "keys.toml")
+    with RunningServer(credentials=keys, region=REGION, http_bytes_max=SMALLEST_BUDGET) as running:
+        yield running
+
+
+def connected(server: RunningServer) -> Client:
+    """Return a new connection."""
+    host, port = server.endpoint.removeprefix("http://").split(":")
+    return Client(socket.create_connection((host, int(port)), timeout=PATIENCE_S))
+
+
+def authorization(key: str, at_s: float | None = None) -> bytes:
+    """Return header lines that name a key and an instant, and sign nothing."""
+    at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at_s)).encode()
+    return (
+        b"X-Amz-Date: %b\r\nAuthorization: AWS4-HMAC-SHA256 Credential=%b/%b/%b/sqs/aws4_request, "
+        b"SignedHeaders=host;x-amz-date;x-amz-target, Signature=%b\r\n"
+        % (at, key.encode(), at[:8], REGION.encode(), b"0" * 64)
+    )
+
+
+def signed(server: RunningServer, action: str, members: Mapping[str, object]) -> bytes:
+    """Return a request of the owner's."""
+    body = json.dumps(members)
+    headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
+    request = AWSRequest("POST", f"{server.endpoint}/", data=body, headers=headers)
+    SigV4Auth(Credentials("AKIDOWNER", SECRETS["AKIDOWNER"]), "sqs", REGION).add_auth(request)
+    sent = {"Host": server.endpoint.removeprefix("http://"), "Content-Length": str(len(body)), **request.headers}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in sent.items())
+    return f"POST / HTTP/1.1\r\n{lines}\r\n{body}".encode()
+
+
+def held_bytes(server: RunningServer) -> dict[str, int]:
+    """Return what the metrics say that is held."""
+    with urllib.request.urlopen(f"{server.admin_endpoint}/metrics", timeout=PATIENCE_S) as reply:
+        text = reply.read().decode()
+    return {what: int(float(held)) for what, held in re.findall(r'veilmq_http_bytes{what="(\w+)"} (\S+)', text)}
+
+
+@pytest.mark.parametrize(
+    ("head", "status", "word"),
+    [
+        pytest.param(POST + JSON, 403, b"MissingAuthenticationToken", id="unsigned"),
+        pytest.param(POST + FORM, 403, b"<Code>MissingAuthenticationToken</Code>", id="unsigned-form"),
+        pytest.param(POST + JSON + authorization("AKIDNOBODY"), 403, b"security token", id="unknown-key"),
+        pytest.param(POST + JSON + authorization("AKIDOWNER", 1.7e9), 403, b"Signature expired", id="old-date"),
+        pytest.param(POST + JSON + authorization("ASIDBOB"), 403, b"security token", id="key-without-its-token"),
+        pytest.param(
+            b"POST /queues/q/messages HTTP/1.1\r\nHost: h\r\nx-mns-version: 2015-06-06\r\n",
+            400,
+            b"<Code>MissingAuthorizationHeader</Code>",
+            id="unsigned-smq",
+        ),
+        pytest.param(POST + b"Content-Type: text/plain\r\n", 404, b"No protocol", id="no-protocol"),
+    ],
+)
+@pytest.mark.parametrize("expects", [b"", EXPECT], ids=["sends", "waits-to-send"])
+def test_a_large_body_of_a_stranger_is_refused_by_its_head(
+    server: RunningServer, head: bytes, status: int, word: bytes, expects: bytes
+) -> None:
+    """In the words of its protocol, before the body is sent, and without 100 Continue."""
+    with connected(server) as stranger:
+        stranger.send(head + expects + b"Content-Length: %d\r\n\r\n" % LARGE_BYTES)
+        reply = stranger.read()
+        assert (reply.status, reply.headers["connection"]) == (status, "close")
+        assert word in reply.body
+    assert set(held_bytes(server).values()) == {0}
+
+
+def test_a_large_body_of_a_known_key_is_read_and_its_signature_checked(server: RunningServer) -> None:
+    """The look at the head is no verification."""
+    with connected(server) as stranger:
+        stranger.send(POST + JSON + authorization("AKIDOWNER") + EXPECT + b"Content-Length: 100000\r\n\r\n")
+        assert stranger.read().status == 100
+        assert held_bytes(server)["unverified_bodies"] == 100_000
+        stranger.send(b"x" * 100_000)
+        reply = stranger.read()
+        assert (reply.status, b"request signature we calculated" in reply.body) == (403, True)
+    assert set(held_bytes(server).values()) == {0}
+
+
+def test_strangers_that_name_a_key_leave_room_for_its_holder(server: RunningServer) -> None:
+    """Whose bodies are read while those of the strangers fill what they may have, and never end."""
+    queue = client(server).create_queue(QueueName="q")["QueueUrl"]
+    entries = [{"Id": str(number), "MessageBody": "x" * 100_000} for number in range(10)]
+    batch = signed(server, "SendMessageBatch", {"QueueUrl": queue, "Entries": entries})
+    strangers = [connected(server) for _ in range(20)]
+    with connected(server) as holder:
+        holder.send(signed(server, "ListQueues", {}))
+        assert holder.read().status == 200
+        for stranger in strangers:
+            stranger.send(POST + JSON + authorization("AKIDOWNER") + b"Content-Length: %d\r\n\r\n{" % LARGE_BYTES)
+        for _ in range(5):
+            holder.send(batch)
+            assert holder.read().status == 200
+        assert 0 < held_bytes(server)["unverified_bodies"] <= SMALLEST_BUDGET // 2
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_a_large_body_is_verified_in_every_protocol_and_framing(server: RunningServer) -> None:
+    """What is hashed as it comes is what was signed: in one segment, in many, and beside a wrong byte."""
+    queue = client(server).create_queue(QueueName="q")["QueueUrl"]
+    assert client(server).send_message(QueueUrl=queue, MessageBody="y" * 1_000_000)["MD5OfMessageBody"]
+    request = signed(server, "SendMessage", {"QueueUrl": queue, "MessageBody": "x" * 300_000})
+    for sent, status in ((request, 200), (request.replace(b"xxx", b"xyx", 1), 403)):
+        for size in (len(sent), 50_000):
+            with connected(server) as sender:
+                sender.send(*(sent[at : at + size] for at in range(0, len(sent), size)))
+                assert sender.read().status == status
+
+
+def test_the_content_type_of_a_form_means_query(server: RunningServer) -> None:
+    """Whatever `X-Amz-Target` says, also when the server has seen that target before."""
+    client(server).list_queues()
+    with connected(server) as sender:
+        body = b"Action=ListQueues"
+        sender.send(POST + FORM + b"X-Amz-Target: AmazonSQS.ListQueues\r\nContent-Length: 17\r\n\r\n" + body)
+        reply = sender.read()
+    assert (reply.status, reply.headers["content-type"]) == (403, "text/xml")
+
+
+def test_a_body_without_room_waits_and_is_told_when_to_come_again() -> None:
+    """With a status after which SDKs try again; the next one has room."""
+    limits = HttpLimits(body_wait_s_max=0.2, linger_s_max=0.1)
+    with HttpHost(limits, bytes_max=4_000_000) as host, host.client() as first, host.client() as second:
+        first.send(POST + b"Content-Length: 1500000\r\n\r\n", b"x")
+        wait_until(lambda: host.call(lambda: host.budget.unverified) == 1_500_000)
+        second.send(POST + EXPECT + b"Content-Length: 1500000\r\n\r\n")
+        reply = second.read()
+        assert (reply.status, reply.headers["retry-after"], reply.headers["connection"]) == (503, "1", "close")
+        assert "http_bytes_max" in reply.body.decode()
+        assert second.at_end()
+        first.send(b"x" * 1_499_999)
+        assert len(first.read().body) > 1_500_000
+        with host.client() as third:
+            third.send(POST + b"Content-Length: 1500000\r\n\r\n", b"x" * 1_500_000)
+            assert third.read().status == 200
+        assert set(host.call(host.budget.parts).values()) == {0}
+
+
+def test_a_body_that_waits_for_room_is_read_when_there_is_some() -> None:
+    """As soon as another has gone, answered or not."""
+    with HttpHost(bytes_max=4_000_000) as host, host.client() as second:
+        first = host.client()
+        first.send(POST + b"Content-Length: 1500000\r\n\r\n", b"x")
+        wait_until(lambda: host.call(lambda: host.budget.unverified) == 1_500_000)
+        second.send(POST + EXPECT + b"Content-Length: 1500000\r\n\r\n")
+        first.close()
+        assert second.read().status == 100
+        second.send(b"x" * 1_500_000)
+        assert second.read().status == 200
+
+
+def test_a_chunked_body_reserves_as_it_grows() -> None:
+    """Beyond what it may have it is refused like any other; what it had is given back."""
+    limits = HttpLimits(body_wait_s_max=0.2, linger_s_max=0.1)
+    piece = b"%x\r\n%b\r\n" % (100_000, b"x" * 100_000)
+    with HttpHost(limits, bytes_max=10_000_000) as host, host.client() as sender, host.client() as other:
+        sender.send(POST + b"Transfer-Encoding: chunked\r\n\r\n", *[piece] * 30, b"0\r\n\r\n")
+        assert len(sender.read().body) > 3_000_000
+        sending = threading.Thread(target=_send_all, args=(other, [piece] * 70), daemon=True)
+        sending.start()
+        assert other.read().status == 503
+        other.close()
+        sending.join(PATIENCE_S)
+        wait_until(lambda: set(host.call(host.budget.parts).values()) == {0})
+
+
+@pytest.mark.parametrize("count", [50, 5_000], ids=["in-one-slice", "in-many"])
+def test_a_client_that_pipelines_does_not_go_before_others(count: int) -> None:
+    """What one sends comes after the first few of many that came before it; all are answered in order."""
+    with HttpHost() as host, host.client() as many, host.client() as one:
+        one.send(b"GET /warm HTTP/1.1\r\nHost: h\r\n\r\n")
+        one.read()
+        all_sent, blocked = threading.Event(), threading.Event()
+
+        def block() -> None:
+            blocked.set()
+            all_sent.wait(PATIENCE_S)
+
+        waiting = threading.Thread(target=host.call, args=(block,))
+        waiting.start()
+        assert blocked.wait(PATIENCE_S)
+        many.send(b"".join(b"GET /%d HTTP/1.1\r\nHost: h\r\n\r\n" % number for number in range(count)))
+        one.send(b"GET /one HTTP/1.1\r\nHost: h\r\n\r\n")
+        all_sent.set()
+        waiting.join(PATIENCE_S)
+        assert one.read().status == 200
+        for number in range(count):
+            assert many.read().body.startswith(b"GET /%d\n" % number)
+        assert host.targets.index(b"/one") < 40
+
+
+def test_no_receive_starts_while_unread_answers_fill_their_half() -> None:
+    """A receive then waits as for a message; it gets one when those who do not read have gone."""
+    with RunningServer(http_bytes_max=SMALLEST_BUDGET) as server:
+        sqs = client(server, region_name="us-east-1")
+        queue = sqs.create_queue(QueueName="q", Attributes={"VisibilityTimeout": "0"})["QueueUrl"]
+        for _ in range(2):
+            sqs.send_message(QueueUrl=queue, MessageBody="x" * 1_000_000)
+        body = json.dumps({"QueueUrl": queue, "MaxNumberOfMessages": 10}).encode()
+        head = JSON.replace(b"SendMessage", b"ReceiveMessage")
+        receive = POST + head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+        unreading = [connected(server) for _ in range(24)]
+        for each in unreading:
+            each.send(receive * 40)
+        wait_until(lambda: held_bytes(server)["unread_answers"] > SMALLEST_BUDGET // 2)
+        wait_until(lambda: not received(server, sqs, queue))
+        assert held_bytes(server)["unread_answers"] < 2 * SMALLEST_BUDGET
+        for each in unreading:
+            each.close()
+        wait_until(lambda: held_bytes(server)["unread_answers"] == 0)
+        assert received(server, sqs, queue)
+
+
+def received(server: RunningServer, sqs: Any, queue: str) -> list[object]:
+    """Return what a receive gets that waits for a second at most, by the server's clock."""
+    with ThreadPoolExecutor(1) as pool:
+        receiving = pool.submit(sqs.receive_message, QueueUrl=queue, WaitTimeSeconds=0)
+        while not receiving.done():
+            server.advance(seconds=1)
+        messages: list[object] = receiving.result().get("Messages", [])
+        return messages
+
+
+def _send_all(sender: Client, pieces: list[bytes]) -> None:
+    with contextlib.suppress(OSError):  # it is refused in the middle
+        sender.send(POST + b"Transfer-Encoding: chunked\r\n\r\n", *pieces)
+
+
+def wait_until(condition: object) -> None:
+    """Wait for something that can be observed."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    assert callable(condition)
+    while not condition():
+        assert time.monotonic() < deadline_s, "it does not come"
