@@ -29,7 +29,7 @@ def refusal(source: str, ours: QueueSettings, target: str, theirs: QueueSettings
     does not exist.
     """
     if target == source and theirs is not None:
-        return f"The queue {source} cannot be its own dead-letter queue; name another one."
+        return str(itself(source))
     if account_of(target) != account_of(source):
         return f"The dead-letter queue {target} is of another account than {source}; name one of the same account."
     if theirs is None:
@@ -39,6 +39,11 @@ def refusal(source: str, ours: QueueSettings, target: str, theirs: QueueSettings
     if not allows(theirs, source):
         return f"The queue {target} does not allow {source} to use it as a dead-letter queue; change its permission."
     return None
+
+
+def itself(queue: str) -> DeadLetterQueueRefused:
+    """Return the error for a queue that names itself, through a protocol that does not allow it."""
+    return DeadLetterQueueRefused(queue, f"The queue {queue} cannot be its own dead-letter queue; name another one.")
 
 
 def check(source: str, ours: QueueSettings, target: str, theirs: QueueSettings | None) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from veilmq.core import commands
+from veilmq.core import commands, redrive
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.results import QueueView
 from veilmq.wire.smq.attributes import DEFAULTS, described, read_settings
@@ -35,7 +35,7 @@ def set_queue_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     changes = read_settings(body_of(request, "Queue"), context)
     queue = queue_of(request, context)
     if changes.get("dead_letter_queue") == queue:
-        raise invalid_argument("DeadLetterTargetQueue, which is another queue")
+        answered(redrive.itself(queue))
     return Plan(commands.SetQueue(queue=queue, settings=changes), nothing)
 
 

@@ -13,6 +13,7 @@ from veilmq.core.errors import VeilmqError
 from veilmq.wire.sqs.errors import Code, SqsError
 from veilmq.wire.sqs.reply import Reply
 
+DEAD_LETTER_QUEUE_REFUSED = Code("veilmq#DeadLetterQueueRefused", "DeadLetterQueueRefused")
 INVALID_REQUEST = Code("veilmq#InvalidRequest", "InvalidRequest")
 UNKNOWN_ROUTE = Code("veilmq#UnknownRoute", "UnknownRoute", 404)
 STAGE_REFUSED = Code("veilmq#StageRefused", "StageRefused")

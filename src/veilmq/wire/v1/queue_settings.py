@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from veilmq.core import commands, limits
+from veilmq.core import commands, limits, redrive
 from veilmq.core.limits import Range
 from veilmq.core.results import QueueView
 from veilmq.core.settings import QueueSettings, SettingValue
@@ -22,7 +22,7 @@ from veilmq.wire.sqs.permissions import PolicyDocument
 from veilmq.wire.sqs.reply import Reply
 from veilmq.wire.sqs.tags import read_tags
 from veilmq.wire.v1.call import ApiCall
-from veilmq.wire.v1.errors import INVALID_REQUEST, json_reply
+from veilmq.wire.v1.errors import DEAD_LETTER_QUEUE_REFUSED, INVALID_REQUEST, json_reply
 from veilmq.wire.v1.request import NAMES, ApiRequest, from_json
 
 _FIFO_SUFFIX = ".fifo"
@@ -167,7 +167,7 @@ def _changes(fields: SettingFields, request: ApiRequest, context: RequestContext
     if given.get("dead_letter_queue"):
         given["dead_letter_queue"] = _full("dead_letter_queue", given["dead_letter_queue"], account)
         if given["dead_letter_queue"] == request.queue:
-            raise _unfit("dead_letter_queue", "must be another queue")
+            raise SqsError(DEAD_LETTER_QUEUE_REFUSED, str(redrive.itself(request.queue)))
     if "redrive_sources" in given:
         given["redrive_sources"] = tuple(_full("redrive_sources", each, account) for each in given["redrive_sources"])
     if "policy" in given:
