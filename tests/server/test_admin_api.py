@@ -21,6 +21,7 @@ from veilmq.core.limits import HTTP_BODY_BYTES_MAX
 from veilmq.testing import RunningServer
 
 KEY = ("AKIDOWNER", SECRETS["AKIDOWNER"])
+ENDS = ("asked", "done")
 
 
 class Api:
@@ -301,8 +302,10 @@ def test_the_end_of_a_server_waits_for_nobody() -> None:
         assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
 
 
-def test_the_operator_alone_says_that_the_clock_is_right(server: RunningServer, open_server: RunningServer) -> None:
-    """The root user of the server's own account, or anybody where there are no accounts."""
+def test_the_operator_alone_says_that_the_clock_is_right(
+    server: RunningServer, open_server: RunningServer, audit_log: Path
+) -> None:
+    """The root user of the server's own account, or anybody where there are no accounts; and it is written down."""
     path = "/api/clock/trust"
     nobody = Api(server).ask("POST", path)
     assert (nobody.status, "WWW-Authenticate" in nobody.headers) == (401, True)
@@ -311,3 +314,5 @@ def test_the_operator_alone_says_that_the_clock_is_right(server: RunningServer, 
     for operator in (Api(server, KEY), Api(open_server)):
         assert "trusted" in operator.post(path, {})["message"]
     assert Api(open_server).ask("POST", path, Origin="https://elsewhere.example").status == 403
+    lines = changes(audit_log, "TrustClock")
+    assert [(line["who"], line["outcome"]) for line in lines] == [(f"arn:aws:iam::{OWNER}:root", end) for end in ENDS]

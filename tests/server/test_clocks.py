@@ -275,6 +275,11 @@ def test_times_of_tasks_readers_and_writers_are_shown_so_too(stepped: Stepped) -
     tasks: Any = ask(server, "ListMessageMoveTasks", SourceArn=f"{arn}brief")["Results"]
     assert [each["StartedTimestamp"] for each in tasks] == [now_ms]
     stepped.call("SendMessage", MessageBody="a")
+    stepped.call("SendMessage", "work.fifo", MessageBody="b", MessageGroupId="g", MessageDeduplicationId="d")
+    claims = Claims(server.endpoint, "work.fifo")
+    stepped.receive("work.fifo", VisibilityTimeout=50)
+    epoch = claims.open("reader", consumer="one").epoch
+    assert claims.claim("reader", epoch=epoch, number=1, messages_max=10).next_due_ms == now_ms + 50_000
     claims = Claims(server.endpoint, "work")
     epoch = claims.open("reader", consumer="one", lease_s=60, hold_s=3_600).epoch
     claims.claim("reader", epoch=epoch, number=1, messages_max=10)

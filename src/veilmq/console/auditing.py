@@ -4,16 +4,19 @@ It stands between them and the queues, so no page can forget it.
 """
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from veilmq.console.asking import Answer, Ask, Asked, refusal
 from veilmq.console.audit import DONE, UNKNOWN, AuditEntry, AuditLog, AuditLogError
 from veilmq.console.changes import UNREAD, Change, change_of, fields_of
+from veilmq.wire.sqs.callers import Caller
 from veilmq.wire.sqs.context import DEFAULT_ACCOUNT
+
+T = TypeVar("T")
 
 EVERYONE = "everyone"
 """Who a caller is where nobody is asked who he is."""
@@ -41,25 +44,36 @@ class Auditing:
         change = change_of(asked, account=self._account if asked.caller is None else asked.caller.account)
         if change is None:
             return await self._ask(asked)
-        entry = AuditEntry(
-            at_ms=self._now_ms(),
-            id=secrets.token_hex(_ID_BYTES),
-            who=EVERYONE if asked.caller is None else asked.caller.arn,
-            peer=asked.peer,
-            what=change.what,
-            queue=change.queue,
-            before=await before(change, asked, self._ask),
-            after=_told(change.fields),
+        entry = self._entry(asked.caller, asked.peer, change.what)
+        entry = msgspec.structs.replace(
+            entry, queue=change.queue, before=await before(change, asked, self._ask), after=_told(change.fields)
         )
         try:
-            await self._log.write(entry)
-            answer = await self._ask(asked)
+            return await self._noted(entry, lambda: self._ask(asked), _outcome)
         except AuditLogError as error:
             return Answer(503, b"", msgspec.json.encode({"code": "AuditLogUnavailable", "message": str(error)}))
+
+    async def operation(
+        self, caller: Caller | None, peer: str | None, what: str, work: Callable[[], Awaitable[T]]
+    ) -> T:
+        """Return what ``work`` returns, a change of the whole server; raises ``AuditLogError`` with nothing done."""
+        return await self._noted(self._entry(caller, peer, what), work, lambda _: DONE)
+
+    def _entry(self, caller: Caller | None, peer: str | None, what: str) -> AuditEntry:
+        who = EVERYONE if caller is None else caller.arn
+        identity = secrets.token_hex(_ID_BYTES)
+        return AuditEntry(at_ms=self._now_ms(), id=identity, who=who, peer=peer, what=what, queue=None, after={})
+
+    async def _noted(self, entry: AuditEntry, work: Callable[[], Awaitable[T]], outcome: Callable[[T], str]) -> T:
+        try:
+            await self._log.write(entry)
+            answer = await work()
+        except AuditLogError:
+            raise
         except BaseException:  # who asked does not wait for the answer, or there is none
             await self._end(entry, UNKNOWN)
             raise
-        await self._end(entry, _outcome(answer))
+        await self._end(entry, outcome(answer))
         return answer
 
     async def _end(self, entry: AuditEntry, outcome: str) -> None:

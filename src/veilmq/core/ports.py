@@ -25,8 +25,8 @@ class Timer(Protocol):
 class Clock(Protocol):
     """The time of a store, which never runs backwards, in whole milliseconds.
 
-    Timers and ``next_due_ms`` are in it. Instants in results whose names end in ``_at_ms`` or ``_until_ms`` are shown
-    ones, as users see them: their age is reckoned from ``shown_ms()``.
+    Timers and ``next_due_ms`` are in it; a server tells its users the shown one. Instants in results whose names end in
+    ``_at_ms`` or ``_until_ms`` are shown ones, as users see them: their age is reckoned from ``shown_ms()``.
     """
 
     def now_ms(self) -> int:

@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
+from veilmq.console.audit import AuditLogError
 from veilmq.core import limits
 from veilmq.core.errors import VeilmqError
 from veilmq.core.events import CountEvents, EventCounts
@@ -120,14 +121,15 @@ class Admin:
     async def _trust_clock(self, request: Request) -> Response:
         assert self._console is not None, "the route is made with it"
         try:
-            self._console.callers.operator(request)
-            message = await self._engine.trust_clock()
+            caller = self._console.callers.operator(request)
+            peer = None if request.client is None else request.client.host
+            message = await self._console.asking.operation(caller, peer, "TrustClock", self._engine.trust_clock)
         except CallerUnknown as unknown:
             refused = {"code": "AccessDenied", "message": str(unknown)}
             headers = dict(line.split(": ", 1) for line in unknown.headers.decode().splitlines())
             return JSONResponse(refused, status_code=unknown.status, headers=headers)
-        except VeilmqError as error:
-            return JSONResponse({"message": str(error)}, status_code=503)
+        except (VeilmqError, AuditLogError) as error:
+            return JSONResponse({"code": type(error).__name__, "message": str(error)}, status_code=503)
         return JSONResponse({"message": message})
 
     async def _flush_events(self, request: Request) -> Response:

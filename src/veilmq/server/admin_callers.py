@@ -66,11 +66,12 @@ class AdminCallers:
         self._account = account
         self._session_of = session_of
 
-    def operator(self, request: Request) -> None:
-        """Raise ``CallerUnknown`` unless ``request`` is the operator's, which it is where there are no accounts."""
+    def operator(self, request: Request) -> Caller | None:
+        """Return who sent ``request``, as ``caller`` does; raises ``CallerUnknown`` unless he operates the server."""
         caller = self.caller(request)
         if caller is not None and not (caller.is_root and caller.account == self._account):
             raise CallerUnknown(OPERATOR_ONLY, status=403)
+        return caller
 
     def caller(self, request: Request) -> Caller | None:
         """Return who sent ``request``, ``None`` where nobody is asked; raises ``CallerUnknown``."""

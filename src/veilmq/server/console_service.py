@@ -43,7 +43,7 @@ class ConsoleService:
     """
 
     api: ASGIApp
-    asking: Ask
+    asking: Auditing
     audit: AuditLog
     callers: AdminCallers
     live: Live

@@ -37,6 +37,7 @@ from veilmq.core.results import Received
 from veilmq.server.byte_budget import ByteBudget
 from veilmq.server.held_polls import HeldPoll
 from veilmq.server.http_request import Pending
+from veilmq.server.publishing import showing_due
 
 
 class LongPolls:
@@ -234,6 +235,10 @@ class ClaimPoll(Poll, eq=False):
     bound_before: bool | None = None
     """What the first answer said: the later slices of a claim find it bound by the earlier ones."""
 
+    def __post_init__(self) -> None:
+        """Answer with the instant that users see."""
+        self.answer = showing_due(self.answer, self.polls.clock)
+
     def lacks_a_place(self, result: Bound) -> bool:
         """Tell whether too many messages may be claimed: then no instant is known at which there is something."""
         return result.next_due_ms is None
@@ -243,13 +248,12 @@ class ClaimPoll(Poll, eq=False):
         return Bound(number=self.command.number, messages=0, shards=0)
 
     def _waits(self, result: Any) -> int:
-        is_bound = isinstance(result, Bound) and result.shards > 0
-        return 0 if is_bound else super()._waits(result)  # its messages may all be evicted: none will come to it
+        return 0 if isinstance(result, Bound) and result.shards else super()._waits(result)  # all may be evicted since
 
     def first_done(self, result: Any) -> None:
         """Take the first answer, or have the next slice bound."""
         result = self._seen_whole(result)
-        if self.answer is not None and _is_part(result):
+        if self.answer is not None and isinstance(result, Bound) and result.more:
             self.polls.engine.submit(self.command, self.first_done)
         else:
             super().first_done(result)
@@ -257,7 +261,7 @@ class ClaimPoll(Poll, eq=False):
     def done(self, result: Any) -> None:
         """Take another answer, or have the next slice bound."""
         result = self._seen_whole(result)
-        if self.line is not None and _is_part(result):
+        if self.line is not None and isinstance(result, Bound) and result.more:
             self.polls.engine.submit(self.command, self.done)
         else:
             super().done(result)
@@ -271,10 +275,6 @@ class ClaimPoll(Poll, eq=False):
 
 
 _KINDS: dict[type[Command], type[Poll]] = {Receive: ReceivePoll, Claim: ClaimPoll}
-
-
-def _is_part(result: Any) -> bool:
-    return isinstance(result, Bound) and result.more
 
 
 def _place(poll: Poll) -> int:

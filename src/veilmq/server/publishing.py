@@ -5,6 +5,8 @@ after ``PUBLISH_S_MAX`` at the latest: what was decided comes into the queue by 
 asks once more.
 """
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from veilmq.core.errors import VeilmqError
@@ -65,7 +67,7 @@ class OnePublication:
             else:
                 self._timer = self._clock.call_at(due_ms, self._ask)
         else:
-            self._answer(replace(result, again=self._again))
+            self._answer(shown_due(replace(result, again=self._again), self._clock))
 
     def withdraw(self) -> None:
         """Forget it: what is not begun does not happen, what is decided does."""
@@ -80,3 +82,15 @@ class OnePublication:
         if self._timer is not None:
             self._timer.cancel()
             self._ask()
+
+
+def shown_due(result: Any, clock: Clock) -> Any:
+    """Return ``result`` with the instant at which something is due next as users see it."""
+    due_ms = getattr(result, "next_due_ms", None)
+    return result if due_ms is None else replace(result, next_due_ms=due_ms + clock.shown_ms() - clock.now_ms())
+
+
+def showing_due(answer: Done | None, clock: Clock) -> Done:
+    """Return what gives ``answer`` a result with that instant."""
+    assert answer is not None, "it is there until it is given"
+    return lambda result: answer(shown_due(result, clock))
