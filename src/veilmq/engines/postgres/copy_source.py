@@ -25,7 +25,7 @@ from veilmq.engines.postgres.copy_lock import SQL, CopyLock
 from veilmq.engines.postgres.identity import read
 
 _COPIED = frozenset({"accepted", "fifo_msg", "meta", "move", "msg", "pause", "queue", "subscription", "topic"})
-_FORGOTTEN = frozenset({"attempt", "event_state", "expired_receipt", "fair_turn", "fifo_group", "piece"})
+_FORGOTTEN = frozenset({"attempt", "clock", "event_state", "expired_receipt", "fair_turn", "fifo_group", "piece"})
 """Made anew, or of no use in another store; the pieces of a stage are told of with it."""
 _UNLESS_ENDED = {
     "part": "log_queue IS NOT NULL AND (EXISTS (SELECT FROM mq.msg WHERE msg.qp = part.qp) "
