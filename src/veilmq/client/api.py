@@ -33,9 +33,14 @@ class QueueApi:
 
     noun: ClassVar[str]
 
-    def __init__(self, endpoint: str, queue: str, *, key: SigningKey | None = None) -> None:
-        """``queue`` is a name or a URL; raises ``ValueError`` for an ``endpoint`` that is none."""
-        self._transport = Transport(endpoint, key=key)
+    def __init__(
+        self, endpoint: str, queue: str, *, key: SigningKey | None = None, transport: Transport | None = None
+    ) -> None:
+        """``queue`` is a name or a URL; raises ``ValueError`` for an ``endpoint`` that is none.
+
+        ``transport`` is one that is there already, and is used in place of a new one.
+        """
+        self._transport = transport or Transport(endpoint, key=key)
         self._queue = queue
         self._path = ""
 

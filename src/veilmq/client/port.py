@@ -77,6 +77,13 @@ class MessageClient(Protocol):
     def delete(self, queue: str, receipt: str) -> None:
         """Delete the message of ``receipt``."""
 
+    def dead_letter(self, queue: str, receipt: str, target: str, reasons: Mapping[str, str]) -> bool:
+        """Move the message of ``receipt`` to the queue ``target`` as a dead letter of ``queue``, by the server itself.
+
+        ``reasons`` become attributes of the message. False, with nothing done, where the server cannot do that: it is
+        not veilmq's, or the queues are of different types.
+        """
+
     def delete_batch(self, queue: str, receipts: Sequence[str]) -> list[ClientError | None]:
         """Delete the messages of up to ten receipts; ``None`` for each that succeeded."""
 

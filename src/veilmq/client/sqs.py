@@ -17,7 +17,7 @@ from veilmq.client.errors import ClientError
 from veilmq.client.messages import Hidden, NewMessage, ReceivedMessage, SentMessage
 from veilmq.client.moves import Move
 from veilmq.client.status import QueueStatus
-from veilmq.client.transport import Reply
+from veilmq.client.transport import UNEXPECTED_REPLY, Reply, Transport
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SQS_LIST_RESULTS, SQS_MOVE_TASK_RESULTS, SQS_RECEIVE_WAIT_S
 from veilmq.core.properties import Attribute
@@ -26,6 +26,9 @@ from veilmq.wire.sqs import requests, responses
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.settings import ALL, QUEUE_ARN
 from veilmq.wire.sqs.shapes import Shape
+
+_CANNOT_MOVE = frozenset({UNEXPECTED_REPLY, "UnknownRoute", "InvalidRequest", "DestinationRefused"})
+"""What a server answers that knows no dead letters of clients, or not between these queues."""
 
 _Page = responses.ListQueuesResult | responses.ListDeadLetterSourceQueuesResult
 
@@ -239,6 +242,21 @@ class SqsQueueClient:
         """Delete the message of ``receipt``."""
         request = requests.DeleteMessageRequest(queue_url=self._url(queue), receipt_handle=receipt)
         self._caller.call("DeleteMessage", request, Nothing)
+
+    def dead_letter(self, queue: str, receipt: str, target: str, reasons: Mapping[str, str]) -> bool:
+        """Move the message of ``receipt`` to ``target`` as a dead letter of ``queue``; returns whether it could."""
+        from veilmq.client.forwards import Forwards  # noqa: PLC0415 - workers of Spark need none
+
+        if not isinstance(self._caller, Transport):
+            return False
+        forwards = Forwards(self._caller.endpoint, self._url(queue), transport=self._caller)
+        try:
+            answer = forwards.dead_letter(receipt, target, reasons)
+        except ClientError as error:
+            answer = error
+        if isinstance(answer, ClientError) and answer.code not in _CANNOT_MOVE:
+            raise answer
+        return not isinstance(answer, ClientError)
 
     def delete_batch(self, queue: str, receipts: Sequence[str]) -> list[ClientError | None]:
         """Delete the messages of up to ten receipts; ``None`` for each that succeeded."""

@@ -1,7 +1,6 @@
-"""Rejected messages: a copy for the dead-letter queue that says what it was and why it is there.
+"""Rejected messages: what a dead letter says of itself, and a copy of the message where the server cannot move it.
 
-The copy has the body and the attributes of the message, and ours. A queue takes ten attributes of a message: ours that
-matter less are left out where there is no room.
+A queue takes ten attributes of a message: ours that matter less are left out where there is no room.
 """
 
 from veilmq.client.messages import NewMessage, ReceivedMessage
@@ -18,7 +17,7 @@ def dead_letter(message: ReceivedMessage, ending: Ending, *, source: str, target
     """Return the copy of ``message`` of the queue ``source`` that goes to the queue ``target``, ended by ``ending``."""
     attributes = dict(message.attributes)
     for name, text in _reasons(message, ending, source).items():
-        if text and len(attributes) < ATTRIBUTES_MAX:
+        if text and (name in attributes or len(attributes) < ATTRIBUTES_MAX):
             attributes[name] = Attribute(type="String", text=text)
     fifo = target.endswith(FIFO_SUFFIX)
     return NewMessage(
@@ -27,6 +26,13 @@ def dead_letter(message: ReceivedMessage, ending: Ending, *, source: str, target
         group=(message.group or message.id) if fifo else message.group,
         dedup_id=message.id if fifo else None,
     )
+
+
+def reasons(message: ReceivedMessage, ending: Ending, *, source: str) -> dict[str, str]:
+    """Return what is added to a message that the server moves, which keeps all that it has: at least the reason."""
+    told = {name: text for name, text in _reasons(message, ending, source).items() if text}
+    room = max(1, ATTRIBUTES_MAX - len(message.attributes.keys() - told.keys()))
+    return dict(list(told.items())[:room])
 
 
 def _reasons(message: ReceivedMessage, ending: Ending, source: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from veilmq.client.errors import ClientError, Unreachable
 from veilmq.client.messages import NewMessage
 from veilmq.client.port import MessageClient
 from veilmq.consumer.counts import Counts
-from veilmq.consumer.dead_letters import dead_letter
+from veilmq.consumer.dead_letters import dead_letter, reasons
 from veilmq.consumer.delivery import Delivery
 from veilmq.consumer.handlers import Options
 from veilmq.consumer.lease_table import LeaseTable
@@ -44,6 +44,7 @@ class Endings:
         self._in_thread = in_thread
         self._dead_letter = options.dead_letter
         self._looked = options.dead_letter is not None
+        self._moves = True  # until the server says that it cannot
         self.remembered = Remembered()
         self._ends: Mapping[Kind, Callable[[Delivery, Ending], Awaitable[bool]]] = {
             Kind.DONE: partial(self._gone, counted="acked"),
@@ -83,13 +84,17 @@ class Endings:
         await self._settler.release([delivery.lease], wanted_s)
 
     async def _reject(self, delivery: Delivery, ending: Ending) -> bool:
-        """Copy first, delete then: a copy that fails leaves the message where it is."""
+        """Have the server move it; else copy first, delete then: a copy that fails leaves the message where it is."""
         try:
             target = await self._target()
+            if target is not None and await self._move(delivery, ending, target):
+                self._table.settle(delivery.lease)
+                self._counts.events["rejected"] += 1
+                return True
             if target is not None:
                 await self._copy(delivery, ending, target)
         except (ClientError, Unreachable) as error:
-            text = "message %s could not be copied to the dead letters: %s"
+            text = "message %s could not be sent to the dead letters: %s"
             _log.error(text, delivery.message.id, error, extra=about(delivery.lease))
             target = None
         if target is None:
@@ -98,6 +103,26 @@ class Endings:
             await self._hide(delivery, ending)
             return False
         return await self._gone(delivery, ending, counted="rejected")
+
+    async def _move(self, delivery: Delivery, ending: Ending, target: str) -> bool:
+        """Have the server move the message; returns whether it did. While it may, no renewal's error means anything."""
+        if not self._moves:
+            return False
+        queue, lease = self._options.queue, delivery.lease
+        told = reasons(delivery.message, ending, source=queue)
+        move = partial(self._client.dead_letter, queue, delivery.message.receipt, target)
+        lease.deleting = True
+        try:
+            self._moves = await self._in_thread(partial(move, told))
+        except ClientError as error:
+            if error.code == "MessageTooLong":  # with our reasons
+                return bool(await self._in_thread(partial(move, {})))
+            if error.fields.get("state") == "gone":  # by an earlier try, whose answer was lost
+                return True
+            raise
+        finally:
+            lease.deleting = False
+        return self._moves
 
     async def _copy(self, delivery: Delivery, ending: Ending, target: str) -> None:
         copy = dead_letter(delivery.message, ending, source=self._options.queue, target=target)

@@ -14,7 +14,6 @@ from veilmq.client.messages import NewMessage
 from veilmq.client.port import MessageClient
 from veilmq.core.properties import attributes_bytes
 from veilmq.forwarding.parcels import HELD, GroupOrder, Outcome, Parcel, by_target, in_rounds
-from veilmq.wire.sqs.names import full_name
 
 BATCH_BYTES_MAX = 262_144
 """What the messages of one send may have together on every server; a single one that has more is sent alone."""
@@ -56,13 +55,8 @@ class ForwardCarrier:
         return outcomes
 
     def _ask(self, parcels: Sequence[Parcel]) -> list[Outcome]:
-        answers = self._forwards.forward([(each.message.receipt, _name_of(each.target)) for each in parcels])
+        answers = self._forwards.forward([(each.message.receipt, each.target) for each in parcels])
         return [answer if isinstance(answer, ClientError) else None for answer in answers]
-
-
-def _name_of(target: str) -> str:
-    """Return a queue as a forward names it: of a URL, account and name."""
-    return full_name(target) if "/" in target else target
 
 
 class SendCarrier:

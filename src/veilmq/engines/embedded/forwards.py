@@ -13,10 +13,11 @@ from veilmq.core.errors import (
     StoreFull,
     VeilmqError,
 )
-from veilmq.core.forwards import Forward, Forwarded, ForwardEntry, as_sent, refusal
+from veilmq.core.forwards import Forward, Forwarded, ForwardEntry, as_dead_letter, as_sent, refusal
 from veilmq.core.results import ReceiptState
 from veilmq.core.visibility import deadline_ms
 from veilmq.engines.embedded.catalog import Catalog
+from veilmq.engines.embedded.dead_letters import carried
 from veilmq.engines.embedded.fifo_sends import FifoSends
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.lane import Lane
@@ -64,14 +65,27 @@ class Forwards:
                 raise ReceiptEnded(state)
             target = self._target(work.intake, entry.target)
             row = self._journal.message_at(lease.position)
-            new = as_sent(row.body, row.properties, lane.priority, target.settings)
-            answer = self._store(target, lane, new, row, work.now_ms)
+            answer = self._arrive(work, entry, target, lane, row, lease)
         except VeilmqError:
             work.hold(lease)
             raise
         _delete(work.intake, lane, lease, work.now_ms)
-        work.targets[target] = None
         return answer
+
+    def _arrive(
+        self, work: "_Work", entry: ForwardEntry, target: Queue, lane: Lane, row: MessageRow, lease: Lease
+    ) -> Forwarded:
+        if entry.reasons is None:
+            new = as_sent(row.body, row.properties, lane.priority, target.settings)
+            answer = self._store(target, lane, new, row, work.now_ms)
+            work.note(target, deadline_ms(work.now_ms, target.settings.delay_s))
+            return answer
+        new = as_dead_letter(row.body, row.properties, lane.priority, target.settings, entry.reasons)
+        home = target.lane(lane.priority, lane.kind)
+        sequence = home.next_sequence if target.settings.fifo else None
+        home.add_moved(carried(row._replace(properties=new.properties), lease, work.intake), work.now_ms)
+        work.note(target, work.now_ms)
+        return Forwarded(id=row.id, sequence=sequence)
 
     def _target(self, intake: Queue, name: str) -> Queue:
         target = self._catalog.queue(name)
@@ -102,12 +116,12 @@ def _delete(intake: Queue, lane: Lane, lease: Lease, now_ms: int) -> None:
 class _Work:
     """One command at work: whom it has to tell, and which groups of a FIFO intake wait."""
 
-    __slots__ = ("_held", "intake", "now_ms", "targets")
+    __slots__ = ("_due_ms", "_held", "intake", "now_ms")
 
     def __init__(self, intake: Queue, now_ms: int) -> None:
         self.intake = intake
         self.now_ms = now_ms
-        self.targets: dict[Queue, None] = {}  # a set in order
+        self._due_ms: dict[Queue, int] = {}  # when the first message that came to a queue is visible there
         self._held: set[int | None] = set()
 
     def check_order(self, lease: Lease) -> None:
@@ -120,12 +134,16 @@ class _Work:
         if self.intake.settings.fifo:
             self._held.add(lease.group_key)
 
+    def note(self, target: Queue, due_ms: int) -> None:
+        """Note that a message has come to ``target``, visible from ``due_ms`` on."""
+        self._due_ms[target] = min(due_ms, self._due_ms.get(target, due_ms))
+
     def tell(self) -> None:
         """Rouse the watches of all queues that changed."""
-        if self.targets and self.intake.settings.fifo:
+        if self._due_ms and self.intake.settings.fifo:
             self.intake.rouse_groups(self.now_ms)
-        for target in self.targets:
+        for target, due_ms in self._due_ms.items():
             if target.settings.fifo:
                 target.rouse_groups(self.now_ms)
             else:
-                target.rouse(deadline_ms(self.now_ms, target.settings.delay_s))
+                target.rouse(due_ms)

@@ -52,6 +52,13 @@ SELECT mq.fifo_lock($1, $2::bigint[])
 SELECT msg.*, mq.now_ms() AS now FROM mq.fifo_msg AS msg
 WHERE msg.qp = $1 AND msg.seq = ANY($2::bigint[]) AND msg.sent_at > mq.now_ms() - $3
 
+-- name: bury
+-- Makes the messages at the positions $2, just stored, dead letters of the queue $3. Their age begins here, and $6 is not needed.
+UPDATE mq.fifo_msg AS msg
+SET source = $3, receives_before = was.receives, first_received_at = was.first_received_at
+FROM unnest($2::bigint[], $4::integer[], $5::bigint[], $6::bigint[]) AS was (seq, receives, first_received_at, sent_at)
+WHERE msg.qp = $1 AND msg.seq = was.seq
+
 -- name: remove
 SELECT mq.fifo_remove($1, $2::bigint[], $3)
 

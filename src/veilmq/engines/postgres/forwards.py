@@ -17,7 +17,7 @@ from veilmq.core.errors import (
     ReceiptInvalid,
     VeilmqError,
 )
-from veilmq.core.forwards import Forward, Forwarded, as_sent, refusal
+from veilmq.core.forwards import Forward, Forwarded, ForwardEntry, as_dead_letter, as_sent, refusal
 from veilmq.core.limits import PRIORITY
 from veilmq.core.receipts import Receipt, ReceiptBook
 from veilmq.core.results import ReceiptState
@@ -43,6 +43,7 @@ class _Going(NamedTuple):
     row: Any
     target: Queue
     new: NewMessage
+    is_dead: bool
 
 
 class _Done(NamedTuple):
@@ -122,6 +123,7 @@ class Forwards:
         for target in {each.target.name: each.target for each in going}.values():
             here = [each for each in going if each.target.name == target.name]
             stored = await self._store(connection, target, here)
+            self._totals.stored(target, -await _bury(connection, intake, target, here, stored))  # moved, not sent
             for each, row in zip(here, stored, strict=True):
                 answers[each.place] = _forwarded(each, row)
             due_ms[target.name] = target, min(row["visible_at"] for row in stored)
@@ -166,10 +168,11 @@ class Forwards:
                 if intake.settings.fifo and row["group_id"] in held:
                     raise GroupHeld
                 _check_live(receipt, row)
-                name = command.entries[place].target
-                if name not in targets:
-                    targets[name] = await self._target(connection, intake, name)
-                yield _Going(place, row, targets[name], _as_new(intake, row, targets[name]))
+                entry = command.entries[place]
+                if entry.target not in targets:
+                    targets[entry.target] = await self._target(connection, intake, entry.target)
+                target = targets[entry.target]
+                yield _Going(place, row, target, _as_new(intake, row, target, entry), entry.reasons is not None)
                 del found[receipt.position]
             except VeilmqError as error:
                 answers[place] = error
@@ -199,9 +202,30 @@ class Forwards:
         return rows
 
 
+async def _bury(connection: Any, intake: Queue, target: Queue, here: list[_Going], stored: list[Any]) -> int:
+    """Give the dead letters among the messages just stored what they bring from their queue; return how many."""
+    dead = [(each.row, row["seq"]) for each, row in zip(here, stored, strict=True) if each.is_dead]
+    if dead:
+        await connection.execute(
+            sql(target)["bury"],
+            target.partition,
+            [seq for _, seq in dead],
+            intake.name,
+            [row["receives_before"] + row["receive_count"] for row, _ in dead],
+            [row["first_received_at"] for row, _ in dead],
+            [row["sent_at"] for row, _ in dead],
+        )
+    return len(dead)
+
+
 def _key(going: _Going, target: Queue) -> bytes | None:
-    """Return under what a message is remembered in a FIFO queue; one that is away remembers it by itself."""
-    return None if target.away else key_of(going.row["group_id"], str(UUID(bytes=going.row["id"])), target)
+    """Return under what a message is remembered in a FIFO queue; one that is away remembers it by itself.
+
+    A dead letter is not remembered: it is no earlier copy of what is sent there.
+    """
+    if target.away or going.is_dead:
+        return None
+    return key_of(going.row["group_id"], str(UUID(bytes=going.row["id"])), target)
 
 
 def _check_live(receipt: Receipt, row: Any) -> None:
@@ -211,11 +235,16 @@ def _check_live(receipt: Receipt, row: Any) -> None:
         raise ReceiptEnded(state)
 
 
-def _as_new(intake: Queue, row: Any, target: Queue) -> NewMessage:
-    if not intake.settings.fifo:
-        return as_sent(row["body"], row["properties"] or b"", row["priority"] % LANE, target.settings)
-    new = as_sent(row["body"], properties_of(intake, row), PRIORITY.default, target.settings)
-    return replace(new, group=row["group_id"])
+def _as_new(intake: Queue, row: Any, target: Queue, entry: ForwardEntry) -> NewMessage:
+    fifo = intake.settings.fifo
+    sent = (
+        row["body"],
+        properties_of(intake, row),
+        PRIORITY.default if fifo else row["priority"] % LANE,
+        target.settings,
+    )
+    new = as_sent(*sent) if entry.reasons is None else as_dead_letter(*sent, entry.reasons)
+    return replace(new, group=row["group_id"]) if fifo else new
 
 
 def _forwarded(going: _Going, row: Any) -> Forwarded:

@@ -163,6 +163,13 @@ WHERE msg.qp = $1 AND msg.seq = ANY($2::bigint[]) AND msg.sent_at > clock.now - 
 ORDER BY msg.seq
 FOR UPDATE OF msg
 
+-- name: bury
+-- Makes the messages at the positions $2, just stored, dead letters of the queue $3, with their receives and times there.
+UPDATE mq.msg AS msg
+SET source = $3, receives_before = was.receives, first_received_at = was.first_received_at, sent_at = was.sent_at
+FROM unnest($2::bigint[], $4::integer[], $5::bigint[], $6::bigint[]) AS was (seq, receives, first_received_at, sent_at)
+WHERE msg.qp = $1 AND msg.seq = was.seq
+
 -- name: remove
 -- Messages locked in the same transaction. ($3, the retention, changes nothing here.)
 DELETE FROM mq.msg WHERE qp = $1 AND seq = ANY($2::bigint[]) AND $3::bigint IS NOT NULL
