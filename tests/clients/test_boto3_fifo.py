@@ -94,24 +94,22 @@ def test_a_receipt_whose_time_is_over_does_nothing(
     assert bodies(sqs.receive_message(QueueUrl=fifo)) == ["m"]
 
 
-def test_each_entry_of_a_batch_fails_alone(sqs: Any) -> None:
-    """Without a group, without an id, with a delay."""
+def test_an_entry_with_a_delay_fails_alone(sqs: Any) -> None:
+    """The others are stored; one without a group or an id fails the whole batch."""
     url = sqs.create_queue(QueueName="strict.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
     whole = {"MessageBody": "m", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
+    for lacking in ("MessageGroupId", "MessageDeduplicationId"):
+        entry = {name: value for name, value in whole.items() if name != lacking}
+        with pytest.raises(ClientError, match=lacking):
+            sqs.send_message_batch(QueueUrl=url, Entries=[{"Id": "good", **whole}, {"Id": "bad", **entry}])
     entries = [
         {"Id": "good", **whole},
-        {"Id": "group", **{name: value for name, value in whole.items() if name != "MessageGroupId"}},
-        {"Id": "id", **{name: value for name, value in whole.items() if name != "MessageDeduplicationId"}},
         {"Id": "delay", **whole, "DelaySeconds": 1},
         {"Id": "zero", **whole, "MessageDeduplicationId": "e", "DelaySeconds": 0},
     ]
     reply = sqs.send_message_batch(QueueUrl=url, Entries=entries)
     assert [each["Id"] for each in reply["Successful"]] == ["good", "zero"]
-    assert {each["Id"]: each["Code"] for each in reply["Failed"]} == {
-        "group": "MissingParameter",
-        "id": "InvalidParameterValue",
-        "delay": "InvalidParameterValue",
-    }
+    assert {each["Id"]: each["Code"] for each in reply["Failed"]} == {"delay": "InvalidParameterValue"}
 
 
 def test_the_id_of_a_dead_letter_is_its_deduplication_id(sqs: Any, fifo: str) -> None:

@@ -80,6 +80,9 @@ def test_what_cannot_be_is_said(server: RunningServer) -> None:
         with pytest.raises(ClientError) as caught:
             settings.create({"fifo": True})
         assert (caught.value.code, caught.value.fields["setting"]) == ("QueueExists", "fifo")
+        with pytest.raises(ClientError, match="cannot be its own dead-letter queue") as caught:
+            settings.set({"dead_letter_queue": "jobs", "receives_max": 1})
+        assert caught.value.code == "DeadLetterQueueRefused"
 
 
 def test_settings_are_their_owners(tmp_path: Path) -> None:
