@@ -45,6 +45,11 @@ def ask(server: RunningServer, method: str, target: str, body: str = "", *header
     return Raw(int(head.split()[1]), head, text.decode())
 
 
+def lines(document: str) -> str:
+    """Return a reply as the server writes it: each element on a line of its own."""
+    return re.sub(r"<(\w+)></\1>|(?<=>)<", lambda tag: f"\n{tag[0]}", document)
+
+
 def message(body: str, **more: object) -> str:
     """Return the body of a request that sends one message."""
     return f"<Message>{element('MessageBody', body)}{''.join(element(*pair) for pair in more.items())}</Message>"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.clients.smq.raw import ask, element, message
+from tests.clients.smq.raw import ask, element, lines, message
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX, HTTP_TARGET_BYTES_MAX
 from veilmq.testing import RunningServer
 
@@ -44,8 +44,8 @@ def test_an_error_has_its_four_elements_and_the_id_of_its_header(server: Running
     assert re.fullmatch(rb"HTTP/1.1 404 Not Found\r\n" + DATE + TYPE + ID + END + rb"\d+", reply.head)
     identifier = re.search(rb"x-mns-request-id: (\w+)", reply.head)
     assert identifier is not None
-    assert reply.body == (
-        f"{XML}<Error {NAMESPACE}><Code>QueueNotExist</Code>"
+    assert reply.body == XML + lines(
+        f"<Error {NAMESPACE}><Code>QueueNotExist</Code>"
         "<Message>The queue name you provided is not exist.</Message>"
         f"<RequestId>{identifier[1].decode()}</RequestId><HostId>http://h:1</HostId></Error>"
     )
@@ -63,28 +63,27 @@ def test_a_message_that_is_sent_received_and_changed(server: RunningServer) -> N
     sent = ask(server, "POST", "/queues/q/messages", message("a&amp;b"))
     identifier, digest = sent.text("MessageId"), "B96E7BDA9C9FEEE3259B177BD456B0A5"
     assert re.fullmatch(rb"HTTP/1.1 201 Created\r\n" + DATE + TYPE + ID + END + rb"\d+", sent.head)
-    assert sent.body == (
-        f"{XML}<Message {NAMESPACE}><MessageId>{identifier}</MessageId>"
-        f"<MessageBodyMD5>{digest}</MessageBodyMD5></Message>"
+    assert sent.body == XML + lines(
+        f"<Message {NAMESPACE}><MessageId>{identifier}</MessageId><MessageBodyMD5>{digest}</MessageBodyMD5></Message>"
     )
     peeked = ask(server, "GET", "/queues/q/messages?peekonly=true")
-    assert peeked.body == (
-        f"{XML}<Message {NAMESPACE}><MessageId>{identifier}</MessageId><MessageBodyMD5>{digest}</MessageBodyMD5>"
+    assert peeked.body == XML + lines(
+        f"<Message {NAMESPACE}><MessageId>{identifier}</MessageId><MessageBodyMD5>{digest}</MessageBodyMD5>"
         f"<MessageBody>a&amp;b</MessageBody><EnqueueTime>{now_ms}</EnqueueTime>"
         f"<FirstDequeueTime>{now_ms}</FirstDequeueTime><DequeueCount>0</DequeueCount><Priority>8</Priority></Message>"
     )
     got = ask(server, "GET", "/queues/q/messages?numOfMessages=1")
     handle = got.text("ReceiptHandle")
-    assert got.body == (
-        f"{XML}<Messages {NAMESPACE}><Message><MessageId>{identifier}</MessageId>"
+    assert got.body == XML + lines(
+        f"<Messages {NAMESPACE}><Message><MessageId>{identifier}</MessageId>"
         f"<ReceiptHandle>{handle}</ReceiptHandle><MessageBodyMD5>{digest}</MessageBodyMD5>"
         f"<MessageBody>a&amp;b</MessageBody><EnqueueTime>{now_ms}</EnqueueTime>"
         f"<NextVisibleTime>{now_ms + 30_000}</NextVisibleTime><FirstDequeueTime>{now_ms}</FirstDequeueTime>"
         "<DequeueCount>1</DequeueCount><Priority>8</Priority></Message></Messages>"
     )
     changed = ask(server, "PUT", f"/queues/q/messages?ReceiptHandle={handle}&VisibilityTimeout=7")
-    assert changed.body == (
-        f"{XML}<ChangeVisibility {NAMESPACE}><ReceiptHandle>{changed.text('ReceiptHandle')}</ReceiptHandle>"
+    assert changed.body == XML + lines(
+        f"<ChangeVisibility {NAMESPACE}><ReceiptHandle>{changed.text('ReceiptHandle')}</ReceiptHandle>"
         f"<NextVisibleTime>{now_ms + 7_000}</NextVisibleTime></ChangeVisibility>"
     )
     deleted = ask(server, "DELETE", f"/queues/q/messages?ReceiptHandle={changed.text('ReceiptHandle')}")
@@ -101,21 +100,23 @@ def test_a_receipt_handle_needs_no_escaping(server: RunningServer) -> None:
 def test_attributes_of_the_account_and_the_stub_of_its_opening(server: RunningServer) -> None:
     """An empty bucket is an element all the same."""
     shown = ask(server, "GET", "/?accountmeta=true")
-    assert shown.body == f"{XML}<Account {NAMESPACE}><LoggingBucket></LoggingBucket></Account>"
+    assert shown.body == XML + lines(f"<Account {NAMESPACE}><LoggingBucket></LoggingBucket></Account>")
     opened = ask(server, "POST", "/commonbuy/openservice")
     assert (opened.status, opened.body) == (
         200,
-        f"{XML}<OpenService {NAMESPACE}><OrderId>0</OrderId></OpenService>",
+        XML + lines(f"<OpenService {NAMESPACE}><OrderId>0</OrderId></OpenService>"),
     )
 
 
 def test_queues_are_listed_with_what_they_are_where_it_is_asked_for(server: RunningServer) -> None:
     """The URL comes first; without it there is the URL alone."""
     listed = ask(server, "GET", "/queues")
-    assert listed.body == f"{XML}<Queues {NAMESPACE}><Queue><QueueURL>http://h:1/queues/q</QueueURL></Queue></Queues>"
+    assert listed.body == XML + lines(
+        f"<Queues {NAMESPACE}><Queue><QueueURL>http://h:1/queues/q</QueueURL></Queue></Queues>"
+    )
     detailed = ask(server, "GET", "/queues", "", "x-mns-with-meta: true")
     attributes = ask(server, "GET", "/queues/q").body.partition(">\n")[2].partition(">")[2].removesuffix("</Queue>")
-    assert detailed.body == listed.body.replace("</QueueURL>", f"</QueueURL>{attributes}")
+    assert detailed.body == listed.body.replace("</QueueURL>", f"</QueueURL>{attributes.removesuffix(chr(10))}")
     assert detailed.texts("QueueName") == ["q"]
 
 

@@ -30,7 +30,7 @@ def test_each_header_narrows_it_or_tells_more() -> None:
 @given(name=st.text(alphabet="abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.", min_size=1))
 def test_a_marker_leads_on_from_the_last_name(name: str) -> None:
     """There is one where there is more."""
-    marker = next_marker(name, more=True).removeprefix("<NextMarker>").removesuffix("</NextMarker>")
+    marker = next_marker(name, more=True).removeprefix("<NextMarker>").removesuffix("</NextMarker>\n")
     assert asked(marker=marker).after == name
     assert next_marker(name, more=False) == ""
 

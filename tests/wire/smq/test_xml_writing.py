@@ -4,18 +4,23 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from veilmq.wire.smq.xml_writing import document, element, escaped, optional
+from veilmq.wire.smq.xml_writing import container, document, element, escaped, optional
 
 
 def test_the_namespace_stands_on_the_root_without_a_slash() -> None:
     assert document("Queues", element("A", "b")) == (
-        b'<?xml version="1.0"?>\n<Queues xmlns="http://mns.aliyuncs.com/doc/v1"><A>b</A></Queues>'
+        b'<?xml version="1.0"?>\n<Queues xmlns="http://mns.aliyuncs.com/doc/v1">\n<A>b</A>\n</Queues>'
     )
+
+
+def test_each_element_ends_a_line() -> None:
+    assert container("A", element("B", "c")) == "<A>\n<B>c</B>\n</A>\n"
+    assert document("Queues", "").endswith(b"></Queues>")
 
 
 @pytest.mark.parametrize("text", ["a & b < c > d", "\r\n\t ", "]]>", "\u4e2d\U0001f600\x85", "&amp;", "\"'", ""])
 def test_any_text_is_read_as_it_was(text: str) -> None:
-    assert (ET.fromstring(document("A", escaped(text))).text or "") == text
+    assert (ET.fromstring(element("A", text)).text or "") == text
 
 
 def test_what_xml_cannot_carry_is_replaced() -> None:
@@ -24,4 +29,4 @@ def test_what_xml_cannot_carry_is_replaced() -> None:
 
 def test_an_element_that_is_absent_is_not_an_empty_one() -> None:
     assert optional("NextMarker", "") == ""
-    assert optional("NextMarker", "a") == "<NextMarker>a</NextMarker>"
+    assert optional("NextMarker", "a") == "<NextMarker>a</NextMarker>\n"

@@ -13,7 +13,7 @@ from veilmq.core.commands import NewMessage
 from veilmq.core.properties import Attribute, Properties
 from veilmq.core.topics import Notification, NotificationFormat
 from veilmq.wire.smq.bodies import body_md5
-from veilmq.wire.smq.xml_writing import document, element
+from veilmq.wire.smq.xml_writing import NAMESPACE, escaped
 
 TAG = "MessageTag"
 """The name of a message's tag in documents, and in what a subscription that is pushed keeps beside the body."""
@@ -66,7 +66,8 @@ def _content(published: Published, notification: Notification) -> Content:
 
 def _as_xml(published: Published, notification: Notification) -> str:
     told = _content(published, notification)
-    return document("Notification", "".join(element(name, text) for name, text in told.items())).decode()
+    inner = "".join(f"<{name}>{escaped(text)}</{name}>" for name, text in told.items())  # as it is pushed: on one line
+    return f'<?xml version="1.0"?>\n<Notification xmlns="{NAMESPACE}">{inner}</Notification>'
 
 
 def _as_json(published: Published, notification: Notification) -> str:

@@ -19,7 +19,7 @@ from veilmq.core.properties import Attribute
 from veilmq.wire.smq.errors import SmqError, invalid_argument
 from veilmq.wire.smq.members import children, texts
 from veilmq.wire.smq.xml_reading import Element
-from veilmq.wire.smq.xml_writing import element
+from veilmq.wire.smq.xml_writing import container, element
 from veilmq.wire.sqs.attributes import is_number
 
 SOURCE_ARN = "DLQSourceArn"
@@ -110,12 +110,10 @@ def written_system_properties(attributes: Mapping[str, Attribute]) -> str:
     return _written(_SYSTEM, [pair for pair in attributes.items() if pair[0] in SYSTEM_NAMES])
 
 
-def _read(message: Element, container: _Container) -> dict[str, Attribute]:
-    entries = [
-        texts(entry) for outer in children(message, container.name) for entry in children(outer, container.entry)
-    ]
+def _read(message: Element, kind: _Container) -> dict[str, Attribute]:
+    entries = [texts(entry) for outer in children(message, kind.name) for entry in children(outer, kind.entry)]
     if len(entries) > SMQ_PROPERTIES_MAX:
-        raise invalid_argument(f"{container.name}: there may be {SMQ_PROPERTIES_MAX} of them")
+        raise invalid_argument(f"{kind.name}: there may be {SMQ_PROPERTIES_MAX} of them")
     read: dict[str, Attribute] = {}
     for entry in entries:
         name = _checked_name(entry.get("Name", ""))
@@ -144,9 +142,9 @@ def _value(name: str, entry: Mapping[str, str]) -> Attribute:
     return kind.read(name, text)
 
 
-def _written(container: _Container, attributes: Iterable[tuple[str, Attribute]]) -> str:
-    entries = "".join(f"<{container.entry}>{_entry(*pair)}</{container.entry}>" for pair in attributes)
-    return f"<{container.name}>{entries}</{container.name}>" if entries else ""
+def _written(kind: _Container, attributes: Iterable[tuple[str, Attribute]]) -> str:
+    entries = "".join(container(kind.entry, _entry(*pair)) for pair in attributes)
+    return container(kind.name, entries) if entries else ""
 
 
 def _entry(name: str, value: Attribute) -> str:

@@ -9,7 +9,7 @@ from veilmq.wire.smq.listing import next_marker, read_listing
 from veilmq.wire.smq.names import queue_url
 from veilmq.wire.smq.plan import Answer, Plan, answered
 from veilmq.wire.smq.request import SmqRequest
-from veilmq.wire.smq.xml_writing import document, element
+from veilmq.wire.smq.xml_writing import container, document, element
 from veilmq.wire.sqs.context import RequestContext
 
 
@@ -21,7 +21,7 @@ def list_queue(request: SmqRequest, context: RequestContext) -> Plan:
         page: QueuePage = answered(result)
         details = {view.queue.partition("/")[2]: described(view) for view in page.views}
         queues = "".join(
-            f"<Queue>{element('QueueURL', queue_url(name, context))}{details.get(name, '')}</Queue>"
+            container("Queue", element("QueueURL", queue_url(name, context)) + details.get(name, ""))
             for name in page.names
         )
         last = page.names[-1] if page.names else ""

@@ -20,7 +20,7 @@ from veilmq.wire.smq.members import SECONDS, body_of, children, whole_number
 from veilmq.wire.smq.names import queue_of
 from veilmq.wire.smq.plan import NO_CONTENT, Answer, Plan, answered, only
 from veilmq.wire.smq.request import SmqRequest
-from veilmq.wire.smq.xml_writing import document, element
+from veilmq.wire.smq.xml_writing import container, document, element
 from veilmq.wire.sqs.context import RequestContext
 
 RECEIPT = "receipthandle"
@@ -102,5 +102,5 @@ def _failure(receipt: str, outcome: Any) -> str:
         _check(answered(outcome))
     except SmqError as error:
         told = {"ErrorCode": error.code.name, "ErrorMessage": error.message, "ReceiptHandle": receipt}
-        return f"<Error>{''.join(element(name, text) for name, text in told.items())}</Error>"
+        return container("Error", "".join(element(name, text) for name, text in told.items()))
     return ""

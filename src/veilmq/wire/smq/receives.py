@@ -25,7 +25,7 @@ from veilmq.wire.smq.properties import (
     written_user_properties,
 )
 from veilmq.wire.smq.request import SmqRequest
-from veilmq.wire.smq.xml_writing import document, element, optional
+from veilmq.wire.smq.xml_writing import container, document, element, optional
 from veilmq.wire.sqs.context import RequestContext
 
 _Wrap = Callable[[list[str]], Answer]
@@ -82,7 +82,7 @@ def _one(messages: list[str]) -> Answer:
 
 
 def _several(messages: list[str]) -> Answer:
-    inner = "".join([f"<Message>{message}</Message>" for message in _present(messages)])
+    inner = "".join([container("Message", message) for message in _present(messages)])
     return Answer(200, document("Messages", inner))
 
 
@@ -94,11 +94,11 @@ def _present(messages: list[str]) -> list[str]:
 
 def _received(message: ReceivedMessage, smq_base64: bool, context: RequestContext) -> str:
     return (
-        f"<MessageId>{message.id.hex().upper()}</MessageId><ReceiptHandle>{message.receipt}</ReceiptHandle>"
-        f"{_body(message, smq_base64)}<EnqueueTime>{message.sent_at_ms}</EnqueueTime>"
-        f"<NextVisibleTime>{message.visible_at_ms}</NextVisibleTime>"
-        f"<FirstDequeueTime>{message.first_received_at_ms}</FirstDequeueTime>"
-        f"<DequeueCount>{message.receive_count}</DequeueCount><Priority>{message.priority}</Priority>"
+        f"<MessageId>{message.id.hex().upper()}</MessageId>\n<ReceiptHandle>{message.receipt}</ReceiptHandle>\n"
+        f"{_body(message, smq_base64)}<EnqueueTime>{message.sent_at_ms}</EnqueueTime>\n"
+        f"<NextVisibleTime>{message.visible_at_ms}</NextVisibleTime>\n"
+        f"<FirstDequeueTime>{message.first_received_at_ms}</FirstDequeueTime>\n"
+        f"<DequeueCount>{message.receive_count}</DequeueCount>\n<Priority>{message.priority}</Priority>\n"
         f"{_more(message, context)}"
     )
 
@@ -107,29 +107,29 @@ def _peeked(message: PeekedMessage, smq_base64: bool, context: RequestContext) -
     """Return a message that nobody received by this; one that nobody received at all was first received when sent."""
     first_ms = message.first_received_at_ms
     return (
-        f"<MessageId>{message.id.hex().upper()}</MessageId>"
-        f"{_body(message, smq_base64)}<EnqueueTime>{message.sent_at_ms}</EnqueueTime>"
-        f"<FirstDequeueTime>{message.sent_at_ms if first_ms is None else first_ms}</FirstDequeueTime>"
-        f"<DequeueCount>{message.receive_count}</DequeueCount><Priority>{message.priority}</Priority>"
+        f"<MessageId>{message.id.hex().upper()}</MessageId>\n"
+        f"{_body(message, smq_base64)}<EnqueueTime>{message.sent_at_ms}</EnqueueTime>\n"
+        f"<FirstDequeueTime>{message.sent_at_ms if first_ms is None else first_ms}</FirstDequeueTime>\n"
+        f"<DequeueCount>{message.receive_count}</DequeueCount>\n<Priority>{message.priority}</Priority>\n"
         f"{_more(message, context)}"
     )
 
 
 def _body(message: ReceivedMessage | PeekedMessage, smq_base64: bool) -> str:
     text = wire_text(message.body, smq_base64=smq_base64)
-    return f"<MessageBodyMD5>{body_md5(text)}</MessageBodyMD5>{element('MessageBody', text)}"
+    return f"<MessageBodyMD5>{body_md5(text)}</MessageBodyMD5>\n{element('MessageBody', text)}"
 
 
 def _more(message: ReceivedMessage | PeekedMessage, context: RequestContext) -> str:
-    """Return the elements that most messages do not have."""
+    """Return the elements that most messages do not have; the SDK for PHP reads none behind ``UserProperties``."""
     if not message.properties and message.source is None:
         return ""
     carried = properties.decode(message.properties)
     system = carried.system if message.source is None else carried.system | _dead_letter(message, context)
     return (
         optional("MessageGroupId", carried.group or "")
-        + written_user_properties(carried.attributes)
         + written_system_properties(system)
+        + written_user_properties(carried.attributes)
     )
 
 

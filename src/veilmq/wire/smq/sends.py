@@ -26,7 +26,7 @@ from veilmq.wire.smq.plan import Answer, Plan, answered, only
 from veilmq.wire.smq.properties import read_system_properties, read_user_properties
 from veilmq.wire.smq.request import SmqRequest
 from veilmq.wire.smq.xml_reading import Element
-from veilmq.wire.smq.xml_writing import document, optional
+from veilmq.wire.smq.xml_writing import container, document, optional
 from veilmq.wire.sqs.callers import SENDER_ID, Caller
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import SqsError
@@ -71,7 +71,7 @@ def batch_send_message(request: SmqRequest, context: RequestContext) -> Plan:
 
     def respond(results: Any) -> Answer:
         sent: list[SentMessage] = [answered(each) for each in answered(results)]
-        told = [f"<Message>{_told(*pair)}</Message>" for pair in zip(sent, outgoing, strict=True)]
+        told = [container("Message", _told(*pair)) for pair in zip(sent, outgoing, strict=True)]
         return Answer(201, document("Messages", "".join(told)))
 
     messages = tuple(each.message for each in outgoing)
@@ -79,7 +79,7 @@ def batch_send_message(request: SmqRequest, context: RequestContext) -> Plan:
 
 
 def _told(sent: SentMessage, outgoing: _Outgoing) -> str:
-    return f"<MessageId>{sent.id.hex().upper()}</MessageId><MessageBodyMD5>{outgoing.body_md5}</MessageBodyMD5>"
+    return f"<MessageId>{sent.id.hex().upper()}</MessageId>\n<MessageBodyMD5>{outgoing.body_md5}</MessageBodyMD5>\n"
 
 
 def _outgoing(message: Element, caller: Caller | None) -> _Outgoing:

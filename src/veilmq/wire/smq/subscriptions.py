@@ -14,7 +14,7 @@ from veilmq.wire.smq.members import body_of, texts
 from veilmq.wire.smq.plan import NO_CONTENT, Answer, Plan, answered, nothing
 from veilmq.wire.smq.request import SmqRequest
 from veilmq.wire.smq.topic_names import own_name, subscription_of, subscription_url, topic_of
-from veilmq.wire.smq.xml_writing import document, element, optional
+from veilmq.wire.smq.xml_writing import container, document, element, optional
 from veilmq.wire.sqs.context import RequestContext
 
 Value = TypeVar("Value")
@@ -101,7 +101,7 @@ def list_subscription_by_topic(request: SmqRequest, context: RequestContext) -> 
         page: SubscriptionPage = answered(result)
         names = [view.subscription.name for view in page.subscriptions]
         listed = "".join(
-            f"<Subscription>{element('SubscriptionURL', subscription_url(topic, name, context))}</Subscription>"
+            container("Subscription", element("SubscriptionURL", subscription_url(topic, name, context)))
             for name in names
         )
         return Answer(200, document("Subscriptions", listed + next_marker(names[-1] if names else "", more=page.more)))

@@ -14,7 +14,7 @@ from veilmq.wire.smq.plan import NO_CONTENT, Answer, Plan, answered, nothing
 from veilmq.wire.smq.request import SmqRequest
 from veilmq.wire.smq.topic_names import own_name, topic_of, topic_url
 from veilmq.wire.smq.xml_reading import Element
-from veilmq.wire.smq.xml_writing import document, element
+from veilmq.wire.smq.xml_writing import container, document, element
 from veilmq.wire.sqs.context import RequestContext
 
 _SIZE = "MaximumMessageSize"
@@ -64,8 +64,10 @@ def list_topic(request: SmqRequest, context: RequestContext) -> Plan:
     def respond(result: Any) -> Answer:
         page: TopicPage = answered(result)
         listed = "".join(
-            f"<Topic>{element('TopicURL', topic_url(view.topic, context))}{_described(view) if asked.detailed else ''}"
-            "</Topic>"
+            container(
+                "Topic",
+                element("TopicURL", topic_url(view.topic, context)) + (_described(view) if asked.detailed else ""),
+            )
             for view in page.topics
         )
         last = own_name(page.topics[-1].topic) if page.topics else ""
