@@ -25,13 +25,13 @@ def through_engine(place: Place, told: Story) -> Iterator[Teller]:
 
 def over_http(place: Place, told: Story) -> Iterator[Teller]:
     """Yield a teller over SQS."""
-    with RunningServer(**place, **dict(told.server)) as server:
+    with RunningServer(**{**place, **dict(told.server)}) as server:
         yield HttpTeller(server)
 
 
 def over_smq(place: Place, told: Story) -> Iterator[Teller]:
     """Yield a teller over SMQ."""
-    with RunningServer(**place, **dict(told.server)) as server:
+    with RunningServer(**{**place, **dict(told.server)}) as server:
         yield SmqTeller(server, told)
 
 
