@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.server.keys import FRIEND, OWNER, REGION, client, written
+from tests.server.keys import FRIEND, OWNER, REGION, TEXT, client, written
 from veilmq.core import commands
 from veilmq.core.commands import Command
 from veilmq.core.errors import QueueNotFound
@@ -235,6 +235,72 @@ def test_a_long_poll_may_wait_where_the_policy_was_not_known(server: RunningServ
     client(server).send_message(QueueUrl=url, MessageBody="x")
     waiting.join(60)
     assert got[0]["Messages"][0]["Body"] == "x"
+
+
+@pytest.mark.parametrize("store", ["memory", "postgres"])
+@pytest.mark.parametrize("reason", ["policy", "key", "policy of another node"])
+def test_a_parked_poll_needs_its_permission_when_a_message_comes(
+    place: Callable[[str], dict[str, Any]], tmp_path: Path, store: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new Deny and a key that leaves the file act on it; the message is for those who may have it."""
+    if reason == "policy of another node":
+        monkeypatch.setattr("veilmq.server.permissions.FRESH_S", 0.0)
+    keys = written(tmp_path / "keys.toml")
+    with RunningServer(**place(store), credentials=keys, region=REGION) as server:
+        owner, friend = client(server), client(server, "AKIDFRIEND")
+        url = str(owner.create_queue(QueueName="jobs")["QueueUrl"])
+        set_policy(owner, url, statement(Action="sqs:ReceiveMessage"))
+        with ThreadPoolExecutor() as threads:
+            refused = threads.submit(friend.receive_message, QueueUrl=url, WaitTimeSeconds=20)
+            server.wait_parked()
+            allowed = threads.submit(owner.receive_message, QueueUrl=url, WaitTimeSeconds=20)
+            server.wait_parked(2)
+            if reason == "key":
+                written(keys, TEXT.replace("AKIDFRIEND", "AKIDOTHER"))
+                server.reload()
+            elif reason == "policy":
+                set_policy(owner, url)
+            else:
+                _engine_does(server, commands.SetQueue(queue=f"{OWNER}/jobs", settings={"policy": ""}))
+            owner.send_message(QueueUrl=url, MessageBody="x")
+            assert allowed.result(60)["Messages"][0]["Body"] == "x"
+            with pytest.raises(ClientError) as caught:
+                refused.result(60)
+            code = caught.value.response["Error"]["Code"]
+            assert code == ("InvalidClientTokenId" if reason == "key" else "AccessDenied")
+            assert server.parked == 0
+
+
+def test_a_parked_poll_goes_on_where_it_is_still_allowed(server: RunningServer, tmp_path: Path) -> None:
+    """Other keys were read again, and the policy is another one that still allows it."""
+    owner, friend = client(server), client(server, "AKIDFRIEND")
+    url = str(owner.create_queue(QueueName="jobs")["QueueUrl"])
+    set_policy(owner, url, statement(Action="sqs:ReceiveMessage"))
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(friend.receive_message, QueueUrl=url, WaitTimeSeconds=20)
+        server.wait_parked()
+        written(tmp_path / "keys.toml", TEXT.replace("AKIDCAROL", "AKIDOTHER"))
+        server.reload()
+        set_policy(owner, url, statement(Action="sqs:*"))
+        owner.send_message(QueueUrl=url, MessageBody="x")
+        assert waiting.result(60)["Messages"][0]["Body"] == "x"
+
+
+@pytest.mark.parametrize("part", ["Credential", "SignedHeaders", "Signature"])
+def test_a_part_that_stands_twice_in_the_header_is_refused(owner: Any, url: str, part: str) -> None:
+    """Whichever of them counted, somebody on the way could read another one."""
+
+    def repeat(request: Any, **_: Any) -> None:
+        header = request.headers["Authorization"]
+        if isinstance(header, bytes):
+            header = header.decode()
+        (given,) = [item.strip() for item in header.partition(" ")[2].split(",") if item.strip().startswith(part + "=")]
+        request.headers["Authorization"] = header.replace(given, f"{given}, {given}")
+
+    owner.meta.events.register("before-send.sqs", repeat)
+    with pytest.raises(ClientError) as caught:
+        owner.list_queues()
+    assert caught.value.response["Error"]["Code"] == "IncompleteSignature"
 
 
 def test_tasks_and_sources_are_the_owners(owner: Any, friend: Any, url: str) -> None:

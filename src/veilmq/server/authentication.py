@@ -31,7 +31,7 @@ _NO_KEY = AccessKey(id="", secret=token_hex(), caller=caller("0" * 12))
 class Authentication:
     """The keys in force. ``wall_s`` is the raw wall clock in seconds: signatures are compared with what others see."""
 
-    __slots__ = ("_contexts", "_keys", "_path", "_region", "_secure", "_verifiers", "_wall_s")
+    __slots__ = ("_contexts", "_keys", "_path", "_region", "_secure", "_verifiers", "_wall_s", "loads")
 
     def __init__(self, path: Path, *, region: str, secure: bool, wall_s: Callable[[], float]) -> None:
         """Read the file; raises ``CredentialsError``. ``secure`` tells that requests come over TLS."""
@@ -42,6 +42,8 @@ class Authentication:
         self._contexts: dict[str, tuple[RequestContext, RequestContext]] = {}
         self._verifiers: dict[Make, Verifier] = {}
         self._keys: Keys = {}
+        self.loads = 0
+        """How often the file was read: what was verified before the last time may not be valid any more."""
         self._read()
 
     def reload(self) -> None:
@@ -125,5 +127,6 @@ class Authentication:
         keys = self._keys = credentials.load(self._path)
         self._verifiers.clear()
         self._contexts.clear()
+        self.loads += 1
         accounts = {key.caller.account for key in keys.values()}
         log.info("signatures are verified: %d keys of %d accounts in %s", len(keys), len(accounts), self._path)

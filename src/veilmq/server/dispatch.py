@@ -33,6 +33,7 @@ from veilmq.server.in_turn import InTurn
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.namespaces import Namespaces
+from veilmq.server.parked_permission import ParkedPermission
 from veilmq.server.permissions import ANSWERED_HERE, Permissions, Unknown
 from veilmq.server.protocols import SQS_JSON, Protocol, protocol_of, worded_for
 from veilmq.server.publishing import Publishing
@@ -51,6 +52,7 @@ UNKNOWN_ACTION = "unknown"
 
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _CONTEXTS_MAX = 256
+_POLLED = frozenset({Receive, Claim})
 _WRONG_METHOD = Refusal(
     405, "Queues are spoken to by POST, or by GET with an Action in the query string; over SMQ by PUT and DELETE, too."
 )
@@ -258,6 +260,7 @@ class Dispatcher:
             return None
         command = call.command
         done: Done = exchange.done
+        ask = self._asked.get(type(command))
         if self._permissions is not None and caller.caller is not None:
             try:
                 self._permissions.check(exchange, command, caller.caller)
@@ -271,7 +274,11 @@ class Dispatcher:
                 command = self._permissions.narrowed(exchange, command, caller.caller)
             if type(command) in ANSWERED_HERE:
                 done = self._permissions.answering(exchange, command, caller.caller, done)
-        ask = self._asked.get(type(command))
+            if type(command) in _POLLED and self._authentication is not None and call.wait_s != 0:
+                permission = ParkedPermission(
+                    exchange, command, caller.caller, protocol, context, known, self._authentication, self._permissions
+                )
+                ask, done = partial(self._polls.ask, permit=permission.check), exchange.finish
         if ask is None:
             self._submit(command, done)
             return None
@@ -382,6 +389,13 @@ class Exchange(msgspec.Struct, eq=False):
             log.exception("the answer to %s could not be encoded", self.action)
             reply = self.protocol.fail(InternalError(), self.base_url)
         self.reply(reply)
+
+    def finish(self, result: Any) -> None:
+        """Answer with the result, or with the reply that refuses a poll which was parked."""
+        if type(result) is Reply:
+            self.reply(result)
+        else:
+            self.done(result)
 
     def reply(self, reply: Reply) -> None:
         """Write the reply, and count it."""

@@ -22,6 +22,7 @@ deadline, and nothing that runs periodically.
 """
 
 from bisect import insort
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -39,6 +40,9 @@ from veilmq.server.held_polls import HeldPoll
 from veilmq.server.http_request import Pending
 from veilmq.server.publishing import showing_due
 
+Permit = Callable[[Done], object]
+"""Calls back with ``None`` if a poll may go on, or with what refuses it: at once, or when the policy is known."""
+
 
 class LongPolls:
     """All receives and claims of a server, those that wait and those that do not."""
@@ -52,14 +56,17 @@ class LongPolls:
         self._lines: dict[str, _Line] = {}
         self._tickets = 0
 
-    def ask(self, command: Receive | Claim, wait_s: int | None, answer: Done) -> Pending:
-        """Ask for messages; ``answer`` is called once, after ``wait_s`` at the latest (``None``: the queue's own)."""
+    def ask(self, command: Receive | Claim, wait_s: int | None, answer: Done, permit: Permit | None = None) -> Pending:
+        """Ask for messages; ``answer`` is called once, after ``wait_s`` at the latest (``None``: the queue's own).
+
+        ``permit`` decides before each later attempt of a poll that waits; what it refuses with is the answer.
+        """
         line = self._lines.get(command.queue)
         if line is not None:
             line.look()
-        poll = _KINDS[type(command)](self, command, wait_s, answer)
+        poll = _KINDS[type(command)](self, command, wait_s, answer, permit=permit)
         if self.budget.answers_full:
-            begin = partial(self.ask, command, answer=answer)
+            begin = partial(self.ask, command, answer=answer, permit=permit)
             return HeldPoll(self.clock, self.budget, wait_s, begin=begin, give_up=lambda: answer(poll.nothing()))
         self.engine.submit(command, poll.first_done)
         return poll
@@ -111,6 +118,7 @@ class Poll(msgspec.Struct, eq=False):
     command: Any
     wait_s: int | None
     answer: Done | None
+    permit: Permit | None = None
     line: "_Line | None" = None
     timer: Timer | None = None
     deadline_ms: int = 0
@@ -152,6 +160,21 @@ class Poll(msgspec.Struct, eq=False):
         self.line = self.polls.line(self.command.queue)
         self.timer = clock.call_at(self.deadline_ms, self._expire)
         self.line.join(self, result)
+
+    def retry(self) -> None:
+        """Submit the command again, where permissions are checked once that permits it."""
+        if self.permit is None:
+            self.polls.engine.submit(self.command, self.done)
+        else:
+            self.permit(self._permitted)
+
+    def _permitted(self, refusal: Any) -> None:
+        if self.line is None:
+            return  # withdrawn meanwhile
+        if refusal is None:
+            self.polls.engine.submit(self.command, self.done)
+        else:
+            self.done(refusal)
 
     def done(self, result: Any) -> None:
         """Take another answer: pass it on, or go back to the line."""
@@ -365,7 +388,7 @@ class _Line:
     def _ask(self, poll: Poll) -> None:
         self._due_ms = None  # its answer says it anew
         self.asking += 1
-        self._polls.engine.submit(poll.command, poll.done)
+        poll.retry()
 
     def _pass_on(self) -> None:
         """Ask the next one: the one asked before did not bring home what the queue had to say."""

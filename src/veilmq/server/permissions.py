@@ -72,9 +72,15 @@ _OF_NO_QUEUE = _OF_TOPICS | {commands.CreateQueue, commands.ListQueues, BrowseQu
 class Exchange(Protocol):
     """A request that was understood, on its way to the reply."""
 
-    request: Request
-    action: str
     started_s: float
+
+    @property
+    def request(self) -> Request:
+        """Return the request."""
+
+    @property
+    def action(self) -> str:
+        """Return what it asks for."""
 
     @property
     def permission(self) -> str:
@@ -179,6 +185,12 @@ class Permissions:
         address = exchange.request.source_ip() if kept.asks_address else None
         if (caller.arn, action or exchange.action, address) not in kept.passed:
             self._judge(queue, kept, exchange, action, caller)
+
+    def expire(self, queue: str, now_s: float) -> None:
+        """Forget the policy of ``queue`` if it is stale, so that the next check waits for the present one."""
+        kept = self._kept.get(queue)
+        if kept is not None and kept.waiting is None and now_s >= kept.stale_at_s:
+            del self._kept[queue]
 
     def wait(self, exchange: Exchange, unknown: Unknown, again: Again) -> Pending:
         """Call ``again`` once the policy that is ``unknown`` is known; or answer with the engine's error."""

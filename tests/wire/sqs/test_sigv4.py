@@ -227,6 +227,21 @@ def without(request: SignedRequest, name: bytes) -> SignedRequest:
     return request._replace(headers={key: value for key, value in request.headers.items() if key != name})
 
 
+def repeated_parts(good: SignedRequest) -> list[tuple[str, SignedRequest, Code, str]]:
+    """Return requests whose header has a part twice."""
+    header = good.headers[b"authorization"]
+    parts = [part.strip() for part in header.partition(b" ")[2].split(b",")]
+    return [
+        (
+            f"repeated {part!r}",
+            good._replace(headers={**good.headers, b"authorization": header.replace(part, part + b", " + part)}),
+            errors.INCOMPLETE_SIGNATURE,
+            f"'{part.partition(b'=')[0].decode()}' parameter, once",
+        )
+        for part in parts
+    ]
+
+
 def wrong_headers() -> list[tuple[str, SignedRequest, Code, str]]:
     """Return requests with a signature in the header that are refused: what they are, the code, words of the text."""
     good = signed(headers={"X-Amz-Target": "AmazonSQS.ListQueues"})
@@ -248,17 +263,18 @@ def wrong_headers() -> list[tuple[str, SignedRequest, Code, str]]:
         ("term", edited(good, b"aws4_request", b"aws4"), errors.SIGNATURE_DOES_NOT_MATCH, "terminator"),
         ("host", edited(good, b"=host;", b"=x;"), errors.SIGNATURE_DOES_NOT_MATCH, "'Host' must be"),
         ("target", edited(good, b";x-amz-target", b""), errors.SIGNATURE_DOES_NOT_MATCH, "'X-Amz-Target' must be"),
+        *repeated_parts(good),
         ("twice", edited(good, b"=host;", b"=host;host;"), errors.INCOMPLETE_SIGNATURE, "each header once"),
         ("absent", edited(good, b"=host;", b"=a;host;"), errors.SIGNATURE_DOES_NOT_MATCH, "header 'a' is not in"),
         ("secret", edited(good, b"Signature=", b"Signature=0"), errors.SIGNATURE_DOES_NOT_MATCH, "calculated does not"),
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("index", range(20))
+@pytest.mark.parametrize("index", range(23))
 def test_a_wrong_header_is_refused(index: int) -> None:
     """Each with the code of AWS and words that say what to do."""
     cases = wrong_headers()
-    assert len(cases) == 20
+    assert len(cases) == 23
     _, request, code, words = cases[index]
     error = refusal(request)
     assert error.code is code

@@ -54,7 +54,10 @@ class SignatureV4:
 
     def read(self, text: bytes) -> ClaimV4:
         """Return the claim of ``Credential=…,Signature=…``; raises ``SmqError`` (InvalidAuthorizationHeader)."""
-        parts = dict(_member(item) for item in text.split(b","))
+        given = [_member(item) for item in text.split(b",")]
+        parts = dict(given)
+        if len(parts) < len(given):  # a member that stands twice
+            raise SmqError(INVALID_AUTHORIZATION_HEADER)
         scope = parts.get(b"Credential", b"").rsplit(b"/", 4)
         signature = parts.get(b"Signature")
         if len(scope) != 5 or not all(scope) or not signature or scope[3:] != [_SERVICE, self._variant.end]:

@@ -168,10 +168,13 @@ class Verifier:
         algorithm, _, rest = authorization.strip().partition(b" ")
         if algorithm != ALGORITHM:
             raise _incomplete(f"Unsupported AWS 'algorithm': '{_text(algorithm)}'; sign with Signature Version 4.")
-        parts = dict(_part(item) for item in rest.split(b","))
+        given = [_part(item) for item in rest.split(b",")]
+        parts = dict(given)
         for name in _PARTS:
             if not parts.get(name):
                 raise _incomplete(f"Authorization header requires '{name.decode()}' parameter.")
+            if sum(part[0] == name for part in given) != 1:
+                raise _incomplete(f"Authorization header requires '{name.decode()}' parameter, once.")
         credential, names, signature = (parts[name] for name in _PARTS)
         return self._scope(credential, names), signature
 
