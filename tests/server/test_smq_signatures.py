@@ -91,6 +91,22 @@ def signed_v4(
     return ask(server, method, target, body, headers=as_received(headers))
 
 
+@pytest.mark.parametrize("part", ["Credential", "Signature"])
+def test_a_part_of_version_4_that_stands_twice_is_refused(server: RunningServer, part: str) -> None:
+    """However it is repeated, here with the very same value."""
+    now = datetime.now(UTC)
+    headers = {"Date": format_datetime(now, usegmt=True), "x-mns-version": "2015-06-06"}
+    header = authorization_v4(
+        "GET", "/queues", headers, now=now, key="AKIDOWNER", secret=SECRETS["AKIDOWNER"], private=False
+    )
+    sent = {**headers, "Authorization": header}
+    assert ask(server, "GET", "/queues", headers=as_received(sent))[0] == 200
+    (given,) = [item for item in header.partition(" ")[2].split(",") if item.startswith(part + "=")]
+    sent["Authorization"] = header.replace(given, f"{given},{given}")
+    status, error = ask(server, "GET", "/queues", headers=as_received(sent))
+    assert (status, error["Code"]) == (400, "InvalidAuthorizationHeader")
+
+
 @pytest.mark.parametrize(("key", "account"), [("AKIDOWNER", OWNER), ("AKIDCAROL", OWNER), ("ASIDBOB", FRIEND)])
 def test_each_key_acts_for_its_account(server: RunningServer, key: str, account: str) -> None:
     """The same queues as over SQS, and nobody else's."""
