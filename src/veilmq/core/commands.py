@@ -224,13 +224,15 @@ class ListDeadLetterSources(Command, frozen=True, kw_only=True):
 class StartMove(Command, frozen=True, kw_only=True):
     """Begin to move the dead letters of ``source`` back to where they came from, or to ``destination``.
 
-    At most ``moves_per_s_max`` a second, ``None`` for as fast as it goes. Answers the ``MoveTask``. Errors:
-    ``QueueNotFound`` (either queue), ``NotADeadLetterQueue``, ``MoveTaskRunning``, ``DestinationRefused``.
+    At most ``moves_per_s_max`` a second, ``None`` for as fast as it goes. ``starter`` is the ARN of the principal that
+    must be allowed to send to the destination, ``None`` where there is nothing to be allowed. Answers the ``MoveTask``.
+    Errors: ``QueueNotFound`` (either queue), ``NotADeadLetterQueue``, ``MoveTaskRunning``, ``DestinationRefused``.
     """
 
     source: str
     destination: str | None = None
     moves_per_s_max: int | None = None
+    starter: str | None = None
 
 
 class CancelMove(Command, frozen=True, kw_only=True):

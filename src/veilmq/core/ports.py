@@ -15,6 +15,10 @@ Wake = Callable[[int], object]
 """Called with the instant (ms) at which a watched queue has, or may have, a message."""
 
 
+MaySend = Callable[[str, str, str], bool]
+"""Whether a principal (its ARN) may send to a queue (its full name) that has this policy."""
+
+
 class Timer(Protocol):
     """A call that was arranged and can be called off."""
 

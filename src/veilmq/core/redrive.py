@@ -21,6 +21,9 @@ SOURCE_UNKNOWN = "source unknown"
 QUEUE_MISSING = "queue missing"
 """The failure of a move task: the queue that a message should go to is gone, or cannot take messages of this kind."""
 
+NOT_ALLOWED = "not allowed"
+"""The failure of a move task: its starter may not send to the queue that a message should go to, or not any more."""
+
 
 def refusal(source: str, ours: QueueSettings, target: str, theirs: QueueSettings | None) -> str | None:
     """Return why the queue ``target`` cannot be the dead-letter queue of ``source``, a sentence; ``None`` if it can.

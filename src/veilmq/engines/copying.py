@@ -118,6 +118,7 @@ class CopiedMove(NamedTuple):
     started_at_ms: int
     next_at_ms: int
     failure: str | None
+    starter: str | None
 
 
 class CopiedPause(NamedTuple):

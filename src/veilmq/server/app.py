@@ -94,7 +94,7 @@ async def serve(
     async with AsyncExitStack() as closing:
         closing.enter_context(shutdown.on_signals())
         closing.enter_context(guard.reload.on_signal())
-        engine = await open_store(settings, clock=clock, on_fatal=shutdown.fail)
+        engine = await open_store(settings, clock=clock, on_fatal=shutdown.fail, may_send=guard.may_send)
         closing.push_async_callback(engine.close)
         time = engine.clock
         listeners, admin_listeners = _listen(settings, closing)

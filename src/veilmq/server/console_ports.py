@@ -4,7 +4,7 @@ import platform
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from veilmq import __version__
 from veilmq.console.access import ShownKey
@@ -27,13 +27,7 @@ from veilmq.server.obstacles import obstacles
 from veilmq.server.past_receipts import PastReceipts
 from veilmq.server.security import Security
 from veilmq.server.settings import MEMORY, SETTINGS, ServerSettings, Setting
-from veilmq.wire.sqs.callers import Caller
-from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.names import account_of, queue_arn
-from veilmq.wire.sqs.policies import GRANTABLE, NOBODY, OWNERS, actions_of, permits, read_policy
-from veilmq.wire.sqs.policy_conditions import Asked, PolicyError
 
-_OF_A_QUEUE = (*GRANTABLE, *(action for action in OWNERS if action not in {"CreateQueue", "ListQueues"}))
 _MILLISECOND_S = 0.001
 _SECRET_OPTION = re.compile(r"(?<=[?&])([^=&\s]*(?:key|pass|secret|sig|token)[^=&\s]*)=[^&\s]*", re.IGNORECASE)
 
@@ -57,7 +51,7 @@ class ConsolePorts:
             health=self._teller(self.engine.clock.now_ms()),
             keys=None if authentication is None else keys_of(authentication, self.guard.wall_s),
             live=live,
-            may=Judge(region=self.guard.region, secure=self.guard.tls is not None, wall_s=self.guard.wall_s),
+            may=self.guard.judge.verdicts,
             past=PastReceipts(
                 events_to=self.settings.events_to,
                 recommendations=self.settings.recommendations,
@@ -160,51 +154,3 @@ def keys_of(authentication: Authentication, wall_s: Callable[[], float]) -> Call
         return sorted(found, key=lambda key: (key.user, key.id))
 
     return keys
-
-
-class _Browser(NamedTuple):
-    """Where a visitor comes from, as conditions of policies ask for it."""
-
-    peer: str | None
-    program: str | None
-
-    def source_ip(self) -> str | None:
-        """Return his address."""
-        return self.peer
-
-    def user_agent(self) -> str | None:
-        """Return what his browser says that it is."""
-        return self.program
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judge:
-    """Tells what a caller may do, by the same rules as requests are judged."""
-
-    region: str
-    secure: bool
-    wall_s: Callable[[], float]
-
-    def __call__(
-        self, caller: Caller, queue: str, policy: str, *, peer: str | None, program: str | None
-    ) -> list[tuple[str, bool]]:
-        """Return the verdict on each action."""
-        context = RequestContext(base_url="", region=self.region)
-        try:
-            read = read_policy(policy, queue_arn(queue, context)) if policy else None
-        except PolicyError:
-            read = NOBODY
-        asked = Asked(
-            caller=caller,
-            owner=account_of(queue),
-            action="",
-            secure=self.secure,
-            now_s=self.wall_s(),
-            region=self.region,
-            source=_Browser(peer, program),
-        )
-        verdicts = []
-        for action in sorted(_OF_A_QUEUE):
-            needed = actions_of(action)
-            verdicts.append((action, all(permits(read, asked) for asked.action in needed)))
-        return verdicts

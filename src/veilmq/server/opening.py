@@ -1,9 +1,11 @@
 """The one place that knows which kinds of store there are: from the settings to an open one."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
+from veilmq.core.ports import MaySend
 from veilmq.engines import store_urls
 from veilmq.engines.clock import StoreClock, SystemClock
 from veilmq.engines.embedded import EmbeddedEngine, EngineOptions
@@ -13,19 +15,23 @@ from veilmq.server.settings import ServerSettings
 
 
 async def open_store(
-    settings: ServerSettings, *, clock: StoreClock | None, on_fatal: Callable[[BaseException], None]
+    settings: ServerSettings,
+    *,
+    clock: StoreClock | None,
+    on_fatal: Callable[[BaseException], None],
+    may_send: MaySend | None = None,
 ) -> Store:
     """Open what ``settings`` name; raises ``StoreError``.
 
     ``clock`` is the store's time, its own without one. ``on_fatal`` is called when the store has failed and the process
-    should end.
+    should end. ``may_send`` decides whether move tasks go on.
     """
     if settings.store is None:
-        options = embedded_options(settings)
+        options = replace(embedded_options(settings), may_send=may_send)
         return EmbeddedEngine.open(settings.data, clock=clock or SystemClock(), options=options, on_fatal=on_fatal)
     urls = store_urls.split(settings.store)
     postgres = postgres_parts("store (--store)")
-    terms = {"clock": clock or SystemClock(), "options": postgres_options(settings)}
+    terms = {"clock": clock or SystemClock(), "options": replace(postgres_options(settings), may_send=may_send)}
     store: Store = await (postgres.open_shards(urls, **terms) if urls[1:] else postgres.open_engine(urls[0], **terms))
     return store
 

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from veilmq.core.ports import Engine
+from veilmq.core.ports import Engine, MaySend
 from veilmq.server.addresses import Addresses
 from veilmq.server.authentication import Authentication
 from veilmq.server.console_reach import ConsoleReach
 from veilmq.server.credentials import CredentialsError
+from veilmq.server.judge import Judge
 from veilmq.server.permissions import Permissions
 from veilmq.server.reload import Reload
 from veilmq.server.settings import ServerSettings
@@ -59,6 +60,16 @@ class Security:
     def console_reach(self) -> ConsoleReach:
         """Return who may use the console, from where."""
         return ConsoleReach(signed=self.authentication is not None, tls=self.tls is not None, proxies=self.proxies)
+
+    @property
+    def judge(self) -> Judge:
+        """Return what judges where there is no request."""
+        return Judge(region=self.region, secure=self.tls is not None, wall_s=self.wall_s)
+
+    @property
+    def may_send(self) -> MaySend | None:
+        """Return what decides whether move tasks go on; nothing does where there are no accounts."""
+        return None if self.authentication is None else self.judge.may_send
 
     def permissions(self, engine: Engine) -> Permissions | None:
         """Return what judges requests for ``engine``; nothing does where nobody is asked who he is."""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.engines.host import QUEUE, message
 from tests.engines.postgres_host import PostgresHost, connected, hosting_postgres, prepare
-from tests.engines.test_full_disk import MIB, small_file_system
+from tests.small_disk import MIB, small_file_system
 from veilmq.core import commands
 from veilmq.core.errors import StoreFull
 from veilmq.core.results import ReceiptState

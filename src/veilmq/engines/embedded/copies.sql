@@ -14,7 +14,7 @@ SELECT accepted_at_ms, entries FROM accepted WHERE accepted_at_ms > ? ORDER BY n
 
 -- name: copied_moves
 SELECT
-    number, id, queue, source, destination, moves_per_s_max, status, moved, to_move, started_at_ms, next_at_ms, failure
+    number, id, queue, source, destination, moves_per_s_max, status, moved, to_move, started_at_ms, next_at_ms, failure, starter
 FROM move_task ORDER BY number;
 
 -- name: copied_pauses
@@ -43,8 +43,8 @@ INSERT INTO queue (number, name, settings, created_at_ms, modified_at_ms) VALUES
 
 -- name: add_move
 INSERT INTO move_task
-    (number, id, queue, source, destination, moves_per_s_max, status, moved, to_move, started_at_ms, next_at_ms, failure)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    (number, id, queue, source, destination, moves_per_s_max, status, moved, to_move, started_at_ms, next_at_ms, failure, starter)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: number_behind
 -- The next queue gets a higher number than this one.

@@ -71,7 +71,9 @@ class Machine:
         self.events = EventLog(journal=self._journal, options=self._options, space=self.space)
         self.catalog = Catalog(journal=self._journal, options=self._options, wakes=self._wakes, events=self.events)
         letters = DeadLetters(catalog=self.catalog, space=self.space)
-        self.moves = Moves(catalog=self.catalog, journal=self._journal, space=self.space)
+        self.moves = Moves(
+            catalog=self.catalog, journal=self._journal, space=self.space, may_send=self._options.may_send
+        )
         book = ReceiptBook(keys=[kept_key(self._journal, RECEIPT_KEY)])
         messages = MessageCommands(
             catalog=self.catalog, journal=self._journal, dead_letters=letters, book=book, space=self.space

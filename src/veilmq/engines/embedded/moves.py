@@ -18,6 +18,7 @@ from veilmq.core.commands import Command
 from veilmq.core.errors import DestinationRefused, MoveTaskNotFound, MoveTaskRunning, NotADeadLetterQueue
 from veilmq.core.ids import IdSource
 from veilmq.core.limits import MOVE_TASKS_KEPT, SECOND_MS
+from veilmq.core.ports import MaySend
 from veilmq.core.results import MoveStatus, MoveTask
 from veilmq.engines.embedded.catalog import Catalog
 from veilmq.engines.embedded.journal import Journal
@@ -42,8 +43,9 @@ class Stepped(msgspec.Struct, frozen=True, kw_only=True):
 class Moves:
     """The move tasks of one store: their commands, and the work."""
 
-    def __init__(self, *, catalog: Catalog, journal: Journal, space: Space) -> None:
-        """Go on with the tasks that ``journal`` says are running."""
+    def __init__(self, *, catalog: Catalog, journal: Journal, space: Space, may_send: MaySend | None) -> None:
+        """Go on with the tasks that ``journal`` says are running, as long as ``may_send`` allows it."""
+        self._may_send = may_send
         self._catalog = catalog
         self._journal = journal
         self._space = space
@@ -78,6 +80,7 @@ class Moves:
             to_move=source.counts(now_ms).visible,
             started_at_ms=now_ms,
             next_at_ms=now_ms,
+            starter=command.starter,
         )
         ((number,),) = self._journal.write("insert_move", *task[1:])
         self._journal.write("delete_older_moves", source.number, MOVE_TASKS_KEPT)
@@ -135,6 +138,7 @@ class Moves:
         return source if source is not None and source.number == task.queue else None
 
     def _move_some(self, task: MoveRow, source: Queue, now_ms: int, part: "_Slice") -> "_End":
+        allowed: set[Queue] = set()
         for _ in range(min(redrive.moved_at_once(task.moves_per_s_max), task.to_move - task.moved)):
             if part.is_over:
                 break
@@ -142,7 +146,7 @@ class Moves:
             if taken is None:
                 # Nothing is visible; but where retention has just ended many, there may be something behind them.
                 return _COMPLETED if all(lane.swept for lane in source.lanes) else _UNDER_WAY
-            target, failure = self._target(task, source, taken[0])
+            target, failure = self._target(task, source, taken[0], allowed)
             if target is None:
                 taken[2].give_back(taken)
                 return _End(MoveStatus.FAILED, failure)
@@ -152,14 +156,21 @@ class Moves:
             part.count(taken[0], target)
         return _UNDER_WAY
 
-    def _target(self, task: MoveRow, source: Queue, row: MessageRow) -> tuple[Queue | None, str | None]:
-        """Return where the message goes, or why it cannot go."""
+    def _target(
+        self, task: MoveRow, source: Queue, row: MessageRow, allowed: set[Queue]
+    ) -> tuple[Queue | None, str | None]:
+        """Return where the message goes, or why it cannot go; ``allowed`` has the queues that need no further look."""
         name = task.destination or row.source
         if name is None:
             return None, redrive.SOURCE_UNKNOWN
         target = self._catalog.find(name)
         if target is None or target is source or target.settings.fifo != source.settings.fifo:
             return None, redrive.QUEUE_MISSING
+        may_send = self._may_send
+        if may_send is not None and task.starter is not None and target not in allowed:
+            if not may_send(task.starter, target.name, target.settings.policy):
+                return None, redrive.NOT_ALLOWED
+            allowed.add(target)
         return target, None
 
     def _put(self, task: MoveRow) -> MoveRow:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from veilmq.core import limits
+from veilmq.core.ports import MaySend
 from veilmq.core.routing import ATTRIBUTE_DEFAULT
 from veilmq.engines.embedded.positions import SEQUENCES_MAX
 
@@ -22,6 +23,8 @@ class EngineOptions:
     ``in_flight_max`` and ``fifo_in_flight_max`` are the quotas of queues that set none of their own; a queue rests for
     ``purge_pause_s`` after a purge, and the name of a deleted one for ``queue_name_pause_s`` (0: not at all).
 
+    ``may_send`` decides whether move tasks go on (``None``: they do).
+
     ``event_log`` is what queues log that do not say it themselves, ``routing_attribute`` the message attribute whose
     text events have as their key, ``events_waiting_max`` how many events may wait to be exported.
     """
@@ -36,6 +39,7 @@ class EngineOptions:
     claim_slice_rows: int = limits.CLAIM_SLICE_ROWS
     purge_pause_s: int = limits.PURGE_PAUSE_S
     queue_name_pause_s: int = limits.QUEUE_NAME_PAUSE_S
+    may_send: MaySend | None = None
     event_log: str = "off"
     routing_attribute: str = ATTRIBUTE_DEFAULT
     events_waiting_max: int = limits.EVENTS_WAITING_MAX

@@ -261,20 +261,20 @@ ORDER BY first_sent_at_ms LIMIT 1;
 
 -- name: insert_move
 INSERT INTO move_task
-    (id, queue, source, destination, moves_per_s_max, status, moved, to_move, started_at_ms, next_at_ms, failure)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number;
+    (id, queue, source, destination, moves_per_s_max, status, moved, to_move, started_at_ms, next_at_ms, failure, starter)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number;
 
 -- name: update_move
 UPDATE move_task SET status = ?, moved = ?, next_at_ms = ?, failure = ? WHERE number = ?;
 
 -- name: running_moves
 SELECT
-    number, id, queue, source, destination, moves_per_s_max, status, moved, to_move, started_at_ms, next_at_ms, failure
+    number, id, queue, source, destination, moves_per_s_max, status, moved, to_move, started_at_ms, next_at_ms, failure, starter
 FROM move_task WHERE status = 'running' ORDER BY number;
 
 -- name: moves_of
 SELECT
-    number, id, queue, source, destination, moves_per_s_max, status, moved, to_move, started_at_ms, next_at_ms, failure
+    number, id, queue, source, destination, moves_per_s_max, status, moved, to_move, started_at_ms, next_at_ms, failure, starter
 FROM move_task WHERE queue = ? ORDER BY number DESC LIMIT ?;
 
 -- name: delete_older_moves

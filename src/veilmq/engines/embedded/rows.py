@@ -98,3 +98,4 @@ class MoveRow(NamedTuple):
     started_at_ms: int
     next_at_ms: int
     failure: str | None = None
+    starter: str | None = None

@@ -43,7 +43,14 @@ class Background:
         """The watches hear from then on what other nodes tell."""
         database, catalog, watches, positions, options, clock, start, _ = shared
         event_log = EventLog(options=options)
-        slices = MoveSlices(database=database, catalog=catalog, watches=watches, positions=positions, log=event_log)
+        slices = MoveSlices(
+            database=database,
+            catalog=catalog,
+            watches=watches,
+            positions=positions,
+            log=event_log,
+            may_send=options.may_send,
+        )
         self.mover = Mover(step=slices.step, clock=clock, start=start)
         sweeper = Sweeper(options=options, watches=watches)
         self.janitor = Janitor(database=database, sweep=sweeper.sweep, clock=clock, start=start)

@@ -116,7 +116,7 @@ SELECT queue_id, key, id, seq, expires_at FROM mq.accepted JOIN mq.queue ON acce
 WHERE expires_at > mq.now_ms() ORDER BY expires_at
 
 -- name: moves
-SELECT number, id, queue_id, source, destination, moves_per_s_max, status, moved, to_move, started_at, next_at, failure
+SELECT number, id, queue_id, source, destination, moves_per_s_max, status, moved, to_move, started_at, next_at, failure, starter
 FROM mq.move ORDER BY number
 
 -- name: pauses

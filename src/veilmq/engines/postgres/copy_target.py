@@ -22,7 +22,7 @@ _COLUMNS = (
 )  # fmt: skip
 _MOVE = (
     "number", "id", "queue_id", "source", "destination", "moves_per_s_max", "status", "moved", "to_move", "started_at",
-    "next_at", "failure",
+    "next_at", "failure", "starter",
 )  # fmt: skip
 _TOPIC = ("topic_id", "name", "settings", "created_at", "modified_at")
 _SUBSCRIPTION = ("topic_id", "name", "content", "pushed", "created_at", "modified_at")

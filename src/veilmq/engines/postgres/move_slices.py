@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from veilmq.core import redrive
 from veilmq.core.errors import StoreUnavailable
 from veilmq.core.ids import IdSource
+from veilmq.core.ports import MaySend
 from veilmq.core.results import MoveStatus
 from veilmq.engines.postgres.catalog import Catalog, Queue
 from veilmq.engines.postgres.database import Database
@@ -40,10 +41,21 @@ class MoveSlices:
     """The slices that this node does."""
 
     def __init__(
-        self, *, database: Database, catalog: Catalog, watches: Watches, positions: Positions, log: EventLog
+        self,
+        *,
+        database: Database,
+        catalog: Catalog,
+        watches: Watches,
+        positions: Positions,
+        log: EventLog,
+        may_send: MaySend | None,
     ) -> None:
-        """``watches`` hears of the messages where they come to, ``log`` of receipts; ``positions`` are the node's."""
+        """``watches`` hears of the messages where they come to, ``log`` of receipts; ``positions`` are the node's.
+
+        A task goes on as long as ``may_send`` allows it.
+        """
         self._log = log
+        self._may_send = may_send
         self._database = database
         self._catalog = catalog
         self._watches = watches
@@ -106,9 +118,16 @@ class MoveSlices:
                     known[name] = await self._catalog.target(connection, name, (source.number, source.name))
                 except StoreUnavailable:
                     return _Part(going, is_away=True)
+                if not self._is_allowed(task, known[name]):
+                    return _Part(going, redrive.NOT_ALLOWED)
             target = known[name]
             if target is None or target.number == source.number or target.settings.fifo != source.settings.fifo:
                 return _Part(going, redrive.QUEUE_MISSING)
             going.append((row, target))
             size_bytes += row["size_bytes"]
         return _Part(going)
+
+    def _is_allowed(self, task: Any, target: Queue | None) -> bool:
+        if self._may_send is None or task["starter"] is None or target is None:
+            return True
+        return self._may_send(task["starter"], target.name, target.settings.policy)

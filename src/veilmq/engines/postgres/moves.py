@@ -62,6 +62,7 @@ class Moves:
             command.destination,
             command.moves_per_s_max,
             counts["visible"],
+            command.starter,
         )
         if row is None:
             raise MoveTaskRunning(source.name)

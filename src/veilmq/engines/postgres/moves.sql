@@ -2,8 +2,8 @@
 
 -- name: insert_move
 -- Nothing is inserted while another task of the queue runs.
-INSERT INTO mq.move (id, queue_id, source, destination, moves_per_s_max, status, to_move, started_at, next_at)
-SELECT $2, $1, $3, $4, $5, 'running', $6, now, now FROM (SELECT mq.now_ms() AS now) clock
+INSERT INTO mq.move (id, queue_id, source, destination, moves_per_s_max, status, to_move, started_at, next_at, starter)
+SELECT $2, $1, $3, $4, $5, 'running', $6, now, now, $7 FROM (SELECT mq.now_ms() AS now) clock
 ON CONFLICT (queue_id) WHERE status = 'running' DO NOTHING
 RETURNING *
 

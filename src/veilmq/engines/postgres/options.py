@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from veilmq.core import limits
+from veilmq.core.ports import MaySend
 from veilmq.core.routing import ATTRIBUTE_DEFAULT
 from veilmq.engines.postgres.durability import Durability
 
@@ -23,6 +24,7 @@ class PostgresOptions:
     told of a change. The janitor deletes up to ``sweep_rows`` rows at once.
     Of one queue up to ``claimed_max`` messages may be claimed; one transaction binds, deletes or gives back up to
     ``claim_slice_rows`` of them.
+    ``may_send`` decides whether move tasks go on (``None``: they do).
     ``event_log`` is what queues log that do not say it themselves, ``routing_attribute`` the message attribute whose
     text events have as their key, ``events_waiting_max`` how many events may wait to be exported.
     Quotas of in-flight messages up to ``in_flight_counted_max`` are counted at each receive, larger ones now and then.
@@ -45,6 +47,7 @@ class PostgresOptions:
     fresh_s: float = 5.0
     sweep_rows: int = 1_000
     in_flight_counted_max: int = 1_000
+    may_send: MaySend | None = None
     event_log: str = "off"
     routing_attribute: str = ATTRIBUTE_DEFAULT
     events_waiting_max: int = limits.EVENTS_WAITING_MAX

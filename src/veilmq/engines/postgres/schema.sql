@@ -206,6 +206,7 @@ CREATE TABLE mq.move (
     started_at bigint NOT NULL,
     next_at bigint NOT NULL,
     failure text,
+    starter text,
     CONSTRAINT move_pkey PRIMARY KEY (number)
 );
 CREATE UNIQUE INDEX move_running ON mq.move (queue_id) WHERE (status = 'running'::text);

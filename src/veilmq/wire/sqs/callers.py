@@ -49,6 +49,12 @@ def caller(account: str, user: str = "") -> Caller:
     )
 
 
+def caller_of(arn: str) -> Caller:
+    """Return the caller that an account's or a user's name as a principal stands for."""
+    *_, account, resource = arn.split(":", 5)
+    return caller(account, resource.partition("/")[2])
+
+
 def root_arn(account: str) -> str:
     """Return the name of an account as a principal."""
     return f"arn:aws:iam::{account}:root"

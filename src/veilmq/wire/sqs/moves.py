@@ -43,6 +43,7 @@ _RATE = "MaxNumberOfMessagesPerSecond"
 _FAILURES = {
     redrive.SOURCE_UNKNOWN: "CouldNotDetermineMessageSource",
     redrive.QUEUE_MISSING: "AWS.SimpleQueueService.NonExistentQueue",
+    redrive.NOT_ALLOWED: "AccessDenied",
 }
 """Why a task failed, as AWS names it (SQS Developer Guide, "Troubleshoot DLQ redrive")."""
 
@@ -69,7 +70,10 @@ def start_message_move_task(request: StartMessageMoveTaskRequest, context: Reque
         return StartMessageMoveTaskResult(task_handle=task_handle(answered(result), context))
 
     command = commands.StartMove(
-        source=source, destination=destination, moves_per_s_max=request.max_number_of_messages_per_second
+        source=source,
+        destination=destination,
+        moves_per_s_max=request.max_number_of_messages_per_second,
+        starter=None if context.caller is None else context.caller.arn,
     )
     return Plan(command, respond)
 
