@@ -141,7 +141,7 @@ def _check_name(name: str) -> None:
         raise SqsError(
             INVALID_PARAMETER_VALUE,
             "You can't use message attribute names beginning with 'AWS.' or 'Amazon.'. "
-            "These strings are reserved for internal use.",
+            f"These strings are reserved for internal use. Rename {shown(name)}.",
         )
     if not _NAME.fullmatch(name):
         raise SqsError(
