@@ -100,8 +100,8 @@ prove-spark: setup setup-java ## Spark under kills at full size: the source, fro
 	@PROVE=whole $(PYTEST) tests/proofs/test_spark_crash.py tests/proofs/test_spark_forward.py \
 		tests/proofs/test_spark_postgres.py tests/proofs/test_pipeline_crash.py $(ARGS)
 
-prove-tune: setup ## learned timeouts at full size, against a truth that is known: forty types, ten million receipts
-	@PROVE=whole $(PYTEST) tests/proofs/test_tune.py tests/proofs/test_tune_counting.py -s --timeout 3600 $(ARGS)
+prove-tune: setup ## learned timeouts at full size, against a truth that is known: shapes by TUNE_SEED, ten million receipts
+	@PROVE=whole $(PYTEST) tests/proofs/test_tune_shapes.py tests/proofs/test_tune.py tests/proofs/test_tune_counting.py -s --timeout 3600 $(ARGS)
 
 prove-models: setup ## the engines beside their naive models, twenty times as many examples (half an hour)
 	@PROVE=whole $(PYTEST) tests/engines -k "agrees_with_the_model" --timeout 7200 $(ARGS)

@@ -1,25 +1,50 @@
 """Tallies made by hand, for tests of what is reckoned from them."""
 
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
 
-from veilmq.pipeline.tallies import EDGES_S, Array, KeyTally, Tally
+from veilmq.core.events import Outcome
+from veilmq.pipeline.histograms import ARM_BUCKETS, EXTENDED, HELD, VISIBILITY
+from veilmq.pipeline.tallies import KeyTally, Tally, bucket_of, counted, total
 
 NORMAL = NormalDist()
+Counts = list[tuple[float, float]]
 
 
-def counts(*pairs: tuple[float, float]) -> Array:
-    """Return how many receipts lie in which bucket, from pairs of (seconds, receipts)."""
-    made = np.zeros(EDGES_S.size)
-    for time_s, receipts in pairs:
-        made[np.searchsorted(EDGES_S, time_s)] += receipts
-    return made
+def made(
+    *,
+    timeout_s: float = 30.0,
+    deleted: Counts | None = None,
+    late: Counts | None = None,
+    nacked: Counts | None = None,
+    crashed: float = 0.0,
+    extended: bool = False,
+) -> Tally:
+    """Return receipts under one timeout, from pairs of (seconds held, receipts); late ones have expired, too."""
+    parts = [
+        *((Outcome.DELETED, HELD, *pair) for pair in deleted or []),
+        *((Outcome.LATE_DELETED, HELD, *pair) for pair in late or []),
+        *((Outcome.NACKED, HELD, *pair) for pair in nacked or []),
+        (Outcome.DELETED, VISIBILITY, timeout_s, sum(number for _, number in deleted or [])),
+        (Outcome.NACKED, VISIBILITY, timeout_s, sum(number for _, number in nacked or [])),
+        (Outcome.LATE_DELETED, VISIBILITY, timeout_s, sum(number for _, number in late or [])),
+        (Outcome.EXPIRED, VISIBILITY, timeout_s, crashed + sum(number for _, number in late or [])),
+    ]
+    arm = EXTENDED if extended else bucket_of(timeout_s) // ARM_BUCKETS
+    sides = dict.fromkeys((outcome, axis) for outcome, axis, _, _ in parts)
+    found = []
+    for side in sides:
+        pairs = [(bucket_of(time_s), number) for *its, time_s, number in parts if tuple(its) == side and number]
+        places, numbers = [place for place, _ in pairs], [number for _, number in pairs]
+        found.append(counted(*side, [arm] * len(pairs), places, numbers))
+    return total(found)
 
 
 def key_tally(first: Tally, *, queue: str = "jobs", key: str = "a") -> KeyTally:
     """Return a key that has first receipts alone."""
-    return KeyTally(queue=queue, key=key, first=first, all=first)
+    return KeyTally(queue=queue, key=key, first=first)
 
 
 def lognormal(
@@ -34,14 +59,26 @@ def lognormal(
     """Return what ``receipts`` receipts of log-normal work leave, at exact quantiles; late deletes if ``finishing``."""
     levels = (np.arange(receipts) + 0.5) / receipts
     times_s = median_s * np.exp(sigma * np.array([NORMAL.inv_cdf(float(level)) for level in levels]))
-    alive = receipts * (1.0 - crash_rate)
-    weight = alive / receipts
-    in_time = times_s[times_s <= timeout_s]
-    late = times_s[times_s > timeout_s]
-    return Tally(
-        deleted=counts(*((each, weight) for each in in_time)),
-        late=counts(*((each, weight) for each in late if finishing)),
-        expired=counts((timeout_s, weight * late.size + receipts - alive)),
-        corrected=counts((timeout_s, weight * late.size if finishing else 0.0)),
-        in_force=counts((timeout_s, receipts)),
+    weight = 1.0 - crash_rate
+    over = times_s[times_s > timeout_s]
+    return made(
+        timeout_s=timeout_s,
+        deleted=[(each, weight) for each in times_s[times_s <= timeout_s]],
+        late=[(each, weight) for each in over] if finishing else [],
+        crashed=receipts * crash_rate + (0.0 if finishing else weight * over.size),
+    )
+
+
+def renewed(every_s: int) -> Tally:
+    """Return receipts held 1 … 300 s by consumers that renew."""
+    short = [each for each in range(1, 301) if each <= every_s]
+    longer = [each for each in range(1, 301) if each > every_s]
+    found = made(deleted=[(each, 1.0) for each in short]) + total(
+        made(timeout_s=30.0 + each, deleted=[(each, 1.0)], extended=True) for each in longer
+    )
+    return replace(
+        found,
+        extended=float(len(longer)),
+        extensions=float(sum(each // every_s for each in longer)),
+        extended_held_s=float(sum(longer)),
     )

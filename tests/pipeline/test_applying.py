@@ -9,8 +9,8 @@ import pytest
 
 from tests.pipeline.made_tally import key_tally, lognormal
 from veilmq.client import HttpQueueClient
-from veilmq.pipeline.applying import Change, apply, facts_of
-from veilmq.pipeline.recommendation import QueueFacts, Recommendation
+from veilmq.pipeline.applying import Change, apply, facts_of, undo
+from veilmq.pipeline.recommendation import Confidence, QueueFacts, Recommendation
 from veilmq.pipeline.tallies import Tally
 from veilmq.pipeline.tune_options import TuneOptions
 from veilmq.pipeline.tuning import recommendations
@@ -46,15 +46,18 @@ def test_a_recommended_timeout_is_set_and_recorded(client: HttpQueueClient, tmp_
     found = advice(client, SLOW)
     record = tmp_path / "state" / "changes.jsonl"
     (change,) = apply(client, [found], record=record, at_ms=AT_MS)
-    assert timeout_s(client) == change.after_s == found.recommended_s
+    assert (found.recommended_s or 0) > 90
+    assert timeout_s(client) == change.after_s == 90  # a step is a factor of three
     assert (change.before_s, change.at_ms, change.reason) == (30, AT_MS, found.reason)
     assert [msgspec.json.decode(line, type=Change) for line in record.read_bytes().splitlines()] == [change]
 
 
 def test_applied_once_more_it_changes_nothing(client: HttpQueueClient, tmp_path: Path) -> None:
-    """The queue has what it should have: no gain is left."""
-    apply(client, [advice(client, SLOW)], record=tmp_path / "changes", at_ms=AT_MS)
+    """Two steps lead to what the queue should have: no gain is left."""
+    for _ in range(2):
+        apply(client, [advice(client, SLOW)], record=tmp_path / "changes", at_ms=AT_MS)
     again = advice(client, SLOW)
+    assert again.keeps
     assert again.gain == 0
     assert apply(client, [again], record=tmp_path / "changes", at_ms=AT_MS) == []
 
@@ -86,7 +89,37 @@ def test_longer_timeouts_are_tried_on_request(client: HttpQueueClient, tmp_path:
     found = advice(client, lognormal(20.0, 5000, finishing=False))
     assert apply(client, [found], record=tmp_path / "changes", at_ms=AT_MS) == []
     (change,) = apply(client, [found], record=tmp_path / "changes", at_ms=AT_MS, explore=True)
-    assert timeout_s(client) == change.after_s == found.explore_s
+    assert (found.explore_s or 0) > 90
+    assert timeout_s(client) == change.after_s == 90
+
+
+def test_a_dry_run_changes_nothing_and_what_was_changed_is_undone(client: HttpQueueClient, tmp_path: Path) -> None:
+    """The last run is set back, once; then there is nothing to undo, until the next run."""
+    record = tmp_path / "changes"
+    (would,) = apply(client, [advice(client, SLOW)], record=record, at_ms=AT_MS, dry_run=True)
+    assert (would.after_s, timeout_s(client), record.exists()) == (90, 30, False)
+    for at_ms in (AT_MS, AT_MS + 1000):
+        assert undo(client, record=record, at_ms=at_ms) == []
+        apply(client, [advice(client, SLOW)], record=record, at_ms=at_ms)
+        assert timeout_s(client) == 90
+        (undone,) = undo(client, record=record, at_ms=at_ms + 1)
+        assert (undone.before_s, undone.after_s, undone.undoes_ms) == (90, 30, at_ms)
+        assert timeout_s(client) == 30
+    assert len(record.read_bytes().splitlines()) == 4
+
+
+def test_a_change_that_was_changed_again_is_not_undone(client: HttpQueueClient, tmp_path: Path) -> None:
+    """Somebody has set the queue since."""
+    apply(client, [advice(client, SLOW)], record=tmp_path / "changes", at_ms=AT_MS)
+    client.set(QUEUE, {"visibility_timeout_s": 45})
+    assert undo(client, record=tmp_path / "changes", at_ms=AT_MS + 1) == []
+    assert timeout_s(client) == 45
+
+
+def test_an_advice_of_low_confidence_is_not_applied(client: HttpQueueClient, tmp_path: Path) -> None:
+    """Whatever it would save."""
+    found = dataclasses.replace(advice(client, SLOW), confidence=Confidence.LOW)
+    assert apply(client, [found], record=tmp_path / "changes", at_ms=AT_MS) == []
 
 
 def test_the_queue_says_how_often_a_message_is_received(client: HttpQueueClient) -> None:

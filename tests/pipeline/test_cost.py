@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tests.pipeline import work_types
-from tests.pipeline.made_tally import counts
 from veilmq.pipeline.cost import Load, Prices, best_s, candidates_s, cost, costs, mixed
-from veilmq.pipeline.survival import curve_of
-from veilmq.pipeline.tallies import Tally
+from veilmq.pipeline.histograms import BUCKETS
+from veilmq.pipeline.survival import tail_of
+from veilmq.pipeline.tallies import bucket_of
 
 SQS = Prices(fenced=False)
 OURS = Prices()
@@ -17,8 +17,10 @@ OURS = Prices()
 
 def load(*work: tuple[float, float], crash_rate: float = 0.0, receives_max: int = 5) -> Load:
     """Return the load of work of (seconds, share)."""
-    tally = Tally(deleted=counts(*work))
-    return Load(tail=curve_of(tally).tail, crash_rate=crash_rate, receives_max=receives_max)
+    mass = np.zeros(BUCKETS)
+    for time_s, share in work:
+        mass[bucket_of(time_s)] += share
+    return Load(tail=tail_of(1.0 - np.cumsum(mass) / mass.sum()), crash_rate=crash_rate, receives_max=receives_max)
 
 
 def test_work_in_time_costs_only_the_waiting_after_crashes() -> None:

@@ -11,6 +11,8 @@ from tests.pipeline.closed import LATE, row, table
 from veilmq.core.events import Outcome
 from veilmq.pipeline.histograms import RATIO, cells, days, decayed, merged, waits
 from veilmq.pipeline.tallies import KeyTally, tallies
+from veilmq.pipeline.tune import known
+from veilmq.pipeline.tune_options import TuneOptions
 
 
 def bucket(ms: float) -> int:
@@ -42,7 +44,7 @@ def test_each_receipt_is_counted_by_its_time_and_by_its_timeout(spark: SparkSess
     assert tally.all.deleted[bucket(2_000)] == 2
     assert tally.first.nacked[bucket(500)] == 1
     assert tally.first.expired[bucket(30_000)] == 1
-    assert tally.first.censored.sum() == 2
+    assert (tally.first.nacked.sum(), tally.first.expired_only.sum()) == (1, 1)
 
 
 def test_a_late_delete_corrects_its_expiry_on_the_same_day(spark: SparkSession) -> None:
@@ -57,8 +59,8 @@ def test_a_late_delete_corrects_its_expiry_on_the_same_day(spark: SparkSession) 
     assert {each.day for each in found.collect()} == {date(2026, 1, 2)}
     first = one(found).first
     assert first.receipts == 1
-    assert first.censored.sum() == 0
-    assert first.deaths[bucket(90_000_000)] == 1
+    assert first.expired_only.sum() == 0
+    assert first.late[bucket(90_000_000)] == 1
 
 
 def test_cells_add_up_whatever_the_files_were(spark: SparkSession) -> None:
@@ -75,6 +77,16 @@ def test_older_days_weigh_less(spark: SparkSession) -> None:
         table(spark, row(Outcome.DELETED, 2_000), row(Outcome.DELETED, 2_000, received_at=LATE.replace(day=2)))
     )
     assert one(decayed(found, half_life_days=1)).first.receipts == pytest.approx(1.5)
+
+
+def test_a_day_before_a_shift_does_not_count(spark: SparkSession) -> None:
+    """Work takes four times as long since the third day, as octaves of the days show; the days before are left out."""
+    rows = [
+        row(Outcome.DELETED, 1_000 + each, received_at=LATE.replace(day=day)) for day in (1, 2) for each in range(300)
+    ]
+    rows += [row(Outcome.DELETED, 4_000 + each, received_at=LATE.replace(day=3)) for each in range(300)]
+    found = known(cells(table(spark, *rows)), TuneOptions())
+    assert [(each.since, round(each.first.receipts)) for each in found] == [("2026-01-03", 300)]
 
 
 def test_extended_receipts_say_how_often_they_were_renewed(spark: SparkSession) -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.pipeline.made_tally import key_tally, lognormal
-from tests.pipeline.test_finding import renewed
-from veilmq.pipeline.route_table import findings_of, routed
+from tests.pipeline.made_tally import key_tally, lognormal, renewed
+from veilmq.pipeline.estimate import estimates
+from veilmq.pipeline.route_table import routed
 from veilmq.pipeline.tallies import Tally
 from veilmq.pipeline.tune_options import TuneOptions
 
@@ -13,7 +13,7 @@ OPTIONS = TuneOptions()
 
 def table_of(count: int, **firsts: Tally) -> tuple[dict[str, int], tuple[int, ...], int]:
     """Return the keys, the timeouts and the default of the table of at most ``count`` classes."""
-    found = findings_of([key_tally(first, key=key) for key, first in firsts.items()], options=OPTIONS)
+    _, found = estimates([key_tally(first, key=key) for key, first in firsts.items()], options=OPTIONS)
     made = routed(found, receives_max=5, classes=count, options=OPTIONS)
     assert made is not None
     table = made.table
@@ -55,8 +55,8 @@ def test_renewing_consumers_need_room_for_three_renewals() -> None:
 
 def test_messages_without_a_key_are_the_default() -> None:
     """The empty key is not listed."""
-    assert findings_of([key_tally(Tally(), key="")], options=OPTIONS).keys() == {""}
-    found = findings_of([key_tally(lognormal(1.0, 1000), key="")], options=OPTIONS)
+    assert estimates([key_tally(Tally(), key="")], options=OPTIONS)[1].keys() == {""}
+    _, found = estimates([key_tally(lognormal(1.0, 1000), key="")], options=OPTIONS)
     made = routed(found, receives_max=5, classes=2, options=OPTIONS)
     assert made is not None
     assert made.table.keys == {}
@@ -65,5 +65,5 @@ def test_messages_without_a_key_are_the_default() -> None:
 @pytest.mark.parametrize("first", [Tally(), lognormal(300.0, 50, finishing=False)], ids=["nothing", "too-little"])
 def test_nothing_known_is_no_table(first: Tally) -> None:
     """There is no class to choose."""
-    found = findings_of([key_tally(first)], options=OPTIONS)
+    _, found = estimates([key_tally(first)], options=OPTIONS)
     assert routed(found, receives_max=5, classes=2, options=OPTIONS) is None

@@ -17,9 +17,8 @@ from veilmq.core.events import Outcome
 from veilmq.pipeline.cell_store import CellStore
 from veilmq.pipeline.classes import classes_of, cost_of_classes
 from veilmq.pipeline.cost import Load, Prices
-from veilmq.pipeline.finding import Finding
+from veilmq.pipeline.estimate import Estimate, estimates
 from veilmq.pipeline.recommendation import Recommendation
-from veilmq.pipeline.route_table import findings_of
 from veilmq.pipeline.tune import known, tune
 from veilmq.pipeline.tune_options import TuneOptions
 
@@ -36,7 +35,7 @@ class Seen:
 
     number: int
     advice: Recommendation
-    finding: Finding
+    finding: Estimate
     first_receipts: int
     duplicates: int
     recoveries: int
@@ -73,7 +72,7 @@ def seen(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[
     tuned = tune(spark, events=events, state=state, options=KEPT_FOR_LONG)
     advice = {each.key: each for each in tuned.recommendations}
     naive = naive_of(spark.read.parquet(events))
-    found = findings_of(known(CellStore(spark, state).cells(), KEPT_FOR_LONG), options=KEPT_FOR_LONG)
+    _, found = estimates(known(CellStore(spark, state).cells(), KEPT_FOR_LONG), options=KEPT_FOR_LONG)
     return [
         Seen(row.type, advice[key], found[key], row.first, row.duplicates, row.recoveries, *naive[row.type])
         for row in truth_of(receives).collect()

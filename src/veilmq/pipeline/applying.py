@@ -1,9 +1,11 @@
-"""Applying: set on a queue what was recommended for it, when it is worth it, and keep a record of each change.
+"""Applying: set on a queue what was recommended for it, when it is worth it, and keep a record that can be undone.
 
-Hysteresis: a timeout is changed only for a gain above the limit (``TuneOptions.gain_min``), so that estimates that
-wander do not make queues wander. A queue that somebody else has changed since the statistics were made is left alone.
+A timeout is changed only for a gain above the limit (``TuneOptions.gain_min``) and with confidence medium or high, by
+at most ``STEP_FACTOR`` a run, so that estimates that wander do not make queues wander. A queue that was changed by
+somebody else since the statistics were made is left alone.
 """
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,12 +13,18 @@ import msgspec
 
 from veilmq.client.port import QueueClient
 from veilmq.client.status import QueueStatus
-from veilmq.pipeline.recommendation import QueueFacts, Recommendation, facts_for, plain_name
+from veilmq.pipeline.recommendation import Confidence, QueueFacts, Recommendation, facts_for, plain_name
 from veilmq.wire.sqs.names import full_name
+
+STEP_FACTOR = 3
+"""A run changes a timeout by at most this factor; the next run goes on from there."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One timeout that was changed: a line of the record. ``at_ms`` is since the epoch, costs are for each message."""
+    """One timeout that was changed: a line of the record. ``at_ms`` is since the epoch, costs are for each message.
+
+    ``undoes_ms`` is when the change was made that this one undoes; 0 for none.
+    """
 
     at_ms: int
     queue: str
@@ -26,6 +34,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     cost_after: float | None
     confidence: str
     reason: str
+    undoes_ms: int = 0
 
 
 def facts_of(client: QueueClient, queues: Iterable[str]) -> dict[str, QueueFacts]:
@@ -34,26 +43,52 @@ def facts_of(client: QueueClient, queues: Iterable[str]) -> dict[str, QueueFacts
 
 
 def apply(
-    client: QueueClient, found: Iterable[Recommendation], *, record: Path, at_ms: int, explore: bool = False
+    client: QueueClient,
+    found: Iterable[Recommendation],
+    *,
+    record: Path,
+    at_ms: int,
+    explore: bool = False,
+    dry_run: bool = False,
 ) -> list[Change]:
     """Set the recommended timeouts of whole queues; return what was changed, and append it to ``record`` (JSON lines).
 
-    With ``explore`` a queue about which nothing can be said, because nothing was seen for long enough, gets the longer
-    timeout that would show more. Queues of other accounts, and those that are gone, are passed over.
+    With ``explore`` a queue about which nothing can be said, because nothing was seen for long enough, gets a longer
+    timeout that shows more. With ``dry_run`` nothing is set or recorded. Queues of other accounts, and those that are
+    gone, are passed over.
     """
     changes = []
     present = frozenset(client.list_queues())
     for each in found:
         wanted_s = _wanted_s(each, explore=explore)
-        name = plain_name(each.queue)
-        if each.key is not None or wanted_s is None or name not in present:
+        if each.key is not None or wanted_s is None or plain_name(each.queue) not in present:
             continue
-        facts = facts_for({name: _facts(client.show(name))}, each.queue)
-        if facts is None or facts.visibility_timeout_s != each.current_s:
+        if _timeout_s(client, each.queue) != each.current_s:
             continue
-        client.set(name, {"visibility_timeout_s": wanted_s})
         changes.append(_change(each, wanted_s, at_ms))
-        _append(record, changes[-1])
+        if not dry_run:
+            _set(client, changes[-1], record)
+    return changes
+
+
+def undo(client: QueueClient, *, record: Path, at_ms: int) -> list[Change]:
+    """Set back what the last run changed that is in ``record`` and not undone, and record that.
+
+    A queue that is gone, or has another timeout by now than that run gave it, is left alone.
+    """
+    changes: list[Change] = []
+    lines = record.read_bytes().splitlines() if record.exists() else []
+    done = [msgspec.json.decode(line, type=Change) for line in lines]
+    undone = {(each.queue, each.undoes_ms) for each in done}
+    standing = [each for each in done if not each.undoes_ms and (each.queue, each.at_ms) not in undone]
+    last_ms = max((each.at_ms for each in standing), default=0)
+    present = frozenset(client.list_queues())
+    for each in standing:
+        if each.at_ms != last_ms or plain_name(each.queue) not in present:
+            continue
+        if _timeout_s(client, each.queue) == each.after_s:
+            changes.append(_undoing(each, at_ms))
+            _set(client, changes[-1], record)
     return changes
 
 
@@ -66,10 +101,22 @@ def _facts(status: QueueStatus) -> QueueFacts:
     )
 
 
+def _timeout_s(client: QueueClient, queue: str) -> int | None:
+    """Return the timeout that ``queue``, a full name, has; ``None`` if it is of another account."""
+    name = plain_name(queue)
+    facts = facts_for({name: _facts(client.show(name))}, queue)
+    return None if facts is None else facts.visibility_timeout_s
+
+
 def _wanted_s(each: Recommendation, *, explore: bool) -> int | None:
-    if each.change:
-        return each.recommended_s
-    return each.explore_s if explore else None
+    """Return the timeout to set: that of a confident advice, or one to try, as far as one step goes."""
+    wanted_s = each.explore_s if explore else None
+    if each.change and each.confidence in {Confidence.HIGH, Confidence.MEDIUM}:
+        wanted_s = each.recommended_s
+    if wanted_s is None:
+        return None
+    least, most = math.ceil(each.current_s / STEP_FACTOR), max(each.current_s, 1) * STEP_FACTOR
+    return min(max(wanted_s, least), most)
 
 
 def _change(each: Recommendation, after_s: int, at_ms: int) -> Change:
@@ -79,14 +126,29 @@ def _change(each: Recommendation, after_s: int, at_ms: int) -> Change:
         before_s=each.current_s,
         after_s=after_s,
         cost_before=each.cost_current,
-        cost_after=each.cost_recommended,
+        cost_after=each.cost_recommended if after_s == each.recommended_s else None,
         confidence=each.confidence.value,
         reason=each.reason,
     )
 
 
-def _append(record: Path, change: Change) -> None:
-    """Write the line at once: what was changed must be known also when the next change fails."""
+def _undoing(change: Change, at_ms: int) -> Change:
+    return Change(
+        at_ms=at_ms,
+        queue=change.queue,
+        before_s=change.after_s,
+        after_s=change.before_s,
+        cost_before=change.cost_after,
+        cost_after=change.cost_before,
+        confidence=change.confidence,
+        reason="undone",
+        undoes_ms=change.at_ms,
+    )
+
+
+def _set(client: QueueClient, change: Change, record: Path) -> None:
+    """Write the line, then set the timeout: whatever was changed is recorded, also when this is killed between them."""
     record.parent.mkdir(parents=True, exist_ok=True)
     with record.open("ab") as file:
         file.write(msgspec.json.encode(change) + b"\n")
+    client.set(plain_name(change.queue), {"visibility_timeout_s": change.after_s})

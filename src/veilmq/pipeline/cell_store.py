@@ -18,7 +18,7 @@ from veilmq.pipeline.closed_receipts import files_of, read_files
 from veilmq.pipeline.folders import existing, located
 
 _CELLS = (
-    "queue string, key string, day date, first boolean, outcome string, axis string, bucket int, "
+    "queue string, key string, day date, first boolean, outcome string, axis string, arm int, bucket int, "
     "n bigint, extended bigint, extensions bigint, extended_held_ms bigint"
 )
 _WAITS = "queue string, hour int, bucket int, n bigint"

@@ -11,6 +11,7 @@ On a server that fences receipts (ours) only the receipt of the latest receive d
 first k timeouts. On one that lets a late delete act (SQS, and ours with ``stale_receipts = act``), t_k is their sum.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,12 +44,14 @@ class Prices:
 class Load:
     """What a timeout has to serve: how long work takes, how often a consumer dies at it (q), receives allowed (M).
 
-    ``weight`` is the share of the messages that are of this kind."""
+    ``weight`` is the share of the messages that are of this kind. A timeout of ``renewed_from_s`` or more is renewed in
+    time, so that no work outlives it."""
 
     tail: Tail
-    crash_rate: float
+    crash_rate: float | Array
     receives_max: int
     weight: float = 1.0
+    renewed_from_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +99,11 @@ def parts(load: Load, timeouts_s: Array, *, prices: Prices, then_s: Sequence[flo
     receives = min(max(load.receives_max, 1), RECEIVES_COUNTED_MAX)
     in_force = _in_force(timeouts_s, then_s, receives)
     reached = np.maximum.accumulate(in_force, axis=0) if prices.fenced else np.cumsum(in_force, axis=0)
-    in_vain: Array = load.tail.work_beyond(reached[:-1]).sum(axis=0)
+    outlived = np.where(timeouts_s < load.renewed_from_s, load.weight, 0.0)
+    in_vain: Array = load.tail.work_beyond(reached[:-1]).sum(axis=-2)
     return Parts(
-        in_vain=load.weight * prices.work * in_vain,
-        dead=load.weight * prices.dead_letter * load.tail.beyond(reached[-1]),
+        in_vain=outlived * prices.work * in_vain,
+        dead=outlived * prices.dead_letter * load.tail.beyond(reached[-1]),
         waiting=load.weight * prices.wait * load.crash_rate * timeouts_s,
     )
 

@@ -1,9 +1,9 @@
 """Receipts that ended, counted into cells: histograms on a logarithmic scale, which only ever need to be added.
 
-A cell is a queue, a routing key, a day, first receipt or later one, an outcome and a bucket; ``n`` is how many receipts
-fell into it. Each receipt is counted twice, once on each ``axis``: by how long it was ``held``, and by the
-``visibility`` timeout in force. Buckets are 2 % wide, ``floor(ln ms / ln 1.02)``, so that the number of cells has a
-bound that knows nothing of the number of receipts: whatever is shuffled is cells.
+A cell is a queue, a routing key, a day, first receipt or later one, an outcome, an arm and a bucket; ``n`` is how many
+receipts fell into it. Each receipt is counted twice, once on each ``axis``: by how long it was ``held``, and by the
+``visibility`` timeout in force. Buckets are 2 % wide, ``floor(ln ms / ln 1.02)``, and arms are ranges of timeouts, so
+that the number of cells has a bound that knows nothing of the number of receipts: whatever is shuffled is cells.
 
 **A late delete corrects its expiry without a join.** It is counted on the day of the deadline, as the expiry was; on
 the axis of timeouts it lies in the bucket of the expiry, so one is taken from the other: expired less late is what
@@ -21,6 +21,15 @@ RATIO = 1.02
 BUCKETS = 1060
 """More than fourteen days, the longest that a message is kept, have buckets."""
 
+ARM_BUCKETS = 8
+"""An *arm* is a range of timeouts in force, 17 % wide."""
+
+OCTAVE_BUCKETS = 35
+"""About twice as long."""
+
+EXTENDED = -1
+"""The arm of receipts whose timeout was extended on the way: how long it became follows the work."""
+
 HELD = "held"
 VISIBILITY = "visibility"
 
@@ -30,7 +39,7 @@ HOUR_MS = 3_600_000
 SUMS = ("n", "extended", "extensions", "extended_held_ms")
 """The columns of a cell that are added; the last three describe receipts whose timeout was extended on the way."""
 
-DIMENSIONS = ("queue", "key", "day", "first", "outcome", "axis", "bucket")
+DIMENSIONS = ("queue", "key", "day", "first", "outcome", "axis", "arm", "bucket")
 
 
 def cells(receipts: DataFrame) -> DataFrame:
@@ -44,11 +53,15 @@ def cells(receipts: DataFrame) -> DataFrame:
         "outcome",
         _bucket(fn.col("held_ms")).alias("held_bucket"),
         _bucket(fn.col("visibility_ms")).alias("visibility_bucket"),
+        fn.when(fn.col("extensions") > 0, EXTENDED)
+        .otherwise(fn.floor(_bucket(fn.col("visibility_ms")) / ARM_BUCKETS))
+        .cast("int")
+        .alias("arm"),
         extended.alias("is_extended"),
         (extended * fn.col("extensions")).alias("its_extensions"),
         (extended * fn.col("held_ms")).alias("its_held_ms"),
     )
-    shared = ["queue", "key", "day", "first", "outcome"]
+    shared = ["queue", "key", "day", "first", "outcome", "arm"]
     sides = [[*shared, "held_bucket"], [*shared, "visibility_bucket"]]
     counted = entries.groupingSets(sides, *shared, "held_bucket", "visibility_bucket").agg(
         fn.grouping("held_bucket").alias("by_visibility"),
@@ -88,13 +101,28 @@ def merged(parts: DataFrame) -> DataFrame:
     return parts.groupBy(*DIMENSIONS).agg(*(fn.sum(name).alias(name) for name in SUMS))
 
 
-def decayed(parts: DataFrame, *, half_life_days: float) -> DataFrame:
-    """Return cells without a ``day``: added with weights that halve every ``half_life_days`` before the latest day."""
+def decayed(parts: DataFrame, *, half_life_days: float, since: DataFrame | None = None) -> DataFrame:
+    """Return cells without a ``day``: added with weights that halve every ``half_life_days`` before the latest day.
+
+    ``n2`` is the sum of the squares of the weights. Of a queue and key in ``since``, earlier days do not count.
+    """
+    if since is not None:
+        known = parts.join(fn.broadcast(since), ["queue", "key"], "left")
+        parts = known.where(fn.col("since").isNull() | (fn.col("day") >= fn.col("since"))).drop("since")
     latest = parts.agg(fn.max("day").alias("latest"))
     age = fn.datediff("latest", "day")
     weighted = parts.crossJoin(fn.broadcast(latest)).withColumn("weight", fn.pow(fn.lit(0.5), age / half_life_days))
     timeless = [name for name in DIMENSIONS if name != "day"]
-    return weighted.groupBy(*timeless).agg(*(fn.sum(fn.col(name) * fn.col("weight")).alias(name) for name in SUMS))
+    squares = fn.sum(fn.col("n") * fn.col("weight") ** 2).alias("n2")
+    sums = [fn.sum(fn.col(name) * fn.col("weight")).alias(name) for name in SUMS]
+    return weighted.groupBy(*timeless).agg(*sums, squares)
+
+
+def octaves(parts: DataFrame) -> DataFrame:
+    """Return the first receipts of each queue, key and day by outcome and octave of the time that they were held."""
+    first = parts.where((fn.col("axis") == HELD) & fn.col("first"))
+    octave = fn.floor(fn.col("bucket") / OCTAVE_BUCKETS).cast("int").alias("octave")
+    return first.groupBy("queue", "key", "day", "outcome", octave).agg(fn.sum("n").alias("n"))
 
 
 def days(parts: DataFrame) -> DataFrame:

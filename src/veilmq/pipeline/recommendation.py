@@ -4,16 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from veilmq.pipeline.finding import Quantile
-from veilmq.pipeline.rates import Rates
+from veilmq.pipeline.estimate import Quantile, Rates
 
 
 class Confidence(StrEnum):
-    """How far a recommendation can be trusted.
+    """How far a recommendation, or the advice to keep a timeout, can be trusted.
 
-    ``high``: the quantile is seen below the longest timeout in force, and known to 10 %. ``medium``: it is known less
-    well, or only through late deletes. ``low``: it is the queue's, for a key with few receipts. ``none``: there is no
-    recommendation.
+    ``high``: it costs little more than the best in all that the receipts leave open, and the quantile is known to 10 %.
+    ``medium``: the quantile is known less well, or only by late deletes, or crashes only by a plateau. ``low``: it may
+    cost more, or the queue stands in for a key with few receipts. ``none``: nothing can be said.
     """
 
     HIGH = "high"
@@ -49,8 +48,10 @@ def facts_for(facts: Mapping[str, QueueFacts], queue: str) -> QueueFacts | None:
 class Recommendation:
     """What one queue (``key`` is ``None``) or one of its routing keys should have; durations in seconds.
 
-    ``recommended_s`` is ``None`` when nothing can be said; ``explore_s`` is then a longer timeout that would show more.
-    ``change`` is whether the gain is worth it. Costs are for each message, ``None`` where unknown.
+    ``recommended_s`` is ``None`` where the timeout is to be kept, or nothing can be said (``confidence`` is then
+    ``none``); ``explore_s`` is a longer timeout that would show more. ``change`` is whether the gain is worth it. Costs
+    are for each message, ``None`` where unknown: ``cost_current_lower`` and ``cost_recommended_upper`` are bounds at
+    95 %, and an advice lies with the second below the first.
     """
 
     queue: str
@@ -66,9 +67,18 @@ class Recommendation:
     explore_s: int | None
     cost_current: float | None
     cost_recommended: float | None
+    cost_current_lower: float | None
+    cost_recommended_upper: float | None
+    crash_lower: float
+    crash_upper: float
     confidence: Confidence
     change: bool
     reason: str
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the timeout is to be kept."""
+        return self.recommended_s is None and self.confidence is not Confidence.NONE
 
     @property
     def gain(self) -> float:

@@ -10,7 +10,8 @@ SCHEMA = (
     "queue string, key string, receipts double, first_receipts double, p_s double, p_lower_s double, p_upper_s double, "
     "p_late_s double, not_identifiable string, duplicate_rate double, recovery_rate double, crash_rate double, "
     "nack_rate double, renewal_s double, longest_s double, current_s int, recommended_s int, explore_s int, "
-    "cost_current double, cost_recommended double, confidence string, change boolean, reason string"
+    "cost_current double, cost_recommended double, cost_current_lower double, cost_recommended_upper double, "
+    "crash_lower double, crash_upper double, confidence string, change boolean, reason string"
 )
 """The columns, as Spark writes them; ``key`` is null for the queue as a whole."""
 
@@ -49,6 +50,10 @@ def _record(each: Recommendation) -> dict[str, object]:
         "explore_s": each.explore_s,
         "cost_current": each.cost_current,
         "cost_recommended": each.cost_recommended,
+        "cost_current_lower": each.cost_current_lower,
+        "cost_recommended_upper": each.cost_recommended_upper,
+        "crash_lower": each.crash_lower,
+        "crash_upper": each.crash_upper,
         "confidence": each.confidence.value,
         "change": each.change,
         "reason": each.reason,

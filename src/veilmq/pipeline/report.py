@@ -18,16 +18,14 @@ from veilmq.core.events import Outcome
 from veilmq.pipeline import charts
 from veilmq.pipeline.cell_store import CellStore
 from veilmq.pipeline.cost import candidates_s, parts
-from veilmq.pipeline.crashes import without_crashes
 from veilmq.pipeline.durations import seconds, share
-from veilmq.pipeline.finding import finding_of
+from veilmq.pipeline.estimate import estimates
 from veilmq.pipeline.histograms import days
 from veilmq.pipeline.recommendation import QueueFacts, Recommendation, facts_for, plain_name
-from veilmq.pipeline.survival import curve_of
 from veilmq.pipeline.tallies import EDGES_S, KeyTally
 from veilmq.pipeline.tune import DEFAULTS, known
 from veilmq.pipeline.tune_options import TuneOptions
-from veilmq.pipeline.tuning import options_for, receives_max_of, recommended, whole_of
+from veilmq.pipeline.tuning import options_for, receives_max_of, recommended
 
 KEY_CURVES_MAX = 12
 KEY_ROWS_MAX = 60
@@ -81,21 +79,20 @@ def _section(
     queue: str, keys: list[KeyTally], by_day: Any, by_hour: Any, facts: QueueFacts | None, options: TuneOptions
 ) -> Section:
     options = options_for(keys, options)
-    whole, *each_key = recommended(queue, keys, options=options, facts=facts)
+    known, by_key = estimates(keys, options=options)
+    whole, *each_key = recommended(keys, known, by_key, options=options, facts=facts)
     shown = sorted(each_key, key=lambda each: -each.first_receipts)[:KEY_ROWS_MAX]
     marks = charts.Marks(whole.current_s, whole.recommended_s)
-    settled = without_crashes(keys)
-    finding = finding_of(whole_of(queue, settled).first, options=options)
-    timeouts_s = _shown_timeouts_s(finding.curve.sight_s, marks)
-    load = finding.load(receives_max=receives_max_of(facts, options))
-    frequent = sorted(settled, key=lambda each: -each.first.receipts)[:KEY_CURVES_MAX]
+    timeouts_s = _shown_timeouts_s(known.sight_s, marks)
+    load = known.load(receives_max=receives_max_of(facts, options))
+    frequent = sorted(keys, key=lambda each: -each.first.receipts)[:KEY_CURVES_MAX]
     return Section(
         name=plain_name(queue),
         whole=whole,
         keys=tuple(sorted(shown, key=lambda each: each.key or "")) if len(each_key) > 1 else (),
         keys_left_out=len(each_key) - len(shown),
         survival=charts.survival_chart(
-            finding.curve, [curve_of(each.first) for each in frequent if len(keys) > 1], marks
+            known.curve, [by_key[each.key].curve for each in frequent if len(keys) > 1], marks
         ),
         cost=charts.cost_chart(timeouts_s, parts(load, timeouts_s, prices=options.prices), marks),
         days=_days_chart(by_day),

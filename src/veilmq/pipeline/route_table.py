@@ -15,15 +15,13 @@ from veilmq.core.routing import ATTRIBUTE_DEFAULT, RoutingTable, TimeoutClass
 from veilmq.pipeline.cell_store import CellStore
 from veilmq.pipeline.classes import classes_of
 from veilmq.pipeline.cost import Load
-from veilmq.pipeline.crashes import without_crashes
+from veilmq.pipeline.estimate import RENEWALS_IN_TIMEOUT, Estimate, estimates
 from veilmq.pipeline.failures import PipelineFailed
-from veilmq.pipeline.finding import Finding, finding_of
-from veilmq.pipeline.prior import prior_of
 from veilmq.pipeline.recommendation import QueueFacts, plain_name
 from veilmq.pipeline.tallies import KeyTally
 from veilmq.pipeline.tune import DEFAULTS, known
 from veilmq.pipeline.tune_options import TuneOptions
-from veilmq.pipeline.tuning import RENEWALS_IN_TIMEOUT, explore_s, options_for, receives_max_of
+from veilmq.pipeline.tuning import explore_s, options_for, receives_max_of
 
 CLASSES_DEFAULT = 4
 """Three or four classes get nearly all that one timeout for each key would."""
@@ -62,7 +60,7 @@ def route_table(
     """
     tallies = _of_queue(known(CellStore(spark, state).cells(), options), queue)
     options = options_for(tallies, options)
-    found = findings_of(tallies, options=options)
+    _, found = estimates(tallies, options=options)
     made = routed(found, receives_max=receives_max_of(facts, options), classes=classes, options=options)
     if made is None:
         raise PipelineFailed(
@@ -85,21 +83,14 @@ def _of_queue(tallies: list[KeyTally], queue: str) -> list[KeyTally]:
     return found
 
 
-def findings_of(tallies: list[KeyTally], *, options: TuneOptions) -> dict[str, Finding]:
-    """Return what is found about each key of one queue."""
-    keys = without_crashes(tallies)
-    prior = prior_of(each.first for each in keys)
-    return {each.key: finding_of(each.first, options=options, prior=prior) for each in keys}
-
-
-def routed(found: Mapping[str, Finding], *, receives_max: int, classes: int, options: TuneOptions) -> Routed | None:
+def routed(found: Mapping[str, Estimate], *, receives_max: int, classes: int, options: TuneOptions) -> Routed | None:
     """Return the table of the keys in ``found``; ``None`` when nothing is known of any of them.
 
     Keys that are not listed belong to the longest class: it is dear to take a timeout that is too short. For the same
     reason keys whose work was not seen to end get a class beyond ``classes``, if no other is as long as what is to be
     tried for them. Keys whose consumers renew take the first class that leaves room for three renewals.
     """
-    loads = _loads(found, receives_max=receives_max, options=options)
+    loads = _loads(found, receives_max=receives_max)
     if not loads:
         return None
     by_count = [classes_of([*loads.values()], count, prices=options.prices) for count in range(1, classes + 1)]
@@ -123,31 +114,25 @@ def routed(found: Mapping[str, Finding], *, receives_max: int, classes: int, opt
     return Routed(table=table, cost=best.cost, cost_by_count=tuple(each.cost for each in by_count))
 
 
-def _stuck(found: Mapping[str, Finding], options: TuneOptions) -> dict[str, int]:
+def _stuck(found: Mapping[str, Estimate], options: TuneOptions) -> dict[str, int]:
     """Return the timeout to try for each key that has receipts enough, and whose work was not seen to end."""
     return {
-        key: explore_s(each)
+        key: explore_s(each.first)
         for key, each in found.items()
-        if each.renewal_s is None
-        and each.first.receipts >= options.receipts_min
-        and each.curve.quantile_s(options.quantile) is None
+        if each.renewal_s is None and each.first.receipts >= options.receipts_min and not each.is_known
     }
 
 
-def _loads(found: Mapping[str, Finding], *, receives_max: int, options: TuneOptions) -> dict[str, Load]:
+def _loads(found: Mapping[str, Estimate], *, receives_max: int) -> dict[str, Load]:
     """Return the load of each key whose curve is known far enough, weighted by its share of the messages."""
-    useful = {
-        key: each
-        for key, each in found.items()
-        if each.renewal_s is None and each.curve.quantile_s(options.quantile) is not None
-    }
+    useful = {key: each for key, each in found.items() if each.renewal_s is None and each.is_known}
     total = sum(each.first.receipts for each in useful.values())
     return {
         key: each.load(receives_max=receives_max, weight=each.first.receipts / total) for key, each in useful.items()
     }
 
 
-def _renewing(found: Mapping[str, Finding]) -> dict[str, int]:
+def _renewing(found: Mapping[str, Estimate]) -> dict[str, int]:
     """Return the least timeout of each key whose consumers renew."""
     return {
         key: math.ceil(RENEWALS_IN_TIMEOUT * each.renewal_s)

@@ -1,17 +1,18 @@
-"""Tallies: the cells of one queue or one routing key as arrays over the buckets, on the driver."""
+"""Tallies: the cells of one queue or one routing key on the driver, sparse, and as arrays over the buckets."""
 
-import dataclasses
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from veilmq.core.events import Outcome
-from veilmq.pipeline.histograms import BUCKETS, HELD, RATIO, VISIBILITY
+from veilmq.pipeline.histograms import ARM_BUCKETS, BUCKETS, EXTENDED, HELD, RATIO, VISIBILITY
 
 Array = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
 
 EDGES_S: Array = np.power(RATIO, np.arange(1, BUCKETS + 1, dtype=np.float64)) / 1000.0
 """The upper edge of each bucket, in seconds."""
@@ -19,52 +20,123 @@ EDGES_S: Array = np.power(RATIO, np.arange(1, BUCKETS + 1, dtype=np.float64)) / 
 MIDDLES_S: Array = EDGES_S / RATIO**0.5
 """The (geometric) middle of each bucket, in seconds."""
 
+RELEASED = (Outcome.NACKED, Outcome.DELETED_BY_EARLIER)
+"""How a receipt ends of which nothing is known but that the work took longer."""
 
-def _zeros() -> Array:
-    return np.zeros(BUCKETS)
+ENDED = (Outcome.DELETED, Outcome.EXPIRED, *RELEASED)
+"""The ends of which every receipt has one."""
+
+_KINDS = [(outcome.value, axis) for outcome in Outcome for axis in (HELD, VISIBILITY)]
+_ARMS = BUCKETS // ARM_BUCKETS + 2
 
 
-@dataclass(slots=True)
-class Tally:
-    """Receipts by bucket; tallies are added, and scaled to weigh less.
+def bucket_of(time_s: float) -> int:
+    """Return the bucket of a time."""
+    return int(np.clip(np.floor(np.log(max(time_s * 1000.0, 1.0)) / np.log(RATIO)), 0, BUCKETS - 1))
 
-    ``deleted``, ``late`` and ``nacked`` lie where the receipt was held so long; an earlier receipt deleted the message
-    of ``by_earlier`` of the ``nacked`` ones. The others lie where the timeout was so long: ``in_force`` are all
-    receipts, ``expired`` those that expired, ``corrected`` those of them that were deleted late, ``crashed`` those of
-    the rest that ``crashes`` takes out. ``extended``, ``extensions`` and ``extended_held_s`` are of the receipts that
-    were extended and deleted in time.
+
+@dataclass(frozen=True, slots=True)
+class Arms:
+    """One item for each arm, a range of timeouts in force: receipts of it, those deleted late, those only expired.
+
+    ``spread`` is what a receipt weighs: older ones weigh less, and sums of weights vary more than counts.
+    ``timeouts_s`` is the mean of the arm.
     """
 
-    deleted: Array = field(default_factory=_zeros)
-    late: Array = field(default_factory=_zeros)
-    nacked: Array = field(default_factory=_zeros)
-    expired: Array = field(default_factory=_zeros)
-    corrected: Array = field(default_factory=_zeros)
-    in_force: Array = field(default_factory=_zeros)
-    crashed: Array = field(default_factory=_zeros)
-    by_earlier: float = 0.0
+    numbers: Numbers
+    timeouts_s: Array
+    receipts: Array
+    late: Array
+    expired_only: Array
+    spread: Array
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Receipts by outcome, axis, arm and bucket: ``counts`` and, for variances, the sums of squared weights.
+
+    ``codes`` are sorted, each once. ``extended``, ``extensions`` and ``extended_held_s`` are of the receipts that were
+    extended and deleted in time. Tallies are added, and scaled to weigh less.
+    """
+
+    codes: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    counts: Array = field(default_factory=lambda: np.zeros(0))
+    squares: Array = field(default_factory=lambda: np.zeros(0))
     extended: float = 0.0
     extensions: float = 0.0
     extended_held_s: float = 0.0
 
     def __add__(self, other: "Tally") -> "Tally":
         """Return both together."""
-        return Tally(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(Tally)})
+        return total([self, other])
 
     def scaled(self, weight: float) -> "Tally":
         """Return this tally with every count multiplied by ``weight``."""
-        return Tally(**{each.name: getattr(self, each.name) * weight for each in fields(Tally)})
+        return Tally(
+            self.codes, self.counts * weight, self.squares * weight**2,
+            self.extended * weight, self.extensions * weight, self.extended_held_s * weight,
+        )  # fmt: skip
 
     def shifted(self, buckets: int) -> "Tally":
         """Return this tally so many ``buckets`` later; what would fall off an end stays there."""
-        places = np.clip(np.arange(BUCKETS) + buckets, 0, BUCKETS - 1)
-        arrays = {each.name: getattr(self, each.name) for each in fields(Tally)}
-        moved: dict[str, Any] = {
-            name: np.bincount(places, weights=array, minlength=BUCKETS).astype(np.float64)
-            for name, array in arrays.items()
-            if isinstance(array, np.ndarray)
+        kinds, _, places = _parts(self.codes)
+        moved = np.clip(places + buckets, 0, BUCKETS - 1)
+        arms = np.full_like(moved, EXTENDED)
+        return replace(self, **_merged(_code(kinds, arms, moved), self.counts, self.squares))
+
+    def by_bucket(self, axis: str, *outcomes: Outcome) -> tuple[Array, Array]:
+        """Return counts and sums of squared weights of those ``outcomes`` on that ``axis``, by bucket."""
+        kinds, _, places = _parts(self.codes)
+        wanted = np.isin(kinds, [_KINDS.index((each.value, axis)) for each in outcomes])
+        return (
+            np.bincount(places[wanted], weights=self.counts[wanted], minlength=BUCKETS).astype(np.float64),
+            np.bincount(places[wanted], weights=self.squares[wanted], minlength=BUCKETS).astype(np.float64),
+        )
+
+    def by_arm(self, outcome: Outcome) -> dict[int, Array]:
+        """Return the receipts of that ``outcome`` by how long they were held, for each arm."""
+        kinds, arms, places = _parts(self.codes)
+        wanted = kinds == _KINDS.index((outcome.value, HELD))
+        return {
+            int(arm): np.bincount(places[chosen], weights=self.counts[chosen], minlength=BUCKETS).astype(np.float64)
+            for arm in np.unique(arms[wanted])
+            for chosen in [wanted & (arms == arm)]
         }
-        return dataclasses.replace(self, **moved)
+
+    @cached_property
+    def deleted(self) -> Array:
+        """Receipts deleted in time, by how long they were held."""
+        return self.by_bucket(HELD, Outcome.DELETED)[0]
+
+    @cached_property
+    def late(self) -> Array:
+        """Receipts deleted late, by how long they were held."""
+        return self.by_bucket(HELD, Outcome.LATE_DELETED)[0]
+
+    @cached_property
+    def nacked(self) -> Array:
+        """Receipts released, or whose message an earlier receipt has deleted, by how long they were held."""
+        return self.by_bucket(HELD, *RELEASED)[0]
+
+    @property
+    def by_earlier(self) -> float:
+        """How many receipts ended as an earlier receipt deleted their message."""
+        return float(self.by_bucket(HELD, Outcome.DELETED_BY_EARLIER)[0].sum())
+
+    @cached_property
+    def expired(self) -> Array:
+        """Receipts that expired, deleted late or not, by timeout."""
+        return self.by_bucket(VISIBILITY, Outcome.EXPIRED)[0]
+
+    @cached_property
+    def expired_only(self) -> Array:
+        """Receipts that expired and were never deleted, by timeout."""
+        return np.maximum(self.expired - self.by_bucket(VISIBILITY, Outcome.LATE_DELETED)[0], 0.0)
+
+    @cached_property
+    def in_force(self) -> Array:
+        """All receipts, by timeout."""
+        return self.by_bucket(VISIBILITY, *ENDED)[0]
 
     @property
     def receipts(self) -> float:
@@ -72,76 +144,136 @@ class Tally:
         return float(self.in_force.sum())
 
     @property
-    def deaths(self) -> Array:
-        """Receipts whose work is known to have ended, by how long it took."""
-        return self.deleted + self.late
-
-    @property
-    def censored(self) -> Array:
-        """Receipts of which only "longer than this" is known."""
-        return self.nacked + np.maximum(self.expired - self.corrected - self.crashed, 0.0)
+    def receipts_held(self) -> float:
+        """How many receipts were deleted in time."""
+        return float(self.deleted.sum())
 
     @property
     def longest_s(self) -> float:
         """The longest timeout that was in force; 0 for no receipts."""
-        return _last_s(self.in_force)
+        held = np.flatnonzero(self.in_force > 0)
+        return float(EDGES_S[held[-1]]) if held.size else 0.0
 
     @property
     def usual_s(self) -> float:
         """The timeout that most receipts had; 0 for no receipts."""
         return float(MIDDLES_S[np.argmax(self.in_force)]) if self.receipts > 0 else 0.0
 
+    def arms(self) -> Arms:
+        """Return the arms; receipts whose timeout was extended, which shows how long they took, are in none."""
+        kinds, arms, places = _parts(self.codes)
+        numbers, index = np.unique(arms[arms != EXTENDED], return_inverse=True)
+        counts, squares = self.counts[arms != EXTENDED], self.squares[arms != EXTENDED]
+        kinds, places = kinds[arms != EXTENDED], places[arms != EXTENDED]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+        def summed(values: Array, *outcomes: Outcome) -> Array:
+            wanted = np.isin(kinds, [_KINDS.index((each.value, VISIBILITY)) for each in outcomes])
+            return np.bincount(index[wanted], weights=values[wanted], minlength=numbers.size).astype(np.float64)
+
+        receipts = summed(counts, *ENDED)
+        late = summed(counts, Outcome.LATE_DELETED)
+        known = receipts > 0
+        divisor = np.maximum(receipts, 1e-9)
+        return Arms(
+            numbers=numbers[known],
+            timeouts_s=(summed(counts * MIDDLES_S[places], *ENDED) / divisor)[known],
+            receipts=receipts[known],
+            late=np.minimum(late, summed(counts, Outcome.EXPIRED))[known],
+            expired_only=np.maximum(summed(counts, Outcome.EXPIRED) - late, 0.0)[known],
+            spread=(summed(squares, *ENDED) / divisor)[known],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class KeyTally:
-    """What is known of one routing key: its first receipts, and all of them."""
+    """What is known of one routing key: its first receipts, and the later ones; older ones than ``since`` are left out
+    if work has changed."""
 
     queue: str
     key: str
     first: Tally
-    all: Tally
+    later: Tally = field(default_factory=Tally)
+    since: str = ""
+
+    @cached_property
+    def all(self) -> Tally:
+        """All receipts."""
+        return self.first + self.later
 
 
-def tallies(cells: Any) -> Iterator[KeyTally]:
+def whole_of(keys: Iterable[KeyTally]) -> KeyTally:
+    """Return the sum of all ``keys`` of a queue."""
+    every = list(keys)
+    return KeyTally(
+        queue=every[0].queue if every else "",
+        key="",
+        first=total(each.first for each in every),
+        later=total(each.later for each in every),
+        since=max((each.since for each in every), default=""),
+    )
+
+
+def total(parts: Iterable[Tally]) -> Tally:
+    """Return the sum of ``parts``."""
+    every = [Tally(), *parts]
+    merged = _merged(
+        np.concatenate([each.codes for each in every]),
+        np.concatenate([each.counts for each in every]),
+        np.concatenate([each.squares for each in every]),
+    )
+    return Tally(
+        **merged,
+        extended=sum(each.extended for each in every),
+        extensions=sum(each.extensions for each in every),
+        extended_held_s=sum(each.extended_held_s for each in every),
+    )
+
+
+def tallies(cells: Any, since: Mapping[tuple[str, str], str] | None = None) -> Iterator[KeyTally]:
     """Yield the tallies of each queue and key in ``cells``, a pandas frame of decayed cells, in order."""
     ordered = cells.sort_values(["queue", "key"], kind="stable")
     for (queue, key), part in ordered.groupby(["queue", "key"], sort=False):
-        first = tally(part[part["first"]])
-        yield KeyTally(queue=queue, key=key, first=first, all=first + tally(part[~part["first"]]))
+        first, later = tally(part[part["first"]]), tally(part[~part["first"]])
+        yield KeyTally(queue=queue, key=key, first=first, later=later, since=(since or {}).get((queue, key), ""))
 
 
 def tally(cells: Any) -> Tally:
-    """Return the sum of ``cells``, a pandas frame."""
-    found = Tally()
-    for (outcome, axis), part in cells.groupby(["outcome", "axis"], sort=False):
-        for array in _counted_in(found, outcome, axis):
-            np.add.at(array, part["bucket"].to_numpy(), part["n"].to_numpy())
-        if outcome == Outcome.DELETED_BY_EARLIER.value and axis == HELD:
-            found.by_earlier += float(part["n"].sum())
-        if outcome == Outcome.DELETED.value and axis == HELD:
-            found.extended += float(part["extended"].sum())
-            found.extensions += float(part["extensions"].sum())
-            found.extended_held_s += float(part["extended_held_ms"].sum()) / 1000.0
-    return found
+    """Return the sum of ``cells``, a pandas frame; what became of a message after its receipt is no receipt."""
+    kinds = np.array([_KINDS.index(pair) for pair in zip(cells["outcome"], cells["axis"], strict=True)], dtype=np.int64)
+    codes = _code(
+        kinds, cells["arm"].fillna(EXTENDED).to_numpy(dtype=np.int64), cells["bucket"].to_numpy(dtype=np.int64)
+    )
+    counts = cells["n"].to_numpy(dtype=np.float64)
+    squares = cells["n2"].to_numpy(dtype=np.float64) if "n2" in cells else counts
+    renewed = cells[(cells["outcome"] == Outcome.DELETED.value) & (cells["axis"] == HELD)]
+    return Tally(
+        **_merged(codes, counts, squares),
+        extended=float(renewed["extended"].sum()),
+        extensions=float(renewed["extensions"].sum()),
+        extended_held_s=float(renewed["extended_held_ms"].sum()) / 1000.0,
+    )
 
 
-def _counted_in(found: Tally, outcome: str, axis: str) -> tuple[Array, ...]:
-    """Return the arrays in which receipts of that ``outcome`` count on that ``axis``; dead letters are no receipts."""
-    places: dict[tuple[str, str], tuple[Array, ...]] = {
-        (Outcome.DELETED.value, HELD): (found.deleted,),
-        (Outcome.LATE_DELETED.value, HELD): (found.late,),
-        (Outcome.NACKED.value, HELD): (found.nacked,),
-        (Outcome.DELETED_BY_EARLIER.value, HELD): (found.nacked,),
-        (Outcome.DELETED.value, VISIBILITY): (found.in_force,),
-        (Outcome.DELETED_BY_EARLIER.value, VISIBILITY): (found.in_force,),
-        (Outcome.NACKED.value, VISIBILITY): (found.in_force,),
-        (Outcome.EXPIRED.value, VISIBILITY): (found.expired, found.in_force),
-        (Outcome.LATE_DELETED.value, VISIBILITY): (found.corrected,),
+def counted(outcome: Outcome, axis: str, arms: Any, buckets: Any, counts: Any) -> Tally:
+    """Return a tally of one outcome on one axis, from equally long columns."""
+    kinds = np.full(len(buckets), _KINDS.index((outcome.value, axis)), dtype=np.int64)
+    codes = _code(kinds, np.asarray(arms, dtype=np.int64), np.asarray(buckets, dtype=np.int64))
+    each = np.asarray(counts, dtype=np.float64)
+    return Tally(**_merged(codes, each, each))
+
+
+def _code(kinds: Numbers, arms: Numbers, places: Numbers) -> Numbers:
+    return (kinds * _ARMS + arms + 1) * BUCKETS + places
+
+
+def _parts(codes: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    return codes // BUCKETS // _ARMS, codes // BUCKETS % _ARMS - 1, codes % BUCKETS
+
+
+def _merged(codes: Numbers, counts: Array, squares: Array) -> dict[str, Any]:
+    found, index = np.unique(codes, return_inverse=True)
+    return {
+        "codes": found,
+        "counts": np.bincount(index, weights=counts, minlength=found.size).astype(np.float64),
+        "squares": np.bincount(index, weights=squares, minlength=found.size).astype(np.float64),
     }
-    return places.get((outcome, axis), ())
-
-
-def _last_s(counts: Array) -> float:
-    """Return the upper edge of the highest bucket that holds anything; 0 for none."""
-    held = np.flatnonzero(counts > 0)
-    return float(EDGES_S[held[-1]]) if held.size else 0.0

@@ -6,15 +6,17 @@ cells are the same.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 
 from pyspark.sql import DataFrame, SparkSession
 
 from veilmq.core.limits import TUNE_MAP_TASKS
 from veilmq.pipeline.cell_store import CellStore
 from veilmq.pipeline.folders import located
-from veilmq.pipeline.histograms import decayed
+from veilmq.pipeline.histograms import decayed, octaves
 from veilmq.pipeline.recommendation import QueueFacts, Recommendation
 from veilmq.pipeline.recommendation_table import SCHEMA, rows_of
+from veilmq.pipeline.shift import shifts
 from veilmq.pipeline.tallies import KeyTally, tallies
 from veilmq.pipeline.tune_options import TuneOptions
 from veilmq.pipeline.tuning import recommendations
@@ -53,8 +55,11 @@ def tune(
 
 
 def known(cells: DataFrame, options: TuneOptions) -> list[KeyTally]:
-    """Return the tallies of each queue and key in ``cells``, older days weighing less."""
-    return list(tallies(decayed(cells, half_life_days=options.half_life_days).toPandas()))
+    """Return the tallies of each queue and key in ``cells``, older days weighing less, none before a shift."""
+    since = shifts(octaves(cells).toPandas())
+    rows = [(queue, key, date.fromisoformat(day)) for (queue, key), day in since.items()]
+    cut = cells.sparkSession.createDataFrame(rows, "queue string, key string, since date") if rows else None
+    return list(tallies(decayed(cells, half_life_days=options.half_life_days, since=cut).toPandas(), since))
 
 
 def table(spark: SparkSession, found: tuple[Recommendation, ...]) -> DataFrame:

@@ -1,40 +1,53 @@
-"""Tuning: from what was found about a queue or a routing key to the timeout that it should have, and why."""
+"""Tuning: from what is known of a queue or a routing key to the timeout that it should have, and why."""
 
-import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
 
 from veilmq.core.limits import VISIBILITY_TIMEOUT_S
-from veilmq.pipeline.cost import best_s, cost
-from veilmq.pipeline.crashes import without_crashes
+from veilmq.pipeline.cost import candidates_s
 from veilmq.pipeline.durations import seconds, share
-from veilmq.pipeline.finding import Finding, finding_of
-from veilmq.pipeline.prior import prior_of
+from veilmq.pipeline.estimate import RENEWALS_IN_TIMEOUT, Estimate, estimates
 from veilmq.pipeline.recommendation import Confidence, QueueFacts, Recommendation, facts_for
-from veilmq.pipeline.tallies import KeyTally, Tally
+from veilmq.pipeline.survival import crossings_s
+from veilmq.pipeline.tallies import Array, KeyTally, Tally, whole_of
 from veilmq.pipeline.tune_options import TuneOptions
-
-RENEWALS_IN_TIMEOUT = 3
-"""A timeout of three renewals survives two that are lost."""
 
 EXPLORE_FACTOR = 4
 """Where nothing was seen long enough, the next timeout to try is so many times the longest."""
 
 BOUNDS_CLOSE = 0.10
 
+COST_FACTOR_NEAR = 1.12
+COST_NEAR_S = 0.02
+"""A cost is near the best one if it is at most so many times as high, or so much higher."""
+
+NEAR_MIN = 0.92
+"""A timeout can be trusted if its cost is near the best one in this share of all that the receipts leave open."""
+
+NAIVE_MIN = 0.975
+"""The naive timeout is taken where another one is not cheaper in this share of all that is left open."""
+
 BY_EARLIER_MIN = 0.5
 """One delete by an earlier receipt counts until it weighs less, after a half-life: a server may be fenced again."""
 
+_LOWER, _UPPER = 0.025, 0.975
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Choice:
+    """``timeout_s`` is what is recommended; costs are those of the timeout in force, and of the best one."""
+
     timeout_s: int | None
     reason: str
     confidence: Confidence
+    now: float | None = None
+    best: float | None = None
+    now_lower: float | None = None
+    best_upper: float | None = None
 
 
 def recommendations(
@@ -45,21 +58,24 @@ def recommendations(
     ``found`` is in order of queues; ``facts``, by plain names, need not know all of them.
     """
     for queue, keys in groupby(found, key=lambda each: each.queue):
-        yield from recommended(queue, list(keys), options=options, facts=facts_for(facts, queue))
+        its_keys = list(keys)
+        whole, by_key = estimates(its_keys, options=options)
+        yield from recommended(its_keys, whole, by_key, options=options, facts=facts_for(facts, queue))
 
 
 def recommended(
-    queue: str, keys: list[KeyTally], *, options: TuneOptions, facts: QueueFacts | None
+    keys: list[KeyTally],
+    whole: Estimate,
+    by_key: Mapping[str, Estimate],
+    *,
+    options: TuneOptions,
+    facts: QueueFacts | None,
 ) -> Iterator[Recommendation]:
-    """Yield what ``queue`` should have, then what each of ``keys`` should have."""
+    """Yield what the queue of ``keys`` should have, then what each of them should have."""
     options = options_for(keys, options)
-    keys = without_crashes(keys)
-    whole = whole_of(queue, keys)
-    yield _recommendation(whole, None, finding_of(whole.first, options=options), facts, options)
-    prior = prior_of(each.first for each in keys)
+    yield _recommendation(whole_of(keys), None, whole, facts, options)
     for each in keys:
-        finding = finding_of(each.first, options=options, prior=prior)
-        yield _recommendation(each, each.key, finding, facts, options)
+        yield _recommendation(each, each.key, by_key[each.key], facts, options)
 
 
 def options_for(keys: Iterable[KeyTally], options: TuneOptions) -> TuneOptions:
@@ -69,20 +85,7 @@ def options_for(keys: Iterable[KeyTally], options: TuneOptions) -> TuneOptions:
     """
     if sum(each.all.by_earlier for each in keys) < BY_EARLIER_MIN:
         return options
-    return dataclasses.replace(options, prices=dataclasses.replace(options.prices, fenced=False))
-
-
-def whole_of(queue: str, keys: Iterable[KeyTally]) -> KeyTally:
-    """Return the sum of all ``keys`` of ``queue``."""
-    first, every = Tally(), Tally()
-    for each in keys:
-        first, every = first + each.first, every + each.all
-    return KeyTally(queue=queue, key="", first=first, all=every)
-
-
-def cost_of(finding: Finding, timeout_s: float, *, receives_max: int, options: TuneOptions) -> float:
-    """Return what ``timeout_s`` costs for each message."""
-    return cost(finding.load(receives_max=receives_max), timeout_s, prices=options.prices)
+    return replace(options, prices=replace(options.prices, fenced=False))
 
 
 def receives_max_of(facts: QueueFacts | None, options: TuneOptions) -> int:
@@ -90,85 +93,125 @@ def receives_max_of(facts: QueueFacts | None, options: TuneOptions) -> int:
     return (facts.receives_max if facts else 0) or options.receives_max
 
 
-def explore_s(finding: Finding) -> int:
+def explore_s(first: Tally) -> int:
     """Return a timeout longer than all that were in force, to try where nothing was seen long enough."""
-    return min(math.ceil(EXPLORE_FACTOR * finding.first.longest_s), VISIBILITY_TIMEOUT_S.maximum)
+    return min(math.ceil(EXPLORE_FACTOR * first.longest_s), VISIBILITY_TIMEOUT_S.maximum)
 
 
-def _may_explore(choice: _Choice, finding: Finding, options: TuneOptions) -> bool:
-    """Tell whether a longer timeout would show more; where receipts are missing, only more of them do."""
-    return choice.timeout_s is None and finding.first.receipts >= options.receipts_min
+def naive_s(first: Tally, options: TuneOptions) -> int:
+    """Return the timeout that is usually set: the quantile of what was deleted in time."""
+    left = 1.0 - np.cumsum(first.deleted) / max(float(first.deleted.sum()), 1e-9)
+    found_s = float(crossings_s(left[None], 1.0 - options.quantile)[0]) if first.deleted.any() else 1.0
+    return int(min(max(math.ceil(found_s), VISIBILITY_TIMEOUT_S.minimum, 1), VISIBILITY_TIMEOUT_S.maximum))
 
 
 def _recommendation(
-    found: KeyTally, key: str | None, finding: Finding, facts: QueueFacts | None, options: TuneOptions
+    found: KeyTally, key: str | None, known: Estimate, facts: QueueFacts | None, options: TuneOptions
 ) -> Recommendation:
-    receives_max = receives_max_of(facts, options)
-    current_s = facts.visibility_timeout_s if facts else round(found.all.usual_s)
-    choice = _choice(finding, receives_max, options)
-    now = new = None
-    if choice.timeout_s is not None:
-        now = cost_of(finding, current_s, receives_max=receives_max, options=options)
-        new = cost_of(finding, choice.timeout_s, receives_max=receives_max, options=options)
-    change = now is not None and new is not None and now - new > options.gain_min * now
+    current_s = facts.visibility_timeout_s if facts else max(round(found.all.usual_s), 1)
+    choice = _choice(known, current_s, receives_max_of(facts, options), options)
+    advised = choice.timeout_s is not None and choice.now is not None and choice.best is not None
+    gains = advised and (choice.now or 0.0) - (choice.best or 0.0) > options.gain_min * (choice.now or 0.0)
+    explores = choice.confidence is Confidence.NONE and found.first.receipts >= options.receipts_min
+    crash_lower, crash_upper = (float(each) for each in np.quantile(known.crash, (_LOWER, _UPPER)))
+    since = f"; work has changed, and only receipts since {found.since} count" if found.since else ""
     return Recommendation(
         queue=found.queue,
         key=key,
         receipts=found.all.receipts,
         first_receipts=found.first.receipts,
-        quantile=finding.quantile,
-        rates=finding.rates,
-        renewal_s=finding.renewal_s,
+        quantile=known.quantile,
+        rates=known.rates,
+        renewal_s=known.renewal_s,
         longest_s=found.first.longest_s,
         current_s=current_s,
         recommended_s=choice.timeout_s,
-        explore_s=explore_s(finding) if _may_explore(choice, finding, options) else None,
-        cost_current=now,
-        cost_recommended=new,
+        explore_s=explore_s(found.first) if explores else None,
+        cost_current=choice.now,
+        cost_recommended=choice.best if advised else None,
+        cost_current_lower=choice.now_lower,
+        cost_recommended_upper=choice.best_upper if advised else None,
+        crash_lower=crash_lower,
+        crash_upper=crash_upper,
         confidence=choice.confidence,
-        change=change,
-        reason=choice.reason,
+        change=gains,
+        reason=choice.reason + since,
     )
 
 
-def _choice(finding: Finding, receives_max: int, options: TuneOptions) -> _Choice:
-    """Return the timeout to take; the first rule that fits decides."""
-    if finding.first.receipts < options.receipts_min and not finding.lent:
-        return _Choice(None, finding.quantile.why_not, Confidence.NONE)
-    if finding.renewal_s is not None:
-        return _renewed(finding, finding.renewal_s)
-    if finding.curve.quantile_s(options.quantile) is None:
-        return _Choice(None, finding.quantile.why_not, Confidence.NONE)
-    timeout_s, _ = best_s(finding.load(receives_max=receives_max), prices=options.prices)
-    return _Choice(timeout_s, _reason(finding, timeout_s, options), _confidence(finding))
-
-
-def _renewed(finding: Finding, renewal_s: float) -> _Choice:
-    timeout_s = min(math.ceil(RENEWALS_IN_TIMEOUT * renewal_s), VISIBILITY_TIMEOUT_S.maximum)
-    reason = (
-        f"consumers renew about every {seconds(renewal_s)}, so the timeout need not cover the work: three renewals; "
-        f"{share(finding.rates.crash)} of the receipts wait for it after a crash"
+def _choice(known: Estimate, current_s: int, receives_max: int, options: TuneOptions) -> _Choice:
+    """Return the timeout that costs least, all that is open weighed; the one in force, if it may cost as little."""
+    if not known.is_known and known.renewal_s is None:
+        return _Choice(timeout_s=None, reason=known.quantile.why_not, confidence=Confidence.NONE)
+    naive = naive_s(known.first, options)
+    renewed = [] if known.renewal_s is None else [math.ceil(RENEWALS_IN_TIMEOUT * known.renewal_s)]
+    timeouts_s = np.unique(np.concatenate([candidates_s(), [max(current_s, 1), naive], renewed]))
+    costs = known.costs(timeouts_s, receives_max=receives_max, prices=options.prices)
+    means = costs.mean(axis=0)
+    now, usual = (int(np.searchsorted(timeouts_s, max(each, 1))) for each in (current_s, naive))
+    best = int(np.argmin(means))
+    is_cheaper = best == usual or np.mean(costs[:, best] < costs[:, usual]) >= NAIVE_MIN
+    if not is_cheaper and _near(costs, usual) >= NEAR_MIN:
+        best, is_cheaper = usual, True
+    lower, upper = float(np.quantile(costs[:, now], _LOWER)), float(np.quantile(costs[:, best], _UPPER))
+    as_good = _renewed_as_well(renewed, current_s, float(timeouts_s[best]))
+    keeps = best == now or as_good or upper >= lower or not is_cheaper
+    timeout_s = int(timeouts_s[best])
+    because = _reason(known, timeout_s, options)
+    if keeps:
+        why = _kept(timeout_s, current_s, float(means[best]), float(means[now]))
+        because = f"keep {seconds(current_s)}: {why}; {because}"
+    return _Choice(
+        timeout_s=None if keeps else timeout_s,
+        reason=because,
+        confidence=_confidence(
+            known, _near(costs, now if keeps else best), renewed=timeout_s >= min(renewed, default=math.inf)
+        ),
+        now=float(means[now]),
+        best=float(means[best]),
+        now_lower=lower,
+        best_upper=upper,
     )
-    return _Choice(timeout_s, reason, Confidence.LOW if finding.lent else Confidence.HIGH)
 
 
-def _reason(finding: Finding, timeout_s: int, options: TuneOptions) -> str:
-    outlived = float(finding.curve.tail.beyond(np.array([float(timeout_s)]))[0])
-    name = f"p{100 * options.quantile:g}"
-    point = finding.quantile.point_s
-    known = f"{name} is {seconds(point)}" if point is not None else finding.quantile.why_not
-    borrowed = f"; {finding.lent:.0f} receipts of the queue stand in" if finding.lent else ""
-    return (
-        f"{known}{borrowed}; {share(outlived)} of the work outlives {seconds(timeout_s)}, "
-        f"and {share(finding.rates.crash)} of the receipts wait so long after a crash"
-    )
+def _near(costs: Array, index: int) -> float:
+    """Return in what share of the rows of ``costs`` the timeout costs little more than the best one."""
+    least = costs.min(axis=1)
+    return float(np.mean((costs[:, index] <= COST_FACTOR_NEAR * least) | (costs[:, index] - least <= COST_NEAR_S)))
 
 
-def _confidence(finding: Finding) -> Confidence:
-    quantile = finding.quantile
-    if finding.lent:
+def _renewed_as_well(renewed: list[int], current_s: int, timeout_s: float) -> bool:
+    """Tell whether both timeouts leave room for renewals, as far as their period is known, and differ no more."""
+    least_s = (1.0 - BOUNDS_CLOSE) * min(renewed, default=math.inf)
+    return min(current_s, timeout_s) >= least_s and abs(current_s / timeout_s - 1.0) <= BOUNDS_CLOSE
+
+
+def _kept(timeout_s: int, current_s: int, best: float, now: float) -> str:
+    if timeout_s == current_s:
+        return "no other timeout costs less"
+    return f"{seconds(timeout_s)} would not surely cost less ({seconds(best)} a message, now {seconds(now)})"
+
+
+def _reason(known: Estimate, timeout_s: int, options: TuneOptions) -> str:
+    crashes = f"{share(float(known.crash[0]))} of the receipts wait so long after a crash"
+    if known.renewal_s is not None and timeout_s >= RENEWALS_IN_TIMEOUT * known.renewal_s:
+        each = seconds(known.renewal_s)
+        return f"consumers renew about every {each}, so the timeout need not cover the work: three renewals; {crashes}"
+    name, point = f"p{100 * options.quantile:g}", known.quantile.point_s
+    quantile = f"{name} is {seconds(point)}" if point is not None else known.quantile.why_not
+    borrowed = f"; {known.lent:.0f} receipts of the queue stand in" if known.lent else ""
+    outlived = share(float(known.tail.beyond(np.array([float(timeout_s)]))[0, 0]))
+    return f"{quantile}{borrowed}; {outlived} of the work outlives {seconds(timeout_s)}, and {crashes}"
+
+
+def _confidence(known: Estimate, near: float, *, renewed: bool) -> Confidence:
+    """Return how far the timeout can be trusted whose cost is ``near`` the best one; ``renewed``, it covers no work."""
+    if known.lent or near < NEAR_MIN:
         return Confidence.LOW
-    if quantile.point_s is None or quantile.lower_s is None or quantile.upper_s is None:
+    if renewed:
+        return Confidence.HIGH
+    quantile = known.quantile
+    if known.is_plateau or quantile.point_s is None or quantile.lower_s is None or quantile.upper_s is None:
         return Confidence.MEDIUM
     close = max(quantile.upper_s / quantile.point_s - 1.0, 1.0 - quantile.lower_s / quantile.point_s) <= BOUNDS_CLOSE
     return Confidence.HIGH if close else Confidence.MEDIUM

@@ -1,0 +1,322 @@
+"""Completion: the receipts that expired are of consumers that crashed, or of work that took longer. Which are which?
+
+A receipt with timeout V whose work takes T is deleted at T ≤ V; deleted late, at T; or only expires, because its
+consumer crashed (a share q, however long the work takes) or gave up (a share 1 − l of those that are too late). Each
+function here completes what was seen into whole curves: an estimate, and draws of all that the data leaves open.
+
+- **With late deletes** (``by_late_deletes``): let x be the share of late and y the share of expired-only receipts of an
+  arm; then y = q + (1 − l)/l · x, whatever the distribution of T, and however timeouts depend on it. The likelihood of
+  that line gives l and q; with a weight of 1/l for a late delete nothing is censored any more. What arms do not tell
+  apart stays open in the draws.
+- **Without** (``by_follow_up``): the product-limit curve S*, a crash being work that never ends, tends to q. What it
+  still has to fall beyond the longest timeout is extrapolated from its last octaves (Aitken); where that is too much,
+  crashes and long work cannot be told apart, and the draws have anything between the two.
+- **With renewals** (``by_renewals``) no work outlives its timeout, and what expires has crashed.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from veilmq.core.events import Outcome
+from veilmq.pipeline.histograms import BUCKETS, HELD, RATIO, VISIBILITY
+from veilmq.pipeline.survival import product_limit, remaining
+from veilmq.pipeline.tallies import EDGES_S, RELEASED, Arms, Array, Tally
+
+DRAWS = 100
+
+FINISHING: Array = np.linspace(0.01, 1.0, 100)
+"""The values of l, the share of those too late who finish, that are compared."""
+
+ALL_FINISH = 0.5
+"""How likely it is beforehand that all who are late finish; other shares are equally likely."""
+
+CRASHES_USUAL = 0.003
+"""Beforehand a crash rate of q is as likely as 1 / (q + this): rare ones are more usual."""
+
+RETURNED_SLACK = 1.15
+"""Crashes are at most so many times as frequent as later receipts show."""
+
+ONE_ARM = 0.98
+"""An arm with this share of the receipts is the only one."""
+
+RETURNED_ERROR = 0.3
+"""How far the share of crashes that later receipts show may be off, on a logarithmic scale."""
+
+SPREAD_SMALL = 0.03
+"""Where the arms of a key leave l more open than this, its later receipts are heard."""
+
+SPREAD_MAX = 0.1
+"""Where the arms of a key leave l more open than this, those of all keys of its queue are heard."""
+
+FOLLOWED_MIN = 1000.0
+"""A timeout is followed up if so many receipts had it or a longer one, or a tenth of all."""
+
+OPEN_SHARE = 0.05
+OPEN_SHARE_MAX = 0.125
+OPEN_MAX = 0.0025
+"""Follow-up is long enough if this share of what is left is still work, and at most so much; or so little of all."""
+
+_ENDS = ((Outcome.DELETED,), (Outcome.LATE_DELETED,), RELEASED)
+_OCTAVE = round(math.log(2.0) / math.log(RATIO))
+_DIFFER_MAX = 0.02
+_LATER_MIN = 20.0
+_Z_99 = 2.33
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """Curves of the work of consumers that do not crash: the first row is the estimate, the others are draws.
+
+    ``survival`` has a row for each, as ``crash`` has a rate. ``ended`` and ``at_risk`` count receipts by bucket,
+    crashed ones left out and late ones weighted; ``counted`` are those at risk without weights, ``direct`` those of
+    them within their timeouts. ``sight_s`` is how far anything was seen, ``why_not`` why crashes and work cannot be
+    told apart, ``finishing`` the estimate of l.
+    """
+
+    survival: Array
+    crash: Array
+    ended: Array
+    at_risk: Array
+    counted: Array
+    direct: Array
+    sight_s: float
+    why_not: str = ""
+    is_plateau: bool = False
+    finishing: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What arms say about l: its log-likelihood at each of ``FINISHING``, and q there with its standard error."""
+
+    log_likelihood: Array
+    crash: Array
+    error: Array
+    misfit: float = 1.0
+
+    @property
+    def chances(self) -> Array:
+        """How likely each of ``FINISHING`` is."""
+        prior = np.full(FINISHING.size, (1.0 - ALL_FINISH) / (FINISHING.size - 1))
+        prior[-1] = ALL_FINISH
+        prior = prior / (np.maximum(self.crash, 0.0) + CRASHES_USUAL)
+        chances = np.exp(self.log_likelihood - self.log_likelihood.max()) * prior
+        return np.asarray(chances / chances.sum())
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation of l."""
+        chances = self.chances
+        return math.sqrt(max(float(chances @ FINISHING**2 - (chances @ FINISHING) ** 2), 0.0))
+
+
+def line_through(arms: Arms) -> Line:
+    """Return the line y = q + (1 − l)/l · x through ``arms``; a lack of fit widens what it says."""
+    slope = ((1.0 - FINISHING) / FINISHING)[:, None]
+    number = np.maximum(arms.receipts / arms.spread, 1.0)
+    x, y = arms.late / arms.receipts, arms.expired_only / arms.receipts
+    x_0, y_0 = (x * number + 0.5) / (number + 1.0), (y * number + 0.5) / (number + 1.0)
+    variance = (y_0 * (1.0 - y_0) + slope**2 * x_0 * (1.0 - x_0) + 2.0 * slope * x_0 * y_0) / number
+    weight = 1.0 / variance
+    crash = ((y - slope * x) * weight).sum(axis=1) / weight.sum(axis=1)
+    error = weight.sum(axis=1) ** -0.5
+    misfits = ((y - crash[:, None] - slope * x) ** 2 * weight).sum(axis=1)
+    possible = crash > -2.0 * error
+    freedom = max(x.size - 2, 1)
+    # What chi-square exceeds once in a hundred times (Wilson and Hilferty).
+    usual = freedom * (1.0 - 2.0 / (9.0 * freedom) + _Z_99 * math.sqrt(2.0 / (9.0 * freedom))) ** 3
+    misfit = max(float(misfits[possible].min()) / usual, 1.0) if x.size > 2 and possible.any() else 1.0
+    positive = np.array([0.5 * math.erfc(-each / math.sqrt(2.0)) for each in crash / error])
+    log_likelihood = -misfits / (2.0 * misfit) - 0.5 * np.log(variance).sum(axis=1) + np.log(error)
+    return Line(log_likelihood + np.log(np.maximum(positive, 1e-300)), crash, error * math.sqrt(misfit), misfit)
+
+
+def by_late_deletes(
+    first: Tally, later: Tally, rng: np.random.Generator, *, finishing: Array | None = None
+) -> Completion:
+    """Complete with the line; ``finishing`` is how likely each l is where the arms themselves leave it open."""
+    line = line_through(first.arms())
+    chances = line.chances if finishing is None or line.spread < SPREAD_MAX else finishing
+    if line.spread >= SPREAD_SMALL:
+        chances = _with_returned(chances, line.crash, first, later)
+    middle = int(np.searchsorted(np.cumsum(chances), 0.5))
+    chosen = np.concatenate([[middle], rng.choice(FINISHING.size, size=DRAWS, p=chances)])
+    weight = 1.0 / FINISHING[chosen]
+    errors = line.error[chosen] * np.concatenate([[0.0], rng.standard_normal(DRAWS)])
+    deleted, late, nacked = (resampled(*first.by_bucket(HELD, *outcomes), rng) for outcomes in _ENDS)
+    ended = deleted + late * weight[:, None]
+    at_risk = remaining(ended + nacked)
+    by_timeout, _ = first.by_bucket(VISIBILITY, Outcome.LATE_DELETED)
+    return Completion(
+        survival=product_limit(ended, at_risk),
+        crash=np.maximum(line.crash[chosen] + errors, 0.0),
+        ended=ended[0],
+        at_risk=at_risk[0],
+        counted=remaining(first.deleted + first.late + first.nacked),
+        direct=remaining(first.deleted + by_timeout),
+        sight_s=_last_s(ended[0]),
+        finishing=float(FINISHING[middle]),
+    )
+
+
+def by_follow_up(first: Tally, later: Tally, rng: np.random.Generator) -> Completion:
+    """Complete by where the product-limit curve tends to; an expiry says "longer than this", late deletes nothing."""
+    ended, nacked = (resampled(*first.by_bucket(HELD, *outcomes), rng) for outcomes in (_ENDS[0], _ENDS[2]))
+    at_risk = remaining(ended + nacked + resampled(*first.by_bucket(VISIBILITY, Outcome.EXPIRED), rng))
+    curve = product_limit(ended, at_risk)
+    followed = remaining(first.in_force)
+    last = max(int(np.flatnonzero(followed >= min(FOLLOWED_MIN, followed[0] / 10.0))[-1]) - 1, 0)
+    left = curve[:, last]
+    most = np.minimum(_returned_share(first, later, left, rng), curve[:, -1])
+    work, why_not = _still_working(curve, last, rng)
+    if not why_not and left[0] >= OPEN_MAX and left[0] - most[0] > max(OPEN_SHARE_MAX * left[0], OPEN_MAX):
+        why_not = f"at most {100 * most[0]:.2g} % of the receipts are crashes, as others of that length show"
+    crash = np.clip(np.minimum(left - work, most), 0.0, 1.0)
+    survival = np.clip((curve - crash[:, None]) / (1.0 - crash[:, None]), 0.0, 1.0)
+    survival[:, last + 1 :] = survival[:, last : last + 1]
+    before = np.concatenate([[1.0], curve[0][:-1]])
+    seen = np.arange(BUCKETS) <= last
+    working = at_risk[0] * np.clip(1.0 - crash[0] / np.maximum(before, 1e-12), 0.0, 1.0) * seen
+    return Completion(
+        survival=survival,
+        crash=crash,
+        ended=ended[0] * seen,
+        at_risk=working,
+        counted=working,
+        direct=working,
+        sight_s=float(EDGES_S[last]),
+        why_not=_arms_differ(first) or why_not,
+        is_plateau=True,
+    )
+
+
+def by_renewals(first: Tally, rng: np.random.Generator) -> Completion:
+    """Complete where consumers renew: what expired, and was never deleted, has crashed."""
+    deleted, late, nacked = (resampled(*first.by_bucket(HELD, *outcomes), rng) for outcomes in _ENDS)
+    ended = deleted + late
+    at_risk = remaining(ended + nacked)
+    crashed = resampled(*_only_expired(first), rng).sum(axis=1)
+    return Completion(
+        survival=product_limit(ended, at_risk),
+        crash=crashed / np.maximum(crashed + at_risk[:, 0], 1e-9),
+        ended=ended[0],
+        at_risk=at_risk[0],
+        counted=at_risk[0],
+        direct=at_risk[0],
+        sight_s=_last_s(ended[0]),
+    )
+
+
+def by_prior(first: Tally, lent: Tally, crash: float, rng: np.random.Generator) -> Completion:
+    """Complete a tally that is thin: crashes are as frequent as ``crash``, and ``lent`` receipts stand in."""
+    known = first + lent
+    deleted, late, nacked = (resampled(*known.by_bucket(HELD, *outcomes), rng) for outcomes in _ENDS)
+    ended = deleted + late
+    working = np.maximum(first.expired_only - crash * first.in_force, 0.0)
+    at_risk = remaining(ended + nacked + resampled(working, working, rng))
+    survival = product_limit(ended, at_risk)
+    return Completion(
+        survival=survival,
+        crash=np.full(DRAWS + 1, crash),
+        ended=ended[0],
+        at_risk=at_risk[0],
+        counted=at_risk[0],
+        direct=at_risk[0],
+        sight_s=_last_s(ended[0]),
+        why_not="" if survival[0, -1] <= OPEN_MAX else "work of this kind was not seen to end",
+    )
+
+
+def resampled(counts: Array, squares: Array, rng: np.random.Generator) -> Array:
+    """Return ``counts``, and draws of them as of a Bayesian bootstrap; ``squares`` are their variances."""
+    found = np.repeat(counts[None], DRAWS + 1, axis=0)
+    places = np.flatnonzero(counts > 0)
+    if places.size:
+        spread = np.maximum(squares[places] / counts[places], 1e-9)
+        found[1:, places] = rng.standard_gamma(counts[places] / spread, size=(DRAWS, places.size)) * spread
+    return found
+
+
+def _still_working(curve: Array, last: int, rng: np.random.Generator) -> tuple[Array, str]:
+    """Return what share of all still works beyond the bucket ``last``, and why that is not known well, if so.
+
+    From what ended in the last three octaves: b r / (1 − r) is exact for a power law, where each octave ends r times as
+    much as the one before; where that ratio falls itself, as in lighter tails, it is taken to go on falling.
+    """
+    at = [curve[:, max(last - octaves * _OCTAVE, 0)] for octaves in (3, 2, 1, 0)]
+    first, second, third = (before - after for before, after in pairwise(at))
+    ratio = np.divide(third, second, out=np.where(third > 0, 9.0, 0.0), where=second > 0)
+    before = np.divide(second, first, out=np.where(second > 0, 9.0, 0.0), where=first > 0)
+    falling = np.clip(np.divide(ratio, np.minimum(before, 1.0), out=np.ones_like(ratio), where=before > 0), 0.3, 1.0)
+    power = third * ratio / np.maximum(1.0 - ratio, 0.05)
+    light, step = np.zeros_like(third), third
+    for octave in range(1, 30):
+        step = step * np.minimum(ratio * falling**octave, 0.97)
+        light = light + step
+    between = np.concatenate([[0.6], 1.2 * rng.random(DRAWS)])
+    left = at[-1]
+    work = np.where(ratio < 0.95, light + between * np.maximum(power - light, 0.0), 1.0)
+    most = float(np.quantile(work, 0.975))
+    if min(most, left[0]) < OPEN_MAX or (work[0] <= OPEN_SHARE * left[0] and most <= OPEN_SHARE_MAX * left[0]):
+        return np.minimum(work, left), ""
+    least = np.minimum(0.5 * light, left)
+    reason = f"{100 * left[0]:.2g} % of the receipts expired and were never deleted, and still ended up to the deadline"
+    return least + np.concatenate([[0.5], rng.random(DRAWS)]) * (left - least), reason
+
+
+def _with_returned(chances: Array, crash: Array, first: Tally, later: Tally) -> Array:
+    """Return ``chances`` in the light of later receipts: what crashed is mostly deleted the next time, and in time."""
+    if later.receipts < _LATER_MIN:
+        return chances
+    in_time = max(float(first.deleted.sum() + first.nacked.sum()) / first.receipts, 0.1)
+    released = float(first.nacked.sum())
+    returned = max(float(later.deleted.sum()) / in_time - released, math.sqrt(released) + 0.5)
+    share = returned / first.receipts
+    off = np.log((np.maximum(crash, 0.0) + 0.5 / first.receipts) / share)
+    if first.arms().receipts.max(initial=0.0) < ONE_ARM * first.receipts:
+        off = np.maximum(off, 0.0)  # work that was late may have been given a longer timeout the next time
+    weighed = np.maximum(chances, 1e-30) * np.exp(-0.5 * off**2 / (RETURNED_ERROR**2 + 1.0 / returned))
+    return np.asarray(weighed / weighed.sum()) if weighed.sum() > 0.0 else chances
+
+
+def _returned_share(first: Tally, later: Tally, left: Array, rng: np.random.Generator) -> Array:
+    """Return the greatest share of crashes that later receipts allow: what crashed is mostly deleted the next time."""
+    crashed = left[0] * first.receipts
+    if later.receipts < _LATER_MIN or crashed < _LATER_MIN:
+        return np.ones(DRAWS + 1)
+    returned = float(later.deleted.sum() + later.nacked.sum())
+    drawn = np.concatenate([[returned], rng.standard_gamma(max(returned, 0.5), size=DRAWS)])
+    in_time = float(first.deleted.sum() + first.nacked.sum()) / first.receipts
+    return drawn * RETURNED_SLACK / max(in_time, 0.1) / first.receipts
+
+
+def _arms_differ(first: Tally) -> str:
+    """Return a reason if arms differ where all of them see: timeouts depend on the work, and only late deletes help."""
+    arms = first.arms()
+    large = arms.receipts >= max(200.0, 0.01 * float(arms.receipts.sum()))
+    if large.sum() < 2:
+        return ""
+    numbers = arms.receipts[large] / arms.spread[large]
+    upto = int(np.searchsorted(EDGES_S, arms.timeouts_s[large].min()))
+    deleted = first.by_arm(Outcome.DELETED)
+    curves = np.array([
+        np.cumsum(deleted.get(int(arm), np.zeros(BUCKETS)))[:upto] / receipts
+        for arm, receipts in zip(arms.numbers[large], arms.receipts[large], strict=True)
+    ])  # fmt: skip
+    pooled = numbers @ curves / numbers.sum()
+    differ = np.abs(curves - pooled).max(axis=1, initial=0.0) - 1.7 / np.sqrt(numbers)
+    return "work under one timeout takes another time than under another" if differ.max() > _DIFFER_MAX else ""
+
+
+def _only_expired(first: Tally) -> tuple[Array, Array]:
+    counts, squares = first.by_bucket(VISIBILITY, Outcome.EXPIRED)
+    share = np.divide(first.expired_only, counts, out=np.zeros_like(counts), where=counts > 0)
+    return counts * share, squares * share
+
+
+def _last_s(counts: Array) -> float:
+    seen = np.flatnonzero(counts > 0)
+    return float(EDGES_S[seen[-1]]) if seen.size else 0.0

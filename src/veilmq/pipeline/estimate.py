@@ -1,0 +1,369 @@
+"""Estimates: what the receipts of one queue or routing key say about its work, and how well they say it.
+
+An estimate is one curve and a hundred draws of all that is left open: chance, who crashed and who gave up, which family
+the tail is of. A quantile's bounds and a timeout's cost are read off them, and nothing is reported that they do not
+carry. First receipts only: slow messages come back more often, and would be counted more often.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from veilmq.core.events import Outcome
+from veilmq.pipeline.completion import (
+    Completion,
+    by_follow_up,
+    by_late_deletes,
+    by_prior,
+    by_renewals,
+    line_through,
+)
+from veilmq.pipeline.cost import Load, Prices, costs
+from veilmq.pipeline.durations import seconds, share
+from veilmq.pipeline.histograms import BUCKETS, EXTENDED, HELD, RATIO
+from veilmq.pipeline.survival import Curve, Tail, crossings_s, tail_of
+from veilmq.pipeline.tails import drawn_on
+from veilmq.pipeline.tallies import EDGES_S, MIDDLES_S, Arms, Array, KeyTally, Tally, bucket_of, counted, whole_of
+from veilmq.pipeline.tune_options import TuneOptions
+
+AT_RISK_MIN = 50.0
+"""A quantile is identifiable where so many receipts are still at risk."""
+
+LATE_MIN = 50.0
+"""So many late deletes say how many finish late."""
+LATE_LEAST = 10.0
+"""So few are still better than nothing, where follow-up says nothing either."""
+
+KNOWN_FACTOR = 2.0
+"""Bounds further apart than this leave open what the quantile is."""
+
+WIDTH_MAX = 0.25
+"""Bounds closer together than this are close."""
+
+ARM_RECEIPTS_MIN = 100
+"""Arms with fewer receipts are not heard where keys are put side by side."""
+
+RENEWALS_IN_TIMEOUT = 3
+"""A timeout of three renewals survives two that are lost."""
+RENEWED_SHARE_MIN = 0.8
+"""Consumers count as renewing when so many of the receipts that clearly outlived a renewal were renewed."""
+
+MEDIAN_RECEIPTS_MIN = 30
+"""A median from so many receipts is good enough to stand on."""
+
+_TWO_SIDES = (0.015, 0.985)
+_SEED = 17
+_CENTRE = BUCKETS // 2
+_POSITIONS = np.arange(BUCKETS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Shares of receipts.
+
+    ``duplicate``: expired, and deleted late: the timeout was too short. ``recovery``: expired, and never finished.
+    ``crash`` is the part of the recoveries whose consumer died, which no timeout would have spared; the others gave up
+    at the deadline.
+    """
+
+    duplicate: float = 0.0
+    recovery: float = 0.0
+    crash: float = 0.0
+    nack: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantile:
+    """A quantile of the working time, with bounds at 95 %, in seconds; no upper bound is ``None``.
+
+    ``point_s`` is there only where it is identifiable, else ``why_not`` says what is missing. ``late_s`` is what late
+    deletes point to where that lies beyond the timeouts in force.
+    """
+
+    point_s: float | None = None
+    lower_s: float | None = None
+    upper_s: float | None = None
+    late_s: float | None = None
+    why_not: str = ""
+
+    @property
+    def best_s(self) -> float | None:
+        """The point estimate, or what late deletes point to."""
+        return self.late_s if self.point_s is None else self.point_s
+
+    @property
+    def width(self) -> float:
+        """How far apart the bounds are, as a share of the lower one."""
+        if self.lower_s is None or self.upper_s is None:
+            return math.inf
+        return self.upper_s / self.lower_s - 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What first receipts say; ``renewal_s`` is how often consumers renew, ``lent`` what the queue lent of its own.
+
+    ``survival`` and ``crash`` have the estimate in their first row, and draws in the others.
+    """
+
+    first: Tally
+    survival: Array
+    crash: Array
+    quantile: Quantile
+    family: str = ""
+    renewal_s: float | None = None
+    lent: float = 0.0
+    sight_s: float = 0.0
+    is_plateau: bool = False
+    is_known: bool = False
+    finishing: float | None = None
+
+    @property
+    def is_close(self) -> bool:
+        """Whether the bounds of the quantile are as close as is of use."""
+        return self.quantile.width <= WIDTH_MAX
+
+    @cached_property
+    def rates(self) -> Rates:
+        """What became of receipts besides being deleted in time."""
+        receipts = self.first.receipts
+        if receipts <= 0.0:
+            return Rates(crash=float(self.crash[0]))
+        recovery = float(self.first.expired_only.sum()) / receipts
+        return Rates(
+            duplicate=max(float(self.first.expired.sum()) / receipts - recovery, 0.0),
+            recovery=recovery,
+            crash=float(self.crash[0]),
+            nack=float(self.first.nacked.sum()) / receipts,
+        )
+
+    @cached_property
+    def curve(self) -> Curve:
+        """How much work is not done after a time, with bounds."""
+        lower, upper = np.quantile(self.survival, _TWO_SIDES, axis=0)
+        return Curve(self.survival[0], lower, upper, self.sight_s)
+
+    @cached_property
+    def tail(self) -> Tail:
+        """The tails of all rows."""
+        return tail_of(self.survival)
+
+    def load(self, *, receives_max: int, weight: float = 1.0) -> Load:
+        """Return what a timeout has to serve, ``weight`` being the share of the messages that are of this kind.
+
+        A cost is linear in tail and crash rate, so that this load costs what all draws cost on the average.
+        """
+        middle = Tail(self.tail.survival.mean(axis=0), self.tail.work_s.mean(axis=0))
+        return self._load(middle, self.crash.mean(), receives_max, weight)
+
+    def costs(self, timeouts_s: Array, *, receives_max: int, prices: Prices) -> Array:
+        """Return what each of ``timeouts_s`` costs, in a row for each draw."""
+        return costs(self._load(self.tail, self.crash[:, None], receives_max, 1.0), timeouts_s, prices=prices)
+
+    def _load(self, tail: Tail, crash: Array, receives_max: int, weight: float) -> Load:
+        """Half a crash is added: that none was seen does not mean that there are none."""
+        renewed_s = float("inf") if self.renewal_s is None else RENEWALS_IN_TIMEOUT * self.renewal_s
+        return Load(
+            tail=tail,
+            crash_rate=np.minimum(crash + 0.5 / (self.first.receipts + 1.0), 1.0),
+            receives_max=receives_max,
+            weight=weight,
+            renewed_from_s=renewed_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What keys with few receipts are lent of their queue: the work of its other keys, as it is and with their medians
+    moved to the middle bucket, how often consumers crash, and how likely each share of late finishers is."""
+
+    whole: Array
+    centred: Array
+    crash: float
+    finishing: Array | None
+
+    def lent_to(self, first: Tally, *, options: TuneOptions) -> Tally:
+        """Return what a key with the receipts ``first`` is lent: the less, the more it has, and then nothing."""
+        receipts = options.prior * max(0.0, 1.0 - first.receipts / options.receipts_min)
+        if receipts <= 0.0 or self.whole.sum() <= 0.0:
+            return Tally()
+        median = _median_bucket(first) if first.receipts >= MEDIAN_RECEIPTS_MIN else None
+        like = self.whole
+        if median is not None:
+            places = np.clip(_POSITIONS + median - _CENTRE, 0, BUCKETS - 1)
+            like = np.bincount(places, weights=self.centred, minlength=BUCKETS).astype(np.float64)
+        held = np.flatnonzero(like > 0)
+        shares = like[held] / like.sum()
+        return counted(Outcome.DELETED, HELD, np.full(held.size, EXTENDED), held, receipts * shares)
+
+
+def estimates(keys: Iterable[KeyTally], *, options: TuneOptions) -> tuple[Estimate, dict[str, Estimate]]:
+    """Return what is known of a queue as a whole, and of each of its keys."""
+    keys = list(keys)
+    finishing = _finishing([each.first for each in keys])
+    found = {
+        each.key: estimate(each, options=options, finishing=finishing)
+        for each in keys
+        if each.first.receipts >= options.receipts_min
+    }
+    prior = prior_of(found.values(), finishing)
+    whole = whole_of(keys)
+    for each in keys:
+        if each.key not in found:
+            found[each.key] = estimate(each, options=options, finishing=finishing, prior=prior)
+    return estimate(whole, options=options, finishing=finishing), {each.key: found[each.key] for each in keys}
+
+
+def prior_of(found: Iterable[Estimate], finishing: Array | None = None) -> Prior:
+    """Return the prior that the clear keys of one queue make."""
+    whole, centred, crashes, receipts = np.zeros(BUCKETS), np.zeros(BUCKETS), 0.0, 0.0
+    for each in found:
+        if not each.is_known:
+            continue
+        mass = np.maximum(-np.diff(each.survival[0], prepend=1.0), 0.0) * each.first.receipts
+        median = int(np.argmax(each.survival[0] <= 0.5))
+        places = np.clip(_POSITIONS + _CENTRE - median, 0, BUCKETS - 1)
+        whole += mass
+        centred += np.bincount(places, weights=mass, minlength=BUCKETS)
+        crashes += float(each.crash[0]) * each.first.receipts
+        receipts += each.first.receipts
+    return Prior(whole, centred, crashes / receipts if receipts else 0.0, finishing)
+
+
+def estimate(
+    found: KeyTally, *, options: TuneOptions, finishing: Array | None = None, prior: Prior | None = None
+) -> Estimate:
+    """Return what ``found`` says; ``finishing`` is what all keys say of l, ``prior`` is lent to a thin key."""
+    first = found.first
+    rng = np.random.default_rng(_SEED)
+    lent = Tally() if prior is None else prior.lent_to(first, options=options)
+    if lent.receipts_held or first.receipts < options.receipts_min:
+        crash = 0.0 if prior is None else prior.crash
+        thin = by_prior(first, lent, crash, rng)
+        known = _estimate(first, thin, rng, options, renewal_s=renewal_of(first), lent=lent.receipts_held)
+        return known if lent.receipts_held else replace(known, is_known=False)
+    renewal_s = renewal_of(first)
+    if renewal_s is not None:
+        return _estimate(first, by_renewals(first, rng), rng, options, renewal_s=renewal_s)
+    return _clearest(first, found.later, finishing, rng, options)
+
+
+def renewal_of(first: Tally) -> float | None:
+    """Return how often consumers renew their timeouts, in seconds; ``None`` when they do not.
+
+    A receipt that was renewed e times was held between e and e + 1 renewals, about e + 1/2. The shortest of them, those
+    of the first hundredth, were held for one, if that agrees with all of them.
+    """
+    if first.extended <= 0:
+        return None
+    held = np.cumsum(first.by_arm(Outcome.DELETED).get(EXTENDED, np.zeros(BUCKETS)))
+    shortest_s = float(MIDDLES_S[np.searchsorted(held, held[-1] / 100.0)])
+    renewal_s = first.extended_held_s / (first.extensions + first.extended / 2.0)
+    least_s = first.extended_held_s / (first.extensions + first.extended)
+    if least_s <= shortest_s <= first.extended_held_s / first.extensions:
+        renewal_s = shortest_s
+    outlived = float(first.deleted[1.5 * renewal_s < EDGES_S].sum())
+    return renewal_s if first.extended >= RENEWED_SHARE_MIN * outlived else None
+
+
+def _clearest(
+    first: Tally, later: Tally, finishing: Array | None, rng: np.random.Generator, options: TuneOptions
+) -> Estimate:
+    """Return the estimate by late deletes where there are enough, else by follow-up, or the clearer one."""
+    late = float(first.late.sum())
+    by_late = None
+    if late >= LATE_LEAST:
+        by_late = _estimate(first, by_late_deletes(first, later, rng, finishing=finishing), rng, options)
+        if late >= LATE_MIN and by_late.is_known and by_late.is_close:
+            return by_late
+    followed = _estimate(first, by_follow_up(first, later, rng), rng, options)
+    if by_late is None or (late < LATE_MIN and followed.is_known):
+        return followed
+    if by_late.is_known and followed.is_known:
+        return min(by_late, followed, key=lambda each: each.quantile.width)
+    return followed if followed.is_known else by_late
+
+
+def _estimate(
+    first: Tally,
+    found: Completion,
+    rng: np.random.Generator,
+    options: TuneOptions,
+    *,
+    renewal_s: float | None = None,
+    lent: float = 0.0,
+) -> Estimate:
+    survival, family = drawn_on(found.survival, found.ended, found.at_risk, rng)
+    quantile, is_known = _quantile(first, found, survival, options)
+    return Estimate(
+        first=first,
+        survival=survival,
+        crash=found.crash,
+        quantile=quantile,
+        family=family,
+        renewal_s=renewal_s,
+        lent=lent,
+        sight_s=found.sight_s,
+        is_plateau=found.is_plateau,
+        is_known=is_known,
+        finishing=found.finishing,
+    )
+
+
+def _quantile(first: Tally, found: Completion, survival: Array, options: TuneOptions) -> tuple[Quantile, bool]:
+    """Return the quantile of ``options``, or why the receipts do not identify it; and whether it is known at all."""
+    name = f"p{100 * options.quantile:g}"
+    each_s = crossings_s(survival, 1.0 - options.quantile)
+    point = float(each_s[0])
+    low, high = (float(each) for each in np.quantile(each_s, _TWO_SIDES, method="nearest"))
+    if first.receipts < options.receipts_min:
+        missing = f"{first.receipts:.0f} first receipts, {name} needs {options.receipts_min}"
+        return Quantile(why_not=f"not identifiable: {missing}"), not found.why_not and math.isfinite(point)
+    lower_s, upper_s = float(EDGES_S[bucket_of(low)] / RATIO), float(EDGES_S[bucket_of(high)])
+    if found.why_not or not np.isfinite(high) or (found.is_plateau and point > found.sight_s):
+        left = share(float(found.survival[0, -1]))
+        why = found.why_not or f"{left} of the work was not done when last seen, after at most {seconds(found.sight_s)}"
+        ended = crossings_s(
+            (1.0 - np.cumsum(first.deleted) / max(first.deleted.sum(), 1.0))[None], 1.0 - options.quantile
+        )
+        least = min(lower_s, float(ended[0]) / RATIO)
+        return Quantile(lower_s=least, why_not=f"not identifiable: {why}"), False
+    bounds = Quantile(lower_s=lower_s, upper_s=upper_s)
+    if high > KNOWN_FACTOR * low:
+        why = f"{name} may be anything from {seconds(lower_s)} to {seconds(upper_s)}"
+        return replace(bounds, why_not=f"not identifiable: {why}"), False
+    at_risk = float(found.counted[bucket_of(point)])
+    if at_risk < AT_RISK_MIN:
+        where = f"{at_risk:.0f} receipts are at risk where {name} lies, near {seconds(point)}"
+        why = f"{where}, and it takes {AT_RISK_MIN:.0f}"
+        return replace(bounds, why_not=f"not identifiable: {why}"), True
+    if float(found.direct[bucket_of(point)]) >= AT_RISK_MIN:
+        return replace(bounds, point_s=point), True
+    why = (
+        f"{name} lies beyond the timeouts in force (at most {seconds(first.longest_s)}), "
+        f"late deletes point to {seconds(point)}"
+    )
+    return replace(bounds, late_s=point, why_not=f"not identifiable: {why}"), True
+
+
+def _finishing(firsts: Iterable[Tally]) -> Array | None:
+    """Return how likely each share of late finishers is by the arms of all keys, unless keys differ too much in it."""
+    every = [each.arms() for each in firsts]
+    joined = (
+        Arms(*(np.concatenate([getattr(arms, name) for arms in every]) for name in Arms.__slots__)) if every else None
+    )
+    if joined is None or float(joined.late.sum()) < LATE_MIN:
+        return None
+    large = joined.receipts >= ARM_RECEIPTS_MIN
+    line = line_through(Arms(*(getattr(joined, name)[large] for name in Arms.__slots__)))
+    return line.chances if large.sum() > 1 and line.misfit <= 2.0 else None
+
+
+def _median_bucket(first: Tally) -> int | None:
+    """Return the bucket of the median, ``None`` when too few receipts ended."""
+    ended = np.cumsum(first.deleted + first.late)
+    half = first.receipts / 2.0
+    return int(np.searchsorted(ended, half)) if ended[-1] >= half > 0 else None
