@@ -86,7 +86,8 @@ def test_a_recommendation_is_applied(server: RunningServer, tmp_path: Path) -> N
     [
         ({"current_s": 45}, "The queue was changed since"),
         ({"change": False}, "too small to be worth a change"),
-        ({"recommended_s": None}, "Nothing can be recommended yet"),
+        ({"recommended_s": None, "confidence": "none"}, "Nothing can be recommended yet"),
+        ({"recommended_s": None, "confidence": "medium"}, "No other timeout is surely better"),
         ({"recommended_s": 80}, "another recommendation by now"),
         ({"queue": "000000000000/other"}, "There is no recommendation for this queue"),
     ],
