@@ -12,14 +12,14 @@ from pyspark.sql import functions as fn
 from veilmq.core.events import Outcome
 from veilmq.pipeline.histograms import RATIO
 
-BUCKETS_HELD = range(350, 520)
-"""From one second to half a minute."""
+BUCKETS_HELD = range(350, 450)
+"""From one second to seven."""
 OUTCOMES = (Outcome.DELETED, Outcome.NACKED, Outcome.LATE_DELETED)
 KEYS = ("invoice", "thumbnail", "video")
 RECEIVE_COUNTS = (1, 2)
 VISIBILITIES_MS = (30_000, 120_000)
-CELLS = len(KEYS) * len(RECEIVE_COUNTS) * len(OUTCOMES) * (len(BUCKETS_HELD) + len(VISIBILITIES_MS))
-"""How many cells there are, on both axes: no receipt falls into any other."""
+CELLS = len(KEYS) * len(RECEIVE_COUNTS) * len(OUTCOMES) * (len(BUCKETS_HELD) + 1) * len(VISIBILITIES_MS)
+"""How many cells there are, on both axes, and for each timeout: no receipt falls into any other."""
 
 RECEIVED_MS = 1_767_268_800_000  # 2026-01-01T12:00:00Z
 WAIT_MS = 1_000

@@ -66,7 +66,9 @@ async def apply(visit: Visit) -> Response:
 
 def _obstacle(advice: Advice, timeout_s: int) -> str:
     if advice.recommended_s is None:
-        return "Nothing can be recommended yet." if advice.confidence == "none" else "No other timeout is surely better."
+        return (
+            "Nothing can be recommended yet." if advice.confidence == "none" else "No other timeout is surely better."
+        )
     if timeout_s == advice.recommended_s:
         return "The queue has this timeout."
     if timeout_s != advice.current_s:
