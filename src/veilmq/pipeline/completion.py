@@ -54,6 +54,9 @@ SPREAD_MAX = 0.1
 FOLLOWED_MIN = 1000.0
 """A timeout is followed up if so many receipts had it or a longer one, or a tenth of all."""
 
+CRASHED_BEYOND = 3.0
+"""So many crashed receipts are added to the few that have longer timeouts: one that ends there proves little."""
+
 OPEN_SHARE = 0.05
 OPEN_SHARE_MAX = 0.125
 OPEN_MAX = 0.0025
@@ -170,7 +173,8 @@ def by_follow_up(first: Tally, later: Tally, rng: np.random.Generator) -> Comple
     followed = remaining(first.in_force)
     last = max(int(np.flatnonzero(followed >= min(FOLLOWED_MIN, followed[0] / 10.0))[-1]) - 1, 0)
     left = curve[:, last]
-    most = np.minimum(_returned_share(first, later, left, rng), curve[:, -1])
+    beyond = product_limit(ended[:, last + 1 :], at_risk[:, last + 1 :] + CRASHED_BEYOND)
+    most = np.minimum(_returned_share(first, later, left, rng), left * beyond[:, -1])
     work, why_not = _still_working(curve, last, rng)
     if not why_not and left[0] >= OPEN_MAX and left[0] - most[0] > max(OPEN_SHARE_MAX * left[0], OPEN_MAX):
         why_not = f"at most {100 * most[0]:.2g} % of the receipts are crashes, as others of that length show"
