@@ -210,7 +210,8 @@ def test_another_boot_with_a_clock_that_nobody_vouches_for(machine: Machine, tmp
     boot_id.write_text("00000000-0000-4000-8000-000000000000\n")
     machine.boot_as(boot_id)
     need(_starts(machine.server.prefix), "a user that may mount (unshare --mount --map-root-user)")
-    need(not _synchronised(), "a kernel that does not call its clock synchronised")
+    if _synchronised():
+        pytest.skip("the kernel of this machine vouches for its clock; tests/server/test_clocks.py plays the rest")
     content = Content(machine)
     machine.restart(machine.server.stop, meanwhile_s=DAYS_S)
     content.plain.close()
