@@ -68,7 +68,11 @@ def _half_signed(endpoint: str) -> tuple[int, str]:
     request = urllib.request.Request(
         f"{endpoint}/",
         b"{}",
-        {"X-Amz-Target": "AmazonSQS.ListQueues", "Authorization": "AWS4-HMAC-SHA256 Credential=AKIDOWNER"},
+        {
+            "X-Amz-Target": "AmazonSQS.ListQueues",
+            "Content-Type": "application/x-amz-json-1.0",
+            "Authorization": "AWS4-HMAC-SHA256 Credential=AKIDOWNER",
+        },
     )
     return _opened(request, lambda error: str(error.headers["x-amzn-query-error"]).partition(";")[0])
 

@@ -87,7 +87,7 @@ def test_groups_and_ids_go_along(server: RunningServer, visitor: Visitor) -> Non
         ("refusing.fifo", {"body": "x"}, "MessageGroupId"),
         ("refusing.fifo", {"body": "x", "group": "g"}, "ContentBasedDeduplication"),
         ("refusing", {"body": "x", "attribute.1.value": "v"}, "Give it a name, or empty the value."),
-        ("refusing", {"body": "x", "attribute.1.name": "AWS.x", "attribute.1.value": "v"}, "is invalid"),
+        ("refusing", {"body": "x", "attribute.1.name": "AWS.x", "attribute.1.value": "v"}, "reserved for internal use"),
         ("refusing", {"body": "x", "attribute.1.name": "n"}, "must contain a non-empty value"),
         (
             "refusing",

@@ -16,7 +16,7 @@ EVERY_ROW = pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.se
 def test_every_setting_has_one_row() -> None:
     listed = [row.setting for group in GROUPS for row in group.rows]
     assert sorted(listed) == sorted(SettingFields.__struct_fields__)
-    assert {*listed, "tags"} == {field.name for field in msgspec.structs.fields(QueueSettings)}
+    assert {*listed, "tags", "purges"} == {field.name for field in msgspec.structs.fields(QueueSettings)}
 
 
 @EVERY_ROW

@@ -165,9 +165,10 @@ class Batch:
         if isinstance(error, apsw.FullError):
             if self._tries == 1 and self._journal.shorten_log():
                 return [], StoreFull()  # there is room again: once more with everyone
+            is_news = not self._machine.space.is_short
             self._machine.space.run_out()
             needy = [entry for entry in entries if isinstance(entry[0], _NEED_ROOM)]
-            if self._tries <= _REPEATS_MAX and (needy or self._tries == 1):
+            if self._tries <= _REPEATS_MAX and (needy or is_news or self._tries == 1):
                 self._one_by_one = self.applying  # else it was the commit, which no command makes alone
                 return needy, StoreFull()  # without sends, and with no receive that moves dead letters
             return entries, StoreFull()

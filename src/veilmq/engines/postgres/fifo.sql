@@ -57,7 +57,7 @@ WHERE msg.qp = $1 AND msg.seq = ANY($2::bigint[]) AND msg.sent_at > mq.now_ms() 
 UPDATE mq.fifo_msg AS msg
 SET source = $3, receives_before = was.receives, first_received_at = was.first_received_at
 FROM unnest($2::bigint[], $4::integer[], $5::bigint[], $6::bigint[]) AS was (seq, receives, first_received_at, sent_at)
-WHERE msg.qp = $1 AND msg.seq = was.seq
+WHERE msg.qp = $1 AND msg.seq = ANY($2) AND msg.seq = was.seq
 
 -- name: remove
 SELECT mq.fifo_remove($1, $2::bigint[], $3)

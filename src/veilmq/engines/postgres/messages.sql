@@ -168,7 +168,7 @@ FOR UPDATE OF msg
 UPDATE mq.msg AS msg
 SET source = $3, receives_before = was.receives, first_received_at = was.first_received_at, sent_at = was.sent_at
 FROM unnest($2::bigint[], $4::integer[], $5::bigint[], $6::bigint[]) AS was (seq, receives, first_received_at, sent_at)
-WHERE msg.qp = $1 AND msg.seq = was.seq
+WHERE msg.qp = $1 AND msg.seq = ANY($2) AND msg.seq = was.seq
 
 -- name: remove
 -- Messages locked in the same transaction. ($3, the retention, changes nothing here.)
@@ -311,12 +311,15 @@ WHERE part.qp = $1 AND NOT part.retired
 -- name: delete
 -- Receipts: $2 positions (rising, so that two statements never wait for each other; none twice), $3 generations, $4 epochs,
 -- $5 which count whatever their epoch; $6 retention in ms; $7 which act only while they live; $8 which act although a later
--- receive superseded them, unless a claim has the message. Tells what each message that is there was, and whether it was missed: who has waited for a row that was changed meanwhile knows it, but this statement
--- does not find it any more, and another one does.
+-- receive superseded them, unless a claim has the message. Tells what each message that is there was, and whether it was missed:
+-- a statement that has waited for a row that was changed meanwhile does not find it any more, and another one does.
 WITH found AS MATERIALIZED (
     SELECT msg.row_id, msg.seq, msg.visible_at, clock.now,
         msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch) AS is_current,
         asked.any_receive AND msg.visible_at < 1::bigint << 61 AS is_earlier,
+        -- One column, as the planner takes an OR of two for so likely that it reads whole partitions.
+        msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch)
+            OR asked.any_receive AND msg.visible_at < 1::bigint << 61 AS acts,
         -- log: msg.generation <> asked.generation AS is_of_another,
         asked.only_live
     FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $7::boolean[], $8::boolean[])
@@ -331,7 +334,7 @@ WITH found AS MATERIALIZED (
 ), deleted AS (
     DELETE FROM mq.msg USING found
     WHERE msg.qp = $1 AND msg.ctid = found.row_id
-        AND (found.is_current OR found.is_earlier) AND (NOT found.only_live OR found.visible_at > found.now)
+        AND found.acts AND (NOT found.only_live OR found.visible_at > found.now)
     RETURNING msg.seq
         -- log: , mq.receipt_of(msg) AS was, found.is_of_another
 -- log: ), noted AS (
@@ -343,7 +346,7 @@ WITH found AS MATERIALIZED (
 -- log:         mq.event_of($9, $10, outcome, was, NULL) AS event
 )
 SELECT seq, is_current, is_earlier, visible_at, now,
-    (is_current OR is_earlier) AND (NOT only_live OR visible_at > now) AND seq <> ALL(ARRAY(SELECT deleted.seq FROM deleted)) AS is_missed
+    acts AND (NOT only_live OR visible_at > now) AND seq <> ALL(ARRAY(SELECT deleted.seq FROM deleted)) AS is_missed
 FROM found
 
 -- name: change
@@ -355,6 +358,9 @@ WITH found AS MATERIALIZED (
         msg.group_key, msg.receive_count, msg.sent_at,
         msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch) AS is_current,
         asked.any_receive AND msg.visible_at < 1::bigint << 61 AS is_earlier,
+        -- One column, as the planner takes an OR of two for so likely that it reads whole partitions.
+        msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch)
+            OR asked.any_receive AND msg.visible_at < 1::bigint << 61 AS acts,
         asked.only_live, asked.renew,
         -- log: msg.was,
         asked.timeout = 0 OR msg.receive_count = 0 AND asked.timeout <= asked.lease_max OR asked.lease_max IS NULL
@@ -376,7 +382,7 @@ WITH found AS MATERIALIZED (
         -- log: , log = mq.log_moved(msg.log, found.until <= found.now)
     FROM found
     WHERE msg.qp = $1 AND msg.ctid = found.row_id AND found.is_short
-        AND (found.is_current OR found.is_earlier) AND (NOT found.only_live OR found.visible_at > found.now)
+        AND found.acts AND (NOT found.only_live OR found.visible_at > found.now)
     RETURNING msg.seq
         -- log: , found.was, found.until <= found.now AS is_released
 -- log: ), noted AS (
@@ -386,7 +392,7 @@ WITH found AS MATERIALIZED (
 -- log:     WHERE is_released
 )
 SELECT seq, is_current, is_earlier, visible_at, now, until, is_short, epoch + renew::int AS epoch, group_key, receive_count, sent_at,
-    is_short AND (is_current OR is_earlier) AND (NOT only_live OR visible_at > now)
+    is_short AND acts AND (NOT only_live OR visible_at > now)
         AND seq <> ALL(ARRAY(SELECT changed.seq FROM changed)) AS is_missed
 FROM found
 
