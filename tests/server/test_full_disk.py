@@ -188,7 +188,7 @@ def test_a_disk_that_fills_under_load_loses_nothing(disk: tuple[ServedFolder, Pa
 
 
 def fill_and_go_on(served: ServedFolder, call: Caller, folder: Path, size_bytes: int) -> None:
-    """Fill the disk, give it as much again, and drain it."""
+    """Fill the disk, give it far more than the load fills before it ends, and drain it."""
     for queue in QUEUES:
         fifo = {"Attributes": {"FifoQueue": "true"}} if queue.endswith(".fifo") else {}
         assert call("CreateQueue", QueueName=queue, **fifo)[0] == 200
@@ -198,7 +198,7 @@ def fill_and_go_on(served: ServedFolder, call: Caller, folder: Path, size_bytes:
         eventually(lambda: is_full(*told(served, "/health/ready")), "health says nothing")
         if size_bytes > 64 * MIB:
             load.deleted.add(goes_on(call))
-        resize(folder, size_bytes=2 * size_bytes)
+        resize(folder, size_bytes=32 * size_bytes)
         eventually(lambda: call.send("a", "again") == 200 or load.errors, "sends are refused though there is space")
         load.kept.add("again")
     assert load.errors == []

@@ -96,7 +96,7 @@ def test_an_answer_is_what_a_socket_would_have_got() -> None:
             missing = await house.api("/v1/queues/-/none/show")
             assert (missing.status, json.loads(missing.body)["code"]) == (404, "QueueNotFound")
             assert (await house.sqs("Fly")).status == 400
-            assert (await house.inside.ask(Asked(b"GET", b"/", {}, b"", None, None))).status == 405
+            assert (await house.inside.ask(Asked(b"GET", b"/", {}, b"", None, None))).status == 404
             counted = {(action, code): series.count for action, code, series in house.metrics.series()}
             assert counted[("SendMessage", "OK")] == counted[("queues.show", "QueueNotFound")] == 1
             assert len(house.inside) == 0

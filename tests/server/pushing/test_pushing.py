@@ -143,7 +143,7 @@ def test_everybody_gets_the_certificate_and_nobody_one_of_a_server_that_never_pu
     assert b"PRIVATE" not in answer.data
     assert urllib3.request("PUT", f"{server.endpoint}/push-certificate.pem").status == 405
     with RunningServer() as other:
-        assert urllib3.request("GET", f"{other.endpoint}/push-certificate.pem").status == 405
+        assert urllib3.request("GET", f"{other.endpoint}/push-certificate.pem").status == 404
 
 
 def test_receivers_are_told_where_the_certificate_is(receiver: Receiver) -> None:
