@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -75,27 +75,27 @@ def held_bytes(server: RunningServer) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("head", "status", "word"),
     [
-        pytest.param(POST + JSON, 403, b"MissingAuthenticationToken", id="unsigned"),
-        pytest.param(POST + FORM, 403, b"<Code>MissingAuthenticationToken</Code>", id="unsigned-form"),
-        pytest.param(POST + JSON + authorization("AKIDNOBODY"), 403, b"security token", id="unknown-key"),
-        pytest.param(POST + JSON + authorization("AKIDOWNER", 1.7e9), 403, b"Signature expired", id="old-date"),
-        pytest.param(POST + JSON + authorization("ASIDBOB"), 403, b"security token", id="key-without-its-token"),
+        pytest.param(lambda: POST + JSON, 403, b"MissingAuthenticationToken", id="unsigned"),
+        pytest.param(lambda: POST + FORM, 403, b"<Code>MissingAuthenticationToken</Code>", id="unsigned-form"),
+        pytest.param(lambda: POST + JSON + authorization("AKIDNOBODY"), 403, b"security token", id="unknown-key"),
+        pytest.param(lambda: POST + JSON + authorization("AKIDOWNER", 1.7e9), 403, b"Signature expired", id="old-date"),
+        pytest.param(lambda: POST + JSON + authorization("ASIDBOB"), 403, b"security token", id="key-without-token"),
         pytest.param(
-            b"POST /queues/q/messages HTTP/1.1\r\nHost: h\r\nx-mns-version: 2015-06-06\r\n",
+            lambda: b"POST /queues/q/messages HTTP/1.1\r\nHost: h\r\nx-mns-version: 2015-06-06\r\n",
             400,
             b"<Code>MissingAuthorizationHeader</Code>",
             id="unsigned-smq",
         ),
-        pytest.param(POST + b"Content-Type: text/plain\r\n", 404, b"No protocol", id="no-protocol"),
+        pytest.param(lambda: POST + b"Content-Type: text/plain\r\n", 404, b"No protocol", id="no-protocol"),
     ],
 )
 @pytest.mark.parametrize("expects", [b"", EXPECT], ids=["sends", "waits-to-send"])
 def test_a_large_body_of_a_stranger_is_refused_by_its_head(
-    server: RunningServer, head: bytes, status: int, word: bytes, expects: bytes
+    server: RunningServer, head: Callable[[], bytes], status: int, word: bytes, expects: bytes
 ) -> None:
     """In the words of its protocol, before the body is sent, and without 100 Continue."""
     with connected(server) as stranger:
-        stranger.send(head + expects + b"Content-Length: %d\r\n\r\n" % LARGE_BYTES)
+        stranger.send(head() + expects + b"Content-Length: %d\r\n\r\n" % LARGE_BYTES)
         reply = stranger.read()
         assert (reply.status, reply.headers["connection"]) == (status, "close")
         assert word in reply.body
@@ -228,18 +228,20 @@ def test_a_client_that_pipelines_does_not_go_before_others(count: int) -> None:
 
 
 def test_no_receive_starts_while_unread_answers_fill_their_half() -> None:
-    """A receive then waits as for a message; it gets one when those who do not read have gone."""
+    """A receive then waits as for a message; it gets one when those who do not read have gone.
+
+    Answers have one to six messages of 1 MB, so that something is left of them whatever the kernel's buffers take.
+    """
     with RunningServer(http_bytes_max=SMALLEST_BUDGET) as server:
         sqs = client(server, region_name="us-east-1")
         queue = sqs.create_queue(QueueName="q", Attributes={"VisibilityTimeout": "0"})["QueueUrl"]
-        for _ in range(2):
+        for _ in range(6):
             sqs.send_message(QueueUrl=queue, MessageBody="x" * 1_000_000)
-        body = json.dumps({"QueueUrl": queue, "MaxNumberOfMessages": 10}).encode()
         head = JSON.replace(b"SendMessage", b"ReceiveMessage")
-        receive = POST + head + b"Content-Length: %d\r\n\r\n" % len(body) + body
-        unreading = [connected(server) for _ in range(24)]
-        for each in unreading:
-            each.send(receive * 40)
+        unreading = [connected(server) for _ in range(60)]
+        for number, each in enumerate(unreading):
+            body = json.dumps({"QueueUrl": queue, "MaxNumberOfMessages": 1 + number % 6}).encode()
+            each.send((POST + head + b"Content-Length: %d\r\n\r\n" % len(body) + body) * 40)
         wait_until(lambda: held_bytes(server)["unread_answers"] > SMALLEST_BUDGET // 2)
         wait_until(lambda: not received(server, sqs, queue))
         assert held_bytes(server)["unread_answers"] < 2 * SMALLEST_BUDGET
