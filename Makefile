@@ -12,8 +12,8 @@ PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-bench setup-clients setup-java setup-browser setup-cluster setup-faketime run demo cluster docs \
-	test test-fast check format bench screenshots \
+.PHONY: help setup setup-run setup-bench setup-clients setup-java setup-browser setup-cluster setup-faketime setup-tests run demo cluster docs \
+	test test-all test-fast check format bench screenshots \
 	prove-crash prove-flat prove-quota prove-spark prove-tune prove-leases prove-models prove-stopped prove-failover prove-nodes prove-overload build clean
 # A target is one story with one end: the last line of `make test` is pytest's.
 .NOTPARALLEL:
@@ -46,6 +46,8 @@ setup-browser: setup
 setup-cluster: setup
 	@scripts/install-haproxy.sh
 
+setup-tests: setup setup-clients setup-java setup-browser setup-cluster setup-faketime
+
 setup-faketime:
 	@scripts/install-faketime.sh
 
@@ -68,11 +70,14 @@ screenshots: setup-browser ## pictures of every page of the console, into docs/c
 cluster: setup-cluster ## a cluster on this machine: PostgreSQL with a standby, three nodes, HAProxy on port 9324
 	@exec $(BIN)/python examples/cluster/cluster.py $(ARGS)
 
-test: setup setup-clients setup-java setup-browser setup-cluster setup-faketime check docs ## check, then every test, with branch coverage
-	@$(PYTEST) $(PARALLEL) --cov=veilmq --cov-report=term $(ARGS)
+test: setup-tests check docs ## check, then all that must hold for a commit, with branch coverage
+	@$(PYTEST) $(PARALLEL) -m "not everything" --cov=veilmq --cov-report=term $(ARGS)
+
+test-all: setup-tests check docs ## every test in every form: every store, every place of Spark, every kill
+	@$(PYTEST) $(PARALLEL) $(ARGS)
 
 test-fast: setup setup-clients ## the tests that answer within two minutes (not slow, no proofs)
-	@$(PYTEST) $(PARALLEL) -m "not slow and not proof" $(ARGS)
+	@$(PYTEST) $(PARALLEL) -m "not slow and not proof and not everything" $(ARGS)
 
 check: setup ## lint, format, types and import contracts; changes nothing
 	@$(BIN)/ruff check .

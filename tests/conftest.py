@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # half a second that other tests need not wait
 PROOFS = Path(__file__).parent / "proofs"
 settings.register_profile("untimed", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")  # of any machine, however busy; on a build machine with what Hypothesis has for those
+EVERYTHING = pytest.mark.everything
+"""For another form of what a commit proves once: only in `make test-all`."""
 ON_SPARK = (pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600))
 
 

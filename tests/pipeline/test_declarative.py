@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
-from tests.conftest import need
+from tests.conftest import EVERYTHING, need
 from tests.pipeline.closed import row
 from tests.tidy.tree import ROOT
 from veilmq.client import HttpQueueClient, NewMessage
@@ -21,7 +21,7 @@ from veilmq.events.parquet import SCHEMA
 from veilmq.spark.java import has_java
 from veilmq.testing import RunningServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+pytestmark = [EVERYTHING, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
 
 MESSAGES = 40
 

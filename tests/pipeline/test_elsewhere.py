@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.client.traffic import drained, left, send_in_order
-from tests.conftest import need
+from tests.conftest import EVERYTHING, need
 from tests.pipeline.archived_file import written
 from tests.pipeline.closed import row
 from tests.pipeline.connect_server import ConnectServer
@@ -42,7 +42,7 @@ CLUSTER = (
 )
 
 
-@pytest.fixture(scope="module", params=["cluster", "connect"])
+@pytest.fixture(scope="module", params=[pytest.param("cluster", marks=EVERYTHING), "connect"])
 def where(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """Start the place once for all jobs; give the words that send a job there."""
     need(has_java(), "Java 17 or newer (scripts/install-java.sh)")

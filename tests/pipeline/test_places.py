@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.errors import AnalysisException
 
 from tests.cli.conftest import COMMAND
-from tests.conftest import need
+from tests.conftest import EVERYTHING, need
 from tests.tidy.tree import ROOT
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.pipeline import session
@@ -40,7 +40,7 @@ PLACES = {
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", [pytest.param("connect", marks=EVERYTHING), "spark-submit"])
 def test_a_job_runs_there(place: str, tmp_path: Path) -> None:
     """With its streams and its formats; in a process of its own, as a process is either of Connect or not."""
     need(has_java(), "Java 17 or newer (scripts/install-java.sh)")

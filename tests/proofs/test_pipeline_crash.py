@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.client.traffic import drained, left, send_in_order
-from tests.conftest import need
+from tests.conftest import EVERYTHING, need
 from tests.proofs.served import ServedFolder
 from tests.proofs.standalone import Standalone
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, Unreachable
@@ -170,6 +170,7 @@ def test_routing_under_kills(server: ServedFolder, tmp_path: Path) -> None:
             assert found == wanted
 
 
+@EVERYTHING
 def test_archiving_on_a_cluster_under_a_kill(server: ServedFolder, tmp_path: Path) -> None:
     """Master and two workers are processes, executors have Python of their own; the driver is killed once."""
     endpoint = f"http://127.0.0.1:{server.port}"

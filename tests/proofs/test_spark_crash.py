@@ -15,6 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from tests.client.traffic import left, send
+from tests.conftest import EVERYTHING
 from tests.proofs.served import ServedFolder
 from tests.spark.stream import PATIENCE_S, Stream, kept
 from veilmq.client import HttpQueueClient
@@ -65,8 +66,8 @@ def until(holds: Callable[[], bool]) -> None:
     ("accident", "kill_after"),
     [
         pytest.param("reading:2:kill-driver", None, id="in-a-batch"),
-        pytest.param("", 1, id="after-the-sink-before-the-commit-log"),
-        pytest.param("claimed:3:kill-driver", None, id="after-the-claim-before-the-offset-log"),
+        pytest.param("", 1, id="after-the-sink-before-the-commit-log", marks=EVERYTHING),
+        pytest.param("claimed:3:kill-driver", None, id="after-the-claim-before-the-offset-log", marks=EVERYTHING),
     ],
 )
 def test_the_driver_is_killed(
@@ -106,6 +107,7 @@ def test_the_server_is_killed_in_a_batch(spark: SparkSession, tmp_path: Path) ->
         served.stop()
 
 
+@EVERYTHING
 @pytest.mark.usefixtures("spark")  # only to be marked, and to share its Java
 def test_a_task_fails_and_is_tried_again(client: HttpQueueClient, server: RunningServer, tmp_path: Path) -> None:
     sent = send(client, QUEUE, MESSAGES)
@@ -116,6 +118,7 @@ def test_a_task_fails_and_is_tried_again(client: HttpQueueClient, server: Runnin
     check(client, Path(stream.folder), sent)
 
 
+@EVERYTHING
 def test_two_drivers_on_one_checkpoint(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path
 ) -> None:
@@ -140,7 +143,10 @@ def test_two_drivers_on_one_checkpoint(
     check(client, Path(stream.folder), sent)
 
 
-@pytest.mark.parametrize("batches", [pytest.param(4, id="after-some-batches"), pytest.param(1, id="after-the-first")])
+@pytest.mark.parametrize(
+    "batches",
+    [pytest.param(4, id="after-some-batches"), pytest.param(1, id="after-the-first", marks=EVERYTHING)],
+)
 def test_a_clean_stop_while_idle(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path, batches: int
 ) -> None:
@@ -175,7 +181,7 @@ def test_a_downtime_longer_than_the_hold(
     assert left(client, QUEUE) == (0, 0)
 
 
-@pytest.mark.parametrize("interval_ms", ["15000", "1"])
+@pytest.mark.parametrize("interval_ms", ["15000", pytest.param("1", marks=EVERYTHING)])
 def test_asynchronous_progress_is_refused(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path, interval_ms: str
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.client.traffic import drained, left, send, send_in_order
+from tests.conftest import EVERYTHING
 from tests.proofs.served import ServedFolder
 from tests.spark.forward import PATIENCE_S, Forward
 from veilmq.client import HttpQueueClient, NewMessage
@@ -58,6 +59,7 @@ def forward_of(endpoint: str, folder: Path, source: str = IN, target: str = OUT)
     return Forward(endpoint=endpoint, source=source, target=target, folder=str(place), options=SMALL)
 
 
+@EVERYTHING
 @pytest.mark.parametrize(
     "accidents",
     [
@@ -85,6 +87,7 @@ def test_the_driver_is_killed(
     check_nothing_left(client, server.endpoint, IN, OUT)
 
 
+@EVERYTHING
 def test_a_task_fails_when_it_has_staged_all_and_is_tried_again(
     client: HttpQueueClient, server: RunningServer, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.client.traffic import drained, send_in_order
+from tests.conftest import EVERYTHING
 from tests.proofs.served import StartNode
 from tests.proofs.test_spark_forward import (
     FIFO_IN,
@@ -27,7 +28,7 @@ from tests.proofs.test_spark_forward import (
 from tests.spark.forward import PATIENCE_S
 from veilmq.client import HttpQueueClient, NewMessage
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), EVERYTHING]
 
 
 @pytest.mark.parametrize("accident", ["published:1", *(["reading:2"] if WHOLE else [])])
