@@ -12,7 +12,7 @@ PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-bench setup-clients setup-java setup-browser setup-cluster setup-faketime setup-tests run demo cluster docs \
+.PHONY: help setup setup-run setup-bench setup-clients setup-java setup-browser setup-cluster setup-faketime setup-bucket setup-tests run demo cluster docs \
 	test test-all test-fast check format bench screenshots \
 	prove-crash prove-flat prove-quota prove-spark prove-tune prove-leases prove-models prove-stopped prove-failover prove-nodes prove-overload build clean
 # A target is one story with one end: the last line of `make test` is pytest's.
@@ -51,6 +51,9 @@ setup-tests: setup setup-clients setup-java setup-browser setup-cluster setup-fa
 setup-faketime:
 	@scripts/install-faketime.sh
 
+setup-bucket: setup setup-java
+	@scripts/install-bucket.sh
+
 run: setup-run ## start the server on 127.0.0.1:9324, its data under ./veilmq-data
 	@exec $(BIN)/veilmq serve $(ARGS)
 
@@ -73,7 +76,7 @@ cluster: setup-cluster ## a cluster on this machine: PostgreSQL with a standby, 
 test: setup-tests check docs ## check, then all that must hold for a commit, with branch coverage
 	@$(PYTEST) $(PARALLEL) -m "not everything" --cov=veilmq --cov-report=term $(ARGS)
 
-test-all: setup-tests check docs ## every test in every form: every store, every place of Spark, every kill
+test-all: setup-tests setup-bucket check docs ## every test in every form: every place of Spark, every kill, archives on S3
 	@$(PYTEST) $(PARALLEL) $(ARGS)
 
 test-fast: setup setup-clients ## the tests that answer within two minutes (not slow, no proofs)

@@ -9,6 +9,7 @@ pass it for ever. The wait happens outside the test's own timeout.
 import contextlib
 import fcntl
 import os
+import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from veilmq.spark.java import has_java
 if TYPE_CHECKING:  # half a second that other tests need not wait
     from pyspark.sql import SparkSession
 
+    from tests.bucket import S3Server
     from tests.proofs.served import StartNode
     from veilmq.client import HttpQueueClient
     from veilmq.testing import RunningServer
@@ -29,7 +31,7 @@ PROOFS = Path(__file__).parent / "proofs"
 settings.register_profile("untimed", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")  # of any machine, however busy; on a build machine with what Hypothesis has for those
 EVERYTHING = pytest.mark.everything
-"""For another form of what a commit proves once: only in `make test-all`."""
+"""For another form of what a commit proves once, or what needs an S3 server: only in `make test-all`."""
 ON_SPARK = (pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600))
 
 
@@ -58,6 +60,34 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
 
     with session(tmp_path_factory.mktemp("spark")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def running_s3(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[S3Server]":
+    """Give the one S3 server of this process."""
+    from tests.bucket import GATEWAY, HOW, S3Server, jars  # noqa: PLC0415
+
+    need(GATEWAY.exists() and jars(), HOW)
+    served = S3Server(tmp_path_factory.mktemp("s3") / "buckets")
+    served.start()
+    try:
+        yield served
+    finally:
+        served.stop()
+
+
+@pytest.fixture
+def s3(running_s3: "S3Server", monkeypatch: pytest.MonkeyPatch) -> "S3Server":
+    """Give an S3 server, which clients of AWS in this process find by the environment."""
+    for name, value in running_s3.variables.items():
+        monkeypatch.setenv(name, value)
+    return running_s3
+
+
+@pytest.fixture
+def bucket(s3: "S3Server") -> str:
+    """Return the URL of an empty bucket on that server."""
+    return s3.bucket(f"bucket-{uuid.uuid4()}")
 
 
 @pytest.fixture(scope="session")
@@ -130,9 +160,10 @@ def client(server: "RunningServer") -> "Iterator[HttpQueueClient]":
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark by folder and by fixture, so that nobody can forget to: `proof`, and what runs on Spark.
+    """Mark by folder and by fixture, so that no test lacks its marks: `proof`, what runs on Spark, `everything`.
 
-    All tests on Spark are slow, and run in one of the workers, so that there is one session.
+    All tests on Spark are slow, and run in one of the workers, so that there is one session. What needs an S3 server
+    runs in `make test-all` only.
     """
     for item in items:
         if item.path.is_relative_to(PROOFS):
@@ -140,6 +171,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "spark" in getattr(item, "fixturenames", ()):
             for mark in ON_SPARK:
                 item.add_marker(mark)
+        if "running_s3" in getattr(item, "fixturenames", ()):
+            item.add_marker(EVERYTHING)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -31,15 +31,19 @@ class Served:
 
     def start(self) -> None:
         """Start, and return when connections are accepted."""
-        options = ["--port", str(self.port), "--admin-port", str(self.admin_port), *self.options]
         with self.log.open("ab") as log:
-            command = [*self.prefix, sys.executable, "-m", "veilmq", "serve", *options]
+            command = [*self.prefix, *self.command()]
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | self.environment)
         deadline_s = time.monotonic() + START_S_MAX
         while not self._accepts():
             assert self._process.poll() is None, self.log.read_text(errors="replace")
             assert time.monotonic() < deadline_s, "the server does not start"
             time.sleep(0.01)
+
+    def command(self) -> list[str]:
+        """Return what starts the server."""
+        options = ["--port", str(self.port), "--admin-port", str(self.admin_port), *self.options]
+        return [sys.executable, "-m", "veilmq", "serve", *options]
 
     @property
     def pid(self) -> int:
