@@ -19,6 +19,7 @@ from veilmq.core.commands import (
     VisibilityChange,
 )
 from veilmq.core.errors import InternalError, QueueNotFound, ReceivesThrottled
+from veilmq.core.limits import HTTP_BYTES
 from veilmq.core.ports import Done
 from veilmq.core.results import Received
 from veilmq.engines.embedded import EmbeddedEngine, EngineOptions
@@ -458,5 +459,22 @@ def test_a_poll_counts_as_one_receive_however_often_it_is_asked_again() -> None:
         assert bench.heard == [("three", 0, ReceivesThrottled)]
         await bench.send(*"abcdefghij")
         assert bench.heard[1:] == [("one", 0, ["a"]), ("two", 0, ["b"])]
+
+    run(story)
+
+
+def test_a_poll_that_waits_for_room_needs_its_permission_when_there_is_some() -> None:
+    """It was allowed when it came; one that is refused by then takes no message."""
+
+    async def story(bench: Bench) -> None:
+        await bench.send("a")
+        bench.polls.budget.count_answers(HTTP_BYTES.default)
+        answers: list[Any] = []
+        for refusal in ("no", None):
+            bench.polls.ask(Receive(queue=QUEUE), 0, answers.append, permit=lambda go_on, told=refusal: go_on(told))
+        bench.polls.budget.count_answers(-HTTP_BYTES.default)
+        await bench.settle()
+        refused, allowed = answers
+        assert (refused, [message.body for message in allowed.messages]) == ("no", ["a"])
 
     run(story)

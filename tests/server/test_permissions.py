@@ -1,17 +1,22 @@
 """Permissions over real sockets: who may do what with whose queue, by boto3; and what the table of policies costs."""
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
-from tests.server.keys import FRIEND, OWNER, REGION, TEXT, client, written
+from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, TEXT, client, written
 from veilmq.core import commands
 from veilmq.core.commands import Command
 from veilmq.core.errors import QueueNotFound
@@ -284,6 +289,41 @@ def test_a_parked_poll_goes_on_where_it_is_still_allowed(server: RunningServer, 
         set_policy(owner, url, statement(Action="sqs:*"))
         owner.send_message(QueueUrl=url, MessageBody="x")
         assert waiting.result(60)["Messages"][0]["Body"] == "x"
+
+
+@pytest.mark.parametrize("wait_s", [0, 20])
+def test_a_receive_behind_another_needs_its_permission_when_it_begins(
+    server: RunningServer, owner: Any, url: str, wait_s: int
+) -> None:
+    """It was allowed when it came, and begins when the one before it on the connection is answered."""
+    empty = owner.create_queue(QueueName="empty", Attributes={"Policy": ""})["QueueUrl"]
+    set_policy(owner, empty, statement(Action="sqs:ReceiveMessage", Resource="*"))
+    set_policy(owner, url, statement(Action="sqs:ReceiveMessage"))
+    owner.send_message(QueueUrl=url, MessageBody="x")
+    place = urlsplit(server.endpoint)
+    with socket.create_connection((place.hostname, place.port), timeout=60) as connection:
+        connection.sendall(signed(server, QueueUrl=empty, WaitTimeSeconds=20))
+        server.wait_parked()
+        connection.sendall(signed(server, QueueUrl=url, WaitTimeSeconds=wait_s))
+        connection.sendall(signed(server, QueueUrl="nonsense"))  # read by then: the second one was allowed
+        set_policy(owner, url)
+        server.advance(seconds=20)
+        with connection.makefile("rb") as answers:
+            while (line := answers.readline()) and not line.startswith(b"x-amzn-query-error"):
+                pass
+    assert line.startswith(b"x-amzn-query-error: AccessDenied")
+    assert owner.receive_message(QueueUrl=url)["Messages"]
+
+
+def signed(server: RunningServer, **members: Any) -> bytes:
+    """Return a receive of the friend's as it is sent."""
+    body = json.dumps(members).encode()
+    headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS.ReceiveMessage"}
+    request = AWSRequest("POST", server.endpoint + "/", headers=headers, data=body)
+    SigV4Auth(Credentials("AKIDFRIEND", SECRETS["AKIDFRIEND"]), "sqs", REGION).add_auth(request)
+    lines = [f"{name}: {value}" for name, value in request.headers.items()]
+    head = ["POST / HTTP/1.1", f"Host: {urlsplit(server.endpoint).netloc}", f"Content-Length: {len(body)}", *lines]
+    return "\r\n".join([*head, "", ""]).encode() + body
 
 
 @pytest.mark.parametrize("part", ["Credential", "SignedHeaders", "Signature"])

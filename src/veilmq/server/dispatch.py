@@ -35,7 +35,7 @@ from veilmq.server.metrics import Metrics
 from veilmq.server.namespaces import Namespaces
 from veilmq.server.parked_permission import ParkedPermission
 from veilmq.server.permissions import ANSWERED_HERE, Permissions, Unknown
-from veilmq.server.protocols import SQS_JSON, Protocol, protocol_of, worded_for
+from veilmq.server.protocols import SMQ, SQS_JSON, Protocol, protocol_of, worded_for
 from veilmq.server.publishing import Publishing
 from veilmq.wire.sqs.call import Call
 from veilmq.wire.sqs.callers import Caller
@@ -187,14 +187,14 @@ class Dispatcher:
                 return None
         host = headers.get(b"host", b"")
         context = self._contexts.get(host) or self._context(host)
-        if context is not None and self._namespaces is not None:
-            context = self._namespaces.of(request, context)
         if context is None:
             self._refuse(request, _WRONG_HOST, started_s)
             return None
         if route is None:
             self._refuse(request, _NOT_UNDERSTOOD, started_s)
             return None
+        if self._namespaces is not None and route.protocol is not SMQ:
+            context = self._namespaces.of(request, context)
         return self._ask(request, route, content, context, started_s, known)
 
     def _route(self, request: Request) -> tuple[Route | None, Any]:
@@ -274,11 +274,12 @@ class Dispatcher:
                 command = self._permissions.narrowed(exchange, command, caller.caller)
             if type(command) in ANSWERED_HERE:
                 done = self._permissions.answering(exchange, command, caller.caller, done)
-            if type(command) in _POLLED and self._authentication is not None and call.wait_s != 0:
+            late = request.is_behind
+            if type(command) in _POLLED and self._authentication is not None and (late or call.wait_s != 0):
                 permission = ParkedPermission(
                     exchange, command, caller.caller, protocol, context, known, self._authentication, self._permissions
                 )
-                ask, done = partial(self._polls.ask, permit=permission.check), exchange.finish
+                ask, done = partial(self._polls.ask, permit=permission.check, is_late=late), exchange.finish
         if ask is None:
             self._submit(command, done)
             return None

@@ -56,19 +56,31 @@ class LongPolls:
         self._lines: dict[str, _Line] = {}
         self._tickets = 0
 
-    def ask(self, command: Receive | Claim, wait_s: int | None, answer: Done, permit: Permit | None = None) -> Pending:
+    def ask(
+        self,
+        command: Receive | Claim,
+        wait_s: int | None,
+        answer: Done,
+        permit: Permit | None = None,
+        *,
+        is_late: bool = False,
+    ) -> Pending:
         """Ask for messages; ``answer`` is called once, after ``wait_s`` at the latest (``None``: the queue's own).
 
-        ``permit`` decides before each later attempt of a poll that waits; what it refuses with is the answer.
+        ``permit`` decides before each attempt but the first, and before that one too if the request was kept waiting
+        (``is_late``); what it refuses with is the answer.
         """
         line = self._lines.get(command.queue)
         if line is not None:
             line.look()
         poll = _KINDS[type(command)](self, command, wait_s, answer, permit=permit)
         if self.budget.answers_full:
-            begin = partial(self.ask, command, answer=answer, permit=permit)
+            begin = partial(self.ask, command, answer=answer, permit=permit, is_late=True)
             return HeldPoll(self.clock, self.budget, wait_s, begin=begin, give_up=lambda: answer(poll.nothing()))
-        self.engine.submit(command, poll.first_done)
+        if is_late:
+            poll.attempt(poll.first_done)
+        else:
+            self.engine.submit(command, poll.first_done)
         return poll
 
     def close(self) -> None:
@@ -161,20 +173,20 @@ class Poll(msgspec.Struct, eq=False):
         self.timer = clock.call_at(self.deadline_ms, self._expire)
         self.line.join(self, result)
 
-    def retry(self) -> None:
-        """Submit the command again, where permissions are checked once that permits it."""
+    def attempt(self, done: Done) -> None:
+        """Submit the command, where permissions are checked once that permits it."""
         if self.permit is None:
-            self.polls.engine.submit(self.command, self.done)
+            self.polls.engine.submit(self.command, done)
         else:
-            self.permit(self._permitted)
+            self.permit(partial(self._permitted, done))
 
-    def _permitted(self, refusal: Any) -> None:
-        if self.line is None:
+    def _permitted(self, done: Done, refusal: Any) -> None:
+        if self.answer is None:
             return  # withdrawn meanwhile
         if refusal is None:
-            self.polls.engine.submit(self.command, self.done)
+            self.polls.engine.submit(self.command, done)
         else:
-            self.done(refusal)
+            done(refusal)
 
     def done(self, result: Any) -> None:
         """Take another answer: pass it on, or go back to the line."""
@@ -388,7 +400,7 @@ class _Line:
     def _ask(self, poll: Poll) -> None:
         self._due_ms = None  # its answer says it anew
         self.asking += 1
-        poll.retry()
+        poll.attempt(poll.done)
 
     def _pass_on(self) -> None:
         """Ask the next one: the one asked before did not bring home what the queue had to say."""

@@ -1,4 +1,4 @@
-"""The permission of a receive or claim that was parked: checked again before each later attempt.
+"""The permission of a receive or claim that was kept waiting: checked again before each later attempt.
 
 A credentials file that was reloaded has the signature verified again, and a policy that is stale is read again first,
 so that a revoked key or a new Deny acts on parked polls, too. While neither changed, a check is one look-up.
