@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -9,13 +10,16 @@ from urllib.parse import urlencode
 import boto3
 import pytest
 import urllib3
-from botocore.auth import SigV4QueryAuth
+from botocore.auth import SigV4Auth, SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
+from pyarrow import dataset
 
-from tests.server.keys import FRIEND, OWNER, REGION, client, written
+from tests.clients.smq.raw import ask
+from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, written
+from tests.server.service_client import PROTOCOLS, ServiceClient
 from veilmq.client import HttpQueueClient
 from veilmq.client.settings import Settings
 from veilmq.testing import RunningServer
@@ -76,6 +80,21 @@ def test_two_regions_have_a_queue_of_one_name_each(store: str, place: Callable[[
         assert here.list_queues()["QueueUrls"] == [urls[0]]
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_scope_of_a_signature_names_a_region_in_each_protocol(server: RunningServer, protocol: str) -> None:
+    """Its queues have URLs and ARNs of that region, and are listed there alone."""
+    with ServiceClient(server.endpoint, protocol) as there, ServiceClient(server.endpoint, protocol) as here:
+        scope = f"test/20260101/{OTHER}/sqs/aws4_request"
+        there.headers["Authorization"] = f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=b"
+        url = there.queue()
+        name = url.rpartition("/")[2]
+        assert url == f"{server.endpoint}/{OTHER}/{ACCOUNT}/{name}"
+        assert here.attributes(url)["QueueArn"] == f"arn:aws:sqs:{OTHER}:{ACCOUNT}:{name}"
+        assert there.do("ListQueues")["QueueUrls"] == [url]
+        assert "QueueUrls" not in here.do("ListQueues")
+        assert here.ask("GetQueueUrl", QueueName=name).code == "AWS.SimpleQueueService.NonExistentQueue"
+
+
 def test_the_url_has_the_last_word(server: RunningServer) -> None:
     """Whatever region the client was made for."""
     here, there = sqs(server), sqs(server, OTHER)
@@ -86,8 +105,19 @@ def test_the_url_has_the_last_word(server: RunningServer) -> None:
     assert bodies(here, f"{server.endpoint}/{HOME}/{ACCOUNT}/orders") == ["back"]
 
 
-def test_dead_letters_and_moves_stay_in_their_region(server: RunningServer) -> None:
-    """ARNs of another region are refused, and those of one's own name the queues there."""
+@STORES
+def test_dead_letters_and_moves_stay_in_their_region(
+    store: str, place: Callable[[str], dict[str, Any]], tmp_path: Path
+) -> None:
+    """ARNs of another region are refused, and those of one's own name the queues there; the event log names both."""
+    with RunningServer(regions="by-request", events_to=str(tmp_path / "events"), **place(store)) as server:
+        _dead_letters_and_moves(server)
+        assert urllib3.request("POST", f"{server.admin_endpoint}/events/flush").status == 200
+    rows = dataset.dataset(tmp_path / "events", partitioning="hive").to_table().to_pylist()
+    assert {row["queue"] for row in rows} == {f"{ACCOUNT}@{OTHER}/orders", f"{ACCOUNT}@{OTHER}/dead"}
+
+
+def _dead_letters_and_moves(server: RunningServer) -> None:
     here, there = sqs(server), sqs(server, OTHER)
     dead = {queues: queues.create_queue(QueueName="dead")["QueueUrl"] for queues in (here, there)}
     arns = {queues: attributes(queues, url)["QueueArn"] for queues, url in dead.items()}
@@ -122,6 +152,13 @@ def test_the_host_names_a_region_where_no_signature_does(server: RunningServer, 
     assert f"http://{host}/{OTHER}/{ACCOUNT}/orders" in answer.data.decode()
     assert sqs(server, OTHER).list_queues()["QueueUrls"] == [f"{server.endpoint}/{OTHER}/{ACCOUNT}/orders"]
     assert "QueueUrls" not in sqs(server).list_queues()
+
+
+def test_a_host_names_no_region_for_smq(server: RunningServer) -> None:
+    """Its queues are in the server's own."""
+    host = f"sqs.{OTHER}.localhost"
+    assert ask(server, "PUT", "/queues/orders", host=host).status == 201
+    assert sqs(server).list_queues()["QueueUrls"] == [f"{server.endpoint}/{ACCOUNT}/orders"]
 
 
 def test_what_is_no_region_is_for_the_servers_own(server: RunningServer) -> None:
@@ -165,6 +202,32 @@ def test_regions_with_a_credentials_file(tmp_path: Path) -> None:
         assert "QueueUrls" not in client(server).list_queues()  # of the server's own region
         with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
             client(server, region_name=HOME, aws_secret_access_key="wrong").list_queues()
+
+
+@pytest.mark.parametrize(("named", "denied"), [(HOME, False), (REGION, True)])
+def test_a_condition_of_a_policy_asks_for_the_region_of_the_queue(tmp_path: Path, named: str, denied: bool) -> None:
+    """And not for that of the server."""
+    credentials = written(tmp_path / "credentials.toml")
+    sends = {"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": "*"}
+    condition = {"StringEquals": {"aws:RequestedRegion": named}}
+    policy = {"Version": "2012-10-17", "Statement": {**sends, "Condition": condition}}
+    with RunningServer(credentials=credentials, account=OWNER, region=REGION, regions="by-request") as server:
+        owner, friend = (client(server, key, region_name=HOME) for key in ("AKIDOWNER", "AKIDFRIEND"))
+        url = owner.create_queue(QueueName="orders", Attributes={"Policy": json.dumps(policy)})["QueueUrl"]
+        with pytest.raises(ClientError, match="AccessDenied") if denied else nullcontext():
+            friend.send_message(QueueUrl=url, MessageBody="m")
+
+
+def test_our_own_listing_of_another_region_with_a_credentials_file(tmp_path: Path) -> None:
+    """Shows the account its own queues, and nobody else."""
+    credentials = written(tmp_path / "credentials.toml")
+    with RunningServer(credentials=credentials, account=OWNER, region=REGION, regions="by-request") as server:
+        client(server, region_name=HOME).create_queue(QueueName="orders")
+        for key, seen in (("AKIDOWNER", ["orders"]), ("AKIDFRIEND", [])):
+            request = AWSRequest("GET", f"{server.endpoint}/v1/queues/{OWNER}@{HOME}")
+            SigV4Auth(Credentials(key, SECRETS[key]), "sqs", HOME).add_auth(request)
+            answer = urllib3.request("GET", request.url, headers=dict(request.headers)).json()
+            assert [each["name"] for each in answer.get("queues", ())] == seen
 
 
 def test_one_region_is_the_default() -> None:

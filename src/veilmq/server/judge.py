@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from veilmq.wire.sqs.callers import Caller, caller_of
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.names import account_of, queue_arn
+from veilmq.wire.sqs.names import account_of, queue_arn, region_of
 from veilmq.wire.sqs.policies import GRANTABLE, NOBODY, OWNERS, Policy, actions_of, permits, read_policy
 from veilmq.wire.sqs.policy_conditions import Asked, PolicyError
 
@@ -65,7 +65,7 @@ class Judge:
             action="",
             secure=self.secure,
             now_s=self.wall_s(),
-            region=self.region,
+            region=region_of(queue, context),
             source=source,
         )
         return read, asked

@@ -28,7 +28,7 @@ from veilmq.server.denial import Denial
 from veilmq.server.http_request import Pending, Request
 from veilmq.wire.sqs.callers import Caller
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.names import account_of, queue_arn
+from veilmq.wire.sqs.names import account_of, queue_arn, region_of
 from veilmq.wire.sqs.policies import NOBODY, Policy, Verdict, actions_of, permits, read_policy
 from veilmq.wire.sqs.policy_conditions import Asked, PolicyError
 
@@ -109,7 +109,6 @@ class _Kept(msgspec.Struct, eq=False):
     ``passed`` has the callers, actions and (where the policy asks for them) addresses that always pass.
     """
 
-    owner: str
     stale_at_s: float
     passed: set[tuple[str, str, str | None]] = msgspec.field(default_factory=set)
     text: str = ""
@@ -202,7 +201,7 @@ class Permissions:
             return waiting
         if len(self._kept) >= _KEPT_MAX:
             self._kept.clear()
-        made = self._kept[queue] = _Kept(_owner(queue), exchange.started_s + FRESH_S, waiting=[waiting])
+        made = self._kept[queue] = _Kept(exchange.started_s + FRESH_S, waiting=[waiting])
         self._engine.submit(commands.ShowQueue(queue=queue), partial(self._learn, queue, made))
         return waiting
 
@@ -235,7 +234,7 @@ class Permissions:
     def _judge(self, queue: str, kept: _Kept, exchange: Exchange, action: str | None, caller: Caller) -> None:
         """Judge a request; remember one that passes if all of its kind do."""
         policy, actions = kept.policy, actions_of(action or exchange.permission)
-        asked = self._asked(exchange, caller, kept.owner, actions[0])
+        asked = self._asked(exchange, caller, queue, actions[0])
         for asked.action in actions:
             if not permits(policy, asked):
                 raise self._denied(queue, policy, asked)
@@ -245,14 +244,15 @@ class Permissions:
             address = exchange.request.source_ip() if kept.asks_address else None
             kept.passed.add((caller.arn, action or exchange.action, address))
 
-    def _asked(self, exchange: Exchange, caller: Caller, owner: str, action: str) -> Asked:
+    def _asked(self, exchange: Exchange, caller: Caller, queue: str, action: str) -> Asked:
+        """Return what policies are asked; ``queue`` may be the account that lists its queues, too."""
         return Asked(
             caller=caller,
-            owner=owner,
+            owner=account_of(queue),
             action=action,
             secure=self._secure,
             now_s=self._wall_s(),
-            region=self._context.region,
+            region=region_of(queue, self._context),
             source=exchange.request,
         )
 
@@ -265,7 +265,7 @@ class Permissions:
 
     def _shows(self, view: QueueView, exchange: Exchange, caller: Caller) -> bool:
         policy = self._policy_of(view) if view.settings.policy else None
-        asked = self._asked(exchange, caller, _owner(view.queue), _SEE)
+        asked = self._asked(exchange, caller, view.queue, _SEE)
         return all(permits(policy, asked) for asked.action in actions_of(_SEE))
 
     def _learn(self, queue: str, kept: _Kept, result: Any) -> None:
@@ -336,7 +336,3 @@ _FURTHER: dict[type[Command], Callable[[Any], Iterator[tuple[str, str]]]] = {
     topics.Subscribe: _of_subscription,
 }
 """What a command does beside what its own queue's policy decides on: where, and by which action of SQS singly."""
-
-
-def _owner(queue: str) -> str:
-    return account_of(queue)

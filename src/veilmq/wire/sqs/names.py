@@ -87,6 +87,11 @@ def account_of(queue: str) -> str:
     return queue.partition("/")[0].partition("@")[0]
 
 
+def region_of(queue: str, context: RequestContext) -> str:
+    """Return the region of a queue (its engine's name) or of a namespace."""
+    return queue.partition("/")[0].partition("@")[2] or context.region
+
+
 def _remember(url: str, queue: str) -> None:
     if len(_remembered) >= _REMEMBERED_MAX:
         _remembered.clear()
@@ -117,9 +122,7 @@ def queue_url(queue: str, context: RequestContext) -> str:
 
 def queue_arn(queue: str, context: RequestContext) -> str:
     """Return the Amazon resource name of ``queue`` (``account/name``)."""
-    place, _, name = queue.partition("/")
-    account, _, region = place.partition("@")
-    return f"arn:aws:sqs:{region or context.region}:{account}:{name}"
+    return f"arn:aws:sqs:{region_of(queue, context)}:{account_of(queue)}:{queue.partition('/')[2]}"
 
 
 def queue_of_arn(arn: str, context: RequestContext) -> str | None:
