@@ -24,7 +24,7 @@ from veilmq.core.ports import Done
 from veilmq.core.results import Received
 from veilmq.engines.embedded import EmbeddedEngine, EngineOptions
 from veilmq.engines.execute import execute
-from veilmq.server.longpoll import LongPolls, Poll
+from veilmq.server.longpoll import LongPolls, Permit, Poll
 from veilmq.testing import VirtualClock
 
 QUEUE = "000000000000/q"
@@ -470,8 +470,9 @@ def test_a_poll_that_waits_for_room_needs_its_permission_when_there_is_some() ->
         await bench.send("a")
         bench.polls.budget.count_answers(HTTP_BYTES.default)
         answers: list[Any] = []
-        for refusal in ("no", None):
-            bench.polls.ask(Receive(queue=QUEUE), 0, answers.append, permit=lambda go_on, told=refusal: go_on(told))
+        permits: list[Permit] = [lambda go_on: go_on("no"), lambda go_on: go_on(None)]
+        for permit in permits:
+            bench.polls.ask(Receive(queue=QUEUE), 0, answers.append, permit=permit)
         bench.polls.budget.count_answers(-HTTP_BYTES.default)
         await bench.settle()
         refused, allowed = answers

@@ -128,6 +128,7 @@ def _attribute(name: str, **value: Any) -> Callable[[ServiceClient], Answer]:
     return _on("SendMessage", MessageBody="m", MessageAttributes={name: value})
 
 
+_LACKING: dict[str, dict[str, Any]] = {"no receipt": {}, "an empty receipt": {"ReceiptHandle": ""}}
 GROUP = "The request must contain the parameter MessageGroupId."
 DEDUPLICATION = (
     "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
@@ -156,6 +157,15 @@ ROWS: dict[str, Row] = {
         "ReceiptHandleIsInvalid",
         404,
     ),
+    **{
+        f"delete by {what}": Row(
+            _on("DeleteMessage", **members),
+            MISSING,
+            "The request must contain the parameter MessageHandle.",
+            MISSING_KIND,
+        )
+        for what, members in _LACKING.items()
+    },
     "10 delete by a receipt of another queue": Row(
         _foreign("DeleteMessage"),
         "ReceiptHandleIsInvalid",
@@ -298,6 +308,24 @@ ROWS: dict[str, Row] = {
         "Reason: Invalid value for deadLetterTargetArn.",
         INVALID_KIND,
     ),
+    "redrive policy with the ARN of a topic": Row(
+        _redrive('{"deadLetterTargetArn":"arn:aws:sns:us-east-1:000000000000:t","maxReceiveCount":4}'),
+        INVALID,
+        'Value {"deadLetterTargetArn":"arn:aws:sns:us-east-1:000000000000:t","maxReceiveCount":4} for parameter '
+        "RedrivePolicy is invalid. Reason: Only SQS queues are valid resources for deadLetterTargetArn.",
+        INVALID_KIND,
+    ),
+    **{
+        f"redrive policy with {count} receives": Row(
+            _redrive(f'{{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:no","maxReceiveCount":{count}}}'),
+            INVALID,
+            f'Value {{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:no","maxReceiveCount":{count}}} for '
+            f"parameter RedrivePolicy is invalid. Reason: Invalid value for maxReceiveCount: {shown}, valid values are "
+            "from 1 to 1000 both inclusive.",
+            INVALID_KIND,
+        )
+        for count, shown in {"0": "0", "1001": "1001", "1.5": "1.5", "true": "true", '"x"': "x"}.items()
+    },
     "redrive policy with more": Row(
         _redrive(f'{{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:no","maxReceiveCount":4,"more":1}}'),
         INVALID,
@@ -329,13 +357,23 @@ ROWS: dict[str, Row] = {
         + "To specify one or more source queue ARNs, you must set redrivePermission to byQueue.",
         INVALID_KIND,
     ),
-    "redrive allow policy of no kind": Row(
-        _allow(redrivePermission="some"),
-        VALUE,
-        "Invalid value for the parameter RedriveAllowPolicy. Reason: Amazon SQS can't create the redrive allow policy, "
-        "as it’s in an unsupported format.",
-        VALUE,
-    ),
+    **{
+        f"redrive allow policy {what}": Row(
+            _on("SetQueueAttributes", Attributes={"RedriveAllowPolicy": text}),
+            VALUE,
+            "Invalid value for the parameter RedriveAllowPolicy. Reason: Amazon SQS can't create the redrive allow "
+            "policy, as it’s in an unsupported format.",
+            VALUE,
+        )
+        for what, text in {
+            "of no kind": '{"redrivePermission":"some"}',
+            "without a permission": "{}",
+            "with more": '{"redrivePermission":"allowAll","more":1}',
+            "with a text for a list": '{"redrivePermission":"byQueue","sourceQueueArns":"arn:aws:sqs"}',
+            "that is no map": "[]",
+            "that is no JSON": "nonsense",
+        }.items()
+    },
     "attribute without a name": Row(
         _attribute("", DataType="String", StringValue="x"),
         INVALID,

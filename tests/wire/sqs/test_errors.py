@@ -377,7 +377,7 @@ OTHERS = [
         {"MessageSystemAttributeNames": ["QueueArn"]},
         "Unknown Attribute QueueArn.",
     ),
-    Case("DeleteMessage", errors.MISSING_PARAMETER, {}, "parameter ReceiptHandle."),
+    Case("DeleteMessage", errors.MISSING_PARAMETER, {}, "parameter MessageHandle."),
     Case(
         "DeleteMessage",
         errors.RECEIPT_HANDLE_IS_INVALID,

@@ -127,7 +127,6 @@ def test_an_empty_redrive_allow_policy_removes_it() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("x", "not a valid JSON map"),
         (json.dumps({"redrivePermission": "byQueue"}), "also specify one or more sourceQueueArns values."),
         (
             json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": []}),
@@ -138,7 +137,6 @@ def test_an_empty_redrive_allow_policy_removes_it() -> None:
             "The maximum number of source queue ARNs you can specify is 10.",
         ),
         (json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": [DEAD, "x"]}), "must be the ARN of a queue"),
-        (json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": DEAD}), "sourceQueueArns"),
         (
             json.dumps({"redrivePermission": "denyAll", "sourceQueueArns": [DEAD]}),
             "you must set redrivePermission to byQueue.",
@@ -154,9 +152,9 @@ def test_a_redrive_allow_policy_that_breaks_a_rule(text: str, reason: str) -> No
     assert reason in caught.value.message
 
 
-@pytest.mark.parametrize("text", ["{}", json.dumps({"redrivePermission": "all"})])
+@pytest.mark.parametrize("text", ["{}", json.dumps({"redrivePermission": "all"}), "[" * 100_000, '{"a": "\ud800"}'])
 def test_a_redrive_allow_policy_of_no_kind(text: str) -> None:
     """Is refused with those that there are."""
-    with pytest.raises(SqsError, match="must be one of allowAll, denyAll, byQueue") as caught:
+    with pytest.raises(SqsError, match="one of allowAll, denyAll, byQueue, and with byQueue the list") as caught:
         read_settings({ALLOW: text}, QUEUE, CONTEXT)
     assert caught.value.code is errors.INVALID_ATTRIBUTE_VALUE

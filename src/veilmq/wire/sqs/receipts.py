@@ -15,7 +15,7 @@ from veilmq.core.receipts import has_form
 from veilmq.core.results import LeaseChange, ReceiptState
 from veilmq.wire.sqs.batches import Batch
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.errors import RECEIPT_HANDLE_IS_INVALID, SqsError, invalid_parameter, shown
+from veilmq.wire.sqs.errors import MISSING_PARAMETER, RECEIPT_HANDLE_IS_INVALID, SqsError, invalid_parameter, shown
 from veilmq.wire.sqs.names import is_fifo, queue_of
 from veilmq.wire.sqs.parameters import required, required_number
 from veilmq.wire.sqs.plan import Plan, answered
@@ -35,6 +35,9 @@ _OUT_OF_ORDER = (ReceiptState.EXPIRED, ReceiptState.SUPERSEDED)
 _WITHOUT_EFFECT = (ReceiptState.SUPERSEDED, ReceiptState.GONE)
 """With which a delete succeeds by the rules of SQS, and deletes nothing."""
 
+_NO_RECEIPT = "The request must contain the parameter MessageHandle. Its name in requests is ReceiptHandle."
+"""What DeleteMessage says to a request without one, under an old name."""
+
 _LOST = (ReceiptState.SUPERSEDED, ReceiptState.EARLIER)
 """A change with which succeeds, and tells our own consumer that another one has received its message."""
 
@@ -42,7 +45,9 @@ _LOST = (ReceiptState.SUPERSEDED, ReceiptState.EARLIER)
 def delete_message(request: DeleteMessageRequest, context: RequestContext) -> Plan:
     """DeleteMessage: succeeds for every receipt that this queue once issued; on FIFO queues not for an expired one."""
     queue = queue_of(request.queue_url, context)
-    receipt = _receipt(request)
+    receipt = request.receipt_handle
+    if not receipt:
+        raise SqsError(MISSING_PARAMETER, _NO_RECEIPT)
     respond = partial(_delete_in_order if is_fifo(queue) else _acknowledge, receipt)
     return Plan(Delete(queue=queue, receipts=(receipt,), any_receive=context.stale_receipts_act), respond)
 
@@ -131,7 +136,7 @@ def _check_change(queue: str, change: VisibilityChange, outcome: Any) -> None:
         raise _expired(change.receipt)
 
 
-def _receipt(request: DeleteMessageRequest | DeleteMessageBatchEntry) -> str:
+def _receipt(request: DeleteMessageBatchEntry) -> str:
     return required("ReceiptHandle", request.receipt_handle)
 
 

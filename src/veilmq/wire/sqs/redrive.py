@@ -1,13 +1,13 @@
 """RedrivePolicy and RedriveAllowPolicy: where dead letters go, and who may name a queue as the place.
 
-Both are texts in JSON. A policy that breaks a rule is answered with InvalidParameterValue and AWS's reason, other than
-the plain attributes. Members that nobody knows are ignored, and an empty text removes a policy.
+Both are texts in JSON. A text of another form is InvalidAttributeValue, as for the plain attributes; a policy that
+breaks a rule is InvalidParameterValue, with the policy and AWS's reason. An empty text removes a policy.
 """
 
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 
@@ -19,10 +19,11 @@ from veilmq.wire.sqs.names import queue_arn, queue_of_arn
 from veilmq.wire.sqs.setting_kinds import Values, invalid_attribute
 
 _DIGITS = re.compile("[0-9]{1,6}")
+_OTHER_ARN = re.compile("arn:[^:]*:(?!sqs:).*")
 _PERMISSIONS = {"allowAll": "all", "denyAll": "none", "byQueue": "listed"}
 _WORDS = {meant: word for word, meant in _PERMISSIONS.items()}
 _LISTED = "byQueue"
-_ALLOW = "Amazon SQS can't create the redrive allow policy."
+_ALLOW = "Amazon SQS can't create the redrive allow policy"
 _WITHOUT_BY_QUEUE = "To specify one or more source queue ARNs, you must set redrivePermission to byQueue."
 _TOO_FEW = "When you specify the byQueue permission type, you must also specify one or more sourceQueueArns values."
 _TOO_MANY = f"The maximum number of source queue ARNs you can specify is {SQS_REDRIVE_SOURCES_MAX}."
@@ -31,16 +32,13 @@ _Refuse = Callable[[str], SqsError]
 
 
 class _Redrive(msgspec.Struct, rename="camel", omit_defaults=True):
-    dead_letter_target_arn: str | None = None
-    max_receive_count: int | str | None = None
+    dead_letter_target_arn: str
+    max_receive_count: int
 
 
-class _Allow(msgspec.Struct, rename="camel", omit_defaults=True):
-    redrive_permission: str | None = None
+class _Allow(msgspec.Struct, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    redrive_permission: Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(_PERMISSIONS)})$")]
     source_queue_arns: list[str] | None = None
-
-
-_P = TypeVar("_P", _Redrive, _Allow)
 
 
 class RedrivePolicy:
@@ -64,10 +62,9 @@ class RedrivePolicy:
                 raise refuse(f"Redrive policy does not contain mandatory attribute: {member}.")
         if len(given) > len(_Redrive.__struct_encode_fields__):
             raise refuse("Only following attributes are supported: [deadLetterTargetArn, maxReceiveCount].")
-        policy = _decode(text, _Redrive, refuse)
         return {
-            "dead_letter_queue": _target(policy.dead_letter_target_arn, queue, context, refuse),
-            "receives_max": _receives(policy.max_receive_count, refuse),
+            "dead_letter_queue": _target(given["deadLetterTargetArn"], queue, context, refuse),
+            "receives_max": _receives(given["maxReceiveCount"], refuse),
         }
 
     def write(self, settings: QueueSettings, context: RequestContext) -> str | None:
@@ -97,16 +94,10 @@ class RedriveAllowPolicy:
         if not text:
             return {"redrive_permission": "", "redrive_sources": ()}
         refuse = partial(invalid_parameter, name, text)
-        policy = _decode(text, _Allow, refuse)
-        permission = _PERMISSIONS.get(policy.redrive_permission or "")
-        if permission is None:
-            raise invalid_attribute(
-                name,
-                "Amazon SQS can't create the redrive allow policy, as it’s in an unsupported format. "
-                f"The redrivePermission must be one of {', '.join(_PERMISSIONS)}.",
-            )
+        policy = _decode_allow(name, text)
         if policy.redrive_permission != _LISTED and policy.source_queue_arns is not None:
-            raise refuse(f"{_ALLOW} {_WITHOUT_BY_QUEUE}")
+            raise refuse(f"{_ALLOW}. {_WITHOUT_BY_QUEUE}")
+        permission = _PERMISSIONS[policy.redrive_permission]
         sources = _sources(policy.source_queue_arns or [], context, refuse) if permission == "listed" else ()
         return {"redrive_permission": permission, "redrive_sources": sources}
 
@@ -129,19 +120,26 @@ def _decode_map(name: str, text: str) -> dict[str, Any]:
         raise invalid_attribute(name, "Redrive policy is not a valid JSON map.") from None
 
 
-def _decode(text: str, kind: type[_P], refuse: _Refuse) -> _P:
+def _decode_allow(name: str, text: str) -> _Allow:
     try:
-        return msgspec.json.decode(text, type=kind)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise refuse(f"The policy is not a valid JSON map: {error}.") from None
+        return msgspec.json.decode(text, type=_Allow)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        raise invalid_attribute(
+            name,
+            f"{_ALLOW}, as it’s in an unsupported format. Give a JSON map with redrivePermission, one of "
+            f"{', '.join(_PERMISSIONS)}, and with byQueue the list sourceQueueArns.",
+        ) from None
 
 
 def _encode(policy: _Redrive | _Allow) -> str:
     return msgspec.json.encode(policy).decode()
 
 
-def _target(arn: str | None, queue: str, context: RequestContext, refuse: _Refuse) -> str:
-    target = queue_of_arn(arn or "", context)
+def _target(value: Any, queue: str, context: RequestContext, refuse: _Refuse) -> str:
+    arn = str(value)
+    if _OTHER_ARN.fullmatch(arn):
+        raise refuse("Only SQS queues are valid resources for deadLetterTargetArn.")
+    target = queue_of_arn(arn, context)
     if target is None:
         raise refuse(f"Invalid value for deadLetterTargetArn. It must be the ARN of a queue in {context.region}.")
     if target.partition("/")[0] != queue.partition("/")[0]:
@@ -149,8 +147,8 @@ def _target(arn: str | None, queue: str, context: RequestContext, refuse: _Refus
     return target
 
 
-def _receives(value: int | str | None, refuse: _Refuse) -> int:
-    digits = str(value)
+def _receives(value: Any, refuse: _Refuse) -> int:
+    digits = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     if not _DIGITS.fullmatch(digits) or not SQS_RECEIVES_MAX.holds(int(digits)):
         raise refuse(
             f"Invalid value for maxReceiveCount: {shown(digits)}, valid values are from {SQS_RECEIVES_MAX.minimum} to "
@@ -161,7 +159,7 @@ def _receives(value: int | str | None, refuse: _Refuse) -> int:
 
 def _sources(arns: list[str], context: RequestContext, refuse: _Refuse) -> tuple[str, ...]:
     if not 1 <= len(arns) <= SQS_REDRIVE_SOURCES_MAX:
-        raise refuse(f"{_ALLOW} {_TOO_FEW if not arns else _TOO_MANY}")
+        raise refuse(f"{_ALLOW}. {_TOO_FEW if not arns else _TOO_MANY}")
     sources = tuple(queue for queue in (queue_of_arn(arn, context) for arn in arns) if queue is not None)
     if len(sources) < len(arns):
         raise refuse(f"Each of sourceQueueArns must be the ARN of a queue in {context.region}.")

@@ -146,6 +146,7 @@ _MODEL = (
         ("required, json", "required, query"),
         {
             "AddPermission.AWSAccountIds": "Recorded: `InvalidParameterValue`, `Value [] for parameter PrincipalId`.",
+            "DeleteMessage.ReceiptHandle": "The service names the parameter `MessageHandle`.",
             "SetQueueAttributes.Attributes": "The service names the parameter `Attribute.Name`.",
             "UntagQueue.TagKeys": "Recorded: `InvalidParameterValue`, as for a key without characters.",
         },
