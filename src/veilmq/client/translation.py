@@ -16,7 +16,7 @@ from veilmq.wire.sqs import responses
 from veilmq.wire.sqs.attributes import TRACE_HEADER
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.identifiers import DEDUPLICATION, GROUP
+from veilmq.wire.sqs.parameters import DEDUPLICATION, GROUP
 from veilmq.wire.sqs.setting_kinds import Kind, Number
 from veilmq.wire.sqs.settings import QUEUE_ARN, SETTABLE, SETTINGS, attribute_of
 from veilmq.wire.sqs.shapes import AttributeValue

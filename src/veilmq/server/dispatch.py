@@ -274,12 +274,11 @@ class Dispatcher:
                 command = self._permissions.narrowed(exchange, command, caller.caller)
             if type(command) in ANSWERED_HERE:
                 done = self._permissions.answering(exchange, command, caller.caller, done)
-            late = request.is_behind
-            if type(command) in _POLLED and self._authentication is not None and (late or call.wait_s != 0):
+            if type(command) in _POLLED and self._authentication and (call.wait_s != 0 or request.is_behind):
                 permission = ParkedPermission(
                     exchange, command, caller.caller, protocol, context, known, self._authentication, self._permissions
                 )
-                ask, done = partial(self._polls.ask, permit=permission.check, is_late=late), exchange.finish
+                ask, done = partial(self._polls.ask, permit=permission.check, late=request.is_behind), exchange.finish
         if ask is None:
             self._submit(command, done)
             return None

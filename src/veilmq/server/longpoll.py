@@ -63,24 +63,20 @@ class LongPolls:
         answer: Done,
         permit: Permit | None = None,
         *,
-        is_late: bool = False,
+        late: bool = False,
     ) -> Pending:
         """Ask for messages; ``answer`` is called once, after ``wait_s`` at the latest (``None``: the queue's own).
 
-        ``permit`` decides before each attempt but the first, and before that one too if the request was kept waiting
-        (``is_late``); what it refuses with is the answer.
+        ``permit`` decides before each attempt, the first only if it is ``late``; what it refuses with is the answer.
         """
         line = self._lines.get(command.queue)
         if line is not None:
             line.look()
         poll = _KINDS[type(command)](self, command, wait_s, answer, permit=permit)
         if self.budget.answers_full:
-            begin = partial(self.ask, command, answer=answer, permit=permit, is_late=True)
+            begin = partial(self.ask, command, answer=answer, permit=permit, late=True)
             return HeldPoll(self.clock, self.budget, wait_s, begin=begin, give_up=lambda: answer(poll.nothing()))
-        if is_late:
-            poll.attempt(poll.first_done)
-        else:
-            self.engine.submit(command, poll.first_done)
+        poll.attempt(poll.first_done, permit if late else None)
         return poll
 
     def close(self) -> None:
@@ -173,19 +169,17 @@ class Poll(msgspec.Struct, eq=False):
         self.timer = clock.call_at(self.deadline_ms, self._expire)
         self.line.join(self, result)
 
-    def attempt(self, done: Done) -> None:
-        """Submit the command, where permissions are checked once that permits it."""
-        if self.permit is None:
-            self.polls.engine.submit(self.command, done)
+    def attempt(self, done: Done, permit: Permit | None) -> None:
+        """Submit the command, once ``permit`` has decided where there is one."""
+        if permit is not None:
+            permit(partial(self._decided, done))
         else:
-            self.permit(partial(self._permitted, done))
+            self.polls.engine.submit(self.command, done)
 
-    def _permitted(self, done: Done, refusal: Any) -> None:
-        if self.answer is None:
-            return  # withdrawn meanwhile
-        if refusal is None:
+    def _decided(self, done: Done, refusal: Any) -> None:
+        if refusal is None and self.answer is not None:
             self.polls.engine.submit(self.command, done)
-        else:
+        elif self.answer is not None:  # else it was withdrawn meanwhile
             done(refusal)
 
     def done(self, result: Any) -> None:
@@ -400,7 +394,7 @@ class _Line:
     def _ask(self, poll: Poll) -> None:
         self._due_ms = None  # its answer says it anew
         self.asking += 1
-        poll.attempt(poll.done)
+        poll.attempt(poll.done, poll.permit)
 
     def _pass_on(self) -> None:
         """Ask the next one: the one asked before did not bring home what the queue had to say."""

@@ -14,7 +14,7 @@ from veilmq.wire.smq.subscriptions import read_tag
 from veilmq.wire.smq.topic_names import topic_of
 from veilmq.wire.smq.xml_writing import document, element
 from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.identifiers import GROUP
+from veilmq.wire.sqs.parameters import GROUP
 
 
 def publish_message(request: SmqRequest, context: RequestContext) -> Plan:

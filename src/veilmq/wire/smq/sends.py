@@ -30,7 +30,7 @@ from veilmq.wire.smq.xml_writing import container, document, optional
 from veilmq.wire.sqs.callers import SENDER_ID, Caller
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.identifiers import GROUP, checked_id
+from veilmq.wire.sqs.parameters import GROUP, checked_id
 
 _ONE = SendTerms(receipts=True, together=True, unrepeated=True, decode=decoded)
 _SEVERAL = SendTerms(together=True, unrepeated=True, decode=decoded)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from veilmq.wire.sqs import (
-    dead_letter_sources,
     errors,
     moves,
     permissions,
@@ -130,7 +129,7 @@ _ROWS = (
     Action(
         "ListDeadLetterSourceQueues",
         requests.ListDeadLetterSourceQueuesRequest,
-        dead_letter_sources.list_dead_letter_source_queues,
+        queues.list_dead_letter_source_queues,
         (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE),
     ),
     Action("StartMessageMoveTask", requests.StartMessageMoveTaskRequest, moves.start_message_move_task, _MOVE),

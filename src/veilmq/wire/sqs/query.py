@@ -25,9 +25,8 @@ from veilmq.wire.sqs.errors import NO_QUEUE, NO_SUCH_VERSION, QUEUE_DOES_NOT_EXI
 from veilmq.wire.sqs.mismatch import explain
 from veilmq.wire.sqs.plan import Plan, Respond
 from veilmq.wire.sqs.query_form import Form, Node, Tree, malformed, parameters
-from veilmq.wire.sqs.query_json import error_json, response_json
 from veilmq.wire.sqs.query_members import reader
-from veilmq.wire.sqs.query_xml import error_xml, response_xml
+from veilmq.wire.sqs.query_replies import error_json, error_xml, response_json, response_xml
 from veilmq.wire.sqs.reply import Reply
 from veilmq.wire.sqs.shapes import Shape
 

@@ -1,4 +1,4 @@
-"""The actions on queues: CreateQueue, GetQueueUrl, ListQueues, DeleteQueue, PurgeQueue, Get/SetQueueAttributes."""
+"""The actions on queues: making, finding, listing and deleting them, PurgeQueue, Get- and SetQueueAttributes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,11 +18,17 @@ from veilmq.wire.sqs.requests import (
     CreateQueueRequest,
     GetQueueAttributesRequest,
     GetQueueUrlRequest,
+    ListDeadLetterSourceQueuesRequest,
     ListQueuesRequest,
     QueueRequest,
     SetQueueAttributesRequest,
 )
-from veilmq.wire.sqs.responses import GetQueueAttributesResult, ListQueuesResult, QueueUrlResult
+from veilmq.wire.sqs.responses import (
+    GetQueueAttributesResult,
+    ListDeadLetterSourceQueuesResult,
+    ListQueuesResult,
+    QueueUrlResult,
+)
 from veilmq.wire.sqs.tags import read_tags
 
 
@@ -71,6 +77,28 @@ def list_queues(request: ListQueuesRequest, context: RequestContext) -> Plan:
     command = commands.ListQueues(
         account=context.account,
         prefix=prefix,
+        after=listing.name_before(request.next_token),
+        count=request.max_results or SQS_LIST_RESULTS.default,
+    )
+    return Plan(command, respond)
+
+
+def list_dead_letter_source_queues(request: ListDeadLetterSourceQueuesRequest, context: RequestContext) -> Plan:
+    """ListDeadLetterSourceQueues: the queues whose RedrivePolicy names this one; pages only when asked to."""
+    queue = queue_of(request.queue_url, context)
+    check_number("MaxResults", request.max_results)
+    listing = Listing("ListDeadLetterSourceQueues", queue, context)
+
+    def respond(result: Any) -> ListDeadLetterSourceQueuesResult:
+        page: QueuePage = answered(result)
+        more = page.more and request.max_results is not None
+        return ListDeadLetterSourceQueuesResult(
+            queue_urls=[queue_url(name, context) for name in page.names],
+            next_token=listing.token_after(page.names[-1]) if more else None,
+        )
+
+    command = commands.ListDeadLetterSources(
+        queue=queue,
         after=listing.name_before(request.next_token),
         count=request.max_results or SQS_LIST_RESULTS.default,
     )

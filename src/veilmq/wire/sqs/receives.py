@@ -18,9 +18,8 @@ from veilmq.wire.sqs.callers import SENDER_ID
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.digests import attributes_md5, body_md5
 from veilmq.wire.sqs.errors import OVER_LIMIT, SqsError, unknown_attribute
-from veilmq.wire.sqs.identifiers import ATTEMPT, DEDUPLICATION, GROUP, checked_id, sequence_text
 from veilmq.wire.sqs.names import account_of, id_text, is_fifo, queue_arn, queue_of
-from veilmq.wire.sqs.parameters import check_number
+from veilmq.wire.sqs.parameters import ATTEMPT, DEDUPLICATION, GROUP, check_number, checked_id, sequence_text
 from veilmq.wire.sqs.plan import Plan, answered
 from veilmq.wire.sqs.requests import ReceiveMessageRequest
 from veilmq.wire.sqs.responses import Message, ReceiveMessageResult

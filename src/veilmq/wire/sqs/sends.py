@@ -24,9 +24,8 @@ from veilmq.wire.sqs.errors import (
     invalid_parameter,
     missing_parameter,
 )
-from veilmq.wire.sqs.identifiers import DEDUPLICATION, GROUP, checked_id, sequence_text
 from veilmq.wire.sqs.names import id_text, is_fifo, queue_of
-from veilmq.wire.sqs.parameters import check_number
+from veilmq.wire.sqs.parameters import DEDUPLICATION, GROUP, check_number, checked_id, sequence_text
 from veilmq.wire.sqs.plan import Plan, answered, only
 from veilmq.wire.sqs.requests import MessageToSend, SendMessageBatchRequest, SendMessageRequest
 from veilmq.wire.sqs.responses import BatchResult, SendMessageBatchResultEntry, SendMessageResult

@@ -12,8 +12,8 @@ import pyarrow as pa
 from veilmq.core import properties
 from veilmq.core.claims import ClaimedMessage
 from veilmq.core.properties import Properties
-from veilmq.wire.sqs.identifiers import sequence_text
 from veilmq.wire.sqs.names import id_text
+from veilmq.wire.sqs.parameters import sequence_text
 from veilmq.wire.v1.messages import texts, types
 
 _TEXTS = pa.map_(pa.string(), pa.string())

@@ -9,8 +9,8 @@ from veilmq.core.errors import VeilmqError
 from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
 from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX
 from veilmq.wire.sqs.context import REGION_PATTERN, RequestContext
-from veilmq.wire.sqs.identifiers import sequence_text
 from veilmq.wire.sqs.names import id_text
+from veilmq.wire.sqs.parameters import sequence_text
 from veilmq.wire.sqs.reply import Reply
 from veilmq.wire.v1.call import ApiCall
 from veilmq.wire.v1.errors import failure, json_reply

@@ -11,8 +11,8 @@ import msgspec
 from veilmq.core import properties
 from veilmq.core.claims import ClaimedMessage
 from veilmq.core.properties import Attribute
-from veilmq.wire.sqs.identifiers import sequence_text
 from veilmq.wire.sqs.names import id_text
+from veilmq.wire.sqs.parameters import sequence_text
 
 STRING = "String"
 

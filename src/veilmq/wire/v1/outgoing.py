@@ -19,8 +19,8 @@ from veilmq.core.properties import Attribute, Properties, attributes_bytes
 from veilmq.wire.sqs.attributes import read_attributes
 from veilmq.wire.sqs.callers import SENDER_ID, Caller
 from veilmq.wire.sqs.errors import SqsError, too_many_attributes
-from veilmq.wire.sqs.identifiers import DEDUPLICATION, GROUP, checked_id
 from veilmq.wire.sqs.names import is_fifo
+from veilmq.wire.sqs.parameters import DEDUPLICATION, GROUP, checked_id
 from veilmq.wire.sqs.shapes import AttributeValue
 from veilmq.wire.sqs.text import check_text
 from veilmq.wire.v1.errors import INVALID_REQUEST, RowRefused

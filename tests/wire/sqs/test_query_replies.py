@@ -12,7 +12,7 @@ from tests.wire.sqs.asking import UNHURRIED
 from tests.wire.sqs.test_text import is_accepted
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.query_xml import error_xml, response_xml
+from veilmq.wire.sqs.query_replies import error_xml, response_xml
 from veilmq.wire.sqs.shapes import AttributeValue, Shape
 
 NAMESPACE = "{http://queue.amazonaws.com/doc/2012-11-05/}"
