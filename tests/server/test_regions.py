@@ -248,6 +248,13 @@ def test_a_key_of_twelve_digits_names_the_account(regions: str) -> None:
         url = guest.create_queue(QueueName="orders")["QueueUrl"]
         assert url == f"{server.endpoint}/{GUEST}/orders"
         assert attributes(guest, url)["QueueArn"] == f"arn:aws:sqs:{HOME}:{GUEST}:orders"
+        shared = sqs(server).create_queue(QueueName="shared")["QueueUrl"]
+        for key in ("test", GUEST):
+            sqs(server, key=key).send_message(QueueUrl=shared, MessageBody=key)
+        received = sqs(server).receive_message(QueueUrl=shared, MaxNumberOfMessages=2, AttributeNames=["SenderId"])
+        senders = {each["Body"]: each["Attributes"]["SenderId"] for each in received["Messages"]}
+        assert senders == {"test": ACCOUNT, GUEST: GUEST}
+        sqs(server).delete_queue(QueueUrl=shared)
         for key in ("test", "AKIAIOSFODNN7EXAMPLE", "1234567890123", "12345678901"):
             assert "QueueUrls" not in sqs(server, key=key).list_queues()
         request = AWSRequest("GET", f"{server.endpoint}/?Action=ListQueues")

@@ -1,8 +1,8 @@
 """Whose queues a request names, before its signature is verified or where none is: the account and the region.
 
-Without a credentials file an access key id of twelve digits names the account. With ``regions = "by-request"`` the
-credential scope names the region, else the host (``sqs.eu-west-1.…``, or ``eu-west-1.queue.…`` of older SDKs). What
-names neither is for the server's own. (The URL of a queue has the last word: ``wire.sqs.names``.)
+Without a credentials file an access key id of twelve digits names the account, and so the sender. With ``regions =
+"by-request"`` the credential scope names the region, else the host (``sqs.eu-west-1.…``, or ``eu-west-1.queue.…`` of
+older SDKs). What names neither is for the server's own. (The URL of a queue has the last word: ``wire.sqs.names``.)
 """
 
 import re
@@ -10,6 +10,7 @@ import re
 import msgspec
 
 from veilmq.server.http_request import Request
+from veilmq.wire.sqs import callers
 from veilmq.wire.sqs.context import REGION_PATTERN, RequestContext
 from veilmq.wire.sqs.names import namespace
 from veilmq.wire.sqs.sigv4 import credential_of
@@ -48,12 +49,14 @@ class Namespaces:
 
     def _find(self, key: tuple[str, bytes], context: RequestContext) -> RequestContext:
         key_id, _, region, *_ = [*key[1].decode("latin-1").rsplit("/", 4), "", "", ""]
-        account = key_id if self._by_key and _ACCOUNT.fullmatch(key_id) else context.account
+        caller = callers.caller(key_id) if self._by_key and _ACCOUNT.fullmatch(key_id) else None
+        account = context.account if caller is None else caller.account
         if not self._by_region:
             region = context.region
         elif not _REGION.fullmatch(region):
             region = _of_host(context) or context.region
-        found = msgspec.structs.replace(context, account=namespace(account, region, context), by_region=self._by_region)
+        place = namespace(account, region, context)
+        found = msgspec.structs.replace(context, account=place, by_region=self._by_region, caller=caller)
         if len(self._known) >= _KNOWN_MAX:
             self._known.clear()
         self._known[key] = found

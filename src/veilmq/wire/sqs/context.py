@@ -24,7 +24,7 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``token_key`` is what paging tokens are made with, the store's own, so that they outlive a restart.
 
-    ``caller`` is who signed the request; ``None`` where nobody is asked who he is.
+    ``caller`` signed the request, or names the account with its key id; ``None`` for anybody.
 
     ``trace_header`` is the request's own ``X-Amzn-Trace-Id``; messages sent without an ``AWSTraceHeader`` get it.
 

@@ -105,10 +105,12 @@ there, as on AWS.
 - **`VeilmqReceivesPerSecond`** bounds the receives that are asked of the queue in a second (0 for no bound): what is
   asked beyond is answered with `RequestThrottled`. Nothing else is throttled.
 - **`VeilmqSmqBase64` and `VeilmqSmqLogging`** are about the other protocol ([smq.md](smq.md)).
-- **Without a credentials file** nobody is asked who he is: every caller is the configured account, also as the
-  `SenderId`, and may do everything. With one, see [security.md](../security.md).
+- **Without a credentials file** signatures are not verified: a caller is the account that its key id names, or the
+  configured one, also as the `SenderId`, and may do everything. With one, see [security.md](../security.md).
 - **Nothing takes 60 seconds:** a queue that is created, changed, purged or deleted is so with the reply. The pauses of
   a minute are there all the same: for the next purge, and for the name of a deleted queue.
+- **A new delay of a FIFO queue** counts for what is sent from then on. Amazon computes from it, too, when messages that
+  wait are due, so that their order stays; here one that was sent before a delay was lowered may come after later ones.
 - **Attributes of FIFO queues** asked of a standard queue are absent; AWS calls some of them unknown.
 - **SSE attributes** are kept and shown, no more: nothing is encrypted by them.
 - **Counters are exact** where AWS approximates, but for a thousand and more messages that pass their retention at once:
