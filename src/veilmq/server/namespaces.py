@@ -39,7 +39,7 @@ class Namespaces:
         """Return ``context``, or that of the account and region that ``request`` names."""
         authorization = request.headers.get(b"authorization", b"")
         if not self._by_region:
-            # Of an id of twelve digits alone the slash stands here: no more is read of what all others send.
+            # Only an id of twelve digits has its slash here; nothing else is read of the credentials of others.
             is_account = authorization[_ACCOUNT_END : _ACCOUNT_END + 1] == b"/" if authorization else False
             if not is_account and (authorization or _PRESIGNED not in request.target):
                 return context

@@ -140,7 +140,7 @@ def _entry(task: MoveTask, context: RequestContext) -> MoveTaskEntry:
 
 
 def _queue(member: str, arn: str, context: RequestContext) -> str:
-    """Return the caller's queue at ``arn``: nobody can be allowed to move the messages of another account."""
+    """Return the caller's queue at ``arn``: no policy can allow moving the messages of another account."""
     queue = queue_of_arn(arn, context)
     if queue is None or not queue.startswith(f"{context.account}/"):
         raise _missing(member)

@@ -28,7 +28,7 @@ Tell = Callable[[ReceivedMessage, Properties, RequestContext], str | None]
 
 
 def _sender(message: ReceivedMessage, carried: Properties, context: RequestContext) -> str | None:
-    """Tell who signed the send; where nobody was asked who he is, everyone is the one account."""
+    """Return the sender that the message carries, else the account of the queue's receivers."""
     sender = carried.system.get(SENDER_ID)
     return sender.text if sender is not None else account_of(context.account)
 

@@ -102,7 +102,7 @@ class RedriveAllowPolicy:
         return {"redrive_permission": permission, "redrive_sources": sources}
 
     def write(self, settings: QueueSettings, context: RequestContext) -> str | None:
-        """Return the policy; a queue for which nobody chose one shows none, and allows all."""
+        """Return the policy; a queue without one shows none, and allows all."""
         if not settings.redrive_permission:
             return None
         return _encode(

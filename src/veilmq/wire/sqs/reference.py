@@ -35,8 +35,8 @@ URL is `http://<host>/<account>/<name>`; only its path counts. Members that no a
 is a member left out, and strings are not taken for integers.
 
 Where AWS is approximate, veilmq is exact: counters are those of the moment (with one exception, see
-[the life cycle](../lifecycle.md)), and a receive returns every message that is visible, up to the number asked for. A
-receipt of a message that was received again acts no more.
+[the life cycle](../lifecycle.md)), and a receive returns every message that is visible, up to the number requested. A
+receipt of a message that was received again does nothing, unless `stale_receipts` says otherwise.
 """
 
 _QUERY = """\
@@ -70,11 +70,11 @@ $ curl 'http://127.0.0.1:9324/000000000000/orders?Action=ReceiveMessage&Attribut
 _DIFFERENCES = """\
 ## Accounts and regions
 
-Without a credentials file an access key id of exactly twelve digits names the account of a request; every other key,
-and no signature at all, stands for the server's own (`account`). With a [credentials file](../security.md) the file
-says it.
+Without a credentials file an access key id of exactly twelve digits names the account of a request. Every other key,
+and a request without a signature, is of the server's own account (`account`). With a [credentials
+file](../security.md) the file names the account of each key.
 
-By default (`regions = "one"`) all queues are in the server's own `region`, whichever region a client was made for.
+By default (`regions = "one"`) all queues are in the server's own `region`, whichever region a client is made for.
 With `regions = "by-request"` a queue is in an account and a region: a client sees the queues of its region, and two
 regions may have a queue of the same name each. The region of a request is
 
@@ -83,53 +83,49 @@ regions may have a queue of the same name each. The region of a request is
 3. that of the host: `sqs.<region>.…`, or `<region>.queue.…` of older SDKs;
 4. the server's own.
 
-URLs of the server's own region are `/<account>/<queue>`, those of another one `/<region>/<account>/<queue>`. ARNs,
-listings, dead letters, move tasks and the event log carry the region: there, in metrics and in [our own
-API](claims.md) an account of another region is `<account>@<region>`. Dead letters and move tasks do not leave their
-region. Policies compare accounts alone, and signatures of every region are verified. Queues that SMQ names are in the
-server's own region. The console lists those of the server's own region, too; the pages of another region's queue are
-at `/console/queues/<account>@<region>/<queue>`.
+URLs of the server's own region are `/<account>/<queue>`, those of another region `/<region>/<account>/<queue>`. ARNs,
+listings, dead letters, move tasks and the event log carry the region. There, in metrics and in [our own
+API](claims.md) an account of another region is `<account>@<region>`. Dead letters and move tasks stay in their region.
+Policies compare accounts alone, and signatures of every region are verified. SMQ always names queues of the server's
+own region. The console lists those queues, too; the pages of another region's queue are at
+`/console/queues/<account>@<region>/<queue>`.
 
 ## Differences from Amazon SQS
 
-All 23 actions and all attributes are there. `ReceiveRequestAttemptId` means nothing on a standard queue and is ignored
-there, as on AWS.
+All 23 actions and all attributes are implemented. As on AWS, `ReceiveRequestAttemptId` has no effect on a standard
+queue.
 
-- **Errors that are never raised** are in the table below.
-- **`VeilmqInFlightMax`** is an attribute of ours: the queue's own quota of messages in flight, in place of the server's
-  `in_flight_max` or `fifo_in_flight_max` ([settings.md](../settings.md)).
-- **`VeilmqVisibilityRules`** is another: which messages have which timeout, where a receive names none
-  ([visibility-rules.md](../visibility-rules.md)).
-- **`VeilmqEventLog`** is a third: what the event log has of the queue, in place of the server's `event_log`
-  ([events.md](../events.md)).
-- **`VeilmqReceivesPerSecond`** bounds the receives that are asked of the queue in a second (0 for no bound): what is
-  asked beyond is answered with `RequestThrottled`. Nothing else is throttled.
-- **`VeilmqSmqBase64` and `VeilmqSmqLogging`** are about the other protocol ([smq.md](smq.md)).
+- **Errors that are never raised** are listed below.
+- **Attributes of veilmq's own**: `VeilmqInFlightMax` is the queue's quota of messages in flight, in place of the
+  server's `in_flight_max` or `fifo_in_flight_max` ([settings.md](../settings.md)). `VeilmqVisibilityRules` chooses a
+  timeout by message, where a receive names none ([visibility-rules.md](../visibility-rules.md)). `VeilmqEventLog`
+  chooses what the event log keeps of the queue, in place of the server's `event_log` ([events.md](../events.md)).
+  `VeilmqReceivesPerSecond` limits receives (0 for no limit); those beyond it get `RequestThrottled`, and nothing else
+  is throttled. `VeilmqSmqBase64` and `VeilmqSmqLogging` are for the other protocol ([smq.md](smq.md)).
 - **Without a credentials file** signatures are not verified: a caller is the account that its key id names, or the
-  configured one, also as the `SenderId`, and may do everything. With one, see [security.md](../security.md).
-- **Nothing takes 60 seconds:** a queue that is created, changed, purged or deleted is so with the reply. The pauses of
-  a minute are there all the same: for the next purge, and for the name of a deleted queue.
-- **A new delay of a FIFO queue** counts for what is sent from then on. Amazon computes from it, too, when messages that
-  wait are due, so that their order stays; here one that was sent before a delay was lowered may come after later ones.
-- **Attributes of FIFO queues** asked of a standard queue are absent; AWS calls some of them unknown.
-- **SSE attributes** are kept and shown, no more: nothing is encrypted by them.
-- **Counters are exact** where AWS approximates, but for a thousand and more messages that pass their retention at once:
-  those count as visible until they are deleted, soon after.
-- **A receipt of a message that was received again** does nothing on a standard queue; AWS may still act on it. An entry
-  of `ChangeMessageVisibilityBatch` with such a receipt succeeds all the same, with a member of ours that clients of SQS
-  ignore, `"VeilmqReceipt": "superseded"`: our own client takes it for an error, and so a consumer learns of its loss.
-  One whose change was made has `"VeilmqHiddenForMs"`, counted from then: the word of the server that nobody else had
-  the message, so that a consumer may believe an answer that comes late.
-  An entry of `DeleteMessageBatch` that deleted nothing has `"VeilmqReceipt"`, too: `"superseded"` or `"gone"`.
-  With the server's setting `stale_receipts = act` such a receipt deletes and changes as at Amazon
-  ([lifecycle.md](../lifecycle.md#receipts)), and an entry of `ChangeMessageVisibilityBatch` with it has
-  `"VeilmqReceipt": "earlier"`.
+  server's own, also as the `SenderId`, and may do everything. With one, see [security.md](../security.md).
+- **No change takes 60 seconds:** creating, changing, purging and deleting a queue are done with the reply. As on AWS
+  a minute passes before the next purge, and before the name of a deleted queue can be used again.
+- **A new delay of a FIFO queue** counts for messages sent from then on. Amazon computes from it, too, when messages
+  that wait are due, which keeps their order; here a later message may overtake after the delay is lowered.
+- **Attributes of FIFO queues** are absent from the attributes of a standard queue; AWS calls some of them unknown.
+- **SSE attributes** are stored and shown; nothing is encrypted by them.
+- **Counters are exact** where AWS approximates. The exception: of a thousand and more messages whose retention ends at
+  once some count as visible until they are deleted, soon after.
+- **A superseded receipt**, of a message that was received again, does nothing on a standard queue; AWS may still act
+  on it. An entry of `ChangeMessageVisibilityBatch` with such a receipt succeeds, with a member that clients of SQS
+  ignore, `"VeilmqReceipt": "superseded"`; our own client makes it an error, so that a consumer learns that its lease
+  is lost. An entry whose change was made has `"VeilmqHiddenForMs"`, counted from the change: no other consumer had
+  the message, so a consumer may trust an answer that comes late. An entry of `DeleteMessageBatch` that deleted
+  nothing has `"VeilmqReceipt": "superseded"` or `"gone"`. With the server's setting `stale_receipts = act` a
+  superseded receipt deletes and changes as at Amazon ([lifecycle.md](../lifecycle.md#receipts)), and an entry of
+  `ChangeMessageVisibilityBatch` with it has `"VeilmqReceipt": "earlier"`.
 - **A dead-letter queue** is of the same account, region and server as its sources.
-- **A valid queue URL may name any host:** only its path counts, and a bare queue name is taken for a URL. In JSON a URL
+- **A queue URL may name any host:** only its path counts, and a bare queue name is accepted as a URL. In JSON a URL
   that names no queue is `QueueDoesNotExist`, in Query `InvalidAddress`.
-- **Lists and maps have an end:** in a body above {large:,} bytes, one with more than {wide:,} brackets, braces and
-  commas is refused before it is read, as too many entries or with `InvalidParameterValueException`.
-- **Texts of errors** begin with the service's own words where these are known; what to do stands behind them.
+- **Lists and maps are limited:** a body above {large:,} bytes with a list or map of more than {wide:,} brackets, braces
+  and commas is refused before it is decoded, as too many entries or with `InvalidParameterValueException`.
+- **Error texts** begin with the service's own words where these are known; what to do follows them.
 
 {never_raised}
 ### Differences from the service model

@@ -287,10 +287,7 @@ class _Scope:
 
 
 def credential_of(authorization: bytes, target: bytes) -> bytes:
-    """Return what a request says is its credential (``keyid/date/region/service/term``), verified by nobody.
-
-    It is empty where the request has none.
-    """
+    """Return the credential that a request names (``keyid/date/region/service/term``), unverified; empty for none."""
     if authorization:
         if not authorization.startswith(ALGORITHM):
             return b""
