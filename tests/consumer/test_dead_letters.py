@@ -15,6 +15,7 @@ from veilmq.core.properties import Attribute
 from veilmq.testing import RunningServer
 
 OWN = {"kind": Attribute("String", "x"), "raw": Attribute("Binary", data=b"\x00")}
+REASON = "no such article: 🧦"
 TEN = {f"a{number}": Attribute("String", "x") for number in range(10)}
 
 
@@ -46,7 +47,7 @@ def run(
     async def work(body: str) -> None:
         bodies.append(body)
         if reject:
-            raise Reject("no such article")
+            raise Reject(f"{REASON}\x08")
 
     async def consume() -> None:
         async with app.running() as running:
@@ -73,7 +74,7 @@ def test_a_redrive_brings_a_rejected_message_back(server: RunningServer, client:
     (letter,) = client.receive(dead, timeout_s=0)
     assert (letter.id, letter.body, letter.receive_count, letter.group) == (sent.id, "a", 2, group)
     assert {name: letter.attributes[name] for name in OWN} == OWN
-    assert letter.attributes["veilmq-reason"].text == "no such article"
+    assert letter.attributes["veilmq-reason"].text == REASON
     assert letter.attributes["veilmq-queue"].text == work
 
     client.start_move(dead)
@@ -94,7 +95,7 @@ def test_the_reason_stays_readable_beside_ten_attributes(server: RunningServer, 
     client.send("work", "a", attributes=TEN)
     run(server, "work", reject=True, until=lambda: client.show("dead").visible)
     (letter,) = client.receive("dead")
-    assert letter.attributes == TEN | {"veilmq-reason": Attribute("String", "no such article")}
+    assert letter.attributes == TEN | {"veilmq-reason": Attribute("String", REASON)}
 
 
 def test_a_dead_letter_is_visible_at_once_whatever_the_delay(server: RunningServer, client: HttpQueueClient) -> None:

@@ -10,10 +10,10 @@ from veilmq.client import HttpQueueClient
 from veilmq.consumer.adaptive import Adaptive
 from veilmq.consumer.clock import SystemClock
 from veilmq.consumer.handlers import Options
+from veilmq.consumer.intake import Receiver
 from veilmq.consumer.lease_table import LeaseTable
 from veilmq.consumer.nservicebus import NServiceBusPolicy
 from veilmq.consumer.policies import Fixed, Policy
-from veilmq.consumer.receiving import Receiver
 from veilmq.core.settings import SettingValue
 from veilmq.testing import RunningServer
 

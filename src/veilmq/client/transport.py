@@ -10,10 +10,13 @@ A signed request that is refused with a date minutes away from ours is signed an
 machine whose clock is wrong can work all the same.
 """
 
-from collections.abc import Callable, Mapping
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from time import monotonic, time
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import urllib3
@@ -21,7 +24,6 @@ from urllib3.exceptions import HTTPError, LocationParseError, MaxRetryError, Nam
 from urllib3.util import Retry, Timeout, Url, parse_url
 
 from veilmq.client.errors import ClientError, Unreachable
-from veilmq.client.hanging_up import Waits
 from veilmq.client.signing import Signer, SigningKey
 
 CONNECT_S_MAX = 5.0
@@ -51,6 +53,72 @@ class _ErrorReply(msgspec.Struct, frozen=True):
 
     type: str = msgspec.field(name="__type")
     message: str = ""
+
+
+class Waits:
+    """The connections of one pool on which a server takes its time on purpose; used by several threads.
+
+    A thread that waits for an answer cannot be stopped. So the sending half of its connection is closed, and the
+    reading half stays open: a server that notices answers what was asked, with what it has, or closes; veilmq answers
+    at once. A message that was handed out at that very moment still arrives, and can be released; a connection that is
+    closed whole would take it along.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._here = threading.local()
+        self._lock = threading.Lock()
+        self._waiting: set[Any] = set()
+
+    @contextmanager
+    def during(self, wait_s: int) -> Iterator[None]:
+        """Have this thread's calls be such that can be hung up on, where ``wait_s`` is not 0."""
+        self._here.waits = wait_s > 0
+        try:
+            yield
+        finally:
+            self._here.waits = False
+
+    def watched(self, connection_class: type[Any]) -> type[Any]:
+        """Return the pool's class of connections, which from then on says when one of them waits for an answer."""
+        waits = self
+
+        class Watched(connection_class):  # type: ignore[misc]
+            """A connection that can be hung up on, and is not used again then."""
+
+            is_hung_up = False
+
+            @property
+            def is_connected(self) -> bool:
+                """Whether the pool may give it out."""
+                return not self.is_hung_up and bool(super().is_connected)
+
+            def close(self) -> None:
+                """Close it; the next request opens it anew."""
+                super().close()
+                self.is_hung_up = False
+
+            def getresponse(self) -> Answer:
+                """Wait for the answer."""
+                if not getattr(waits._here, "waits", False):
+                    return super().getresponse()  # type: ignore[no-any-return]
+                with waits._lock:
+                    waits._waiting.add(self)
+                try:
+                    return super().getresponse()  # type: ignore[no-any-return]
+                finally:
+                    with waits._lock:
+                        waits._waiting.discard(self)
+
+        return Watched
+
+    def hang_up(self) -> None:
+        """Close the sending half of those that wait now."""
+        with self._lock:
+            for connection in self._waiting:
+                connection.is_hung_up = True
+                with suppress(OSError, AttributeError):  # it is closed, or its socket is the response's by now
+                    socket.socket.shutdown(connection.sock, socket.SHUT_WR)  # past TLS, whose shutdown is another's
 
 
 class Transport:

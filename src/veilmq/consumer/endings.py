@@ -2,15 +2,15 @@
 
 import logging
 import math
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
 from veilmq.client.errors import ClientError, Unreachable
-from veilmq.client.messages import NewMessage
+from veilmq.client.messages import NewMessage, ReceivedMessage
 from veilmq.client.port import MessageClient
 from veilmq.consumer.counts import Counts
-from veilmq.consumer.dead_letters import dead_letter, reasons
 from veilmq.consumer.delivery import Delivery
 from veilmq.consumer.handlers import Options
 from veilmq.consumer.lease_table import LeaseTable
@@ -18,6 +18,13 @@ from veilmq.consumer.logged import about, with_traceback
 from veilmq.consumer.outcomes import Ending, Kind
 from veilmq.consumer.remembered import Remembered
 from veilmq.consumer.settler import InThread, Settler
+from veilmq.core.properties import Attribute
+
+FIFO_SUFFIX = ".fifo"
+_ATTRIBUTES_MAX = 10
+_ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in messages
+_REASON_CHARACTERS_MAX = 500
+_TRACE_CHARACTERS_MAX = 1_000
 
 _log = logging.getLogger("veilmq.consumer")
 _log.addFilter(with_traceback)
@@ -109,7 +116,7 @@ class Endings:
         if not self._moves:
             return False
         queue, lease = self._options.queue, delivery.lease
-        told = reasons(delivery.message, ending, source=queue)
+        told = _reasons(delivery.message, ending, source=queue)
         move = partial(self._client.dead_letter, queue, delivery.message.receipt, target)
         lease.deleting = True
         try:
@@ -125,7 +132,7 @@ class Endings:
         return self._moves
 
     async def _copy(self, delivery: Delivery, ending: Ending, target: str) -> None:
-        copy = dead_letter(delivery.message, ending, source=self._options.queue, target=target)
+        copy = _dead_letter(delivery.message, ending, source=self._options.queue, target=target)
         try:
             await self._send(copy, target)
         except ClientError as error:
@@ -157,3 +164,40 @@ class Endings:
         self._table.settle(delivery.lease)
         self._counts.events["left"] += 1
         return False
+
+
+def _dead_letter(message: ReceivedMessage, ending: Ending, *, source: str, target: str) -> NewMessage:
+    """Return the copy of ``message`` of the queue ``source`` that goes to the queue ``target``, ended by ``ending``."""
+    attributes = dict(message.attributes)
+    for name, text in _all_reasons(message, ending, source).items():
+        if text and (name in attributes or len(attributes) < _ATTRIBUTES_MAX):
+            attributes[name] = Attribute(type="String", text=text)
+    fifo = target.endswith(FIFO_SUFFIX)
+    return NewMessage(
+        body=message.body,
+        attributes=attributes,
+        group=(message.group or message.id) if fifo else message.group,
+        dedup_id=message.id if fifo else None,
+    )
+
+
+def _reasons(message: ReceivedMessage, ending: Ending, *, source: str) -> dict[str, str]:
+    """Return what is added to a message that the server moves, which keeps all that it has: at least the reason.
+
+    A queue takes ten attributes of a message: ours that matter less are left out where there is no room.
+    """
+    told = {name: text for name, text in _all_reasons(message, ending, source).items() if text}
+    room = max(1, _ATTRIBUTES_MAX - len(message.attributes.keys() - told.keys()))
+    return dict(list(told.items())[:room])
+
+
+def _all_reasons(message: ReceivedMessage, ending: Ending, source: str) -> dict[str, str]:
+    """Return name → text, the most important first."""
+    return {
+        "veilmq-reason": _ILLEGAL.sub("", ending.reason)[:_REASON_CHARACTERS_MAX],
+        "veilmq-message-id": message.id,
+        "veilmq-error": ending.error,
+        "veilmq-attempt": str(message.receive_count),
+        "veilmq-queue": source.rpartition("/")[2],
+        "veilmq-trace": _ILLEGAL.sub("", ending.trace)[-_TRACE_CHARACTERS_MAX:],
+    }

@@ -19,14 +19,13 @@ from veilmq.consumer.gathering import Gathering
 from veilmq.consumer.handlers import Handler
 from veilmq.consumer.handling import Handling
 from veilmq.consumer.hooks import Hooks
-from veilmq.consumer.intake import Intake
+from veilmq.consumer.intake import Intake, Receiver
 from veilmq.consumer.lease_table import LeaseTable
 from veilmq.consumer.leases import Lease, LeaseState, Subscription
 from veilmq.consumer.logged import about
 from veilmq.consumer.outcomes import Cause, Ending, Kind, ending_of
 from veilmq.consumer.outstanding import Outstanding
 from veilmq.consumer.prefetch import Prefetch
-from veilmq.consumer.receiving import Receiver
 from veilmq.consumer.schedule import Schedule
 from veilmq.consumer.settler import LINGER_S, Settler
 from veilmq.consumer.threads import Threads
