@@ -7,7 +7,7 @@ from typing import Any
 import boto3
 import pytest
 
-from veilmq.client import HttpQueueClient
+from veilmq.client import HttpQueueClient, SigningKey
 from veilmq.client.boto import BotoQueueClient
 from veilmq.client.port import MessageClient
 from veilmq.consumer import Consumer, Reject
@@ -128,3 +128,22 @@ def test_through_boto3_it_is_copied(server: RunningServer, client: HttpQueueClie
     (letter,) = client.receive("dead")
     assert letter.id != sent.id
     assert letter.attributes["veilmq-message-id"].text == sent.id
+
+
+def is_there(client: HttpQueueClient) -> bool:
+    """Tell whether the message is in its queue still."""
+    status = client.show("work")
+    return bool(status.visible or status.in_flight or status.delayed)
+
+
+def test_in_another_region_it_stays_there() -> None:
+    """The dead-letter queue that a queue names is of its region."""
+    key = SigningKey(id="123456789012", secret="any", region="eu-west-1")
+    with RunningServer(regions="by-request") as server, HttpQueueClient(server.endpoint, key=key) as there:
+        there.create_queue("dead", {})
+        url = there.create_queue("work", {"dead_letter_queue": "dead", "receives_max": 9})
+        for queue in ("work", url):
+            there.send("work", queue)
+            own = HttpQueueClient(server.endpoint, key=key)
+            run(server, queue, reject=True, until=lambda: not is_there(there), own=own)
+        assert sorted(letter.body for letter in there.receive("dead", count=10)) == sorted(["work", url])

@@ -117,6 +117,8 @@ class Endings:
             return False
         queue, lease = self._options.queue, delivery.lease
         told = _reasons(delivery.message, ending, source=queue)
+        if self._options.dead_letter is None:  # the queue's own, which is where the queue is: its name says it all
+            target = target.rpartition("/")[2]
         move = partial(self._client.dead_letter, queue, delivery.message.receipt, target)
         lease.deleting = True
         try:
