@@ -3,8 +3,10 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
@@ -22,6 +24,13 @@ PATIENCE_S = 60.0
 LARGE = b"x" * 8_000_000
 SMALL = HttpLimits(head_bytes_max=2_000, headers_max=20, target_bytes_max=500, body_bytes_max=10_000, pipelined_max=4)
 HASTY = HttpLimits(idle_s_max=1.0)  # in which a client on a busy machine comes to speak
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait for something that can be observed."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "it does not come"
 
 
 class Reply(NamedTuple):
@@ -77,7 +86,8 @@ class Large:
 class HttpHost:
     """A context manager: a server in a thread.
 
-    ``/hold`` is held until ``release``, ``/large`` is answered in its turn with ``LARGE``, everything else is echoed.
+    ``/hold`` is held until ``release``, ``/large`` is answered in its turn with ``LARGE``, ``/defect`` raises, all
+    else is echoed.
     """
 
     def __init__(
@@ -124,6 +134,22 @@ class HttpHost:
         self._loop.call_soon_threadsafe(lambda: done.set_result(work()))
         return done.result(PATIENCE_S)
 
+    @contextmanager
+    def blocked(self) -> Iterator[None]:
+        """Keep the server's loop from turning; what comes meanwhile is there at once when it goes on."""
+        is_blocked, goes_on = threading.Event(), threading.Event()
+
+        def block() -> None:
+            is_blocked.set()
+            goes_on.wait(PATIENCE_S)
+
+        self._loop.call_soon_threadsafe(block)
+        assert is_blocked.wait(PATIENCE_S)
+        try:
+            yield
+        finally:
+            goes_on.set()
+
     def await_held(self) -> Held:
         """Return the next request that is held, once it has come."""
         assert self.holding.acquire(timeout=PATIENCE_S), "no request came"
@@ -156,6 +182,8 @@ class HttpHost:
         self.targets.append(request.target)
         if request.target == b"/large":
             return InTurn(request, lambda: self._begin(request))
+        if request.target == b"/defect":
+            raise RuntimeError("a defect of the handler")
         if request.target == b"/hold":
             held = Held(request)
             self.held.append(held)

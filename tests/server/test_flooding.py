@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import socket
+import struct
 import threading
 import time
 import urllib.request
@@ -17,12 +18,15 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from tests.server.http_host import PATIENCE_S, Client, HttpHost
+from tests.server.http_host import PATIENCE_S, Client, HttpHost, wait_until
 from tests.server.keys import REGION, SECRETS, client, written
+from veilmq.server.event_loop import loop_factory
 from veilmq.server.http_limits import HttpLimits
 from veilmq.testing import RunningServer
 
 JSON = b"Content-Type: application/x-amz-json-1.0\r\nX-Amz-Target: AmazonSQS.SendMessage\r\n"
+GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+HOLD = b"GET /hold HTTP/1.1\r\nHost: h\r\n\r\n"
 FORM = b"Content-Type: application/x-www-form-urlencoded\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: h\r\n"
 LARGE_BYTES = 8 * 1_048_576
@@ -202,29 +206,74 @@ def test_a_chunked_body_reserves_as_it_grows() -> None:
         wait_until(lambda: set(host.call(host.budget.parts).values()) == {0})
 
 
-@pytest.mark.parametrize("count", [50, 5_000], ids=["in-one-slice", "in-many"])
+@pytest.mark.parametrize("count", [50, 2_500], ids=["in-one-slice", "in-many"])
 def test_a_client_that_pipelines_does_not_go_before_others(count: int) -> None:
     """What one sends comes after the first few of many that came before it; all are answered in order."""
     with HttpHost() as host, host.client() as many, host.client() as one:
-        one.send(b"GET /warm HTTP/1.1\r\nHost: h\r\n\r\n")
+        one.send(GET)
         one.read()
-        all_sent, blocked = threading.Event(), threading.Event()
-
-        def block() -> None:
-            blocked.set()
-            all_sent.wait(PATIENCE_S)
-
-        waiting = threading.Thread(target=host.call, args=(block,))
-        waiting.start()
-        assert blocked.wait(PATIENCE_S)
-        many.send(b"".join(b"GET /%d HTTP/1.1\r\nHost: h\r\n\r\n" % number for number in range(count)))
-        one.send(b"GET /one HTTP/1.1\r\nHost: h\r\n\r\n")
-        all_sent.set()
-        waiting.join(PATIENCE_S)
+        with host.blocked():
+            many.send(b"".join(b"GET /%d HTTP/1.1\r\nHost: h\r\n\r\n" % number for number in range(count)))
+            one.send(b"GET /one HTTP/1.1\r\nHost: h\r\n\r\n")
         assert one.read().status == 200
         for number in range(count):
             assert many.read().body.startswith(b"GET /%d\n" % number)
         assert host.targets.index(b"/one") < 40
+
+
+def test_a_defect_behind_another_request_ends_its_connection_alone() -> None:
+    """Others that wait for their turn at the same time go on."""
+    with HttpHost() as host, host.client() as first, host.client() as defect, host.client() as last:
+        for each in (first, defect, last):
+            each.send(GET)
+            each.read()
+        with host.blocked():
+            first.send(GET * 3)
+            defect.send(GET + b"GET /defect HTTP/1.1\r\nHost: h\r\n\r\n")
+            last.send(GET * 3)
+        for each in (first, last):
+            assert [each.read().status for _ in range(3)] == [200] * 3
+        assert defect.read().status == 200
+        with contextlib.suppress(ConnectionResetError):
+            assert defect.at_end()
+
+
+def _chunked(*pieces: bytes) -> bytes:
+    return b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in pieces)
+
+
+LONG = b"Content-Length: 300000\r\n\r\n"
+PART = b"x" * 100_000
+
+
+@pytest.mark.parametrize("loops", [None, loop_factory()], ids=["asyncio", "the product's"])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(POST + LONG + PART, id="in-the-middle"),
+        pytest.param(POST + EXPECT + LONG, id="before-it-begins"),
+        pytest.param(POST + _chunked(PART, PART), id="chunked"),
+        pytest.param(POST + b"Connection: Upgrade\r\nUpgrade: h2c\r\n" + LONG + PART, id="upgrade"),
+        pytest.param(POST.replace(b"/", b"/hold", 1) + LONG + PART * 3, id="while-it-is-handled"),
+        pytest.param(HOLD + POST + LONG + PART * 3 + POST + LONG + PART, id="behind-another"),
+        pytest.param(POST.replace(b"/", b"/defect", 1) + LONG + PART * 3, id="defect"),
+    ],
+)
+def test_a_body_gives_its_bytes_back_however_its_connection_ends(sent: bytes, loops: Any) -> None:
+    """By a reset, by a close, and after the client has sent its last."""
+
+    def reset(client: Client) -> None:
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+
+    with HttpHost(loop_factory=loops) as host:
+        for end in (reset, Client.close, Client.half_close):
+            with host.client() as client:
+                client.send(sent)
+                if b"/defect" not in sent:
+                    wait_until(lambda: host.call(lambda: host.budget.unverified))
+                end(client)
+                wait_until(lambda: set(host.call(host.budget.parts).values()) == {0})
 
 
 def test_no_receive_starts_while_unread_answers_fill_their_half() -> None:
@@ -264,11 +313,3 @@ def received(server: RunningServer, sqs: Any, queue: str) -> list[object]:
 def _send_all(sender: Client, pieces: list[bytes]) -> None:
     with contextlib.suppress(OSError):  # it is refused in the middle
         sender.send(POST + b"Transfer-Encoding: chunked\r\n\r\n", *pieces)
-
-
-def wait_until(condition: object) -> None:
-    """Wait for something that can be observed."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    assert callable(condition)
-    while not condition():
-        assert time.monotonic() < deadline_s, "it does not come"

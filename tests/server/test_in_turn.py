@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from tests.server.http_host import LARGE, Client, HttpHost, Large
+from tests.server.http_host import LARGE, Client, HttpHost, Large, wait_until
 from veilmq.server.event_loop import loop_factory
 from veilmq.server.http_request import Date, Request
 from veilmq.server.in_turn import InTurn
@@ -33,6 +33,18 @@ def test_what_a_client_does_not_take_is_not_begun(loops: object) -> None:
         assert 1 <= len(host.begun) <= 2
         assert {len(client.read().body) for _ in range(5)} == {len(LARGE)}
         assert len(host.begun) == 5
+
+
+@pytest.mark.parametrize("loops", [None, loop_factory()], ids=["asyncio", "the product's"])
+def test_an_answer_counts_as_a_whole_until_all_of_it_is_taken(loops: object) -> None:
+    """That much it takes of the memory, however little is left of it, and none other is made meanwhile."""
+    with HttpHost(loop_factory=loops) as host, host.client() as client:  # type: ignore[arg-type]
+        client.socket.setsockopt(SOL_SOCKET, SO_RCVBUF, 262_144)
+        client.send(ASK * 3)
+        wait_until(lambda: host.call(lambda: host.budget.answers) > len(LARGE))
+        assert len(host.begun) == 1
+        assert {len(client.read().body) for _ in range(3)} == {len(LARGE)}
+        wait_until(lambda: host.call(lambda: host.budget.answers) == 0)
 
 
 def test_it_is_begun_when_all_before_it_are_answered() -> None:

@@ -167,6 +167,7 @@ class Hold:
         if not self._budget.fits(self, more):
             self._budget.wait(self, more)
             return False
+        self._budget.leave(self)
         self._budget.change(self, more)
         return True
 

@@ -30,6 +30,8 @@ from veilmq.server.turns import Turns
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _SLICE_BYTES = 65_536
 """A segment up to this is read at once, and that much of a large body in one turn of the loop."""
+_UNSENT_BYTES = 65_536
+"""A client that leaves more than this unread is not read from until it has taken all."""
 _PIPELINED_BYTES = 16_384
 """How much of a larger segment is parsed before the requests in it are begun."""
 _BEGUN_IN_A_TURN = 8
@@ -85,6 +87,7 @@ class Http1Connection(asyncio.Protocol):
         "_lingering_since_s",
         "_lingers",
         "_pacing",
+        "_partly_sent_bytes",
         "_paused",
         "_peer",
         "_reader",
@@ -130,6 +133,7 @@ class Http1Connection(asyncio.Protocol):
         self._half_closed = False
         self._lingers = False
         self._pacing = False  # the next segment of a large body is read in a later turn
+        self._partly_sent_bytes = 0  # the longest reply since ``pause_writing``: held as a whole until it is sent
         self._paused = False
         self._peer: str | None = None  # not asked yet; empty where the client has no address
         self._idle_since_s = 0.0
@@ -147,6 +151,7 @@ class Http1Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin; a client that sends nothing counts as idle."""
         self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_UNSENT_BYTES, low=0)
         self._idle_since_s = self._keeper.time_s()
         self._keeper.add(self)
 
@@ -199,12 +204,13 @@ class Http1Connection(asyncio.Protocol):
         self._keeper.expect(self._stalled_since_s + self._limits.request_s_max)
         self._unsent = self._transport.get_write_buffer_size()
         self._unsent_since_s = self._stalled_since_s
-        self._count_unsent(self._unsent)
+        self._partly_sent_bytes = 0
         self._regulate()
 
     def resume_writing(self) -> None:
         """Go on."""
         self._stalled_since_s = 0.0
+        self._transport.set_write_buffer_limits(high=_UNSENT_BYTES, low=0)
         self._count_unsent(0)
         self._regulate()
         self.turn()
@@ -231,16 +237,20 @@ class Http1Connection(asyncio.Protocol):
         elif line[0].begin is not None:
             self.turn()
         if self._paused:
+            self._partly_sent_bytes = max(self._partly_sent_bytes, len(reply))
             self._regulate()
 
     def turn(self) -> None:
-        """Begin the first of the line if it waits for its turn, and the client takes its replies.
+        """Begin the first of the line if it waits for its turn, and the client has taken all replies.
 
-        While any client leaves answers unread, what is begun here is begun slowly: it may bring large answers, too.
+        (A reply that is not sent to its end is held as a whole, so a second one would take twice the memory.) While any
+        client leaves answers unread, what is begun here is begun slowly: it may bring large answers, too.
         """
         if self._turn_comes or not self._waits_for_turn():
             return
-        if self._keeper.budget.answers_full:
+        if self._transport.get_write_buffer_size():
+            self._transport.set_write_buffer_limits(high=0)  # ``pause_writing`` now, ``resume_writing`` at its end
+        elif self._keeper.budget.answers_full:
             self._keeper.budget.on_room(self.turn)
         elif self._keeper.budget.answers:
             self._turn_comes = True
@@ -445,6 +455,9 @@ class Http1Connection(asyncio.Protocol):
                 data, self._unread = self._unread, b""
                 self._feed_slices(data)
                 self._ended = self._ended or (self._half_closed and not self._unread)
+        except Exception:
+            self._transport.abort()  # as the event loop does with one that ``data_received`` raises for
+            raise
         finally:
             self._corked = False
         self.answered()
@@ -496,7 +509,7 @@ class Http1Connection(asyncio.Protocol):
     def _regulate(self) -> None:
         """Read from the client, or do not; begin what waits in its line, if that can go on."""
         if self._stalled_since_s:
-            self._count_unsent(self._transport.get_write_buffer_size())
+            self._count_unsent(max(self._transport.get_write_buffer_size(), self._partly_sent_bytes))
         if self._behind and not self._beginning and not self._takes_too_little():
             self._beginning = True
             self._keeper.turns.soon(self._begin_behind)

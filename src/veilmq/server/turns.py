@@ -40,17 +40,21 @@ class Turns:
 
     def _take_turn(self) -> None:
         end_s = perf_counter() + TURN_S_MAX
-        for _ in range(len(self._soon)):
-            _do_first(self._soon)
-            if perf_counter() >= end_s:
-                break
-        if self._soon:
-            self._loop.call_soon(self._take_turn)
+        try:
+            for _ in range(len(self._soon)):
+                _do_first(self._soon)
+                if perf_counter() >= end_s:
+                    break
+        finally:  # a defect in one connection's work leaves that of others
+            if self._soon:
+                self._loop.call_soon(self._take_turn)
 
     def _pace(self) -> None:
-        _do_first(self._unhurried)
-        if self._unhurried:
-            self._loop.call_later(PACE_S, self._pace)
+        try:
+            _do_first(self._unhurried)
+        finally:
+            if self._unhurried:
+                self._loop.call_later(PACE_S, self._pace)
 
 
 def _do_first(queue: deque[Work]) -> None:
