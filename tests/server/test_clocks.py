@@ -6,9 +6,13 @@ The machine is a `VirtualClock`; `tests/proofs/test_clocks.py` steps the clock o
 import asyncio
 import json
 import re
+import subprocess
+import sys
 import urllib.error
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -18,6 +22,7 @@ import urllib3
 from pyarrow import dataset
 
 from tests.engines.postgres_host import making_database
+from tests.server.http_host import PATIENCE_S, wait_until
 from tests.server.test_admin import ask, get
 from tests.server.test_claims import ask as ask_v1
 from veilmq.client import ClientError, HttpQueueClient
@@ -135,9 +140,32 @@ def test_everything_ends_at_its_instant(stepped: Stepped, step: Callable[[Steppe
     assert clock.now_ms() - clock.wall_ms() in {-DAYS_MS, DAYS_MS}
 
 
+@pytest.mark.parametrize("sign", [1, -1], ids=["forward", "backward"])
+def test_a_parked_receive_waits_out_its_time(stepped: Stepped, sign: int) -> None:
+    """It gets a message when that is due, or nothing when its wait has passed, to the millisecond."""
+    stepped.call("SendMessage", MessageBody="delayed", DelaySeconds=10)
+    with ThreadPoolExecutor(2) as pool:
+        polls = [pool.submit(stepped.receive, queue, WaitTimeSeconds=20) for queue in ("work", "brief")]
+        wait_until(lambda: _parked(stepped) == 2)
+        stepped.clock.step_wall(sign * DAYS_MS)
+        stepped.server.advance(9_999)
+        assert _parked(stepped) == 2
+        stepped.server.advance(1)
+        assert [message["Body"] for message in polls[0].result(PATIENCE_S)] == ["delayed"]
+        stepped.server.advance(9_999)
+        assert _parked(stepped) == 1
+        stepped.server.advance(1)
+        assert polls[1].result(PATIENCE_S) == []
+
+
+def _parked(stepped: Stepped) -> float:
+    (line,) = re.findall(r"\nveilmq_long_polls_parked (\S+)", get(stepped.server, "/metrics")[1])
+    return float(line)
+
+
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
-def test_a_parked_receive_and_a_claim_go_on(stepped: Stepped, step: Callable[[Stepped], None]) -> None:
-    """The claim gives the same messages with the same times, and comes back when its hold has passed."""
+def test_a_claim_goes_on(stepped: Stepped, step: Callable[[Stepped], None]) -> None:
+    """It gives the same messages with the same times, and they come back when its hold has passed."""
     call = stepped.call
     for body in ("a", "b"):
         call("SendMessage", MessageBody=body)
@@ -176,6 +204,24 @@ def test_times_are_shown_by_the_wall_clock(stepped: Stepped, step: Callable[[Ste
     assert (message["sent_at_ms"], message["visible_at_ms"]) == (now_ms - 2_000, now_ms + 30_000)
     metrics = get(stepped.server, "/metrics")[1]
     assert 'oldest_message_age_seconds{queue="000000000000/work"} 2.0' in metrics
+
+
+@pytest.mark.parametrize("sign", [1, -1], ids=["forward", "backward"])
+def test_the_listing_the_console_and_the_command_line_show_them_so_too(stepped: Stepped, sign: int) -> None:
+    """And what the listing has counted before the step stays, one second before what it counts now."""
+    stepped.call("SendMessage", MessageBody="seen")
+    ask_v1(stepped.server, "GET", "/v1/queues/-?names=work")
+    stepped.clock.step_wall(sign * DAYS_MS)
+    stepped.server.advance(1_000)
+    now_ms = stepped.clock.wall_ms()
+    (work,) = ask_v1(stepped.server, "GET", "/v1/queues/-?names=work")[1]["queues"]
+    assert (work["oldest_sent_at_ms"], work["counted_at_ms"]) == (now_ms - 1_000, now_ms)
+    assert (work["history"][0], work["history"][-1]) == ([now_ms - 1_000, 1], [now_ms, 1])
+    sent = datetime.fromtimestamp(now_ms / 1_000 - 1, UTC)
+    for page in ("queues/000000000000/work", "queues/000000000000/work/messages", "health"):
+        assert f"{sent:%Y-%m-%dT%H:%M:%SZ}" in get(stepped.server, f"/console/{page}")[1]
+    command = [sys.executable, "-m", "veilmq", "queue", "show", "work", "--endpoint", stepped.server.endpoint]
+    assert f"{sent:%Y-%m-%d %H:%M:%S} UTC" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 @contextmanager
@@ -218,6 +264,19 @@ def test_another_boot_with_a_clock_that_is_doubted_ends_nothing_early(
         assert stepped.bodies() == []
         stepped.server.advance(1)
         assert stepped.bodies() == ["kept"], "two hours of lease, one down and one since"
+
+
+@pytest.mark.parametrize("synchronised", [True, False])
+def test_a_system_without_a_boot_id_boots_anew_with_each_start(stepped: Stepped, synchronised: bool) -> None:
+    """As macOS, whatever its boot clock says: all of the time is applied where both ends are synchronised."""
+    stepped.clock.boot_id, stepped.clock.synchronised = "", synchronised
+    stepped.restart()
+    stepped.call("SendMessage", MessageBody="kept")
+    stepped.restart(lambda clock: clock.step_wall(DAYS_MS))
+    assert stepped.bodies() == ([] if synchronised else ["kept"])
+    assert get(stepped.server, "/health/ready")[1].startswith(
+        "ready" if synchronised else "degraded\n4 days, 23:00:00 h"
+    )
 
 
 def test_what_is_held_back_is_applied_once_the_kernel_vouches_for_its_clock(

@@ -36,8 +36,8 @@ class Clock(Protocol):
     def now_ms(self) -> int:
         """Return the present instant of the store."""
 
-    def shown_ms(self) -> int:
-        """Return the present instant as users see it, since the epoch."""
+    def shown_ms(self, at_ms: int | None = None) -> int:
+        """Return the instant ``at_ms``, the present one without it, as users see it, since the epoch."""
 
     def call_at(self, at_ms: int, callback: Callable[[], object]) -> Timer:
         """Call ``callback`` in the event loop once ``now_ms()`` is at least ``at_ms``."""

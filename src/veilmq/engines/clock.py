@@ -133,10 +133,10 @@ class StoreClock(ABC):
             self._ahead_ms = difference_ms
         return self._ahead_ms
 
-    def shown_ms(self) -> int:
-        """Return the present instant as users see it."""
+    def shown_ms(self, at_ms: int | None = None) -> int:
+        """Return the instant ``at_ms``, the present one without it, as users see it."""
         now_ms = self.now_ms()
-        return now_ms + self.ahead_ms(now_ms)
+        return (now_ms if at_ms is None else at_ms) + self.ahead_ms(now_ms)
 
     @abstractmethod
     def call_at(self, at_ms: int, callback: Callable[[], object]) -> Timer:

@@ -61,8 +61,6 @@ class ConsolePorts:
         )
 
     def _teller(self, started_at_ms: int) -> TellHealth:
-        clock = self.engine.clock
-
         async def health() -> Health:
             survey = await _if_told(self.engine.survey(0))
             return Health(
@@ -71,7 +69,7 @@ class ConsolePorts:
                 kept=self.engine.kept,
                 version=__version__,
                 python=platform.python_version(),
-                started_at_ms=clock.shown_ms() - (clock.now_ms() - started_at_ms),
+                started_at_ms=self.engine.clock.shown_ms(started_at_ms),
                 queues=None if survey is None else survey.in_all,
                 parked_polls=self.polls.parked,
                 open_connections=len(self.connections),

@@ -87,7 +87,7 @@ class OnePublication:
 def shown_due(result: Any, clock: Clock) -> Any:
     """Return ``result`` with the instant at which something is due next as users see it."""
     due_ms = getattr(result, "next_due_ms", None)
-    return result if due_ms is None else replace(result, next_due_ms=due_ms + clock.shown_ms() - clock.now_ms())
+    return result if due_ms is None else replace(result, next_due_ms=clock.shown_ms(due_ms))
 
 
 def showing_due(answer: Done | None, clock: Clock) -> Done:

@@ -145,7 +145,7 @@ class QueueBook:
         record = self._records.get(name)
         if record is None or not _may_see(command, record):
             return BrowsedQueue(name=own)
-        return record.shown(own, history=command.history)
+        return record.shown(own, history=command.history, ahead_ms=self._clock.shown_ms(0))
 
     # Counting.
 
@@ -195,9 +195,9 @@ class QueueBook:
         record = self._records.pop(name, None)
         if not isinstance(result, QueueView):
             return
-        now_ms = self._clock.now_ms()
-        if record is None or record.view.created_at_ms != result.created_at_ms:
-            record = QueueRecord(result, now_ms)
+        now_ms, created_at_ms = self._clock.now_ms(), result.created_at_ms - self._clock.shown_ms(0)
+        if record is None or record.created_at_ms != created_at_ms:
+            record = QueueRecord(result, now_ms, created_at_ms=created_at_ms)
         else:
             record.take(result, now_ms, cost_s=cost_s)
         self._records[name] = record

@@ -47,12 +47,14 @@ class QueueRecord:
         "cost_s",
         "counted_at_ms",
         "counts",
+        "created_at_ms",
         "rates",
         "view",
     )
 
-    def __init__(self, view: QueueView, now_ms: int) -> None:
-        """Begin with a first count."""
+    def __init__(self, view: QueueView, now_ms: int, *, created_at_ms: int = 0) -> None:
+        """Begin with a first count; all instants are of the store's time, but those of ``view`` and ``counts``."""
+        self.created_at_ms = created_at_ms
         self._when = array("q")
         self._visible = array("q")
         self._earlier = self._later = _totals(_counts_of(view), now_ms)
@@ -68,8 +70,8 @@ class QueueRecord:
         self._note_totals(_totals(self.counts, now_ms))
         self._note_visible(now_ms)
 
-    def shown(self, name: str, *, history: bool = True) -> BrowsedQueue:
-        """Return this as a listing tells it."""
+    def shown(self, name: str, *, history: bool = True, ahead_ms: int = 0) -> BrowsedQueue:
+        """Return this as a listing tells it, where users see the store's time ``ahead_ms`` later."""
         counts, rates, settings = self.counts, self.rates, self.view.settings
         return BrowsedQueue(
             name=name,
@@ -85,8 +87,10 @@ class QueueRecord:
             sent_per_s=None if rates is None else rates.sent,
             received_per_s=None if rates is None else rates.received,
             deleted_per_s=None if rates is None else rates.deleted,
-            counted_at_ms=self.counted_at_ms,
-            history=list(zip(self._when, self._visible, strict=True)) if history else [],
+            counted_at_ms=self.counted_at_ms + ahead_ms,
+            history=[(at_ms + ahead_ms, visible) for at_ms, visible in zip(self._when, self._visible, strict=True)]
+            if history
+            else [],
         )
 
     def _note_totals(self, totals: Totals) -> None:

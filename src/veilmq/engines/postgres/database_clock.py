@@ -58,9 +58,9 @@ class DatabaseClock:
         self._last_ms = max(self._last_ms, self.machine.now_ms() + self._ahead_ms)
         return self._last_ms
 
-    def shown_ms(self) -> int:
+    def shown_ms(self, at_ms: int | None = None) -> int:
         """Return the same: the database's clock is shown as it is."""
-        return self.now_ms()
+        return self.now_ms() if at_ms is None else at_ms
 
     def call_at(self, at_ms: int, callback: Callable[[], object]) -> Timer:
         """Call ``callback`` when ``now_ms()`` is ``at_ms``, as far as is known now."""
