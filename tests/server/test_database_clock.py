@@ -118,12 +118,32 @@ def test_a_step_forward_deletes_nothing(database: Stepping, node: RunningServer,
     assert received(node, queue) == sorted(BODIES)
 
 
-def test_a_step_that_is_undone(database: Stepping, node: RunningServer) -> None:
-    """Nothing is missing, and the doubts end by themselves."""
+def test_a_short_retention_ends_no_message_either_while_the_clock_is_doubted(
+    database: Stepping, node: RunningServer
+) -> None:
+    """Of minutes, although retention follows a clock that no node doubts for an hour."""
+    node.queue("brief", retention_s=300)
+    with HttpQueueClient(node.endpoint) as client:
+        client.send("brief", "kept")
     database.step(STEP_MS)
+    node.advance(seconds=LOOK_S)
+    assert is_doubted(node)
+    node.advance(seconds=600)
+    assert received(node, "brief") == ["kept"]
+
+
+@pytest.mark.parametrize("step_ms", [STEP_MS, -STEP_MS], ids=["forward", "backward"])
+def test_a_step_that_is_undone(
+    database: Stepping, node: RunningServer, step_ms: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is missing, and the doubts end by themselves."""
+    database.step(step_ms)
     node.advance(seconds=300)
     assert is_doubted(node)
-    database.step(-STEP_MS)
+    assert "the database's clock is doubted" in caplog.text
+    console = urllib3.request("GET", node.admin_endpoint + "/console/health").data.decode()
+    assert "The clock of the database is doubted" in console
+    database.step(-step_ms)
     node.advance(seconds=LOOK_S)
     assert not is_doubted(node)
     assert "degraded" not in health(node)

@@ -1542,12 +1542,13 @@ BEGIN
     END LOOP;
 END $$;
 
--- The instant that retention is reckoned from: the present one, but at most an hour after the last one confirmed.
+-- The instant that retention is reckoned from: the present one, but at most an hour after the last one confirmed, and not after
+-- that one while a node doubts the clock.
 CREATE FUNCTION mq.retention_now()
  RETURNS bigint
  LANGUAGE sql
  STABLE PARALLEL SAFE
-AS $$ SELECT least(mq.now_ms(), (SELECT confirmed_at + 3600000 FROM mq.clock)) $$;
+AS $$ SELECT least(mq.now_ms(), (SELECT confirmed_at + CASE WHEN doubted_by IS NULL THEN 3600000 ELSE 0 END FROM mq.clock)) $$;
 
 CREATE TRIGGER fair_earlier AFTER UPDATE ON mq.msg FOR EACH ROW WHEN (((new.group_key IS NOT NULL) AND (new.visible_at < old.visible_at))) EXECUTE FUNCTION mq.fair_touch();
 

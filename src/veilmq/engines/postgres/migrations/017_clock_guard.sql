@@ -9,9 +9,10 @@ CREATE TABLE mq.clock (
     trusts int NOT NULL DEFAULT 0
 );
 
--- The instant that retention is reckoned from: the present one, but at most an hour after the last one confirmed.
+-- The instant that retention is reckoned from: the present one, but at most an hour after the last one confirmed, and not after
+-- that one while a node doubts the clock.
 CREATE FUNCTION mq.retention_now() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE AS
-$$ SELECT least(mq.now_ms(), (SELECT confirmed_at + 3600000 FROM mq.clock)) $$;
+$$ SELECT least(mq.now_ms(), (SELECT confirmed_at + CASE WHEN doubted_by IS NULL THEN 3600000 ELSE 0 END FROM mq.clock)) $$;
 
 -- The functions that delete messages past their retention, or say which of a group's messages count, reckon from it.
 DO $do$
