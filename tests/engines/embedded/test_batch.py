@@ -93,6 +93,29 @@ def test_rows_that_cannot_be_written_fail_their_own_command_alone() -> None:
     store.close()
 
 
+def test_a_batch_is_repeated_at_most_twice_however_many_of_its_commands_fail() -> None:
+    """Counted by a publication, whose message is made anew each time that it is applied."""
+    store = Store()
+    store.create()
+    topic = "000000000000/news"
+    store.run(CreateTopic(topic=topic))
+    applied: list[object] = []
+
+    def make(published: object) -> NewMessage:
+        applied.append(published)
+        return NewMessage(body="b", size_bytes=1)
+
+    store.run(Subscribe(subscription=Subscription(topic=topic, name="s", endpoint=QUEUE, queue=QUEUE)))
+    publication = PublishToTopic(topic=topic, size_bytes=1, make=make)
+    bad = [_send("\ud800") for _ in range(50)]
+    _, *refused, last = store.run(publication, *bad, _send("a"))
+    assert [type(each) for each in refused] == [InternalError] * 50
+    assert not isinstance(last[0], InternalError)
+    assert 1 < len(applied) <= 3
+    assert store.bodies(10) == ["b", "a"]
+    store.close()
+
+
 def test_a_full_disk_that_somebody_reads_is_refused_and_not_tried_for_ever(tmp_path: Path) -> None:
     store = Store(tmp_path, database_pages_max=60)
     store.create()
