@@ -108,7 +108,8 @@ class StoreClock(ABC):
         """Begin at the wall clock's present instant, until ``resume``."""
         self._offset_ms = wall_ms - boot_ms
         self._ahead_ms = 0
-        self._doubt: Since | None = None
+        self.doubt: Since | None = None
+        """Since when the wall clock is doubted, ``None`` where it is not."""
 
     @abstractmethod
     def boot_ms(self) -> int:
@@ -156,7 +157,7 @@ class StoreClock(ABC):
                 store_ms=store_ms,
                 synchronised=self.is_synchronised(),
                 ahead_ms=self.ahead_ms(store_ms),
-                doubt=self._doubt,
+                doubt=self.doubt,
             )
         )
 
@@ -164,38 +165,33 @@ class StoreClock(ABC):
         """Go on from ``mark``; without one from the wall clock. Not before ``floor_ms``, the newest instant stored."""
         boot_ms = self.boot_ms()
         if mark is None:
-            store_ms, self._ahead_ms, self._doubt = self.wall_ms(), 0, None
+            store_ms, self._ahead_ms, self.doubt = self.wall_ms(), 0, None
         else:
             store_ms = self._resumed_ms(_decode(mark), boot_ms)
         self._offset_ms = max(store_ms, floor_ms) - boot_ms
         self.settle()
 
     def _resumed_ms(self, mark: Mark, boot_ms: int) -> int:
-        self._ahead_ms, self._doubt = mark.ahead_ms, mark.doubt
+        self._ahead_ms, self.doubt = mark.ahead_ms, mark.doubt
         if mark.boot_id and mark.boot_id == self.boot_id:
             return mark.store_ms + max(0, boot_ms - mark.boot_ms)
         elapsed_ms = max(0, self.wall_ms() - mark.wall_ms)
         if mark.synchronised and self.is_synchronised():
             return mark.store_ms + elapsed_ms
-        if self._doubt is None and (mark.synchronised or elapsed_ms > UNTRUSTED_MS_MAX):
-            self._doubt = Since(mark.wall_ms, mark.store_ms, mark.synchronised)
+        if self.doubt is None and (mark.synchronised or elapsed_ms > UNTRUSTED_MS_MAX):
+            self.doubt = Since(mark.wall_ms, mark.store_ms, mark.synchronised)
         return mark.store_ms + min(elapsed_ms, UNTRUSTED_MS_MAX)
-
-    @property
-    def doubt(self) -> Since | None:
-        """Since when the wall clock is doubted, ``None`` where it is not."""
-        return self._doubt
 
     def held_back_ms(self) -> int:
         """Return by how much more time the wall clock has advanced since it is doubted than the store's."""
-        if self._doubt is None:
+        if self.doubt is None:
             return 0
-        held_ms = (self.wall_ms() - self._doubt.wall_ms) - (self.now_ms() - self._doubt.store_ms)
+        held_ms = (self.wall_ms() - self.doubt.wall_ms) - (self.now_ms() - self.doubt.store_ms)
         return held_ms if held_ms > DIFFERENCE_MS_MAX else 0
 
     def settle(self) -> int:
         """Apply what is held back if the clock is synchronised and was at the mark; return how much that was."""
-        if self._doubt is None or not (self._doubt.synchronised and self.is_synchronised()):
+        if self.doubt is None or not (self.doubt.synchronised and self.is_synchronised()):
             return 0
         return self.trust()
 
@@ -203,7 +199,7 @@ class StoreClock(ABC):
         """Apply what is held back, doubt the clock no longer, and return how much that was."""
         held_ms = self.held_back_ms()
         self._offset_ms += held_ms
-        self._doubt = None
+        self.doubt = None
         return held_ms
 
 

@@ -6,7 +6,7 @@ of that half, two a third each, and there is always room for another. Within a k
 address, and whether the connection has sent a genuine request before, so that strangers that merely name a key do not
 displace its holder. A share that holds nothing gets its first body as soon as there is room at all.
 
-Answers that clients do not read are counted. While they exceed half of the budget, ``answers_full`` is set and no
+Answers that clients do not read are counted, each as a whole until all of it is sent. While they exceed half of the budget, ``answers_full`` is set and no
 receive starts.
 """
 
@@ -160,7 +160,7 @@ class Hold:
         self.granted = granted
         self.bytes = 0
         self.digest: Any = None
-        self.is_verified = False
+        self.is_verified = share.is_verified
 
     def reserve(self, more: int) -> bool:
         """Take ``more`` bytes, or wait for them; tell whether they are there."""

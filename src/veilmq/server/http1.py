@@ -385,16 +385,11 @@ class Http1Connection(asyncio.Protocol):
             self._keeper.expect(self._waiting_since_s + self._limits.body_wait_s_max)
             self._regulate()
             return False
-        if hold.share.is_verified:
-            hold.verify()
         return True
 
     def _granted(self) -> None:
         """Read on: there is room."""
         self._waiting_since_s = 0.0
-        hold = self._reader.hold
-        if hold is not None and hold.share.is_verified:
-            hold.verify()
         if self._reader.continue_due and not self._line:
             self._send_continue()
         self._regulate()

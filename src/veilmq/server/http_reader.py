@@ -10,6 +10,7 @@ server keep more than one segment beyond a limit.
 from collections.abc import Callable
 
 import httptools
+from msgspec.structs import astuple
 
 from veilmq.server import http_refusal as refusal
 from veilmq.server.byte_budget import Hold
@@ -256,16 +257,9 @@ class RequestReader:
     def _large_request(self, request: Request) -> LargeRequest:
         hold, self.hold = self.hold or self._hold_read(), None
         hold.take(len(request.body) - hold.bytes)
-        return LargeRequest(
-            request.line,
-            request.method,
-            request.target,
-            request.headers,
-            request.body,
-            request.keep_alive,
-            request.persistence,
-            hold=hold,
-        )
+        made = LargeRequest(*astuple(request))
+        made.hold = hold
+        return made
 
     def _release_hold(self) -> None:
         if self.hold is not None:
