@@ -6,8 +6,8 @@ of that half, two a third each, and there is always room for another. Within a k
 address, and whether the connection has sent a genuine request before, so that strangers that merely name a key do not
 displace its holder. A share that holds nothing gets its first body as soon as there is room at all.
 
-Answers that clients do not read are counted, each as a whole until all of it is sent. While they exceed half of the budget, ``answers_full`` is set and no
-receive starts.
+Answers that clients do not read are counted, each as a whole until all of it is sent. While they exceed half of the
+budget, ``answers_full`` is set and no receive starts.
 """
 
 import asyncio

@@ -118,7 +118,7 @@ class Http1Connection(asyncio.Protocol):
             heads=keeper.heads,
             complete=self._begin,
             refuse=self._refuse,
-            hold_read=self._hold_read,
+            hold_read=lambda: Hold(keeper.budget, Share(""), self._granted),
         )
         self._resting = self._reader.resting
         self._transport = cast(asyncio.Transport, None)  # until connection_made
@@ -394,9 +394,6 @@ class Http1Connection(asyncio.Protocol):
             self._send_continue()
         self._regulate()
 
-    def _hold_read(self) -> Hold:
-        return Hold(self._keeper.budget, _AT_ONCE, self._granted)
-
     def _pace(self, segment_bytes: int, *, trusted: bool) -> None:
         """Read on in a later turn of the loop if that was a large piece."""
         self._unpaced_bytes += segment_bytes
@@ -462,7 +459,7 @@ class Http1Connection(asyncio.Protocol):
         """Tell whether the client has so many answers to take that no further request of it begins."""
         if self._stalled_since_s:
             return True
-        return sum([len(request.reply) for request in self._line if request.reply is not None]) > _SLICE_BYTES
+        return sum([len(request.reply) for request in self._line if request.reply is not None]) > _UNSENT_BYTES
 
     def _is_heavy(self) -> bool:
         """Tell whether the bodies in the line are as long as one may be: behind a long poll they stay for a while."""
@@ -516,19 +513,11 @@ class Http1Connection(asyncio.Protocol):
         if pause is self._paused or self._transport.is_closing():
             return
         self._paused = pause
-        if pause:
-            if not self._pacing:
-                self._transport.pause_reading()
-            return
         if not self._pacing:
-            self._transport.resume_reading()
-        if self._reading_since_s:
+            (self._transport.pause_reading if pause else self._transport.resume_reading)()
+        if self._reading_since_s and not pause:
             self._reading_since_s = self._keeper.time_s()
             self._keeper.expect(self._reading_since_s + self._limits.request_s_max)
-
-
-_AT_ONCE = Share("")
-"""Where large bodies count that came in one segment: they are verified at once."""
 
 
 def _address(name: object) -> str:

@@ -79,7 +79,7 @@ class RequestReader:
     ) -> None:
         """Make requests for ``line``. ``complete`` and ``refuse`` may call ``stop``; ``heads`` are shared with others.
 
-        ``hold_read`` makes what counts a large body that came at once.
+        ``hold_read`` makes what counts a large body that came in one segment, and is verified at once.
         """
         self._line = line
         self._limits = limits
