@@ -18,6 +18,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from tests.conftest import need
 from tests.server.http_host import PATIENCE_S, Client, HttpHost, wait_until
 from tests.server.keys import REGION, SECRETS, client, written
 from veilmq.server.event_loop import loop_factory
@@ -176,6 +177,34 @@ def test_a_body_without_room_waits_and_is_told_when_to_come_again() -> None:
             third.send(POST + b"Content-Length: 1500000\r\n\r\n", b"x" * 1_500_000)
             assert third.read().status == 200
         assert set(host.call(host.budget.parts).values()) == {0}
+
+
+def test_addresses_share_what_there_is_where_there_are_no_keys() -> None:
+    """One that has much waits for more while another one, which has nothing, is read at once."""
+    with HttpHost(bytes_max=4_000_000) as host, host.client() as first, host.client() as more:
+        first.send(POST + EXPECT + b"Content-Length: 1000000\r\n\r\n")
+        assert first.read().status == 100
+        more.send(POST + EXPECT + b"Content-Length: 600000\r\n\r\n")
+        with other_address(host) as other:
+            other.send(POST + EXPECT + b"Content-Length: 600000\r\n\r\n")
+            assert other.read().status == 100
+            assert host.call(lambda: host.budget.unverified) == 1_600_000
+        first.send(b"x" * 1_000_000)
+        assert first.read().status == 200
+        assert more.read().status == 100
+
+
+def other_address(host: HttpHost) -> Client:
+    """Connect from another address of this machine."""
+    connected = socket.socket()
+    connected.settimeout(PATIENCE_S)
+    try:
+        connected.bind(("127.0.0.2", 0))
+    except OSError:
+        connected.close()
+        need(False, "a second address of this machine (127.0.0.2)")
+    connected.connect(("127.0.0.1", host.port))
+    return Client(connected)
 
 
 def test_a_body_that_waits_for_room_is_read_when_there_is_some() -> None:
