@@ -322,7 +322,8 @@ def test_no_receive_starts_while_unread_answers_fill_their_half() -> None:
             each.send((POST + head + b"Content-Length: %d\r\n\r\n" % len(body) + body) * 40)
         wait_until(lambda: held_bytes(server)["unread_answers"] > SMALLEST_BUDGET // 2)
         wait_until(lambda: not received(server, sqs, queue))
-        assert held_bytes(server)["unread_answers"] < 2 * SMALLEST_BUDGET
+        one_each = sum(1_001_000 * (1 + number % 6) for number in range(60))
+        assert held_bytes(server)["unread_answers"] <= one_each, "what began before they were full, and no more"
         for each in unreading:
             each.close()
         wait_until(lambda: held_bytes(server)["unread_answers"] == 0)
