@@ -19,9 +19,8 @@ from pyspark.sql.types import StructType
 
 from veilmq.spark.datasource import VeilmqDataSource
 from veilmq.spark.schema import SCHEMA
-from veilmq.spark.shards import ShardPartition
 from veilmq.spark.source_options import SourceOptions
-from veilmq.spark.stream_reader import ClaimsStreamReader
+from veilmq.spark.stream_reader import ClaimsStreamReader, ShardPartition
 
 CLAIMED = "claimed"
 READING = "reading"

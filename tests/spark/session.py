@@ -26,7 +26,9 @@ CONFIGURATION = {
 def session(folder: Path, *, master: str = "local[2]") -> Iterator[SparkSession]:
     """Run Spark inside the context; what it writes for itself goes to `folder`."""
     os.environ["PYSPARK_PYTHON"] = sys.executable  # the workers' Python; left to itself Spark takes any python3
-    os.environ["PYTHONPATH"] = f"{ROOT / 'src'}{os.pathsep}{ROOT}"  # where the workers find both trees, also in a worktree
+    os.environ["PYTHONPATH"] = (
+        f"{ROOT / 'src'}{os.pathsep}{ROOT}"  # where the workers find both trees, also in a worktree
+    )
     builder = SparkSession.builder.master(master).appName("veilmq tests")
     folders = {"spark.local.dir": str(folder / "local"), "spark.sql.warehouse.dir": str(folder / "warehouse")}
     for name, value in (CONFIGURATION | folders).items():

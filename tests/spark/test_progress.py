@@ -2,7 +2,7 @@
 
 import pytest
 
-from veilmq.spark.progress import IDLE_S, AsynchronousProgress, Progress
+from veilmq.spark.offsets import IDLE_S, AsynchronousProgress, Progress
 
 
 def batch(progress: Progress, start: int) -> None:

@@ -16,8 +16,7 @@ from pyspark.sql.types import (
 
 from veilmq.spark.options import OptionWrong
 from veilmq.spark.sink import batch_writer, stream_writer
-from veilmq.spark.sink_columns import ColumnsWrong, check
-from veilmq.spark.sink_options import DEAD_LETTER, FAIL, SinkOptions
+from veilmq.spark.sink_options import DEAD_LETTER, FAIL, ColumnsWrong, SinkOptions, check
 
 GIVEN = {"queue": "out"}
 TYPES: dict[str, DataType] = {

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from veilmq.client import HttpQueueClient
+from veilmq.spark.sink import PartitionWriter, SinkFailed
 from veilmq.spark.sink_options import SinkOptions
-from veilmq.spark.sink_partition import PartitionWriter, SinkFailed
 from veilmq.testing import RunningServer
 
 LONG = "x" * 9_000_000

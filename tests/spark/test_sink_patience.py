@@ -8,9 +8,8 @@ import pytest
 from tests.client.scripted_server import ScriptedServer, reply
 from veilmq.client.errors import ClientError
 from veilmq.spark import patience
-from veilmq.spark.sink import QueueStreamWriter
+from veilmq.spark.sink import QueueStreamWriter, Written
 from veilmq.spark.sink_options import SinkOptions
-from veilmq.spark.sink_partition import Written
 
 AWAY = reply(503, b'{"code": "ShuttingDown", "message": "The server is about to stop."}')
 

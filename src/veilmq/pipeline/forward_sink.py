@@ -19,8 +19,8 @@ from veilmq.client.publications import Publications
 from veilmq.core.publications import Published
 from veilmq.pipeline.failures import PipelineFailed
 from veilmq.spark.patience import patiently
+from veilmq.spark.sink import PartitionWriter, Written, client
 from veilmq.spark.sink_options import SinkOptions
-from veilmq.spark.sink_partition import PartitionWriter, Written, client
 
 FORMAT = "veilmq_forward"
 COLUMN = "queue"

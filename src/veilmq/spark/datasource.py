@@ -6,6 +6,7 @@ imported when they are asked for.
 
 import uuid
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -16,7 +17,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from veilmq.spark.schema import SCHEMA
+from veilmq.spark.options import OptionWrong
+from veilmq.spark.schema import COLUMNS, SCHEMA
+
+if TYPE_CHECKING:
+    from veilmq.spark.source_options import SourceOptions
 
 
 class VeilmqDataSource(DataSource):
@@ -41,15 +46,24 @@ class VeilmqDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of a snapshot."""
-        from veilmq.spark.sources import snapshot_reader  # noqa: PLC0415
+        from veilmq.spark.snapshots import SnapshotReader  # noqa: PLC0415
 
-        return snapshot_reader(self.options, schema, name=self._load)
+        options = _checked(self.options, schema)
+        if options.mode != "claims":
+            raise OptionWrong(
+                f"option mode = {options.mode!r}: a batch read needs claims; spark.readStream can do without"
+            )
+        return SnapshotReader(options, options.snapshot or self._load)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return a reader of a stream, by the option ``mode``."""
-        from veilmq.spark.sources import stream_reader  # noqa: PLC0415
+        from veilmq.spark.sqs_reader import SqsStreamReader  # noqa: PLC0415
+        from veilmq.spark.stream_reader import ClaimsStreamReader  # noqa: PLC0415
 
-        return stream_reader(self.options, schema)
+        options = _checked(self.options, schema)
+        if options.snapshot is not None:
+            raise OptionWrong("option snapshot: is for batch reads; a stream keeps its place in its checkpoint")
+        return ClaimsStreamReader(options) if options.mode == "claims" else SqsStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a writer of a DataFrame."""
@@ -62,3 +76,13 @@ class VeilmqDataSource(DataSource):
         from veilmq.spark.sink import stream_writer  # noqa: PLC0415
 
         return stream_writer(self.options, schema, overwrite=overwrite)
+
+
+def _checked(given: Mapping[str, str], schema: StructType) -> "SourceOptions":
+    from veilmq.spark.source_options import SourceOptions  # noqa: PLC0415
+
+    if schema.names != COLUMNS:
+        raise OptionWrong(
+            "schema: the columns of the source are fixed; leave .schema(...) out, and select what you need"
+        )
+    return SourceOptions.of(given)

@@ -1,6 +1,15 @@
 """Offsets of the stream, which Spark keeps in its checkpoint: a source and the number of its last claim.
 
-Which messages a number means was fixed at the server before Spark wrote it down.
+Which messages a number means was fixed at the server before Spark wrote it down. ``Progress`` knows when a batch is
+finished for certain, as far as a source can know.
+
+Spark asks for what comes after an offset only when that offset is in its commit log, so being asked would be proof
+enough. With asynchronous progress tracking it is not: Spark then runs ahead of its logs, and does not tell. What gives
+it away is the order of calls. Ordinarily Spark says ``commit(a)`` before it plans the batch from *a* to *b*;
+asynchronously it says so later or never. So nothing is taken as finished before the order was seen to be the ordinary
+one, but for what is certain anyway: an offset from before this process began was read from the logs, and the first
+batch of a process is logged at once also asynchronously, so some idle seconds make it certain. (Spark 4.3.0:
+MicroBatchExecution and AsyncProgressTrackingMicroBatchExecution.)
 """
 
 from dataclasses import dataclass
@@ -46,3 +55,53 @@ class Offset:
 
 
 INITIAL = Offset()
+
+
+IDLE_S = 5.0
+"""How long Spark may take to write the first two entries of its logs."""
+
+
+class AsynchronousProgress(Exception):
+    """The query tracks its progress asynchronously; a queue cannot be read like that."""
+
+    def __init__(self) -> None:
+        """The remedy is in the sentence."""
+        super().__init__(
+            "The query has asyncProgressTrackingEnabled, with which Spark goes on before it knows that a batch is "
+            "kept. Messages would be deleted too early, so veilmq refuses it: leave that option of writeStream out."
+        )
+
+
+class Progress:
+    """What one process has seen of its query. ``ordered``: the trigger is one that is never asynchronous."""
+
+    def __init__(self) -> None:
+        """Begin with having seen nothing."""
+        self.ordered = False
+        self._made: list[int] = []  # the last two
+        self._committed = 0
+        self._idle_since_s: dict[int, float] = {}
+
+    def made(self, number: int) -> None:
+        """Note that an offset was handed to Spark."""
+        self._made = [*self._made[-1:], number]
+
+    def committed(self, number: int) -> None:
+        """Note that Spark said that all up to ``number`` is finished."""
+        self._committed = max(self._committed, number)
+
+    def finished(self, number: int) -> bool:
+        """Tell whether the batch that ended at ``number``, from which on Spark asks now, is finished for certain."""
+        return self.ordered or number <= self._committed or number not in self._made
+
+    def finished_by_rest(self, number: int, now_s: float) -> bool:
+        """Tell the same of an idle stream: Spark has asked again and again for what comes after ``number``."""
+        since_s = self._idle_since_s.setdefault(number, now_s)
+        self._idle_since_s = {number: since_s}
+        return now_s - since_s >= IDLE_S
+
+    def planned(self, start: int) -> None:
+        """Note that Spark plans a batch from ``start`` on; raises ``AsynchronousProgress`` where that gives it away."""
+        if not self.finished(start):
+            raise AsynchronousProgress
+        self.ordered = self.ordered or (start in self._made and start <= self._committed)

@@ -2,15 +2,23 @@
 
 Spark hands options over as text under names of any case. Whatever is wrong is an error that names the option, what it
 was and what is allowed; a name that is no option is an error too. What was given is never shown of a secret.
+
+Source and sink share the options that say where the queue is. Credentials are found on the driver and travel with the
+plan, so that executors need no variables of their own. The names of the options with secrets are among those that Spark
+blanks by itself (``spark.redaction.regex``).
 """
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Self
 
+from veilmq.client.endpoint import DEFAULT_ENDPOINT, ENDPOINT_VARIABLES, endpoint_of
+from veilmq.client.signing import SigningKey, key_of
 from veilmq.core.limits import Range
+from veilmq.wire.sqs.context import DEFAULT_REGION
 
 
 class OptionWrong(ValueError):
@@ -120,3 +128,90 @@ def _default(option: Option) -> str:
     if option.shown or option.default is None:
         return option.shown
     return f"`{str(option.default).lower() if isinstance(option.default, bool) else option.default}`"
+
+
+CONNECTION_OPTIONS = (
+    Option(
+        name="endpoint",
+        field="endpoint",
+        kind=TEXT,
+        shown=f"{', '.join(f'`${name}`' for name in ENDPOINT_VARIABLES)} of the driver, else `{DEFAULT_ENDPOINT}`",
+        doc="URL of the server.",
+    ),
+    Option(
+        name="queue",
+        field="queue",
+        kind=TEXT,
+        shown="needed",
+        doc='Name of the queue, or its URL. `load("NAME")` says the same.',
+    ),
+    Option(name="path", field="path", kind=TEXT, doc="What `load` and `start` are given: another way to say `queue`."),
+    Option(
+        name="accessKey",
+        field="access_key",
+        kind=TEXT,
+        shown="`$AWS_ACCESS_KEY_ID` of the driver",
+        doc="Id of the key that signs the requests; with `secretKey`.",
+        secret=True,
+    ),
+    Option(
+        name="secretKey",
+        field="secret_key",
+        kind=TEXT,
+        shown="`$AWS_SECRET_ACCESS_KEY` of the driver",
+        doc="Secret of that key.",
+        secret=True,
+    ),
+    Option(
+        name="sessionToken",
+        field="session_token",
+        kind=TEXT,
+        shown="`$AWS_SESSION_TOKEN` of the driver",
+        doc="Token that belongs to a temporary key.",
+        secret=True,
+    ),
+    Option(
+        name="region",
+        field="region",
+        kind=TEXT,
+        shown=f"`$AWS_REGION`, else `{DEFAULT_REGION}`",
+        doc="Region that the signature names.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """An endpoint, a queue (name or URL) and a key; the key shows no secret."""
+
+    endpoint: str
+    queue: str
+    key: SigningKey | None = field(default=None)
+
+    @classmethod
+    def of(cls, values: dict[str, Any], environment: Mapping[str, str] = os.environ) -> Self:
+        """Take what ``CONNECTION_OPTIONS`` read out of ``values``; raises ``OptionWrong``."""
+        taken = {option.field: values.pop(option.field) for option in CONNECTION_OPTIONS}
+        queue = taken["queue"] or taken["path"]
+        if not queue:
+            raise OptionWrong('option queue: is needed; say .option("queue", "NAME") or .load("NAME")')
+        if taken["queue"] and taken["path"] and taken["queue"] != taken["path"]:
+            raise OptionWrong(f"option queue = {queue!r}: there is also a path, {taken['path']!r}; say one of them")
+        endpoint = taken["endpoint"] or endpoint_of(environment)
+        if not endpoint.startswith(("http://", "https://")):
+            raise OptionWrong(f"option endpoint = {endpoint!r}: must look like {DEFAULT_ENDPOINT}")
+        return cls(endpoint=endpoint, queue=queue, key=_key(taken, environment))
+
+
+def _key(taken: dict[str, Any], environment: Mapping[str, str]) -> SigningKey | None:
+    found = key_of(environment)
+    region = taken["region"] or (found.region if found else environment.get("AWS_REGION") or DEFAULT_REGION)
+    if bool(taken["access_key"]) != bool(taken["secret_key"]):
+        raise OptionWrong("option accessKey: goes with secretKey; give both, or none for the key of the environment")
+    if taken["access_key"]:
+        return SigningKey(
+            id=taken["access_key"], secret=taken["secret_key"], session_token=taken["session_token"], region=region
+        )
+    if found is None:
+        return None
+    return SigningKey(id=found.id, secret=found.secret, session_token=found.session_token, region=region)

@@ -1,14 +1,29 @@
-"""The options of the sink. ``OPTIONS`` is the one table: of what is read, checked and documented."""
+"""The options of the sink, and the columns that a DataFrame may have, with how they become what a queue takes.
 
-from collections.abc import Mapping
+``OPTIONS`` is the one table: of what is read, checked and documented. Of the columns only ``body`` must be there.
+Everything is checked while the query is planned, but for values: those the server checks.
+"""
+
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+)
 
 from veilmq.core import limits
 from veilmq.core.limits import Range
-from veilmq.spark import connection
-from veilmq.spark.connection import Connection
-from veilmq.spark.options import TEXT, Option, OptionWrong, choice, name_of, read, whole
+from veilmq.spark.options import CONNECTION_OPTIONS, TEXT, Connection, Option, OptionWrong, choice, name_of, read, whole
 
 FAIL = "fail"
 DEAD_LETTER = "deadletter"
@@ -21,7 +36,7 @@ _OF_SPARK = ("checkpointlocation", "asyncprogresstracking", "queryname")
 
 
 OPTIONS = (
-    *connection.OPTIONS,
+    *CONNECTION_OPTIONS,
     Option(
         name="batchSize",
         field="batch_size",
@@ -94,3 +109,118 @@ class SinkOptions:
     def dead_letters(self) -> Connection | None:
         """Where messages go that are too long, if anywhere."""
         return None if self.dead_letter_queue is None else replace(self.connection, queue=self.dead_letter_queue)
+
+
+PART_BYTES = 2_097_152
+_TEXTS = pa.map_(pa.string(), pa.string())
+
+TYPES = {
+    "body": pa.string(),
+    "attributes": _TEXTS,
+    "attribute_types": _TEXTS,
+    "group": pa.string(),
+    "dedup_id": pa.string(),
+    "delay_s": pa.int32(),
+}
+"""Column → its Arrow type when it is sent."""
+
+_SAYS = {
+    "body": "string",
+    "attributes": "map<string, string>",
+    "attribute_types": "map<string, string>",
+    "group": "string",
+    "dedup_id": "string",
+    "delay_s": "int",
+}
+_HINTS = {"binary": "CAST({0} AS STRING), or base64({0})"}
+
+
+class ColumnsWrong(ValueError):
+    """The DataFrame cannot be written to a queue; ``str()`` says which column and what to do."""
+
+
+def check(schema: StructType) -> None:
+    """Raise ``ColumnsWrong`` unless all columns of ``schema`` are ours, and ``body`` is there."""
+    names = [field.name.lower() for field in schema]
+    ours = [name for name in names if name in TYPES]
+    for field in schema:
+        if field.name.lower() not in TYPES:
+            keep = ", ".join(f'"{name}"' for name in ours or ["body"])
+            raise ColumnsWrong(
+                f"The column {field.name} is none that a message has ({', '.join(TYPES)}); select({keep}) before."
+            )
+        if not _fits(field.name.lower(), field.dataType):
+            raise ColumnsWrong(_misfit(field.name, field.dataType))
+    if "body" not in names:
+        raise ColumnsWrong("There is no column body; a message is its body, a string.")
+    if len(set(names)) != len(names):
+        raise ColumnsWrong(f"A column is there twice among {', '.join(names)}; select each once.")
+
+
+def _fits(name: str, kind: DataType) -> bool:
+    if name == "delay_s":
+        return isinstance(kind, ByteType | ShortType | IntegerType | LongType)
+    if TYPES[name] == _TEXTS:
+        return (
+            isinstance(kind, MapType)
+            and isinstance(kind.keyType, StringType)
+            and isinstance(kind.valueType, StringType)
+        )
+    return isinstance(kind, StringType)
+
+
+def _misfit(name: str, kind: DataType) -> str:
+    wanted = _SAYS[name.lower()]
+    hint = _HINTS.get(kind.simpleString(), f"CAST({{0}} AS {wanted})").format(name)
+    return f"The column {name} must be {wanted}, and is {kind.simpleString()}; write {hint}."
+
+
+def outgoing(batch: Any) -> Any:
+    """Return a record batch of Spark's with the types that are sent."""
+    names = [name.lower() for name in batch.schema.names]
+    arrays = [column if column.type == TYPES[name] else column.cast(TYPES[name]) for name, column in _pairs(batch)]
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _pairs(batch: Any) -> Iterator[tuple[str, Any]]:
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        yield name.lower(), column
+
+
+def parts(batch: Any, messages_max: int) -> Iterator[Any]:
+    """Cut a batch into slices that one request takes: so many messages, and not too many bytes."""
+    for start in range(0, batch.num_rows, messages_max):
+        yield from _light(batch.slice(start, messages_max))
+
+
+def _light(rows: Any) -> Iterator[Any]:
+    if rows.num_rows == 1 or rows.nbytes <= PART_BYTES:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from _light(rows.slice(0, half))
+    yield from _light(rows.slice(half))
+
+
+def too_long(rows: Any, bytes_max: int) -> list[int]:
+    """Return which rows have bodies that alone are longer than ``bytes_max``; of one row, all that it has counts."""
+    if rows.num_rows == 1 and size_bytes(rows, 0) > bytes_max:  # what no request takes is in a part of its own
+        return [0]
+    longer = pc.greater(pc.binary_length(rows.column("body")), bytes_max)
+    found: list[int] = pc.indices_nonzero(longer.fill_null(fill_value=False)).to_pylist()
+    return found
+
+
+def without(rows: Any, indexes: list[int]) -> Any:
+    """Return ``rows`` without some of them."""
+    gone = set(indexes)
+    return rows.take(pa.array([index for index in range(rows.num_rows) if index not in gone], pa.int64()))
+
+
+def size_bytes(rows: Any, index: int) -> int:
+    """Return about how long the message of a row is: its body, and names and values of its attributes."""
+    body: str = rows.column("body")[index].as_py() or ""
+    texts: list[tuple[str, str]] = []
+    if "attributes" in rows.schema.names:
+        texts = rows.column("attributes")[index].as_py() or []
+    return len(body.encode()) + sum(len(name.encode()) + len((text or "").encode()) for name, text in texts)

@@ -6,9 +6,7 @@ from typing import Self
 
 from veilmq.core import limits
 from veilmq.core.limits import Range
-from veilmq.spark import connection
-from veilmq.spark.connection import Connection
-from veilmq.spark.options import TEXT, YES_NO, Option, choice, name_of, read, whole
+from veilmq.spark.options import CONNECTION_OPTIONS, TEXT, YES_NO, Connection, Option, choice, name_of, read, whole
 
 CLAIMS = "claims"
 SQS = "sqs"
@@ -22,7 +20,7 @@ SQS_MESSAGES_MAX = 5_000
 PATIENCE_S = Range(minimum=0, maximum=3_600, default=60)
 
 OPTIONS = (
-    *connection.OPTIONS,
+    *CONNECTION_OPTIONS,
     Option(
         name="mode",
         field="mode",

@@ -16,6 +16,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -26,21 +27,21 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from veilmq.client.claims import Claims
 from veilmq.client.errors import ClientError
 from veilmq.core import limits
 from veilmq.core.claims import Bound, ClaimState, ClaimView, SourceView
 from veilmq.spark.held_source import HeldSource, open_claims
-from veilmq.spark.offsets import INITIAL, Offset
-from veilmq.spark.patience import patiently
-from veilmq.spark.progress import Progress
-from veilmq.spark.refusals import LOST, SourceFailed, advised
-from veilmq.spark.shards import ShardPartition, read_shard
+from veilmq.spark.offsets import INITIAL, Offset, Progress
+from veilmq.spark.options import Connection
+from veilmq.spark.patience import LOST, SourceFailed, advised, patiently
 from veilmq.spark.source_options import EMPTY, SKIP, SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _log = logging.getLogger("veilmq.spark")
+
 
 _LIMITS: dict[type[ReadLimit], Callable[[Any], int]] = {
     ReadMaxRows: lambda limit: limit.max_rows,
@@ -241,3 +242,44 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise ClientError(code, f"Claim {number} of the batch that is to be repeated cannot be read.", 410)
         _log.warning("Claim %s is skipped: %s", number, code)
         return 0
+
+
+class ShardPartition(InputPartition):
+    """A shard of claim ``number`` of ``source``."""
+
+    def __init__(self, source: str, number: int, shard: int) -> None:
+        """Name it."""
+        super().__init__((source, number, shard))
+        self.source = source
+        self.number = number
+        self.shard = shard
+
+
+def read_shard(options: SourceOptions, partition: ShardPartition) -> "Iterator[pa.RecordBatch]":
+    """Yield the messages of ``partition`` in their order; raises ``SourceFailed`` where they are not to be had."""
+    with advised():
+        try:
+            yield from _pages(_claims(options.connection), partition, options.patience_s)
+        except ClientError as error:
+            if error.code not in LOST or options.on_lost_claim != SKIP:
+                raise
+            _log.warning("Claim %s is skipped: %s", partition.number, error)
+
+
+@lru_cache
+def _claims(at: Connection) -> Claims:
+    """Return the client of this worker: it serves many tasks, and they need not connect and ask for the URL again."""
+    return Claims(at.endpoint, at.queue, key=at.key)
+
+
+def _pages(claims: Claims, partition: ShardPartition, patience_s: int) -> "Iterator[pa.RecordBatch]":
+    cursor = ""
+    while True:
+        batches, cursor = patiently(partial(_page, claims, partition, cursor), patience_s)
+        yield from batches
+        if not cursor:
+            return
+
+
+def _page(claims: Claims, partition: ShardPartition, cursor: str) -> "tuple[list[pa.RecordBatch], str]":
+    return claims.page(partition.source, number=partition.number, shard=partition.shard, cursor=cursor)
