@@ -455,6 +455,31 @@ def test_an_acknowledgement_deletes_a_prefix_and_tells_what_was_lost(jobs: Host)
     assert sorted(bodies(jobs.receive(10))) == ["b", "d"]
 
 
+@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+@pytest.mark.parametrize("size_bytes", [900_000, 60_000], ids=["long", "short"])
+def test_a_claim_is_no_longer_than_its_bytes(sliced: Host, size_bytes: int, fifo: bool) -> None:
+    """Over slices and from claim to claim; nothing is left behind."""
+    bytes_max, count = 2_500_000, 5 if size_bytes > 500_000 else 60
+    if fifo:
+        sliced.create(fifo=True)
+    else:
+        sliced.create()
+    for place in range(count):
+        group, dedup_id = (f"g{place}", str(place)) if fifo else (None, None)
+        long = message("x" * size_bytes, group=group, dedup_id=dedup_id)
+        sliced.do(commands.Send(queue=QUEUE, messages=(long,)))
+    open_source(sliced)
+    bound: list[int] = []
+    number = 0
+    while sum(bound) < count:
+        number += 1
+        while (found := claim(sliced, number, bytes_max=bytes_max)).more:
+            pass
+        assert 0 < found.messages * size_bytes <= bytes_max
+        bound.append(found.messages)
+    assert len(bound) <= (3 if size_bytes > 500_000 else 6 if not fifo else 12)
+
+
 def test_a_closed_source_is_forgotten(jobs: Host) -> None:
     claim(jobs, 1, 2)
     jobs.do(claims.CloseSource(queue=QUEUE, source="s"))

@@ -74,6 +74,7 @@ def test_a_journey_in_plain_json(server: RunningServer) -> None:
         "hold_until_ms": now_ms + 600_000,
         "claims": [],
         "ready": 3,
+        "oldest_sent_at_ms": now_ms,
     }
     bound = post(server, "claim", source="s", epoch=1, number=1, messages_max=2)
     assert bound == {"number": 1, "messages": 2, "shards": 1, "more": False, "again": False, "next_due_ms": None}

@@ -54,6 +54,7 @@ class Claims(QueueApi):
         number: int,
         messages_max: int,
         shard_messages: int = limits.CLAIM_SHARD_MESSAGES,
+        bytes_max: int | None = None,
         wait_s: int = 0,
     ) -> Bound:
         """Bind claim ``number``, or hear what it has, waiting up to ``wait_s`` (0 to 20) for a first message."""
@@ -64,7 +65,7 @@ class Claims(QueueApi):
             "messages_max": messages_max,
             "shard_messages": shard_messages,
             "wait_s": wait_s,
-        }
+        } | ({} if bytes_max is None else {"bytes_max": bytes_max})  # earlier servers know no such field
         return self.post("claim", fields, Bound, wait_s=wait_s + BINDING_S_MAX)
 
     def read(self, source: str, *, number: int, shard: int = 0) -> Iterator[Any]:

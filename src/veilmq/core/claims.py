@@ -49,7 +49,8 @@ class Claim(Command, frozen=True, kw_only=True):
 
     A claim bound before is answered as it was, and the source's lease renewed. ``number`` must be the last one or the
     next. Where no message is visible nothing is recorded. A claim has so many shards that none is meant to have more
-    than ``shard_messages``; all messages of a group are in one shard. Errors: ``EpochFenced``, ``ClaimAcknowledged``,
+    than ``shard_messages``; all messages of a group are in one shard. With ``bytes_max`` it ends before its bodies and
+    properties are longer than that, as the store keeps them. Errors: ``EpochFenced``, ``ClaimAcknowledged``,
     ``ClaimLost``, ``ClaimGap``, ``SourceNotFound``.
     """
 
@@ -59,6 +60,7 @@ class Claim(Command, frozen=True, kw_only=True):
     number: int
     messages_max: int
     shard_messages: int = limits.CLAIM_SHARD_MESSAGES
+    bytes_max: int | None = None
 
 
 class Heartbeat(Command, frozen=True, kw_only=True):
@@ -160,7 +162,8 @@ class SourceView(msgspec.Struct, frozen=True, kw_only=True):
     """One source: ``acknowledged`` and ``last`` are numbers of claims, ``claims`` those behind ``acknowledged``.
 
     ``alive`` tells whether its lease runs; ``hold_until_ms`` is when its messages come back. ``ready`` is how many
-    messages of the queue are visible now.
+    messages of the queue are visible now, ``oldest_sent_at_ms`` when the oldest of them was sent, or of those
+    that are claimed or in flight.
     """
 
     source: str
@@ -173,6 +176,7 @@ class SourceView(msgspec.Struct, frozen=True, kw_only=True):
     hold_until_ms: int
     claims: list[ClaimView]
     ready: int = 0
+    oldest_sent_at_ms: int | None = None
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -45,6 +45,8 @@ CLAIM_LEASE_S = Range(minimum=5, maximum=3_600, default=60)
 CLAIMED = Range(minimum=1, maximum=1_000_000_000, default=10_000_000)  # messages claimed of one queue
 CLAIM_MESSAGES = Range(minimum=1, maximum=1_000_000, default=100_000)  # of one claim
 CLAIM_SHARD_MESSAGES = 25_000
+STORED_BYTES_MAX = 1_114_112  # of the longest message as a store keeps it, with names and groups
+CLAIM_BYTES = Range(minimum=2_097_152, maximum=1 << 40, default=1 << 40)  # of one claim
 CLAIM_PAGE_MESSAGES = 2_000
 CLAIM_SHARDS_MAX = 1_024
 CLAIM_PAGE_BYTES = 4 * 1_048_576

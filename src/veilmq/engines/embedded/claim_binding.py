@@ -7,7 +7,7 @@ than so many. Shards are filled as the messages come, so that a message's shard 
 
 from typing import NamedTuple
 
-from veilmq.core.limits import BATCH_ROW_BYTES
+from veilmq.core.limits import BATCH_ROW_BYTES, STORED_BYTES_MAX
 from veilmq.engines.embedded.claim_store import GROUPED, BoundClaim, ClaimStore, Range
 from veilmq.engines.embedded.claimable import ClaimableLane, Stretch
 from veilmq.engines.embedded.dead_letters import DeadLetters, Redrive
@@ -25,10 +25,11 @@ _CHARACTERS_PER_EFFORT = 16_384
 
 
 class Wish(NamedTuple):
-    """Up to so many messages, in shards of so many."""
+    """Up to so many messages, in shards of so many, and so many bytes of them."""
 
     messages: int
     shard_messages: int
+    bytes: int | None = None
 
 
 class Binding:
@@ -47,8 +48,10 @@ class Binding:
         """Bind a slice; tell whether there may be more of what is wished."""
         redrive = self._dead_letters.redrive(queue, now_ms) if queue.settings.receives_max else None
         part = _Slice(self._effort_max, wish.messages - claim.messages)
+        if wish.bytes is not None:
+            part.bytes_left = wish.bytes - claim.bytes if claim.bytes >= 0 else 0
         while part.goes_on and (lane := queue.first_lane(now_ms)) is not None:
-            stretch = lane.take_stretch(part.wanted, now_ms)
+            stretch = lane.take_stretch(part.wanted, now_ms, part.bytes_left)
             if stretch is not None:
                 part.count_stretch(stretch)
                 self._add(claim, lane, stretch, wish, leased=False)
@@ -62,6 +65,8 @@ class Binding:
             self._add(claim, lane, stretch, wish, leased=True)
         if redrive is not None:
             redrive.tell()
+        if part.bytes_left is not None and wish.bytes is not None:
+            claim.bytes = wish.bytes - part.bytes_left
         if claim.messages:
             self._store.put_claim(claim)
         self._journal.batch_bytes += (self._effort_max - part.effort_left) * BATCH_ROW_BYTES
@@ -87,22 +92,27 @@ class Binding:
 class _Slice:
     """What a slice has taken, and how much more it may."""
 
-    __slots__ = ("chosen", "effort_left", "wanted")
+    __slots__ = ("bytes_left", "chosen", "effort_left", "wanted")
 
     def __init__(self, effort: int, wanted: int) -> None:
         self.effort_left = effort
         self.wanted = wanted
+        self.bytes_left: int | None = None  # no bound
         self.chosen: list[tuple[ClaimableLane, Taken]] = []  # hidden when all are chosen
 
     @property
     def goes_on(self) -> bool:
         """Whether it may take more."""
-        return self.wanted > 0 and self.effort_left > 0
+        fits = self.bytes_left is None or self.bytes_left >= STORED_BYTES_MAX  # whatever comes next
+        return fits and self.wanted > 0 and self.effort_left > 0
 
     def count_stretch(self, stretch: Stretch) -> None:
         """Take note of a stretch; one with gaps was counted message by message."""
         self.wanted -= stretch.messages
         self.effort_left -= _STRETCH_EFFORT
+        if self.bytes_left is not None:
+            self.bytes_left -= stretch.bytes
+            self.effort_left -= stretch.messages // _COUNTED_PER_EFFORT
         if stretch.end - stretch.start > stretch.messages:
             self.effort_left -= stretch.messages // _COUNTED_PER_EFFORT
 
@@ -111,7 +121,7 @@ class _Slice:
         stretches: list[tuple[ClaimableLane, Stretch]] = []
         for at, lane in sorted((taken[0].position, lane) for lane, taken in self.chosen):
             if stretches and stretches[-1][1].end == at and stretches[-1][0] is lane:
-                start, _, messages = stretches.pop()[1]
+                start, _, messages, _ = stretches.pop()[1]
                 stretches.append((lane, Stretch(start, at + 1, messages + 1)))
             else:
                 stretches.append((lane, Stretch(at, at + 1, 1)))
@@ -127,6 +137,8 @@ def _take(lane: ClaimableLane, redrive: Redrive | None, part: _Slice, now_ms: in
     if redrive is None or not redrive.takes(taken):
         part.chosen.append((lane, taken))
         part.wanted -= 1
+        if part.bytes_left is not None:
+            part.bytes_left -= len(taken[0].body.encode()) + len(taken[0].properties)
     elif redrive.is_over:
         part.effort_left = 0
     return True

@@ -22,7 +22,8 @@ _HELD = (ClaimState.BINDING.value, ClaimState.OPEN.value)
 class BoundClaim(msgspec.Struct, eq=False):
     """A claim, in the order of its columns; ``by_lane`` counts its messages by the numbers of their lanes.
 
-    ``id`` is 0 until it is stored. ``ahead_ms`` is what its messages' times are shown ahead of store time.
+    ``bytes`` is how long they are, -1 after a restart: neither is stored. ``id`` is 0 until the claim is stored.
+    ``ahead_ms`` is what its messages' times are shown ahead of store time.
     """
 
     id: int
@@ -37,6 +38,7 @@ class BoundClaim(msgspec.Struct, eq=False):
     bound_at_ms: int = 0
     ahead_ms: int = 0
     by_lane: dict[int, int] = {}
+    bytes: int = -1
 
     @property
     def is_held(self) -> bool:
@@ -130,7 +132,7 @@ class ClaimStore:
 
     def put_claim(self, claim: BoundClaim) -> None:
         """Write a claim as it is now."""
-        number, *columns, _ = msgspec.structs.astuple(claim)
+        number, *columns, _, _ = msgspec.structs.astuple(claim)
         ((claim.id,),) = self._journal.write("put_claim", number or None, *columns)
 
     def delete_claim(self, claim: BoundClaim) -> None:

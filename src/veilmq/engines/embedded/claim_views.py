@@ -1,11 +1,12 @@
 """Sources as their readers and operators see them."""
 
 from veilmq.core.claims import ClaimState, ClaimView, SourceView
+from veilmq.core.results import QueueCounts
 from veilmq.engines.embedded.claim_store import BoundClaim, Source
 
 
-def seen(source: Source, *, ready: int, now_ms: int) -> SourceView:
-    """Tell how a source stands at ``now_ms``; ``ready`` messages of its queue are visible then."""
+def seen(source: Source, *, counts: QueueCounts, now_ms: int) -> SourceView:
+    """Tell how a source stands at ``now_ms``; ``counts`` are those of its queue."""
     return SourceView(
         source=source.name,
         consumer=source.consumer,
@@ -16,7 +17,8 @@ def seen(source: Source, *, ready: int, now_ms: int) -> SourceView:
         lease_until_ms=source.lease_until_ms,
         hold_until_ms=source.hold_until_ms,
         claims=[_seen_claim(claim) for claim in source.claims.values()],
-        ready=ready,
+        ready=counts.visible,
+        oldest_sent_at_ms=counts.oldest_sent_at_ms,
     )
 
 

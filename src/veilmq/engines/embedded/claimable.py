@@ -22,11 +22,12 @@ _SWEPT_MAX = 200  # where claimed messages may stand among those to be swept
 
 
 class Stretch(NamedTuple):
-    """So many messages at the positions from ``start`` up to, not including, ``end``."""
+    """So many messages at the positions from ``start`` up to, not including, ``end``; ``bytes`` where they count."""
 
     start: int
     end: int
     messages: int
+    bytes: int = 0
 
 
 class ClaimableLane(PeekableLane):
@@ -36,10 +37,10 @@ class ClaimableLane(PeekableLane):
 
     # Binding.
 
-    def take_stretch(self, count: int, now_ms: int) -> Stretch | None:
+    def take_stretch(self, count: int, now_ms: int, bytes_max: int | None = None) -> Stretch | None:
         """Take up to ``count`` messages never received, as far as no returned one is before them; ``None``: no such.
 
-        There may be more behind it.
+        With ``bytes_max``, which is enough for one, no more than fit. There may be more behind it.
         """
         row = self._fresh.head()
         lease = self._returned_head(now_ms)
@@ -51,19 +52,30 @@ class ClaimableLane(PeekableLane):
         end = self._direct.next
         if lease is not None:
             end = self._direct.sent_after(self._journal, row.position + 1, end, lease.visible_at_ms - 1)
-        stretch = self._measure(row.position, end, count)
+        stretch = self._measure(row.position, end, count, bytes_max)
         self._fresh.skip_to(stretch.end)
         self.counters.claimed += stretch.messages
         self.counters.bound += stretch.messages
         self._journal.touch(self)
         return stretch
 
-    def _measure(self, start: int, end: int, count: int) -> Stretch:
+    def _measure(self, start: int, end: int, count: int, bytes_max: int | None) -> Stretch:
+        if bytes_max is not None:
+            return self._fitting(start, end, count, bytes_max)
         if self._direct.dense:
             end = min(start + count, end)
             return Stretch(start, end, end - start)
         rows = self._journal.rows("positions_between", start, end, min(count, _COUNTED_MAX))
         return Stretch(start, rows[-1][0] + 1, len(rows))
+
+    def _fitting(self, start: int, end: int, count: int, bytes_max: int) -> Stretch:
+        last, size, messages = start, 0, 0
+        for position, message_bytes in self._journal.rows("sizes_between", start, end, min(count, _COUNTED_MAX)):
+            if size + message_bytes > bytes_max:
+                break
+            last, size, messages = position, size + message_bytes, messages + 1
+        assert messages, "one fits"
+        return Stretch(start, last + 1, messages, size)
 
     def bind(self, lease: Lease, now_ms: int) -> None:
         """Hide a message that was taken for as long as its claim lasts; that is one more receive."""

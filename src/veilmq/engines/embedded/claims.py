@@ -123,6 +123,7 @@ class Claims:
             self._settle(source.claims.get(source.last))
             claim = BoundClaim(0, source.number, queue.number, number, ClaimState.BINDING.value, bound_at_ms=now_ms)
             claim.ahead_ms = self._shown.ahead_ms
+            claim.bytes = 0
         again = claim.id > 0
         if claim.state == ClaimState.BINDING.value:
             self._bind(queue, claim, command, now_ms)
@@ -137,7 +138,8 @@ class Claims:
     def _bind(self, queue: Queue, claim: BoundClaim, command: claims.Claim, now_ms: int) -> None:
         queue.expire(now_ms)
         shard_messages = max(command.shard_messages, -(-command.messages_max // limits.CLAIM_SHARDS_MAX))
-        wish = Wish(min(command.messages_max, claim.messages + self._places(queue)), shard_messages)
+        wanted = min(command.messages_max, claim.messages + self._places(queue))
+        wish = Wish(wanted, shard_messages, command.bytes_max)
         if not self._binding.bind(queue, claim, wish, now_ms) and claim.id:
             self._whole(claim, shard_messages)
 
@@ -207,8 +209,8 @@ class Claims:
         for source in sources:
             self._sources.expire(source, queue, now_ms)
         found = nsmallest(command.count, sources, lambda source: (not source.holds, -source.beat_at_ms, source.name))
-        ready = queue.counts(now_ms).visible
-        return [seen(source, ready=ready, now_ms=now_ms) for source in found]
+        counts = queue.counts(now_ms)
+        return [seen(source, counts=counts, now_ms=now_ms) for source in found]
 
     def release(self, command: claims.ReleaseClaim, now_ms: int) -> SourceView:
         """Give the messages of a claim back."""
@@ -279,4 +281,4 @@ class Claims:
         return Stepped(due_ms=self.due_ms)
 
     def _view(self, source: Source, queue: Queue, now_ms: int) -> SourceView:
-        return seen(source, ready=queue.counts(now_ms).visible, now_ms=now_ms)
+        return seen(source, counts=queue.counts(now_ms), now_ms=now_ms)

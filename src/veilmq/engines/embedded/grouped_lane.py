@@ -35,7 +35,7 @@ class GroupedLane(ClaimableLane):
         super().let_go(lease)
         self._hidden.drop(lease.position)
 
-    def take_stretch(self, count: int, now_ms: int) -> Stretch | None:
+    def take_stretch(self, count: int, now_ms: int, bytes_max: int | None = None) -> Stretch | None:
         """Return ``None``: messages of groups are taken one by one."""
         return None
 

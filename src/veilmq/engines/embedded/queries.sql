@@ -441,6 +441,10 @@ SELECT first, last FROM claim_range WHERE first >= ? AND first < ? ORDER BY firs
 -- name: positions_between
 SELECT position FROM message WHERE position >= ? AND position < ? ORDER BY position LIMIT ?;
 
+-- name: sizes_between
+SELECT position, length(CAST(body AS BLOB)) + length(properties) FROM message
+WHERE position >= ? AND position < ? ORDER BY position LIMIT ?;
+
 -- name: claimed_leases
 -- The leases of a range in their order, and whether the message counts its retention from another queue.
 SELECT

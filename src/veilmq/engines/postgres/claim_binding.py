@@ -9,7 +9,12 @@ from collections.abc import Sequence
 from random import getrandbits
 from typing import Any, NamedTuple
 
-from veilmq.core.limits import CLAIM_SHARDS_MAX, DEAD_LETTER_BYTES_PER_RECEIVE, DEAD_LETTERS_PER_RECEIVE
+from veilmq.core.limits import (
+    CLAIM_SHARDS_MAX,
+    DEAD_LETTER_BYTES_PER_RECEIVE,
+    DEAD_LETTERS_PER_RECEIVE,
+    STORED_BYTES_MAX,
+)
 from veilmq.engines.postgres.catalog import Catalog, Queue
 from veilmq.engines.postgres.claim_rows import SQL, BoundClaim, claim_of
 from veilmq.engines.postgres.event_log import EventLog
@@ -19,12 +24,15 @@ from veilmq.engines.postgres.positions import Positions
 from veilmq.engines.postgres.redrive import target_of
 from veilmq.engines.postgres.totals import Totals
 
+_SLICES_MAX = 16
+
 
 class Wish(NamedTuple):
-    """Up to so many more messages, in shards of so many."""
+    """Up to so many more messages, in shards of so many, and so many bytes of all the claim has."""
 
     messages: int
     shard_messages: int
+    bytes: int | None = None
 
 
 class Slice(NamedTuple):
@@ -57,6 +65,13 @@ class Binding:
     async def bind(self, connection: Any, queue: Queue, claim: BoundClaim, wish: Wish) -> Slice:
         """Bind a slice; raises what is among ``on_queue.COLLISIONS`` when the transaction is to be repeated."""
         count = min(wish.messages, self._rows)
+        if wish.bytes is not None:
+            rows_max = _SLICES_MAX * (wish.bytes // STORED_BYTES_MAX)
+            of = "claim_bytes_fifo" if queue.settings.fifo else "claim_bytes"
+            bytes_left = wish.bytes - int(await connection.fetchval(SQL[of], queue.partition, claim.id))
+            wish = wish._replace(bytes=bytes_left)
+            if queue.settings.fifo:  # which are bound without being looked at: as many as fit, however long
+                count = min(count, bytes_left // STORED_BYTES_MAX) if claim.messages < rows_max else 0
         if count <= 0:
             return Slice(claim, more=False)
         target = await target_of(connection, self._catalog, queue)
@@ -67,6 +82,7 @@ class Binding:
         self, connection: Any, queue: Queue, claim: BoundClaim, wish: Wish, count: int, target: Queue | None
     ) -> Slice:
         rows = await connection.fetch(SQL["choose"], queue.partition, count, retention_ms(queue))
+        rows, is_full = _fitting(rows, wish.bytes)
         chosen = _chosen(rows, 0 if target is None else queue.settings.receives_max)
         if target is not None:
             await self._log.note(connection, queue, "die", chosen.dead)
@@ -84,7 +100,7 @@ class Binding:
         await connection.execute(SQL["bind"], queue.partition, claim.id, chosen.living, shards, generation)
         grown = await connection.fetchrow(SQL["grow_claim"], claim.id, len(shards), *filled)
         self._totals.received[queue.number] += len(chosen.living)
-        more = (len(rows) == count or chosen.is_cut) and len(chosen.living) < wish.messages
+        more = not is_full and (len(rows) == count or chosen.is_cut) and len(chosen.living) < wish.messages
         return Slice(claim_of(grown), more=more, letters_to=target if chosen.dead else None)
 
     async def _bind_fifo(
@@ -123,6 +139,15 @@ async def send_dead(connection: Any, queue: Queue, target: Queue, dead: list[int
         priorities = sorted({row["priority"] for row in moved})
         await connection.execute(STANDARD["add_priorities"], target.partition, priorities)
     return len(moved)
+
+
+def _fitting(rows: Sequence[Any], bytes_left: int | None) -> tuple[Sequence[Any], bool]:
+    """Return the rows that so many bytes have room for, and whether they end there."""
+    for place, row in enumerate(rows if bytes_left is not None else ()):
+        bytes_left -= row["size_bytes"]
+        if bytes_left < 0:
+            return rows[:place], True
+    return rows, False
 
 
 def _chosen(rows: Sequence[Any], receives_max: int) -> _Chosen:

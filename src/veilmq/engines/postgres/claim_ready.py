@@ -8,7 +8,7 @@ from asyncio import get_running_loop
 from typing import Any
 
 from veilmq.engines.postgres.catalog import Queue
-from veilmq.engines.postgres.claim_rows import ready
+from veilmq.engines.postgres.claim_rows import Backlog, ready
 
 LONG_S = 0.1
 _COSTS_KEPT = 50
@@ -20,9 +20,9 @@ class Ready:
 
     def __init__(self) -> None:
         """Know nothing."""
-        self._known: dict[int, tuple[float, int]] = {}
+        self._known: dict[int, tuple[float, Backlog]] = {}
 
-    async def lately(self, connection: Any, queue: Queue) -> int:
+    async def lately(self, connection: Any, queue: Queue) -> Backlog:
         """Return how many messages are visible, or were when that was last counted."""
         began_s = get_running_loop().time()
         known = self._known.get(queue.partition)

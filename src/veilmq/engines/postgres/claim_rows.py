@@ -122,16 +122,22 @@ async def with_claims(connection: Any, row: Any) -> Source:
     return source_of(row, await connection.fetch(SQL["claims_of"], row["qp"], row["name"]))
 
 
-async def ready(connection: Any, queue: Queue) -> int:
-    """Return how many messages of ``queue`` are visible."""
-    if queue.settings.fifo:
-        row = await connection.fetchrow(sql(queue)["count"], queue.partition, retention_ms(queue))
-        return int(row["visible"])
-    return int(await connection.fetchval(SQL["ready"], queue.partition, retention_ms(queue)))
+class Backlog(NamedTuple):
+    """How many messages of a queue are visible, and when the oldest was sent."""
+
+    messages: int
+    oldest_sent_at_ms: int | None
 
 
-def seen(source: Source, *, ready: int) -> SourceView:
-    """Tell how a source stands; ``ready`` messages of its queue are visible."""
+async def ready(connection: Any, queue: Queue) -> Backlog:
+    """Return what of ``queue`` is visible."""
+    counted = sql(queue)["count"] if queue.settings.fifo else SQL["ready"]
+    row = await connection.fetchrow(counted, queue.partition, retention_ms(queue))
+    return Backlog(row["visible"], row["oldest_sent_at"])
+
+
+def seen(source: Source, *, ready: Backlog) -> SourceView:
+    """Tell how a source stands; ``ready`` is what of its queue is visible."""
     lease_until_ms = source.beat_at_ms + source.lease_ms
     return SourceView(
         source=source.name,
@@ -143,7 +149,8 @@ def seen(source: Source, *, ready: int) -> SourceView:
         lease_until_ms=lease_until_ms,
         hold_until_ms=source.beat_at_ms + source.hold_ms,
         claims=[_seen_claim(claim) for claim in source.claims.values()],
-        ready=ready,
+        ready=ready.messages,
+        oldest_sent_at_ms=ready.oldest_sent_at_ms,
     )
 
 

@@ -29,6 +29,7 @@ from veilmq.engines.postgres.claim_ready import Ready
 from veilmq.engines.postgres.claim_rows import (
     ACKNOWLEDGED,
     SQL,
+    Backlog,
     BoundClaim,
     Source,
     claim_of,
@@ -236,7 +237,8 @@ class Claims:
         shard_messages = max(command.shard_messages, -(-command.messages_max // limits.CLAIM_SHARDS_MAX))
         places = await self._places(connection, queue)
         wanted = min(command.messages_max - claim.messages, places)
-        done = await self._binding.bind(connection, queue, claim, Wish(wanted, shard_messages))
+        wish = Wish(wanted, shard_messages, command.bytes_max)
+        done = await self._binding.bind(connection, queue, claim, wish)
         if done.letters_to is not None:
             touched.add(done.letters_to.name)
         claim = done.claim
@@ -318,7 +320,7 @@ class Claims:
                 rows = await connection.fetch(SQL["see_sources"], queue.origin, command.count)
                 names = [row["name"] for row in rows]
                 bound = await connection.fetch(SQL["see_claims"], queue.origin, names)
-                visible = await ready(connection, queue) if rows else 0
+                visible = await ready(connection, queue) if rows else Backlog(0, None)
         sources = [source_of(row, [claim for claim in bound if claim["source"] == row["name"]]) for row in rows]
         return [seen(each.as_expired() if each.hold_has_ended else each, ready=visible) for each in sources]
 

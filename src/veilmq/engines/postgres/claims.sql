@@ -36,8 +36,8 @@ LIMIT $2
 SELECT * FROM mq.claim WHERE qp = $1 AND source = ANY($2::text[]) ORDER BY number
 
 -- name: ready
--- How many messages of a standard queue are visible.
-SELECT count(*) FROM mq.part, unnest(part.priorities) AS of_part (priority), mq.msg
+-- How many messages of a standard queue are visible, and when the oldest was sent.
+SELECT count(*) AS visible, min(msg.sent_at) AS oldest_sent_at FROM mq.part, unnest(part.priorities) AS of_part (priority), mq.msg
 WHERE part.qp = $1 AND msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at <= mq.now_ms()
     AND msg.sent_at > mq.now_ms() - $2 AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
 
@@ -73,6 +73,12 @@ SELECT *, mq.now_ms() AS now FROM mq.source WHERE look_at <= mq.now_ms() ORDER B
 -- name: add_claim
 INSERT INTO mq.claim (qp, part, source, number, state, bound_at) VALUES ($1, $2, $3, $4, 'binding', mq.now_ms())
 RETURNING *
+
+-- name: claim_bytes
+SELECT coalesce(sum(octet_length(body) + coalesce(octet_length(properties), 0)), 0) FROM mq.msg WHERE qp = $1 AND claim = $2
+
+-- name: claim_bytes_fifo
+SELECT coalesce(sum(octet_length(body) + coalesce(octet_length(properties), 0)), 0) FROM mq.fifo_msg WHERE qp = $1 AND claim = $2
 
 -- name: grow_claim
 UPDATE mq.claim SET messages = messages + $2, shards = $3, filled = $4 WHERE claim_id = $1 RETURNING *

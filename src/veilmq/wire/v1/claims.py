@@ -62,6 +62,7 @@ class ClaimFields(Fields, frozen=True, kw_only=True):
     number: Number
     messages_max: Messages = limits.CLAIM_MESSAGES.default
     shard_messages: Messages = limits.CLAIM_SHARD_MESSAGES
+    bytes_max: Annotated[int, _within(limits.CLAIM_BYTES)] | None = None
     wait_s: Wait = 0
 
 
