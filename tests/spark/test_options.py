@@ -36,9 +36,16 @@ def test_a_queue_is_enough() -> None:
 
 def test_names_are_read_in_any_case_as_spark_gives_them() -> None:
     options = SourceOptions.of(
-        {"PATH": "orders", "maxmessagesperbatch": "7", "OnLostClaim": "SKIP", "takeover": "TRUE"}
+        {
+            "PATH": "orders",
+            "MAXOFFSETSPERTRIGGER": "7",
+            "OnLostClaim": "SKIP",
+            "takeover": "TRUE",
+            "maxbytesperbatch": "2097152",
+        }
     )
-    assert (options.connection.queue, options.messages_max) == ("orders", 7)
+    assert (options.connection.queue, options.messages_max, options.bytes_max) == ("orders", 7, 2_097_152)
+    assert SourceOptions.of({"queue": "a", "maxBytesPerTrigger": "9000000"}).bytes_max == 9_000_000
     assert (options.on_lost_claim, options.takeover) == ("skip", True)
 
 
@@ -47,6 +54,12 @@ def test_names_are_read_in_any_case_as_spark_gives_them() -> None:
     [
         pytest.param({}, "option queue: is needed", id="no-queue"),
         pytest.param({"queue": "a", "path": "b"}, "there is also a path, 'b'", id="two-queues"),
+        pytest.param({"queue": "a", "startingPosition": "LATEST"}, "a queue has no positions to begin", id="position"),
+        pytest.param({"queue": "a", "startingOffsets": "earliest"}, "leave the option out", id="offsets"),
+        pytest.param(
+            {"queue": "a", "maxMessagesPerBatch": "5", "maxOffsetsPerTrigger": "6"}, "is the same as", id="twice"
+        ),
+        pytest.param({"queue": "a", "maxBytesPerBatch": "1000"}, "must be 2,097,152 to", id="bytes"),
         pytest.param({"queue": "a", "leese": "5"}, "did you mean lease?", id="near"),
         pytest.param({"queue": "a", "zzzz": "5"}, "there are endpoint, queue", id="far"),
         pytest.param({"queue": "a", "hold": "59"}, "hold = '59': must be 60 to 1,209,600", id="below"),

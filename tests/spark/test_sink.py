@@ -119,30 +119,25 @@ def test_a_row_that_cannot_be_sent_is_named(
     assert client.show(OUT).visible == 0
 
 
-def test_what_is_too_long_may_go_to_dead_letters(
-    spark: SparkSession, client: HttpQueueClient, server: RunningServer
+def test_rows_that_cannot_be_sent_may_be_kept(
+    spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path
 ) -> None:
-    """Cut short, with where it was; the others are sent, in their order. Attributes count."""
+    """With the reason and where they were; the others are sent, in their order. Attributes count."""
     client.set(OUT, {"message_bytes_max": 1_024})
     frame = spark.range(0, 20, 1, 2).selectExpr(
         "IF(id IN (3, 4), repeat('x', 100000), string(id)) AS body",
         "IF(id = 14, map('long', repeat('y', 2000)), NULL) AS attributes",
     )
-    write(frame, server, onTooLong="deadLetter", deadLetterQueue=DEAD)
+    write(frame, server, badRows=f"table={tmp_path / 'bad'}")
     assert sorted(map(int, bodies(client))) == [number for number in range(20) if number not in (3, 4, 14)]
-    dead = drained(client, DEAD)
-    assert [message.body for message in dead] == ["x" * 65_536, "x" * 65_536, "14"]
-    told = {name: value.text for name, value in dead[2].attributes.items()}
-    assert str(told.pop("Writer")).startswith("job-")
-    assert told == {
-        "Reason": "MessageTooLong",
-        "Queue": OUT,
-        "Bytes": "2006",
-        "BytesMax": "1024",
-        "Batch": "0",
-        "Partition": "1",
-        "Row": "5",
-    }
+    bad = spark.read.parquet(str(tmp_path / "bad")).orderBy("partition", "row").collect()
+    assert [(row.partition, row.row, row.queue, row.batch) for row in bad] == [
+        (0, 4, OUT, 0),
+        (0, 5, OUT, 0),
+        (1, 5, OUT, 0),
+    ]
+    assert bad[0].body == "x" * 100_000
+    assert bad[2].reason == "is too long: 2,006 bytes with its attributes, and the queue takes 1,024."
 
 
 def test_a_rate_is_kept(spark: SparkSession, client: HttpQueueClient, server: RunningServer) -> None:

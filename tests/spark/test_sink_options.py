@@ -16,7 +16,7 @@ from pyspark.sql.types import (
 
 from veilmq.spark.options import OptionWrong
 from veilmq.spark.sink import batch_writer, stream_writer
-from veilmq.spark.sink_options import DEAD_LETTER, FAIL, ColumnsWrong, SinkOptions, check
+from veilmq.spark.sink_options import FAIL, SKIP, ColumnsWrong, SinkOptions, check
 
 GIVEN = {"queue": "out"}
 TYPES: dict[str, DataType] = {
@@ -42,16 +42,14 @@ BODY = columns("body string")
 
 def test_defaults() -> None:
     options = SinkOptions.of(GIVEN)
-    assert (options.connection.queue, options.batch_size, options.on_too_long) == ("out", 1_000, FAIL)
-    assert (options.messages_per_s_max, options.writer, options.dead_letters) == (None, None, None)
+    assert (options.connection.queue, options.batch_size, options.bad_rows) == ("out", 1_000, FAIL)
+    assert (options.messages_per_s_max, options.writer) == (None, None)
 
 
 def test_names_are_taken_in_any_case_and_those_of_spark_are_left_alone() -> None:
-    given = {"BatchSize": "7", "onTooLong": "deadLetter", "deadletterqueue": "dead", "checkpointLocation": "/c"}
+    given = {"BatchSize": "7", "badrows": "Skip", "checkpointLocation": "/c"}
     options = SinkOptions.of(GIVEN | given | {"asyncProgressTrackingEnabled": "true"})
-    assert (options.batch_size, options.on_too_long) == (7, DEAD_LETTER)
-    assert options.dead_letters is not None
-    assert (options.dead_letters.queue, options.connection.queue) == ("dead", "out")
+    assert (options.batch_size, options.bad_rows) == (7, SKIP)
 
 
 @pytest.mark.parametrize(
@@ -59,10 +57,8 @@ def test_names_are_taken_in_any_case_and_those_of_spark_are_left_alone() -> None
     [
         ({"batchSize": "0"}, "batchSize = '0': must be 1 to 5,000"),
         ({"messagesPerSecond": "fast"}, "messagesPerSecond"),
-        ({"onTooLong": "skip"}, "onTooLong"),
-        ({"onTooLong": "deadLetter"}, "deadLetterQueue: goes with"),
-        ({"deadLetterQueue": "dead"}, "deadLetterQueue: goes with"),
-        ({"onTooLong": "deadLetter", "deadLetterQueue": "dead.fifo"}, "must be a standard queue"),
+        ({"badRows": "table="}, "badRows = 'table=': must be fail, skip or table=PATH"),
+        ({"badRows": "drop"}, "must be fail, skip or table=PATH"),
         ({"writer": "a b"}, "writer"),
         ({"writer": "é"}, "writer"),
         ({"writer": "w" * 65}, "writer"),

@@ -1,12 +1,14 @@
 """A task's part of a write against a real server, without Spark: rows that no request takes."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from veilmq.client import HttpQueueClient
-from veilmq.spark.sink import PartitionWriter, SinkFailed
+from veilmq.spark.sink import PartitionWriter, QueueStreamWriter, SinkFailed
 from veilmq.spark.sink_options import SinkOptions
 from veilmq.testing import RunningServer
 
@@ -42,8 +44,32 @@ def test_attributes_that_no_request_takes_are_told_with_their_row(server: Runnin
     task.close()
 
 
-def test_they_go_to_the_dead_letter_queue_like_others(server: RunningServer) -> None:
-    task = writer(server, onTooLong="deadLetter", deadLetterQueue="dead")
-    written = task.write(iter([rows("a", LONG, "c")]))
+def test_rows_that_cannot_be_sent_go_to_a_table(server: RunningServer, tmp_path: Path) -> None:
+    """With the reason and where they were; the others are staged, and a task that runs again adds none."""
+    bodies = pa.RecordBatch.from_pydict({"body": ["a", "\0", "b", "x" * 2_000_000, None, "c"]})
+    for _ in range(2):
+        task = writer(server, badRows=f"table={tmp_path}")
+        written = task.write(iter([bodies]))
+        task.close()
+        assert (written.messages, written.bad) == (3, 3)
+    (file,) = tmp_path.iterdir()
+    kept = pq.read_table(file).to_pylist()
+    assert [(row["partition"], row["row"], row["queue"]) for row in kept] == [
+        (3, 4, "jobs"),
+        (3, 5, "jobs"),
+        (3, 2, "jobs"),
+    ]
+    assert [row["body"] for row in kept] == ["x" * 2_000_000, None, "\0"]
+    assert "2,000,000 bytes" in kept[0]["reason"]
+
+
+def test_rows_that_cannot_be_sent_are_left_out(server: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
+    task = writer(server, badRows="SKIP")
+    written = task.write(iter([pa.RecordBatch.from_pydict({"body": ["", "a"]})]))
     task.close()
-    assert (written.messages, written.dead) == (2, 1)
+    assert (written.messages, written.bad) == (1, 1)
+    options = SinkOptions.of({"endpoint": server.endpoint, "queue": "jobs", "badRows": "skip"})
+    QueueStreamWriter(options).commit([written], 0)
+    assert "1 rows for jobs could not be sent: left out" in caplog.text
+    with HttpQueueClient(server.endpoint) as queues:
+        assert queues.show("jobs").visible == 1

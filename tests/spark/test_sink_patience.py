@@ -40,7 +40,7 @@ def publish(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "time", Watch())
     queue = f"{server.endpoint}/000000000000/jobs"
     options = SinkOptions.of({"endpoint": server.endpoint, "queue": queue, "patience": "3"})
-    written = Written(writer="w", batch=0, attempt="a", partition=0, messages=4, dead=0)
+    written = Written(writer="w", batch=0, attempt="a", partition=0, messages=4)
     QueueStreamWriter(options).commit([written], 0)
 
 

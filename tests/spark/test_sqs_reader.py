@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from tests.client.traffic import left, send
 from tests.spark.stream import Stream, kept
 from veilmq.client import HttpQueueClient
 from veilmq.core.properties import Attribute
-from veilmq.spark.sqs_reader import shards
+from veilmq.spark.source_options import SourceOptions
+from veilmq.spark.sqs_reader import MessagesPartition, SqsStreamReader, shards
 from veilmq.testing import RunningServer
 
 LEASE_S = 60
@@ -66,6 +68,25 @@ def test_what_a_crash_forgets_comes_twice_and_is_not_lost(
     assert set(out) == set(sent)
     assert len(out) == 140
     assert client.show("plain").in_flight == 0
+
+
+def test_a_batch_is_no_longer_than_its_bytes(server: RunningServer, client: HttpQueueClient) -> None:
+    """What was received and does not fit is the next batch's."""
+    client.create_queue("plain")
+    for _ in range(6):
+        client.send("plain", "x" * 900_000)
+    options = {"mode": "sqs", "maxBytesPerBatch": "2097152", "wait": "0", "endpoint": server.endpoint, "queue": "plain"}
+    stream, end, batches = SqsStreamReader(SourceOptions.of(options)), {"v": 1, "src": "", "n": 0}, []
+    stream._progress.ordered = True
+    while (following := stream.latestOffset(end, ReadMaxRows(100))) != end:
+        rows = [
+            part.batch.num_rows for part in stream.partitions(end, following) if isinstance(part, MessagesPartition)
+        ]
+        batches.append(sum(rows))
+        end = following
+    stream.stop()
+    assert batches == [2, 2, 2]
+    assert left(client, "plain") == (0, 0)
 
 
 def test_the_messages_of_a_group_are_one_task_s_and_in_their_order(client: HttpQueueClient) -> None:

@@ -15,11 +15,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from veilmq.client.publications import Publications
-from veilmq.core.publications import Published
 from veilmq.pipeline.failures import PipelineFailed
-from veilmq.spark.patience import patiently
-from veilmq.spark.sink import PartitionWriter, Written, client
+from veilmq.spark.sink import PartitionWriter, Written, publish
 from veilmq.spark.sink_options import SinkOptions
 
 FORMAT = "veilmq_forward"
@@ -74,7 +71,7 @@ class ForwardWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish what the tasks have staged, in one queue after the other."""
         for queue, tasks in _tasks(messages).items():
-            self._publish(queue, tasks)
+            publish(self._options(queue), tasks)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Leave what is staged to the next publication, which drops it."""
@@ -90,16 +87,6 @@ class ForwardWriter(DataSourceStreamArrowWriter):
             raise PipelineFailed("The forwarding sink takes a stream: writeStream, not write.")
         partition = context.partitionId()
         return PartitionWriter(self._options(queue), writer=query, batch=int(batch), partition=partition)
-
-    def _publish(self, queue: str, tasks: list[Written]) -> None:
-        options = self._options(queue)
-        attempts = [(task.attempt, task.messages) for task in tasks]
-
-        def publish(at: Publications) -> Published:
-            return at.publish(tasks[0].writer, batch=tasks[0].batch, attempts=attempts)
-
-        with client(options.connection) as at:
-            patiently(lambda: publish(at), options.patience_s)
 
 
 def _tasks(messages: list[WriterCommitMessage | None]) -> dict[str, list[Written]]:

@@ -69,6 +69,7 @@ class HeldSource:
                 number=number,
                 messages_max=messages_max,
                 shard_messages=self._options.shard_messages,
+                bytes_max=self._options.bytes_max,
                 wait_s=wait_s,
             ),
             self._options.patience_s,
@@ -108,3 +109,17 @@ def connect(options: SourceOptions) -> Claims:
 def open_claims(view: SourceView) -> dict[int, ClaimView]:
     """Return the claims of ``view`` that can be read, by number."""
     return {claim.number: claim for claim in view.claims if claim.state is ClaimState.OPEN}
+
+
+def warn_of_others(name: str, options: SourceOptions) -> None:
+    """Log what a new stream has to know of the others of its queue: whom it stops, and whose claims nobody renews."""
+    with connect(options) as claims:
+        views = patiently(claims.sources, options.patience_s)
+    for view in views:
+        held = sum(claim.messages for claim in open_claims(view).values())
+        if view.source != name and view.consumer == options.consumer != "" and view.alive and not held:
+            who = f"The consumer {view.consumer} has another stream, {view.source}, which ends now"
+            _log.warning("%s: give each query a consumer of its own.", who)
+        elif view.source != name and held and not view.alive:
+            how = "they come back when its hold ends; `veilmq claims close` gives them back at once"
+            _log.warning("%d messages are claimed by the stream %s, which is silent: %s.", held, view.source, how)

@@ -26,27 +26,37 @@ class OffsetUnknown(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """Claims of ``source`` up to ``number``; a batch that ends here begins with ``first``, if that is not the next."""
+    """Claims of ``source`` up to ``number``; a batch that ends here begins with ``first``, if that is not the next.
+
+    ``queue`` is the name of the queue; empty in what earlier versions wrote.
+    """
 
     source: str = ""
     number: int = 0
     first: int | None = None
+    queue: str = ""
 
     @classmethod
-    def of(cls, json: dict[str, Any], *, mode: str = CLAIMS) -> Self:
-        """Read what ``json`` made, for a stream of ``mode``; raises ``OffsetUnknown``."""
+    def of(cls, json: dict[str, Any], *, mode: str = CLAIMS, queue: str = "") -> Self:
+        """Read what ``json`` made, for a stream of ``mode`` and ``queue``; raises ``OffsetUnknown``."""
         source, number, first = json.get("src"), json.get("n"), json.get("first")
         if json.get("v") != VERSION or type(source) is not str or type(number) is not int:
             raise OffsetUnknown(f"the checkpoint has {json!r}, which is no offset of veilmq's version {VERSION}")
         kept = SQS if source == SQS else CLAIMS
         if source and kept != mode:
             raise OffsetUnknown(f"the checkpoint is of a stream with mode={kept}; go on with that, or begin a new one")
-        return cls(source=source, number=number, first=first)
+        written = json.get("queue", "")
+        if queue and written and written != queue:
+            raise OffsetUnknown(
+                f"the checkpoint is of the queue {written}, not of {queue}; read {written} with it, or begin a new one"
+            )
+        return cls(source=source, number=number, first=first, queue=written)
 
     def json(self) -> dict[str, Any]:
         """Return it as a dictionary of plain values; always the same for the same offset."""
         json: dict[str, Any] = {"v": VERSION, "src": self.source, "n": self.number}
-        return json if self.first is None else {**json, "first": self.first}
+        json |= {} if self.first is None else {"first": self.first}
+        return json | ({"queue": self.queue} if self.queue else {})
 
     def claims_to(self, end: "Offset") -> range:
         """Return the numbers of the claims in the batch from here to ``end``."""

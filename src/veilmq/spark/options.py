@@ -37,8 +37,8 @@ class Kind:
 class Option:
     """One option: ``name`` as people write it, ``field`` as we do, a ``default`` and one sentence about it.
 
-    ``shown`` stands for the default in the documentation where the value would not tell. What is ``secret`` is not
-    repeated in errors.
+    ``shown`` stands for the default in the documentation where the value would not tell; ``aliases`` are names that
+    other sources of Spark have for the same. What is ``secret`` is not repeated in errors.
     """
 
     name: str
@@ -48,16 +48,21 @@ class Option:
     default: Any = None
     shown: str = ""
     secret: bool = False
+    aliases: tuple[str, ...] = ()
 
 
 def read(table: Sequence[Option], given: Mapping[str, str]) -> dict[str, Any]:
     """Return the values of all options of ``table`` by field; raises ``OptionWrong``."""
-    known = {option.name.lower(): option for option in table}
+    known = {name.lower(): option for option in table for name in (option.name, *option.aliases)}
     values = {option.field: option.default for option in table}
+    names: dict[str, str] = {}
     for name, text in given.items():
         option = known.get(name.lower())
         if option is None:
             raise OptionWrong(_unknown(name, table))
+        if option.field in names:
+            raise OptionWrong(f"option {name}: is the same as {names[option.field]}; give one of them")
+        names[option.field] = name
         values[option.field] = _value(option, text)
     return values
 
@@ -118,6 +123,11 @@ def _value(option: Option, text: str) -> Any:
 
 
 def _unknown(name: str, table: Sequence[Option]) -> str:
+    if name.lower().startswith(("starting", "ending")):
+        return (
+            f"option {name}: a queue has no positions to begin or end at; a new stream begins with the messages that "
+            "are visible, one with a checkpoint goes on where it was; leave the option out"
+        )
     near = difflib.get_close_matches(name.lower(), [option.name.lower() for option in table], n=1)
     meant = [f"did you mean {option.name}?" for option in table if option.name.lower() in near]
     names = ", ".join(option.name for option in table)
@@ -188,13 +198,21 @@ class Connection:
     queue: str
     key: SigningKey | None = field(default=None)
 
+    @property
+    def queue_name(self) -> str:
+        """Return the name of the queue, also where ``queue`` is its URL."""
+        return self.queue.rstrip("/").rpartition("/")[2]
+
     @classmethod
     def of(cls, values: dict[str, Any], environment: Mapping[str, str] = os.environ) -> Self:
         """Take what ``CONNECTION_OPTIONS`` read out of ``values``; raises ``OptionWrong``."""
         taken = {option.field: values.pop(option.field) for option in CONNECTION_OPTIONS}
         queue = taken["queue"] or taken["path"]
         if not queue:
-            raise OptionWrong('option queue: is needed; say .option("queue", "NAME") or .load("NAME")')
+            raise OptionWrong(
+                'option queue: is needed; say .option("queue", "NAME") or .load("NAME"), and of a table in SQL '
+                "CREATE TABLE without columns"
+            )
         if taken["queue"] and taken["path"] and taken["queue"] != taken["path"]:
             raise OptionWrong(f"option queue = {queue!r}: there is also a path, {taken['path']!r}; say one of them")
         endpoint = taken["endpoint"] or endpoint_of(environment)

@@ -55,11 +55,18 @@ ADVICE = {
     "ClaimGap": "The checkpoint is of another queue, or of a server with other data. Begin a new checkpoint.",
     "ClaimLost": (
         "The stream was down for longer than its hold. The messages are in the queue again, none is lost, but some may "
-        "be in the sink already. Go on with onLostClaim=skip; a longer hold avoids it."
+        "be in the sink already. Go on with onLostClaim=skip; load a batch read, or create a view, again. A longer "
+        "hold avoids it."
     ),
     "ClaimReleased": "They are in the queue again. Go on with onLostClaim=skip.",
-    "ConsumerTaken": "Stop the other stream, or give this one takeover=true or another consumer.",
-    "EpochFenced": "Another run of this query goes on. One checkpoint is for one query at a time.",
+    "ConsumerTaken": (
+        "Stop the other stream, or give this one another consumer. If the checkpoint of the other one was deleted, go "
+        "on with takeover=true: what it had claimed comes again."
+    ),
+    "EpochFenced": (
+        "Another run of this query goes on, or another stream of the same consumer. One checkpoint is for one query at "
+        "a time; give each query a consumer of its own."
+    ),
     "QueueDoesNotExist": "Check the options endpoint and queue.",  # by its name, which is looked up as SQS has it
     "QueueNotFound": "Check the options endpoint and queue.",
 }

@@ -4,8 +4,8 @@ A streaming query publishes under its own id, which its checkpoint keeps, and th
 Spark runs again, for whatever reason, is sent once. A batch write publishes under a name of its own, or under the one
 that the option ``writer`` gives. Messages follow each other as the rows of the DataFrame do: partition by partition.
 
-A task stages the rows of its partition part by part, under the name of this attempt. What is too long is told, or cut
-short and staged for the dead-letter queue, with where it was.
+A task stages the rows of its partition part by part, under the name of this attempt. What cannot be
+sent ends the write, or is left out and kept elsewhere, with where it was.
 """
 
 import logging
@@ -15,7 +15,9 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from msgspec.structs import replace
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -23,17 +25,15 @@ from pyspark.sql.types import StructType
 from veilmq.client.errors import ClientError
 from veilmq.client.publications import Publications
 from veilmq.core import limits
-from veilmq.core.publications import Published, Staged
+from veilmq.core.publications import Staged
 from veilmq.spark import sink_options
 from veilmq.spark.options import Connection, OptionWrong
 from veilmq.spark.patience import patiently
 from veilmq.spark.sink_options import SinkOptions
-from veilmq.wire.v1.outgoing import OutgoingRow
 
 _log = logging.getLogger("veilmq.spark")
 
 
-DEAD_BODY_BYTES = 65_536
 _TOO_LONG = "MessageTooLong"
 
 
@@ -43,14 +43,14 @@ class SinkFailed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Written(WriterCommitMessage):
-    """What a task has staged, for whom: ``messages`` for the queue and ``dead`` for the dead-letter queue."""
+    """What a task has staged, and how many rows are ``bad``: they cannot be sent."""
 
     writer: str
     batch: int
     attempt: str
     partition: int
     messages: int
-    dead: int
+    bad: int = 0
 
 
 def client(connection: Connection) -> Publications:
@@ -69,12 +69,11 @@ class PartitionWriter:
         self._partition = partition
         self._attempt = f"{partition}-{uuid4().hex}"  # a task that runs again has nothing in common with this one
         self._queue = client(options.connection)
-        self._dead_letters = None if options.dead_letters is None else client(options.dead_letters)
         self._bytes_max = limits.MESSAGE_BYTES.maximum
         self._rows = 0
         self._parts = 0
         self._messages = 0
-        self._dead = 0
+        self._bad: list[Any] = []  # rows that cannot be sent, each as a table
 
     def write(self, batches: Iterator[Any]) -> Written:
         """Stage all rows; raises ``SinkFailed``, ``ClientError`` and ``Unreachable``."""
@@ -83,19 +82,20 @@ class PartitionWriter:
                 numbers = list(range(self._rows + 1, self._rows + 1 + rows.num_rows))
                 self._rows += rows.num_rows
                 self._write(rows, numbers)
+        self._keep_bad()
         return Written(
             writer=self._writer,
             batch=self._batch,
             attempt=self._attempt,
             partition=self._partition,
             messages=self._messages,
-            dead=self._dead,
+            bad=len(self._bad),
         )
 
     def _write(self, rows: Any, numbers: list[int]) -> None:
-        """Stage rows of these numbers in one call, without those that are too long."""
+        """Stage rows of these numbers in one call, without those that cannot be sent."""
         while True:
-            rows, numbers = self._put_aside(rows, numbers, sink_options.too_long(rows, self._bytes_max))
+            rows, numbers = self._leave_out(rows, numbers, sink_options.too_long(rows, self._bytes_max))
             if not numbers:
                 return
             try:
@@ -104,10 +104,9 @@ class PartitionWriter:
                 index = error.fields.get("index")
                 if index is None:
                     raise
-                if error.fields.get("why") != _TOO_LONG:
-                    raise SinkFailed(f"{self._place(numbers[index])} cannot be sent: {error.message}") from error
-                self._bytes_max = error.fields["bytes_max"]
-                rows, numbers = self._put_aside(rows, numbers, [index])
+                self._bytes_max = error.fields.get("bytes_max", self._bytes_max)
+                refusal = "" if error.fields.get("why") == _TOO_LONG else error.message
+                rows, numbers = self._leave_out(rows, numbers, [index], refusal)
             else:
                 return
 
@@ -121,52 +120,38 @@ class PartitionWriter:
         self._parts += 1
         self._messages += rows.num_rows
 
-    def _put_aside(self, rows: Any, numbers: list[int], indexes: list[int]) -> tuple[Any, list[int]]:
-        """Take out rows that are too long, and return what is left."""
+    def _leave_out(self, rows: Any, numbers: list[int], indexes: list[int], refusal: str = "") -> tuple[Any, list[int]]:
+        """Take out rows that are refused, or too long, and return what is left; raises ``SinkFailed``."""
         if not indexes:
             return rows, numbers
         for index in indexes:
-            self._bury(rows, index, numbers[index])
+            sizes = f"{sink_options.size_bytes(rows, index):,} bytes with its attributes, and the queue takes"
+            reason = f"cannot be sent: {refusal}" if refusal else f"is too long: {sizes} {self._bytes_max:,}."
+            if self._options.bad_rows == sink_options.FAIL:
+                place = f"Row {numbers[index]} of partition {self._partition}"
+                raise SinkFailed(f"{place} {reason} Correct it, or give badRows=skip or badRows=table=PATH.")
+            row = pa.Table.from_batches([rows.slice(index, 1)])
+            told = {"reason": reason, "queue": self._options.connection.queue, "writer": self._writer}
+            at = {"batch": self._batch, "partition": self._partition, "row": numbers[index]}
+            for name, value in [*told.items(), *at.items()]:
+                row = row.append_column(name, pa.array([value]))
+            self._bad.append(row)
         gone = set(indexes)
         return sink_options.without(rows, indexes), [each for at, each in enumerate(numbers) if at not in gone]
 
-    def _bury(self, rows: Any, index: int, number: int) -> None:
-        size_bytes = sink_options.size_bytes(rows, index)
-        if self._dead_letters is None:
-            raise SinkFailed(
-                f"{self._place(number)} is too long: {size_bytes:,} bytes with its attributes, and the queue takes "
-                f"{self._bytes_max:,}. Make it shorter, or give onTooLong=deadLetter and deadLetterQueue."
-            )
-        dead_letters = self._dead_letters
-        row = self._cut_short(rows.column("body")[index].as_py(), size_bytes, number)
-
-        def stage() -> Staged:
-            return dead_letters.stage(
-                self._writer, batch=self._batch, attempt=self._attempt, part=self._dead, messages=[row]
-            )
-
-        patiently(stage, self._options.patience_s)
-        self._dead += 1
-
-    def _cut_short(self, body: str, size_bytes: int, number: int) -> OutgoingRow:
-        """Return the beginning of a message that is too long, with where it was to go and where it came from."""
-        numbers = {"Bytes": size_bytes, "BytesMax": self._bytes_max, "Batch": self._batch}
-        numbers |= {"Partition": self._partition, "Row": number}
-        texts = {"Reason": _TOO_LONG, "Queue": self._options.connection.queue, "Writer": self._writer}
-        return OutgoingRow(
-            body=body.encode()[:DEAD_BODY_BYTES].decode(errors="ignore"),
-            attributes=texts | {name: str(value) for name, value in numbers.items()},
-            attribute_types=dict.fromkeys(numbers, "Number"),
-        )
-
-    def _place(self, number: int) -> str:
-        return f"Row {number} of partition {self._partition}"
+    def _keep_bad(self) -> None:
+        """Write the rows that cannot be sent to a file, whole or not at all; a task that runs again replaces it."""
+        if not self._bad or self._options.bad_rows == sink_options.SKIP:
+            return
+        files, folder = fs.FileSystem.from_uri(self._options.bad_rows)
+        files.create_dir(folder)
+        name = f"{folder}/{self._options.connection.queue_name}-{self._writer}-{self._batch}-{self._partition}.parquet"
+        pq.write_table(pa.concat_tables(self._bad), f"{name}.{self._attempt}", filesystem=files)
+        files.move(f"{name}.{self._attempt}", name)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connection."""
         self._queue.close()
-        if self._dead_letters is not None:
-            self._dead_letters.close()
 
 
 _QUERY = "sql.streaming.queryId"
@@ -209,7 +194,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish what the tasks of the batch have staged."""
-        _publish(self._options, _written(messages))
+        publish(self._options, _written(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Drop it, where it is known; what is not is dropped by the next publication of the query."""
@@ -237,7 +222,7 @@ class QueueWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish what the tasks have staged."""
-        _publish(self._options, _written(messages))
+        publish(self._options, _written(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Drop it; in ``foreachBatch``, where only tasks know its name, the next publication of that name does."""
@@ -278,48 +263,32 @@ def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
     return sorted(told, key=lambda each: each.partition)
 
 
-def _publish(options: SinkOptions, written: list[Written]) -> None:
-    """Publish for both queues; if this ends in between, it is all told again, and each queue knows what it has."""
+def publish(options: SinkOptions, written: list[Written]) -> None:
+    """Publish; a server may restart as often as it likes meanwhile, and be away for so long each time."""
     if not written:
         return
     writer, batch = written[0].writer, written[0].batch
-    dead = [(each.attempt, each.dead) for each in written if each.dead]
-    if options.dead_letters is not None and dead:
-        _log.warning("%d messages were too long; they are in %s", sum(n for _, n in dead), options.dead_letter_queue)
-        _publish_to(options.dead_letters, options, writer, batch, dead, rate=None)
+    if bad := sum(each.bad for each in written):
+        where = "left out" if options.bad_rows == sink_options.SKIP else f"kept in {options.bad_rows}"
+        _log.warning("%d rows for %s could not be sent: %s", bad, options.connection.queue, where)
     attempts = [(each.attempt, each.messages) for each in written if each.messages]
     if len(attempts) > limits.PUBLISH_ATTEMPTS_MAX:
         raise SinkFailed(
             f"{len(attempts):,} partitions with rows are too many for one publication; write with "
             f"coalesce({limits.PUBLISH_ATTEMPTS_MAX}) or fewer."
         )
-    published = _publish_to(options.connection, options, writer, batch, attempts, rate=options.messages_per_s_max)
-    if published.again:
-        _log.warning("batch %d of %s had been sent before; nothing was sent twice", batch, writer)
-    if published.duplicates:
-        _log.warning("%d messages are not in the queue: they were duplicates", published.duplicates)
-
-
-def _publish_to(
-    connection: Connection,
-    options: SinkOptions,
-    writer: str,
-    batch: int,
-    attempts: list[tuple[str, int]],
-    *,
-    rate: int | None,
-) -> Published:
-    """Publish; a server may restart as often as it likes meanwhile, and be away for so long each time."""
-    with client(connection) as queue:
+    with client(options.connection) as queue:
+        rate = options.messages_per_s_max
         ask = partial(queue.publish_on, writer, batch=batch, attempts=attempts, messages_per_s_max=rate)
         first = last = patiently(ask, options.patience_s)
         while last.more:
             last = patiently(ask, options.patience_s)
-    return replace(last, again=first.again)
+    if first.again:
+        _log.warning("batch %d of %s had been sent before; nothing was sent twice", batch, writer)
+    if last.duplicates:
+        _log.warning("%d messages are not in the queue: they were duplicates", last.duplicates)
 
 
 def _abandon(options: SinkOptions, writer: str, batch: int) -> None:
-    for connection in (options.connection, options.dead_letters):
-        if connection is not None:
-            with client(connection) as queue:
-                patiently(partial(queue.abandon, writer, batch=batch), options.patience_s)
+    with client(options.connection) as queue:
+        patiently(partial(queue.abandon, writer, batch=batch), options.patience_s)

@@ -5,7 +5,8 @@ Everything is checked while the query is planned, but for values: those the serv
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
@@ -23,16 +24,34 @@ from pyspark.sql.types import (
 
 from veilmq.core import limits
 from veilmq.core.limits import Range
-from veilmq.spark.options import CONNECTION_OPTIONS, TEXT, Connection, Option, OptionWrong, choice, name_of, read, whole
+from veilmq.spark.options import (
+    CONNECTION_OPTIONS,
+    Connection,
+    Kind,
+    Option,
+    name_of,
+    read,
+    whole,
+)
 
 FAIL = "fail"
-DEAD_LETTER = "deadletter"
+
+SKIP = "skip"
+TABLE = "table="
 
 BATCH_SIZE = Range(minimum=1, maximum=limits.STAGE_MESSAGES_MAX, default=1_000)
 PATIENCE_S = Range(minimum=0, maximum=3_600, default=60)
 _WRITER_CHARACTERS_MAX = 64
 # What its streaming writer reads, and hands on all the same.
 _OF_SPARK = ("checkpointlocation", "asyncprogresstracking", "queryname")
+
+
+def _bad_rows(text: str) -> str:
+    if text.lower() in (FAIL, SKIP):
+        return text.lower()
+    if text[: len(TABLE)].lower() != TABLE or len(text) == len(TABLE):
+        raise ValueError
+    return text[len(TABLE) :] if "://" in text else str(Path(text[len(TABLE) :]).absolute())
 
 
 OPTIONS = (
@@ -52,17 +71,12 @@ OPTIONS = (
         doc="How fast the messages of one batch come into the queue, all tasks together. The batch waits for the last.",
     ),
     Option(
-        name="onTooLong",
-        field="on_too_long",
-        kind=choice(FAIL, DEAD_LETTER),
+        name="badRows",
+        field="bad_rows",
+        kind=Kind(read=_bad_rows, says="`fail`, `skip` or `table=PATH`"),
         default=FAIL,
-        doc="What a message longer than the queue takes does: end the query, or go to `deadLetterQueue`, cut short.",
-    ),
-    Option(
-        name="deadLetterQueue",
-        field="dead_letter_queue",
-        kind=TEXT,
-        doc="Name or URL of a standard queue for messages that are too long; with `onTooLong=deadLetter`.",
+        doc="What a row that cannot be sent does: end the query, be left out, or go with its reason to a Parquet file "
+        "in the folder or bucket `PATH`.",
     ),
     Option(
         name="writer",
@@ -88,8 +102,7 @@ class SinkOptions:
     connection: Connection
     batch_size: int
     messages_per_s_max: int | None
-    on_too_long: str
-    dead_letter_queue: str | None
+    bad_rows: str
     writer: str | None
     patience_s: int
 
@@ -98,17 +111,7 @@ class SinkOptions:
         """Read what Spark hands over; raises ``OptionWrong``."""
         ours = {name: text for name, text in given.items() if not name.lower().startswith(_OF_SPARK)}
         values = read(OPTIONS, ours)
-        options = cls(connection=Connection.of(values), **values)
-        if (options.on_too_long == DEAD_LETTER) != (options.dead_letter_queue is not None):
-            raise OptionWrong("option deadLetterQueue: goes with onTooLong=deadLetter; give both or none")
-        if options.dead_letter_queue is not None and options.dead_letter_queue.endswith(".fifo"):
-            raise OptionWrong("option deadLetterQueue: must be a standard queue; what is too long has no order there")
-        return options
-
-    @property
-    def dead_letters(self) -> Connection | None:
-        """Where messages go that are too long, if anywhere."""
-        return None if self.dead_letter_queue is None else replace(self.connection, queue=self.dead_letter_queue)
+        return cls(connection=Connection.of(values), **values)
 
 
 PART_BYTES = 2_097_152
@@ -124,14 +127,7 @@ TYPES = {
 }
 """Column → its Arrow type when it is sent."""
 
-_SAYS = {
-    "body": "string",
-    "attributes": "map<string, string>",
-    "attribute_types": "map<string, string>",
-    "group": "string",
-    "dedup_id": "string",
-    "delay_s": "int",
-}
+_SAYS = {pa.string(): "string", _TEXTS: "map<string, string>", pa.int32(): "int"}
 _HINTS = {"binary": "CAST({0} AS STRING), or base64({0})"}
 
 
@@ -161,16 +157,13 @@ def _fits(name: str, kind: DataType) -> bool:
     if name == "delay_s":
         return isinstance(kind, ByteType | ShortType | IntegerType | LongType)
     if TYPES[name] == _TEXTS:
-        return (
-            isinstance(kind, MapType)
-            and isinstance(kind.keyType, StringType)
-            and isinstance(kind.valueType, StringType)
-        )
+        pair = (kind.keyType, kind.valueType) if isinstance(kind, MapType) else ()
+        return bool(pair) and all(isinstance(each, StringType) for each in pair)
     return isinstance(kind, StringType)
 
 
 def _misfit(name: str, kind: DataType) -> str:
-    wanted = _SAYS[name.lower()]
+    wanted = _SAYS[TYPES[name.lower()]]
     hint = _HINTS.get(kind.simpleString(), f"CAST({{0}} AS {wanted})").format(name)
     return f"The column {name} must be {wanted}, and is {kind.simpleString()}; write {hint}."
 
@@ -178,13 +171,9 @@ def _misfit(name: str, kind: DataType) -> str:
 def outgoing(batch: Any) -> Any:
     """Return a record batch of Spark's with the types that are sent."""
     names = [name.lower() for name in batch.schema.names]
-    arrays = [column if column.type == TYPES[name] else column.cast(TYPES[name]) for name, column in _pairs(batch)]
+    pairs = zip(names, batch.columns, strict=True)
+    arrays = [column if column.type == TYPES[name] else column.cast(TYPES[name]) for name, column in pairs]
     return pa.RecordBatch.from_arrays(arrays, names=names)
-
-
-def _pairs(batch: Any) -> Iterator[tuple[str, Any]]:
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        yield name.lower(), column
 
 
 def parts(batch: Any, messages_max: int) -> Iterator[Any]:

@@ -21,8 +21,6 @@ from veilmq.spark.stream_reader import ShardPartition, read_shard
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NOTHING = 0
-
 
 def acknowledge(snapshot: str, **options: str) -> int:
     """Delete the messages of ``snapshot`` from the queue, once what was made of them is kept; returns how many.
@@ -33,7 +31,7 @@ def acknowledge(snapshot: str, **options: str) -> int:
     with connect(read) as claims, advised():
         view = claims.open(snapshot, hold_s=read.hold_s or SNAPSHOT_HOLD_S, lease_s=read.lease_s)
         if view.last < NUMBER or view.acknowledged >= NUMBER:
-            return NOTHING
+            return 0
         lost = claims.acknowledge(snapshot, epoch=view.epoch, number=NUMBER).lost
     if lost:
         raise SourceFailed(
@@ -49,7 +47,7 @@ def release(snapshot: str, **options: str) -> int:
     with connect(read) as claims:
         view = next((view for view in claims.sources() if view.source == snapshot), None)
         if view is None or not _messages(view):
-            return NOTHING
+            return 0
         with advised():
             claims.release(snapshot, number=NUMBER)
         return _messages(view)
@@ -82,6 +80,5 @@ class SnapshotReader(DataSourceReader):
         return [ShardPartition(self._name, NUMBER, shard) for shard in range(bound.shards)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """Yield the messages of a shard."""
-        assert isinstance(partition, ShardPartition)
-        return read_shard(self._options, partition)
+        """Yield the messages of a shard; where there are none Spark reads a partition of its own."""
+        return read_shard(self._options, partition) if isinstance(partition, ShardPartition) else iter(())

@@ -33,7 +33,17 @@ OPTIONS = (
         field="messages_max",
         kind=whole(limits.CLAIM_MESSAGES),
         shown=f"`{limits.CLAIM_MESSAGES.default}`; `{SQS_MESSAGES_MAX}` with `mode=sqs`",
-        doc="Most messages of a micro-batch, or of a snapshot.",
+        doc="Most messages of a micro-batch, or of a snapshot. Also `maxOffsetsPerTrigger`.",
+        aliases=("maxOffsetsPerTrigger",),
+    ),
+    Option(
+        name="maxBytesPerBatch",
+        field="bytes_max",
+        kind=whole(limits.CLAIM_BYTES),
+        shown="no bound",
+        doc="Most bytes of a micro-batch, or of a snapshot: bodies and attributes as the server keeps them. Also "
+        "`maxBytesPerTrigger`.",
+        aliases=("maxBytesPerTrigger",),
     ),
     Option(
         name="shardSize",
@@ -118,6 +128,7 @@ class SourceOptions:
     connection: Connection
     mode: str
     messages_max: int | None
+    bytes_max: int | None
     shard_messages: int
     wait_s: int
     consumer: str

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
@@ -66,9 +67,11 @@ class HeldReceipts:
 
     def receive(self, number: int, count_max: int, *, wait_s: int) -> int:
         """Receive batch ``number``, waiting for the first message alone; returns how many there are."""
-        taken = self._batches.setdefault(number, [])
+        taken = self._batches.setdefault(number, [])  # with what the batch before had no room for
+        wait_s = 0 if taken else wait_s
         taken += patiently(lambda: self._take(count_max - len(taken), wait_s), self._options.patience_s)
-        while taken and len(taken) < count_max and sum(len(each.body) for each in taken) < BATCH_BYTES_MAX:
+        bytes_max = min(self._options.bytes_max or BATCH_BYTES_MAX, BATCH_BYTES_MAX)
+        while taken and len(taken) < count_max and sum(map(_size_bytes, taken)) < bytes_max:
             rounds = min(THREADS, -(-(count_max - len(taken)) // SQS_RECEIVE_COUNT.maximum))
             more = [
                 each
@@ -80,6 +83,8 @@ class HeldReceipts:
             taken += more
         if not taken:
             del self._batches[number]
+        elif self._options.bytes_max and (fits := _fitting(taken, self._options.bytes_max)) < len(taken):
+            taken[fits:], self._batches[number + 1] = [], taken[fits:]
         return len(taken)
 
     def delete(self, number: int) -> None:
@@ -123,6 +128,18 @@ def _shares(count: int, rounds: int) -> tuple[list[int]]:
     """Return, for each of ``rounds`` receives, how many messages it may bring of ``count``."""
     most = SQS_RECEIVE_COUNT.maximum
     return ([min(most, count - position * most) for position in range(rounds)],)
+
+
+def _size_bytes(message: ReceivedMessage) -> int:
+    return len(message.body.encode()) + sum(
+        len(name.encode()) + len(each.data or (each.text or "").encode()) for name, each in message.attributes.items()
+    )
+
+
+def _fitting(messages: Sequence[ReceivedMessage], bytes_max: int) -> int:
+    """Return how many of ``messages``, from the first on, are together no longer than ``bytes_max``; one at least."""
+    totals = accumulate(map(_size_bytes, messages))
+    return max(1, sum(total <= bytes_max for total in totals))
 
 
 def _tens(values: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -31,7 +31,7 @@ from veilmq.client.claims import Claims
 from veilmq.client.errors import ClientError
 from veilmq.core import limits
 from veilmq.core.claims import Bound, ClaimState, ClaimView, SourceView
-from veilmq.spark.held_source import HeldSource, open_claims
+from veilmq.spark.held_source import HeldSource, open_claims, warn_of_others
 from veilmq.spark.offsets import INITIAL, Offset, Progress
 from veilmq.spark.options import Connection
 from veilmq.spark.patience import LOST, SourceFailed, advised, patiently
@@ -61,6 +61,9 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._progress = Progress()
         self._acknowledged = 0
         self._shards: dict[int, int] = {}  # of the claims that were bound here and are not acknowledged
+        self._messages: dict[int, int] = {}  # of the same, and of those that are read again
+        self._figures = {"acknowledged": 0, "duplicatesKeptAway": 0}  # messages of this run
+        self._ready = 0  # messages that were visible and not bound, lately
         self._budget: int | None = None  # messages still to be taken by a query that ends with what is there now
 
     def __reduce__(self) -> tuple[type, tuple[SourceOptions]]:
@@ -87,7 +90,7 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Finish what ends at ``start``, and return where the next batch ends; ``start`` where there is nothing."""
         with advised():
-            held, begin = self._begin(Offset.of(start))
+            held, begin = self._begin(self._offset(start))
             if self._progress.finished(begin.number):
                 self._acknowledge(held, begin.number)
             number, bound = self._claim_next(held, begin.number + 1, self._messages_max(limit))
@@ -95,17 +98,25 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._rest(held, begin.number)
                 return start
         self._shards[number] = bound.shards
+        self._messages[number] = bound.messages
+        self._ready = max(0, self._ready - bound.messages)
+        self._figures["duplicatesKeptAway"] += bound.messages if bound.again else 0
         self._progress.made(number)
         first = None if number == start["n"] + 1 else number
-        return Offset(source=held.name, number=number, first=first).json()
+        return Offset(source=held.name, number=number, first=first, queue=self._options.connection.queue_name).json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return how many messages are visible, for the progress of the query."""
-        return None if self._held is None else {"ready": self._held.view.ready}
+        """Return how queue and stream stand, in messages and seconds, for the progress of the query."""
+        if self._held is None:
+            return None
+        view, now_ms = self._held.view, self._held.view.lease_until_ms - 1_000 * self._options.lease_s
+        age_ms = 0 if view.oldest_sent_at_ms is None else max(0, now_ms - view.oldest_sent_at_ms)
+        claimed = sum(self._messages.values())
+        return {"backlog": self._ready, "oldestAgeSeconds": age_ms / 1_000, "claimed": claimed, **self._figures}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the shards of the claims after ``start`` up to ``end``."""
-        begin, until = Offset.of(start), Offset.of(end)
+        begin, until = self._offset(start), self._offset(end)
         numbers = begin.claims_to(until)
         if not numbers:
             return []
@@ -123,7 +134,7 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Acknowledge ``end``, which Spark keeps as finished."""
-        until = Offset.of(end)
+        until = self._offset(end)
         if self._held is None or self._held.name != until.source:
             return  # of a source that the server has forgotten
         self._progress.committed(until.number)
@@ -135,12 +146,16 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._held is not None:
             self._held.stop()
 
+    def _offset(self, json: dict[str, Any]) -> Offset:
+        return Offset.of(json, queue=self._options.connection.queue_name)
+
     def _begin(self, start: Offset) -> tuple[HeldSource, Offset]:
         """Return the source that goes on after ``start``, renewed and found good, and where it stands."""
         if start.source == self._forgotten:
             start = Offset(source=self._name)
         held = self._hold(start.source or self._name)
         view = held.renew()
+        self._ready = view.ready
         if start.number > view.last == 0:
             return self._begin_anew(held)
         self._check_lost(view, start)
@@ -160,6 +175,8 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _hold(self, name: str) -> HeldSource:
         if self._held is None:
+            if name == self._name:
+                warn_of_others(name, self._options)
             hold_s = self._options.hold_s or limits.CLAIM_HOLD_S.default
             self._held = HeldSource.open(name, self._options, hold_s=hold_s)
             self._acknowledged = self._held.view.acknowledged
@@ -171,21 +188,25 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_lost(self, view: SourceView, end: Offset) -> None:
         """See to claims of finished batches that are lost; those before ``end.first`` were in none."""
         numbers = range(end.first or 0, end.number + 1)
-        lost = [claim.number for claim in view.claims if claim.number in numbers and claim.state is not ClaimState.OPEN]
-        if lost and self._options.on_lost_claim != SKIP:
+        lost = [claim for claim in view.claims if claim.number in numbers and claim.state is not ClaimState.OPEN]
+        if not lost:
+            return
+        what = f"{sum(claim.messages for claim in lost):,} messages of the claims {[claim.number for claim in lost]}"
+        if self._options.on_lost_claim != SKIP:
             raise SourceFailed(
-                f"The stream was down for longer than its hold, or an operator released its claims. The messages of "
-                f"{lost} are in the sink, and in the queue again: they will come twice. Go on with onLostClaim=skip."
+                f"The stream was down for longer than its hold, or an operator released its claims. {what} are in the "
+                "sink and in the queue again: they will come twice. Go on with onLostClaim=skip."
             )
-        if lost:
-            _log.warning(
-                "The messages of claims %s went back to the queue after they were written: they come again.", lost
-            )
+        _log.warning("%s were written and went back to the queue: they come twice.", what)
 
     def _acknowledge(self, held: HeldSource, number: int) -> None:
         if number <= self._acknowledged:
             return
-        self._acknowledged = held.acknowledge(number).acknowledged
+        answer = held.acknowledge(number)
+        self._acknowledged = answer.acknowledged
+        deleted = sum(count for bound, count in self._messages.items() if bound <= number and bound not in answer.lost)
+        self._figures["acknowledged"] += deleted
+        self._messages = {bound: count for bound, count in self._messages.items() if bound > number}
         self._shards = {bound: shards for bound, shards in self._shards.items() if bound > number}
 
     def _rest(self, held: HeldSource, number: int) -> None:
@@ -226,6 +247,8 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _replayed(self, view: SourceView, numbers: range) -> dict[int, int]:
         """Return how many shards each of ``numbers`` has, which an earlier process bound; 0 for one to be skipped."""
         known = open_claims(view)
+        self._messages |= {number: known[number].messages for number in numbers if number in known}
+        self._figures["duplicatesKeptAway"] += sum(known[number].messages for number in numbers if number in known)
         return {number: self._shards_of(number, known.get(number), view) for number in numbers}
 
     def _shards_of(self, number: int, claim: ClaimView | None, view: SourceView) -> int:
@@ -235,12 +258,14 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._none(number, "ClaimAcknowledged", skipped=self._options.on_acked_replay == EMPTY)
         if number > view.last:
             return self._none(number, "ClaimGap", skipped=self._options.on_lost_claim == SKIP and not view.last)
-        return self._none(number, "ClaimLost", skipped=self._options.on_lost_claim == SKIP)
+        messages = sum(each.messages for each in view.claims if each.number == number)
+        return self._none(number, "ClaimLost", skipped=self._options.on_lost_claim == SKIP, messages=messages)
 
-    def _none(self, number: int, code: str, *, skipped: bool) -> int:
+    def _none(self, number: int, code: str, *, skipped: bool, messages: int = 0) -> int:
         if not skipped:
             raise ClientError(code, f"Claim {number} of the batch that is to be repeated cannot be read.", 410)
-        _log.warning("Claim %s is skipped: %s", number, code)
+        again = f"its {messages:,} messages are in the queue again and come in a later batch"
+        _log.warning("Claim %s is skipped (%s): %s, twice if the sink has them already.", number, code, again)
         return 0
 
 
@@ -257,13 +282,17 @@ class ShardPartition(InputPartition):
 
 def read_shard(options: SourceOptions, partition: ShardPartition) -> "Iterator[pa.RecordBatch]":
     """Yield the messages of ``partition`` in their order; raises ``SourceFailed`` where they are not to be had."""
+    rows = 0
     with advised():
         try:
-            yield from _pages(_claims(options.connection), partition, options.patience_s)
+            for batch in _pages(_claims(options.connection), partition, options.patience_s):
+                rows += batch.num_rows
+                yield batch
         except ClientError as error:
             if error.code not in LOST or options.on_lost_claim != SKIP:
                 raise
-            _log.warning("Claim %s is skipped: %s", partition.number, error)
+            place = f"claim {partition.number}, shard {partition.shard}"
+            _log.warning("%s ends after %d messages, which come twice; the others come later: %s", place, rows, error)
 
 
 @lru_cache
