@@ -1,5 +1,9 @@
 """The jobs that move messages, on real Spark and a real server: archive, replay, route."""
 
+import re
+import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from datetime import UTC, datetime
@@ -11,13 +15,16 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.client.traffic import drained, left, send_in_order
+from tests.conftest import need
 from veilmq.client import HttpQueueClient, NewMessage
+from veilmq.client.claims import Claims
 from veilmq.core.properties import Attribute
 from veilmq.core.routing import RoutingTable, TimeoutClass
 from veilmq.pipeline.archive import Archived, ArchiveOptions, archive, archived
 from veilmq.pipeline.failures import PipelineFailed
 from veilmq.pipeline.forward import ForwardOptions, _pin, create_queues, forward, routed
 from veilmq.pipeline.replay import Plan, ReplayOptions, Slice, replay
+from veilmq.spark.java import has_java
 from veilmq.spark.schema import SCHEMA
 from veilmq.testing import RunningServer
 
@@ -134,6 +141,30 @@ def run(spark: SparkSession, options: ArchiveOptions) -> Archived:
     return archive(spark, options, clock_s=time.monotonic)
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+def test_a_job_that_is_stopped_leaves_no_traces(server: RunningServer, client: HttpQueueClient, tmp_path: Path) -> None:
+    """Workers of Spark wait for more to do then, and their connections are cut off."""
+    need(has_java(), "Java 17 or newer (scripts/install-java.sh)")
+    client.create_queue("orders")
+    words = ["orders", "--table", str(tmp_path / "t"), "--endpoint", server.endpoint, "--continuous"]
+    words += ["--hold", "7200", "--on-lost-claim", "skip"]
+    job = [sys.executable, "-m", "veilmq", "pipeline", "archive", *words]
+    with (
+        Claims(server.endpoint, "orders") as claims,
+        subprocess.Popen(job, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running,
+    ):
+        while not claims.sources():
+            assert running.poll() is None, running.communicate()[0]
+        assert claims.sources()[0].hold_until_ms - server.clock.now_ms() > 3_600_000
+        running.send_signal(signal.SIGTERM)
+        said, _ = running.communicate(timeout=120)
+    assert running.returncode == 0, said
+    assert "orders: 0 messages archived" in said
+    assert not re.search("Traceback|BrokenPipe|reset by peer", said), said
+
+
 def test_route(spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path) -> None:
     """Each message goes to the queue of its class once, and on to the next class when it expires there."""
     client.create_queue("intake")
@@ -156,6 +187,36 @@ def test_route(spark: SparkSession, server: RunningServer, client: HttpQueueClie
     moved = {message.body for message in drained(client, "middle")}
     assert moved == {f"b{n}" for n in range(20)} | {message.body for message in expired}
     assert {message.body for message in drained(client, "long")} == {f"c{n}" for n in range(20)}
+
+
+def test_route_keeps_what_it_cannot_send(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
+) -> None:
+    """And goes on with the others; it starts although a kill has left the file of its first offset."""
+    client.create_queue("intake")
+    create_queues(client, TABLE, receives_max=1, settings={"message_bytes_max": 1_024})
+    bodies = ["short", "x" * 2_000]
+    send_in_order(client, "intake", [NewMessage(body=body, attributes={"Type": text("a")}) for body in bodies])
+    left_over = tmp_path / "at" / "offsets" / ".0.11111111-2222-3333-4444-555555555555.tmp"
+    left_over.parent.mkdir(parents=True)
+    left_over.write_text("v1\n{")
+    options = ForwardOptions(
+        intake="intake",
+        table=TABLE,
+        endpoint=server.endpoint,
+        checkpoint=str(tmp_path / "at"),
+        bad_rows=f"table={tmp_path / 'bad'}",
+        hold_s=7_200,
+        on_lost_claim="skip",
+    )
+    assert forward(spark, options) == 2
+    assert [message.body for message in drained(client, "short")] == ["short"]
+    (kept,) = spark.read.parquet(str(tmp_path / "bad")).collect()
+    assert (kept["body"], kept["queue"], kept["row"]) == ("x" * 2_000, "short", 2)
+    with Claims(server.endpoint, "intake") as claims:
+        (view,) = claims.sources()
+    assert view.hold_until_ms - server.clock.now_ms() > 3_600_000, "the hold is the one that was given"
+    assert not left_over.exists()
 
 
 def test_a_new_table_waits_for_the_batches_of_the_former_one(

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -12,7 +12,7 @@ from veilmq.cli.pipeline_options import ClusterOptions, job, spark_session
 from veilmq.cli.printing import print_json
 from veilmq.cli.stopping import stop_on_signals
 from veilmq.client.endpoint import DEFAULT_ENDPOINT
-from veilmq.core.limits import ARCHIVE_COMPACT_MINUTES, ARCHIVE_KEEP_H, CLAIM_MESSAGES
+from veilmq.core.limits import ARCHIVE_COMPACT_MINUTES, ARCHIVE_KEEP_H, CLAIM_HOLD_S, CLAIM_MESSAGES
 
 _HERE = ClusterOptions()
 
@@ -33,6 +33,12 @@ def archive(
     takeover: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Take the place of another archive of these queues.")
     ] = False,
+    hold: Annotated[
+        int | None, whole_number(CLAIM_HOLD_S, "Seconds for which messages stay claimed when the job is down.")
+    ] = None,
+    on_lost_claim: Annotated[
+        Literal["fail", "skip"], Parameter(help="When it was down for longer: end, or go on and log what comes twice.")
+    ] = "fail",
     compact_minutes: Annotated[
         int, whole_number(ARCHIVE_COMPACT_MINUTES, "Minutes between joining small files; 0 for never.")
     ] = ARCHIVE_COMPACT_MINUTES.default,
@@ -63,6 +69,8 @@ def archive(
             batch_messages=batch,
             consumer=consumer,
             takeover=takeover,
+            hold_s=hold,
+            on_lost_claim=on_lost_claim,
             compact_minutes=compact_minutes,
             keep_h=keep_hours,
         )

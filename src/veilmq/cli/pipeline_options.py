@@ -13,6 +13,10 @@ from veilmq.cli.failures import CommandFailed, UsageError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+BadRows = Annotated[
+    str,
+    Parameter(metavar="fail|skip|table=PATH", help="A row that cannot be sent: end, leave it out, or keep it in PATH."),
+]
 _CONF = "A setting of Spark, NAME=VALUE; may be repeated."
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from veilmq.cli.options import Endpoint, whole_number
-from veilmq.cli.pipeline_options import ClusterOptions, job, spark_session
+from veilmq.cli.pipeline_options import BadRows, ClusterOptions, job, spark_session
 from veilmq.cli.stopping import stop_on_signals
 from veilmq.client.endpoint import DEFAULT_ENDPOINT
 from veilmq.core.limits import REPLAY_BATCH_MESSAGES
@@ -54,6 +54,7 @@ def replay(
     batch: Annotated[int, whole_number(REPLAY_BATCH_MESSAGES, "Messages sent in one transaction, about.")] = (
         REPLAY_BATCH_MESSAGES.default
     ),
+    bad_rows: BadRows = "fail",
     endpoint: Endpoint = DEFAULT_ENDPOINT,
     cluster: ClusterOptions = _HERE,
 ) -> None:
@@ -68,7 +69,9 @@ def replay(
         from veilmq.pipeline.shown import showing
 
         part = Slice(to=to, queues=queue, since=_utc(since), until=_utc(until), where=where, ids=id)
-        options = ReplayOptions(table=table, run=run, slice=part, endpoint=endpoint, batch_messages=batch)
+        options = ReplayOptions(
+            table=table, run=run, slice=part, endpoint=endpoint, batch_messages=batch, bad_rows=bad_rows
+        )
         with (
             spark_session("replay", cluster) as spark,
             stop_on_signals() as stop,

@@ -1,7 +1,7 @@
 """``veilmq pipeline route``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from cyclopts import Parameter
@@ -9,10 +9,10 @@ from cyclopts import Parameter
 from veilmq.cli.connection import connect
 from veilmq.cli.failures import UsageError
 from veilmq.cli.options import Endpoint, whole_number
-from veilmq.cli.pipeline_options import ClusterOptions, job, spark_session
+from veilmq.cli.pipeline_options import BadRows, ClusterOptions, job, spark_session
 from veilmq.cli.stopping import stop_on_signals
 from veilmq.client.endpoint import DEFAULT_ENDPOINT
-from veilmq.core.limits import CLAIM_MESSAGES, SQS_RECEIVES_MAX
+from veilmq.core.limits import CLAIM_HOLD_S, CLAIM_MESSAGES, SQS_RECEIVES_MAX
 from veilmq.core.routing import RoutingTable
 
 _HERE = ClusterOptions()
@@ -39,6 +39,13 @@ def route(
     takeover: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Take the place of another such job on this intake.")
     ] = False,
+    hold: Annotated[
+        int | None, whole_number(CLAIM_HOLD_S, "Seconds for which messages stay claimed when the job is down.")
+    ] = None,
+    on_lost_claim: Annotated[
+        Literal["fail", "skip"], Parameter(help="When it was down for longer: end, or go on and log what comes twice.")
+    ] = "fail",
+    bad_rows: BadRows = "fail",
     endpoint: Endpoint = DEFAULT_ENDPOINT,
     cluster: ClusterOptions = _HERE,
 ) -> None:
@@ -61,6 +68,9 @@ def route(
             batch_messages=batch,
             consumer=consumer,
             takeover=takeover,
+            hold_s=hold,
+            on_lost_claim=on_lost_claim,
+            bad_rows=bad_rows,
         )
         with connect(endpoint) as client:
             waiting = client.show(intake).visible

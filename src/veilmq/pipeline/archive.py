@@ -18,7 +18,7 @@ from veilmq.pipeline.archive_files import SCHEMA
 from veilmq.pipeline.archive_sink import FORMAT, ArchiveSink
 from veilmq.pipeline.archive_table import ArchiveTable
 from veilmq.pipeline.session import activate
-from veilmq.pipeline.streams import Report, run_streams
+from veilmq.pipeline.streams import ReadOptions, Report, cleaned, read_queue, run_streams
 
 CONSUMER = "archive"
 CHECKPOINTS = "_checkpoints"
@@ -26,24 +26,19 @@ MINUTE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveOptions:
+class ArchiveOptions(ReadOptions):
     """What to archive, and where to.
 
     ``table`` is the folder of the archive; ``checkpoint`` where the streams keep how far they are, by default below
-    it. With ``continuous`` the streams go on until they are stopped, else they take what is there and end. ``consumer``
-    and ``takeover`` are those of the source: a second archive of a queue is refused unless it takes over. Small files
+    it. Small files
     are joined every ``compact_minutes``, and at the end; 0 for never. Files that do not count any more are deleted
     after ``keep_h`` hours.
     """
 
     queues: tuple[str, ...]
     table: str
-    endpoint: str
     checkpoint: str = ""
-    continuous: bool = False
-    batch_messages: int | None = None
     consumer: str = CONSUMER
-    takeover: bool = False
     compact_minutes: int = 10
     keep_h: int = 168
 
@@ -89,12 +84,8 @@ def archive(
 
 
 def _start(spark: SparkSession, options: ArchiveOptions, queue: str) -> StreamingQuery:
-    reader = spark.readStream.format("veilmq").option("endpoint", options.endpoint).option("queue", queue)
-    reader = reader.option("consumer", options.consumer).option("takeover", str(options.takeover).lower())
-    if options.batch_messages is not None:
-        reader = reader.option("maxMessagesPerBatch", options.batch_messages)
-    writer = archived(reader.load()).writeStream.format(FORMAT).queryName(f"archive of {queue}")
-    writer = writer.option("checkpointLocation", str(options.checkpoints / queue))
+    writer = archived(read_queue(spark, queue, options)).writeStream.format(FORMAT).queryName(f"archive of {queue}")
+    writer = writer.option("checkpointLocation", cleaned(options.checkpoints / queue))
     writer = writer.trigger(processingTime="0 seconds") if options.continuous else writer.trigger(availableNow=True)
     return writer.start(str(Path(options.table).absolute()))
 

@@ -20,7 +20,7 @@ from veilmq.core.settings import SettingValue
 from veilmq.pipeline.failures import PipelineFailed
 from veilmq.pipeline.forward_sink import FORMAT, ForwardSink
 from veilmq.pipeline.session import activate
-from veilmq.pipeline.streams import Report, run_streams
+from veilmq.pipeline.streams import ReadOptions, Report, cleaned, read_queue, run_streams
 
 CONSUMER = "route"
 FIFO_SUFFIX = ".fifo"
@@ -28,21 +28,18 @@ _PINNED = "routing-table.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardOptions:
+class ForwardOptions(ReadOptions):
     """What to forward, and how.
 
-    ``checkpoint`` is the folder in which the stream keeps how far it is, and the table. With ``continuous`` it goes on
-    until it is stopped, else it takes what is there and ends. ``consumer`` and ``takeover`` are those of the source.
+    ``checkpoint`` is the folder in which the stream keeps how far it is, and the table.
+    ``bad_rows`` is what the sink does with rows that it cannot send.
     """
 
     intake: str
     table: RoutingTable
-    endpoint: str
     checkpoint: str
-    continuous: bool = False
-    batch_messages: int | None = None
     consumer: str = CONSUMER
-    takeover: bool = False
+    bad_rows: str = "fail"
 
 
 def routed(messages: DataFrame, table: RoutingTable, *, fifo: bool) -> DataFrame:
@@ -126,13 +123,9 @@ def forward(
 
 
 def _run(spark: SparkSession, options: ForwardOptions, folder: Path, report: Report, stop: threading.Event) -> int:
-    reader = spark.readStream.format("veilmq").option("endpoint", options.endpoint).option("queue", options.intake)
-    reader = reader.option("consumer", options.consumer).option("takeover", str(options.takeover).lower())
-    if options.batch_messages is not None:
-        reader = reader.option("maxMessagesPerBatch", options.batch_messages)
-    rows = routed(reader.load(), options.table, fifo=options.intake.endswith(FIFO_SUFFIX))
+    rows = routed(read_queue(spark, options.intake, options), options.table, fifo=options.intake.endswith(FIFO_SUFFIX))
     writer = rows.writeStream.format(FORMAT).option("endpoint", options.endpoint).queryName(f"route {options.intake}")
-    writer = writer.option("checkpointLocation", str(folder))
+    writer = writer.option("checkpointLocation", cleaned(folder)).option("badRows", options.bad_rows)
     writer = writer.trigger(processingTime="0 seconds") if options.continuous else writer.trigger(availableNow=True)
     return run_streams({options.intake: writer.start()}, report=report, stop=stop)[options.intake]
 

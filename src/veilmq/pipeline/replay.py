@@ -69,6 +69,7 @@ class ReplayOptions:
     slice: Slice
     endpoint: str
     batch_messages: int = REPLAY_BATCH_MESSAGES.default
+    bad_rows: str = "fail"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +170,7 @@ def _send(spark: SparkSession, options: ReplayOptions, plan: Plan, number: int) 
         rows = rows.where(F.expr(_MICROS) <= end)
     writer = replayed(rows, run=options.run, fifo=options.slice.to.endswith(FIFO_SUFFIX)).write.format("veilmq")
     writer = writer.option("endpoint", options.endpoint).option("queue", options.slice.to)
+    writer = writer.option("badRows", options.bad_rows)
     writer.option("writer", f"replay-{options.run}-{number}").mode("append").save()
 
 

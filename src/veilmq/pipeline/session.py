@@ -30,6 +30,7 @@ SETTINGS = {
 _OWN = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.python.daemon.module": "veilmq.pipeline.quiet_daemon",
 }
 _LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",

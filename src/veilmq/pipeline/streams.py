@@ -1,15 +1,20 @@
 """Running streams: some queries side by side, until all are done, one fails, or somebody asks them to stop."""
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from veilmq.pipeline.failures import PipelineFailed
 from veilmq.pipeline.reasons import reason_of
 
 LOOK_S = 0.5
+BATCH_S = 60.0
+"""How long a stream that is stopped may go on with its batch."""
 
 Report = Callable[[str, int], None]
 """Called with the name of a stream and how many rows it has finished in this run."""
@@ -31,6 +36,50 @@ class _Rows:
         return self.rows
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """How a job reads queues. With ``continuous`` it goes on until it is stopped, else it takes what is there and ends.
+
+    ``consumer``, ``takeover``, ``hold_s`` and ``on_lost_claim`` are those of the source: a second job of a consumer is
+    refused unless it takes over; after more than ``hold_s`` (seconds) of rest it ends (``fail``) or goes on (``skip``).
+    """
+
+    endpoint: str
+    consumer: str
+    continuous: bool = False
+    batch_messages: int | None = None
+    takeover: bool = False
+    hold_s: int | None = None
+    on_lost_claim: str = "fail"
+
+
+def read_queue(spark: SparkSession, queue: str, options: ReadOptions) -> DataFrame:
+    """Return ``queue`` as a stream."""
+    given: dict[str, str | bool | int | None] = {
+        "endpoint": options.endpoint,
+        "queue": queue,
+        "consumer": options.consumer,
+        "takeover": options.takeover,
+        "maxMessagesPerBatch": options.batch_messages,
+        "hold": options.hold_s,
+        "onLostClaim": options.on_lost_claim,
+    }
+    said = {name: value for name, value in given.items() if value is not None}
+    return spark.readStream.format("veilmq").options(**said).load()
+
+
+def cleaned(checkpoint: Path) -> str:
+    """Return the folder of a checkpoint, without the file that a kill leaves while the first offset is written.
+
+    Spark would refuse such a checkpoint, as its folder ``offsets`` is not empty and has no offset.
+    """
+    offsets = checkpoint / "offsets"
+    if not any(offsets.glob("[0-9]*")):
+        for file in offsets.glob(".*"):
+            file.unlink(missing_ok=True)
+    return str(checkpoint)
+
+
 def run_streams(
     queries: Mapping[str, StreamingQuery],
     *,
@@ -48,10 +97,18 @@ def run_streams(
             for name, query in queries.items():
                 report(name, counted[name].take(query))
             every()
+        until_s = time.monotonic() + BATCH_S
+        while any(_is_at_work(query) for query in queries.values()) and time.monotonic() < until_s:
+            time.sleep(LOOK_S / 5)
         return {name: counted[name].take(query) for name, query in queries.items()}
     finally:
         for query in queries.values():
             query.stop()
+
+
+def _is_at_work(query: StreamingQuery) -> bool:
+    """Tell whether ``query`` is in a batch, which it would begin again if it was stopped."""
+    return query.isActive and bool(query.status["isDataAvailable"])
 
 
 def _runs(name: str, query: StreamingQuery) -> bool:
