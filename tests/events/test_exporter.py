@@ -1,6 +1,7 @@
 """The exporter: what is in the files is what happened, once, whatever it is stopped by."""
 
 import asyncio
+import json
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -171,6 +172,42 @@ def test_a_backlog_becomes_several_ranges(stage: Stage) -> None:
     assert [row["event"] for row in stage.rows()] == list(range(1, 13))
 
 
+def entries(stage: Stage) -> dict[str, Any]:
+    """Return the entries of ranges, by their names, as a reader without veilmq would."""
+    root = Path(stage.target.root) / DATA_SET / "_ranges"
+    return {path.name: json.loads(path.read_bytes()) for path in sorted(root.rglob("*.json"))}
+
+
+def test_an_entry_for_each_range_leads_to_the_next(stage: Stage) -> None:
+    """It names the files of its range in all their hours, comes after them, and is the same when written again."""
+    stage.cycle(2)
+    stage.host.advance(2 * HOUR_MS)
+    stage.cycle(4)
+    files: list[str] = []
+    put = stage.target.put
+
+    def note(folder: str, name: str, content: Any) -> None:
+        put(folder, name, content)
+        files.append(name)
+
+    stage.target.put = note  # type: ignore[method-assign]
+    stage.stop_before_command = ForgetEvents
+    with pytest.raises(Stopped):
+        stage.flush(events_per_range=5)
+    first = entries(stage)
+    stage.stop_before_command = None
+    stage.flush(events_per_range=5)
+    found = entries(stage)
+    assert next(iter(found)) == "000000000001.json"
+    assert first == {name: found[name] for name in first}
+    lasts = [each["last"] for each in found.values()]
+    assert [int(name[:12]) for name in found] == [1, *(last + 1 for last in lasts[:-1])]
+    assert lasts[-1] == stage.counts.exported
+    assert sorted(f"{DATA_SET}/{name}" for each in found.values() for name in each["files"]) == sorted(stage.files())
+    assert len(found["000000000001.json"]["files"]) == 2
+    assert [name.endswith(".json") for name in files[:3]] == [False, False, True]
+
+
 STEPS = ["write", "rename", PlanExport, ForgetEvents]
 
 
@@ -211,8 +248,8 @@ def test_stopped_in_the_second_of_two_hours(stage: Stage) -> None:
     stage.cycle(2)
     put = stage.target.put
 
-    def put_one(folder: str, name: str, table: Any) -> None:
-        put(folder, name, table)
+    def put_one(folder: str, name: str, content: Any) -> None:
+        put(folder, name, content)
         raise Stopped
 
     stage.target.put = put_one  # type: ignore[method-assign]
@@ -346,7 +383,7 @@ def test_its_end_does_not_wait_for_a_target_that_hangs(stage: Stage, caplog: pyt
     began, gone = threading.Event(), threading.Event()
     daemons: list[bool] = []
 
-    def hang(folder: str, name: str, table: Any) -> None:
+    def hang(folder: str, name: str, content: Any) -> None:
         daemons.append(threading.current_thread().daemon)
         began.set()
         gone.wait(30)
@@ -373,4 +410,5 @@ def test_a_url_of_pyarrow(stage: Stage) -> None:
     stage.target = open_target("mock:///bucket/events")  # type: ignore[assignment]
     stage.flush()
     found = stage.target._filesystem.get_file_info(fs.FileSelector("bucket", recursive=True))
-    assert next(info.path for info in found if info.is_file).startswith(f"bucket/events/{DATA_SET}/date=2023-11-14/")
+    entry, file = [info.path.removeprefix(f"bucket/events/{DATA_SET}/") for info in found if info.is_file]
+    assert (entry[:8], file[:16]) == ("_ranges/", "date=2023-11-14/")

@@ -8,7 +8,7 @@ from veilmq.core.events import EventRange, Outcome, ReceiptClosed, encode
 from veilmq.events import held_files
 from veilmq.events.held_files import read
 from veilmq.events.held_times import HeldTimes, bin_begin_ms, bin_of
-from veilmq.events.parquet import files, to_table
+from veilmq.events.parquet import encoded, files, to_table
 from veilmq.events.target import open_target
 
 HOUR_MS = 3_600_000
@@ -44,7 +44,7 @@ def write(root: Path, first: int, *events: ReceiptClosed) -> None:
     planned = EventRange(node="n", first=first, last=first + len(events) - 1)
     table = to_table([(first, encode(list(events)))], "n")
     for folder, name, rows in files([table], planned):
-        target.put(folder, name, rows)
+        target.put(folder, name, encoded(rows))
 
 
 def test_bins_are_two_a_doubling() -> None:

@@ -15,12 +15,14 @@ from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow import parquet
 
 from veilmq.events.failures import EventsError
+from veilmq.events.parquet import encoded
 from veilmq.events.target import open_target
 
 TABLE = pa.table({name: ["a"] for name in ("queue", "key", "group_hash", "outcome", "node")})
 ROWS = TABLE.append_column("event", pa.array([1]))
 for instant in ("sent_at", "received_at", "closed_at"):
     ROWS = ROWS.append_column(instant, pa.array([1], pa.timestamp("ms")))
+FILE = encoded(ROWS)
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
@@ -28,8 +30,8 @@ def test_a_folder_is_made_and_a_file_appears_whole(tmp_path: Path, scheme: str) 
     folder = tmp_path / "a" / "b"
     target = open_target(f"{scheme}{folder}")
     assert folder.is_dir()
-    target.put("date=1/hour=2", "x.parquet", ROWS)
-    target.put("date=1/hour=2", "x.parquet", ROWS)
+    target.put("date=1/hour=2", "x.parquet", FILE)
+    target.put("date=1/hour=2", "x.parquet", FILE)
     (file,) = [path for path in folder.rglob("*") if path.is_file()]
     assert file == folder / "date=1" / "hour=2" / "x.parquet"
 
@@ -43,7 +45,7 @@ def test_what_is_put_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     target = open_target(str(tmp_path / "events"))
     monkeypatch.setattr(os, "fsync", note)
-    target.put("date=1/hour=2", "x.parquet", ROWS)
+    target.put("date=1/hour=2", "x.parquet", FILE)
     hour = "/events/date=1/hour=2"
     written, *folders = synced
     assert re.fullmatch(rf"{hour}/_x\.parquet\.[0-9a-f]{{8}}\.tmp", written)
@@ -56,7 +58,7 @@ def test_what_a_writer_that_was_killed_left_goes_with_the_file(tmp_path: Path) -
     hour.mkdir(parents=True)
     for name in ("_x.parquet.0badcafe.tmp", "_y.parquet.0badcafe.tmp"):
         (hour / name).write_text("half a file")
-    open_target(str(tmp_path)).put("date=1/hour=2", "x.parquet", ROWS)
+    open_target(str(tmp_path)).put("date=1/hour=2", "x.parquet", FILE)
     assert sorted(path.name for path in hour.iterdir()) == ["_y.parquet.0badcafe.tmp", "x.parquet"]
 
 
@@ -73,7 +75,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 def test_a_url_of_fsspec() -> None:
     target = open_target("memory://bucket/events")
-    target.put("date=1/hour=2", "x.parquet", ROWS)
+    target.put("date=1/hour=2", "x.parquet", FILE)
     memory = fsspec.filesystem("memory")
     (path,) = memory.find("/bucket/events")
     assert path == "/bucket/events/date=1/hour=2/x.parquet"
@@ -93,10 +95,10 @@ def test_a_file_is_replaced_where_moving_does_not(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(MemoryFileSystem, "mv", move)
     target = open_target("memory://unmoved/events")
     for _ in range(2):
-        target.put("hour=2", "x.parquet", ROWS)
+        target.put("hour=2", "x.parquet", FILE)
     assert [path.rpartition("/")[2] for path in fsspec.filesystem("memory").find("/unmoved")] == ["x.parquet"]
     with pytest.raises(OSError, match="closed"):
-        target.put("hour=2", "closed.parquet", ROWS)
+        target.put("hour=2", "closed.parquet", FILE)
 
 
 def test_a_url_that_nobody_knows() -> None:

@@ -23,7 +23,7 @@ from veilmq.core.events import CountEvents, EventCounts, EventRange, ForgetEvent
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock, Timer
 from veilmq.events.failures import EventsError
-from veilmq.events.parquet import DATA_SET, files, to_table
+from veilmq.events.parquet import DATA_SET, encoded, entry, files, to_table
 from veilmq.events.target import Target
 
 log = logging.getLogger(__name__)
@@ -110,8 +110,11 @@ class Exporter:
             pass
 
     def _put(self, tables: Sequence[Any], planned: EventRange) -> None:
+        paths = []
         for folder, name, table in files(tables, planned):
-            self._target.put(folder, name, table)
+            self._target.put(folder, name, encoded(table))
+            paths.append(f"{folder}/{name}")
+        self._target.put(*entry(planned, paths))
 
     def _failed(self, error: Exception) -> EventsError:
         self.failures += 1

@@ -2,6 +2,9 @@
 
 A range becomes one file for each hour in which receipts of it ended. What a file holds, its name and its place follow
 from the range alone, so a range that is exported again gives the same files byte for byte.
+
+When they are in place, an entry names them: ``_ranges/NODE/FIRST.json``. Ranges of a node follow each other without a
+gap, so a reader that has read up to an event finds the next entry by its name, in whatever folders its files are.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,13 +15,15 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import parquet
 
 from veilmq.core.events import EventRange, ReceiptClosed
 
 DATA_SET = "receipt_closed"
 """The folder of the table below the target."""
-COMPRESSION = "zstd"
-DICTIONARY_ENCODED = ("queue", "key", "group_hash", "outcome", "node")
+RANGES = "_ranges"
+"""The folder of the entries below that of the table; readers of tables pass over its name."""
+DICTIONARY_ENCODED = ["queue", "key", "group_hash", "outcome", "node"]
 DELTA_ENCODED = ("event", "sent_at", "received_at", "closed_at")
 
 _HOUR_MS = 3_600_000
@@ -65,6 +70,13 @@ def to_table(batches: Sequence[tuple[int, bytes]], node: str) -> Any:
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
+class RangeEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A range that was exported: its last event, and the paths of its files below the folder of the table."""
+
+    last: int
+    files: list[str]
+
+
 def files(tables: Sequence[Any], planned: EventRange) -> Iterator[tuple[str, str, Any]]:
     """Yield the folder, the name and the rows of each file that a range becomes, one for each hour of ends."""
     whole = pa.concat_tables(tables).combine_chunks()
@@ -73,6 +85,28 @@ def files(tables: Sequence[Any], planned: EventRange) -> Iterator[tuple[str, str
     found = sorted(pc.unique(hours).to_pylist())
     for hour in found:
         yield _folder(hour), name, whole if len(found) == 1 else whole.filter(pc.equal(hours, hour))
+
+
+def encoded(table: Any) -> Any:
+    """Return ``table`` as the content of a Parquet file."""
+    written = pa.BufferOutputStream()
+    encodings = dict.fromkeys(DELTA_ENCODED, "DELTA_BINARY_PACKED")
+    parquet.write_table(
+        table, written, compression="zstd", use_dictionary=DICTIONARY_ENCODED, column_encoding=encodings
+    )
+    return written.getvalue()
+
+
+def entry_name(first: int) -> str:
+    """Return the name of the entry of the range that begins with the event ``first``."""
+    return f"{first:012d}.json"
+
+
+def entry(planned: EventRange, paths: Sequence[str]) -> tuple[str, str, bytes]:
+    """Return the folder, the name and the content of the entry that names the files of a range, ``paths``."""
+    names = [path.removeprefix(f"{DATA_SET}/") for path in paths]
+    content = msgspec.json.encode(RangeEntry(last=planned.last, files=names))
+    return f"{DATA_SET}/{RANGES}/{planned.node}", entry_name(planned.first), content
 
 
 def _folder(hour: int) -> str:

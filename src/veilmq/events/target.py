@@ -1,8 +1,8 @@
 """Where exported files go: a folder of this machine, or whatever pyarrow or fsspec has a name for.
 
-A file appears at once or not at all: it is written under a name that readers of tables pass over, and renamed. On a
-local disk both are synced before ``put`` returns, since the store forgets the events afterwards. The same file put
-again replaces the one that is there.
+A file appears at once or not at all. In a bucket that is what an upload does. Elsewhere the file is written under a
+name that readers of tables pass over, and renamed. On a local disk both are synced before ``put`` returns, since the
+store forgets the events afterwards. The same file put again replaces the one that is there.
 """
 
 import os
@@ -10,11 +10,11 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from pyarrow import ArrowException, fs, parquet
+from pyarrow import ArrowException, fs
 
 from veilmq.events.failures import EventsError
-from veilmq.events.parquet import COMPRESSION, DELTA_ENCODED, DICTIONARY_ENCODED
 
+_BUCKETS = ("s3", "gcs", "abfs")  # file systems without folders and renames, whose files appear when they are closed
 _PASSED_OVER = "_"  # the first letter of names that Spark and pyarrow do not read
 
 
@@ -28,28 +28,25 @@ class Target:
         self.root = root.rstrip("/")
         self._local = local
 
-    def put(self, folder: str, name: str, table: Any) -> None:
-        """Write ``table`` as the Parquet file ``name`` in ``folder``, a path below the root."""
+    def put(self, folder: str, name: str, content: Any) -> None:
+        """Write ``content`` (bytes or a buffer) as the file ``name`` in ``folder``, a path below the root."""
         where = f"{self.root}/{folder}"
         temporary, path = f"{where}/{_PASSED_OVER}{name}.{self._own}.tmp", f"{where}/{name}"
+        if self._filesystem.type_name in _BUCKETS:
+            self.write(path, content)
+            return
         self._filesystem.create_dir(where, recursive=True)
-        self.write(temporary, table)
+        self.write(temporary, content)
         self.rename(temporary, path)
         if self._local:
             for left in Path(where).glob(f"{_PASSED_OVER}{name}.*.tmp"):  # by writers that were killed
                 left.unlink(missing_ok=True)
             self._sync_folders(where)
 
-    def write(self, path: str, table: Any) -> None:
-        """Write ``table`` whole, and see that it is on the disk where there is one."""
+    def write(self, path: str, content: Any) -> None:
+        """Write ``content`` whole, and see that it is on the disk where there is one."""
         with self._filesystem.open_output_stream(path) as stream:
-            parquet.write_table(
-                table,
-                stream,
-                compression=COMPRESSION,
-                use_dictionary=list(DICTIONARY_ENCODED),
-                column_encoding=dict.fromkeys(DELTA_ENCODED, "DELTA_BINARY_PACKED"),
-            )
+            stream.write(content)
         if self._local:
             _sync(path)
 

@@ -1,28 +1,40 @@
 """The store of cells: what earlier runs counted, so that each file of the event log is read once.
 
-A run counts the files that no earlier run has, writes the cells under its own number, and last of all the names of the
-files. A run whose names are missing did not happen: the next one takes its number and writes over it. So a run that is
-killed and repeated counts nothing twice, and files that are exported once more under the same name neither.
+A run counts the files that no earlier run has, writes the cells and the names of the files under its own number, and
+last of all its record. A run whose record is missing did not happen: the next one takes its number and writes over it.
+So a run that is killed and repeated counts nothing twice, and files that are exported once more under the same name
+neither. The record is one file, as the appearance of several is no single moment.
+
+The record has the position that was reached in the log of each node, so that a run costs what is new, and not what was
+(``closed_receipts``). The first run of each day lists the whole log beside that (decision 27). After ``RUNS_MAX`` runs
+one puts the sum of all in their place.
 
 The store is a folder, or any URL that Spark writes to. One run at a time.
 """
 
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
+from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from veilmq.core.limits import TUNE_MAP_TASKS
 from veilmq.pipeline import histograms
-from veilmq.pipeline.closed_receipts import files_of, read_files
-from veilmq.pipeline.folders import existing, located
+from veilmq.pipeline.closed_receipts import EventLog, Found
+from veilmq.pipeline.folders import existing, located, opened
 
-_CELLS = (
-    "queue string, key string, day date, first boolean, outcome string, axis string, arm int, bucket int, "
-    "n bigint, extended bigint, extensions bigint, extended_held_ms bigint"
-)
-_WAITS = "queue string, hour int, bucket int, n bigint"
-_FILES = "file string"
+RUNS_MAX = 16
+
+_RECORDS = "base int, listed string, positions map<string, bigint>, ahead array<string>"
+_TABLES = {
+    "cells": "queue string, key string, day date, first boolean, outcome string, axis string, arm int, bucket int, "
+    "n bigint, extended bigint, extensions bigint, extended_held_ms bigint",
+    "waits": "queue string, hour int, bucket int, n bigint",
+    "files": "file string",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +45,17 @@ class Counted:
     run: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Record:
+    """What a run leaves for the next: the tables count from the run ``base`` on; ``listed`` is a day, and a log."""
+
+    run: int = 0
+    base: int = 1
+    listed: str = ""
+    positions: Mapping[str, int] = field(default_factory=dict)
+    ahead: tuple[str, ...] = ()
+
+
 class CellStore:
     """The cells, the waits and the names of the files that are in them, under one folder or URL."""
 
@@ -41,32 +64,72 @@ class CellStore:
         self._spark = spark
         self._location = located(location)
 
-    def count(self, events: str, *, map_tasks: int = TUNE_MAP_TASKS.default) -> Counted:
-        """Count the files under ``events`` that are not in the store; at most ``map_tasks`` tasks read them."""
-        done = {row.file: row.run for row in self._read("files", _FILES).collect()}
-        last = max(done.values(), default=0)
-        new = [name for name in files_of(self._spark, events) if name not in done]
-        if not new:
-            return Counted(files=0, run=last)
-        receipts = read_files(self._spark, new, tasks_max=map_tasks)
-        run = last + 1
-        self._write(histograms.cells(receipts), "cells", run)
-        self._write(histograms.waits(receipts), "waits", run)
-        self._write(self._spark.createDataFrame([(name,) for name in new], _FILES), "files", run)
-        return Counted(files=len(new), run=run)
+    def count(self, events: str, *, map_tasks: int = TUNE_MAP_TASKS.default, at_ms: int | None = None) -> Counted:
+        """Count the files under ``events`` that are not in the store; at most ``map_tasks`` tasks read them.
+
+        ``at_ms`` is the time if it is not the present: the first run of a day lists all files.
+        """
+        now_s = time.time() if at_ms is None else at_ms / 1000
+        log = EventLog(self._spark, events)
+        last = self._last()
+        listed = f"{datetime.fromtimestamp(now_s, tz=UTC):%Y-%m-%d} {log.root}"
+        found = log.after(last.positions) if listed == last.listed else None
+        if found is None:
+            found = log.listed()
+            done = {log.below(row.file) for row in self._table("files", last).collect()}
+        else:
+            done = set(last.ahead)
+        new = [name for name in found.files if name not in done]
+        record = _Record(base=last.base, listed=listed, positions=found.positions, ahead=_ahead(found, last))
+        if not new and (last.run == 0 or replace(record, run=last.run) == last):
+            return Counted(files=0, run=last.run)
+        record = replace(record, run=last.run + 1)
+        receipts = log.read(new, tasks_max=map_tasks)
+        self._write(histograms.cells(receipts), "cells", record.run)
+        self._write(histograms.waits(receipts), "waits", record.run)
+        self._write(self._spark.createDataFrame([(name,) for name in new], "file string"), "files", record.run)
+        self._end(record)
+        return Counted(files=len(new), run=record.run)
 
     def cells(self) -> DataFrame:
         """Return the cells of all runs, not yet merged (``histograms.cells`` has the columns)."""
-        return self._counted("cells", _CELLS)
+        return self._table("cells", self._last())
 
     def waits(self) -> DataFrame:
         """Return the waits of all runs, added."""
-        return self._counted("waits", _WAITS).groupBy("queue", "hour", "bucket").agg(fn.sum("n").alias("n"))
+        return _added(self._table("waits", self._last()))
 
-    def _counted(self, table: str, schema: str) -> DataFrame:
-        """Return a table without the runs that did not end."""
-        runs = self._read("files", _FILES).agg(fn.max("run").alias("last"))
-        return self._read(table, schema).join(fn.broadcast(runs), fn.col("run") <= fn.col("last")).drop("run", "last")
+    def merge(self) -> None:
+        """Put one run, the sum of all, in their place, and remove what the sum before this one has replaced.
+
+        Those who read meanwhile still find what this one replaces.
+        """
+        last = self._last()
+        run = last.run + 1
+        self._write(histograms.merged(self._table("cells", last)), "cells", run)
+        self._write(_added(self._table("waits", last)), "waits", run)
+        self._write(self._table("files", last).coalesce(1), "files", run)
+        self._end(replace(last, run=run, base=run))
+        self._remove(before=last.base)
+
+    def _end(self, record: _Record) -> None:
+        """Write the record: the run has happened. Merge when there are many."""
+        row = (record.base, record.listed, dict(record.positions), list(record.ahead))
+        self._write(self._spark.createDataFrame([row], _RECORDS).coalesce(1), "runs", record.run)
+        if record.run - record.base >= RUNS_MAX:
+            self.merge()
+
+    def _last(self) -> _Record:
+        """Return the record of the last run, or its number alone: earlier versions had no records but the files."""
+        found = self._read("runs", _RECORDS).orderBy(fn.desc("run")).first()
+        if found is None:
+            named = self._read("files", _TABLES["files"]).agg(fn.max("run").alias("last")).first()
+            return _Record(run=(named and named["last"]) or 0)
+        return _Record(**found.asDict() | {"ahead": tuple(found["ahead"])})
+
+    def _table(self, name: str, last: _Record) -> DataFrame:
+        """Return a table without what was replaced, and without the run that did not end."""
+        return self._read(name, _TABLES[name]).where(fn.col("run").between(last.base, last.run)).drop("run")
 
     def _read(self, table: str, schema: str) -> DataFrame:
         """Return a table with its ``run``; empty before the first one."""
@@ -75,3 +138,24 @@ class CellStore:
 
     def _write(self, rows: DataFrame, table: str, run: int) -> None:
         rows.write.mode("overwrite").parquet(f"{self._location}/{table}/run={run}")
+
+    def _remove(self, *, before: int) -> None:
+        """Remove the runs below ``before``; where pyarrow does not reach the store, they stay and do not count."""
+        place = opened(self._location)
+        if place is None:
+            return
+        files, root = place
+        for table in ("runs", *_TABLES):
+            for info in files.get_file_info(fs.FileSelector(f"{root}/{table}", allow_not_found=True)):
+                run = info.base_name.removeprefix("run=")
+                if run.isdecimal() and int(run) < before:
+                    files.delete_dir(info.path)
+
+
+def _added(waits: DataFrame) -> DataFrame:
+    return waits.groupBy("queue", "hour", "bucket").agg(fn.sum("n").alias("n"))
+
+
+def _ahead(found: Found, last: _Record) -> tuple[str, ...]:
+    """Return the files that were counted before their entries came, and may still be met there."""
+    return tuple(sorted({*last.ahead} - {*found.files} | {*found.ahead}))

@@ -1,8 +1,10 @@
-"""Folders and URLs that Spark reads and writes, wherever it runs."""
+"""Folders and URLs that Spark reads and writes, wherever it runs, and pyarrow beside it."""
 
 import re
 from pathlib import Path
+from typing import Any
 
+from pyarrow import ArrowException, fs
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameReader
 
@@ -17,9 +19,19 @@ def is_url(place: str) -> bool:
 def located(place: str) -> str:
     """Return ``place``, a folder or a URL, as it means the same wherever Spark is, without a slash at its end.
 
-    A relative folder is one of this process: a Spark Connect server works elsewhere.
+    A relative folder is one of this process: a Spark Connect server works elsewhere. Spark's name of S3 is ``s3a``.
     """
-    return (place if is_url(place) else str(Path(place).absolute())).rstrip("/")
+    where = place if is_url(place) else str(Path(place).absolute())
+    return re.sub("^s3:", "s3a:", where).rstrip("/")
+
+
+def opened(place: str) -> tuple[Any, str] | None:
+    """Return the file system of ``pyarrow.fs`` that ``place`` is in, and its path there; ``None`` if there is none."""
+    try:
+        filesystem, path = fs.FileSystem.from_uri(re.sub("^s3a:", "s3:", located(place)))
+    except (ArrowException, OSError, ValueError):
+        return None
+    return filesystem, path
 
 
 def existing(reader: DataFrameReader, place: str) -> DataFrame | None:

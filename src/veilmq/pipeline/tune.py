@@ -40,15 +40,17 @@ def tune(
     options: TuneOptions = DEFAULTS,
     facts: Mapping[str, QueueFacts] | None = None,
     map_tasks: int = TUNE_MAP_TASKS.default,
+    at_ms: int | None = None,
 ) -> Tuned:
     """Count what is new under ``events`` (the table ``receipt_closed``) into ``state``, and recommend timeouts.
 
     Both are folders, or URLs that Spark reads and writes. The recommendations are also written to
     ``<state>/recommendations``, in Parquet. ``facts`` says what the queues are set to (``applying.facts_of`` asks
     them); without it the timeout in use is taken from the log. At most ``map_tasks`` tasks read what is new.
+    ``at_ms`` is the time if it is not the present: the first run of a day lists the whole log.
     """
     store = CellStore(spark, state)
-    counted = store.count(events, map_tasks=map_tasks)
+    counted = store.count(events, map_tasks=map_tasks, at_ms=at_ms)
     found = tuple(recommendations(known(store.cells(), options), options=options, facts=facts or {}))
     table(spark, found).coalesce(1).write.mode("overwrite").parquet(f"{located(state)}/recommendations")
     return Tuned(files=counted.files, recommendations=found)
