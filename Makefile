@@ -14,7 +14,7 @@ export PYTHON
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-run setup-bench setup-clients setup-java setup-browser setup-cluster setup-faketime setup-bucket setup-tests run demo cluster docs \
 	test test-all test-fast check format bench screenshots \
-	prove-crash prove-flat prove-quota prove-spark prove-tune prove-leases prove-models prove-stopped prove-failover prove-nodes prove-overload build clean
+	prove-crash prove-flat prove-quota prove-spark prove-tune prove-incremental prove-leases prove-models prove-stopped prove-failover prove-nodes prove-overload build clean
 # A target is one story with one end: the last line of `make test` is pytest's.
 .NOTPARALLEL:
 
@@ -110,6 +110,9 @@ prove-spark: setup setup-java ## Spark under kills at full size: the source, fro
 
 prove-tune: setup ## learned timeouts at full size, against a truth that is known: shapes by TUNE_SEED, ten million receipts
 	@PROVE=whole $(PYTEST) tests/proofs/test_tune_shapes.py tests/proofs/test_tune.py tests/proofs/test_tune_counting.py -s --timeout 3600 $(ARGS)
+
+prove-incremental: setup-bucket ## a run of tune with 100, 1,000 and 10,000 old files and 10 new ones: time, bytes, requests to S3
+	@PROVE=whole $(PYTEST) tests/proofs/test_tune_incremental.py -s --timeout 3600 $(ARGS)
 
 prove-models: setup ## the engines beside their naive models, twenty times as many examples (half an hour)
 	@PROVE=whole $(PYTEST) tests/engines -k "agrees_with_the_model" --timeout 7200 $(ARGS)

@@ -98,11 +98,11 @@ class EventLog:
         return Found(files=tuple(kept), positions=reached, ahead=())
 
     def _read(self, node: str, first: int) -> RangeEntry | None:
-        path = f"{self._path}/{RANGES}/{node}/{entry_name(first)}"
-        if self._files is None or self._files.get_file_info(path).type == fs.FileType.NotFound:
+        try:
+            with self._files.open_input_stream(f"{self._path}/{RANGES}/{node}/{entry_name(first)}") as stream:
+                return _entry(stream.read())
+        except FileNotFoundError:
             return None
-        with self._files.open_input_stream(path) as stream:
-            return _entry(stream.read())
 
     def _nodes(self) -> list[str]:
         return [info.base_name for info in self._inside(RANGES) if not info.is_file]

@@ -1,0 +1,106 @@
+"""The event log on a bucket: a server exports to it, S3 is killed meanwhile, jobs learn from it (`make test-all`)."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import urllib3
+from pyarrow import dataset, fs
+
+from tests.bucket import S3Server
+from tests.proofs.served import ServedFolder
+from veilmq.client import HttpQueueClient
+
+ROUNDS, BATCH = 40, 10
+KILL_AT, RESTART_AT = 8, 16
+IN_TURN = "import json, sys; from veilmq.cli import main; sys.exit(any(main(job) for job in json.loads(sys.argv[1])))"
+
+
+@pytest.fixture
+def served(s3: S3Server, bucket: str, tmp_path: Path) -> Iterator[ServedFolder]:
+    """Return a server that exports to the bucket every second, by small ranges."""
+    options = ("--events-to", f"{bucket}/log", "--events-period-s", "1", "--events-per-file", "40")
+    server = ServedFolder(tmp_path / "store", *options)
+    server.start()
+    yield server
+    server.stop()
+
+
+def failures(server: ServedFolder) -> int:
+    """Return how many exports have failed."""
+    text = urllib3.request("GET", f"{server.admin_endpoint}/metrics").data.decode()
+    (line,) = [line for line in text.splitlines() if line.startswith("veilmq_event_export_failures_total ")]
+    return int(float(line.split()[1]))
+
+
+def flush(server: ServedFolder) -> None:
+    """Have everything exported, however often that must be asked for."""
+    until_s = time.monotonic() + 60
+    while urllib3.request("POST", f"{server.admin_endpoint}/events/flush").status != 200:
+        assert time.monotonic() < until_s
+
+
+def work(server: ServedFolder, s3: S3Server) -> None:
+    """Have messages worked on, and S3 killed and started again meanwhile."""
+    with HttpQueueClient(server.endpoint) as client:
+        client.create_queue("jobs", {"visibility_timeout_s": 30})
+        for turn in range(ROUNDS):
+            for number in range(BATCH):
+                client.send("jobs", str(number))
+            client.delete_batch("jobs", [each.receipt for each in client.receive("jobs", count=BATCH)])
+            if turn == KILL_AT - 1:
+                flush(server)
+            if turn == KILL_AT:
+                s3.kill()
+                until_s = time.monotonic() + 60
+                while not failures(server):
+                    assert time.monotonic() < until_s
+            if turn == RESTART_AT:
+                s3.start()
+
+
+def run(folder: Path, s3: S3Server, *jobs: list[str]) -> str:
+    """Run jobs as a process that works in `folder`, and return what they print."""
+    settings = [word for name, value in s3.settings.items() for word in ("--conf", f"{name}={value}")]
+    commands = [["pipeline", *job, "--endpoint", "http://127.0.0.1:1", *settings] for job in jobs]
+    done = subprocess.run(
+        [sys.executable, "-c", IN_TURN, json.dumps(commands)],
+        cwd=folder, env=os.environ | {"PYSPARK_PYTHON": sys.executable}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_log_on_a_bucket_has_every_event_once_and_is_learned_from(
+    served: ServedFolder, s3: S3Server, bucket: str, tmp_path: Path
+) -> None:
+    """Nothing is lost and nothing twice while S3 is away; state, table and report come from the bucket."""
+    work(served, s3)
+    flush(served)
+    place = f"{bucket}/log/receipt_closed"
+    filesystem, path = fs.FileSystem.from_uri(place)
+    events = dataset.dataset(path, filesystem=filesystem, partitioning="hive").to_table()["event"].to_pylist()
+    assert sorted(events) == list(range(1, ROUNDS * BATCH + 1))
+    found = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
+    assert [info.path for info in found if "tmp" in info.path] == []
+
+    tune = ["tune", "--events", place, "--state", f"{bucket}/state", "--json"]
+    said = run(
+        tmp_path, s3, tune, tune,
+        ["route-table", "jobs", "--state", f"{bucket}/state", "--to", "routes.json"],
+        ["report", "--state", f"{bucket}/state", "--to", "report.html"],
+    )  # fmt: skip
+    advice, again = (json.loads(part + "]") for part in said.split("]\n")[:2])
+    assert (advice[0]["queue"], advice[0]["receipts"]) == ("000000000000/jobs", ROUNDS * BATCH)
+    assert advice == again
+    counted = dataset.dataset(f"{bucket.removeprefix('s3://')}/state/files", filesystem=filesystem).count_rows()
+    assert counted == len([info for info in found if info.path.endswith(".parquet")])
+    assert json.loads((tmp_path / "routes.json").read_bytes())["version"] == 1
+    assert "jobs" in (tmp_path / "report.html").read_text(encoding="utf-8")

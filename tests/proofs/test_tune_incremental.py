@@ -1,0 +1,174 @@
+"""What a run of `tune` costs when ten files of the event log are new: time, bytes and requests, by how many are old.
+
+On a folder, and on a bucket of a real S3 server, whose access log counts requests. `make prove-incremental` has 10,000
+old files.
+"""
+
+import os
+import re
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.bucket import S3Server
+from tests.pipeline.closed import NOON, row
+from tests.spark.session import session
+from veilmq.core.events import Outcome
+from veilmq.events.parquet import RANGES, SCHEMA, RangeEntry, encoded, entry_name
+from veilmq.pipeline.cell_store import CellStore
+
+WHOLE = os.environ.get("PROVE") == "whole"
+OLD = (100, 1_000, 10_000) if WHOLE else (20, 400)
+NEW = 10
+ROWS = 200
+HOURS = 240
+NODE = "a0000001"
+DAY_MS = 86_400_000
+BYTES_GROWTH_MAX = 1.5
+SECONDS_GROWTH_MAX = 2.0
+"""A shared machine; listing 10,000 files by their folders takes longer than that."""
+MORE_REQUESTS_MAX = 10
+
+Read = Callable[[], tuple[int, Mapping[str, int]]]
+"""Returns how many bytes were read up to now, and requests by kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a run took."""
+
+    old: int
+    seconds: float
+    read_bytes: int
+    requests: Mapping[str, int]
+
+    def __str__(self) -> str:
+        """Return the figures in a line."""
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.requests.items()))
+        read = f"{sum(self.requests.values())} requests ({kinds})" if kinds else f"{self.read_bytes:,} bytes read"
+        return f"{self.old:>6,} old files and {NEW} new: {self.seconds:.1f} s, {read}"
+
+
+class Log:
+    """An event log in a folder: files of one content, their entries, over ten days."""
+
+    def __init__(self, folder: Path) -> None:
+        """Write nothing yet."""
+        rows = [row(Outcome.DELETED, 100 + each, received_at=NOON) for each in range(ROWS)]
+        table = pa.Table.from_pylist([dict(zip(SCHEMA.names, each, strict=True)) for each in rows], schema=SCHEMA)
+        self._content = encoded(table).to_pybytes()
+        self._folder = folder
+        self._files = 0
+
+    def add(self, files: int) -> None:
+        """Write so many more, each a range."""
+        (self._folder / RANGES / NODE).mkdir(parents=True, exist_ok=True)
+        for number in range(self._files, self._files + files):
+            first, last, hour = number * ROWS + 1, (number + 1) * ROWS, number * 7 % HOURS
+            folder = f"date=2026-01-{1 + hour // 24:02}/hour={hour % 24:02}"
+            name = f"{folder}/{NODE}-{first:012d}-{last:012d}.parquet"
+            (self._folder / folder).mkdir(parents=True, exist_ok=True)
+            (self._folder / name).write_bytes(self._content)
+            entry = RangeEntry(last=last, files=[name])
+            (self._folder / RANGES / NODE / entry_name(first)).write_bytes(msgspec.json.encode(entry))
+        self._files += files
+
+
+def costs(spark: SparkSession, place: str, folder: Path, read: Read) -> list[tuple[Cost, Cost]]:
+    """Return what a run costs, and what the first of the next day does, for each number of old files."""
+    found = []
+    for old in OLD:
+        log, store = Log(folder / f"log-{old}"), CellStore(spark, f"{place}/state-{old}")
+
+        def add_and_count(
+            files: int, *, day: int = 0, log: Log = log, store: CellStore = store, old: int = old
+        ) -> Cost:
+            log.add(files)
+            before, requests_before = read()
+            begin = time.perf_counter()
+            counted = store.count(f"{place}/log-{old}", map_tasks=4, at_ms=day * DAY_MS)
+            took = time.perf_counter() - begin
+            after, requests = read()
+            assert counted.files == files
+            return Cost(old, took, after - before, Counter(requests) - Counter(requests_before))
+
+        add_and_count(old - NEW)
+        add_and_count(NEW)  # what Java compiles and loads at the first time
+        found.append((add_and_count(NEW), add_and_count(NEW, day=1)))
+        shutil.rmtree(folder / f"log-{old}")
+    return found
+
+
+def of_processes(spark: SparkSession) -> Read:
+    """Return how to count the bytes that this process and Java read."""
+    java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+
+    def read() -> tuple[int, Mapping[str, int]]:
+        texts = [Path(f"/proc/{pid}/io").read_text(encoding="ascii") for pid in ("self", java)]
+        return sum(int(text.split()[1]) for text in texts), {}
+
+    return read
+
+
+def of_server(log: Path) -> Read:
+    """Return how to count the requests to a server by its access log, which has no bytes."""
+    return lambda: (0, Counter(re.findall(r" s3_(\w+) ", log.read_text(encoding="utf-8"))))
+
+
+def check(found: list[tuple[Cost, Cost]], what: str) -> None:
+    """Print the figures; assert that a run costs what is new."""
+    sys.stdout.write(f"\n{what}")
+    for usual, listing in found:
+        sys.stdout.write(f"\n  {usual}\n  {'':>6} the first run of a day: {str(listing).partition(': ')[2]}")
+    sys.stdout.write("\n")
+    least = found[0][0]
+    for usual, _ in found[1:]:
+        assert usual.read_bytes <= BYTES_GROWTH_MAX * least.read_bytes
+        assert sum(usual.requests.values()) <= sum(least.requests.values()) + MORE_REQUESTS_MAX
+        assert usual.seconds <= SECONDS_GROWTH_MAX * least.seconds + 1.0
+
+
+@pytest.mark.everything
+@pytest.mark.timeout(3600)
+def test_a_run_costs_what_is_new(spark: SparkSession, tmp_path: Path) -> None:
+    """On a folder of this machine."""
+    check(costs(spark, str(tmp_path), tmp_path, of_processes(spark)), "a folder:")
+
+
+def on_bucket(
+    variables: Mapping[str, str], settings: Mapping[str, str], url: str, folder: Path, access: Path
+) -> list[tuple[Cost, Cost]]:
+    """Run in a process of its own, whose Java knows S3."""
+    os.environ.update(variables)
+    os.environ["PYSPARK_SUBMIT_ARGS"] = " ".join(
+        [*(f"--conf {name}={value}" for name, value in settings.items()), "pyspark-shell"]
+    )
+    with session(access.parent / "spark") as spark:
+        return costs(spark, url, folder, of_server(access))
+
+
+@pytest.mark.timeout(3600)
+def test_a_run_costs_what_is_new_on_a_bucket(s3: S3Server, tmp_path: Path) -> None:
+    """As the server's own log of requests has it."""
+    served, access = S3Server(tmp_path / "buckets"), tmp_path / "access.log"
+    served.environment["VGW_ACCESS_LOG"] = str(access)
+    served.start()
+    try:
+        url, folder = served.bucket("event-log"), tmp_path / "buckets" / "event-log"
+        with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
+            variables = {**os.environ, **served.variables}
+            found = pool.submit(on_bucket, variables, served.settings, url, folder, access).result()
+    finally:
+        served.stop()
+    check(found, "a bucket:")
