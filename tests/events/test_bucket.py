@@ -13,6 +13,7 @@ import urllib3
 from pyarrow import dataset, fs
 
 from tests.bucket import S3Server
+from tests.pipeline.made_report import content
 from tests.proofs.served import ServedFolder
 from veilmq.client import HttpQueueClient
 
@@ -103,4 +104,5 @@ def test_a_log_on_a_bucket_has_every_event_once_and_is_learned_from(
     counted = dataset.dataset(f"{bucket.removeprefix('s3://')}/state/files", filesystem=filesystem).count_rows()
     assert counted == len([info for info in found if info.path.endswith(".parquet")])
     assert json.loads((tmp_path / "routes.json").read_bytes())["version"] == 1
-    assert "jobs" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    (queue,) = content((tmp_path / "report.html").read_text(encoding="utf-8"))["queues"]
+    assert queue["row"][-1] == advice[0]["reason"]

@@ -42,13 +42,17 @@ class Counting:
     cells: int
     shuffled_bytes: int
     shuffled_records: int
+    read_bytes: int
+    tasks: int
+    core_seconds: float
 
     def __str__(self) -> str:
         """Return the figures in a line."""
         return (
             f"{self.rows:>12,} closed receipts in {self.files:,} files: {self.seconds:.1f} s, "
             f"{1e6 * self.seconds / self.rows:.1f} µs each; {self.cells:,} cells from {MAP_TASKS} tasks, "
-            f"shuffled {self.shuffled_records:,} records, {self.shuffled_bytes:,} bytes, {self.record_bytes:.1f} each"
+            f"shuffled {self.shuffled_records:,} records, {self.shuffled_bytes:,} bytes, {self.record_bytes:.1f} each; "
+            f"read {self.read_bytes:,} bytes; {self.tasks} tasks in all, {self.core_seconds:.1f} s of processor time"
         )
 
     @property
@@ -105,7 +109,7 @@ def counted(spark: SparkSession, log: DataFrame, folder: Path) -> Counting:
         took = time.perf_counter() - begin
         spark.sparkContext.setJobGroup("", "")
     rows = spark.read.parquet(events).count()
-    return Counting(rows, run.files, took, store.cells().count(), *shuffled(spark, group))
+    return Counting(rows, run.files, took, store.cells().count(), *metrics(spark, group))
 
 
 @contextmanager
@@ -120,10 +124,16 @@ def a_task_for_each_file(spark: SparkSession) -> Iterator[None]:
         spark.conf.unset(name) if before is None else spark.conf.set(name, before)
 
 
-def shuffled(spark: SparkSession, group: str) -> tuple[int, int]:
-    """Return how many bytes and records the jobs of a group have shuffled, as Spark's own metrics say."""
+def metrics(spark: SparkSession, group: str) -> tuple[int, int, int, int, float]:
+    """Return what the jobs of a group took, as Spark has it: bytes and records shuffled, bytes read, tasks, seconds."""
     context: Any = spark.sparkContext
     tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
     stages = {stage for job in tracker.getJobIdsForGroup(group) for stage in tracker.getJobInfo(job).stageIds}
     ran = [store.lastStageAttempt(stage) for stage in sorted(stages) if tracker.getStageInfo(stage) is not None]
-    return sum(each.shuffleWriteBytes() for each in ran), sum(each.shuffleWriteRecords() for each in ran)
+    return (
+        sum(each.shuffleWriteBytes() for each in ran),
+        sum(each.shuffleWriteRecords() for each in ran),
+        sum(each.inputBytes() for each in ran),
+        sum(each.numTasks() for each in ran),
+        sum(each.executorCpuTime() for each in ran) / 1e9,
+    )

@@ -63,12 +63,12 @@ class Cost:
 class Log:
     """An event log in a folder: files of one content, their entries, over ten days."""
 
-    def __init__(self, folder: Path) -> None:
-        """Write nothing yet."""
+    def __init__(self, folder: Path, etag: bytes = b"") -> None:
+        """Write nothing yet. `etag` is what the S3 server of the tests keeps of an object beside its file."""
         rows = [row(Outcome.DELETED, 100 + each, received_at=NOON) for each in range(ROWS)]
         table = pa.Table.from_pylist([dict(zip(SCHEMA.names, each, strict=True)) for each in rows], schema=SCHEMA)
         self._content = encoded(table).to_pybytes()
-        self._folder = folder
+        self._folder, self._etag = folder, etag
         self._files = 0
 
     def add(self, files: int) -> None:
@@ -80,16 +80,18 @@ class Log:
             name = f"{folder}/{NODE}-{first:012d}-{last:012d}.parquet"
             (self._folder / folder).mkdir(parents=True, exist_ok=True)
             (self._folder / name).write_bytes(self._content)
+            if self._etag:
+                os.setxattr(self._folder / name, "user.etag", self._etag)
             entry = RangeEntry(last=last, files=[name])
             (self._folder / RANGES / NODE / entry_name(first)).write_bytes(msgspec.json.encode(entry))
         self._files += files
 
 
-def costs(spark: SparkSession, place: str, folder: Path, read: Read) -> list[tuple[Cost, Cost]]:
+def costs(spark: SparkSession, place: str, folder: Path, read: Read, etag: bytes = b"") -> list[tuple[Cost, Cost]]:
     """Return what a run costs, and what the first of the next day does, for each number of old files."""
     found = []
     for old in OLD:
-        log, store = Log(folder / f"log-{old}"), CellStore(spark, f"{place}/state-{old}")
+        log, store = Log(folder / f"log-{old}", etag), CellStore(spark, f"{place}/state-{old}")
 
         def add_and_count(
             files: int, *, day: int = 0, log: Log = log, store: CellStore = store, old: int = old
@@ -155,7 +157,7 @@ def on_bucket(
         [*(f"--conf {name}={value}" for name, value in settings.items()), "pyspark-shell"]
     )
     with session(access.parent / "spark") as spark:
-        return costs(spark, url, folder, of_server(access))
+        return costs(spark, url, folder, of_server(access), etag=b'"1"')
 
 
 @pytest.mark.timeout(3600)

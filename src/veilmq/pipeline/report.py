@@ -1,50 +1,50 @@
-"""The job ``report``: one HTML file that shows people what the statistics saw, and asks nothing of anybody else.
+"""The job ``report``: one HTML file that shows people what the statistics saw, and loads nothing from elsewhere.
 
-Charts are inline SVG, and styles are in the file, so that it can be mailed, kept and printed.
+Two hundred queues of forty keys each are eight thousand rows and eight hundred charts: too much to write out, and to
+look at. So the file holds numbers, packed, and ``report.js``, which is in it, draws the queues that are opened. The
+queue that loses most by its timeout comes first. A point of a chart is one character: a level of ``_LEVELS``.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import base64
+import gzip
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import msgspec
 import numpy as np
 from pyspark.sql import SparkSession
 
 from veilmq.core.events import Outcome
-from veilmq.pipeline import charts
 from veilmq.pipeline.cell_store import CellStore
 from veilmq.pipeline.cost import candidates_s, parts
-from veilmq.pipeline.durations import seconds, share
-from veilmq.pipeline.estimate import estimates
+from veilmq.pipeline.estimate import Estimate, estimates
 from veilmq.pipeline.histograms import days
 from veilmq.pipeline.recommendation import QueueFacts, Recommendation, facts_for, plain_name
-from veilmq.pipeline.tallies import EDGES_S, KeyTally
+from veilmq.pipeline.survival import Curve
+from veilmq.pipeline.tallies import EDGES_S, Array, KeyTally
 from veilmq.pipeline.tune import DEFAULTS, known
 from veilmq.pipeline.tune_options import TuneOptions
 from veilmq.pipeline.tuning import options_for, receives_max_of, recommended
 
-KEY_CURVES_MAX = 12
+BYTES_MAX = 600_000
+"""Beyond it the reasons of keys are left out, those of the queues that lose least first."""
+
+KEY_CURVES_MAX = 6
 KEY_ROWS_MAX = 60
 DAYS_MAX = 60
 HOURS_MAX = 24 * 14
+POINTS = 41
+WAITS_MAX = 84
+LEFT_MIN = 1e-4
+REASON = -1
+"""The place of the reason in a row."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """One queue of the report: what is recommended, for it and for its keys, and its charts."""
-
-    name: str
-    whole: Recommendation
-    keys: tuple[Recommendation, ...]
-    keys_left_out: int
-    survival: str
-    cost: str
-    days: str
-    waits: str
+_LEVELS = "".join(chr(code) for code in range(35, 127) if chr(code) != "\\")
 
 
 def report(
@@ -65,83 +65,151 @@ def report(
     by_day = _by_queue(days(store.cells()).toPandas())
     by_hour = _by_queue(store.waits().toPandas())
     found = known(store.cells(), options)
-    sections = [
-        _section(queue, list(keys), by_day.get(queue), by_hour.get(queue), facts_for(facts or {}, queue), options)
+    queues = [
+        section(queue, list(keys), by_day.get(queue), by_hour.get(queue), facts_for(facts or {}, queue), options)
         for queue, keys in groupby(found, key=lambda each: each.queue)
     ]
-    page = _template().render(title=title, at=_instant(at_ms), sections=sections, options=options)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
+    path.write_text(page(queues, title=title, at_ms=at_ms, options=options), encoding="utf-8")
     return path
 
 
-def _section(
+def page(queues: Sequence[dict[str, Any]], *, title: str, at_ms: int, options: TuneOptions) -> str:
+    """Return the page about ``queues``, each a ``section``: the worst first, within ``BYTES_MAX`` if that can be."""
+    worst_first = sorted(queues, key=lambda each: (-each["lost"], -each["doubled"], each["name"]))
+    facts = {
+        "at": datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "half_life": options.half_life_days,
+        "percentile": round(100 * options.quantile, 4),
+        "dead_letter": options.prices.dead_letter,
+        "wait": options.prices.wait,
+    }
+    environment = jinja2.Environment(loader=jinja2.PackageLoader("veilmq.pipeline", "."), autoescape=True)
+    template = environment.get_template("report.html")
+    script = (files("veilmq.pipeline") / "report.js").read_text(encoding="utf-8")
+
+    def made(with_reasons: int) -> str:
+        shown = [each if n < with_reasons else _without_reasons(each) for n, each in enumerate(worst_first)]
+        packed = gzip.compress(msgspec.json.encode({**facts, "queues": shown}), 9, mtime=0)
+        return template.render(title=title, script=script, data=base64.b64encode(packed).decode())
+
+    whole = made(len(queues))
+    fits, too_many = 0, len(queues)
+    while len(whole) > BYTES_MAX and fits + 1 < too_many:
+        middle = (fits + too_many) // 2
+        fits, too_many = (middle, too_many) if len(made(middle)) <= BYTES_MAX else (fits, middle)
+    return whole if len(whole) <= BYTES_MAX else made(fits)
+
+
+def section(
     queue: str, keys: list[KeyTally], by_day: Any, by_hour: Any, facts: QueueFacts | None, options: TuneOptions
-) -> Section:
+) -> dict[str, Any]:
+    """Return what the page has about a queue: what is recommended, for it and for its keys, and its charts."""
     options = options_for(keys, options)
-    known, by_key = estimates(keys, options=options)
-    whole, *each_key = recommended(keys, known, by_key, options=options, facts=facts)
-    shown = sorted(each_key, key=lambda each: -each.first_receipts)[:KEY_ROWS_MAX]
-    marks = charts.Marks(whole.current_s, whole.recommended_s)
-    timeouts_s = _shown_timeouts_s(known.sight_s, marks)
-    load = known.load(receives_max=receives_max_of(facts, options))
-    frequent = sorted(keys, key=lambda each: -each.first.receipts)[:KEY_CURVES_MAX]
-    return Section(
-        name=plain_name(queue),
-        whole=whole,
-        keys=tuple(sorted(shown, key=lambda each: each.key or "")) if len(each_key) > 1 else (),
-        keys_left_out=len(each_key) - len(shown),
-        survival=charts.survival_chart(
-            known.curve, [by_key[each.key].curve for each in frequent if len(keys) > 1], marks
-        ),
-        cost=charts.cost_chart(timeouts_s, parts(load, timeouts_s, prices=options.prices), marks),
-        days=_days_chart(by_day),
-        waits=_waits_chart(by_hour),
-    )
+    whole_estimate, by_key = estimates(keys, options=options)
+    whole, *each_key = recommended(keys, whole_estimate, by_key, options=options, facts=facts)
+    shown = sorted(each_key, key=lambda each: -each.first_receipts)[:KEY_ROWS_MAX] if len(each_key) > 1 else []
+    frequent = sorted(keys, key=lambda each: -each.first.receipts)[:KEY_CURVES_MAX] if shown else []
+    lost = (whole.cost_current or 0.0) - (whole.cost_recommended or 0.0) if whole.gain > 0 else 0.0
+    return {
+        "name": plain_name(queue),
+        "lost": _short(lost * whole.receipts),
+        "doubled": _short(whole.rates.duplicate * whole.receipts),
+        "row": _row(whole),
+        "keys": [_row(each) for each in sorted(shown, key=lambda each: each.key or "")],
+        "left_out": len(each_key) - len(shown) if shown else 0,
+        "work": _work(whole_estimate.curve, [by_key[each.key].curve for each in frequent], whole),
+        "cost": _cost(whole_estimate, whole, receives_max_of(facts, options), options),
+        "days": _days(by_day),
+        "waits": None if by_hour is None else _waits(by_hour),
+    }
 
 
-def _shown_timeouts_s(sight_s: float, marks: charts.Marks) -> Any:
-    """Return the timeouts whose cost is drawn: those around what was seen and what is marked."""
-    every = candidates_s()
-    last_s = 2.0 * max(sight_s, marks.current_s, marks.recommended_s or 0.0)
-    return every[every <= max(last_s, 10.0)]
+def _row(each: Recommendation) -> list[Any]:
+    """Return a row of the page; ``report.js`` names its places."""
+    wanted = [each.recommended_s, each.explore_s, each.change, each.keeps, _short(max(each.gain, 0.0))]
+    quantile = [_short(each.quantile.point_s), _short(each.quantile.late_s)]
+    seen = [_short(each.rates.duplicate), _short(each.rates.recovery), each.current_s]
+    counts = [round(each.receipts), round(each.first_receipts)]
+    return [each.key, *counts, *quantile, *seen, *wanted, each.confidence.value, each.reason]
 
 
-def _days_chart(by_day: Any) -> str:
+def _without_reasons(queue: dict[str, Any]) -> dict[str, Any]:
+    return {**queue, "keys": [[*row[:REASON], ""] for row in queue["keys"]]}
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.3g}")
+
+
+def _coded(values: Iterable[float] | Array, low: float, high: float) -> str:
+    """Return ``values`` as levels between ``low`` and ``high``, a character each."""
+    share = (np.asarray(values, dtype=float) - low) / (high - low or 1.0)
+    return "".join(_LEVELS[int(level)] for level in np.rint(share.clip(0.0, 1.0) * (len(_LEVELS) - 1)))
+
+
+def _work(whole: Curve, keys: Sequence[Curve], marks: Recommendation) -> dict[str, Any]:
+    """Return how much work is not done after a time, as far as anything was seen; times and shares are logarithmic."""
+    first_s = float(EDGES_S[(whole.survival < 0.9995).argmax()]) / 2
+    last_s = max(whole.sight_s, marks.current_s, marks.recommended_s or 0.0, 2 * first_s) * 1.3
+    times_s = np.geomspace(first_s, max(whole.sight_s, 1.5 * first_s), POINTS)
+    places = np.searchsorted(EDGES_S, times_s).clip(0, len(EDGES_S) - 1)
+
+    def line(survival: Array, sight_s: float) -> str:
+        seen = places[times_s <= max(sight_s, float(times_s[0])) * 1.01]
+        return _coded(np.log10(survival[seen].clip(LEFT_MIN)), np.log10(LEFT_MIN), 0.0)
+
+    lines = [line(each, whole.sight_s) for each in (whole.survival, whole.lower, whole.upper)]
+    return {
+        "x": [_short(first_s), _short(float(times_s[-1])), _short(last_s)],
+        "lines": lines,
+        "keys": [line(each.survival, each.sight_s)[::2] for each in keys],
+    }
+
+
+def _cost(known: Estimate, marks: Recommendation, receives_max: int, options: TuneOptions) -> dict[str, Any]:
+    """Return what timeouts cost, around those that were seen and are marked; timeouts and costs are logarithmic."""
+    every_s = candidates_s()
+    last_s = max(2.0 * max(known.sight_s, marks.current_s, marks.recommended_s or 0.0), 10.0)
+    every_s = every_s[every_s <= last_s]
+    timeouts_s = np.geomspace(every_s[0], every_s[-1], POINTS)
+    found = parts(known.load(receives_max=receives_max), timeouts_s, prices=options.prices)
+    lines = [np.ravel(each) for each in (found.in_vain, found.dead, found.waiting)]
+    total = np.sum(lines, axis=0)
+    low, high = (float(total[total > 0].min()) / 6 if (total > 0).any() else 1e-6), float(total.max()) * 2 or 1.0
+    coded = [_coded(np.log10(each.clip(low)), np.log10(low), np.log10(high)) for each in (*lines, total)]
+    return {"x": [_short(float(timeouts_s[0])), _short(float(timeouts_s[-1]))], "y": [_short(low), _short(high)],
+            "lines": coded}  # fmt: skip
+
+
+def _days(by_day: Any) -> dict[str, Any]:
     table = by_day.pivot_table(index="day", columns="outcome", values="n", aggfunc="sum", fill_value=0)
     table = table.reindex(columns=[each.value for each in Outcome], fill_value=0).sort_index().tail(DAYS_MAX)
     late = table[Outcome.LATE_DELETED.value]
-    expired = table[Outcome.EXPIRED.value]
     ended = (Outcome.DELETED, Outcome.DELETED_BY_EARLIER, Outcome.EXPIRED, Outcome.NACKED)
     receipts = table[[each.value for each in ended]].sum(axis=1).clip(lower=1)
-    recovered = ((expired - late) / receipts).clip(lower=0.0)
-    return charts.days_chart([str(day) for day in table.index], list(late / receipts), list(recovered))
+    shares = [late / receipts, ((table[Outcome.EXPIRED.value] - late) / receipts).clip(lower=0.0)]
+    high = max(*(float(each.max()) for each in shares), 1e-4) * 1.25
+    return {"days": [str(day)[5:] for day in table.index], "y": _short(high),
+            "lines": [_coded(each, 0.0, high) for each in shares]}  # fmt: skip
 
 
-def _waits_chart(by_hour: Any) -> str:
-    if by_hour is None:
-        return ""
-    hours, oldest_s, median_s = [], [], []
-    for hour, part in by_hour.sort_values(["hour", "bucket"]).groupby("hour"):
+def _waits(by_hour: Any) -> dict[str, Any]:
+    """Return the ages of the oldest message and of half of them by hour, or by some hours where there are many."""
+    hours = by_hour["hour"]
+    first = max(int(hours.min()), int(hours.max()) - HOURS_MAX + 1)
+    step = -(-(int(hours.max()) - first + 1) // WAITS_MAX)
+    recent = by_hour[hours >= first]
+    places, oldest_s, half_s = [], [], []
+    for place, part in recent.sort_values("bucket").groupby((recent["hour"] - first) // step):
         counted = part["n"].cumsum().to_numpy()
-        middle = int(np.searchsorted(counted, counted[-1] / 2))
-        hours.append(int(hour))
+        places.append(int(place))
         oldest_s.append(float(EDGES_S[part["bucket"].iloc[-1]]))
-        median_s.append(float(EDGES_S[part["bucket"].iloc[middle]]))
-    return charts.waits_chart(hours[-HOURS_MAX:], oldest_s[-HOURS_MAX:], median_s[-HOURS_MAX:])
+        half_s.append(float(EDGES_S[part["bucket"].iloc[int(np.searchsorted(counted, counted[-1] / 2))]]))
+    low, high = max(min(half_s), 1e-3) / 2, max(oldest_s) * 2
+    lines = [_coded(np.log10(np.clip(each, low, high)), np.log10(low), np.log10(high)) for each in (oldest_s, half_s)]
+    return {"first": first, "step": step, "places": places, "y": [_short(low), _short(high)], "lines": lines}
 
 
 def _by_queue(rows: Any) -> dict[str, Any]:
     return dict(list(rows.groupby("queue")))
-
-
-def _instant(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("veilmq.pipeline", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"seconds": seconds, "share": share, "count": lambda value: f"{value:,.0f}"}
-    return environment.get_template("report.html")
