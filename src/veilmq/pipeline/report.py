@@ -7,6 +7,7 @@ queue that loses most by its timeout comes first. A point of a chart is one char
 
 import base64
 import gzip
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -20,8 +21,9 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from veilmq.core.events import Outcome
+from veilmq.core.limits import VISIBILITY_TIMEOUT_S
 from veilmq.pipeline.cell_store import CellStore
-from veilmq.pipeline.cost import candidates_s, parts
+from veilmq.pipeline.cost import parts
 from veilmq.pipeline.estimate import Estimate, estimates
 from veilmq.pipeline.histograms import days
 from veilmq.pipeline.recommendation import QueueFacts, Recommendation, facts_for, plain_name
@@ -41,8 +43,6 @@ HOURS_MAX = 24 * 14
 POINTS = 41
 WAITS_MAX = 84
 LEFT_MIN = 1e-4
-REASON = -1
-"""The place of the reason in a row."""
 
 _LEVELS = "".join(chr(code) for code in range(35, 127) if chr(code) != "\\")
 
@@ -62,8 +62,7 @@ def report(
     ``facts`` says what the queues are set to, as for ``tune``. Returns ``path``.
     """
     store = CellStore(spark, state)
-    by_day = _by_queue(days(store.cells()).toPandas())
-    by_hour = _by_queue(store.waits().toPandas())
+    by_day, by_hour = (dict(list(rows.toPandas().groupby("queue"))) for rows in (days(store.cells()), store.waits()))
     found = known(store.cells(), options)
     queues = [
         section(queue, list(keys), by_day.get(queue), by_hour.get(queue), facts_for(facts or {}, queue), options)
@@ -89,7 +88,8 @@ def page(queues: Sequence[dict[str, Any]], *, title: str, at_ms: int, options: T
     script = (files("veilmq.pipeline") / "report.js").read_text(encoding="utf-8")
 
     def made(with_reasons: int) -> str:
-        shown = [each if n < with_reasons else _without_reasons(each) for n, each in enumerate(worst_first)]
+        others = [{**each, "keys": [[*row[:-1], ""] for row in each["keys"]]} for each in worst_first[with_reasons:]]
+        shown = [*worst_first[:with_reasons], *others]
         packed = gzip.compress(msgspec.json.encode({**facts, "queues": shown}), 9, mtime=0)
         return template.render(title=title, script=script, data=base64.b64encode(packed).decode())
 
@@ -126,7 +126,7 @@ def section(
 
 
 def _row(each: Recommendation) -> list[Any]:
-    """Return a row of the page; ``report.js`` names its places."""
+    """Return a row of the page, the reason last; ``report.js`` names its places."""
     wanted = [each.recommended_s, each.explore_s, each.change, each.keeps, _short(max(each.gain, 0.0))]
     quantile = [_short(each.quantile.point_s), _short(each.quantile.late_s)]
     seen = [_short(each.rates.duplicate), _short(each.rates.recovery), each.current_s]
@@ -134,17 +134,14 @@ def _row(each: Recommendation) -> list[Any]:
     return [each.key, *counts, *quantile, *seen, *wanted, each.confidence.value, each.reason]
 
 
-def _without_reasons(queue: dict[str, Any]) -> dict[str, Any]:
-    return {**queue, "keys": [[*row[:REASON], ""] for row in queue["keys"]]}
-
-
 def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.3g}")
 
 
-def _coded(values: Iterable[float] | Array, low: float, high: float) -> str:
-    """Return ``values`` as levels between ``low`` and ``high``, a character each."""
-    share = (np.asarray(values, dtype=float) - low) / (high - low or 1.0)
+def _coded(values: Iterable[float] | Array, low: float, high: float, *, linear: bool = False) -> str:
+    """Return ``values`` as levels between ``low`` and ``high``, a character each; on a logarithmic scale or not."""
+    found = np.asarray(values, dtype=float)
+    share = found / high if linear else np.log(found.clip(low) / low) / math.log(high / low)
     return "".join(_LEVELS[int(level)] for level in np.rint(share.clip(0.0, 1.0) * (len(_LEVELS) - 1)))
 
 
@@ -157,7 +154,7 @@ def _work(whole: Curve, keys: Sequence[Curve], marks: Recommendation) -> dict[st
 
     def line(survival: Array, sight_s: float) -> str:
         seen = places[times_s <= max(sight_s, float(times_s[0])) * 1.01]
-        return _coded(np.log10(survival[seen].clip(LEFT_MIN)), np.log10(LEFT_MIN), 0.0)
+        return _coded(survival[seen], LEFT_MIN, 1.0)
 
     lines = [line(each, whole.sight_s) for each in (whole.survival, whole.lower, whole.upper)]
     return {
@@ -169,17 +166,14 @@ def _work(whole: Curve, keys: Sequence[Curve], marks: Recommendation) -> dict[st
 
 def _cost(known: Estimate, marks: Recommendation, receives_max: int, options: TuneOptions) -> dict[str, Any]:
     """Return what timeouts cost, around those that were seen and are marked; timeouts and costs are logarithmic."""
-    every_s = candidates_s()
     last_s = max(2.0 * max(known.sight_s, marks.current_s, marks.recommended_s or 0.0), 10.0)
-    every_s = every_s[every_s <= last_s]
-    timeouts_s = np.geomspace(every_s[0], every_s[-1], POINTS)
+    timeouts_s = np.geomspace(1.0, min(last_s, VISIBILITY_TIMEOUT_S.maximum), POINTS)
     found = parts(known.load(receives_max=receives_max), timeouts_s, prices=options.prices)
     lines = [np.ravel(each) for each in (found.in_vain, found.dead, found.waiting)]
     total = np.sum(lines, axis=0)
     low, high = (float(total[total > 0].min()) / 6 if (total > 0).any() else 1e-6), float(total.max()) * 2 or 1.0
-    coded = [_coded(np.log10(each.clip(low)), np.log10(low), np.log10(high)) for each in (*lines, total)]
-    return {"x": [_short(float(timeouts_s[0])), _short(float(timeouts_s[-1]))], "y": [_short(low), _short(high)],
-            "lines": coded}  # fmt: skip
+    coded = [_coded(each, low, high) for each in (*lines, total)]
+    return {"x": [1, _short(float(timeouts_s[-1]))], "y": [_short(low), _short(high)], "lines": coded}
 
 
 def _days(by_day: Any) -> dict[str, Any]:
@@ -190,8 +184,8 @@ def _days(by_day: Any) -> dict[str, Any]:
     receipts = table[[each.value for each in ended]].sum(axis=1).clip(lower=1)
     shares = [late / receipts, ((table[Outcome.EXPIRED.value] - late) / receipts).clip(lower=0.0)]
     high = max(*(float(each.max()) for each in shares), 1e-4) * 1.25
-    return {"days": [str(day)[5:] for day in table.index], "y": _short(high),
-            "lines": [_coded(each, 0.0, high) for each in shares]}  # fmt: skip
+    lines = [_coded(each, 0.0, high, linear=True) for each in shares]
+    return {"days": [str(day)[5:] for day in table.index], "y": _short(high), "lines": lines}
 
 
 def _waits(by_hour: Any) -> dict[str, Any]:
@@ -207,9 +201,5 @@ def _waits(by_hour: Any) -> dict[str, Any]:
         oldest_s.append(float(EDGES_S[part["bucket"].iloc[-1]]))
         half_s.append(float(EDGES_S[part["bucket"].iloc[int(np.searchsorted(counted, counted[-1] / 2))]]))
     low, high = max(min(half_s), 1e-3) / 2, max(oldest_s) * 2
-    lines = [_coded(np.log10(np.clip(each, low, high)), np.log10(low), np.log10(high)) for each in (oldest_s, half_s)]
+    lines = [_coded(each, low, high) for each in (oldest_s, half_s)]
     return {"first": first, "step": step, "places": places, "y": [_short(low), _short(high)], "lines": lines}
-
-
-def _by_queue(rows: Any) -> dict[str, Any]:
-    return dict(list(rows.groupby("queue")))
