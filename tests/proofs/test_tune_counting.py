@@ -5,6 +5,7 @@ job's own bound keeps the number of tasks from growing with the rows. `PROVE=who
 """
 
 import os
+import random
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,10 +15,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline import simulated_queue
 from tests.pipeline.even_receipts import CELLS, even_receipts
+from veilmq.core.events import EventRange, Outcome, ReceiptClosed
+from veilmq.events.parquet import encoded, files, to_table
 from veilmq.pipeline.cell_store import CellStore
 
 WHOLE = os.environ.get("PROVE") == "whole"
@@ -28,6 +32,8 @@ MAP_TASKS = 4
 SHUFFLE_GROWTH_MAX = 1.1
 """Ten times the rows have the same cells, but larger numbers in them, which compress a little less."""
 LINEAR = 1.5
+EVENTS = 250_000 if WHOLE else 50_000
+EVENT_BYTES_MAX = 40
 WAITS_MAX = 400
 """More buckets than the waits of a run fall into, in all its hours."""
 
@@ -79,6 +85,50 @@ def test_work_without_a_bound_shuffles_no_more_than_the_cells_it_reaches(spark: 
         assert less.cells < more.cells
         assert more.record_bytes <= SHUFFLE_GROWTH_MAX * less.record_bytes
         assert more.seconds < LINEAR * less.seconds * more.rows / less.rows
+
+
+def test_what_an_event_costs_to_export() -> None:
+    """The thread of the exporter, for one file of the usual size: columns, Parquet, and what it takes on the disk."""
+    chance, now_ms = random.Random(1), 1_767_268_800_000
+    batches, first = [], 1
+    while first <= EVENTS:
+        its = [event(chance, now_ms + first) for _ in range(chance.randint(1, 10))]
+        batches.append((first, msgspec.msgpack.encode(its)))
+        first += len(its)
+    planned = EventRange(node="a0000001", first=1, last=first - 1)
+    begin_s = time.process_time()
+    tables = [to_table(batches[at : at + 1_000], planned.node) for at in range(0, len(batches), 1_000)]
+    found = [encoded(table) for _, _, table in files(tables, planned)]
+    took_s, size_bytes = time.process_time() - begin_s, sum(each.size for each in found)
+    sys.stdout.write(
+        f"\n{planned.last:>12,} events to {len(found)} files: {1e6 * took_s / planned.last:.1f} µs of processor time, "
+        f"{size_bytes / planned.last:.1f} bytes each"
+    )
+    assert size_bytes <= EVENT_BYTES_MAX * planned.last
+
+
+def event(chance: random.Random, closed_at_ms: int) -> ReceiptClosed:
+    """Return the end of a receipt of log-normal work."""
+    held_ms = min(int(1_000 * chance.lognormvariate(0, 1)), 30_000)
+    received_at_ms = closed_at_ms - held_ms
+    return ReceiptClosed(
+        queue=f"000000000000/queue-{chance.randrange(20)}",
+        key=f"type-{chance.randrange(40)}",
+        group_hash=None,
+        size_bucket=2 ** chance.randrange(6, 14),
+        message_id=chance.randbytes(16),
+        receipt=chance.getrandbits(32),
+        sent_at_ms=received_at_ms - chance.randrange(2_000),
+        received_at_ms=received_at_ms,
+        closed_at_ms=closed_at_ms,
+        held_ms=held_ms,
+        outcome=Outcome.EXPIRED if held_ms == 30_000 else Outcome.DELETED,
+        visibility_ms=30_000,
+        extensions=0,
+        receive_count=1,
+        batch_size=10,
+        batch_position=chance.randrange(10),
+    )
 
 
 def played(spark: SparkSession, rows: int) -> DataFrame:
