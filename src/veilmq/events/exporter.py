@@ -13,7 +13,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -154,25 +154,15 @@ class Exporter:
 
 async def _in_daemon(work: Callable[[], None]) -> None:
     """Call ``work`` in a thread that does not keep the process from ending."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def tell(error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
+    done: Future[None] = Future()
+    done.set_running_or_notify_cancel()
 
     def run() -> None:
-        error: BaseException | None = None
         try:
             work()
-        except BaseException as raised:  # noqa: BLE001 (whoever waits gets it)
-            error = raised
-        with suppress(RuntimeError):  # the loop has ended, and nobody waits
-            loop.call_soon_threadsafe(tell, error)
+            done.set_result(None)
+        except BaseException as raised:  # noqa: BLE001 (the caller gets it)
+            done.set_exception(raised)
 
     threading.Thread(target=run, name="veilmq-events", daemon=True).start()
-    await done
+    await asyncio.wrap_future(done)
