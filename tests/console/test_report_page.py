@@ -10,26 +10,29 @@ from tests.pipeline.made_report import KEYS, QUEUES, content, made_queues
 from veilmq.pipeline.report import page
 from veilmq.pipeline.tune import DEFAULTS
 
-OPENED_MS_MAX = 1_000
+OPENED_S_MAX = 1.0
 
 
 def opened(browser: Browser, path: Path, text: str) -> tuple[Page, list[str], float]:
-    """Open the page; return it, what it asked of others or failed with, and after how many ms it was drawn."""
+    """Open the page; return it, what it asked of others or failed with, and how many s of a processor it took."""
     path.write_text(text, encoding="utf-8")
     shown = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
     wrong: list[str] = []
     shown.on("request", lambda request: wrong.append(request.url) if request.url != path.as_uri() else None)
     shown.on("pageerror", lambda error: wrong.append(str(error)))
+    figures = shown.context.new_cdp_session(shown)
+    figures.send("Performance.enable", {"timeDomain": "threadTicks"})  # which other processes have no part in
     shown.goto(path.as_uri())
     shown.wait_for_selector("html[data-ready]")
-    return shown, wrong, shown.evaluate("Number(document.documentElement.dataset.ready)")
+    found = {each["name"]: each["value"] for each in figures.send("Performance.getMetrics")["metrics"]}
+    return shown, wrong, found["TaskDuration"]
 
 
 def test_a_reader_finds_a_queue_and_what_is_wrong_with_it(browser: Browser, tmp_path: Path) -> None:
     """It opens at once, is searched and sorted, and shows the charts and keys of a queue that is opened."""
     text = page(made_queues(QUEUES), title="Timeouts", at_ms=0, options=DEFAULTS)
-    shown, wrong, after_ms = opened(browser, tmp_path / "report.html", text)
-    assert after_ms < OPENED_MS_MAX
+    shown, wrong, took_s = opened(browser, tmp_path / "report.html", text)
+    assert took_s < OPENED_S_MAX
     rows = shown.locator("#rows > tr")
     expect(rows).to_have_count(QUEUES)
     worst = content(text)["queues"][0]

@@ -10,7 +10,7 @@ const W = 470, H = 262, LEFT = 52, RIGHT = 12, TOP = 34, BOTTOM = 42;
 const figures = value => String(Number(value.toPrecision(3)));
 const seconds = s => s === null ? "–" : s >= 3600 ? `${figures(s / 3600)} h` : s >= 600 ? `${figures(s / 60)} min` : `${figures(s)} s`;
 const share = value => value === 0 ? "0 %" : value >= 0.1 ? `${Math.round(100 * value)} %` : `${Number((100 * value).toPrecision(2))} %`;
-const count = value => value.toLocaleString("en");
+const whole = new Intl.NumberFormat("en"), count = value => whole.format(value);
 const escaped = text => String(text).replace(/[&<>"']/g, c => `&#${c.charCodeAt(0)};`);
 const named = row => Object.fromEntries(PLACES.map((name, n) => [name, row[n]]));
 const levels = text => Array.from(text, c => LEVELS.indexOf(c) / (LEVELS.length - 1));
@@ -166,6 +166,6 @@ async function start() {
       else if (button?.dataset.open) toggle(button);
     });
   }
-  document.documentElement.dataset.ready = Math.round(performance.now());
+  document.documentElement.dataset.ready = "yes";
 }
 start();
