@@ -6,18 +6,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import boto3
 import pytest
 import urllib3
 from pyarrow import dataset, fs
 
 from tests.bucket import S3Server
+from tests.pipeline.closed import row
+from tests.pipeline.exported import ExportedLog
 from tests.pipeline.made_report import content
 from tests.proofs.served import ServedFolder
 from veilmq.client import HttpQueueClient
+from veilmq.core.events import Outcome
 
-ROUNDS, BATCH = 40, 10
+ROUNDS, BATCH = 24, 10
+HELD_MS = {"fast": range(100, 2_100, 5), "slow": range(10_000, 26_000, 40)}
 KILL_AT, RESTART_AT = 8, 16
 IN_TURN = "import json, sys; from veilmq.cli import main; sys.exit(any(main(job) for job in json.loads(sys.argv[1])))"
 
@@ -91,18 +97,26 @@ def test_a_log_on_a_bucket_has_every_event_once_and_is_learned_from(
     assert sorted(events) == list(range(1, ROUNDS * BATCH + 1))
     found = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
     assert [info.path for info in found if "tmp" in info.path] == []
+    kept = boto3.client("s3").list_objects_v2(Bucket=bucket.removeprefix("s3://"), Prefix="log/")["Contents"]
+    assert not any("-" in each["ETag"] for each in kept), "each file was one request, not an upload in parts"
 
+    received_at = datetime.now(tz=UTC) - timedelta(minutes=1)  # beside older days it would hardly count
+    made = [
+        row(Outcome.DELETED, ms, key=key, received_at=received_at) for key, times in HELD_MS.items() for ms in times
+    ]
+    files = ExportedLog(f"{bucket}/log").export_rows(made, node="b0000002")
     tune = ["tune", "--events", place, "--state", f"{bucket}/state", "--json"]
     said = run(
         tmp_path, s3, tune, tune,
-        ["route-table", "jobs", "--state", f"{bucket}/state", "--to", "routes.json"],
+        ["route-table", "1/jobs", "--state", f"{bucket}/state", "--to", "routes.json"],
         ["report", "--state", f"{bucket}/state", "--to", "report.html"],
     )  # fmt: skip
     advice, again = (json.loads(part + "]") for part in said.split("]\n")[:2])
-    assert (advice[0]["queue"], advice[0]["receipts"]) == ("000000000000/jobs", ROUNDS * BATCH)
+    receipts = {each["queue"]: each["receipts"] for each in advice if each["key"] is None}
+    assert receipts == pytest.approx({"000000000000/jobs": ROUNDS * BATCH, "1/jobs": len(made)}, rel=0.1)
     assert advice == again
     counted = dataset.dataset(f"{bucket.removeprefix('s3://')}/state/files", filesystem=filesystem).count_rows()
-    assert counted == len([info for info in found if info.path.endswith(".parquet")])
+    assert counted == len([info for info in found if info.path.endswith(".parquet")]) + len(files)
     assert json.loads((tmp_path / "routes.json").read_bytes())["version"] == 1
-    (queue,) = content((tmp_path / "report.html").read_text(encoding="utf-8"))["queues"]
-    assert queue["row"][-1] == advice[0]["reason"]
+    queues = content((tmp_path / "report.html").read_text(encoding="utf-8"))["queues"]
+    assert {each["row"][-1] for each in queues} == {each["reason"] for each in advice if each["key"] is None}

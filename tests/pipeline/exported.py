@@ -23,11 +23,16 @@ class ExportedLog:
     def export(self, *, node: str = "a0000001", hours: tuple[int, ...] = (12,), entry_too: bool = True) -> list[str]:
         """Put a range with one receipt in each of `hours` of a day, and its entry; return the paths of its files."""
         first = self._first.get(node, 1)
-        planned = EventRange(node=node, first=first, last=first + len(hours) - 1)
         rows = [
             row(Outcome.DELETED, 1_000, received_at=NOON.replace(hour=hour), event=first + n, node=node)
             for n, hour in enumerate(hours)
         ]
+        return self.export_rows(rows, node=node, entry_too=entry_too)
+
+    def export_rows(self, rows: list[tuple[Any, ...]], *, node: str, entry_too: bool = True) -> list[str]:
+        """Put a range of these rows, and its entry; return the paths of its files."""
+        first = self._first.get(node, 1)
+        planned = EventRange(node=node, first=first, last=first + len(rows) - 1)
         table = pa.Table.from_pylist([dict(zip(SCHEMA.names, each, strict=True)) for each in rows], schema=SCHEMA)
         paths = self._put(table, planned)
         if entry_too:

@@ -96,8 +96,9 @@ def _local(place: str, filesystem: Any) -> Target:
 
 
 def _remote(url: str) -> Target:
+    whole = f"{url}{'&' if '?' in url else '?'}allow_delayed_open=true" if url.startswith("s3:") else url
     try:
-        return Target(*fs.FileSystem.from_uri(url), local=False)
+        return Target(*fs.FileSystem.from_uri(whole), local=False)  # so small a file goes to S3 in one request
     except (ArrowException, OSError, ValueError) as refused:
         handler, root = _of_fsspec(url, refused)
         return Target(fs.PyFileSystem(handler), root, local=False)
