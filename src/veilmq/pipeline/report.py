@@ -62,7 +62,8 @@ def report(
     ``facts`` says what the queues are set to, as for ``tune``. Returns ``path``.
     """
     store = CellStore(spark, state)
-    by_day, by_hour = (dict(list(rows.toPandas().groupby("queue"))) for rows in (days(store.cells()), store.waits()))
+    frames: list[Any] = [days(store.cells()).toPandas(), store.waits().toPandas()]
+    by_day, by_hour = (dict(list(frame.groupby("queue"))) for frame in frames)
     found = known(store.cells(), options)
     queues = [
         section(queue, list(keys), by_day.get(queue), by_hour.get(queue), facts_for(facts or {}, queue), options)
