@@ -6,8 +6,7 @@ from datetime import UTC, date, datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from veilmq.pipeline.archive_files import CONTENT, ArchiveFile
-from veilmq.pipeline.archive_table import ArchiveTable
+from veilmq.pipeline.archive_table import CONTENT, ArchiveFile, ArchiveTable
 
 DAY = date(2026, 1, 2)
 

@@ -67,7 +67,7 @@ def demo(
 
 def _play(folder: Path, plan: "Plan") -> Path:
     from veilmq.pipeline.demo import acts
-    from veilmq.pipeline.shown import showing
+    from veilmq.pipeline.streams import showing
 
     with acts.stage(folder) as stage:
         print(f"A server is at {stage.endpoint}; Spark starts …", file=sys.stderr)

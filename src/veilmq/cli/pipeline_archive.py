@@ -58,7 +58,7 @@ def archive(
         waiting: dict[str, int | None] = {queue: client.show(queue).visible for queue in queues}
     with job("archive"):
         from veilmq.pipeline.archive import ArchiveOptions, archive
-        from veilmq.pipeline.shown import showing
+        from veilmq.pipeline.streams import showing
 
         options = ArchiveOptions(
             queues=queues,

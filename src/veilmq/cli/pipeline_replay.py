@@ -66,7 +66,7 @@ def replay(
     """
     with job("replay"):
         from veilmq.pipeline.replay import ReplayOptions, Slice, replay
-        from veilmq.pipeline.shown import showing
+        from veilmq.pipeline.streams import showing
 
         part = Slice(to=to, queues=queue, since=_utc(since), until=_utc(until), where=where, ids=id)
         options = ReplayOptions(

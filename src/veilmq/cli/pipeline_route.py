@@ -57,7 +57,7 @@ def route(
     rules = _read(table)
     with job("route"):
         from veilmq.pipeline.forward import ForwardOptions, checked, create_queues, forward
-        from veilmq.pipeline.shown import showing
+        from veilmq.pipeline.streams import showing
 
         options = ForwardOptions(
             intake=intake,

@@ -2,11 +2,13 @@
 
 Each queue has a stream of its own, with a checkpoint of its own, so that queues come and go and one that fails can be
 started again alone. A stream claims messages, adds them to the table, and has them deleted when they are durable there.
+``read_archive`` gives Spark the files that count, of the queues and days that it needs.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -14,12 +16,13 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
 
 from veilmq.pipeline.archive_compaction import Compaction, compact
-from veilmq.pipeline.archive_files import SCHEMA
 from veilmq.pipeline.archive_sink import FORMAT, ArchiveSink
-from veilmq.pipeline.archive_table import ArchiveTable
+from veilmq.pipeline.archive_table import SCHEMA, ArchiveFile, ArchiveTable
 from veilmq.pipeline.session import activate
 from veilmq.pipeline.streams import ReadOptions, Report, cleaned, read_queue, run_streams
+from veilmq.spark.schema import SCHEMA as MESSAGE
 
+SPARK_SCHEMA = f"{MESSAGE}, date date"
 CONSUMER = "archive"
 CHECKPOINTS = "_checkpoints"
 MINUTE_S = 60.0
@@ -113,3 +116,40 @@ class _Keeper:
                 removed=self.compaction.removed + done.removed, added=self.compaction.added + done.added
             )
             self.deleted += self._table.vacuum(keep_h=self._options.keep_h)
+
+
+def read_archive(
+    spark: SparkSession,
+    table: ArchiveTable,
+    *,
+    queues: Sequence[str] = (),
+    since: datetime | None = None,
+    until: datetime | None = None,
+    version: int | None = None,
+) -> DataFrame:
+    """Return the messages of some ``queues`` (of all, without any) that were sent from ``since`` to before ``until``.
+
+    ``version`` reads the table as it was then. Raises ``PipelineFailed`` where there is no table.
+    """
+    files = [
+        file
+        for file in table.snapshot(version=version).files
+        if (not queues or file.queue in queues) and _may_have(file, since, until)
+    ]
+    if not files:
+        return spark.createDataFrame([], SPARK_SCHEMA)
+    paths = [str(table.folder / file.path) for file in files]
+    rows = spark.read.schema(SPARK_SCHEMA).option("basePath", str(table.folder)).parquet(*paths)
+    if since is not None:
+        rows = rows.where(F.col("sent_at") >= F.lit(since))
+    if until is not None:
+        rows = rows.where(F.col("sent_at") < F.lit(until))
+    return rows
+
+
+def _may_have(file: ArchiveFile, since: datetime | None, until: datetime | None) -> bool:
+    return (since is None or file.day >= _day(since)) and (until is None or file.day <= _day(until))
+
+
+def _day(at: datetime) -> date:
+    return at.astimezone(UTC).date()

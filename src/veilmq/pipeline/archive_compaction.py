@@ -14,8 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from veilmq.pipeline.archive_files import CONTENT, ArchiveFile, FileWriter
-from veilmq.pipeline.archive_table import ArchiveTable, Snapshot
+from veilmq.pipeline.archive_table import CONTENT, ArchiveFile, ArchiveTable, FileWriter, Snapshot
 
 WRITER = "veilmq compaction"
 

@@ -15,8 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from veilmq.pipeline.archive_files import PARTITION, SCHEMA, ArchiveFile, FileWriter
-from veilmq.pipeline.archive_table import ArchiveTable
+from veilmq.pipeline.archive_table import PARTITION, SCHEMA, ArchiveFile, ArchiveTable, FileWriter
 from veilmq.pipeline.failures import PipelineFailed
 
 FORMAT = "veilmq_archive"

@@ -20,10 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from veilmq.core.limits import REPLAY_BATCH_MESSAGES
-from veilmq.pipeline.archive_reading import read_archive
+from veilmq.pipeline.archive import read_archive
 from veilmq.pipeline.archive_table import ArchiveTable
-from veilmq.pipeline.failures import PipelineFailed
-from veilmq.pipeline.reasons import reason_of
+from veilmq.pipeline.failures import PipelineFailed, reason_of
 from veilmq.pipeline.streams import Report
 
 RECORDS = "_replays"

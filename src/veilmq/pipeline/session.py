@@ -15,8 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.base import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from veilmq.pipeline.failures import PipelineFailed
-from veilmq.pipeline.reasons import reason_of
+from veilmq.pipeline.failures import PipelineFailed, reason_of
 from veilmq.spark.java import MISSING, has_java
 
 LOCAL = "local[*]"

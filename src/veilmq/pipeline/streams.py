@@ -1,16 +1,21 @@
-"""Running streams: some queries side by side, until all are done, one fails, or somebody asks them to stop."""
+"""Running streams: some queries side by side, until all are done, one fails, or somebody asks them to stop.
+
+``showing`` has progress on a terminal: one line for each stream, on standard error; nothing where that is no terminal.
+"""
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from veilmq.pipeline.failures import PipelineFailed
-from veilmq.pipeline.reasons import reason_of
+from veilmq.pipeline.failures import PipelineFailed, reason_of
 
 LOOK_S = 0.5
 BATCH_S = 60.0
@@ -119,3 +124,24 @@ def _runs(name: str, query: StreamingQuery) -> bool:
     if error is not None:
         raise PipelineFailed(f"{name}: {reason_of(error)}") from error
     return False
+
+
+@contextmanager
+def showing(totals: Mapping[str, int | None], *, what: str) -> Iterator[Report]:
+    """Give what to report progress to; ``totals`` says how much each line is to have, ``None`` where nobody knows."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(what),
+        TimeElapsedColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        lines = {name: progress.add_task(name, total=total) for name, total in totals.items()}
+
+        def report(name: str, rows: int) -> None:
+            progress.update(lines[name], completed=rows)
+
+        yield report
