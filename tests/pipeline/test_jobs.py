@@ -22,6 +22,7 @@ from veilmq.core.properties import Attribute
 from veilmq.core.routing import RoutingTable, TimeoutClass
 from veilmq.pipeline.archive import Archived, ArchiveOptions, archive, archived
 from veilmq.pipeline.failures import PipelineFailed
+from veilmq.pipeline.folders import Place
 from veilmq.pipeline.forward import ForwardOptions, _pin, create_queues, forward, routed
 from veilmq.pipeline.replay import Plan, ReplayOptions, Slice, replay
 from veilmq.spark.java import has_java
@@ -227,7 +228,7 @@ def test_a_new_table_waits_for_the_batches_of_the_former_one(
     create_queues(client, TABLE, receives_max=1)
     send_in_order(client, "intake", [NewMessage(body=f"a{n}", attributes={"Type": text("a")}) for n in range(5)])
     folder = tmp_path / "at"
-    _pin(folder, TABLE)
+    _pin(Place.at(folder), TABLE)
     (folder / "offsets").mkdir()
     swapped = RoutingTable(version=2, classes=CLASSES, keys={"a": 1}, default=2)
     options = ForwardOptions(intake="intake", table=swapped, endpoint=server.endpoint, checkpoint=str(folder))

@@ -26,9 +26,7 @@ CONFIGURATION = {
 def session(folder: Path, *, master: str = "local[2]") -> Iterator[SparkSession]:
     """Run Spark inside the context; what it writes for itself goes to `folder`."""
     os.environ["PYSPARK_PYTHON"] = sys.executable  # the workers' Python; left to itself Spark takes any python3
-    os.environ["PYTHONPATH"] = (
-        f"{ROOT / 'src'}{os.pathsep}{ROOT}"  # where the workers find both trees, also in a worktree
-    )
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])  # where the workers find what is tested
     builder = SparkSession.builder.master(master).appName("veilmq tests")
     folders = {"spark.local.dir": str(folder / "local"), "spark.sql.warehouse.dir": str(folder / "warehouse")}
     for name, value in (CONFIGURATION | folders).items():

@@ -12,7 +12,13 @@ from veilmq.cli.pipeline_options import ClusterOptions, job, spark_session
 from veilmq.cli.printing import print_json
 from veilmq.cli.stopping import stop_on_signals
 from veilmq.client.endpoint import DEFAULT_ENDPOINT
-from veilmq.core.limits import ARCHIVE_COMPACT_MINUTES, ARCHIVE_KEEP_H, CLAIM_HOLD_S, CLAIM_MESSAGES
+from veilmq.core.limits import (
+    ARCHIVE_COMPACT_MINUTES,
+    ARCHIVE_EXPIRE_DAYS,
+    ARCHIVE_KEEP_H,
+    CLAIM_HOLD_S,
+    CLAIM_MESSAGES,
+)
 
 _HERE = ClusterOptions()
 
@@ -21,7 +27,7 @@ def archive(
     queues: Annotated[tuple[str, ...], Parameter(negative=(), help="Names of the queues.")],
     /,
     *,
-    table: Annotated[str, Parameter(metavar="DIR", help="Folder of the archive; made where there is none.")],
+    table: Annotated[str, Parameter(metavar="DIR", help="Folder or URL of the archive; made where there is none.")],
     checkpoint: Annotated[
         str, Parameter(metavar="DIR", show_default=False, help="Where the streams keep how far they are.")
     ] = "",
@@ -45,6 +51,10 @@ def archive(
     keep_hours: Annotated[
         int, whole_number(ARCHIVE_KEEP_H, "Hours until files that do not count any more are deleted.")
     ] = ARCHIVE_KEEP_H.default,
+    expire_days: Annotated[
+        int,
+        whole_number(ARCHIVE_EXPIRE_DAYS, "Days after which messages leave the archive; 0 for never."),
+    ] = ARCHIVE_EXPIRE_DAYS.default,
     json: Json = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
     cluster: ClusterOptions = _HERE,
@@ -73,6 +83,7 @@ def archive(
             on_lost_claim=on_lost_claim,
             compact_minutes=compact_minutes,
             keep_h=keep_hours,
+            expire_days=expire_days,
         )
         totals = dict.fromkeys(queues) if continuous else waiting
         with (
@@ -82,8 +93,11 @@ def archive(
         ):
             done = archive(spark, options, report=report, stop=stop, clock_s=time.monotonic)
     if json:
-        print_json({"messages": done.messages, "joined": done.compaction.removed, "deleted": done.deleted_files})
+        files = {"joined": done.compaction.removed, "expired": done.expired_files, "deleted": done.deleted_files}
+        print_json({"messages": done.messages, **files})
         return
     for queue, messages in done.messages.items():
         print(f"{queue}: {messages} messages archived")
-    print(f"{done.compaction.removed} small files joined, {done.deleted_files} old ones deleted", file=sys.stderr)
+    expired = f"{done.expired_files} files expired, " if expire_days else ""
+    joined = f"{done.compaction.removed} small files joined, {done.deleted_files} old ones deleted"
+    print(f"{expired}{joined}", file=sys.stderr)

@@ -20,7 +20,7 @@ def replay(
     to: Annotated[str, Parameter(help="Name of the queue that gets the messages.")],
     /,
     *,
-    table: Annotated[str, Parameter(metavar="DIR", help="Folder of the archive.")],
+    table: Annotated[str, Parameter(metavar="DIR", help="Folder or URL of the archive.")],
     run: Annotated[str, Parameter(metavar="NAME", help="Name of this replay; the same one goes on where it was.")],
     queue: Annotated[
         tuple[str, ...],

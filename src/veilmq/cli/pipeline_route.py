@@ -24,7 +24,7 @@ def route(
     /,
     *,
     table: Annotated[Path, Parameter(metavar="FILE", help="Routing table, as route-table writes it.")],
-    checkpoint: Annotated[str, Parameter(metavar="DIR", help="Folder in which the job keeps how far it is.")],
+    checkpoint: Annotated[str, Parameter(metavar="DIR", help="Folder or URL in which the job keeps how far it is.")],
     create: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Make the queues of the classes, or set them.")
     ] = False,

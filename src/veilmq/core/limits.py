@@ -159,6 +159,7 @@ FREE_SPACE_RESERVE_BYTES = 64 * 1_048_576
 
 # The pipeline.
 ARCHIVE_COMPACT_MINUTES = Range(minimum=0, maximum=1_440, default=10)  # between joining small files; 0 for never
+ARCHIVE_EXPIRE_DAYS = Range(minimum=0, maximum=36_500, default=0)  # after the day of sending; 0 for never
 ARCHIVE_KEEP_H = Range(minimum=1, maximum=8_760, default=168)  # until files that count no more are deleted
 REPLAY_BATCH_MESSAGES = Range(minimum=1, maximum=1_000_000, default=50_000)  # sent in one transaction
 TUNE_MAP_TASKS = Range(minimum=1, maximum=10_000, default=64)  # that read the event log, however long it is

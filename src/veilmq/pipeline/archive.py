@@ -8,16 +8,16 @@ started again alone. A stream claims messages, adds them to the table, and has t
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from pathlib import Path
+from datetime import UTC, date, datetime, timedelta
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
 
-from veilmq.pipeline.archive_compaction import Compaction, compact
+from veilmq.pipeline.archive_compaction import WRITER, Compaction, compact
 from veilmq.pipeline.archive_sink import FORMAT, ArchiveSink
-from veilmq.pipeline.archive_table import SCHEMA, ArchiveFile, ArchiveTable
+from veilmq.pipeline.archive_table import SCHEMA, ArchiveFile, ArchiveTable, now_ms
+from veilmq.pipeline.folders import Place, located
 from veilmq.pipeline.session import activate
 from veilmq.pipeline.streams import ReadOptions, Report, cleaned, read_queue, run_streams
 from veilmq.spark.schema import SCHEMA as MESSAGE
@@ -32,10 +32,10 @@ MINUTE_S = 60.0
 class ArchiveOptions(ReadOptions):
     """What to archive, and where to.
 
-    ``table`` is the folder of the archive; ``checkpoint`` where the streams keep how far they are, by default below
-    it. Small files
-    are joined every ``compact_minutes``, and at the end; 0 for never. Files that do not count any more are deleted
-    after ``keep_h`` hours.
+    ``table`` is the folder or URL of the archive; ``checkpoint`` where the streams keep how far they are, by default
+    below it. Small files are joined every ``compact_minutes``, and at the end; 0 for never. Files that do not count any
+    more are deleted after ``keep_h`` hours. Messages leave the table ``expire_days`` whole days (UTC) after the day on
+    which they were sent; 0 for never.
     """
 
     queues: tuple[str, ...]
@@ -44,20 +44,22 @@ class ArchiveOptions(ReadOptions):
     consumer: str = CONSUMER
     compact_minutes: int = 10
     keep_h: int = 168
+    expire_days: int = 0
 
     @property
-    def checkpoints(self) -> Path:
-        """Return the folder of the checkpoints."""
-        return Path(self.checkpoint or Path(self.table) / CHECKPOINTS).absolute()
+    def checkpoints(self) -> Place:
+        """Return where the checkpoints are."""
+        return Place.at(self.checkpoint) if self.checkpoint else Place.at(self.table) / CHECKPOINTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archived:
-    """What a run did: messages by queue, files that were joined, and old ones that were deleted."""
+    """What a run did: messages by queue, files that were joined, that expired, and old ones that were deleted."""
 
     messages: dict[str, int]
     compaction: Compaction
     deleted_files: int
+    expired_files: int = 0
 
 
 def archived(messages: DataFrame) -> DataFrame:
@@ -79,27 +81,34 @@ def archive(
     table.create()
     activate(spark)
     spark.dataSource.register(ArchiveSink)
-    keeper = _Keeper(table, options, clock_s)
+    keeper = _Keeper(spark, table, options, clock_s)
     queries = {queue: _start(spark, options, queue) for queue in options.queues}
     counts = run_streams(queries, report=report, stop=stop or threading.Event(), every=keeper.look)
     keeper.keep()
-    return Archived(messages=counts, compaction=keeper.compaction, deleted_files=keeper.deleted)
+    return Archived(
+        messages=counts,
+        compaction=keeper.compaction,
+        deleted_files=keeper.deleted,
+        expired_files=keeper.expired,
+    )
 
 
 def _start(spark: SparkSession, options: ArchiveOptions, queue: str) -> StreamingQuery:
     writer = archived(read_queue(spark, queue, options)).writeStream.format(FORMAT).queryName(f"archive of {queue}")
     writer = writer.option("checkpointLocation", cleaned(options.checkpoints / queue))
     writer = writer.trigger(processingTime="0 seconds") if options.continuous else writer.trigger(availableNow=True)
-    return writer.start(str(Path(options.table).absolute()))
+    return writer.start(located(options.table))
 
 
 class _Keeper:
-    """Joins small files and deletes old ones, now and then."""
+    """Takes out what expires, joins small files and deletes old ones, now and then."""
 
-    def __init__(self, table: ArchiveTable, options: ArchiveOptions, clock_s: Callable[[], float]) -> None:
+    def __init__(
+        self, spark: SparkSession, table: ArchiveTable, options: ArchiveOptions, clock_s: Callable[[], float]
+    ) -> None:
         self.compaction = Compaction()
-        self.deleted = 0
-        self._table, self._options, self._clock_s = table, options, clock_s
+        self.deleted = self.expired = 0
+        self._spark, self._table, self._options, self._clock_s = spark, table, options, clock_s
         self._due_s = clock_s() + options.compact_minutes * MINUTE_S
 
     def look(self) -> None:
@@ -109,12 +118,16 @@ class _Keeper:
             self._due_s = self._clock_s() + self._options.compact_minutes * MINUTE_S
 
     def keep(self) -> None:
-        """Join small files, and delete the old ones that do not count any more."""
+        """Take out expired files, join small ones, and delete the old ones that do not count any more."""
+        if self._options.expire_days:
+            day = datetime.fromtimestamp(now_ms() / 1000, UTC).date() - timedelta(days=self._options.expire_days)
+            self.expired += self._table.expire(writer=WRITER, before=day)
         if self._options.compact_minutes:
-            done = compact(self._table)
+            done = compact(self._table, self._spark)
             self.compaction = Compaction(
                 removed=self.compaction.removed + done.removed, added=self.compaction.added + done.added
             )
+        if self._options.compact_minutes or self._options.expire_days:
             self.deleted += self._table.vacuum(keep_h=self._options.keep_h)
 
 
@@ -138,8 +151,8 @@ def read_archive(
     ]
     if not files:
         return spark.createDataFrame([], SPARK_SCHEMA)
-    paths = [str(table.folder / file.path) for file in files]
-    rows = spark.read.schema(SPARK_SCHEMA).option("basePath", str(table.folder)).parquet(*paths)
+    paths = [f"{table.location}/{file.path}" for file in files]
+    rows = spark.read.schema(SPARK_SCHEMA).option("basePath", table.location).parquet(*paths)
     if since is not None:
         rows = rows.where(F.col("sent_at") >= F.lit(since))
     if until is not None:

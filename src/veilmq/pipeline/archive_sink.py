@@ -1,13 +1,12 @@
 """``format("veilmq_archive")``: the sink of a stream that adds its batches to the archive, each of them once.
 
-Tasks write Parquet files into the table's folders, where nobody sees them; the commit of a batch names them in the
+Tasks write Parquet files into the table's place, where nobody sees them; the commit of a batch names them in the
 table's log. A task that is repeated writes other files, and those of its first attempt are not named.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from veilmq.pipeline.archive_table import PARTITION, SCHEMA, ArchiveFile, ArchiveTable, FileWriter
 from veilmq.pipeline.failures import PipelineFailed
+from veilmq.pipeline.folders import Place
 
 FORMAT = "veilmq_archive"
 
@@ -30,7 +30,7 @@ class WrittenFiles(WriterCommitMessage):
 
 
 class ArchiveSink(DataSource):
-    """The data source that Spark knows as ``veilmq_archive``; its path is the folder of the table."""
+    """The data source that Spark knows as ``veilmq_archive``; its path is the folder or URL of the table."""
 
     @classmethod
     def name(cls) -> str:
@@ -39,28 +39,28 @@ class ArchiveSink(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "ArchiveWriter":  # noqa: N802 - Spark calls it so
         """Return the writer of a stream; raises ``PipelineFailed`` when something else than messages is written."""
-        folder = self.options.get("path")
-        if not folder:
-            raise PipelineFailed(f'format("{FORMAT}") needs the folder of the table: .start("FOLDER").')
+        place = self.options.get("path")
+        if not place:
+            raise PipelineFailed(f'format("{FORMAT}") needs the place of the table: .start("FOLDER OR URL").')
         missing = set(SCHEMA.names) - set(schema.names)
         if missing or overwrite:
             raise PipelineFailed(
                 f'format("{FORMAT}") takes the columns of format("veilmq") and date, in append mode; '
                 f"missing: {', '.join(sorted(missing)) or 'none'}."
             )
-        return ArchiveWriter(folder)
+        return ArchiveWriter(place)
 
 
 class ArchiveWriter(DataSourceStreamArrowWriter):
     """Writes files in tasks, and commits those of a batch on the driver."""
 
-    def __init__(self, folder: str) -> None:
-        """``folder`` is that of the table, the same on every machine."""
-        self._folder = folder
+    def __init__(self, place: str) -> None:
+        """``place`` is that of the table, the same on every machine."""
+        self._place = place
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
         """Write the rows of one task to files of their queues and days."""
-        files = _PartitionedFiles(Path(self._folder))
+        files = _PartitionedFiles(Place.at(self._place))
         try:
             for batch in iterator:
                 files.add(pa.Table.from_batches([batch]))
@@ -73,7 +73,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         done = [message for message in messages if isinstance(message, WrittenFiles)]
         files = [file for message in done for file in message.files]
         if files:
-            table = ArchiveTable(self._folder)
+            table = ArchiveTable(self._place)
             table.create()
             table.commit(writer=done[0].query, batch=batchId, files=files)
 
@@ -93,8 +93,8 @@ def _query() -> str:
 class _PartitionedFiles:
     """One open file for each queue and day that a task meets: fourteen days are the longest retention."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, place: Place) -> None:
+        self._place = place
         self._open: dict[tuple[str, date], FileWriter] = {}
 
     def add(self, rows: pa.Table) -> None:
@@ -116,5 +116,5 @@ class _PartitionedFiles:
     def _writer(self, queue: str, day: date) -> FileWriter:
         key = (queue, day)
         if key not in self._open:
-            self._open[key] = FileWriter(self._folder, queue=queue, day=day)
+            self._open[key] = FileWriter(self._place, queue=queue, day=day)
         return self._open[key]

@@ -8,7 +8,6 @@ that were begun with the former one.
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -18,6 +17,7 @@ from veilmq.client.port import QueueClient
 from veilmq.core.routing import RoutingTable
 from veilmq.core.settings import SettingValue
 from veilmq.pipeline.failures import PipelineFailed
+from veilmq.pipeline.folders import Place
 from veilmq.pipeline.forward_sink import FORMAT, ForwardSink
 from veilmq.pipeline.session import activate
 from veilmq.pipeline.streams import ReadOptions, Report, cleaned, read_queue, run_streams
@@ -31,7 +31,7 @@ _PINNED = "routing-table.json"
 class ForwardOptions(ReadOptions):
     """What to forward, and how.
 
-    ``checkpoint`` is the folder in which the stream keeps how far it is, and the table.
+    ``checkpoint`` is the folder or URL in which the stream keeps how far it is, and the table.
     ``bad_rows`` is what the sink does with rows that it cannot send.
     """
 
@@ -110,7 +110,7 @@ def forward(
     activate(spark)
     spark.dataSource.register(ForwardSink)
     stop = stop or threading.Event()
-    folder = Path(options.checkpoint).absolute()
+    folder = Place.at(options.checkpoint)
     former = _pinned(folder)
     before = 0
     if former is not None and former != options.table and _cut_off(folder):
@@ -122,7 +122,7 @@ def forward(
     return before + _run(spark, options, folder, report, stop)
 
 
-def _run(spark: SparkSession, options: ForwardOptions, folder: Path, report: Report, stop: threading.Event) -> int:
+def _run(spark: SparkSession, options: ForwardOptions, folder: Place, report: Report, stop: threading.Event) -> int:
     rows = routed(read_queue(spark, options.intake, options), options.table, fifo=options.intake.endswith(FIFO_SUFFIX))
     writer = rows.writeStream.format(FORMAT).option("endpoint", options.endpoint).queryName(f"route {options.intake}")
     writer = writer.option("checkpointLocation", cleaned(folder)).option("badRows", options.bad_rows)
@@ -130,22 +130,19 @@ def _run(spark: SparkSession, options: ForwardOptions, folder: Path, report: Rep
     return run_streams({options.intake: writer.start()}, report=report, stop=stop)[options.intake]
 
 
-def _pinned(folder: Path) -> RoutingTable | None:
-    path = folder / _PINNED
-    return msgspec.json.decode(path.read_bytes(), type=RoutingTable) if path.exists() else None
+def _pinned(folder: Place) -> RoutingTable | None:
+    content = folder.read(_PINNED)
+    return None if content is None else msgspec.json.decode(content, type=RoutingTable)
 
 
-def _pin(folder: Path, table: RoutingTable) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    fresh = folder / f"{_PINNED}.new"
-    fresh.write_bytes(msgspec.json.encode(table))
-    fresh.replace(folder / _PINNED)
+def _pin(folder: Place, table: RoutingTable) -> None:
+    folder.write(_PINNED, msgspec.json.encode(table))
 
 
-def _cut_off(folder: Path) -> bool:
+def _cut_off(folder: Place) -> bool:
     """Tell whether a batch was begun and not finished: Spark notes the one in ``offsets``, the other in ``commits``."""
     return _last(folder / "offsets") > _last(folder / "commits")
 
 
-def _last(folder: Path) -> int:
-    return max((int(file.name) for file in folder.glob("[0-9]*")), default=-1)
+def _last(folder: Place) -> int:
+    return max((int(name) for name in folder.names() if name.isdigit()), default=-1)

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 import msgspec
 from pyspark.errors import PySparkException
@@ -23,6 +22,7 @@ from veilmq.core.limits import REPLAY_BATCH_MESSAGES
 from veilmq.pipeline.archive import read_archive
 from veilmq.pipeline.archive_table import ArchiveTable
 from veilmq.pipeline.failures import PipelineFailed, reason_of
+from veilmq.pipeline.folders import Place
 from veilmq.pipeline.streams import Report
 
 RECORDS = "_replays"
@@ -177,26 +177,25 @@ class _Record:
     """The file in which a run keeps its plan and how far it is."""
 
     def __init__(self, options: ReplayOptions) -> None:
-        self._path = Path(options.table).absolute() / RECORDS / f"{options.run}.json"
+        self._place = Place.at(options.table) / RECORDS
+        self._name = f"{options.run}.json"
         self._slice = options.slice
         self._run = options.run
 
     def read(self) -> Plan | None:
         """Return the plan, ``None`` of a new run; raises ``PipelineFailed`` when it is one of another slice."""
-        if not self._path.exists():
+        content = self._place.read(self._name)
+        if content is None:
             return None
-        plan = msgspec.json.decode(self._path.read_bytes(), type=Plan)
+        plan = msgspec.json.decode(content, type=Plan)
         if plan.slice != self._slice:
             raise PipelineFailed(
-                f"The run {self._run} was begun with another slice or queue ({self._path}); "
+                f"The run {self._run} was begun with another slice or queue ({self._place.location}/{self._name}); "
                 "repeat it as it was, or give this one another name with --run."
             )
         return plan
 
     def write(self, plan: Plan) -> Plan:
         """Keep ``plan``, whole or not at all."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._path.with_suffix(".new")
-        fresh.write_bytes(msgspec.json.encode(plan))
-        fresh.replace(self._path)
+        self._place.write(self._name, msgspec.json.encode(plan))
         return plan

@@ -127,7 +127,7 @@ def _start(name: str, cluster: Cluster, folder: Path, log_settings: Path) -> Spa
     builder = SparkSession.builder.appName(name)
     if master:
         builder = builder.master(master)
-    settings = dict(_OWN)
+    settings = _OWN | _s3a()
     if master.startswith("local"):
         settings |= _LOCAL
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -139,6 +139,14 @@ def _start(name: str, cluster: Cluster, folder: Path, log_settings: Path) -> Spa
     for setting, value in {**settings, **cluster.settings}.items():
         builder = builder.config(setting, value)
     return builder.getOrCreate()
+
+
+def _s3a() -> dict[str, str]:
+    """Return the settings with which Hadoop finds ``s3a://`` where pyarrow and deltalake do: by the same variables."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    found = {"endpoint": endpoint, "endpoint.region": region, "path.style.access": "true" if endpoint else None}
+    return {f"spark.hadoop.fs.s3a.{name}": value for name, value in found.items() if value}
 
 
 def _log_settings() -> Traversable:

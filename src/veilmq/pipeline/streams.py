@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from veilmq.pipeline.failures import PipelineFailed, reason_of
+from veilmq.pipeline.folders import Place
 
 LOOK_S = 0.5
 BATCH_S = 60.0
@@ -73,16 +73,18 @@ def read_queue(spark: SparkSession, queue: str, options: ReadOptions) -> DataFra
     return spark.readStream.format("veilmq").options(**said).load()
 
 
-def cleaned(checkpoint: Path) -> str:
-    """Return the folder of a checkpoint, without the file that a kill leaves while the first offset is written.
+def cleaned(checkpoint: Place) -> str:
+    """Return where a checkpoint is, without the file that a kill leaves while the first offset is written.
 
     Spark would refuse such a checkpoint, as its folder ``offsets`` is not empty and has no offset.
     """
     offsets = checkpoint / "offsets"
-    if not any(offsets.glob("[0-9]*")):
-        for file in offsets.glob(".*"):
-            file.unlink(missing_ok=True)
-    return str(checkpoint)
+    names = offsets.names()
+    if not any(name[0].isdecimal() for name in names):
+        for name in names:
+            if name.startswith("."):
+                offsets.files.delete_file(name)
+    return checkpoint.location
 
 
 def run_streams(
