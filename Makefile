@@ -14,7 +14,7 @@ export PYTHON
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-run setup-bench setup-clients setup-java setup-browser setup-cluster setup-faketime setup-bucket setup-tests run demo cluster docs \
 	test test-all test-fast check format bench screenshots \
-	prove-crash prove-flat prove-quota prove-spark prove-tune prove-incremental prove-leases prove-models prove-stopped prove-failover prove-nodes prove-overload build clean
+	prove-crash prove-flat prove-quota prove-spark prove-bucket prove-tune prove-incremental prove-leases prove-models prove-stopped prove-failover prove-nodes prove-overload build clean
 # A target is one story with one end: the last line of `make test` is pytest's.
 .NOTPARALLEL:
 
@@ -106,7 +106,10 @@ prove-quota: setup ## in-flight quotas at full size, two million messages beside
 
 prove-spark: setup setup-java ## Spark under kills at full size: the source, from queue to queue, and the jobs, also on a cluster
 	@PROVE=whole $(PYTEST) tests/proofs/test_spark_crash.py tests/proofs/test_spark_forward.py \
-		tests/proofs/test_spark_postgres.py tests/proofs/test_pipeline_crash.py $(ARGS)
+		tests/proofs/test_spark_postgres.py tests/proofs/test_pipeline_crash.py -m "not everything" $(ARGS)
+
+prove-bucket: setup-bucket ## the archive on a bucket: five kills of the driver and two of the S3 server
+	@PROVE=whole $(PYTEST) tests/proofs/test_pipeline_crash.py -k bucket -s --timeout 3600 $(ARGS)
 
 prove-tune: setup ## learned timeouts at full size, against a truth that is known: shapes by TUNE_SEED, ten million receipts
 	@PROVE=whole $(PYTEST) tests/proofs/test_tune_shapes.py tests/proofs/test_tune.py tests/proofs/test_tune_counting.py -s --timeout 3600 $(ARGS)

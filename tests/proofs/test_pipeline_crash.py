@@ -4,11 +4,12 @@
 """
 
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ import msgspec
 import pytest
 from deltalake import DeltaTable
 
+from tests.bucket import S3Server
 from tests.client.traffic import drained, left, send_in_order
 from tests.conftest import EVERYTHING, need
 from tests.proofs.served import ServedFolder
@@ -85,6 +87,11 @@ class Job:
         """See that it has not failed."""
         self.check(self._process.poll() or 0)
 
+    @property
+    def ended(self) -> bool:
+        """Return whether it has ended, well or badly."""
+        return self._process.poll() is not None
+
     def check(self, code: int) -> None:
         """See that it has not failed, or say why it has."""
         assert code == 0, self._log.read_text(errors="replace")[-4000:]
@@ -106,6 +113,14 @@ def until(holds: Callable[[], bool], running: Job) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while not _holds(holds):
         running.alive()
+        assert time.monotonic() < deadline_s, "it does not come"
+        time.sleep(0.1)
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    """Wait for something that a job brings about, or its end."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not _holds(holds):
         assert time.monotonic() < deadline_s, "it does not come"
         time.sleep(0.1)
 
@@ -191,3 +206,57 @@ def test_archiving_on_a_cluster_under_a_kill(server: ServedFolder, tmp_path: Pat
         assert left(client, "orders") == (0, 0)
         assert len(rows) == MESSAGES
         assert set(rows) == set(sent)
+
+
+@pytest.mark.timeout(2_400)
+@pytest.mark.parametrize(("driver_kills", "s3_kills"), [(5, 2) if WHOLE else (1, 1)])
+def test_archiving_on_a_bucket_under_kills(
+    server: ServedFolder, s3: S3Server, bucket: str, tmp_path: Path, driver_kills: int, s3_kills: int
+) -> None:
+    """Driver and S3 server are killed at any moment: each message is once in the table, and once in a replay of it."""
+    endpoint, table = f"http://127.0.0.1:{server.port}", f"{bucket}/archive"
+    seed = time.time_ns()
+    chance = random.Random(seed)
+    where = ["--table", table, "--endpoint", endpoint, "--master", "local[2]"]
+    where += ["--conf", f"spark.jars={s3.settings['spark.jars']}"]  # all else is in the environment
+    words = ["archive", "orders", *where, "--batch", str(MESSAGES // 20), "--compact-minutes", "1"]
+    failed = 0
+    with HttpQueueClient(endpoint) as client:
+        client.create_queue("orders")
+        sent = send(client, "orders", fifo=False)
+        for kill in range(driver_kills):
+            with job(*words, "--continuous", log=tmp_path / f"{kill}.log") as running:
+                before = sum(left(client, "orders"))
+                until(lambda: sum(left(client, "orders")) < before, running)  # noqa: B023
+                time.sleep(chance.uniform(0.0, 1.0))  # any moment of a batch
+                if kill < s3_kills:
+                    s3.kill()
+                    time.sleep(chance.uniform(0.0, 2.0))
+                    s3.start()
+                    before = sum(left(client, "orders"))
+                    wait_for(lambda: running.ended or sum(left(client, "orders")) < before)  # noqa: B023
+                failed += running.ended
+        waiting = sum(left(client, "orders"))
+        assert waiting > 0, "killed too late to mean anything"
+        with job(*words, log=tmp_path / "last.log") as running:
+            running.wait()
+        bodies = Counter(DeltaTable(table).to_pyarrow_table(columns=["body"])["body"].to_pylist())
+        print(  # noqa: T201 - a proof shows its figures
+            f"\nseed {seed}: {MESSAGES} sent, driver killed {driver_kills} times, S3 server {s3_kills} times "
+            f"(the job failed of it {failed} times), {waiting} left for the last run: "
+            f"{bodies.total()} rows, {len(bodies)} different, {len(sent.keys() - bodies.keys())} missing; "
+            f"version {DeltaTable(table).version()} of the table, {len(DeltaTable(table).file_uris())} files"
+        )
+        assert left(client, "orders") == (0, 0)
+        assert bodies == Counter(sent.keys())
+        client.create_queue("again")
+        again = ["replay", "again", *where, "--run", "one", "--batch", str(MESSAGES // 4)]
+        if WHOLE:
+            with job(*again, log=tmp_path / "replay.log") as running:
+                until(lambda: client.show("again").visible > 0, running)
+                running.kill()
+        with job(*again, log=tmp_path / "replay-again.log") as running:
+            running.wait()
+        replayed = Counter(message.body for message in drained(client, "again"))
+        print(f"replayed: {replayed.total()} messages, {len(replayed)} different")  # noqa: T201
+        assert replayed == bodies
