@@ -1,11 +1,23 @@
 """The jobs on a bucket of a real S3 server (`make test-all`)."""
 
 import threading
+from pathlib import Path
 
 import boto3
+import msgspec
+import pytest
 from botocore.exceptions import ClientError
+from deltalake import DeltaTable
 
 from tests.bucket import S3Server
+from tests.client.traffic import drained, left, send_in_order
+from tests.conftest import need
+from tests.pipeline.test_elsewhere import run
+from veilmq.client import HttpQueueClient, NewMessage
+from veilmq.core.properties import Attribute
+from veilmq.core.routing import RoutingTable, TimeoutClass
+from veilmq.spark.java import has_java
+from veilmq.testing import RunningServer
 
 
 def test_of_writers_at_the_same_moment_one_makes_the_object(s3: S3Server, bucket: str) -> None:
@@ -33,3 +45,44 @@ def test_of_writers_at_the_same_moment_one_makes_the_object(s3: S3Server, bucket
     assert sorted(outcomes)[1:] == ["PreconditionFailed"] * 7
     content = boto3.client("s3").get_object(Bucket=name, Key="log/0")["Body"].read()
     assert content.decode() == written[0]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(900)
+def test_the_jobs_that_move_messages(s3: S3Server, bucket: str, tmp_path: Path) -> None:
+    """Table, checkpoints and the record of a replay are in the bucket; started again, each job finds them there."""
+    need(has_java(), "Java 17 or newer (scripts/install-java.sh)")
+    classes = tuple(TimeoutClass(name=name, visibility_timeout_s=60, queue=name) for name in ("short", "long"))
+    routes = RoutingTable(version=1, classes=classes, keys={"a": 0}, default=1)
+    (tmp_path / "routes.json").write_bytes(msgspec.json.encode(routes))
+    table = f"s3a{bucket.removeprefix('s3')}/archive"  # Hadoop's name, which all understand
+    where = ["--master", "local[2]", "--conf", f"spark.jars={s3.settings['spark.jars']}"]
+    with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
+        for queue in ("orders", "intake", "again"):
+            client.create_queue(queue)
+        for queue in ("orders", "intake"):
+            kinds = {f"{kind}{number}": kind for number in range(10) for kind in "ab"}
+            messages = [
+                NewMessage(body=body, attributes={"Type": Attribute(type="String", text=kind)})
+                for body, kind in kinds.items()
+            ]
+            send_in_order(client, queue, messages)
+        here = [*where, "--endpoint", server.endpoint]
+        archive = ["archive", "orders", "--table", table, "--batch", "5"]
+        route = ["route", "intake", "--table", "routes.json", "--checkpoint", f"{bucket}/route", "--create"]
+        replay = ["replay", "again", "--table", table, "--run", "one"]
+        said = run(tmp_path, here, archive, archive, route, route, replay, replay)
+        assert said.splitlines() == [
+            "orders: 20 messages archived",
+            "orders: 0 messages archived",
+            "intake: 20 messages forwarded",
+            "intake: 0 messages forwarded",
+            "again: 20 messages replayed",
+            "again: 20 messages replayed, 20 of them before",
+        ]
+        assert sorted(message.body for message in drained(client, "again")) == sorted(kinds)
+        assert sorted(message.body for message in drained(client, "short")) == sorted(f"a{n}" for n in range(10))
+        assert (left(client, "orders"), left(client, "intake")) == ((0, 0), (0, 0))
+    assert [file.name for file in tmp_path.iterdir()] == ["routes.json"], "all else is in the bucket"
+    assert len(DeltaTable(f"{bucket}/archive").file_uris()) == 1

@@ -123,7 +123,7 @@ def test_jobs_that_move_messages(where: Sequence[str], tmp_path: Path) -> None:
     archive = ArchiveTable(tmp_path / "archive")
     archive.create()
     kept = [f"m{number}" for number in range(MESSAGES)]
-    archive.commit(writer="w", batch=0, files=[written(archive, "one", kept)])
+    archive.commit(writer="w", batch=0, files=[written(archive, kept)])
     with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
         for queue in ("intake", "again"):
             client.create_queue(queue)

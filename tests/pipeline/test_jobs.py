@@ -10,17 +10,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.client.traffic import drained, left, send_in_order
 from tests.conftest import need
+from tests.pipeline.archived_file import written
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.client.claims import Claims
 from veilmq.core.properties import Attribute
 from veilmq.core.routing import RoutingTable, TimeoutClass
-from veilmq.pipeline.archive import Archived, ArchiveOptions, archive, archived
+from veilmq.pipeline.archive import Archived, ArchiveOptions, archive, archived, read_archive
+from veilmq.pipeline.archive_compaction import Compaction, compact
+from veilmq.pipeline.archive_table import ArchiveTable
 from veilmq.pipeline.failures import PipelineFailed
 from veilmq.pipeline.folders import Place
 from veilmq.pipeline.forward import ForwardOptions, _pin, create_queues, forward, routed
@@ -164,6 +168,24 @@ def test_a_job_that_is_stopped_leaves_no_traces(server: RunningServer, client: H
     assert running.returncode == 0, said
     assert "orders: 0 messages archived" in said
     assert not re.search("Traceback|BrokenPipe|reset by peer", said), said
+
+
+def test_compaction_runs_as_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    """One for each file that it makes, not in the driver; what the log says of them is what their tasks saw."""
+    table = ArchiveTable(tmp_path / "archive")
+    table.create()
+    for number, queue in enumerate(("a", "b", "c")):
+        table.commit(writer="w", batch=number, files=[written(table, [f"{queue}{n}"], queue=queue) for n in range(2)])
+    spark.sparkContext.setJobGroup("compaction", "compaction")
+    assert compact(table, spark) == Compaction(removed=6, added=3)
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("compaction")]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+    assert [stage.numTasks for stage in stages if stage] == [3]
+    files = pa.table(DeltaTable(table.location).get_add_actions(flatten=True)).to_pylist()
+    known = sorted((file["num_records"], file["min.id"], file["max.id"]) for file in files)
+    assert known == [(2, f"{queue}0", f"{queue}1") for queue in "abc"]
+    assert [row["id"] for row in read_archive(spark, table, queues=["b"]).orderBy("id").collect()] == ["b0", "b1"]
 
 
 def test_route(spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path) -> None:
