@@ -13,6 +13,7 @@ from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 from pyarrow import fs
 
+from tests.conftest import EVERYTHING
 from tests.pipeline.archived_file import AT, DAY, rows, written
 from tests.tidy.tree import ROOT
 from veilmq.pipeline.archive_compaction import WRITER, Compaction, compact
@@ -25,7 +26,7 @@ def ids(table: ArchiveTable) -> list[str]:
     return sorted(DeltaTable(table.location).to_pyarrow_table(columns=["id"])["id"].to_pylist())
 
 
-PLACES = ["folder", pytest.param("bucket", marks=pytest.mark.everything)]
+PLACES = ["folder", pytest.param("bucket", marks=EVERYTHING)]
 
 
 @pytest.fixture(params=PLACES)

@@ -1,5 +1,6 @@
 """The jobs on a bucket of a real S3 server (`make test-all`)."""
 
+import re
 import threading
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from tests.pipeline.test_elsewhere import run
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.core.properties import Attribute
 from veilmq.core.routing import RoutingTable, TimeoutClass
+from veilmq.pipeline.archive_table import ArchiveTable
+from veilmq.pipeline.failures import PipelineFailed
 from veilmq.spark.java import has_java
 from veilmq.testing import RunningServer
 
@@ -47,6 +50,25 @@ def test_of_writers_at_the_same_moment_one_makes_the_object(s3: S3Server, bucket
     assert content.decode() == written[0]
 
 
+@pytest.mark.parametrize(
+    ("place", "secret", "says"),
+    [
+        pytest.param("s3://no-such-bucket/archive", None, "The specified bucket does not exist", id="bucket"),
+        pytest.param("{bucket}/archive", "wrong", "request signature", id="keys"),
+        pytest.param("{bucket}/archive", None, "holds no archive", id="empty"),
+    ],
+)
+def test_a_place_that_cannot_be_used_is_named(
+    bucket: str, place: str, secret: str | None, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what the server says of it, in one line."""
+    if secret is not None:
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+    location = place.format(bucket=bucket)
+    with pytest.raises(PipelineFailed, match=f"^{re.escape(location)} .*{says}.*$"):
+        ArchiveTable(location).snapshot()
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(900)
@@ -58,11 +80,11 @@ def test_the_jobs_that_move_messages(s3: S3Server, bucket: str, tmp_path: Path) 
     (tmp_path / "routes.json").write_bytes(msgspec.json.encode(routes))
     table = f"s3a{bucket.removeprefix('s3')}/archive"  # Hadoop's name, which all understand
     where = ["--master", "local[2]", "--conf", f"spark.jars={s3.settings['spark.jars']}"]
+    kinds = {f"{kind}{number}": kind for number in range(10) for kind in "ab"}
     with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
         for queue in ("orders", "intake", "again"):
             client.create_queue(queue)
         for queue in ("orders", "intake"):
-            kinds = {f"{kind}{number}": kind for number in range(10) for kind in "ab"}
             messages = [
                 NewMessage(body=body, attributes={"Type": Attribute(type="String", text=kind)})
                 for body, kind in kinds.items()

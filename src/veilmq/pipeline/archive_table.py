@@ -10,6 +10,7 @@ the key exists (``If-None-Match: *``). Nothing is renamed. All machines of the c
 """
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
-from veilmq.pipeline.failures import PipelineFailed, reason_of
+from veilmq.pipeline.failures import PipelineFailed
 from veilmq.pipeline.folders import Place
 from veilmq.wire.v1 import arrow
 
@@ -42,6 +43,9 @@ COMPARED = {"id", "group", "sent_at", "received_at", "receive_count", "sequence_
 """The columns with statistics in the log. Bodies and attributes have none: the log outlives messages that expire."""
 
 Value = str | int
+
+_STORE_SAYS = re.compile(r"<Message>([^<]+)</Message>")
+_COLOURS = re.compile(r"\x1b\[\d+m")
 
 _TRIES = 20  # each one lost tells that somebody else's commit went through
 
@@ -157,7 +161,7 @@ class ArchiveTable:
             except CommitFailedError:
                 continue  # another has made the same change, or some other
             except (OSError, DeltaError) as error:
-                raise PipelineFailed(f"{self.location} cannot be used: {reason_of(error)}") from error
+                raise PipelineFailed(f"{self.location} cannot be used: {_cause(error)}") from error
             return
         raise PipelineFailed(f"{self.location}: {_TRIES} commits were lost to other writers; run fewer at a time.")
 
@@ -237,6 +241,8 @@ class ArchiveTable:
             return DeltaTable(self.location, version=version)
         except TableNotFoundError as error:
             raise PipelineFailed(f"{self.location} holds no archive; `veilmq pipeline archive` makes one.") from error
+        except (OSError, DeltaError) as error:
+            raise PipelineFailed(f"{self.location} cannot be used: {_cause(error)}") from error
 
     def _append(self, table: DeltaTable, turn: Transaction, actions: Sequence[AddAction | RemoveAction]) -> None:
         """Commit, and have the log on the disk: the queue deletes its messages next."""
@@ -250,6 +256,13 @@ class ArchiveTable:
     def _sync_log(self, first: int, last: int) -> None:
         """Have some entries of the log on the disk: deltalake does not see to that."""
         self.place.sync(*(f"_delta_log/{version:020}.json" for version in range(first, last + 1)), "_delta_log")
+
+
+def _cause(error: Exception) -> str:
+    """Return in one line why deltalake failed: what the store says, else the innermost of the causes that it lists."""
+    said = _STORE_SAYS.search(str(error))
+    lines = [line for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
+    return said[1] if said else lines[-1].strip(" ↳")
 
 
 def _next(batch: int | None) -> int:
