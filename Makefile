@@ -57,7 +57,7 @@ setup-bucket: setup setup-java
 run: setup-run ## start the server on 127.0.0.1:9324, its data under ./veilmq-data
 	@exec $(BIN)/veilmq serve $(ARGS)
 
-demo: setup-demo ## play everything once: server, workers, archive, tuning, routing, a report (some minutes)
+demo: setup-demo ## run all parts once: server, workers, archive, tuning, routing, a report (about two minutes)
 	@exec $(BIN)/veilmq demo $(ARGS)
 
 docs: ## build the site of docs/ into build/docs; a warning or a link that leads nowhere fails

@@ -20,33 +20,32 @@ if TYPE_CHECKING:
     from veilmq.pipeline.demo.acts import Plan, Worked
     from veilmq.pipeline.demo.counted import Archive
 
-MINUTES = Range(minimum=1, maximum=60, default=3)
-_A_MINUTE_MESSAGES = 1_400  # what the workers do in the third of a minute that each of two loads gets of it
+MINUTES = Range(minimum=1, maximum=60, default=2)
+_A_MINUTE_MESSAGES = 1_400
 _QUICK_MESSAGES = 300
 _MANY = 2_500  # from so many on, each kind of work has receipts enough for the 99th percentile
+_JAVA = "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # quick to start, for a short life
 
 
 def demo(
     *,
-    minutes: Annotated[int, whole_number(MINUTES, "How long it takes, about, on a machine that is idle.")] = (
-        MINUTES.default
-    ),
-    quick: Annotated[bool, Parameter(negative=(), show_default=False, help="The same with very few messages.")] = False,
+    minutes: Annotated[int, whole_number(MINUTES, "About how long it takes on an idle machine.")] = (MINUTES.default),
+    quick: Annotated[bool, Parameter(negative=(), show_default=False, help="Send very few messages.")] = False,
     folder: Annotated[
         Path | None,
-        Parameter(metavar="DIR", show_default=False, help="Where everything goes; a new folder below ./veilmq-demo."),
+        Parameter(metavar="DIR", show_default=False, help="Folder for all files; a new one below ./veilmq-demo."),
     ] = None,
     keep: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Keep everything, not only the report.")
+        bool, Parameter(negative=(), show_default=False, help="Keep all files, not only the report.")
     ] = False,
 ) -> None:
-    """Play everything once: a server, workers of which one dies, the archive, tuning, routing, the report.
+    """Run all parts once: a server, workers (one is killed), the archive, tuning, routing and the report.
 
-    It needs Java 17 and the extras server and spark. Nothing that it starts
-    outlives it, and every number that it prints is counted.
+    It needs Java 17 and the extras server and spark. All processes that it
+    starts end with it, and every number that it prints is counted.
     """
     with needs_extra("server", command="demo"):
-        import veilmq.server.app  # noqa: F401 - whoever lacks something learns it before anything starts
+        import veilmq.server.app  # noqa: F401 - a missing module is reported before anything starts
     with job("demo"):
         from veilmq.pipeline.demo.acts import Plan
         from veilmq.pipeline.session import check_java
@@ -61,8 +60,8 @@ def demo(
         report = _play(where, plan)
         if not keep:
             _clean(where, report)
-    print(f"\nThe report: {report}")
-    print("What these numbers mean: docs/pipeline.md. To begin with your own queues: veilmq serve --help")
+    print(f"\nReport: {report}")
+    print("docs/pipeline.md explains the numbers. To start a server for your own queues: veilmq serve --help")
 
 
 def _play(folder: Path, plan: "Plan") -> Path:
@@ -70,48 +69,49 @@ def _play(folder: Path, plan: "Plan") -> Path:
     from veilmq.pipeline.streams import showing
 
     with acts.stage(folder) as stage:
-        print(f"A server is at {stage.endpoint}; Spark starts …", file=sys.stderr)
-        with spark_session("demo", ClusterOptions()) as spark:
+        print(f"Server: {stage.endpoint}. Starting Spark …", file=sys.stderr)
+        with spark_session("demo", ClusterOptions(conf=(_JAVA,))) as spark:
             with acts.beside(lambda stop: acts.archiving(stage, spark, stop)) as check:
-                _say(f"1. One queue. Its timeout, {acts.GUESS_S} s, is a guess; one of the workers is killed.")
+                _print_heading(f"1. One queue with a guessed timeout of {acts.GUESS_S} s. One worker is killed.")
                 with showing({"work": plan.messages}, what="messages") as report:
-                    _tell(acts.one_queue(stage, plan, bar=acts.checking(partial(report, "work"), check)))
-                _say("2. What the event log teaches: a timeout for each kind of work, and classes of them.")
+                    _print_load(acts.one_queue(stage, plan, bar=acts.checking(partial(report, "work"), check)))
+                _print_heading("2. Timeouts and classes of work, learned from the event log.")
                 found, table = acts.advice(stage, plan, spark)
                 print_recommendations(found)
                 print()
                 print_table(table)
-                _say("3. The same load, forwarded by Spark to the queues of its classes; a worker is killed again.")
+                _print_heading("3. The same load, forwarded by Spark to one queue per class. One worker is killed.")
                 with showing({"work": plan.messages}, what="messages") as report:
                     bar = acts.checking(partial(report, "work"), check)
-                    _tell(acts.routed(stage, plan, spark, table, bar=bar))
-            _say("4. The archive of what workers told to have done, filled by Spark all the while.")
-            _count(acts.archive_rest(stage, spark), plan)
+                    _print_load(acts.routed(stage, plan, spark, table, bar=bar))
+            _print_heading("4. The archive of finished work, which Spark filled at the same time.")
+            _print_archive(acts.archive_rest(stage, spark), plan)
             return acts.reported(stage, plan, spark)
 
 
-def _say(heading: str) -> None:
+def _print_heading(heading: str) -> None:
     print(f"\n{heading}\n", flush=True)
 
 
-def _tell(worked: "Worked") -> None:
-    """Print what one load came to."""
+def _print_load(worked: "Worked") -> None:
+    """Print the figures of one load."""
     receipts = worked.receipts
     print(
-        f"   {worked.done:,} messages done in {worked.seconds:.0f} s, {worked.dead:,} died as dead letters.\n"
-        f"   {receipts.repeated:,} deliveries were repetitions: {receipts.expired:,} timeouts had ended before the "
-        f"work, after {receipts.wasted_s:,.0f} s.\n"
-        f"   {receipts.late:,} of these were too short, the work was finished all the same; the others were a death.",
+        f"   {worked.done:,} messages done in {worked.seconds:.0f} s, {worked.dead:,} moved to the dead-letter queue.\n"
+        f"   {receipts.repeated:,} redeliveries: {receipts.expired:,} receipts expired before the work ended, after "
+        f"{receipts.wasted_s:,.0f} s in total.\n"
+        f"   {receipts.late:,} of them had a timeout that was too short: the work was finished later. The others were "
+        "never finished.",
         flush=True,
     )
 
 
-def _count(archive: "Archive", plan: "Plan") -> None:
+def _print_archive(archive: "Archive", plan: "Plan") -> None:
     pieces, twice = 2 * plan.messages, archive.messages - archive.work
     print(
         f"   {archive.rows:,} rows, {archive.messages:,} different messages: "
-        f"{'each one once' if archive.rows == archive.messages else 'NOT each one once'}. "
-        f"They tell of {archive.work:,} of {pieces:,} pieces of work; {twice:,} were done once more.",
+        f"{'each exactly once' if archive.rows == archive.messages else 'NOT each exactly once'}. "
+        f"They report {archive.work:,} of {pieces:,} pieces of work as done; {twice:,} were done again.",
         flush=True,
     )
 

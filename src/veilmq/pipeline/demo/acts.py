@@ -1,11 +1,11 @@
-"""The acts of the demonstration, and what each of them has shown. Every figure is counted afterwards."""
+"""The acts of the demonstration and their results. Every figure is counted afterwards."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -29,12 +29,12 @@ from veilmq.pipeline.tune_options import TuneOptions
 ONE_QUEUE = "work"
 INTAKE = "routed"
 DONE = "done"
-GUESS_S = 5
-"""The timeout that somebody has guessed for the one queue: long for most of its work, too short for some."""
+GUESS_S = 2
+"""The guessed timeout of the one queue: long for most of its work, too short for some."""
 
 DEAD = "dead"
 RECEIVES_MAX = 3
-"""What was received so often in the one queue, or in the longest class, is taken for dead."""
+"""After so many receives in the one queue, or in the longest class, a message is a dead letter."""
 
 _EXPORT_S_MAX = 60.0
 _SEED = 20_260_101
@@ -59,7 +59,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worked:
-    """One load: how long it took, how much of it was ``done`` and ``dead``, and what became of its receipts."""
+    """One load: its duration, the messages ``done`` and dead-lettered (``dead``), and the ends of its receipts."""
 
     seconds: float
     done: int
@@ -81,11 +81,11 @@ def one_queue(stage: Stage, plan: Plan, *, bar: Bar) -> Worked:
     stage.client.create_queue(DEAD)
     stage.client.create_queue(DONE)
     stage.client.create_queue(ONE_QUEUE, {"visibility_timeout_s": GUESS_S, **_MORTAL})
-    return _worked(stage, plan, intake=ONE_QUEUE, queues=(ONE_QUEUE,), first=0, bar=bar)
+    return _worked(stage, plan, _load(plan, intake=ONE_QUEUE, queues=(ONE_QUEUE,), first=0), bar=bar)
 
 
 def advice(stage: Stage, plan: Plan, spark: SparkSession) -> tuple[tuple[Recommendation, ...], RoutingTable]:
-    """Learn from the event log which timeout the queue and each kind of work should have, and which classes."""
+    """Learn from the event log a timeout for the queue and each kind of work, and the classes."""
     options = TuneOptions(quantile=plan.quantile)
     state = str(stage.folder / "state")
     facts = facts_of(stage.client, [ONE_QUEUE])
@@ -115,12 +115,14 @@ def routed(stage: Stage, plan: Plan, spark: SparkSession, table: RoutingTable, *
         continuous=True,
     )
     queues = tuple(each.queue for each in table.classes)
-    with beside(lambda stop: forward(spark, options, stop=stop)) as check:
-        return _worked(stage, plan, intake=INTAKE, queues=queues, first=plan.messages, bar=checking(bar, check))
+    forwarded = {INTAKE: 0}
+    with beside(lambda stop: forward(spark, options, report=forwarded.__setitem__, stop=stop)) as check:
+        load = _load(plan, intake=INTAKE, queues=queues, first=plan.messages)
+        return _worked(stage, plan, replace(load, arrived=lambda: forwarded[INTAKE]), bar=checking(bar, check))
 
 
 def archiving(stage: Stage, spark: SparkSession, stop: threading.Event) -> None:
-    """Archive what workers tell to have done, until told to stop, and then what is left."""
+    """Archive the messages of finished work until ``stop`` is set."""
     options = ArchiveOptions(queues=(DONE,), table=str(archive_folder(stage)), endpoint=stage.endpoint, continuous=True)
     archive(spark, options, stop=stop, clock_s=time.monotonic)
 
@@ -149,7 +151,7 @@ def reported(stage: Stage, plan: Plan, spark: SparkSession) -> Path:
 
 
 def checking(bar: Bar, check: Callable[[], None]) -> Bar:
-    """Return a bar that looks, each time it moves, whether what runs beside it still does."""
+    """Return a bar that calls ``check`` each time it moves."""
 
     def move(done: int) -> None:
         check()
@@ -160,9 +162,9 @@ def checking(bar: Bar, check: Callable[[], None]) -> Bar:
 
 @contextmanager
 def beside(job: Callable[[threading.Event], object]) -> Iterator[Callable[[], None]]:
-    """Run ``job`` beside what is done in the context; at its end it is told to stop, and its failure is raised.
+    """Run ``job`` in a thread while the context is open; its end sets the job's event and raises the job's failure.
 
-    The context's value raises that failure at once, when it is called.
+    The context's value raises that failure at once when it is called.
     """
     stop = threading.Event()
     with ThreadPoolExecutor(1) as pool:
@@ -179,13 +181,16 @@ def beside(job: Callable[[threading.Event], object]) -> Iterator[Callable[[], No
         running.result()
 
 
-def _worked(stage: Stage, plan: Plan, *, intake: str, queues: tuple[str, ...], first: int, bar: Bar) -> Worked:
+def _load(plan: Plan, *, intake: str, queues: tuple[str, ...], first: int) -> Load:
     pieces = tuple(work(plan.messages, seed=_SEED, first=first))
-    load = Load(intake=intake, worked=queues, done=DONE, work=pieces, send_s=plan.send_s)
+    return Load(intake=intake, worked=queues, done=DONE, work=pieces, send_s=plan.send_s)
+
+
+def _worked(stage: Stage, plan: Plan, load: Load, *, bar: Bar) -> Worked:
     before = stage.client.show(DEAD).visible
     seconds = run(stage, load, report=bar)
     dead = stage.client.show(DEAD).visible - before
-    receipts = counted.receipts(counted.settled(stage.events, patience_s=_EXPORT_S_MAX), queues)
+    receipts = counted.receipts(counted.settled(stage.events, patience_s=_EXPORT_S_MAX), load.worked)
     return Worked(seconds=seconds, done=plan.messages - dead, dead=dead, receipts=receipts)
 
 

@@ -1,4 +1,4 @@
-"""The figures of the demonstration, counted from what the server and the archive have written."""
+"""The figures of the demonstration, counted from the event log and the archive."""
 
 import time
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from veilmq.pipeline.demo.kinds import Done
 from veilmq.pipeline.failures import PipelineFailed
 
 _EXPORT_S = 2.5
-"""The log is exported each second; what is not there after this long was never written."""
+"""The log is exported each second; an event that is missing after this long was never written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipts:
-    """What became of the receipts of some queues.
+    """The ends of the receipts of some queues.
 
-    ``repeated`` is how many were given beyond the first of each message. Of those that ``expired``, after ``wasted_s``
-    in all, the work behind ``late`` ones was finished afterwards.
+    ``repeated`` counts the receipts after the first of each message. Of those that ``expired``, after ``wasted_s``
+    seconds in total, the work of ``late`` ones was finished afterwards.
     """
 
     repeated: int = 0
@@ -47,7 +47,7 @@ def receipts(logged: pa.Table, queues: Sequence[str]) -> Receipts:
 
 
 def settled(events: Path, *, patience_s: float) -> pa.Table:
-    """Return the exported event log, once it does not grow any more; raises ``PipelineFailed`` without one."""
+    """Return the exported event log once it has stopped growing; raises ``PipelineFailed`` after ``patience_s``."""
     deadline_s = time.monotonic() + patience_s
     rows = _log(events)
     while True:
@@ -56,7 +56,7 @@ def settled(events: Path, *, patience_s: float) -> pa.Table:
         if rows is not None and before is not None and rows.num_rows == before.num_rows:
             return rows
         if time.monotonic() > deadline_s:
-            raise PipelineFailed(f"The event log of the demonstration does not come to rest in {events}.")
+            raise PipelineFailed(f"The event log of the demonstration in {events} does not stop growing.")
 
 
 def _log(events: Path) -> pa.Table | None:
@@ -68,7 +68,7 @@ def _log(events: Path) -> pa.Table | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """What is in the archive of finished work: ``rows``, of so many ``messages``, about so many pieces of ``work``."""
+    """The archive of finished work: its ``rows``, and the different ``messages`` and pieces of ``work`` in them."""
 
     rows: int
     messages: int

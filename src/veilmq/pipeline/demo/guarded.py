@@ -1,7 +1,7 @@
-"""Runs a module until whoever started it is gone: ``python -m veilmq.pipeline.demo.guarded MODULE ARGUMENT…``.
+"""Runs a module until its parent process ends: ``python -m veilmq.pipeline.demo.guarded MODULE ARGUMENT…``.
 
-The one who starts it holds the other end of its standard input. When that closes, for whatever reason, a kill included,
-this process ends itself as SIGTERM would, and so nothing of a demonstration outlives it.
+The parent holds the other end of its standard input. When that closes, also because the parent is killed, this process
+sends itself SIGTERM, so no process of a demonstration outlives it.
 """
 
 import os

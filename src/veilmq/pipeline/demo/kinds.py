@@ -1,4 +1,4 @@
-"""The work of the demonstration: four kinds of it, whose durations are far apart, and which no one timeout suits."""
+"""The work of the demonstration: four kinds with durations so far apart that no single timeout suits them."""
 
 import math
 import random
@@ -20,10 +20,10 @@ class Kind:
 SIGMA = 0.5
 
 KINDS = (
-    Kind(name="thumbnail", median_s=0.1, share=0.40),
-    Kind(name="invoice", median_s=0.4, share=0.30),
-    Kind(name="video", median_s=1.5, share=0.18),
-    Kind(name="forecast", median_s=4.0, share=0.12),
+    Kind(name="thumbnail", median_s=0.04, share=0.40),
+    Kind(name="invoice", median_s=0.16, share=0.30),
+    Kind(name="video", median_s=0.6, share=0.18),
+    Kind(name="forecast", median_s=1.6, share=0.12),
 )
 
 ATTRIBUTE = "Type"
@@ -31,7 +31,7 @@ ATTRIBUTE = "Type"
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of a message: its number, its kind, and how long it takes, each time that somebody does it."""
+    """The body of a message: its number, its kind, and how long the work takes, the same at each attempt."""
 
     number: int
     kind: str
@@ -39,7 +39,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of the message that a worker sends when it has finished: which work, and on which attempt."""
+    """The body of the message that a worker sends when it has finished: the work and the attempt."""
 
     number: int
     kind: str

@@ -1,4 +1,4 @@
-"""The load of the demonstration: producers send, workers work, and one of the workers is killed."""
+"""The load of the demonstration: a producer sends, workers receive, and one worker is killed."""
 
 import threading
 import time
@@ -25,7 +25,7 @@ _BATCH = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What all acts share: the folder, the server, and the processes."""
+    """Shared by all acts: the folder, the server, and the processes."""
 
     folder: Path
     endpoint: str
@@ -40,17 +40,21 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is sent to ``intake``, where it is ``worked`` at, to which queue workers tell what is ``done``."""
+    """What is sent to ``intake``, in which queues workers find it, and to which queue they send what is ``done``.
+
+    ``arrived`` returns how many messages are in the ``worked`` queues or were; without it, all that were sent.
+    """
 
     intake: str
     worked: tuple[str, ...]
     done: str
     work: tuple[Work, ...]
     send_s: float
+    arrived: Callable[[], int] | None = None
 
 
 def run(stage: Stage, load: Load, *, report: Callable[[int], None]) -> float:
-    """Send and work until nothing is left; return how many seconds that took. ``report`` is told what is finished."""
+    """Send and work until nothing is left; return the seconds. ``report`` is called with the messages done so far."""
     begun_s = time.monotonic()
     workers = [
         stage.processes.start(
@@ -62,13 +66,12 @@ def run(stage: Stage, load: Load, *, report: Callable[[int], None]) -> float:
     ]
     producer = _Producer(stage.endpoint, load)
     producer.start()
-    queues = list(dict.fromkeys([load.intake, *load.worked]))  # in the order in which messages go
     finished = 0
     while finished < len(load.work):
         time.sleep(_LOOK_S)
-        sent = producer.sent
-        left = sum(_left(stage.client, queue) for queue in queues)  # what is on its way may be in two
-        finished = max(finished, sent - left)
+        arrived = load.arrived() if load.arrived else producer.sent
+        left = sum(_left(stage.client, queue) for queue in load.worked)  # in the order of classes: none is overlooked
+        finished = max(finished, arrived - left)
         report(finished)
         if finished >= KILL_AT * len(load.work) and len(workers) == WORKERS:
             workers.pop().kill()
@@ -81,7 +84,7 @@ def _check(stage: Stage, load: Load, producer: "_Producer", finished: int, begun
     if producer.sent < len(load.work) and not producer.is_alive():
         raise PipelineFailed(f"The producer of the demonstration has failed after {producer.sent} messages.")
     if time.monotonic() - begun_s > _PATIENCE_S + _PATIENCE * load.send_s:
-        raise PipelineFailed(f"The demonstration does not come to its end: {finished} of {len(load.work)} are done.")
+        raise PipelineFailed(f"The demonstration does not end: {finished} of {len(load.work)} messages are done.")
 
 
 def _left(client: HttpQueueClient, queue: str) -> int:

@@ -1,4 +1,4 @@
-"""The processes of the demonstration, all of which end with it."""
+"""The processes of the demonstration; all end with it."""
 
 import re
 import subprocess
@@ -18,15 +18,15 @@ _ENDPOINT = re.compile(r"at (http://\S+)")
 
 
 class Processes:
-    """A context manager: what was started inside it is ended when it is left, and when this process dies."""
+    """A context manager: processes started inside it end when it exits, and when this process ends."""
 
     def __init__(self, logs: Path) -> None:
-        """What the processes say goes to files in ``logs``."""
+        """The output of the processes goes to files in ``logs``."""
         self._logs = logs
         self._running: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
-        """Begin with none."""
+        """Make the folder of the logs."""
         self._logs.mkdir(parents=True, exist_ok=True)
         return self
 
@@ -46,7 +46,7 @@ class Processes:
         return process
 
     def end(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
-        """Ask them to end, and wait for it; kill those that do not."""
+        """Terminate them and wait; kill those that do not end."""
         for process in processes:
             process.terminate()
         for process in processes:
@@ -72,7 +72,7 @@ class Processes:
             if found := _ENDPOINT.search(log.read_text(encoding="utf-8", errors="replace")):
                 return found[1]
             time.sleep(0.05)
-        raise PipelineFailed(f"The server of the demonstration does not start; {log} has what it says.")
+        raise PipelineFailed(f"The server of the demonstration does not start; see {log}.")
 
     def _log(self, name: str) -> Path:
         return self._logs / f"{name}.log"

@@ -1,7 +1,7 @@
 """A worker of the demonstration, a process of its own: ``… worker ENDPOINT NUMBER THREADS DONE QUEUE…``.
 
-Each thread takes a message, works for as long as its body says, tells the queue ``DONE``, and deletes the message. With
-several queues a thread begins with one of its own and helps the others when that is empty.
+Each thread receives a message, works for the time in its body, sends a message to the queue ``DONE``, and deletes the
+received one. With several queues a thread starts with one of them and takes from the others when that is empty.
 """
 
 import signal
@@ -19,7 +19,7 @@ IDLE_S = 1
 
 
 class Worker:
-    """What the threads of one worker share."""
+    """Shared by the threads of one worker."""
 
     def __init__(self, *, endpoint: str, number: int, done: str, queues: Sequence[str]) -> None:
         """Connect to nothing yet."""
@@ -28,7 +28,7 @@ class Worker:
         self.stop = threading.Event()
 
     def run(self, place: int) -> None:
-        """Work until told to stop; what is begun is finished."""
+        """Work until ``stop`` is set; a message that was received is finished."""
         own = place % len(self._queues)
         queues = [*self._queues[own:], *self._queues[:own]]
         with HttpQueueClient(self._endpoint) as client:
@@ -36,10 +36,10 @@ class Worker:
                 try:
                     self._once(client, queues)
                 except (ClientError, Unreachable):
-                    self.stop.wait(IDLE_S)  # the server is busy or on its way; the message comes back
+                    self.stop.wait(IDLE_S)  # the server is busy or starting; the message is delivered again
 
     def _once(self, client: HttpQueueClient, queues: list[str]) -> None:
-        """Do one piece of work, of the first queue that has some; wait for it at the first one."""
+        """Do one piece of work from the first queue that has a message; wait for one at the first queue."""
         helping = [(queue, 0) for queue in queues] if len(queues) > 1 else []
         for queue, wait_s in [*helping, (queues[0], IDLE_S)]:
             for message in client.receive(queue, wait_s=wait_s):
