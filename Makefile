@@ -12,7 +12,7 @@ PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-bench setup-clients setup-java setup-browser setup-cluster setup-faketime setup-bucket setup-tests run demo cluster docs \
+.PHONY: help setup setup-run setup-bench setup-clients setup-java setup-browser setup-cluster setup-faketime setup-bucket setup-test-all setup-tests run demo cluster docs \
 	test test-all test-fast check format bench screenshots \
 	prove-crash prove-flat prove-quota prove-spark prove-bucket prove-tune prove-incremental prove-leases prove-models prove-stopped prove-failover prove-nodes prove-overload build clean
 # A target is one story with one end: the last line of `make test` is pytest's.
@@ -54,6 +54,9 @@ setup-faketime:
 setup-bucket: setup setup-java
 	@scripts/install-bucket.sh
 
+setup-test-all:
+	@PIP_CONSTRAINT=tests/test-all.txt scripts/setup.sh test-all .venv-test-all
+
 run: setup-run ## start the server on 127.0.0.1:9324, its data under ./veilmq-data
 	@exec $(BIN)/veilmq serve $(ARGS)
 
@@ -76,7 +79,7 @@ cluster: setup-cluster ## a cluster on this machine: PostgreSQL with a standby, 
 test: setup-tests check docs ## check, then all that must hold for a commit, with branch coverage
 	@$(PYTEST) $(PARALLEL) -m "not everything" --cov=veilmq --cov-report=term $(ARGS)
 
-test-all: setup-tests setup-bucket check docs ## every test in every form: every place of Spark, every kill, archives on S3
+test-all: setup-tests setup-bucket setup-test-all check docs ## every test in every form: every place of Spark, every kill, archives on S3, Airflow
 	@$(PYTEST) $(PARALLEL) $(ARGS)
 
 test-fast: setup setup-clients ## the tests that answer within two minutes (not slow, no proofs)
@@ -139,7 +142,7 @@ build: setup ## the wheel and the source archive, in dist/
 	@$(BIN)/python -m build $(ARGS)
 
 clean: ## remove what make has made, .venv too; never ./veilmq-data
-	@rm -rf .venv .venv-docs .clients tests/clients/javascript/node_modules tests/console/axe/node_modules \
+	@rm -rf .venv .venv-docs .venv-test-all .clients tests/clients/javascript/node_modules tests/console/axe/node_modules \
 		build dist htmlcov .coverage .coverage.* \
 		.pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

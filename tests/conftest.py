@@ -30,6 +30,8 @@ if TYPE_CHECKING:  # half a second that other tests need not wait
 PROOFS = Path(__file__).parent / "proofs"
 settings.register_profile("untimed", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")  # of any machine, however busy; on a build machine with what Hypothesis has for those
+TEST_ALL = PROOFS.parents[1] / ".venv-test-all"
+"""The environment of `make test-all`: Airflow and DuckDB, apart from veilmq and Spark."""
 EVERYTHING = pytest.mark.everything
 """For another form of what a commit proves once, or what needs an S3 server: only in `make test-all`."""
 ON_SPARK = (pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600))

@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException
 
 from tests.cli.conftest import COMMAND
 from tests.conftest import EVERYTHING, need
-from tests.tidy.tree import ROOT
+from tests.tidy.tree import SRC
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.pipeline import session
 from veilmq.pipeline.failures import PipelineFailed
@@ -30,7 +30,7 @@ PLACES = {
         [
             str(HOME / "bin" / "spark-submit"),
             *("--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1"),
-            str(ROOT / "examples" / "pipeline_job.py"),
+            *(str(SRC / "veilmq" / "__main__.py"), "pipeline"),
         ],
         [],
     ),
