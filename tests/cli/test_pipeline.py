@@ -59,14 +59,14 @@ def test_java_that_is_missing_is_told_in_one_line(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["archive", "orders", "--table", "t", "--master", "local", "--remote", "sc://x"], "say one of them"),
+        (["archive", "orders", "--table", "t", "--master", "local", "--remote", "sc://x"], "give only one of them"),
         (["archive", "orders", "--table", "t", "--conf", "spark.x"], "must be NAME=VALUE"),
         (["archive", "orders", "--table", "t", "--batch", "0"], "from 1 to 1000000"),
         (["archive", "--table", "t"], "QUEUES"),
         (["route", "orders", "--table", "none.json", "--checkpoint", "c"], "no routing table"),
         (["tune", "--events", "e", "--state", "s", "--quantile", "1"], "less than 0.9999"),
         (["tune", "--events", "e", "--state", "s", "--map-tasks", "0"], "from 1 to 10000"),
-        (["tune", "--events", "e", "--state", "s3a://b/s", "--apply"], "name one with --record"),
+        (["tune", "--events", "e", "--state", "s3a://b/s", "--apply"], "--record names no file"),
     ],
 )
 def test_what_is_asked_wrongly_is_told(veilmq: Veilmq, client: HttpQueueClient, words: list[str], says: str) -> None:

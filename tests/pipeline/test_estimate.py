@@ -34,7 +34,7 @@ def test_it_takes_fifty_receipts_at_risk() -> None:
     few = alone(lognormal(2.0, 2000)).quantile
     assert few.point_s is None
     assert (few.lower_s or 0.0) < 2.0 * P99 < (few.upper_s or 0.0)
-    assert "and it takes 50" in few.why_not
+    assert "50 are needed" in few.why_not
     assert alone(lognormal(2.0, 6000)).quantile.point_s is not None
     assert estimate(key_tally(lognormal(2.0, 2000)), options=TuneOptions(quantile=0.95)).quantile.point_s is not None
 
@@ -72,14 +72,14 @@ def test_late_deletes_under_two_timeouts_tell_who_finishes_late() -> None:
     assert found.finishing == pytest.approx(0.5, abs=0.03)
     assert found.rates.crash == pytest.approx(0.05, rel=0.1)
     assert found.quantile.late_s == pytest.approx(10.0 * P99, rel=0.05)
-    assert "late deletes point to" in found.quantile.why_not
+    assert "late deletes indicate" in found.quantile.why_not
 
 
 def test_timeouts_that_depend_on_the_work_are_seen() -> None:
     """Slow work has the longer timeout, and consumers give up: no curve through both is that of any work."""
     fast = lognormal(2.0, 10_000, timeout_s=10.0, crash_rate=0.05, finishing=False)
     slow = lognormal(8.0, 10_000, timeout_s=40.0, crash_rate=0.05, finishing=False)
-    assert "another time than under another" in alone(fast + slow).quantile.why_not
+    assert "longer under one timeout than under another" in alone(fast + slow).quantile.why_not
 
 
 def test_later_receipts_refute_crashes() -> None:
@@ -88,7 +88,7 @@ def test_later_receipts_refute_crashes() -> None:
     again = made(timeout_s=10.0, crashed=400.0)
     found = estimate(KeyTally(queue="jobs", key="", first=first, later=again), options=OPTIONS)
     assert not found.is_known
-    assert "as others of that length show" in found.quantile.why_not
+    assert "receipts show that at most" in found.quantile.why_not
     assert alone(first).is_known
 
 

@@ -88,7 +88,7 @@ def test_advice_table_and_report_come_from_one_state(spark: SparkSession, tmp_pa
     assert made.cost == made.cost_by_count[1] < made.cost_by_count[0]
     assert route_table(spark, state=state, queue="1/jobs", path=path, classes=2).table == made.table
     assert route_table(spark, state=state, queue="jobs", path=path, classes=1).table.version == 2
-    with pytest.raises(PipelineFailed, match="too little is known of the queue other"):
+    with pytest.raises(PipelineFailed, match="The queue other has too few receipts"):
         route_table(spark, state=state, queue="other")
 
     page = report(spark, state=state, path=tmp_path / "report.html", at_ms=0, facts=facts).read_text(encoding="utf-8")

@@ -29,7 +29,7 @@ def test_the_recommended_timeout_costs_little_more_than_the_true_best() -> None:
     assert found.change
     assert found.gain > 0.5
     assert found.confidence is Confidence.MEDIUM  # its p99 lies beyond 30 s
-    assert "late deletes point to" in found.reason
+    assert "late deletes indicate" in found.reason
 
 
 def test_a_timeout_that_may_be_as_cheap_is_kept() -> None:
@@ -93,4 +93,4 @@ def test_queues_come_before_their_keys_and_rare_keys_borrow() -> None:
         ("a", None), ("a", "common"), ("a", "rare"), ("b", None), ("b", ""),
     ]  # fmt: skip
     assert made[2].confidence is Confidence.LOW
-    assert "28 receipts of the queue stand in" in made[2].reason
+    assert "28 receipts are borrowed from the queue" in made[2].reason

@@ -23,7 +23,7 @@ _CONF = "A setting of Spark, NAME=VALUE; may be repeated."
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """Where the job runs; without any of them in this process, or where spark-submit started it."""
+    """Where the job runs; by default in this process, or where spark-submit started it."""
 
     master: Annotated[
         str | None, Parameter(metavar="URL", help="Spark master, such as local[4] or spark://HOST:7077.")
@@ -32,7 +32,7 @@ class ClusterOptions:
     conf: Annotated[
         tuple[str, ...], Parameter(name="--conf", negative=(), show_default=False, metavar="NAME=VALUE", help=_CONF)
     ] = ()
-    verbose: Annotated[bool, Parameter(negative=(), show_default=False, help="Let Spark log what it does.")] = False
+    verbose: Annotated[bool, Parameter(negative=(), show_default=False, help="Show the log of Spark.")] = False
 
     def settings(self) -> dict[str, str]:
         """Return the settings of Spark by name; raises ``UsageError``."""
@@ -45,7 +45,7 @@ class ClusterOptions:
 
 @contextmanager
 def job(name: str) -> Iterator[None]:
-    """Say in one line what a job is missing, or why it failed."""
+    """Report in one line which extra a job needs, or why it failed."""
     with needs_extra("spark", command=f"pipeline {name}"):
         from veilmq.pipeline.failures import PipelineFailed
     try:
@@ -55,7 +55,7 @@ def job(name: str) -> Iterator[None]:
         raise CommandFailed(str(error)) from error
     except OSError as error:
         if error.filename is None:
-            raise  # of no path that somebody has named
+            raise  # it names no path
         raise CommandFailed(f"{error.filename} cannot be used: {error.strerror}.") from error
 
 
@@ -63,7 +63,7 @@ def job(name: str) -> Iterator[None]:
 def spark_session(name: str, options: ClusterOptions) -> Iterator["SparkSession"]:
     """Run Spark where ``options`` say, for the job ``name``."""
     if options.master and options.remote:
-        raise UsageError("--master and --remote: say one of them.")
+        raise UsageError("--master and --remote: give only one of them.")
     settings: dict[str, Any] = options.settings()
     from veilmq.pipeline.session import Cluster, open_session
 

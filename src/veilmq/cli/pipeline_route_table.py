@@ -19,26 +19,26 @@ CLASSES = Range(minimum=1, maximum=32, default=4)
 
 
 def route_table(
-    queue: Annotated[str, Parameter(help="Name of the queue whose messages are to be routed.")],
+    queue: Annotated[str, Parameter(help="Name of the queue whose messages are routed.")],
     /,
     *,
-    state: Annotated[str, Parameter(metavar="DIR", help="Folder in which tune keeps what it has counted.")],
-    to: Annotated[Path, Parameter(metavar="FILE", help="Where the table is written.")],
-    classes: Annotated[int, whole_number(CLASSES, "How many classes at most.")] = CLASSES.default,
-    attribute: Annotated[str, Parameter(metavar="NAME", help="Message attribute that says what work it is.")] = (
+    state: Annotated[str, Parameter(metavar="DIR", help="Folder in which tune keeps its counts.")],
+    to: Annotated[Path, Parameter(metavar="FILE", help="File for the table.")],
+    classes: Annotated[int, whole_number(CLASSES, "Maximum number of classes.")] = CLASSES.default,
+    attribute: Annotated[str, Parameter(metavar="NAME", help="Message attribute with the kind of work.")] = (
         ATTRIBUTE_DEFAULT
     ),
     queue_pattern: Annotated[
-        str, Parameter(metavar="TEXT", help="Name of each class's queue, with {queue} and {class} put in.")
+        str, Parameter(metavar="TEXT", help="Name of each class's queue; {queue} and {class} are replaced.")
     ] = "{queue}-{class}",
     json: Json = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
     statistics: StatisticsOptions = _USUAL,
     cluster: ClusterOptions = _HERE,
 ) -> None:
-    """Make a routing table: which kinds of work share a timeout, at the least cost.
+    """Make a routing table: the kinds of work that share a timeout, at the least cost.
 
-    It is what `veilmq pipeline route` forwards by.
+    `veilmq pipeline route` forwards messages by it.
     """
     with job("route-table"):
         from veilmq.pipeline.route_table import route_table
@@ -67,6 +67,6 @@ def print_table(table: RoutingTable) -> None:
     rows = []
     for index, each in enumerate(table.classes):
         keys = [key for key, place in table.keys.items() if place == index]
-        others = ["every other"] if index == table.default else []
+        others = ["all others"] if index == table.default else []
         rows.append((each.queue or each.name, f"{each.visibility_timeout_s} s: {', '.join([*keys, *others])}"))
     print_aligned(rows)

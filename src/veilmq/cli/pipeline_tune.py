@@ -28,7 +28,7 @@ RECORD = "changes.jsonl"
 
 def tune(
     *,
-    state: Annotated[str, Parameter(metavar="DIR", help="Folder in which the job keeps what it has counted.")],
+    state: Annotated[str, Parameter(metavar="DIR", help="Folder in which the job keeps its counts.")],
     events: Annotated[
         str, Parameter(metavar="DIR", show_default=False, help="The event log's table receipt_closed.")
     ] = "",
@@ -36,10 +36,10 @@ def tune(
         bool, Parameter(negative=(), show_default=False, help="Set the recommended timeouts on the queues.")
     ] = False,
     dry_run: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Print what --apply would set, and set nothing.")
+        bool, Parameter(negative=(), show_default=False, help="Print the changes of --apply, and make none.")
     ] = False,
     undo: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Set back what the last run with --apply changed.")
+        bool, Parameter(negative=(), show_default=False, help="Revert the changes of the last run with --apply.")
     ] = False,
     record: Annotated[
         Path | None,
@@ -48,7 +48,7 @@ def tune(
     explore: Annotated[
         bool,
         Parameter(
-            negative=(), show_default=False, help="With --apply: longer timeouts where too little is seen to recommend."
+            negative=(), show_default=False, help="With --apply: set longer timeouts where none can be recommended."
         ),
     ] = False,
     map_tasks: Annotated[
@@ -59,15 +59,15 @@ def tune(
     statistics: StatisticsOptions = _USUAL,
     cluster: ClusterOptions = _HERE,
 ) -> None:
-    """Recommend a visibility timeout for each queue and routing key, from what became of its receipts.
+    """Recommend a visibility timeout for each queue and routing key from its event log.
 
-    Only what is new in the event log is read. With --apply, timeouts are set
-    where that is worth it and surely cheaper, by at most a factor of 3 a run,
-    and each change is noted in the state's changes.jsonl, or in --record where
-    the state is a URL. --undo sets the changes of the last run back.
+    The job reads only new files of the log. --apply sets timeouts that surely
+    cost less, by at most a factor of 3 a run, and records each change in
+    changes.jsonl of the state, or in --record if the state is a URL. --undo
+    reverts the changes of the last run.
     """
     if undo == bool(events):
-        raise UsageError("--events names the event log to learn from; --undo takes none.")
+        raise UsageError("Give either --events, the event log, or --undo.")
     at_ms = time.time_ns() // 1_000_000
     with job("tune"):
         from veilmq.pipeline.applying import apply as apply_to
@@ -99,13 +99,13 @@ def tune(
 
 
 def _record(state: str, record: Path | None) -> Path:
-    """Return where changes are noted: a file here, as lines are added to it; a state may be far away."""
+    """Return the file of the record of changes, a local one, because lines are appended; a state may be a URL."""
     from veilmq.pipeline.folders import is_url
 
     if record is not None:
         return record
     if is_url(state):
-        raise UsageError(f"Changes are noted in a file here, and {state} is a URL: name one with --record.")
+        raise UsageError(f"--record names no file: the state {state} is a URL, but changes are recorded locally.")
     return Path(state) / RECORD
 
 
@@ -121,7 +121,7 @@ def print_recommendations(found: "tuple[Recommendation, ...]") -> None:
     if rows:
         print_aligned(rows)
     else:
-        print("The event log has nothing yet.", file=sys.stderr)
+        print("The event log has no receipts yet.", file=sys.stderr)
 
 
 def _print_changes(changes: "list[Change]", *, would: bool) -> None:
@@ -130,4 +130,4 @@ def _print_changes(changes: "list[Change]", *, would: bool) -> None:
         line = f"{change.queue}: {change.before_s} s → {change.after_s} s"
         print(f"would change {line}" if would else line, file=sys.stderr)
     if not changes:
-        print("Nothing would be changed." if would else "Nothing was changed.", file=sys.stderr)
+        print("No timeout would change." if would else "No timeout changed.", file=sys.stderr)

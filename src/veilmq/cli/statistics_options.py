@@ -1,4 +1,4 @@
-"""Options of the jobs that reckon with what became of receipts."""
+"""Options of the jobs that evaluate how receipts ended."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -32,26 +32,20 @@ _ENDLESS = 1e9
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatisticsOptions:
-    """How the statistics are made; ``docs/pipeline.md`` explains each of them."""
+    """Options of the statistics; ``docs/pipeline.md`` explains them."""
 
     quantile: Annotated[
-        float, _within(0.5, 0.9999), Parameter(help="The share of work that timeouts are judged by.")
+        float, _within(0.5, 0.9999), Parameter(help="Quantile of the work by which timeouts are judged.")
     ] = 0.99
     half_life: Annotated[
-        float, _within(0, 3_650), Parameter(help="Days after which a receipt counts half as much.")
+        float, _within(0, 3_650), Parameter(help="Days after which the weight of a receipt halves.")
     ] = 7.0
-    gain_min: Annotated[
-        float, _within(0, 1), Parameter(help="The share of the cost that a change must save to be made.")
-    ] = 0.10
-    price_work: Annotated[float, _within(0, _ENDLESS), Parameter(help="What a second of work done in vain costs.")] = (
+    gain_min: Annotated[float, _within(0, 1), Parameter(help="Share of the cost that a change must save.")] = 0.10
+    price_work: Annotated[float, _within(0, _ENDLESS), Parameter(help="Cost of a second of wasted work.")] = 1.0
+    price_wait: Annotated[float, _within(0, _ENDLESS), Parameter(help="Cost of a second of waiting after a crash.")] = (
         1.0
     )
-    price_wait: Annotated[
-        float, _within(0, _ENDLESS), Parameter(help="What a second of waiting after a crash costs.")
-    ] = 1.0
-    price_dead_letter: Annotated[
-        float, _within(0, _ENDLESS), Parameter(help="What a dead letter costs that was none.")
-    ] = 60.0
+    price_dead_letter: Annotated[float, _within(0, _ENDLESS), Parameter(help="Cost of a false dead letter.")] = 60.0
 
     def values(self) -> "TuneOptions":
         """Return them as the jobs take them."""
@@ -63,7 +57,7 @@ class StatisticsOptions:
 
 
 def facts(endpoint: str, *, needed: bool = False) -> dict[str, "QueueFacts"]:
-    """Ask the server what its queues are set to; without an answer nothing is known, unless it is ``needed``."""
+    """Return the settings of all queues; none if the server does not answer, unless they are ``needed``."""
     from veilmq.pipeline.applying import facts_of
 
     with connect(endpoint) as client:

@@ -1,8 +1,8 @@
-"""Applying: set on a queue what was recommended for it, when it is worth it, and keep a record that can be undone.
+"""Applying: set recommended timeouts where they save enough, and keep a record of changes for undo.
 
 A timeout is changed only for a gain above the limit (``TuneOptions.gain_min``) and with confidence medium or high, by
-at most ``STEP_FACTOR`` a run, so that estimates that wander do not make queues wander. A queue that was changed by
-somebody else since the statistics were made is left alone.
+at most ``STEP_FACTOR`` a run, so that unstable estimates do not make timeouts unstable. A queue whose timeout was
+changed since the statistics were made is left alone.
 """
 
 import math
@@ -38,7 +38,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def facts_of(client: QueueClient, queues: Iterable[str]) -> dict[str, QueueFacts]:
-    """Ask each of ``queues`` what it is set to; the answers are by plain names."""
+    """Return the settings of ``queues`` by plain names."""
     return {queue: _facts(client.show(queue)) for queue in queues}
 
 
@@ -55,7 +55,7 @@ def apply(
 
     With ``explore`` a queue about which nothing can be said, because nothing was seen for long enough, gets a longer
     timeout that shows more. With ``dry_run`` nothing is set or recorded. Queues of other accounts, and those that are
-    gone, are passed over.
+    deleted, are skipped.
     """
     changes = []
     present = frozenset(client.list_queues())
@@ -74,7 +74,7 @@ def apply(
 def undo(client: QueueClient, *, record: Path, at_ms: int) -> list[Change]:
     """Set back what the last run changed that is in ``record`` and not undone, and record that.
 
-    A queue that is gone, or has another timeout by now than that run gave it, is left alone.
+    A queue that was deleted, or whose timeout has changed since that run, is not changed.
     """
     changes: list[Change] = []
     lines = record.read_bytes().splitlines() if record.exists() else []

@@ -177,7 +177,7 @@ def by_follow_up(first: Tally, later: Tally, rng: np.random.Generator) -> Comple
     most = np.minimum(_returned_share(first, later, left, rng), left * beyond[:, -1])
     work, why_not = _still_working(curve, last, rng)
     if not why_not and left[0] >= OPEN_MAX and left[0] - most[0] > max(OPEN_SHARE_MAX * left[0], OPEN_MAX):
-        why_not = f"at most {100 * most[0]:.2g} % of the receipts are crashes, as others of that length show"
+        why_not = f"later or longer receipts show that at most {100 * most[0]:.2g} % of the receipts are crashes"
     crash = np.clip(np.minimum(left - work, most), 0.0, 1.0)
     survival = np.clip((curve - crash[:, None]) / (1.0 - crash[:, None]), 0.0, 1.0)
     survival[:, last + 1 :] = survival[:, last : last + 1]
@@ -230,7 +230,7 @@ def by_prior(first: Tally, lent: Tally, crash: float, rng: np.random.Generator) 
         counted=at_risk[0],
         direct=at_risk[0],
         sight_s=_last_s(ended[0]),
-        why_not="" if survival[0, -1] <= OPEN_MAX else "work of this kind was not seen to end",
+        why_not="" if survival[0, -1] <= OPEN_MAX else "the work did not end within the time seen",
     )
 
 
@@ -267,7 +267,7 @@ def _still_working(curve: Array, last: int, rng: np.random.Generator) -> tuple[A
     if min(most, left[0]) < OPEN_MAX or (work[0] <= OPEN_SHARE * left[0] and most <= OPEN_SHARE_MAX * left[0]):
         return np.minimum(work, left), ""
     least = np.minimum(0.5 * light, left)
-    reason = f"{100 * left[0]:.2g} % of the receipts expired and were never deleted, and still ended up to the deadline"
+    reason = f"{100 * left[0]:.2g} % of the receipts expired and were never deleted, while others ended just in time"
     return least + np.concatenate([[0.5], rng.random(DRAWS)]) * (left - least), reason
 
 
@@ -312,7 +312,7 @@ def _arms_differ(first: Tally) -> str:
     ])  # fmt: skip
     pooled = numbers @ curves / numbers.sum()
     differ = np.abs(curves - pooled).max(axis=1, initial=0.0) - 1.7 / np.sqrt(numbers)
-    return "work under one timeout takes another time than under another" if differ.max() > _DIFFER_MAX else ""
+    return "the work takes longer under one timeout than under another" if differ.max() > _DIFFER_MAX else ""
 
 
 def _only_expired(first: Tally) -> tuple[Array, Array]:

@@ -325,7 +325,7 @@ def _quantile(first: Tally, found: Completion, survival: Array, options: TuneOpt
     lower_s, upper_s = float(EDGES_S[bucket_of(low)] / RATIO), float(EDGES_S[bucket_of(high)])
     if found.why_not or not np.isfinite(high) or (found.is_plateau and point > found.sight_s):
         left = share(float(found.survival[0, -1]))
-        why = found.why_not or f"{left} of the work was not done when last seen, after at most {seconds(found.sight_s)}"
+        why = found.why_not or f"{left} of the work had not ended after {seconds(found.sight_s)}, the longest time seen"
         ended = crossings_s(
             (1.0 - np.cumsum(first.deleted) / max(first.deleted.sum(), 1.0))[None], 1.0 - options.quantile
         )
@@ -333,18 +333,18 @@ def _quantile(first: Tally, found: Completion, survival: Array, options: TuneOpt
         return Quantile(lower_s=least, why_not=f"not identifiable: {why}"), False
     bounds = Quantile(lower_s=lower_s, upper_s=upper_s)
     if high > KNOWN_FACTOR * low:
-        why = f"{name} may be anything from {seconds(lower_s)} to {seconds(upper_s)}"
+        why = f"{name} is between {seconds(lower_s)} and {seconds(upper_s)}"
         return replace(bounds, why_not=f"not identifiable: {why}"), False
     at_risk = float(found.counted[bucket_of(point)])
     if at_risk < AT_RISK_MIN:
-        where = f"{at_risk:.0f} receipts are at risk where {name} lies, near {seconds(point)}"
-        why = f"{where}, and it takes {AT_RISK_MIN:.0f}"
+        where = f"{at_risk:.0f} receipts are at risk at {name}, near {seconds(point)}"
+        why = f"{where}; {AT_RISK_MIN:.0f} are needed"
         return replace(bounds, why_not=f"not identifiable: {why}"), True
     if float(found.direct[bucket_of(point)]) >= AT_RISK_MIN:
         return replace(bounds, point_s=point), True
     why = (
-        f"{name} lies beyond the timeouts in force (at most {seconds(first.longest_s)}), "
-        f"late deletes point to {seconds(point)}"
+        f"{name} is longer than all timeouts in use (at most {seconds(first.longest_s)}), "
+        f"late deletes indicate {seconds(point)}"
     )
     return replace(bounds, late_s=point, why_not=f"not identifiable: {why}"), True
 

@@ -1,6 +1,6 @@
-"""The job ``route``, its table: which routing keys share a timeout, as a ``core.routing.RoutingTable``.
+"""The job ``route-table``: which routing keys share a timeout, as a ``core.routing.RoutingTable``.
 
-The file is what the forwarding job routes by, and what a server can apply to each message at its receive.
+The forwarding job routes by its file, and a server can apply it to each message at its receive.
 """
 
 import math
@@ -64,7 +64,7 @@ def route_table(
     made = routed(found, receives_max=receives_max_of(facts, options), classes=classes, options=options)
     if made is None:
         raise PipelineFailed(
-            f"too little is known of the queue {queue}: run tune first, when it has worked for a while"
+            f"The queue {queue} has too few receipts for a routing table: run tune again after more work is done."
         )
     table = msgspec.structs.replace(
         made.table, attribute=attribute, classes=_named(made.table.classes, queue, queue_pattern)
@@ -79,7 +79,7 @@ def _of_queue(tallies: list[KeyTally], queue: str) -> list[KeyTally]:
     found = [each for each in tallies if queue in {each.queue, plain_name(each.queue)}]
     names = sorted({each.queue for each in found})
     if len(names) > 1:
-        raise PipelineFailed(f"several accounts have a queue {queue}: name one of {', '.join(names)}")
+        raise PipelineFailed(f"Several accounts have a queue {queue}: name one of {', '.join(names)}.")
     return found
 
 

@@ -45,8 +45,8 @@ def tune(
     """Count what is new under ``events`` (the table ``receipt_closed``) into ``state``, and recommend timeouts.
 
     Both are folders, or URLs that Spark reads and writes. The recommendations are also written to
-    ``<state>/recommendations``, in Parquet. ``facts`` says what the queues are set to (``applying.facts_of`` asks
-    them); without it the timeout in use is taken from the log. At most ``map_tasks`` tasks read what is new.
+    ``<state>/recommendations``, in Parquet. ``facts`` has the settings of the queues (``applying.facts_of``);
+    without it the timeout in use is taken from the log. At most ``map_tasks`` tasks read what is new.
     ``at_ms`` is the time if it is not the present: the first run of a day lists the whole log.
     """
     store = CellStore(spark, state)

@@ -114,7 +114,7 @@ def _recommendation(
     gains = advised and (choice.now or 0.0) - (choice.best or 0.0) > options.gain_min * (choice.now or 0.0)
     explores = choice.confidence is Confidence.NONE and found.first.receipts >= options.receipts_min
     crash_lower, crash_upper = (float(each) for each in np.quantile(known.crash, (_LOWER, _UPPER)))
-    since = f"; work has changed, and only receipts since {found.since} count" if found.since else ""
+    since = f"; the work changed: only receipts since {found.since} count" if found.since else ""
     return Recommendation(
         queue=found.queue,
         key=key,
@@ -193,15 +193,15 @@ def _kept(timeout_s: int, current_s: int, best: float, now: float) -> str:
 
 
 def _reason(known: Estimate, timeout_s: int, options: TuneOptions) -> str:
-    crashes = f"{share(float(known.crash[0]))} of the receipts wait so long after a crash"
+    crashes = f"{share(float(known.crash[0]))} of the receipts wait for the timeout after a crash"
     if known.renewal_s is not None and timeout_s >= RENEWALS_IN_TIMEOUT * known.renewal_s:
         each = seconds(known.renewal_s)
-        return f"consumers renew about every {each}, so the timeout need not cover the work: three renewals; {crashes}"
+        return f"consumers renew about every {each}, so the timeout covers three renewals, not the work; {crashes}"
     name, point = f"p{100 * options.quantile:g}", known.quantile.point_s
     quantile = f"{name} is {seconds(point)}" if point is not None else known.quantile.why_not
-    borrowed = f"; {known.lent:.0f} receipts of the queue stand in" if known.lent else ""
+    borrowed = f"; {known.lent:.0f} receipts are borrowed from the queue" if known.lent else ""
     outlived = share(float(known.tail.beyond(np.array([float(timeout_s)]))[0, 0]))
-    return f"{quantile}{borrowed}; {outlived} of the work outlives {seconds(timeout_s)}, and {crashes}"
+    return f"{quantile}{borrowed}; {outlived} of the work takes longer than {seconds(timeout_s)}, and {crashes}"
 
 
 def _confidence(known: Estimate, near: float, *, renewed: bool) -> Confidence:
