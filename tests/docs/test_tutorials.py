@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.bucket import S3Server
 from tests.clients.program import ROOT, packages
-from tests.conftest import need
+from tests.conftest import TEST_ALL, need
 from tests.docs.tutorial import FOLDER, Stage, Step, Tutorial, on_stage
 from veilmq.spark.java import has_java
 
@@ -66,10 +67,20 @@ def test_celery(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_from_queue_to_report(tmp_path: Path) -> None:
+@pytest.mark.timeout(1200)
+def test_from_a_queue_to_a_bucket_and_back(s3: S3Server, bucket: str, tmp_path: Path) -> None:
+    """On an S3 server of this machine, with its jars; DuckDB is in the environment of `make test-all`."""
     need(has_java(), "Java 17 or newer (scripts/install-java.sh)")
+    need((TEST_ALL / "bin" / "python").exists(), "DuckDB (make setup-test-all)")
     tutorial = Tutorial("spark")
-    with on_stage(tutorial, tmp_path) as stage:
-        play(stage, tutorial.to_play)
-    assert "orders" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    packages, jars = "spark.jars.packages=org.apache.hadoop:hadoop-aws:3.5.0", s3.settings["spark.jars"]
+    ours = {"s3://company": bucket, packages: f"spark.jars={jars}"}
+    printed = {}
+    with on_stage(tutorial, tmp_path, ours) as stage:
+        for step in tutorial.to_play:
+            python = str(TEST_ALL / "bin" / "python") if "question.py" in step.words else sys.executable
+            printed[" ".join(step.words[:3])] = said = stage.play(step, python=python)
+            assert not step.printed or said == step.printed, step.words
+    assert "visibility timeout  200 s" in printed["veilmq queue show"]
+    assert "jobs-class-1\n" in printed["veilmq queue list"]
+    assert "jobs" in (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ PATIENCE_S = 300
 
 _FILE = re.compile(r"`(?P<name>[\w.]+)`:\n\n```python\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
 _CONSOLE = re.compile(r"^```console\n(?P<lines>.*?)^```", re.MULTILINE | re.DOTALL)
-_PROGRAMS = {"python": [sys.executable], "veilmq": [sys.executable, "-m", "veilmq"]}
+_PROGRAMS = {"python": [], "veilmq": ["-m", "veilmq"]}
 
 
 class Step(NamedTuple):
@@ -60,10 +60,13 @@ class Tutorial:
 class Stage:
     """A folder with a tutorial's files, and the server that it has its reader start."""
 
-    def __init__(self, folder: Path, served: Served | None, **environment: str) -> None:
-        """`environment` comes on top of the test's."""
+    def __init__(
+        self, folder: Path, served: Served | None, *, replaced: Mapping[str, str] | None = None, **environment: str
+    ) -> None:
+        """`environment` comes on top of the test's; `replaced` maps what a page writes to what the test has for it."""
         self.folder = folder
         self._served = served
+        self._replaced = dict(replaced or {})
         self._environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "COLUMNS": "200", **environment}
         if served is not None:
             self._environment["VEILMQ_ENDPOINT"] = served.endpoint
@@ -73,13 +76,13 @@ class Stage:
         for name, text in tutorial.files.items():
             (self.folder / name).write_text(self._here(text), encoding="utf-8")
 
-    def play(self, step: Step) -> str:
-        """Run one command; return what it prints."""
-        program, *words = step.words
+    def play(self, step: Step, *, python: str = sys.executable) -> str:
+        """Run one command, by the interpreter `python`; return what it prints."""
+        program, *words = [self._here(word) for word in step.words]
         if words[:2] == ["events", "flush"] and self._served is not None:
             words += ["--admin-endpoint", self._served.admin_endpoint]
         done = subprocess.run(
-            [*_PROGRAMS[program], *words],
+            [python, *_PROGRAMS[program], *words],
             cwd=self.folder,
             env=self._environment,
             capture_output=True,
@@ -91,6 +94,8 @@ class Stage:
         return done.stdout
 
     def _here(self, text: str) -> str:
+        for written, ours in self._replaced.items():
+            text = text.replace(written, ours)
         if self._served is None:
             return text
         port = str(self._served.port)
@@ -98,13 +103,13 @@ class Stage:
 
 
 @contextlib.contextmanager
-def on_stage(tutorial: Tutorial, folder: Path, **environment: str) -> Iterator[Stage]:
+def on_stage(tutorial: Tutorial, folder: Path, replaced: Mapping[str, str] | None = None) -> Iterator[Stage]:
     """Start the server as the page says, in `folder`, and stop it at the end."""
     with contextlib.chdir(folder):
         served = Served(*tutorial.server, log=folder / "server.log")
         served.start()
     try:
-        stage = Stage(folder, served, **environment)
+        stage = Stage(folder, served, replaced=replaced)
         stage.write(tutorial)
         yield stage
     finally:
