@@ -33,7 +33,7 @@ with DAG("veilmq_hourly", schedule="@hourly", catchup=False, max_active_runs=1, 
     tune >> [report, table]
     table >> route
 
-REPLAY = {"queue": ORDERS, "to": f"{ORDERS}-again", "since": "2026-01-01", "until": "2027-01-01"}
+REPLAY = {"queue": ORDERS, "to": f"{ORDERS}-again", "since": "2020-01-01", "until": "2100-01-01"}
 
 with DAG("veilmq_replay", schedule=None, params=REPLAY, default_args=RETRIES):
     job(
