@@ -67,7 +67,7 @@ def test_celery(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1800)
 def test_from_a_queue_to_a_bucket_and_back(s3: S3Server, bucket: str, tmp_path: Path) -> None:
     """On an S3 server of this machine, with its jars; DuckDB is in the environment of `make test-all`."""
     need(has_java(), "Java 17 or newer (scripts/install-java.sh)")

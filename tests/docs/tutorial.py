@@ -21,7 +21,7 @@ from tests.tidy.tree import ROOT
 
 FOLDER = ROOT / "docs" / "tutorials"
 ENDPOINT, ADMIN_ENDPOINT = "http://127.0.0.1:9324", "http://127.0.0.1:9325"
-PATIENCE_S = 300
+PATIENCE_S = 600
 
 _FILE = re.compile(r"`(?P<name>[\w.]+)`:\n\n```python\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
 _CONSOLE = re.compile(r"^```console\n(?P<lines>.*?)^```", re.MULTILINE | re.DOTALL)
