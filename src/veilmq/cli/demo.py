@@ -100,8 +100,8 @@ def _print_load(worked: "Worked") -> None:
         f"   {worked.done:,} messages done in {worked.seconds:.0f} s, {worked.dead:,} moved to the dead-letter queue.\n"
         f"   {receipts.repeated:,} redeliveries: {receipts.expired:,} receipts expired before the work ended, after "
         f"{receipts.wasted_s:,.0f} s in total.\n"
-        f"   {receipts.late:,} of them had a timeout that was too short: the work was finished later. The others were "
-        "never finished.",
+        f"   {receipts.late:,} of them had a timeout that was too short: they were deleted late. The others were never "
+        "deleted.",
         flush=True,
     )
 
