@@ -11,6 +11,7 @@ from tests.bucket import S3Server
 from tests.clients.program import ROOT, packages
 from tests.conftest import TEST_ALL, need
 from tests.docs.tutorial import FOLDER, Stage, Step, Tutorial, on_stage
+from tests.pipeline.made_report import content
 from veilmq.spark.java import has_java
 
 
@@ -83,4 +84,4 @@ def test_from_a_queue_to_a_bucket_and_back(s3: S3Server, bucket: str, tmp_path: 
             assert not step.printed or said == step.printed, step.words
     assert "visibility timeout  200 s" in printed["veilmq queue show"]
     assert "jobs-class-1\n" in printed["veilmq queue list"]
-    assert "jobs" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "jobs" in str(content((tmp_path / "report.html").read_text(encoding="utf-8")))
