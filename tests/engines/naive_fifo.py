@@ -1,5 +1,8 @@
 """The naive model of a FIFO queue: one list in the order of sending, linear scans. It shares nothing with the product.
 
+A message without a delay of its own, and never received, is due so long after its sending as the queue's delay is at
+present. (One whose send was answered with a receipt has the delay of that answer.)
+
 As in `naive`, a receive is checked, not foretold: of groups that could be had from the same millisecond on, an engine
 may serve either first. Of one group it has to give all that it may, in order, before the next one's turn.
 """
@@ -38,6 +41,15 @@ class NaiveFifo(NaiveQueue):
         waiting: list[int] = [row["visible_at_ms"] for row in rows]
         return max(given) if given else min(waiting)
 
+    def turn_ms(self, rows: list[Row], now_ms: int) -> tuple[int, int]:
+        """Return from when on a group may take its turn among those that give a message, at the earliest and latest.
+
+        After a change of the queue's delay, groups that wait may keep the order of before among themselves.
+        """
+        if any(row["is_changed"] for row in rows) and not any(row["count"] for row in rows):
+            return min(row["sent_at_ms"] for row in rows), now_ms
+        return (self.since_ms(rows),) * 2
+
     def next_due_ms(self, now_ms: int) -> int | None:
         """Return when the next message may be had."""
         self.age(now_ms)
@@ -59,6 +71,17 @@ class NaiveFifo(NaiveQueue):
             self.accepted[scope, new["dedup_id"]] = {**answer, "at_ms": now_ms}
         terms = {"id": answer["id"], "sequence": answer["sequence"], "body": new["body"], "group": new["group"]}
         self.store(now_ms, new["delay_s"], terms, answer["receipt"])
+
+        self.rows[-1]["is_changed"] = False
+        self.rows[-1]["has_delay"] = new["delay_s"] is not None or answer["receipt"] is not None
+
+    def set(self, now_ms: int, settings: Row) -> None:
+        """Change all settings; the delay of the queue is changed for what waits, too."""
+        super().set(now_ms, settings)
+        for row in self.rows:
+            due_ms = row["sent_at_ms"] + settings["delay_s"] * 1_000
+            if not row["has_delay"] and not row["count"] and row["visible_at_ms"] != due_ms:
+                row.update(visible_at_ms=due_ms, is_changed=True)
 
     def purge(self, now_ms: int) -> None:
         """Delete everything, and forget what was sent."""
@@ -84,16 +107,15 @@ class NaiveFifo(NaiveQueue):
         """Follow the answer through the groups whose turn it is."""
         turns = {}
         for group, rows in self.groups().items():
-            since_ms = self.since_ms(rows)
-            if since_ms <= now_ms:
-                turns[group] = (since_ms, [row for row in rows if row["visible_at_ms"] <= now_ms])
+            if self.since_ms(rows) <= now_ms:
+                turns[group] = (self.turn_ms(rows, now_ms), [row for row in rows if row["visible_at_ms"] <= now_ms])
         offered = sum(len(rows) for _, rows in turns.values())
         assert len(answer) == min(count, offered), "a message that may be had was not given, or one too many"
         chosen: list[Row] = []
         while len(chosen) < len(answer):
             group = self._group_of(answer[len(chosen)], turns)
-            since_ms, rows = turns.pop(group)
-            assert all(since_ms <= other for other, _ in turns.values()), f"the group {group} came before its turn"
+            (since_ms, _), rows = turns.pop(group)
+            assert all(since_ms <= other for (_, other), _ in turns.values()), f"the group {group} came before its turn"
             for row, got in zip(rows, answer[len(chosen) :], strict=False):
                 assert row["id"] == got["id"], f"{got['body']} came where {row['body']} is next in its group"
                 chosen.append(row)

@@ -1,5 +1,7 @@
 """FIFO queues on every store: order, blocking, receipts, deduplication, sequence numbers and attempts."""
 
+import sys
+from collections.abc import Callable
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any
@@ -11,6 +13,7 @@ from tests.engines.host import QUEUE, Host
 from veilmq.core import commands, results
 from veilmq.core.commands import NewMessage
 from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, LeaseTooLong, MessageTooLong
+from veilmq.core.looks import LookAtQueue, MessageState
 from veilmq.core.results import ReceiptState
 
 LIVE, EXPIRED, SUPERSEDED, GONE = ReceiptState.LIVE, ReceiptState.EXPIRED, ReceiptState.SUPERSEDED, ReceiptState.GONE
@@ -539,3 +542,83 @@ def test_everything_survives_a_restart(kept: Host, *, abruptly: bool) -> None:
     assert bodies(receive(kept)) == "b2 c1"
     (later,) = send(kept, "d1")
     assert later.sequence > max(each.sequence for each in sent)
+
+
+# The queue's delay.
+
+
+def set_delay(host: Host, delay_s: int) -> None:
+    """Change the queue's delay."""
+    host.do(commands.SetQueue(queue=QUEUE, settings={"delay_s": delay_s}))
+
+
+def crowd(host: Host, groups: int) -> None:
+    """Send a message of a group each."""
+    for start in range(0, groups, 1_000):
+        messages = tuple(
+            NewMessage(body=f"m{at}", size_bytes=9, group=f"g{at}", dedup_id=f"{at}")
+            for at in range(start, min(start + 1_000, groups))
+        )
+        host.do(commands.Send(queue=QUEUE, messages=messages))
+
+
+@pytest.mark.differs_on_postgres("not in what it does: its database's steps are not seen from here")
+@pytest.mark.parametrize("delay_s", [0, 100])
+def test_a_new_delay_takes_as_many_steps_whatever_waits_for_it(host: Host, delay_s: int) -> None:
+    """20,000 groups are no more work than 500, neither for the change nor for a look at the counts."""
+    host.create(fifo=True, delay_s=10 if delay_s else 900)
+    steps = {}
+    for groups in (500, 20_000):
+        host.do(commands.PurgeQueue(queue=QUEUE))
+        set_delay(host, 10 if delay_s else 900)
+        crowd(host, groups)
+        steps[groups] = calls(lambda: set_delay(host, delay_s)), calls(host.counts)
+        delayed = groups if delay_s else 0
+        assert host.counts() == (groups - delayed, 0, delayed)
+    assert all(many < few * 1.2 + 500 for few, many in zip(steps[500], steps[20_000], strict=True)), steps
+
+
+def calls(work: Callable[[], object]) -> int:
+    """Return how many functions are called by `work`."""
+    count = 0
+
+    def note(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.differs_on_postgres("there a message that waits keeps the delay with which it was sent, so far")
+def test_all_that_a_lower_delay_makes_due_can_be_had(host: Host) -> None:
+    """Also what does not follow with the change itself."""
+    host.create(fifo=True, delay_s=900)
+    crowd(host, 1_000)
+    set_delay(host, 0)
+    host.sweep()
+    got = [each.body for _ in range(100) for each in receive(host, timeout_s=900)]
+    assert sorted(got) == sorted(f"m{at}" for at in range(1_000))
+
+
+@pytest.mark.differs_on_postgres("there a message that waits keeps the delay with which it was sent, so far")
+def test_counts_and_looks_tell_of_what_the_queue_delays(host: Host) -> None:
+    """Beside what has a delay of its own."""
+    host.create(fifo=True, delay_s=60)
+    send(host, "a1", "a2", "b1")
+    send(host, "b2", delay_s=5)
+    send(host, "c1", delay_s=0)
+    assert host.counts() == (1, 0, 4)
+    assert bodies(receive(host, timeout_s=900)) == "c1"
+    host.advance(30_000)
+    send(host, "a3")
+    assert host.counts() == (1, 1, 4)
+    set_delay(host, 30)
+    assert host.counts() == (4, 1, 1)
+    seen = host.do(LookAtQueue(queue=QUEUE, state=MessageState.DELAYED))
+    assert [(each.body, each.visible_at_ms) for each in seen] == [("a3", host.clock.now_ms() + 30_000)]
+    assert bodies(receive(host)) == "b1 b2 a1 a2"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from veilmq.core.errors import QueueNotFound, StoreFull
+from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Wake
 from veilmq.core.routing import RoutingTable, read_table
 from veilmq.core.settings import QueueSettings
@@ -152,6 +153,7 @@ class Catalog:
         queue.modified_at_ms = now_ms
         for lane in queue.lanes:
             lane.expires_at_ms = 0  # found anew by the retention now in force
+            lane.follow(settings.delay_s * SECOND_MS, now_ms)
         self.unsettled = True
         self._journal.update_queue(queue.number, msgspec.json.encode(settings), now_ms)
 

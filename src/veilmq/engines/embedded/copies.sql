@@ -74,15 +74,6 @@ SELECT
 FROM message LEFT JOIN lease ON lease.position = message.position
 WHERE message.position >= ?2 AND message.position < ?3 GROUP BY message.group_key;
 
--- name: lease_before_turn
--- What a group has before its turn has leases.
-INSERT INTO lease
-    (position, lane, visible_at_ms, receive_count, generation, epoch, received_at_ms, first_received_at_ms, group_key)
-SELECT message.position, ?1, sent_at_ms, 0, 0, 0, 0, 0, message.group_key
-FROM turn CROSS JOIN message INDEXED BY message_group
-    ON message.group_key = turn.group_key AND message.position >= ?2 AND message.position < turn.next_position
-WHERE turn.lane = ?1 AND NOT EXISTS (SELECT 1 FROM lease WHERE lease.position = message.position);
-
 -- name: turns_by_fairness
 -- Of each group of a fair queue that has messages never received: the first of them.
 INSERT INTO turn (lane, group_key, visible_at_ms, next_position, head_position)

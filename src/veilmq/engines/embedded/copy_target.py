@@ -172,7 +172,6 @@ class FolderTarget:
             self._journal.write("turns_by_fairness", *direct)
         else:
             self._journal.write("turns_in_order", *direct)
-            self._journal.write("lease_before_turn", *direct[:2])
         ((in_flight, delayed),) = self._journal.rows("count_leased", lane.number, self._now_ms)
         start, delayed_start = positions.direct_start(lane.number), positions.delayed_start(lane.number)
         base = self._sequence_base if lane.kind == FIFO else 0

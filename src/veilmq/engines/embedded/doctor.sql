@@ -62,14 +62,12 @@ WHERE kind = 2 AND queue IS NOT NULL AND NOT EXISTS (
     WHERE message.group_key = turn.group_key AND position >= number << 41 AND position < direct_next
 );
 
--- name: a group's messages before its turn have leases, those behind were never received
+-- name: what an ordered group has behind its turn was never received
 SELECT count(*), min(message.position)
 FROM turn JOIN lane ON number = turn.lane
 JOIN message ON message.group_key = turn.group_key AND message.position >= direct_floor AND message.position < direct_next
-LEFT JOIN lease ON lease.position = message.position
-WHERE kind = 2 AND queue IS NOT NULL AND CASE
-    WHEN message.position < next_position THEN lease.position IS NULL ELSE coalesce(receive_count, 0) > 0
-END;
+JOIN lease ON lease.position = message.position
+WHERE kind = 2 AND queue IS NOT NULL AND message.position >= next_position AND receive_count > 0;
 
 -- name: no ordered group has its turn before the end of its leases
 SELECT count(*), min(turn.group_key) FROM turn JOIN lane ON number = turn.lane
@@ -80,11 +78,15 @@ WHERE kind = 2 AND queue IS NOT NULL AND visible_at_ms < (
 );
 
 -- name: every ordered group has its turn at an instant of one of its messages
+-- Of a message without a lease that is when it was sent, or a delay of its queue later, which may have changed since.
 SELECT count(*), min(turn.group_key) FROM turn JOIN lane ON number = turn.lane
 WHERE kind = 2 AND queue IS NOT NULL AND NOT EXISTS (
     SELECT 1 FROM message LEFT JOIN lease USING (position)
     WHERE message.group_key = turn.group_key AND position >= number << 41 AND position < direct_next
-    AND turn.visible_at_ms = coalesce(lease.visible_at_ms, sent_at_ms)
+    AND CASE
+        WHEN lease.position IS NOT NULL THEN turn.visible_at_ms = lease.visible_at_ms
+        ELSE (turn.visible_at_ms - sent_at_ms) % 1000 = 0 AND turn.visible_at_ms - sent_at_ms BETWEEN 0 AND 604800000
+    END
 );
 
 -- name: every dead letter has its source, its receives and its times

@@ -5,9 +5,14 @@ nothing; so of the groups, not of the messages, is there a run by the instant at
 latest deadline of what the group has in flight, else the instant at which its first message was sent or its delay ends.
 Whatever was given and came back stands before what was never given, so the order is restored by itself.
 
-All messages take direct positions, and the order of positions is the order of a group. A delayed message has a lease
-from the start, and is passed over while its delay runs: it does not block its group. No more than so many of a group
-are passed over; whoever mixes more long delays with short ones waits for the first of them.
+All messages take direct positions, and the order of positions is the order of a group. A message with a delay of its
+own has a lease from the start. One without has none until it is received: it is due so long after its sending as the
+queue's delay is at present, so a change of that delay leaves the order as it was. Either is passed over while its delay
+runs: it does not block its group. No more than so many of a group are passed over; whoever mixes more long delays with
+short ones waits for the first of them.
+
+After a change of the queue's delay turns are filed too early or too late. One filed too early is filed again when it
+comes up. Those filed too late are filed again in slices: the first with the change, the others by the janitor.
 
 Taking and hiding are two steps, and only when all that a receive has taken of a group are hidden (or ended, or given
 back) is its turn filed again.
@@ -20,6 +25,7 @@ is missing is found among the last so many small messages.
 from collections.abc import Iterator
 from itertools import islice
 
+from veilmq.core.limits import DELAY_S, SECOND_MS
 from veilmq.engines.embedded import positions
 from veilmq.engines.embedded.fresh import BodyCache, Fresh, FreshRun
 from veilmq.engines.embedded.grouped_lane import GroupedLane
@@ -28,7 +34,7 @@ from veilmq.engines.embedded.lane import NO_ROW, Taken
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.peekable import Offered
 from veilmq.engines.embedded.rows import LaneRow, Lease, MessageRow
-from veilmq.engines.embedded.run import CLAIMED_MS, NEVER_MS
+from veilmq.engines.embedded.run import CLAIMED_MS, NEVER_MS, Key
 from veilmq.engines.embedded.turns import Turn
 
 PASSED_OVER_MAX = 100
@@ -44,7 +50,7 @@ _row = tuple.__new__
 class FifoLane(GroupedLane):
     """The messages of one incarnation of a FIFO queue."""
 
-    __slots__ = ("_taking", "_unfiled_max")
+    __slots__ = ("_is_new", "_late", "_taking", "_unfiled_max")
 
     def __init__(
         self, row: LaneRow, *, journal: Journal, cache: BodyCache, options: EngineOptions, stored: bool
@@ -53,8 +59,32 @@ class FifoLane(GroupedLane):
         super().__init__(row, journal=journal, cache=cache, options=options, stored=stored)
         self._taking: dict[int, Turn] = {}
         self._unfiled_max = min(_UNFILED_MAX, options.ready_window_messages)
-        if stored and row.queue is not None:
+        self._late: tuple[Key, int] | None = None  # turns behind the key and up to that instant may be filed too late
+        self._is_new = not stored
+        if stored:
+            self.delay_ms = DELAY_S.maximum * SECOND_MS  # by which turns may be filed
+
+    def follow(self, delay_ms: int, now_ms: int) -> None:
+        """Have messages without a delay of their own be due so long after their sending."""
+        if delay_ms < self.delay_ms:
+            until_ms = now_ms + self.delay_ms
+            self._late = (now_ms, NEVER_MS), until_ms if self._late is None else max(until_ms, self._late[1])
+        self.delay_ms = delay_ms
+        if not self._is_new:
+            self._is_new = True
             self._file_missing()
+
+    def _file_late(self, count: int) -> int:
+        """File a slice of the turns again that a change of the delay has left too late; return how many."""
+        assert self._late is not None
+        key, until_ms = self._late
+        found = [turn for turn in self._turns.behind(key, count) if turn.visible_at_ms <= until_ms]
+        self._late = ((found[-1].visible_at_ms, found[-1].head_position), until_ms) if len(found) == count else None
+        for stored in found:
+            turn = self._turns.of(stored.group_key)
+            if turn is not None:
+                self._file(turn)
+        return len(found)
 
     def _file_missing(self) -> None:
         """Make the turns that have no row."""
@@ -75,11 +105,11 @@ class FifoLane(GroupedLane):
         row: MessageRow = _row(
             MessageRow, (self._direct.next, message_id, now_ms, body, properties, group_key, None, None, None, None)
         )
-        self._admit(row, now_ms, is_delayed=False)
+        self._admit(row, now_ms + self.delay_ms, is_delayed=False)
 
     def add_moved(self, row: MessageRow, now_ms: int) -> None:
-        """Store a message of another lane behind all others of its group."""
-        self._admit(row._replace(position=self._direct.next, sent_at_ms=now_ms), now_ms, is_delayed=False)
+        """Store a message of another lane behind all others of its group; no delay hides it."""
+        self._admit_delayed(row._replace(position=self._direct.next, sent_at_ms=now_ms), now_ms - 1)
         self.counters.moved += 1
 
     def add_delayed(
@@ -91,10 +121,13 @@ class FifoLane(GroupedLane):
         visible_at_ms: int,
         group_key: int | None = None,
     ) -> None:
-        """Store a message that is hidden until ``visible_at_ms``, and does not block its group."""
+        """Store a message that is hidden until ``visible_at_ms``, which may be past, and does not block its group."""
         row = MessageRow(self._direct.next, message_id, now_ms, body, properties, group_key)
+        self._admit_delayed(row, visible_at_ms)
+
+    def _admit_delayed(self, row: MessageRow, visible_at_ms: int) -> None:
         self._admit(row, visible_at_ms, is_delayed=True)
-        self._hide(Lease(row.position, self.number, visible_at_ms, group_key=group_key), self._journal.add_lease)
+        self._hide(Lease(row.position, self.number, visible_at_ms, group_key=row.group_key), self._journal.add_lease)
 
     def _admit(self, row: MessageRow, visible_at_ms: int, *, is_delayed: bool) -> None:
         assert row.group_key is not None
@@ -104,7 +137,7 @@ class FifoLane(GroupedLane):
         if turn is None:
             turn = Turn(row.group_key, visible_at_ms, row.position, row.position, whole=True, held={})
             self._turns.begin(turn)
-        elif visible_at_ms < turn.visible_at_ms and self.counters.delayed:
+        elif visible_at_ms < turn.visible_at_ms and (self.counters.delayed or self.delay_ms or self._late):
             self._hasten(turn, visible_at_ms, row.position)
         if self._turns.append(turn, row) and is_delayed:
             turn.delayed[row.position] = visible_at_ms
@@ -148,18 +181,28 @@ class FifoLane(GroupedLane):
     def _give(self, turn: Turn, now_ms: int) -> Taken | None:
         if turn.floor != self._direct.floor:
             self._cut(turn)
-        row = self._pass_over(turn)
+        row = self._pass_over(turn, now_ms)
         held = self._held(turn)
         if held:
-            position = min((at for at, lease in held.items() if lease.visible_at_ms <= now_ms), default=None)
+            position = min((at for at, lease in held.items() if self._due_ms(lease) <= now_ms), default=None)
             if position is not None:
                 lease = held.pop(position)
                 self.counters.unhide(lease)
                 return self._journal.message_at(position), lease, self
-        if row is None:
+        if row is None or row.sent_at_ms + self.delay_ms > now_ms:
             return None
         self._turns.pop(turn)
-        return row, Lease(row.position, self.number, NO_ROW, group_key=row.group_key), self
+        return row, self._made_up(row), self
+
+    def _made_up(self, row: MessageRow, delayed_until_ms: int | None = None) -> Lease:
+        """Return a lease for a message never received: without a delay of its own, one with when it was sent."""
+        if delayed_until_ms is None:
+            return Lease(row.position, self.number, NO_ROW, received_at_ms=row.sent_at_ms, group_key=row.group_key)
+        return Lease(row.position, self.number, delayed_until_ms, group_key=row.group_key)
+
+    def _due_ms(self, lease: Lease) -> int:
+        """Return from when on a message may be given, whose lease may be of our making."""
+        return lease.visible_at_ms or lease.received_at_ms + self.delay_ms
 
     def peek(self, count: int, now_ms: int, receives_max: int) -> list[Offered]:
         """Return up to ``count`` messages in the order in which they would be taken: all of a group, then the next."""
@@ -175,15 +218,14 @@ class FifoLane(GroupedLane):
     def _ahead(self, turn: Turn, now_ms: int, count: int) -> Iterator[Lease]:
         """Yield what ``_give`` would give of a group, each as a lease; of what was never leased, one of our making."""
         held = [lease for _, lease in sorted(self._held(turn).items()) if _blocks(lease, self._direct.floor)]
-        yield from (lease for lease in held if lease.visible_at_ms <= now_ms)
-        passed_over = sum(lease.visible_at_ms > now_ms for lease in held)
+        yield from (lease for lease in held if self._due_ms(lease) <= now_ms)
+        passed_over = sum(self._due_ms(lease) > now_ms for lease in held)
         for row, delayed_until_ms in self._turns.ahead(turn, self._direct.floor, self._direct.next, count):
-            if delayed_until_ms is None:
-                yield Lease(row.position, self.number, NO_ROW, group_key=row.group_key)
+            lease = self._made_up(row, delayed_until_ms)
+            if self._due_ms(lease) <= now_ms:
+                yield lease
             elif passed_over >= PASSED_OVER_MAX:
                 return
-            elif delayed_until_ms <= now_ms:
-                yield Lease(row.position, self.number, delayed_until_ms, group_key=row.group_key)
             else:
                 passed_over += 1
 
@@ -201,13 +243,10 @@ class FifoLane(GroupedLane):
 
     def give_back(self, taken: Taken) -> None:
         """Undo the ``take`` that was the last thing to happen to the lane."""
-        row, lease, _ = taken
+        _, lease, _ = taken
         turn = self._taking_turn(lease)
-        if lease.visible_at_ms == NO_ROW:
-            self._turns.put_back(turn, row)
-        else:
-            self.counters.hide(lease)
-            self._held(turn)[lease.position] = lease
+        self.counters.hide(lease)
+        self._held(turn)[lease.position] = lease
         self._settle(turn)
 
     def _taking_turn(self, lease: Lease) -> Turn:
@@ -264,9 +303,9 @@ class FifoLane(GroupedLane):
             self._turns.end(turn)
             return
         row = self._pass_over(turn)
-        instants = [(lease.visible_at_ms, lease.position) for lease in held.values()]
+        instants = [(self._due_ms(lease), lease.position) for lease in held.values()]
         if row is not None:
-            instants.append((row.sent_at_ms, row.position))
+            instants.append((row.sent_at_ms + self.delay_ms, row.position))
         if instants:
             self._place(turn, *min(instants), rests=False)
         else:
@@ -276,18 +315,26 @@ class FifoLane(GroupedLane):
         self._turns.file(turn, visible_at_ms, head_position, rests=rests)
         self._turns.trim(turn)
 
-    def _pass_over(self, turn: Turn) -> MessageRow | None:
-        """Return the first message never given that has no delay; those before it join the held ones."""
+    def _pass_over(self, turn: Turn, now_ms: int = 0) -> MessageRow | None:
+        """Return the first message never given that ends the search: none is due before it, or it is by ``now_ms``.
+
+        Those before it join the held ones.
+        """
         while True:
             row = self._turns.first(turn, self._direct.next)
-            if row is None or row.position not in turn.delayed:
+            if row is None or not (self.delay_ms or turn.delayed):
+                return row
+            lease = self._made_up(row, turn.delayed.get(row.position))
+            if lease.visible_at_ms == NO_ROW and (
+                not self.delay_ms or (turn.whole and not turn.delayed) or self._due_ms(lease) <= now_ms
+            ):
                 return row
             held = self._held(turn)
-            if len(held) >= PASSED_OVER_MAX:
+            if len(held) >= PASSED_OVER_MAX and self._due_ms(lease) >= min(map(self._due_ms, held.values())):
                 return None
             self._turns.pop(turn)
-            visible_at_ms = turn.delayed.pop(row.position)
-            held[row.position] = Lease(row.position, self.number, visible_at_ms, group_key=turn.group_key)
+            turn.delayed.pop(row.position, None)
+            held[row.position] = lease
 
     def _held(self, turn: Turn) -> dict[int, Lease]:
         if turn.held is None:
@@ -312,18 +359,27 @@ class FifoLane(GroupedLane):
         When more messages end at once than a command may delete, the janitor frees the groups of the others.
         """
         super().expire(now_ms, retention_s)
+        if self._late is not None:
+            key, until_ms = self._late
+            self._late = (max(key, (now_ms, NEVER_MS)), until_ms) if until_ms > now_ms else None
         if not self.swept:
             self.sweep(_SWEPT_MAX)
 
     def sweep(self, rows_max: int) -> int:
-        """Delete rows out of reach, fewer at once where groups have to be freed."""
-        return super().sweep(rows_max if self.queue is None else min(rows_max, _SWEPT_MAX))
+        """Delete rows out of reach, fewer at once where groups have to be freed; file turns again that are late."""
+        rows = 0 if self._late is None or self.queue is None else self._file_late(min(rows_max, _SWEPT_MAX))
+        return rows + super().sweep(rows_max if self.queue is None else min(rows_max, _SWEPT_MAX))
 
     def _swept_off(self, swept: list[tuple[int, int]]) -> None:
         for group_key in {key for _, key in swept}:
             turn = self._turns.of(group_key)
             if turn is not None:
                 self._file(turn)
+
+    @property
+    def swept(self) -> bool:
+        """Whether nothing is left to sweep, and no turn filed too late."""
+        return super().swept and (self._late is None or self.queue is None)
 
     @property
     def last_delayed(self) -> int:

@@ -49,6 +49,7 @@ class Lane:
         "_journal",
         "_moved",
         "counters",
+        "delay_ms",
         "expires_at_ms",
         "kind",
         "log",
@@ -73,6 +74,7 @@ class Lane:
         self.sequence_base = row.sequence_base
         self.touched = False
         self.log: QueueLog | None = None
+        self.delay_ms = 0  # how long messages without leases are hidden after their sending: in ordered groups alone
         self.counters = Counters(row)
         self.expires_at_ms = 0 if row.messages else NEVER_MS  # not later than the first message's end of retention
         self._journal = journal

@@ -91,19 +91,21 @@ class Looks:
     def _found(self, lane: ClaimableLane, command: LookAtQueue, now_ms: int) -> Iterator[_Found]:
         state, count = command.state, command.count
         if state is None:
-            return self._in_order(lane, count)
+            return self._in_order(lane, count, now_ms)
         if state is not MessageState.VISIBLE:
             return self._hidden_messages(lane, state, count, now_ms)
         return self._not_hidden(lane, count, now_ms) if lane.kind == FIFO else _peeked(lane, command, now_ms)
 
-    def _in_order(self, lane: ClaimableLane, count: int) -> Iterator[_Found]:
+    def _in_order(self, lane: ClaimableLane, count: int, now_ms: int) -> Iterator[_Found]:
         for start, end in _stretches(lane.row()):
             for is_claimed, at, came_at_ms, *lease in self._journal.rows("look_between", start, end, count):
-                yield _Found(lane, at, came_at_ms, None if lease[0] is None else Lease(*lease), bool(is_claimed))
+                found = _waiting(lane, at, came_at_ms, now_ms) if lease[0] is None else Lease(*lease)
+                yield _Found(lane, at, came_at_ms, found, bool(is_claimed))
 
     def _not_hidden(self, lane: ClaimableLane, count: int, now_ms: int) -> Iterator[_Found]:
         start, end = _stretches(lane.row())[0]
-        for at, came_at_ms in self._journal.rows("visible_between", start, end, LOOKED_AT_MAX, now_ms, count):
+        terms = start, end, LOOKED_AT_MAX, now_ms - lane.delay_ms, now_ms, count
+        for at, came_at_ms in self._journal.rows("visible_between", *terms):
             yield _Found(lane, at, came_at_ms, self._journal.lease_at(at))
 
     def _hidden_messages(self, lane: ClaimableLane, state: MessageState, count: int, now_ms: int) -> Iterator[_Found]:
@@ -111,6 +113,10 @@ class Looks:
         for lease, *_ in self._hidden(lane, state, (now_ms, NEVER_MS), count):
             shown += 1
             yield _Found(lane, lease.position, 0, lease, lease.visible_at_ms == CLAIMED_MS)
+        if state is MessageState.DELAYED:
+            for at, came_at_ms, has_lease in lane.waiting(now_ms, LOOKED_AT_MAX + count):
+                if not has_lease:
+                    yield _Found(lane, at, 0, _waiting(lane, at, came_at_ms, now_ms))
         if state is MessageState.IN_FLIGHT and shown < count and lane.counters.claimed:
             ends = positions.direct_start(lane.number), positions.delayed_start(lane.number)
             for at, came_at_ms in self._journal.rows("claimed_without_lease", *ends, count - shown):
@@ -209,6 +215,12 @@ def _peeked(lane: ClaimableLane, command: LookAtQueue, now_ms: int) -> Iterator[
     )
     for _, row, lease in offered:
         yield _Found(lane, row.position, row.sent_at_ms, lease, row=row)
+
+
+def _waiting(lane: ClaimableLane, position: int, came_at_ms: int, now_ms: int) -> Lease | None:
+    """Return a lease of our making of a message that has none, and that its queue's delay hides."""
+    until_ms = came_at_ms + lane.delay_ms
+    return Lease(position, lane.number, until_ms) if until_ms > now_ms else None
 
 
 def _stretches(row: LaneRow) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -13,6 +13,8 @@ from veilmq.core.limits import DEAD_LETTERS_PER_RECEIVE
 from veilmq.engines.embedded.lane import Lane
 from veilmq.engines.embedded.rows import Lease, MessageRow
 
+_COUNTED_MAX = 1_000  # messages looked at one by one: a millisecond
+
 Offered = tuple[int, MessageRow, Lease | None]
 """A message that a receive may give: since when it is visible, what was sent, and its lease if it ever had one."""
 
@@ -28,6 +30,26 @@ class PeekableLane(Lane):
         """Return when the oldest message within its retention was sent."""
         firsts = [self._journal.first_sent(series.floor, series.next) for series in (self._direct, self._delayed)]
         return min((first.sent_at_ms for first in firsts if first is not None), default=None)
+
+    def follow(self, delay_ms: int, now_ms: int) -> None:
+        """Take note of the queue's present delay; what was sent stays as it is, but in ordered groups."""
+
+    def waiting(self, now_ms: int, count: int) -> list[tuple[int, int, bool]]:
+        """Return the first ``count`` messages sent so lately that ``delay_ms`` hides those without leases.
+
+        Each comes as its position, when it was sent, and whether it has a lease.
+        """
+        if not self.delay_ms:
+            return []
+        series = self._direct
+        start = series.sent_after(self._journal, series.floor, series.next, now_ms - self.delay_ms)
+        return self._journal.rows("waiting_between", start, series.next, count)
+
+    def count_waiting(self, now_ms: int) -> int:
+        """Return how many messages ``delay_ms`` hides; behind the first thousand all count, whatever they are."""
+        found = self.waiting(now_ms, _COUNTED_MAX)
+        behind = self._direct.next - 1 - found[-1][0] if len(found) == _COUNTED_MAX else 0
+        return behind + sum(not has_lease for *_, has_lease in found)
 
     def hides(self, position: int) -> bool:
         """Whether the message at ``position``, which must be there, was moved here and is past its retention."""

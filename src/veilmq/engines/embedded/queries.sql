@@ -70,12 +70,19 @@ WHERE message.group_key = ? AND message.position >= ? AND message.position < ?
 ORDER BY message.position LIMIT ?;
 
 -- name: group_leases
--- The leases of a group's messages.
+-- The leases of a group's messages, and made-up ones of those that have none: with 0, and with when they were sent.
 SELECT
-    lease.position, lease.lane, visible_at_ms, receive_count, generation, epoch, received_at_ms,
-    lease.first_received_at_ms, lease.group_key, lease.log
-FROM message INDEXED BY message_group JOIN lease ON lease.position = message.position
+    message.position, message.position >> 41, coalesce(visible_at_ms, 0), coalesce(receive_count, 0),
+    coalesce(generation, 0), coalesce(epoch, 0), coalesce(received_at_ms, sent_at_ms),
+    coalesce(lease.first_received_at_ms, 0), message.group_key, coalesce(lease.log, 0)
+FROM message INDEXED BY message_group LEFT JOIN lease ON lease.position = message.position
 WHERE message.group_key = ? AND message.position >= ? AND message.position < ?;
+
+-- name: waiting_between
+-- Messages in order, whether they have leases.
+SELECT message.position, sent_at_ms, lease.position IS NOT NULL
+FROM message LEFT JOIN lease ON lease.position = message.position
+WHERE message.position >= ? AND message.position < ? ORDER BY message.position LIMIT ?;
 
 -- name: groups_between
 SELECT position, group_key FROM message WHERE position >= ? AND position < ?;
@@ -511,13 +518,13 @@ FROM message LEFT JOIN lease ON lease.position = message.position
 WHERE message.position >= ? AND message.position < ? ORDER BY message.position LIMIT ?;
 
 -- name: visible_between
--- Which of the first so many messages are not hidden.
+-- Which of the first so many messages are not hidden, where those without leases are if they were sent up to an instant.
 SELECT at, sent_at_ms FROM (
     SELECT message.position AS at, sent_at_ms, visible_at_ms AS until_ms
     FROM message LEFT JOIN lease ON lease.position = message.position
     WHERE message.position >= ? AND message.position < ? ORDER BY message.position LIMIT ?
 )
-WHERE until_ms IS NULL OR until_ms <= ? LIMIT ?;
+WHERE CASE WHEN until_ms IS NULL THEN sent_at_ms <= ? ELSE until_ms <= ? END LIMIT ?;
 
 -- name: hidden_leases
 -- Of a lane's first so many hidden messages, by when they become visible, those in flight, or the delayed ones, with the

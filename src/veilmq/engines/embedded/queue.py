@@ -10,7 +10,7 @@ from typing import Protocol
 
 from veilmq.core.commands import NewMessage
 from veilmq.core.errors import StoreFull
-from veilmq.core.limits import LEASE_S_MAX, PRIORITY
+from veilmq.core.limits import LEASE_S_MAX, PRIORITY, SECOND_MS
 from veilmq.core.ports import Wake
 from veilmq.core.results import QueueCounts
 from veilmq.core.routing import RoutingTable
@@ -118,6 +118,7 @@ class Queue:
         self.lanes.append(lane)
         lane.neighbours = self.lanes
         lane.log = self.log
+        lane.follow(self.settings.delay_s * SECOND_MS, self.modified_at_ms)
         self.lanes.sort(key=lambda each: (each.priority, each.sequence_base))
         return lane
 
@@ -128,12 +129,17 @@ class Queue:
             lane.log = log
 
     def store(self, lane: Lane, new: NewMessage, message_id: bytes, now_ms: int, group_key: int | None) -> int:
-        """Store a message in a lane of the queue, delayed where either says so; return when it is visible."""
-        delay_s = self.settings.delay_s if new.delay_s is None else new.delay_s
-        if delay_s == 0:
+        """Store a message in a lane of the queue, delayed where either says so; return when it is visible.
+
+        In a FIFO queue a delay of its own, even of 0, is stored with it; the queue's is looked up when it matters.
+        """
+        delay_s = new.delay_s
+        if delay_s is None and lane.kind != FIFO:
+            delay_s = self.settings.delay_s
+        if delay_s is None or (delay_s == 0 and lane.kind != FIFO):
             lane.add(message_id, new.body, new.properties, now_ms, group_key)
-            return now_ms
-        visible_at_ms = deadline_ms(now_ms, delay_s)
+            return now_ms + lane.delay_ms
+        visible_at_ms = deadline_ms(now_ms, delay_s) if delay_s else now_ms - 1
         lane.add_delayed(message_id, new.body, new.properties, now_ms, visible_at_ms, group_key)
         return visible_at_ms
 
@@ -295,12 +301,13 @@ class Queue:
                 self.ended(now_ms)
             counters = lane.catch_up(now_ms)
             in_flight += counters.in_flight + counters.claimed - counters.doomed
-            delayed += counters.delayed
+            waiting = lane.count_waiting(now_ms)
+            delayed += counters.delayed + waiting
             redelivered += counters.redelivered
             sent += counters.sent(lane.row())
             received += counters.bound
             deleted += counters.acknowledged
-            visible += counters.messages - counters.in_flight - counters.delayed - counters.claimed
+            visible += counters.messages - counters.in_flight - counters.delayed - counters.claimed - waiting
             if (sent_at_ms := lane.oldest_sent_at_ms()) is not None:
                 oldest_ms.append(sent_at_ms)
         return QueueCounts(

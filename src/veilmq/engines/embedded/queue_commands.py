@@ -78,13 +78,19 @@ class QueueCommands:
         queue.give_place(now_ms)
 
     def set(self, command: commands.SetQueue, now_ms: int) -> None:
-        """Change settings; what the old retention has ended stays ended, leases keep their deadlines."""
+        """Change settings; what the old retention has ended stays ended, leases keep their deadlines.
+
+        Of a FIFO queue, messages without a delay of their own follow the new delay.
+        """
         queue = self._catalog.queue(command.queue)
         settings = settled(queue.settings, command.settings)
         if "dead_letter_queue" in command.settings:
             self._dead_letters.check(command.queue, settings)
         queue.expire(now_ms)
         self._catalog.change(queue, settings, now_ms)
+        if settings.fifo:
+            queue.expire(now_ms)  # files a slice of the turns by the new delay
+            queue.rouse_groups(now_ms)
 
     def edit(self, command: commands.EditQueue, now_ms: int) -> None:
         """Change one setting by looking at it."""

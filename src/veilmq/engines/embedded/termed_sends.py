@@ -4,6 +4,8 @@ Everything that could refuse a message is looked at before it is stored, so a co
 stored nothing when it raises.
 """
 
+from msgspec.structs import replace
+
 from veilmq.core import fifo
 from veilmq.core.commands import NewMessage, SendTerms
 from veilmq.core.errors import MessageTooLong, VeilmqError
@@ -62,6 +64,8 @@ class TermedSends:
 
     def _store_ordered(self, work: "_Work", new: NewMessage) -> SentMessage:
         """Store a message of a FIFO queue, if it is no duplicate; a duplicate has no receipt."""
+        if work.terms.receipts and work.delays(new) and new.delay_s is None:
+            new = replace(new, delay_s=work.queue.settings.delay_s)  # its receipt says until when it is delayed
         lane = work.queue.lane_for(new)
         next_sequence = lane.next_sequence
         send = self._fifo_sends.send_unrepeated if work.terms.unrepeated else self._fifo_sends.send_one

@@ -20,7 +20,7 @@ from veilmq.core.limits import READY_WINDOW_BYTES
 from veilmq.engines.embedded.fresh import ROW_BYTES, BodyCache
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.rows import Lease, MessageRow
-from veilmq.engines.embedded.run import CLAIMED_MS, Key, Run
+from veilmq.engines.embedded.run import CLAIMED_MS, NEVER_MS, Key, Run
 
 _ROWS_PER_READ = 32
 
@@ -110,6 +110,11 @@ class Turns(Run[Turn]):
             row = self._journal.turns.get((self._lane, group_key))
             return None if row is None else Turn(group_key, *row)
         return turn
+
+    def behind(self, key: Key, count: int) -> list[Turn]:
+        """Return up to ``count`` turns behind ``key`` in order, as the store has them; all have rows then."""
+        self.store_before(NEVER_MS)
+        return [turn for _, turn in self._read_after(key, count)]
 
     def begin(self, turn: Turn) -> None:
         """File the turn of a group that had none, without its row.
