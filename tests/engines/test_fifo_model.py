@@ -199,7 +199,6 @@ class EngineAndModel(ModelFrame):
         self.check_queue(QUEUE, self.model)
 
 
-@pytest.mark.differs_on_postgres("there a message that waits keeps the delay with which it was sent, so far")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_engine_agrees_with_the_model(model_url: str | None) -> None:

@@ -136,7 +136,6 @@ def test_priorities_are_shown(host: Host, group: str | None) -> None:
     assert (high.body, [(seen.body, seen.priority) for seen in look(host, state=IN_FLIGHT)]) == ("high", [("high", 2)])
 
 
-@pytest.mark.differs_on_postgres("there a message that waits keeps the delay with which it was sent, so far")
 def test_one_state_of_a_fifo_queue(host: Host) -> None:
     """A message that its group holds back is visible nevertheless."""
     host.create(fifo=True)

@@ -12,8 +12,8 @@ from tests.clients.smq.raw import ask, message
 from veilmq.testing import RunningServer
 
 ACCOUNT = "000000000000"
-STORES = pytest.mark.parametrize("store", ["folder"])
-BOTH = pytest.mark.parametrize("store", ["memory"])
+STORES = pytest.mark.parametrize("store", ["folder", "postgres"])
+BOTH = pytest.mark.parametrize("store", ["memory", "postgres"])
 
 Place = Callable[[str], dict[str, Any]]
 Step = tuple[str, Any]

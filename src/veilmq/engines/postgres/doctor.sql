@@ -20,7 +20,9 @@ WHERE NOT EXISTS (SELECT FROM mq.fifo_msg AS msg WHERE its.qp = msg.qp AND its.g
 SELECT count(*), min(qp || '/' || group_id) FROM (
     SELECT its.qp, its.group_id FROM mq.fifo_group AS its
     JOIN mq.fifo_msg AS msg ON its.qp = msg.qp AND its.group_id = msg.group_id
-    WHERE its.eligible_at > mq.now_ms() GROUP BY its.qp, its.group_id HAVING max(msg.visible_at) <= mq.now_ms()
+    JOIN mq.part ON part.qp = its.qp AND part.late_until = 0
+    WHERE its.eligible_at > mq.now_ms() GROUP BY its.qp, its.group_id
+    HAVING max(mq.due(msg.visible_at, msg.sent_at, msg.receive_count, part.delay)) <= mq.now_ms()
 ) AS closed
 
 -- check: no message is visible before the turn of its group

@@ -19,7 +19,8 @@ SELECT ready.* FROM (
 ) AS free, LATERAL (
     SELECT seq, id, body, properties, sent_at, first_received_at, receive_count, receives_before, source
     FROM mq.fifo_msg
-    WHERE qp = $1 AND group_id = free.group_id AND visible_at <= mq.now_ms() AND sent_at > mq.now_ms() - $3
+    WHERE qp = $1 AND group_id = free.group_id AND sent_at > mq.now_ms() - $3
+        AND mq.due(visible_at, sent_at, receive_count, (SELECT delay FROM mq.part WHERE qp = $1)) <= mq.now_ms()
     ORDER BY seq
     LIMIT $2
 ) AS ready
@@ -34,7 +35,8 @@ SELECT ready.* FROM (
 ) AS free, LATERAL (
     SELECT seq, id, source, properties, octet_length(body) + coalesce(octet_length(properties), 0) AS size_bytes
     FROM mq.fifo_msg
-    WHERE qp = $1 AND group_id = free.group_id AND visible_at <= mq.now_ms() AND sent_at > mq.now_ms() - $3
+    WHERE qp = $1 AND group_id = free.group_id AND sent_at > mq.now_ms() - $3
+        AND mq.due(visible_at, sent_at, receive_count, (SELECT delay FROM mq.part WHERE qp = $1)) <= mq.now_ms()
     ORDER BY seq
     LIMIT $2
 ) AS ready
@@ -85,14 +87,17 @@ WITH locked AS MATERIALIZED (
 SELECT (was).seq FROM ended
 
 -- name: look
-SELECT *, mq.now_ms() AS now
+SELECT *, mq.now_ms() AS now, mq.due(visible_at, sent_at, receive_count, (SELECT delay FROM mq.part WHERE qp = $1)) AS due
 FROM mq.fifo_msg WHERE qp = $1 AND (sent_at > mq.now_ms() - $3 OR claim IS NOT NULL)
 ORDER BY seq LIMIT $2
 
 -- name: look_visible
 -- Of the first $4 messages, $2 that are not hidden, whether their groups may give them or not.
-SELECT first.*, mq.now_ms() AS now FROM (SELECT * FROM mq.fifo_msg WHERE qp = $1 ORDER BY seq LIMIT $4) AS first
-WHERE first.visible_at <= mq.now_ms() AND first.sent_at > mq.now_ms() - $3
+SELECT first.*, mq.now_ms() AS now FROM (
+    SELECT *, mq.due(visible_at, sent_at, receive_count, (SELECT delay FROM mq.part WHERE qp = $1)) AS due
+    FROM mq.fifo_msg WHERE qp = $1 ORDER BY seq LIMIT $4
+) AS first
+WHERE first.due <= mq.now_ms() AND first.sent_at > mq.now_ms() - $3
 LIMIT $2
 
 -- name: look_in_flight
@@ -110,9 +115,12 @@ LIMIT $2
 
 -- name: look_delayed
 -- Of the last $4 messages, $2 whose delay has not ended, as it ends.
-SELECT last.*, mq.now_ms() AS now FROM (SELECT * FROM mq.fifo_msg WHERE qp = $1 ORDER BY seq DESC LIMIT $4) AS last
-WHERE last.visible_at > mq.now_ms() AND last.receive_count = 0 AND last.sent_at > mq.now_ms() - $3
-ORDER BY last.visible_at, last.seq LIMIT $2
+SELECT last.*, mq.now_ms() AS now FROM (
+    SELECT *, mq.due(visible_at, sent_at, receive_count, (SELECT delay FROM mq.part WHERE qp = $1)) AS due
+    FROM mq.fifo_msg WHERE qp = $1 ORDER BY seq DESC LIMIT $4
+) AS last
+WHERE last.due > mq.now_ms() AND last.receive_count = 0 AND last.sent_at > mq.now_ms() - $3
+ORDER BY last.due, last.seq LIMIT $2
 
 -- name: leases
 SELECT msg.seq, msg.id, msg.generation, msg.received_at, msg.first_received_at, msg.visible_at, msg.receive_count, msg.log, msg.group_id
@@ -178,12 +186,13 @@ SELECT count(*) AS in_flight, min(ends_at) AS due FROM (
 
 -- name: count
 SELECT
-    count(*) FILTER (WHERE visible_at <= now) AS visible,
+    count(*) FILTER (WHERE due <= now) AS visible,
     count(*) FILTER (WHERE visible_at > now AND receive_count > 0 AND (claim = ANY(doomed)) IS NOT TRUE) AS in_flight,
-    count(*) FILTER (WHERE visible_at > now AND receive_count = 0) AS delayed,
+    count(*) FILTER (WHERE due > now AND receive_count = 0) AS delayed,
     min(sent_at) FILTER (WHERE sent_at > now - $2) AS oldest_sent_at
 FROM mq.fifo_msg, (
     SELECT mq.now_ms() AS now,
-        ARRAY(SELECT claim_id FROM mq.claim WHERE claim.part = $1 AND state = 'acknowledged') AS doomed
-) clock
+        ARRAY(SELECT claim_id FROM mq.claim WHERE claim.part = $1 AND state = 'acknowledged') AS doomed,
+        (SELECT delay FROM mq.part WHERE qp = $1) AS delay
+) clock CROSS JOIN LATERAL mq.due(visible_at, sent_at, receive_count, delay) AS due
 WHERE qp = $1 AND (sent_at > now - $2 OR claim IS NOT NULL)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from veilmq.core import fifo
 from veilmq.core.commands import NewMessage, Send
 from veilmq.core.errors import InternalError
@@ -10,6 +12,8 @@ from veilmq.engines.postgres.catalog import Queue
 from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, FIFO
 from veilmq.engines.postgres.positions import Positions
 from veilmq.engines.postgres.totals import Totals
+
+_AT_ONCE_MS = -1  # of what no delay hides
 
 
 class FifoStoring:
@@ -33,7 +37,7 @@ class FifoStoring:
 
         Nodes that send the same ids in another order at one time may be in each other's way: one of them tries again.
         """
-        new = [each for each, _ in asked]
+        new = [_delayed(each, command, queue) for each, command in asked]
         keys = [_key(each, command, queue) for each, command in asked]
         for _ in range(COLLISIONS_MAX):
             try:
@@ -57,10 +61,17 @@ class FifoStoring:
             ids,
             [each.properties or None for each in new],
             [each.body for each in new],
-            [(queue.settings.delay_s if each.delay_s is None else each.delay_s) * SECOND_MS for each in new],
+            [None if each.delay_s is None else each.delay_s * SECOND_MS or _AT_ONCE_MS for each in new],
         )
         self._totals.stored(queue, sum(row["id"] == own for row, own in zip(rows, ids, strict=False)))
         return rows
+
+
+def _delayed(new: NewMessage, command: Send, queue: Queue) -> NewMessage:
+    """Return a message with the delay of its queue as its own, if the answer has a receipt: it says until when."""
+    if new.delay_s is not None or command.terms is None or not command.terms.receipts or not queue.settings.delay_s:
+        return new
+    return replace(new, delay_s=queue.settings.delay_s)
 
 
 def _key(new: NewMessage, command: Send, queue: Queue) -> bytes | None:

@@ -164,21 +164,26 @@ def _shown(queue: Queue, row: Any) -> PeekedMessage:
 
 
 def _state(row: Any) -> MessageState:
-    if row["visible_at"] <= row["now"]:
+    if _due_ms(row) <= row["now"]:
         return MessageState.VISIBLE
     return MessageState.IN_FLIGHT if row["receive_count"] else MessageState.DELAYED
 
 
 def _until(row: Any) -> tuple[int, int]:
     """Return what says which of one state comes first."""
-    return row["visible_at"], row["seq"]
+    return _due_ms(row), row["seq"]
+
+
+def _due_ms(row: Any) -> int:
+    """Return when a message is or was visible, which of a FIFO queue the statement tells."""
+    return int(row.get("due") or row["visible_at"])
 
 
 def _hidden_until_ms(row: Any) -> int | None:
     """Return when the last hiding ends or ended, if there was one; a position tells when the message came."""
     came_at_ms = max(row["sent_at"], row["seq"] >> COUNTER_BITS)
-    is_or_was = row["claim"] is None and (row["receive_count"] or row["visible_at"] > came_at_ms)
-    return row["visible_at"] if is_or_was else None
+    is_or_was = row["claim"] is None and (row["receive_count"] or _due_ms(row) > came_at_ms)
+    return _due_ms(row) if is_or_was else None
 
 
 def _received_at_ms(row: Any) -> int:

@@ -21,7 +21,7 @@ from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.event_log import EventLog
 from veilmq.engines.postgres.on_queue import retention_ms, sql
 from veilmq.engines.postgres.options import PostgresOptions
-from veilmq.engines.postgres.sweeper import Sweeper
+from veilmq.engines.postgres.sweeper import Sweeper, settle_late
 from veilmq.engines.postgres.totals import Totals
 from veilmq.engines.postgres.watches import Watches
 
@@ -116,6 +116,8 @@ class QueueCommands:
                 await self._check(connection, queue.name, settings)
             await self._end_what_has_ended(connection, queue, settings)
             now_ms = await self._keep(connection, queue, settings)
+            if settings.fifo and settings.delay_s != queue.settings.delay_s:
+                await settle_late(connection, queue)
         self._watches.changed(command.queue, now_ms)  # there may be places now
 
     async def _end_what_has_ended(self, connection: Any, queue: Queue, settings: QueueSettings) -> None:

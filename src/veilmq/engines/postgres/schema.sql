@@ -36,6 +36,10 @@ CREATE TABLE mq.part (
     -- Of a retired partition of a logged queue: its name and its first partition.
     log_queue text,
     log_origin bigint,
+    -- delay: of the queue, in ms. Groups that give their next message between the other two may be filed by another delay.
+    delay bigint NOT NULL DEFAULT 0,
+    late_from bigint NOT NULL DEFAULT 0,
+    late_until bigint NOT NULL DEFAULT 0,
     CONSTRAINT part_pkey PRIMARY KEY (qp)
 );
 CREATE INDEX part_retired ON mq.part (queue_id) WHERE retired;
@@ -549,6 +553,7 @@ CREATE FUNCTION mq.fifo_send(
 AS $$
 DECLARE
     v_lock bigint;
+    v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
     v_now bigint;
 BEGIN
     IF NOT EXISTS (SELECT FROM mq.part WHERE qp = p_qp AND NOT retired) THEN
@@ -566,7 +571,7 @@ BEGIN
     FOR place IN 1..cardinality(p_groups) LOOP
         o_id := p_ids[place];
         o_sent_at := v_now;
-        o_visible_at := v_now + p_delays[place];
+        o_visible_at := v_now + greatest(coalesce(p_delays[place], v_delay), 0);
         o_seq := mq.fifo_position(p_qp, p_groups[place], v_now, p_counter + place);
         IF p_keys[place] IS NOT NULL THEN
             INSERT INTO mq.accepted AS before (qp, key, expires_at, seq, id)
@@ -583,7 +588,7 @@ BEGIN
             END IF;
         END IF;
         INSERT INTO mq.fifo_msg (qp, seq, visible_at, sent_at, group_id, id, properties, body)
-        VALUES (p_qp, o_seq, o_visible_at, v_now, p_groups[place], o_id, p_properties[place], p_bodies[place]);
+        VALUES (p_qp, o_seq, v_now + coalesce(p_delays[place], 0), v_now, p_groups[place], o_id, p_properties[place], p_bodies[place]);
         INSERT INTO mq.fifo_group AS of_group (qp, group_id, eligible_at, head, last_seq)
         VALUES (p_qp, p_groups[place], o_visible_at, o_seq, o_seq)
         ON CONFLICT (qp, group_id) DO UPDATE SET
@@ -605,6 +610,7 @@ CREATE FUNCTION mq.fifo_settle(p_qp bigint, p_group text, p_retention bigint)
 AS $$
 DECLARE
     v_now bigint := mq.now_ms();
+    v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
     v_kept bigint := mq.retention_now() - p_retention;
     v_leased bigint[];
     v_until bigint;
@@ -620,7 +626,7 @@ BEGIN
     ) AS msg
     WHERE of_group.qp = p_qp AND of_group.group_id = p_group AND msg.visible_at > v_now AND msg.receive_count > 0
         AND (msg.sent_at > v_kept OR msg.claim IS NOT NULL);
-    FOR each IN SELECT seq, visible_at FROM mq.fifo_msg
+    FOR each IN SELECT seq, mq.due(visible_at, sent_at, receive_count, v_delay) AS visible_at FROM mq.fifo_msg
         WHERE qp = p_qp AND group_id = p_group AND sent_at > v_kept AND claim IS NULL ORDER BY seq
     LOOP
         CONTINUE WHEN each.seq = ANY(v_leased);
@@ -665,7 +671,7 @@ BEGIN
     INSERT INTO mq.fifo_msg (
         qp, seq, visible_at, sent_at, first_received_at, group_id, id, properties, source, receives_before, body
     ) VALUES (
-        p_target, v_seq, v_now, v_now, v_msg.first_received_at, v_msg.group_id, v_msg.id, v_msg.properties, p_source,
+        p_target, v_seq, v_now - 1, v_now, v_msg.first_received_at, v_msg.group_id, v_msg.id, v_msg.properties, p_source,
         v_msg.receives_before + v_msg.receive_count, v_msg.body
     );
     INSERT INTO mq.fifo_group AS of_group (qp, group_id, eligible_at, head, last_seq)
@@ -836,7 +842,7 @@ BEGIN
         v_groups := v_groups || v_msg.group_id;
         v_seq := mq.fifo_position(p_target, v_msg.group_id, v_now, p_counter + place);
         INSERT INTO mq.fifo_msg (qp, seq, visible_at, sent_at, group_id, id, properties, body)
-        VALUES (p_target, v_seq, v_now, v_now, v_msg.group_id, p_ids[place], p_properties[place], v_msg.body);
+        VALUES (p_target, v_seq, v_now - 1, v_now, v_msg.group_id, p_ids[place], p_properties[place], v_msg.body);
         PERFORM mq.fifo_join(p_target, v_msg.group_id, v_seq, v_now);
         RETURN NEXT v_seq;
     END LOOP;
@@ -1262,6 +1268,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := mq.now_ms();
+    v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
     v_kept bigint := mq.retention_now() - p_retention;
     v_left int := p_count;
     v_moved int := 0;
@@ -1290,7 +1297,7 @@ BEGIN
             AND seq < ((v_kept + 1) << 20);
         v_chosen := '{}';
         FOR each IN SELECT * FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group ORDER BY seq LOOP
-            CONTINUE WHEN each.visible_at > v_now AND each.receive_count = 0;
+            CONTINUE WHEN each.receive_count = 0 AND mq.due(each.visible_at, each.sent_at, 0, v_delay) > v_now;
             EXIT WHEN each.visible_at > v_now;
             IF p_dead IS NOT NULL AND each.receive_count >= p_receives_max THEN
                 IF p_log IS NOT NULL THEN
@@ -1407,7 +1414,7 @@ BEGIN
             JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = asked.seq
                 AND msg.sent_at > v_now - p_retention
     ), changed AS (
-        UPDATE mq.fifo_msg AS msg SET visible_at = found.until, epoch = found.epoch,
+        UPDATE mq.fifo_msg AS msg SET visible_at = found.until - (msg.receive_count = 0 AND found.until = msg.sent_at)::int, epoch = found.epoch,
             log = CASE WHEN p_log IS NULL THEN msg.log ELSE mq.log_moved(msg.log, found.until <= v_now) END
         FROM found
         WHERE msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = found.seq AND found.is_current AND found.visible_at > v_now AND found.is_short
@@ -1432,6 +1439,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := mq.now_ms();
+    v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
     v_kept bigint := mq.retention_now() - p_retention;
     v_group text;
     v_seqs bigint[] := '{}';
@@ -1452,9 +1460,9 @@ BEGIN
         END IF;
         DELETE FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group AND sent_at <= v_kept AND claim IS NULL
             AND seq < ((v_kept + 1) << 20);
-        FOR each IN SELECT seq, visible_at, receive_count FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group ORDER BY seq
+        FOR each IN SELECT seq, visible_at, sent_at, receive_count FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group ORDER BY seq
         LOOP
-            CONTINUE WHEN each.visible_at > v_now AND each.receive_count = 0;
+            CONTINUE WHEN each.receive_count = 0 AND mq.due(each.visible_at, each.sent_at, 0, v_delay) > v_now;
             EXIT WHEN each.visible_at > v_now;
             IF p_dead IS NOT NULL AND each.receive_count >= p_receives_max THEN
                 EXIT WHEN v_letters >= p_letters_max;
@@ -1527,7 +1535,7 @@ BEGIN
         v_new.qp := p_qp;
         v_new.seq := mq.fifo_position(p_qp, v_new.group_id, v_now, p_counter + each.at);
         v_new.sent_at := v_now;
-        v_new.visible_at := v_now + (each.item ->> 'waits')::bigint;
+        v_new.visible_at := v_now + coalesce(nullif((each.item ->> 'waits')::bigint, 0), -1);
         IF p_keys[each.at] IS NOT NULL THEN
             INSERT INTO mq.accepted AS before (qp, key, expires_at, seq, id)
             VALUES (p_origin, p_keys[each.at], v_now + p_remember, v_new.seq, v_new.id)
@@ -1550,6 +1558,57 @@ CREATE FUNCTION mq.retention_now()
  STABLE PARALLEL SAFE
 AS $$ SELECT least(mq.now_ms(), (SELECT confirmed_at + CASE WHEN doubted_by IS NULL THEN 3600000 ELSE 0 END FROM mq.clock)) $$;
 
+-- From when on a message is visible.
+CREATE FUNCTION mq.due(p_visible_at bigint, p_sent_at bigint, p_receives integer, p_delay bigint)
+ RETURNS bigint
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+AS $$ SELECT p_visible_at + CASE WHEN p_receives = 0 AND p_visible_at = p_sent_at THEN p_delay ELSE 0 END $$;
+
+-- Tells the partition of a FIFO queue of the queue's delay.
+CREATE FUNCTION mq.fifo_delay()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_settings json := convert_from(NEW.settings, 'UTF8')::json;
+    v_delay bigint := coalesce((v_settings ->> 'delay_s')::bigint, 0) * 1000;
+    v_now bigint := mq.now_ms();
+BEGIN
+    UPDATE mq.part SET
+        delay = v_delay,
+        late_from = least(CASE WHEN late_until > v_now THEN late_from END, v_now + least(0, delay - v_delay)),
+        late_until = greatest(late_until, v_now + delay)
+    WHERE qp = NEW.qp AND delay <> v_delay AND (v_settings ->> 'fifo')::boolean;
+    RETURN NULL;
+END $$;
+
+-- Settles up to p_count groups behind one that were filed by another delay; tells of the last one where there may be more.
+CREATE FUNCTION mq.fifo_settle_late(p_qp bigint, p_retention bigint, p_at bigint, p_head bigint, p_count integer)
+ RETURNS TABLE(eligible_at bigint, head bigint)
+ LANGUAGE plpgsql
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_groups text[] := '{}';
+    each record;
+BEGIN
+    FOR each IN SELECT of_group.group_id, of_group.eligible_at, of_group.head
+        FROM mq.part JOIN mq.fifo_group AS of_group ON of_group.qp = part.qp
+        WHERE part.qp = p_qp AND of_group.qp = p_qp AND (of_group.eligible_at, of_group.head) > (p_at, p_head)
+            AND of_group.eligible_at BETWEEN part.late_from AND part.late_until AND of_group.leased = '{}'
+        ORDER BY of_group.eligible_at, of_group.head LIMIT p_count FOR UPDATE OF of_group SKIP LOCKED
+    LOOP
+        v_groups := v_groups || each.group_id;
+        PERFORM mq.fifo_settle(p_qp, each.group_id, p_retention);
+    END LOOP;
+    IF cardinality(v_groups) = p_count THEN
+        RETURN QUERY SELECT each.eligible_at, each.head;
+    END IF;
+END $$;
+
 CREATE TRIGGER fair_earlier AFTER UPDATE ON mq.msg FOR EACH ROW WHEN (((new.group_key IS NOT NULL) AND (new.visible_at < old.visible_at))) EXECUTE FUNCTION mq.fair_touch();
 
 CREATE TRIGGER fair_sent AFTER INSERT ON mq.msg FOR EACH ROW WHEN ((new.group_key IS NOT NULL)) EXECUTE FUNCTION mq.fair_touch();
+
+CREATE TRIGGER queue_delayed AFTER INSERT OR UPDATE ON mq.queue FOR EACH ROW EXECUTE FUNCTION mq.fifo_delay();

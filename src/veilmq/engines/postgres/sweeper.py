@@ -31,6 +31,7 @@ EXPIRED_KEPT_MAX = 1_000_000
 
 _PAUSE_S = 0.01
 _PAGE = 100
+_GROUPS_PER_SLICE = 100  # some 15 ms
 _RETIRED_MS = 300 * SECOND_MS  # far longer than a statement may take
 
 _OF_PART = ("drop_messages", "drop_fifo_messages", "drop_expired", "drop_groups", "drop_turns", "forget_accepted")
@@ -71,6 +72,7 @@ class Sweeper:
         of_log = (queue.origin, queue.name) if self._log.has(queue) else ()
         await self._forget_expired(connection, queue)
         if queue.settings.fifo:
+            await self._settle_late(connection, queue)
             if self._log.has(queue):
                 await self._all(connection, "end_fifo", queue.partition, retention_ms(queue), rows, of_log=of_log)
             deleted = await self._all(connection, "sweep_fifo", queue.partition, retention_ms(queue), rows)
@@ -85,6 +87,17 @@ class Sweeper:
             if ended_before is not None:
                 await connection.execute(SQL["forget_ended"], queue.partition, ended_before)
         if deleted:
+            self._watches.wake(queue.name, 0)
+
+    async def _settle_late(self, connection: Any, queue: Queue) -> None:
+        """Have the groups follow a new delay."""
+        late = await connection.fetchval(SQL["late"], queue.partition)
+        if late is not None:
+            last: Any = (0, 0)
+            while last is not None:
+                last = await settle_late(connection, queue, *last)
+                await asyncio.sleep(_PAUSE_S)
+            await connection.execute(SQL["settled"], queue.partition, late)
             self._watches.wake(queue.name, 0)
 
     async def _forget_expired(self, connection: Any, queue: Queue) -> None:
@@ -111,6 +124,13 @@ class Sweeper:
             if rows < self._options.sweep_rows:
                 return deleted
             await asyncio.sleep(_PAUSE_S)
+
+
+async def settle_late(connection: Any, queue: Queue, at_ms: int = 0, head: int = 0) -> Any:
+    """Have some groups follow a new delay, behind one; return the last of them where there may be more."""
+    return await connection.fetchrow(
+        SQL["settle_late"], queue.partition, retention_ms(queue), at_ms, head, _GROUPS_PER_SLICE
+    )
 
 
 async def _pages(connection: Any, name: str) -> AsyncIterator[Sequence[Any]]:

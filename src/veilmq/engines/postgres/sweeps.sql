@@ -77,6 +77,16 @@ SELECT count(*) FROM ended
 -- name: sweep_fifo
 SELECT mq.fifo_sweep($1, $2, $3)
 
+-- name: late
+SELECT late_until FROM mq.part WHERE qp = $1 AND late_until > 0
+
+-- name: settle_late
+-- Has up to $5 groups of a queue with a retention of $2 ms follow a new delay, behind the one at $3 and $4.
+SELECT * FROM mq.fifo_settle_late($1, $2, $3, $4, $5)
+
+-- name: settled
+UPDATE mq.part SET late_until = 0 WHERE qp = $1 AND late_until = $2
+
 -- name: forget_ended
 -- Nothing is left of what a shorter retention had ended, as of position $2.
 UPDATE mq.part SET ended_until = 0, ended_before = 0 WHERE qp = $1 AND ended_before = $2
