@@ -137,3 +137,24 @@ async def both(url: str) -> AsyncIterator[tuple[Any, Any]]:
     """Have two connections for a while."""
     async with connected(url) as one, connected(url) as other:
         yield one, other
+
+
+def test_partitions_learn_the_delays_that_their_queues_have(on_database: Tell) -> None:
+    """Those of FIFO queues alone, from before too, and each new one; settings that cannot be read change nothing."""
+
+    async def story(connection: Any) -> None:
+        await migrate(connection, OURS[: [each.number for each in OURS].index(19)])
+        for number, settings in enumerate(('{"fifo": true, "delay_s": 5}', '{"delay_s": 5}', "{}", "{"), start=1):
+            await connection.execute(
+                "INSERT INTO mq.queue (name, settings, created_at, modified_at, qp, origin) VALUES ($1, $2, 0, 0, $3, $3)",
+                f"q{number}",
+                settings.encode(),
+                await connection.fetchval("INSERT INTO mq.part (queue_id) VALUES ($1) RETURNING qp", number),
+            )
+        await migrate(connection)
+        delays = "SELECT array_agg(delay ORDER BY qp) FROM mq.part"
+        assert await connection.fetchval(delays) == [5_000, 0, 0, 0]
+        await connection.execute("""UPDATE mq.queue SET settings = '{"fifo": true, "delay_s": 1}' WHERE name = 'q1'""")
+        assert await connection.fetchval(delays) == [1_000, 0, 0, 0]
+
+    on_database(story)

@@ -1565,21 +1565,25 @@ CREATE FUNCTION mq.due(p_visible_at bigint, p_sent_at bigint, p_receives integer
  IMMUTABLE PARALLEL SAFE
 AS $$ SELECT p_visible_at + CASE WHEN p_receives = 0 AND p_visible_at = p_sent_at THEN p_delay ELSE 0 END $$;
 
--- Tells the partition of a FIFO queue of the queue's delay.
+-- Tells the partition of a FIFO queue of the queue's delay; settings that cannot be read change nothing.
 CREATE FUNCTION mq.fifo_delay()
  RETURNS trigger
  LANGUAGE plpgsql
 AS $$
 DECLARE
-    v_settings json := convert_from(NEW.settings, 'UTF8')::json;
-    v_delay bigint := coalesce((v_settings ->> 'delay_s')::bigint, 0) * 1000;
+    v_settings json;
+    v_delay bigint;
     v_now bigint := mq.now_ms();
 BEGIN
+    v_settings := convert_from(NEW.settings, 'UTF8')::json;
+    v_delay := coalesce((v_settings ->> 'delay_s')::bigint, 0) * 1000;
     UPDATE mq.part SET
         delay = v_delay,
         late_from = least(CASE WHEN late_until > v_now THEN late_from END, v_now + least(0, delay - v_delay)),
         late_until = greatest(late_until, v_now + delay)
     WHERE qp = NEW.qp AND delay <> v_delay AND (v_settings ->> 'fifo')::boolean;
+    RETURN NULL;
+EXCEPTION WHEN data_exception THEN
     RETURN NULL;
 END $$;
 
