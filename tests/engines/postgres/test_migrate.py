@@ -146,7 +146,8 @@ def test_partitions_learn_the_delays_that_their_queues_have(on_database: Tell) -
         await migrate(connection, OURS[: [each.number for each in OURS].index(19)])
         for number, settings in enumerate(('{"fifo": true, "delay_s": 5}', '{"delay_s": 5}', "{}", "{"), start=1):
             await connection.execute(
-                "INSERT INTO mq.queue (name, settings, created_at, modified_at, qp, origin) VALUES ($1, $2, 0, 0, $3, $3)",
+                """INSERT INTO mq.queue (name, settings, created_at, modified_at, qp, origin)
+                VALUES ($1, $2, 0, 0, $3, $3)""",
                 f"q{number}",
                 settings.encode(),
                 await connection.fetchval("INSERT INTO mq.part (queue_id) VALUES ($1) RETURNING qp", number),
