@@ -34,7 +34,7 @@ veilmq speaks the API of 2012-11-05 in both of its protocols: AWS JSON 1.0, that
 URL is `http://<host>/<account>/<name>`; only its path counts. Members that no action knows are ignored. In JSON `null`
 is a member left out, and strings are not taken for integers.
 
-Where AWS is approximate, veilmq is exact: counters are those of the moment (with one exception, see
+Where AWS is approximate, veilmq is exact: counters are those of the moment (with two exceptions, see
 [the life cycle](../lifecycle.md)), and a receive returns every message that is visible, up to the number requested. A
 receipt of a message that was received again does nothing, unless `stale_receipts` says otherwise.
 """
@@ -106,12 +106,11 @@ queue.
   server's own, also as the `SenderId`, and may do everything. With one, see [security.md](../security.md).
 - **No change takes 60 seconds:** creating, changing, purging and deleting a queue are done with the reply. As on AWS
   a minute passes before the next purge, and before the name of a deleted queue can be used again.
-- **A new delay of a FIFO queue** counts for messages sent from then on. Amazon computes from it, too, when messages
-  that wait are due, which keeps their order; here a later message may overtake after the delay is lowered.
 - **Attributes of FIFO queues** are absent from the attributes of a standard queue; AWS calls some of them unknown.
 - **SSE attributes** are stored and shown; nothing is encrypted by them.
-- **Counters are exact** where AWS approximates. The exception: of a thousand and more messages whose retention ends at
-  once some count as visible until they are deleted, soon after.
+- **Counters are exact** where AWS approximates. The exceptions: of a thousand and more messages whose retention ends at
+  once some count as visible until they are deleted, soon after; and of a thousand and more that a FIFO queue delays,
+  some that were received or have a delay of their own count as delayed.
 - **A superseded receipt**, of a message that was received again, does nothing on a standard queue; AWS may still act
   on it. An entry of `ChangeMessageVisibilityBatch` with such a receipt succeeds, with a member that clients of SQS
   ignore, `"VeilmqReceipt": "superseded"`; our own client makes it an error, so that a consumer learns that its lease
