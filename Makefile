@@ -47,6 +47,7 @@ setup-cluster: setup
 	@scripts/install-haproxy.sh
 
 setup-tests: setup setup-clients setup-java setup-browser setup-cluster setup-faketime
+	@scripts/install-wrk.sh
 
 setup-faketime:
 	@scripts/install-faketime.sh

@@ -48,7 +48,7 @@ BEGIN
     SET LOCAL session_replication_role = replica;
     FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'mq' AND tablename NOT IN ('migration', 'test_clock')
     LOOP
-        IF pg_table_size('mq.' || name) > 1048576 THEN
+        IF %s pg_table_size('mq.' || name) > 1048576 THEN
             EXECUTE 'TRUNCATE mq.' || name || ' CASCADE';
         ELSE
             EXECUTE 'DELETE FROM mq.' || name;
@@ -207,9 +207,9 @@ async def set_clock(url: str, now_ms: int) -> None:
     await postgres_control.execute(url, _SET_CLOCK, now_ms)
 
 
-async def empty(url: str) -> None:
-    """Delete all that a database has but its schema and its clock."""
-    await postgres_control.execute(url, _EMPTY)
+async def empty(url: str, *, as_new: bool = False) -> None:
+    """Delete all that a database has but its schema and its clock; ``as_new``: also what is known for plans."""
+    await postgres_control.execute(url, _EMPTY % ("TRUE OR" if as_new else ""))
 
 
 @contextlib.asynccontextmanager
