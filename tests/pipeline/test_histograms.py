@@ -80,13 +80,21 @@ def test_older_days_weigh_less(spark: SparkSession) -> None:
 
 
 def test_a_day_before_a_shift_does_not_count(spark: SparkSession) -> None:
-    """Work takes four times as long since the third day, as octaves of the days show; the days before are left out."""
+    """Work takes four times as long since the third day, as octaves of the days show; the days before are left out.
+
+    Another key has another timeout since then: its receipts end otherwise, and its work is as before.
+    """
     rows = [
         row(Outcome.DELETED, 1_000 + each, received_at=LATE.replace(day=day)) for day in (1, 2) for each in range(300)
     ]
     rows += [row(Outcome.DELETED, 4_000 + each, received_at=LATE.replace(day=3)) for each in range(300)]
-    found = known(cells(table(spark, *rows)), TuneOptions())
-    assert [(each.since, round(each.first.receipts)) for each in found] == [("2026-01-03", 300)]
+    for day, timeout_ms in ((1, 2_500), (2, 2_500), (3, 6_000)):
+        for held_ms in range(500, 4_500, 10):
+            outcome = Outcome.DELETED if held_ms <= timeout_ms else Outcome.EXPIRED
+            at, held_ms_seen = LATE.replace(day=day), min(held_ms, timeout_ms)
+            rows.append(row(outcome, held_ms_seen, received_at=at, key="longer", visibility_ms=timeout_ms))
+    found = known(cells(table(spark, *rows)), TuneOptions(half_life_days=1e6))
+    assert [(each.since, round(each.first.receipts)) for each in found] == [("2026-01-03", 300), ("", 1_200)]
 
 
 def test_extended_receipts_say_how_often_they_were_renewed(spark: SparkSession) -> None:

@@ -1,16 +1,18 @@
-"""Shifts: since when the work of a routing key is what it is now.
+"""Shifts: since when the work of a routing key takes the time that it takes now.
 
 Older days weigh less, but half of what was before a change is still wrong. So the latest days are compared with the day
-before them, one after the other, by how long receipts were held and how they ended, in octaves; where a day differs by
-more than chance and by more than a little, work has changed, and what is older does not count.
+before them, one after the other, by the octave in which receipts were deleted; where a day differs by more than chance
+and by more than a little, work has changed, and older receipts do not count. Only what ends before the first timeouts
+of both days is compared: a new timeout changes how receipts end, and not the work.
 """
 
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from veilmq.pipeline.tallies import Array
+from veilmq.core.events import Outcome
+from veilmq.pipeline.histograms import BUCKETS, OCTAVE_BUCKETS
+from veilmq.pipeline.tallies import ENDED, Array
 
 RECEIPTS_MIN = 200.0
 """Fewer receipts are not compared."""
@@ -18,7 +20,11 @@ RECEIPTS_MIN = 200.0
 DISTANCE_MIN = 0.05
 """Days differ if their chi-square distance is more than this: that of log-normal work that takes a fifth longer."""
 
+EXPIRED_MIN = 0.005
+"""Octaves are compared until this share of the receipts of a day has expired."""
+
 _SIGMAS = 4.0
+_OCTAVES = BUCKETS // OCTAVE_BUCKETS + 1
 
 
 def shifts(days: Any) -> dict[tuple[str, str], str]:
@@ -27,33 +33,43 @@ def shifts(days: Any) -> dict[tuple[str, str], str]:
     ``days`` is a pandas frame of ``histograms.octaves``.
     """
     found = {}
-    for name, part in days.groupby(["queue", "key"], sort=False):
-        table = part.pivot_table(index="day", columns=["outcome", "octave"], values="n", aggfunc="sum", fill_value=0)
-        since = _since(table.sort_index().to_numpy(dtype=np.float64))
+    receipts = days[days["outcome"].isin([each.value for each in ENDED])]
+    for name, part in receipts.groupby(["queue", "key"], sort=False):
+        dates = np.unique(part["day"])
+        table = np.zeros((len(dates), 3, _OCTAVES))
+        kinds = np.select(
+            [part["outcome"] == Outcome.DELETED.value, part["outcome"] == Outcome.EXPIRED.value], [0, 1], 2
+        )
+        np.add.at(table, (np.searchsorted(dates, part["day"]), kinds, part["octave"]), part["n"])
+        since = _since(table)
         if since is not None:
-            found[name] = str(table.sort_index().index[since])
+            found[name] = str(dates[since])
     return found
 
 
 def _since(days: Array) -> int | None:
-    """Return the first of the latest ``days`` (rows) that are alike; ``None`` if all are."""
-    recent = np.zeros(days.shape[1])
+    """Return the first of the latest ``days`` that are alike; ``None`` if all are.
+
+    A day has receipts deleted, expired and ended otherwise (rows) by octave (columns).
+    """
+    recent = np.zeros_like(days[0])
     for number in range(len(days) - 1, -1, -1):
-        if _differ(recent, days[number]):
+        if _differ(np.stack([recent, days[number]])):
             return number + 1
         recent = recent + days[number]
     return None
 
 
-def _differ(one: Array, other: Array) -> bool:
-    if min(one.sum(), other.sum()) < RECEIPTS_MIN:
+def _differ(both: Array) -> bool:
+    totals = both.sum(axis=(1, 2))
+    if totals.min() < RECEIPTS_MIN:
         return False
-    both = np.stack([one, other])
-    shares = both.sum(axis=0) / both.sum()
-    expected = both.sum(axis=1, keepdims=True) * shares
-    large: npt.NDArray[np.bool_] = expected.min(axis=0) >= 5.0
-    gathered = np.column_stack([both[:, large], both[:, ~large].sum(axis=1)])
-    expected = np.column_stack([expected[:, large], np.maximum(expected[:, ~large].sum(axis=1), 1e-9)])
-    excess = float(((gathered - expected) ** 2 / expected).sum()) - large.sum()
-    number = one.sum() * other.sum() / both.sum()
-    return bool(excess > _SIGMAS * np.sqrt(2.0 * large.sum()) and excess / number > DISTANCE_MIN)
+    seen = (both[:, 1].cumsum(axis=1) <= EXPIRED_MIN * totals[:, None]).all(axis=0)
+    deleted = both[:, 0, seen]
+    expected = totals[:, None] * deleted.sum(axis=0) / totals.sum()
+    large = expected.min(axis=0) >= 5.0
+    observed = np.column_stack([deleted[:, large], totals - deleted[:, large].sum(axis=1)])
+    expected = np.column_stack([expected[:, large], totals - expected[:, large].sum(axis=1)])
+    excess = float(((observed - expected) ** 2 / np.maximum(expected, 1e-9)).sum()) - large.sum()
+    number = totals.prod() / totals.sum()
+    return bool(excess > _SIGMAS * np.sqrt(2.0 * max(large.sum(), 1)) and excess / number > DISTANCE_MIN)
