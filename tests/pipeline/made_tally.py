@@ -1,5 +1,6 @@
 """Tallies made by hand, for tests of what is reckoned from them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import NormalDist
 
@@ -69,12 +70,12 @@ def lognormal(
     )
 
 
-def renewed(every_s: int) -> Tally:
-    """Return receipts held 1 … 300 s by consumers that renew."""
-    short = [each for each in range(1, 301) if each <= every_s]
-    longer = [each for each in range(1, 301) if each > every_s]
+def renewed(every_s: int, held_s: Sequence[int] = range(1, 301)) -> Tally:
+    """Return receipts held that long, each once, by consumers that renew."""
+    short = [each for each in held_s if each <= every_s]
+    longer = [each for each in held_s if each > every_s]
     found = made(deleted=[(each, 1.0) for each in short]) + total(
-        made(timeout_s=30.0 + each, deleted=[(each, 1.0)], extended=True) for each in longer
+        made(timeout_s=30.0 + each // every_s * every_s, deleted=[(each, 1.0)], extended=True) for each in longer
     )
     return replace(
         found,

@@ -117,19 +117,18 @@ def test_an_empty_queue_says_nothing() -> None:
     assert whole.rates.recovery == 0.0
 
 
-def test_what_falls_off_the_ends_of_a_shift_stays_there() -> None:
-    """No receipt is lost."""
-    seen = lognormal(2.0, 100)
-    for buckets in (-2000, -7, 0, 7, 2000):
-        assert seen.shifted(buckets).deleted.sum() == pytest.approx(100)
-
-
 def test_renewals_are_seen_and_take_the_work_out_of_the_cost() -> None:
     """Consumers that renew every 20 s lose nothing to a timeout with room for three renewals."""
     found = alone(renewed(20))
     assert found.renewal_s == pytest.approx(20, rel=0.06)
     each = found.costs(np.array([20.0, 70.0]), receives_max=5, prices=OPTIONS.prices)
     assert each[0, 0] > 100.0 * each[0, 1]
+
+
+def test_timeouts_say_how_often_consumers_renew_where_work_does_not() -> None:
+    """Work of two kinds, none of which ends soon after a renewal: held time alone says 35 s."""
+    found = renewal_of(renewed(20, [*range(1, 16), *range(35, 40)]))
+    assert found == pytest.approx(20, rel=0.02)
 
 
 def test_consumers_that_renew_now_and_then_do_not_count_as_renewing() -> None:

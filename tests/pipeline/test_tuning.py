@@ -63,6 +63,8 @@ def test_renewing_consumers_get_three_renewals() -> None:
     assert found.recommended_s in range(59, 63)
     assert "renew about every" in found.reason
     assert found.confidence is Confidence.HIGH
+    nearly = advice(renewed(20), facts=QueueFacts(visibility_timeout_s=53))
+    assert nearly.recommended_s is None, "the period is not known as well as that"
 
 
 def test_what_is_not_identifiable_is_not_recommended() -> None:

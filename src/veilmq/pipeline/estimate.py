@@ -23,7 +23,7 @@ from veilmq.pipeline.completion import (
 )
 from veilmq.pipeline.cost import Load, Prices, costs
 from veilmq.pipeline.durations import seconds, share
-from veilmq.pipeline.histograms import BUCKETS, EXTENDED, HELD, RATIO
+from veilmq.pipeline.histograms import BUCKETS, EXTENDED, HELD, RATIO, VISIBILITY
 from veilmq.pipeline.survival import Curve, Tail, crossings_s, tail_of
 from veilmq.pipeline.tails import drawn_on
 from veilmq.pipeline.tallies import EDGES_S, MIDDLES_S, Arms, Array, KeyTally, Tally, bucket_of, counted, whole_of
@@ -48,6 +48,8 @@ ARM_RECEIPTS_MIN = 100
 
 RENEWALS_IN_TIMEOUT = 3
 """A timeout of three renewals survives two that are lost."""
+RENEWAL_ERROR = 0.02
+"""Timeouts say how often consumers renew if they say it as well as that."""
 RENEWED_SHARE_MIN = 0.8
 """Consumers count as renewing when so many of the receipts that clearly outlived a renewal were renewed."""
 
@@ -254,17 +256,24 @@ def estimate(
 def renewal_of(first: Tally) -> float | None:
     """Return how often consumers renew their timeouts, in seconds; ``None`` when they do not.
 
-    A receipt that was renewed e times was held between e and e + 1 renewals, about e + 1/2. The shortest of them, those
-    of the first hundredth, were held for one, if that agrees with all of them.
+    A receipt that was renewed e times was held between e and e + 1 renewals, and its timeout became e renewals longer
+    than that of the others. Where these disagree, as consumers renew to another timeout, the shortest of them, those of
+    the first hundredth, were held for one, or the mean for e + 1/2.
     """
     if first.extended <= 0:
         return None
-    held = np.cumsum(first.by_arm(Outcome.DELETED).get(EXTENDED, np.zeros(BUCKETS)))
-    shortest_s = float(MIDDLES_S[np.searchsorted(held, held[-1] / 100.0)])
-    renewal_s = first.extended_held_s / (first.extensions + first.extended / 2.0)
-    least_s = first.extended_held_s / (first.extensions + first.extended)
-    if least_s <= shortest_s <= first.extended_held_s / first.extensions:
-        renewal_s = shortest_s
+    each, held_s = first.extensions / first.extended, first.extended_held_s / first.extended
+    held, longer = (first.by_arm(Outcome.DELETED, axis).get(EXTENDED, np.zeros(BUCKETS)) for axis in (HELD, VISIBILITY))
+    arms = first.arms()
+    weights = arms.receipts / max(float(arms.receipts.sum()), 1.0)
+    usual_s = float(arms.timeouts_s @ weights)
+    variance = float((arms.timeouts_s - usual_s) ** 2 @ weights)
+    error_s = math.sqrt(variance / min(first.extended, float(arms.receipts.sum()) + 1.0))
+    shortest_s = float(MIDDLES_S[np.searchsorted(np.cumsum(held), held.sum() / 100.0)])
+    renewal_s = (float(longer @ MIDDLES_S) / max(float(longer.sum()), 1e-9) - usual_s) / each
+    least_s, most_s = held_s / (each + 1.0), held_s / each
+    if error_s > RENEWAL_ERROR * each * renewal_s or not least_s <= renewal_s <= min(shortest_s, most_s):
+        renewal_s = shortest_s if least_s <= shortest_s <= most_s else held_s / (each + 0.5)
     outlived = float(first.deleted[1.5 * renewal_s < EDGES_S].sum())
     return renewal_s if first.extended >= RENEWED_SHARE_MIN * outlived else None
 

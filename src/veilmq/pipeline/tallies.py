@@ -1,7 +1,7 @@
 """Tallies: the cells of one queue or one routing key on the driver, sparse, and as arrays over the buckets."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -77,13 +77,6 @@ class Tally:
             self.extended * weight, self.extensions * weight, self.extended_held_s * weight,
         )  # fmt: skip
 
-    def shifted(self, buckets: int) -> "Tally":
-        """Return this tally so many ``buckets`` later; what would fall off an end stays there."""
-        kinds, _, places = _parts(self.codes)
-        moved = np.clip(places + buckets, 0, BUCKETS - 1)
-        arms = np.full_like(moved, EXTENDED)
-        return replace(self, **_merged(_code(kinds, arms, moved), self.counts, self.squares))
-
     def by_bucket(self, axis: str, *outcomes: Outcome) -> tuple[Array, Array]:
         """Return counts and sums of squared weights of those ``outcomes`` on that ``axis``, by bucket."""
         kinds, _, places = _parts(self.codes)
@@ -93,10 +86,10 @@ class Tally:
             np.bincount(places[wanted], weights=self.squares[wanted], minlength=BUCKETS).astype(np.float64),
         )
 
-    def by_arm(self, outcome: Outcome) -> dict[int, Array]:
-        """Return the receipts of that ``outcome`` by how long they were held, for each arm."""
+    def by_arm(self, outcome: Outcome, axis: str = HELD) -> dict[int, Array]:
+        """Return the receipts of that ``outcome`` on that ``axis``, by bucket, for each arm."""
         kinds, arms, places = _parts(self.codes)
-        wanted = kinds == _KINDS.index((outcome.value, HELD))
+        wanted = kinds == _KINDS.index((outcome.value, axis))
         return {
             int(arm): np.bincount(places[chosen], weights=self.counts[chosen], minlength=BUCKETS).astype(np.float64)
             for arm in np.unique(arms[wanted])

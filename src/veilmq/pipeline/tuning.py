@@ -31,6 +31,9 @@ NEAR_MIN = 0.92
 NAIVE_MIN = 0.975
 """The naive timeout is taken where another one is not cheaper in this share of all that is left open."""
 
+RENEWAL_KNOWN = 0.15
+"""How far the period of renewals may be off, where neither timeouts nor the shortest work show it."""
+
 BY_EARLIER_MIN = 0.5
 """One delete by an earlier receipt counts until it weighs less, after a half-life: a server may be fenced again."""
 
@@ -181,9 +184,9 @@ def _near(costs: Array, index: int) -> float:
 
 
 def _renewed_as_well(renewed: list[int], current_s: int, timeout_s: float) -> bool:
-    """Tell whether both timeouts leave room for renewals, as far as their period is known, and differ no more."""
-    least_s = (1.0 - BOUNDS_CLOSE) * min(renewed, default=math.inf)
-    return min(current_s, timeout_s) >= least_s and abs(current_s / timeout_s - 1.0) <= BOUNDS_CLOSE
+    """Tell whether both timeouts leave room for renewals, as far as their period is known, and none is much longer."""
+    least_s = (1.0 - RENEWAL_KNOWN) * min(renewed, default=math.inf)
+    return min(current_s, timeout_s) >= least_s and current_s <= (1.0 + BOUNDS_CLOSE) * timeout_s
 
 
 def _kept(timeout_s: int, current_s: int, best: float, now: float) -> str:
