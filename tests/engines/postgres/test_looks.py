@@ -9,6 +9,8 @@ from veilmq.core import commands
 from veilmq.core.looks import LookAtLeases, LookAtQueue, MessageState
 from veilmq.engines.postgres import looks
 
+pytestmark = pytest.mark.usefixtures("new_tables")
+
 SHOWN = 5
 LEASES = LookAtLeases(queue=QUEUE, count=SHOWN)
 IN_FLIGHT = LookAtQueue(queue=QUEUE, count=SHOWN, state=MessageState.IN_FLIGHT)

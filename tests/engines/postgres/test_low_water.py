@@ -16,6 +16,8 @@ from veilmq.engines.postgres.low_water import BEGINNING, LowWater
 from veilmq.engines.postgres.on_queue import STANDARD
 from veilmq.testing import VirtualClock
 
+pytestmark = pytest.mark.usefixtures("new_tables")
+
 COUNTERS = count(1)
 
 

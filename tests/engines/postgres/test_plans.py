@@ -15,10 +15,12 @@ import pytest
 
 from tests.engines.host import QUEUE, message
 from tests.engines.postgres.entries import entries_read
-from tests.engines.postgres_host import PostgresHost, connected, empty, hosting_postgres
+from tests.engines.postgres_host import PostgresHost, connected, hosting_postgres
 from veilmq.core import commands
 from veilmq.engines.named_sql import load
 from veilmq.engines.postgres.database import SETTINGS
+
+pytestmark = pytest.mark.usefixtures("new_tables")
 
 PACKAGE = "veilmq.engines.postgres"
 OF_STORES = {"schema.sql", "copies.sql"}
@@ -34,12 +36,6 @@ _SCAN = re.compile(
 )
 _FEW = re.compile(r"Limit|LockRows|InitPlan|SubPlan")
 _ALL = re.compile(r"Index Cond: \((?:\w+\.)?qp = [^()]+\)$")
-
-
-@pytest.fixture(autouse=True)
-def new_tables(postgres_url: str) -> None:
-    """Let no earlier test's rows be counted in the plans."""
-    asyncio.run(empty(postgres_url, as_new=True))
 
 
 async def plan(connection: Any, number: int, statement: str) -> list[str]:
