@@ -17,8 +17,6 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameReader
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
-_HADOOP = "s3a"
-"""Hadoop's name of ``s3``, and so Spark's; deltalake takes both."""
 
 
 def is_url(place: str) -> bool:
@@ -31,8 +29,7 @@ def located(place: str) -> str:
 
     A relative folder is one of this process: a Spark Connect server works elsewhere.
     """
-    where = place if is_url(place) else str(Path(place).absolute())
-    return re.sub("^s3:", f"{_HADOOP}:", where).rstrip("/")
+    return (place if is_url(place) else str(Path(place).absolute())).rstrip("/")
 
 
 def opened(place: str) -> tuple[fs.FileSystem, str] | None:
@@ -123,5 +120,5 @@ def _opened(location: str) -> tuple[fs.FileSystem, str]:
     scheme = urlsplit(location).scheme if is_url(location) else ""
     if scheme in {"", "file"}:
         return fs.LocalFileSystem(), urlsplit(location).path if scheme else location
-    filesystem, path = fs.FileSystem.from_uri(re.sub(f"^{_HADOOP}:", "s3:", location))
+    filesystem, path = fs.FileSystem.from_uri(re.sub("^s3a:", "s3:", location))  # Hadoop's name of S3
     return filesystem, path

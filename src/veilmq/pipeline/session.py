@@ -31,6 +31,12 @@ _OWN = {
     "spark.ui.showConsoleProgress": "false",
     "spark.python.daemon.module": "veilmq.pipeline.quiet_daemon",
 }
+_S3A = {
+    "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+    "spark.hadoop.fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
+}
+"""Hadoop calls S3 ``s3a``; all others ``s3``, which means the same to it then."""
+
 _LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -142,11 +148,11 @@ def _start(name: str, cluster: Cluster, folder: Path, log_settings: Path) -> Spa
 
 
 def _s3a() -> dict[str, str]:
-    """Return the settings with which Hadoop finds ``s3a://`` where pyarrow and deltalake do: by the same variables."""
+    """Return the settings with which Hadoop finds ``s3://`` where pyarrow and deltalake do: by the same variables."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     found = {"endpoint": endpoint, "endpoint.region": region, "path.style.access": "true" if endpoint else None}
-    return {f"spark.hadoop.fs.s3a.{name}": value for name, value in found.items() if value}
+    return _S3A | {f"spark.hadoop.fs.s3a.{name}": value for name, value in found.items() if value}
 
 
 def _log_settings() -> Traversable:
