@@ -170,6 +170,22 @@ def test_groups_keep_their_order_and_their_locks(house: House) -> None:
     assert sequences == sorted(sequences, key=lambda each: each or 0)
 
 
+def test_the_delay_of_a_fifo_queue_goes_on(house: House) -> None:
+    """For what waits and for what is sent there; a later change of the delay counts for both."""
+    host = house.first
+    host.create(FIFO, fifo=True, delay_s=30)
+    sent(host, FIFO, fifo("waits", "x", "1"))
+    host.advance(20_000)
+    there = house.move()
+    sent(there, FIFO, fifo("comes", "y", "2"))
+    assert there.counts(FIFO) == (0, 0, 2)
+    there.advance(10_000)
+    assert bodies(there.receive(10, queue=FIFO)) == ["waits"]
+    assert there.counts(FIFO) == (0, 1, 1)
+    there.do(commands.SetQueue(queue=FIFO, settings={"delay_s": 0}))
+    assert bodies(there.receive(10, queue=FIFO)) == ["comes"]
+
+
 def test_duplicates_stay_duplicates(house: House) -> None:
     """Also of what was deleted before the copy; for five minutes from their sending, and in their own queue."""
     host = house.first

@@ -55,7 +55,8 @@ INSERT INTO mq.queue (queue_id, name, settings, created_at, modified_at, qp, ori
 VALUES ($1, $2, $3, $4, $5, $6, $6)
 
 -- name: add_part
-INSERT INTO mq.part (queue_id) VALUES ($1) RETURNING qp
+-- $2 is the delay of a FIFO queue, in ms, as mq.fifo_delay would set it.
+INSERT INTO mq.part (queue_id, delay) VALUES ($1, $2) RETURNING qp
 
 -- name: add_priorities
 UPDATE mq.part SET priorities = ARRAY(SELECT DISTINCT each FROM unnest(priorities || $2::smallint[]) AS each ORDER BY each)
@@ -77,9 +78,9 @@ FROM (
         (array_agg(visible_at ORDER BY visible_at, seq) FILTER (WHERE NOT is_leased))[1] AS first_at,
         (array_agg(seq ORDER BY visible_at, seq) FILTER (WHERE NOT is_leased))[1] AS first
     FROM (SELECT mq.now_ms() AS now) clock CROSS JOIN LATERAL (
-        SELECT group_id, seq, visible_at, visible_at > clock.now AND receive_count > 0 AS is_leased,
-            least(visible_at, sent_at + $2) AS ends_at
-        FROM mq.fifo_msg WHERE qp = $1
+        SELECT group_id, seq, mq.due(visible_at, sent_at, receive_count, delay) AS visible_at,
+            visible_at > clock.now AND receive_count > 0 AS is_leased, least(visible_at, sent_at + $2) AS ends_at
+        FROM mq.part JOIN mq.fifo_msg USING (qp) WHERE qp = $1
     ) AS msg
     GROUP BY group_id
 ) AS of_group
@@ -104,9 +105,10 @@ WHERE queue.queue_id = $1 AND sent_at > $2 AND (sent_at > ended_until OR seq >= 
 ORDER BY came_at, seq
 
 -- name: fifo
+-- What is visible from its sending on follows the delay of its queue, and says so by when it came.
 SELECT seq, id, body, coalesce(properties, '') AS properties, 8, greatest(seq >> 20, sent_at) AS came_at, sent_at,
-    visible_at, receive_count, generation, epoch, received_at, first_received_at, source, receives_before,
-    group_id AS "group", coalesce(log, 0) AS log
+    CASE WHEN receive_count = 0 AND visible_at = sent_at THEN greatest(seq >> 20, sent_at) ELSE visible_at END AS visible_at,
+    receive_count, generation, epoch, received_at, first_received_at, source, receives_before, group_id AS "group", coalesce(log, 0) AS log
 FROM mq.queue JOIN mq.fifo_msg USING (qp)
 WHERE queue.queue_id = $1 AND sent_at > $2
 ORDER BY seq

@@ -59,7 +59,8 @@ class DatabaseTarget:
     async def add_queue(self, queue: CopiedQueue) -> None:
         """See ``Target``."""
         connection = self._lock.connection
-        partition = await connection.fetchval(SQL["add_part"], queue.number)
+        delay_ms = queue.settings.delay_s * SECOND_MS if queue.settings.fifo else 0
+        partition = await connection.fetchval(SQL["add_part"], queue.number, delay_ms)
         told = queue.number, queue.name, queue.encoded, queue.created_at_ms, queue.modified_at_ms, partition
         await connection.execute(SQL["add_queue"], *told)
         self._partitions[queue.number] = partition
