@@ -147,6 +147,7 @@ class Admin:
 
     async def _show_metrics(self, request: Request) -> Response:
         async with self._showing:
+            events = asyncio.create_task(_if_told(execute(self._engine, CountEvents())))
             survey = await _if_told(self._engine.survey(SHOWN_MAX))
             snapshot = Snapshot(
                 metrics=self._metrics.copy(),
@@ -155,7 +156,7 @@ class Admin:
                 now_ms=self._clock.shown_ms(),
                 parked_polls=self._polls.parked,
                 open_connections=len(self._connections),
-                events=await _if_told(execute(self._engine, CountEvents())),
+                events=await events,
                 event_export_failures=0 if self._exports is None else self._exports.failures,
                 topics=self._topics,
                 store=self._engine.figures(),

@@ -169,6 +169,8 @@ def announce(bound: Bound, stream: TextIO) -> None:
     stream.flush()
 
 
+_ACCEPTED_IN_A_TURN = 2
+
 _SIGN = """Requests must be signed: put a key of the credentials file into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
 """
 
@@ -291,9 +293,14 @@ class _Parts(NamedTuple):
 async def _accept(
     connections: Connections, guard: Security, listeners: Sequence[socket.socket]
 ) -> list[asyncio.Server]:
-    """Let clients connect to ``listeners``."""
+    """Let clients connect to ``listeners``.
+
+    libuv accepts one connection of a socket in a turn of its loop, so a client behind sixty new ones would wait for
+    sixty turns: the loop watches several copies of each listener.
+    """
     listen = partial(asyncio.get_running_loop().create_server, connections.protocol, **guard.transport)
-    return [await listen(sock=listener) for listener in listeners]
+    copies = [each.dup() for each in listeners for _ in range(_ACCEPTED_IN_A_TURN - 1)]
+    return [await listen(sock=each) for each in (*listeners, *copies)]
 
 
 def _admin(

@@ -9,6 +9,8 @@ they cannot keep this one from its end.
 
 import logging
 from collections import deque
+from math import inf
+from time import perf_counter
 
 import apsw
 
@@ -45,6 +47,7 @@ class Batch:
         "_journal",
         "_machine",
         "_one_by_one",
+        "_outcomes",
         "_refused",
         "_tries",
         "_woken",
@@ -58,6 +61,7 @@ class Batch:
         self._entries: list[Entry] = []
         self._answers: list[object] = []
         self._refused: list[tuple[Done, object]] = []
+        self._outcomes: deque[tuple[Done, object]] = deque()  # what is still to be delivered
         self._woken: deque[Entry] = deque()
         self._again: deque[Entry] = deque()  # what is left of a batch that failed
         self._tries = 0  # of this batch that failed
@@ -99,20 +103,24 @@ class Batch:
     def _apply(self, entries: deque[Entry], now_ms: int) -> None:
         handlers, journal, woken = self._machine.handlers, self._journal, self._woken
         applied, answers = self._entries, self._answers
-        while entries and len(applied) < BATCH_COMMANDS_MAX and journal.batch_bytes < BATCH_BYTES_MAX:
-            entry = entries.popleft()
-            applied.append(entry)
-            command = entry[0]
-            if self._one_by_one:
-                answer = self._apply_alone(command, now_ms)
-            else:
-                try:
-                    answer = handlers[type(command)](command, now_ms)
-                except VeilmqError as error:
-                    answer = error
-            answers.append(answer)
-            while woken:
-                entries.appendleft(woken.pop())
+        for full in (BATCH_BYTES_MAX // 2, BATCH_BYTES_MAX):
+            while entries and len(applied) < BATCH_COMMANDS_MAX and journal.batch_bytes < full:
+                entry = entries.popleft()
+                applied.append(entry)
+                command = entry[0]
+                if self._one_by_one:
+                    answer = self._apply_alone(command, now_ms)
+                else:
+                    try:
+                        answer = handlers[type(command)](command, now_ms)
+                    except VeilmqError as error:
+                        answer = error
+                answers.append(answer)
+                while woken:
+                    entries.appendleft(woken.pop())
+            if not entries or journal.batch_bytes < full:
+                return
+            _let_others_pass(applied[-1][0], entries)
 
     def _apply_alone(self, command: Command, now_ms: int) -> object:
         """Apply and write one command; undo that one alone if it fails."""
@@ -178,21 +186,31 @@ class Batch:
         log.error("a batch of %d commands failed and changed nothing", len(entries), exc_info=error)
         return entries, InternalError()
 
-    def deliver(self) -> None:
-        """Call every ``done``: the batch is durable."""
-        refused, self._refused = self._refused, []
-        results = self._answers
-        if self._machine.shown.ahead_ms:
-            results = [self._machine.shown(answer) for answer in results]
-        if self._tries:
-            self._tries, self._one_by_one = 0, False
-            self._machine.space.end_batch()
-        answers = [(done, answer) for (_, done), answer in zip(self._entries, results, strict=True)]
-        for done, answer in answers + refused:
+    def deliver(self, until_s: float = inf) -> bool:
+        """Call each ``done``: the batch is durable. Return ``False`` to be called again, if ``until_s`` ended that.
+
+        ``until_s`` is an instant of ``perf_counter``.
+        """
+        outcomes = self._outcomes
+        if not outcomes:
+            results = self._answers
+            if self._machine.shown.ahead_ms:
+                results = [self._machine.shown(answer) for answer in results]
+            outcomes.extend((done, answer) for (_, done), answer in zip(self._entries, results, strict=True))
+            outcomes.extend(self._refused)
+            self._entries, self._answers, self._refused = [], [], []
+            if self._tries:
+                self._tries, self._one_by_one = 0, False
+                self._machine.space.end_batch()
+        while outcomes:
+            done, answer = outcomes.popleft()
             try:
                 done(answer)
             except Exception:
                 log.exception("an answer could not be delivered")
+            if perf_counter() >= until_s:
+                break
+        return not outcomes
 
     def fail(self, error: VeilmqError) -> None:
         """Fail every command of the batch: what is on disk is unknown."""
@@ -201,3 +219,18 @@ class Batch:
         self._again.clear()
         self._answers = [error] * len(self._entries)
         self.deliver()
+
+
+def _let_others_pass(last: Command, entries: deque[Entry]) -> None:
+    """Move commands of the kind and queue of ``last``, which filled a batch, behind all others; each keep their order.
+
+    So another command waits for one batch of a queue's large messages, however many receives or sends are queued.
+    """
+    kind, name = type(last), getattr(last, "queue", None)
+    behind = [each for each in entries if type(each[0]) is kind and getattr(each[0], "queue", None) == name]
+    if len(behind) < len(entries):
+        moved = {id(each) for each in behind}
+        before = [each for each in entries if id(each) not in moved]
+        entries.clear()
+        entries.extend(before)
+        entries.extend(behind)

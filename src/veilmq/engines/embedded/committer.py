@@ -5,14 +5,16 @@ goes on parsing. But handing over costs too (two switches of threads, and the lo
 quick, a batch in place was measured at 10 % more requests a second. So the usual length of a sync decides, batch by
 batch, and a commit that moves the log always has the thread. Only commits in place tell that length: in the thread the
 wait for the GIL would count too. So while the thread has the commits, a few are made in place to look again: a slow
-disk keeps the loop for one sync in many. One batch is under way at a time. A store in memory has nothing to wait for
+disk keeps the loop for one sync in many. A loop of many short turns starves the thread of the GIL (its turns release
+the GIL and take it again before the thread wakes up; 100 ms were seen), so it sleeps for a moment while a commit takes
+long. One batch is under way at a time. A store in memory has nothing to wait for
 and always commits in place.
 """
 
 import asyncio
 from collections.abc import Callable
 from queue import SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 
 from veilmq.engines.clock import stopwatch_s
 from veilmq.engines.embedded.journal import Journal
@@ -21,6 +23,8 @@ from veilmq.engines.embedded.space import Space
 _QUICK_S = 0.001
 _SYNCS_REMEMBERED = 8
 _COMMITS_PER_LOOK = 64
+_GIVES_AFTER_S = 0.005
+_GIVEN_S_MAX = 0.000_5
 _COMMITS_PER_QUICK = 16  # so many more for each time that a look took as long as a quick sync may
 
 Committed = Callable[[BaseException | None], object]
@@ -65,27 +69,46 @@ class ThreadCommitter(Committer):
         self._usual_s = 0.0
         self._commits_to_look = 0
         self._work: SimpleQueue[bool] = SimpleQueue()
+        self._ended = Event()  # the thread needs the GIL no more
+        self._giving: asyncio.TimerHandle | None = None
         self._thread = Thread(target=self._run, name="veilmq-committer", daemon=True)
         self._thread.start()
 
     def commit(self) -> None:
         """Have the batch made durable; ``committed`` follows, before or after this returns."""
         if self._journal.moves_log:
-            self._work.put(True)
+            self._hand_over()
         elif self._usual_s < _QUICK_S or self._commits_to_look <= 0:
             self._committed(self._timed_try())
         else:
             self._commits_to_look -= 1
-            self._work.put(True)
+            self._hand_over()
 
     def close(self) -> None:
         """End the thread."""
         self._work.put(False)
         self._thread.join()
 
+    def _hand_over(self) -> None:
+        self._ended.clear()
+        self._work.put(True)
+        self._giving = self._loop.call_later(_GIVES_AFTER_S, self._give_gil)
+
+    def _give_gil(self) -> None:
+        """Let the thread have the GIL: a loop of many short turns takes it again before a waiting thread wakes up."""
+        if not self._ended.wait(_GIVEN_S_MAX):
+            self._giving = self._loop.call_later(_GIVES_AFTER_S, self._give_gil)
+
     def _run(self) -> None:
         while self._work.get():
-            self._loop.call_soon_threadsafe(self._committed, self._try())
+            error = self._try()
+            self._ended.set()
+            self._loop.call_soon_threadsafe(self._return, error)
+
+    def _return(self, error: BaseException | None) -> None:
+        if self._giving is not None:
+            self._giving.cancel()
+        self._committed(error)
 
     def _timed_try(self) -> BaseException | None:
         started_s = self._stopwatch()

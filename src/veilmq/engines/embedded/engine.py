@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from time import perf_counter
 from typing import Self
 
 import apsw
@@ -46,6 +47,7 @@ from veilmq.engines.store import FAILED, FULL, NOTHING_HELD_BACK, Survey
 log = logging.getLogger(__name__)
 
 _MARKED_MS = SECOND_MS  # from one mark of the clock to the next
+_DELIVERY_S_MAX = 0.003  # in one turn of the loop: encoding 16 MB of answers takes some 50 ms
 _DOUBT_MS = 10 * SECOND_MS  # from one look whether a doubted clock is synchronised to the next
 
 
@@ -318,7 +320,9 @@ class EmbeddedEngine:
             self._arrange()
 
     def _deliver(self) -> None:
-        self._batch.deliver()
+        if not self._batch.deliver(perf_counter() + _DELIVERY_S_MAX):
+            self._loop.call_soon(self._deliver)
+            return
         self._running = False
         if self._pending:
             self._arrange()
