@@ -55,7 +55,7 @@ def test_of_writers_at_the_same_moment_one_makes_the_object(s3: S3Server, bucket
     [
         pytest.param("s3://no-such-bucket/archive", None, "The specified bucket does not exist", id="bucket"),
         pytest.param("{bucket}/archive", "wrong", "request signature", id="keys"),
-        pytest.param("{bucket}/archive", None, "holds no archive", id="empty"),
+        pytest.param("{bucket}/archive", None, "has no archive", id="empty"),
     ],
 )
 def test_a_place_that_cannot_be_used_is_named(

@@ -1,8 +1,8 @@
-"""Applying: set recommended timeouts where they save enough, and keep a record of changes for undo.
+"""Set recommended timeouts that save enough, and record each change for undo.
 
-A timeout is changed only for a gain above the limit (``TuneOptions.gain_min``) and with confidence medium or high, by
-at most ``STEP_FACTOR`` a run, so that unstable estimates do not make timeouts unstable. A queue whose timeout was
-changed since the statistics were made is left alone.
+A timeout changes only if the gain exceeds ``TuneOptions.gain_min`` and the confidence is medium or high, and by at most
+``STEP_FACTOR`` a run, so that unstable estimates do not make timeouts unstable. A queue whose timeout has changed since
+the statistics were computed is not changed.
 """
 
 import math
@@ -17,13 +17,13 @@ from veilmq.pipeline.recommendation import Confidence, QueueFacts, Recommendatio
 from veilmq.wire.sqs.names import full_name
 
 STEP_FACTOR = 3
-"""A run changes a timeout by at most this factor; the next run goes on from there."""
+"""A run changes a timeout by at most this factor; the next run continues from there."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One timeout that was changed: a line of the record. ``at_ms`` is since the epoch, costs are for each message.
+    """One changed timeout: a line of the record. ``at_ms`` is since the epoch; costs are per message.
 
-    ``undoes_ms`` is when the change was made that this one undoes; 0 for none.
+    ``undoes_ms`` is the ``at_ms`` of the change that this one reverts; 0 if it reverts none.
     """
 
     at_ms: int
@@ -38,53 +38,52 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def facts_of(client: QueueClient, queues: Iterable[str]) -> dict[str, QueueFacts]:
-    """Return the settings of ``queues`` by plain names."""
+    """Return the settings of ``queues`` by plain name."""
     return {queue: _facts(client.show(queue)) for queue in queues}
 
 
 def apply(
     client: QueueClient,
-    found: Iterable[Recommendation],
+    recommendations: Iterable[Recommendation],
     *,
     record: Path,
     at_ms: int,
     explore: bool = False,
     dry_run: bool = False,
 ) -> list[Change]:
-    """Set the recommended timeouts of whole queues; return what was changed, and append it to ``record`` (JSON lines).
+    """Set the recommended timeouts of whole queues; return the changes, and append them to ``record`` (JSON lines).
 
-    With ``explore`` a queue about which nothing can be said, because nothing was seen for long enough, gets a longer
-    timeout that shows more. With ``dry_run`` nothing is set or recorded. Queues of other accounts, and those that are
-    deleted, are skipped.
+    With ``explore``, a queue whose timeouts are too short for any recommendation gets a longer one. With ``dry_run``,
+    nothing is set or recorded. Queues of other accounts and deleted queues are skipped.
     """
     changes = []
-    present = frozenset(client.list_queues())
-    for each in found:
-        wanted_s = _wanted_s(each, explore=explore)
-        if each.key is not None or wanted_s is None or plain_name(each.queue) not in present:
+    existing = frozenset(client.list_queues())
+    for each in recommendations:
+        target_s = _target_s(each, explore=explore)
+        if each.key is not None or target_s is None or plain_name(each.queue) not in existing:
             continue
         if _timeout_s(client, each.queue) != each.current_s:
             continue
-        changes.append(_change(each, wanted_s, at_ms))
+        changes.append(_change(each, target_s, at_ms))
         if not dry_run:
             _set(client, changes[-1], record)
     return changes
 
 
 def undo(client: QueueClient, *, record: Path, at_ms: int) -> list[Change]:
-    """Set back what the last run changed that is in ``record`` and not undone, and record that.
+    """Revert the last run in ``record`` that is not reverted yet; return the changes, and record them.
 
     A queue that was deleted, or whose timeout has changed since that run, is not changed.
     """
     changes: list[Change] = []
     lines = record.read_bytes().splitlines() if record.exists() else []
-    done = [msgspec.json.decode(line, type=Change) for line in lines]
-    undone = {(each.queue, each.undoes_ms) for each in done}
-    standing = [each for each in done if not each.undoes_ms and (each.queue, each.at_ms) not in undone]
-    last_ms = max((each.at_ms for each in standing), default=0)
-    present = frozenset(client.list_queues())
-    for each in standing:
-        if each.at_ms != last_ms or plain_name(each.queue) not in present:
+    recorded = [msgspec.json.decode(line, type=Change) for line in lines]
+    reverted = {(each.queue, each.undoes_ms) for each in recorded}
+    pending = [each for each in recorded if not each.undoes_ms and (each.queue, each.at_ms) not in reverted]
+    last_ms = max((each.at_ms for each in pending), default=0)
+    existing = frozenset(client.list_queues())
+    for each in pending:
+        if each.at_ms != last_ms or plain_name(each.queue) not in existing:
             continue
         if _timeout_s(client, each.queue) == each.after_s:
             changes.append(_undoing(each, at_ms))
@@ -93,7 +92,6 @@ def undo(client: QueueClient, *, record: Path, at_ms: int) -> list[Change]:
 
 
 def _facts(status: QueueStatus) -> QueueFacts:
-    """Return what a queue is set to; its URL ends in its full name."""
     return QueueFacts(
         visibility_timeout_s=status.settings.visibility_timeout_s,
         receives_max=status.settings.receives_max,
@@ -102,21 +100,21 @@ def _facts(status: QueueStatus) -> QueueFacts:
 
 
 def _timeout_s(client: QueueClient, queue: str) -> int | None:
-    """Return the timeout that ``queue``, a full name, has; ``None`` if it is of another account."""
+    """Return the timeout of ``queue``, a full name; ``None`` if it belongs to another account."""
     name = plain_name(queue)
     facts = facts_for({name: _facts(client.show(name))}, queue)
     return None if facts is None else facts.visibility_timeout_s
 
 
-def _wanted_s(each: Recommendation, *, explore: bool) -> int | None:
-    """Return the timeout to set: that of a confident advice, or one to try, as far as one step goes."""
-    wanted_s = each.explore_s if explore else None
+def _target_s(each: Recommendation, *, explore: bool) -> int | None:
+    """Return the timeout to set, within one step: the recommended one, or with ``explore`` the one to try."""
+    target_s = each.explore_s if explore else None
     if each.change and each.confidence in {Confidence.HIGH, Confidence.MEDIUM}:
-        wanted_s = each.recommended_s
-    if wanted_s is None:
+        target_s = each.recommended_s
+    if target_s is None:
         return None
     least, most = math.ceil(each.current_s / STEP_FACTOR), max(each.current_s, 1) * STEP_FACTOR
-    return min(max(wanted_s, least), most)
+    return min(max(target_s, least), most)
 
 
 def _change(each: Recommendation, after_s: int, at_ms: int) -> Change:
@@ -147,7 +145,7 @@ def _undoing(change: Change, at_ms: int) -> Change:
 
 
 def _set(client: QueueClient, change: Change, record: Path) -> None:
-    """Write the line, then set the timeout: whatever was changed is recorded, also when this is killed between them."""
+    """Append the line, then set the timeout: every change is recorded, also if the process is killed in between."""
     record.parent.mkdir(parents=True, exist_ok=True)
     with record.open("ab") as file:
         file.write(msgspec.json.encode(change) + b"\n")

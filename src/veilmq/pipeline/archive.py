@@ -1,8 +1,8 @@
-"""The job ``archive``: queues → the archive's table, each message once.
+"""The job ``archive``: queues → the archive table, each message once.
 
-Each queue has a stream of its own, with a checkpoint of its own, so that queues come and go and one that fails can be
-started again alone. A stream claims messages, adds them to the table, and has them deleted when they are durable there.
-``read_archive`` gives Spark the files that count, of the queues and days that it needs.
+Each queue has its own stream and its own checkpoint, so queues can be added and removed, and a failed one restarted
+alone. A stream claims messages, adds them to the table, and acknowledges them when they are durable there.
+``read_archive`` reads only the live files of the requested queues and days.
 """
 
 import threading
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 from pyspark.sql.streaming.query import StreamingQuery
 
 from veilmq.pipeline.archive_compaction import WRITER, Compaction, compact
@@ -30,12 +30,11 @@ MINUTE_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveOptions(ReadOptions):
-    """What to archive, and where to.
+    """What to archive, and where.
 
-    ``table`` is the folder or URL of the archive; ``checkpoint`` where the streams keep how far they are, by default
-    below it. Small files are joined every ``compact_minutes``, and at the end; 0 for never. Files that do not count any
-    more are deleted after ``keep_h`` hours. Messages leave the table ``expire_days`` whole days (UTC) after the day on
-    which they were sent; 0 for never.
+    ``table`` is the folder or URL of the archive, ``checkpoint`` that of the checkpoints (default: below ``table``).
+    Small files are compacted every ``compact_minutes`` and at the end; 0: never. Removed files are deleted after
+    ``keep_h`` hours. Messages leave the table ``expire_days`` whole days (UTC) after the day they were sent; 0: never.
     """
 
     queues: tuple[str, ...]
@@ -48,13 +47,13 @@ class ArchiveOptions(ReadOptions):
 
     @property
     def checkpoints(self) -> Place:
-        """Return where the checkpoints are."""
+        """Return the place of the checkpoints."""
         return Place.at(self.checkpoint) if self.checkpoint else Place.at(self.table) / CHECKPOINTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archived:
-    """What a run did: messages by queue, files that were joined, that expired, and old ones that were deleted."""
+    """The result of a run: messages by queue, and the numbers of compacted, expired and deleted files."""
 
     messages: dict[str, int]
     compaction: Compaction
@@ -63,7 +62,7 @@ class Archived:
 
 
 def archived(messages: DataFrame) -> DataFrame:
-    """Return messages as the archive has them: with the day (UTC) on which they were sent as ``date``."""
+    """Return messages with the columns of the archive: ``date`` is the day (UTC) on which they were sent."""
     day = F.expr("date_from_unix_date(cast(floor(unix_micros(sent_at) / 86400000000) as int))")
     return messages.withColumn("date", day).select(*SCHEMA.names)
 
@@ -76,20 +75,20 @@ def archive(
     stop: threading.Event | None = None,
     clock_s: Callable[[], float],
 ) -> Archived:
-    """Archive the queues; raises ``PipelineFailed`` when a stream fails. Started again, it goes on where it was."""
+    """Archive the queues; raises ``PipelineFailed`` if a stream fails. A restarted job continues where it stopped."""
     table = ArchiveTable(options.table)
     table.create()
     activate(spark)
     spark.dataSource.register(ArchiveSink)
-    keeper = _Keeper(spark, table, options, clock_s)
+    maintenance = _Maintenance(spark, table, options, clock_s)
     queries = {queue: _start(spark, options, queue) for queue in options.queues}
-    counts = run_streams(queries, report=report, stop=stop or threading.Event(), every=keeper.look)
-    keeper.keep()
+    counts = run_streams(queries, report=report, stop=stop or threading.Event(), every=maintenance.run_if_due)
+    maintenance.run()
     return Archived(
         messages=counts,
-        compaction=keeper.compaction,
-        deleted_files=keeper.deleted,
-        expired_files=keeper.expired,
+        compaction=maintenance.compaction,
+        deleted_files=maintenance.deleted,
+        expired_files=maintenance.expired,
     )
 
 
@@ -100,8 +99,8 @@ def _start(spark: SparkSession, options: ArchiveOptions, queue: str) -> Streamin
     return writer.start(located(options.table))
 
 
-class _Keeper:
-    """Takes out what expires, joins small files and deletes old ones, now and then."""
+class _Maintenance:
+    """Removes expired files, compacts small ones and deletes removed ones, every ``compact_minutes``."""
 
     def __init__(
         self, spark: SparkSession, table: ArchiveTable, options: ArchiveOptions, clock_s: Callable[[], float]
@@ -111,14 +110,12 @@ class _Keeper:
         self._spark, self._table, self._options, self._clock_s = spark, table, options, clock_s
         self._due_s = clock_s() + options.compact_minutes * MINUTE_S
 
-    def look(self) -> None:
-        """Keep the table in order if it is time to."""
+    def run_if_due(self) -> None:
         if self._options.compact_minutes and self._clock_s() >= self._due_s:
-            self.keep()
+            self.run()
             self._due_s = self._clock_s() + self._options.compact_minutes * MINUTE_S
 
-    def keep(self) -> None:
-        """Take out expired files, join small ones, and delete the old ones that do not count any more."""
+    def run(self) -> None:
         if self._options.expire_days:
             day = datetime.fromtimestamp(now_ms() / 1000, UTC).date() - timedelta(days=self._options.expire_days)
             self.expired += self._table.expire(writer=WRITER, before=day)
@@ -140,14 +137,14 @@ def read_archive(
     until: datetime | None = None,
     version: int | None = None,
 ) -> DataFrame:
-    """Return the messages of some ``queues`` (of all, without any) that were sent from ``since`` to before ``until``.
+    """Return the messages of ``queues`` (default: all) that were sent at or after ``since`` and before ``until``.
 
-    ``version`` reads the table as it was then. Raises ``PipelineFailed`` where there is no table.
+    ``version`` selects an earlier version of the table. Raises ``PipelineFailed`` if there is no table.
     """
     files = [
         file
         for file in table.snapshot(version=version).files
-        if (not queues or file.queue in queues) and _may_have(file, since, until)
+        if (not queues or file.queue in queues) and _overlaps(file, since, until)
     ]
     if not files:
         return spark.createDataFrame([], SPARK_SCHEMA)
@@ -160,7 +157,7 @@ def read_archive(
     return rows
 
 
-def _may_have(file: ArchiveFile, since: datetime | None, until: datetime | None) -> bool:
+def _overlaps(file: ArchiveFile, since: datetime | None, until: datetime | None) -> bool:
     return (since is None or file.day >= _day(since)) and (until is None or file.day <= _day(until))
 
 

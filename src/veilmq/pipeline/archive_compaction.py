@@ -1,8 +1,8 @@
-"""Compaction: many small files of the archive become a few large ones, and no reader notices.
+"""Compaction: replace many small files of the archive by a few large ones, invisibly to readers.
 
-Files of one queue and day are joined into a new one, each by a task of Spark, and one commit puts the new files in the
-place of the old ones. A reader has the old files or the new ones, never both; killed before the commit, a compaction
-leaves files that do not count. The old files stay until ``vacuum``.
+A Spark task joins files of one queue and day into a new file, and one commit replaces the old files by the new ones. A
+reader sees either the old files or the new ones. A compaction that is killed before its commit leaves files that are
+not part of the table. The old files stay until ``vacuum``.
 """
 
 from collections import defaultdict
@@ -21,15 +21,15 @@ WRITER = "veilmq compaction"
 
 FILE_BYTES = 128 * 1024 * 1024
 GROUPS_MAX = 64
-"""So many files are made for one commit: what a kill loses, at most."""
+"""Maximum number of new files in one commit: a kill loses at most this work."""
 
-_ROWS = 20_000  # at a time in memory
+_ROWS = 20_000  # in memory at a time
 _JOINED = "path string, queue string, day date, rows bigint, size_bytes bigint, statistics string"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """What a compaction did: so many files were replaced by so many larger ones."""
+    """The result of a compaction: the number of ``removed`` small files, and of ``added`` larger ones."""
 
     removed: int = 0
     added: int = 0
@@ -38,32 +38,32 @@ class Compaction:
 def compact(
     table: ArchiveTable, spark: SparkSession | None = None, *, file_bytes: int = FILE_BYTES, files_min: int = 2
 ) -> Compaction:
-    """Join files of less than half of ``file_bytes``, where there are ``files_min`` of them, to files of about that.
+    """Join files smaller than half of ``file_bytes`` into files of about that size, given at least ``files_min``.
 
-    Tasks of ``spark`` do so, without it this process. Where another compaction is at work, it ends early: that one does
-    the same.
+    Tasks of ``spark`` join the files; without ``spark``, this process does. If another compaction commits meanwhile,
+    this one ends early.
     """
     removed = added = 0
-    seen = table.snapshot(writers=[WRITER])
-    groups = list(_groups(seen, file_bytes=file_bytes, files_min=files_min))
+    snapshot = table.snapshot(writers=[WRITER])
+    groups = list(_groups(snapshot, file_bytes=file_bytes, files_min=files_min))
     for start in range(0, len(groups), GROUPS_MAX):
-        present = set(seen.files)
-        part = [group for group in groups[start : start + GROUPS_MAX] if present.issuperset(group)]
-        if not part:
+        present = set(snapshot.files)
+        chunk = [group for group in groups[start : start + GROUPS_MAX] if present.issuperset(group)]
+        if not chunk:
             continue
-        joined = _by_tasks(spark, table.place, part) if spark else [_join(table.place, group) for group in part]
-        old = [file for group in part for file in group]
-        if not table.replace(writer=WRITER, old=old, new=joined, since=seen):
+        joined = _by_tasks(spark, table.place, chunk) if spark else [_join(table.place, group) for group in chunk]
+        old = [file for group in chunk for file in group]
+        if not table.replace(writer=WRITER, old=old, new=joined, since=snapshot):
             break
         removed, added = removed + len(old), added + len(joined)
-        seen = table.snapshot(writers=[WRITER])
+        snapshot = table.snapshot(writers=[WRITER])
     return Compaction(removed=removed, added=added)
 
 
-def _groups(seen: Snapshot, *, file_bytes: int, files_min: int) -> Iterator[Sequence[ArchiveFile]]:
-    """Yield files that are to become one, together about ``file_bytes`` long."""
+def _groups(snapshot: Snapshot, *, file_bytes: int, files_min: int) -> Iterator[Sequence[ArchiveFile]]:
+    """Yield groups of files to join, each of about ``file_bytes`` in total."""
     small: dict[tuple[str, date], list[ArchiveFile]] = defaultdict(list)
-    for file in seen.files:
+    for file in snapshot.files:
         if file.size_bytes * 2 < file_bytes:
             small[file.queue, file.day].append(file)
     for files in small.values():
@@ -82,7 +82,7 @@ def _groups(seen: Snapshot, *, file_bytes: int, files_min: int) -> Iterator[Sequ
 
 
 def _by_tasks(spark: SparkSession, place: Place, groups: Sequence[Sequence[ArchiveFile]]) -> list[ArchiveFile]:
-    """Join each group in a task of its own. A task that is repeated writes another file, and one of them counts."""
+    """Join each group in its own task. A repeated task writes another file, and the commit names only one of them."""
 
     def join(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
@@ -94,7 +94,7 @@ def _by_tasks(spark: SparkSession, place: Place, groups: Sequence[Sequence[Archi
 
 
 def _join(place: Place, files: Sequence[ArchiveFile]) -> ArchiveFile:
-    """Write the rows of ``files`` to one: with all columns of all of them, also those of a later version."""
+    """Write the rows of ``files`` to one file with the union of their columns, those of a later version included."""
     contents = [pq.read_schema(file.path, filesystem=place.files) for file in files]
     writer = FileWriter(place, queue=files[0].queue, day=files[0].day, content=pa.unify_schemas([CONTENT, *contents]))
     try:

@@ -1,7 +1,7 @@
-"""``format("veilmq_archive")``: the sink of a stream that adds its batches to the archive, each of them once.
+"""``format("veilmq_archive")``: a streaming sink that adds each batch to the archive once.
 
-Tasks write Parquet files into the table's place, where nobody sees them; the commit of a batch names them in the
-table's log. A task that is repeated writes other files, and those of its first attempt are not named.
+Tasks write Parquet files into the folders of the table. Readers do not see them until the commit of the batch names
+them in the table's log. A repeated task writes other files, and the commit names only those of the successful attempt.
 """
 
 from collections.abc import Iterator
@@ -23,25 +23,25 @@ FORMAT = "veilmq_archive"
 
 @dataclass
 class WrittenFiles(WriterCommitMessage):
-    """What one task wrote, and for which query."""
+    """The files that one task wrote, and the id of its query."""
 
     query: str
     files: list[ArchiveFile]
 
 
 class ArchiveSink(DataSource):
-    """The data source that Spark knows as ``veilmq_archive``; its path is the folder or URL of the table."""
+    """The data source ``veilmq_archive``; its path is the folder or URL of the table."""
 
     @classmethod
     def name(cls) -> str:
         """Return the name that ``format`` takes."""
         return FORMAT
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> "ArchiveWriter":  # noqa: N802 - Spark calls it so
-        """Return the writer of a stream; raises ``PipelineFailed`` when something else than messages is written."""
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "ArchiveWriter":  # noqa: N802 - Spark's name
+        """Return the writer of a stream; raises ``PipelineFailed`` if the rows are not messages."""
         place = self.options.get("path")
         if not place:
-            raise PipelineFailed(f'format("{FORMAT}") needs the place of the table: .start("FOLDER OR URL").')
+            raise PipelineFailed(f'format("{FORMAT}") needs the folder or URL of the table: .start("PATH").')
         missing = set(SCHEMA.names) - set(schema.names)
         if missing or overwrite:
             raise PipelineFailed(
@@ -52,14 +52,14 @@ class ArchiveSink(DataSource):
 
 
 class ArchiveWriter(DataSourceStreamArrowWriter):
-    """Writes files in tasks, and commits those of a batch on the driver."""
+    """Writes files in tasks, and commits the files of a batch on the driver."""
 
     def __init__(self, place: str) -> None:
-        """``place`` is that of the table, the same on every machine."""
+        """``place`` is the folder or URL of the table, the same on every machine."""
         self._place = place
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
-        """Write the rows of one task to files of their queues and days."""
+        """Write the rows of one task, one file for each queue and day."""
         files = _PartitionedFiles(Place.at(self._place))
         try:
             for batch in iterator:
@@ -69,7 +69,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
             files.close()
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Let the files of a batch join the table, once."""
+        """Add the files of a batch to the table, once."""
         done = [message for message in messages if isinstance(message, WrittenFiles)]
         files = [file for message in done for file in message.files]
         if files:
@@ -78,38 +78,36 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
             table.commit(writer=done[0].query, batch=batchId, files=files)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Leave the files of a failed batch to ``vacuum``: nobody sees them."""
+        """Leave the files of a failed batch to ``vacuum``; no reader sees them."""
 
 
 def _query() -> str:
-    """Return the id of the query that this task is of; it stays over restarts."""
+    """Return the id of the task's query, which is the same after a restart."""
     context = TaskContext.get()
     found = context.getLocalProperty("sql.streaming.queryId") if context else None
     if not found:
-        raise PipelineFailed("The archive's sink takes a stream: writeStream, not write.")
+        raise PipelineFailed(f'format("{FORMAT}") takes streams only: use writeStream instead of write.')
     return found
 
 
 class _PartitionedFiles:
-    """One open file for each queue and day that a task meets: fourteen days are the longest retention."""
+    """One open file for each queue and day of a task; the maximum retention of 14 days bounds their number."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
         self._open: dict[tuple[str, date], FileWriter] = {}
 
     def add(self, rows: pa.Table) -> None:
-        """Write each row to the file of its queue and day."""
         for key in rows.select(PARTITION).group_by(PARTITION).aggregate([]).to_pylist():
             queue, day = key["queue"], key["date"]
             chosen = pc.and_(pc.equal(rows["queue"], queue), pc.equal(rows["date"], pa.scalar(day)))
             self._writer(queue, day).add(rows.filter(chosen))
 
     def finish(self) -> list[ArchiveFile]:
-        """Have all files on the disk, and return them."""
+        """Make all files durable, and return them."""
         return [writer.finish() for writer in self._open.values()]
 
     def close(self) -> None:
-        """Close what is open, whole or not."""
         for writer in self._open.values():
             writer.close()
 

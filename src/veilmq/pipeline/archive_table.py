@@ -1,12 +1,12 @@
-"""The table of the archive: Parquet files in folders of queue and day, and a log that says which of them count.
+"""The archive table: Parquet files in folders by queue and day, and a Delta log that names the files of the table.
 
-The log is Delta's, written by deltalake, so that whatever reads Delta tables reads the archive. A file that the log
-does not name is no part of the table: what a killed task, batch or compaction leaves behind is seen by nobody, and
-swept up by ``vacuum``. Each commit is one new entry of the log, made whole or not at all. A batch of a writer is
-committed with the writer's name and the batch's number, and never again: that makes the archive exactly once.
+deltalake writes the log, so every program that reads Delta tables reads the archive. A file that the log does not name
+is not part of the table: readers never see the files of a killed task, batch or compaction, and ``vacuum`` deletes
+them. Each commit adds one log entry atomically. The entry stores the name of the writer and the number of the batch,
+and a batch is committed only once: this makes the archive exactly once.
 
-Of all writers of an entry one makes its name: in a folder by a hard link, in a bucket by a write that is refused where
-the key exists (``If-None-Match: *``). Nothing is renamed. All machines of the cluster must reach the place.
+Only one of several concurrent writers creates an entry: in a folder by a hard link, in a bucket by a conditional write
+(``If-None-Match: *``). Nothing is renamed. All machines of the cluster must reach the folder or bucket.
 """
 
 import json
@@ -31,28 +31,28 @@ from veilmq.pipeline.folders import Place
 from veilmq.wire.v1 import arrow
 
 PARTITION = ("queue", "date")
-"""The columns that are in the names of the folders: the queue, and the day (UTC) on which a message was sent."""
+"""The partition columns: the queue, and the day (UTC) on which a message was sent."""
 
 CONTENT = arrow.SCHEMA.remove(arrow.SCHEMA.get_field_index("queue"))
-"""The columns that are in the files."""
+"""The columns in the files."""
 
 SCHEMA = pa.schema([*CONTENT, ("queue", pa.string()), ("date", pa.date32())])
 """The columns of the table: those of ``format("veilmq")``, and the day."""
 
 COMPARED = {"id", "group", "sent_at", "received_at", "receive_count", "sequence_number"}
-"""The columns with statistics in the log. Bodies and attributes have none: the log outlives messages that expire."""
+"""The columns with statistics in the log. Bodies and attributes have none, as the log outlives expired messages."""
 
 Value = str | int
 
-_STORE_SAYS = re.compile(r"<Message>([^<]+)</Message>")
+_STORE_MESSAGE = re.compile(r"<Message>([^<]+)</Message>")
 _COLOURS = re.compile(r"\x1b\[\d+m")
 
-_TRIES = 20  # each one lost tells that somebody else's commit went through
+_TRIES = 20  # each failed try means that another writer has committed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveFile:
-    """One finished file; ``path`` is relative to the place of the table, ``statistics`` are JSON for the log."""
+    """One finished file; ``path`` is relative to the table, ``statistics`` are JSON for the log."""
 
     path: str
     queue: str
@@ -63,17 +63,17 @@ class ArchiveFile:
 
 
 class FileWriter:
-    """Writes one file into its place in the table; it is durable when ``finish`` returns."""
+    """Writes one file of the table; the file is durable when ``finish`` returns."""
 
     def __init__(self, place: Place, *, queue: str, day: date, content: pa.Schema = CONTENT) -> None:
-        """Open the file under a name that no other has; ``content`` are its columns."""
+        """Open the file under a unique name; ``content`` are its columns."""
         self._place, self._queue, self._day, self._content = place, queue, day, content
         self._path = f"queue={quote(queue, safe='')}/date={day.isoformat()}/{uuid.uuid4()}.parquet"
         place.prepare(self._path)
         self._parquet = pq.ParquetWriter(self._path, content, compression="zstd", filesystem=place.files)
 
     def add(self, rows: pa.Table) -> None:
-        """Append ``rows``; columns that are not in the file are left out, those that it alone has are null."""
+        """Append ``rows`` without the columns that the file lacks; columns that ``rows`` lack are null."""
         columns = [
             rows[field.name].cast(field.type) if field.name in rows.schema.names else pa.nulls(len(rows), field.type)
             for field in self._content
@@ -81,11 +81,11 @@ class FileWriter:
         self._parquet.write_table(pa.table(columns, schema=self._content))
 
     def close(self) -> None:
-        """Close the file, whole or not."""
+        """Close the file, complete or not."""
         self._parquet.close()
 
     def finish(self) -> ArchiveFile:
-        """Close the file and have it durable, with its name."""
+        """Close the file, and make it and its name durable."""
         self.close()
         path = Path(self._path)
         self._place.sync(self._path, *(str(folder) for folder in path.parents))
@@ -101,9 +101,9 @@ class FileWriter:
 
 
 def _statistics(written: pq.FileMetaData) -> str:
-    """Return what the log says of a file, so that readers skip it: rows, and least, greatest and nulls of columns."""
-    least: dict[str, Value] = {}
-    greatest: dict[str, Value] = {}
+    """Return the statistics by which readers skip a file: its rows, and the minimum, maximum and nulls of columns."""
+    minima: dict[str, Value] = {}
+    maxima: dict[str, Value] = {}
     nulls: dict[str, int] = {}
     groups = range(written.num_row_groups)
     for column in range(written.num_columns):
@@ -112,30 +112,30 @@ def _statistics(written: pq.FileMetaData) -> str:
         if name not in COMPARED or any(part is None for part in parts):
             continue
         nulls[name] = sum(part.null_count for part in parts)
-        valued = [part for part in parts if part.num_values]
-        if valued and all(part.has_min_max for part in valued):
-            least[name] = _logged(min(part.min for part in valued), up=False)
-            greatest[name] = _logged(max(part.max for part in valued), up=True)
+        with_values = [part for part in parts if part.num_values]
+        if with_values and all(part.has_min_max for part in with_values):
+            minima[name] = _log_value(min(part.min for part in with_values), round_up=False)
+            maxima[name] = _log_value(max(part.max for part in with_values), round_up=True)
     rows = {"numRecords": written.num_rows}
-    return json.dumps({**rows, "minValues": least, "maxValues": greatest, "nullCount": nulls})
+    return json.dumps({**rows, "minValues": minima, "maxValues": maxima, "nullCount": nulls})
 
 
-def _logged(value: Value | datetime, *, up: bool) -> Value:
-    """Return ``value`` as Delta's log has it: an instant in ms, rounded away from what lies between the bounds."""
+def _log_value(value: Value | datetime, *, round_up: bool) -> Value:
+    """Return ``value`` in the form of Delta's log, which stores instants in ms."""
     if not isinstance(value, datetime):
         return value
-    ms = timedelta(microseconds=-value.microsecond % 1000 if up else 0)
+    ms = timedelta(microseconds=-value.microsecond % 1000 if round_up else 0)
     return (value + ms).astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def now_ms() -> int:
-    """Return the time that the table's log gives its entries, in ms since the epoch."""
+    """Return the time for entries of the log, in ms since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The table as it was at ``version``: its files, and how far each of some writers had come."""
+    """The table at ``version``: its files, and the last batch of each requested writer."""
 
     version: int
     files: tuple[ArchiveFile, ...]
@@ -143,27 +143,27 @@ class Snapshot:
 
 
 class ArchiveTable:
-    """The table in a folder, or at a URL."""
+    """The table in a folder or at a URL."""
 
     def __init__(self, place: str | Path) -> None:
-        """Open nothing yet."""
+        """Open nothing."""
         self.place = Place.at(place)
         self.location = self.place.location
 
     def create(self) -> None:
-        """Make the table where there is none; give one of an earlier version the columns that it lacks.
+        """Create the table if it does not exist; add missing columns to a table of an earlier version.
 
-        Raises ``PipelineFailed`` where the place cannot be used.
+        Raises ``PipelineFailed`` if the folder or bucket cannot be used.
         """
         for _ in range(_TRIES):
             try:
                 self._create()
             except CommitFailedError:
-                continue  # another has made the same change, or some other
+                continue  # another writer has committed; check again
             except (OSError, DeltaError) as error:
                 raise PipelineFailed(f"{self.location} cannot be used: {_cause(error)}") from error
             return
-        raise PipelineFailed(f"{self.location}: {_TRIES} commits were lost to other writers; run fewer at a time.")
+        raise PipelineFailed(_too_many_writers(self.location))
 
     def _create(self) -> None:
         if not DeltaTable.is_deltatable(self.location):
@@ -178,7 +178,7 @@ class ArchiveTable:
             self._sync_log(before + 1, table.version())
 
     def snapshot(self, *, version: int | None = None, writers: Sequence[str] = ()) -> Snapshot:
-        """Return the table as it is now, or was at an earlier ``version``; raises ``PipelineFailed`` without one."""
+        """Return the current table, or that of an earlier ``version``; raises ``PipelineFailed`` if there is none."""
         table = self._open(version)
         rows = pa.table(table.get_add_actions(flatten=True)).to_pylist()
         return Snapshot(
@@ -188,9 +188,9 @@ class ArchiveTable:
         )
 
     def commit(self, *, writer: str, batch: int, files: Sequence[ArchiveFile]) -> bool:
-        """Let ``files`` join the table as ``batch`` of ``writer``; ``False`` when that batch was committed before.
+        """Add ``files`` as ``batch`` of ``writer``; return ``False`` if the table has that batch already.
 
-        Batches of a writer rise. Returns once the entry is durable.
+        The batch numbers of a writer increase. The entry is durable on return.
         """
         for _ in range(_TRIES):
             table = self._open()
@@ -200,53 +200,53 @@ class ArchiveTable:
             try:
                 self._append(table, Transaction(writer, batch), [_added(file, new=True) for file in files])
             except CommitFailedError:
-                continue  # another attempt at the same batch may have come first: look again
+                continue  # possibly another attempt at the same batch; check again
             return True
-        raise PipelineFailed(f"{self.location}: {_TRIES} commits were lost to other writers; run fewer at a time.")
+        raise PipelineFailed(_too_many_writers(self.location))
 
     def replace(self, *, writer: str, old: Sequence[ArchiveFile], new: Sequence[ArchiveFile], since: Snapshot) -> bool:
-        """Let ``new`` take the place of ``old``: the same rows, or none; ``False`` when the turn went to another.
+        """Replace ``old`` by ``new``, which have the same rows or none; return ``False`` if another writer was first.
 
-        ``since`` is where ``old`` were found, and knows the last batch of ``writer``: of all who share that name, only
-        one can go on from there. (deltalake's own compaction lets two at a time replace the same files.)
+        ``since`` is the snapshot that has ``old`` and the last batch of ``writer``. Only one of the processes with this
+        writer name can commit after it. (deltalake's own compaction lets two processes replace the same files.)
         """
-        turn = Transaction(writer, _next(since.batches[writer]))
-        actions: list[AddAction | RemoveAction] = [_removed(file, rows_go=not new) for file in old]
+        transaction = Transaction(writer, _next(since.batches[writer]))
+        actions: list[AddAction | RemoveAction] = [_removed(file, deletes_rows=not new) for file in old]
         actions += [_added(file, new=False) for file in new]
         try:
-            self._append(self._open(since.version), turn, actions)
+            self._append(self._open(since.version), transaction, actions)
         except CommitFailedError:
             return False
         return True
 
     def vacuum(self, *, keep_h: int) -> int:
-        """Delete files that have not counted for ``keep_h`` hours; returns how many.
+        """Delete files that left the table more than ``keep_h`` hours ago; return their number.
 
-        Readers and writers that began longer ago may fail for it, and so may reading an earlier version.
+        Readers and writers that started earlier, and reads of earlier versions, can then fail.
         """
-        gone = self._open().vacuum(retention_hours=keep_h, dry_run=False, enforce_retention_duration=False, full=True)
-        return len(gone)
+        table = self._open()
+        return len(table.vacuum(retention_hours=keep_h, dry_run=False, enforce_retention_duration=False, full=True))
 
     def expire(self, *, writer: str, before: date) -> int:
-        """Take files of days before ``before`` out of the table; returns how many. ``vacuum`` deletes them later.
+        """Remove files of days before ``before`` from the table; return their number. ``vacuum`` deletes them later.
 
-        It has turns with the compactions of the name ``writer``, as ``replace`` says; 0 when the turn went to another.
+        Excludes compactions under the same ``writer`` (see ``replace``): returns 0 if one was first.
         """
-        seen = self.snapshot(writers=[writer])
-        old = [file for file in seen.files if file.day < before]
-        return len(old) if old and self.replace(writer=writer, old=old, new=[], since=seen) else 0
+        snapshot = self.snapshot(writers=[writer])
+        old = [file for file in snapshot.files if file.day < before]
+        return len(old) if old and self.replace(writer=writer, old=old, new=[], since=snapshot) else 0
 
     def _open(self, version: int | None = None) -> DeltaTable:
         try:
             return DeltaTable(self.location, version=version)
         except TableNotFoundError as error:
-            raise PipelineFailed(f"{self.location} holds no archive; `veilmq pipeline archive` makes one.") from error
+            raise PipelineFailed(f"{self.location} has no archive; `veilmq pipeline archive` creates one.") from error
         except (OSError, DeltaError) as error:
             raise PipelineFailed(f"{self.location} cannot be used: {_cause(error)}") from error
 
-    def _append(self, table: DeltaTable, turn: Transaction, actions: Sequence[AddAction | RemoveAction]) -> None:
-        """Commit, and have the log on the disk: the queue deletes its messages next."""
-        properties = CommitProperties(app_transactions=[turn])
+    def _append(self, table: DeltaTable, transaction: Transaction, actions: Sequence[AddAction | RemoveAction]) -> None:
+        """Commit durably: afterwards the queue deletes the messages."""
+        properties = CommitProperties(app_transactions=[transaction])
         before = table.version()
         table.create_write_transaction(
             list(actions), "append", SCHEMA, partition_by=list(PARTITION), commit_properties=properties
@@ -254,15 +254,19 @@ class ArchiveTable:
         self._sync_log(before + 1, table.version())
 
     def _sync_log(self, first: int, last: int) -> None:
-        """Have some entries of the log on the disk: deltalake does not see to that."""
+        """Sync entries of the log to disk; deltalake does not."""
         self.place.sync(*(f"_delta_log/{version:020}.json" for version in range(first, last + 1)), "_delta_log")
 
 
+def _too_many_writers(location: str) -> str:
+    return f"{location}: {_TRIES} commits conflicted with other writers; run fewer jobs at a time."
+
+
 def _cause(error: Exception) -> str:
-    """Return in one line why deltalake failed: what the store says, else the innermost of the causes that it lists."""
-    said = _STORE_SAYS.search(str(error))
+    """Return in one line why deltalake failed: the message of the object store, else the innermost cause."""
+    message = _STORE_MESSAGE.search(str(error))
     lines = [line for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
-    return said[1] if said else lines[-1].strip(" ↳")
+    return message[1] if message else lines[-1].strip(" ↳")
 
 
 def _next(batch: int | None) -> int:
@@ -289,5 +293,5 @@ def _added(file: ArchiveFile, *, new: bool) -> AddAction:
     return AddAction(file.path, file.size_bytes, _values(file), now_ms(), new, file.statistics)
 
 
-def _removed(file: ArchiveFile, *, rows_go: bool) -> RemoveAction:
-    return RemoveAction(file.path, rows_go, now_ms(), file.size_bytes, _values(file))
+def _removed(file: ArchiveFile, *, deletes_rows: bool) -> RemoveAction:
+    return RemoveAction(file.path, deletes_rows, now_ms(), file.size_bytes, _values(file))

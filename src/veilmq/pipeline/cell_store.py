@@ -1,15 +1,15 @@
-"""The store of cells: what earlier runs counted, so that each file of the event log is read once.
+"""The store of cells: the counts of earlier runs, so that each file of the event log is read once.
 
-A run counts the files that no earlier run has, writes the cells and the names of the files under its own number, and
-last of all its record. A run whose record is missing did not happen: the next one takes its number and writes over it.
-So a run that is killed and repeated counts nothing twice, and files that are exported once more under the same name
-neither. The record is one file, as the appearance of several is no single moment.
+A run counts the new files, writes the cells and the file names under its run number, and writes its record last. A run
+without a record did not happen: the next run reuses its number and overwrites it. So neither a killed and repeated run
+nor a file that is exported again under the same name is counted twice. The record is a single file, so it appears
+atomically.
 
-The record has the position that was reached in the log of each node, so that a run costs what is new, and not what was
-(``closed_receipts``). The first run of each day lists the whole log beside that (decision 27). After ``RUNS_MAX`` runs
-one puts the sum of all in their place.
+The record stores the position in the log of each node, so the cost of a run depends on the new files only
+(``closed_receipts``). The first run of a day lists the whole log as well (decision 27). After ``RUNS_MAX`` runs, one
+run with the sum of all replaces them.
 
-The store is a folder, or any URL that Spark writes to. One run at a time.
+The store is a folder, or a URL that Spark can write. Only one run at a time is allowed.
 """
 
 import time
@@ -39,7 +39,7 @@ _TABLES = {
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What a run has counted: how many ``files`` were new, and the number of the last ``run`` (0 if there was none)."""
+    """The result of a run: the number of new ``files``, and the number of the last ``run`` (0: none yet)."""
 
     files: int
     run: int
@@ -47,7 +47,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Record:
-    """What a run leaves for the next: the tables count from the run ``base`` on; ``listed`` is a day, and a log."""
+    """The state after a run. Runs below ``base`` are merged; ``listed`` is the day and the log of the last listing."""
 
     run: int = 0
     base: int = 1
@@ -57,17 +57,17 @@ class _Record:
 
 
 class CellStore:
-    """The cells, the waits and the names of the files that are in them, under one folder or URL."""
+    """The cells, the waits and the names of the counted files, under one folder or URL."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:
-        """Open nothing yet."""
+        """Open nothing."""
         self._spark = spark
         self._location = located(location)
 
     def count(self, events: str, *, map_tasks: int = TUNE_MAP_TASKS.default, at_ms: int | None = None) -> Counted:
         """Count the files under ``events`` that are not in the store; at most ``map_tasks`` tasks read them.
 
-        ``at_ms`` is the time if it is not the present: the first run of a day lists all files.
+        ``at_ms`` (default: now) determines the day; the first run of a day lists all files.
         """
         now_s = time.time() if at_ms is None else at_ms / 1000
         log = EventLog(self._spark, events)
@@ -92,17 +92,17 @@ class CellStore:
         return Counted(files=len(new), run=record.run)
 
     def cells(self) -> DataFrame:
-        """Return the cells of all runs, not yet merged (``histograms.cells`` has the columns)."""
+        """Return the cells of all runs, unmerged (``histograms.cells`` has the columns)."""
         return self._table("cells", self._last())
 
     def waits(self) -> DataFrame:
-        """Return the waits of all runs, added."""
+        """Return the sum of the waits of all runs."""
         return _added(self._table("waits", self._last()))
 
     def merge(self) -> None:
-        """Put one run, the sum of all, in their place, and remove what the sum before this one has replaced.
+        """Replace all runs by one with their sum; remove only runs that the merge before this one replaced.
 
-        Those who read meanwhile still find what this one replaces.
+        Concurrent readers can therefore still read the runs that this merge replaces.
         """
         last = self._last()
         run = last.run + 1
@@ -113,14 +113,14 @@ class CellStore:
         self._remove(before=last.base)
 
     def _end(self, record: _Record) -> None:
-        """Write the record: the run has happened. Merge when there are many."""
+        """Write the record, which completes the run; merge if there are many runs."""
         row = (record.base, record.listed, dict(record.positions), list(record.ahead))
         self._write(self._spark.createDataFrame([row], _RECORDS).coalesce(1), "runs", record.run)
         if record.run - record.base >= RUNS_MAX:
             self.merge()
 
     def _last(self) -> _Record:
-        """Return the record of the last run, or its number alone: earlier versions had no records but the files."""
+        """Return the record of the last run; only its number if an earlier version, without records, made it."""
         found = self._read("runs", _RECORDS).orderBy(fn.desc("run")).first()
         if found is None:
             named = self._read("files", _TABLES["files"]).agg(fn.max("run").alias("last")).first()
@@ -128,11 +128,11 @@ class CellStore:
         return _Record(**found.asDict() | {"ahead": tuple(found["ahead"])})
 
     def _table(self, name: str, last: _Record) -> DataFrame:
-        """Return a table without what was replaced, and without the run that did not end."""
+        """Return a table without merged runs and without an incomplete run."""
         return self._read(name, _TABLES[name]).where(fn.col("run").between(last.base, last.run)).drop("run")
 
     def _read(self, table: str, schema: str) -> DataFrame:
-        """Return a table with its ``run``; empty before the first one."""
+        """Return a table with the column ``run``; empty before the first run."""
         found = existing(self._spark.read.schema(f"{schema}, run int"), f"{self._location}/{table}")
         return self._spark.createDataFrame([], f"{schema}, run int") if found is None else found
 
@@ -140,7 +140,7 @@ class CellStore:
         rows.write.mode("overwrite").parquet(f"{self._location}/{table}/run={run}")
 
     def _remove(self, *, before: int) -> None:
-        """Remove the runs below ``before``; where pyarrow does not reach the store, they stay and do not count."""
+        """Remove the runs below ``before``; they stay, ignored, if pyarrow cannot access the store."""
         place = opened(self._location)
         if place is None:
             return
@@ -157,5 +157,5 @@ def _added(waits: DataFrame) -> DataFrame:
 
 
 def _ahead(found: Found, last: _Record) -> tuple[str, ...]:
-    """Return the files that were counted before their entries came, and may still be met there."""
+    """Return the files that were counted before their entries appeared."""
     return tuple(sorted({*last.ahead} - {*found.files} | {*found.ahead}))

@@ -1,10 +1,10 @@
-"""Classes: which routing keys share a timeout, so that a few timeouts cost nearly as little as one for each key.
+"""Classes: group routing keys that share a timeout, so that a few timeouts cost nearly as little as one per key.
 
-Keys are sorted by the timeout that each would choose for itself; a class is a run of neighbours in that order. A
-dynamic programme goes from the longest class down, O(K G²) for K classes and G groups of keys: for every first group
-and number of classes it keeps the cheapest way to serve all groups from there on. As the classes above are settled by
-then, an expiry that moves a message to the next class is part of the cost. At last each timeout is moved once more
-while all others stand, until nothing gets cheaper.
+Keys are sorted by their own best timeout; a class is a range of neighbours in that order. Dynamic programming proceeds
+from the longest class down, in O(K G²) for K classes and G groups of keys: for each first group and number of classes
+it keeps the cheapest partition of all groups from there on. The longer classes are fixed at that point, so the cost
+includes expiries that move a message to the next class. Finally, each timeout in turn is optimised with the others
+fixed, until the cost no longer falls.
 """
 
 import math
@@ -17,7 +17,7 @@ from veilmq.pipeline.cost import Load, Prices, best_s, candidates_s, cost, costs
 from veilmq.pipeline.tallies import Array
 
 GROUPS_MAX = 120
-"""More keys than these are first put together by neighbours, so that thousands of keys stay a matter of seconds."""
+"""More keys are first grouped with their neighbours, so that thousands of keys take only seconds."""
 
 _ROUNDS_MAX = 20
 _NEAR = 1.3
@@ -25,9 +25,9 @@ _NEAR = 1.3
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """``timeouts_s`` of the classes in rising order, and to which of them each load belongs, in the order given.
+    """``timeouts_s`` are the timeouts of the classes, ascending; ``members`` has the class index of each load.
 
-    ``cost`` is for each message, if the weights of the loads add up to 1.
+    ``cost`` is per message if the weights of the loads sum to 1.
     """
 
     timeouts_s: tuple[int, ...]
@@ -36,8 +36,8 @@ class Classes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """The cheapest way to serve all groups from one on: the first group and the timeout of each class."""
+class _Partition:
+    """The cheapest partition of the groups from one on: the first group and the timeout of each class."""
 
     cost: float
     starts: tuple[int, ...] = ()
@@ -45,65 +45,67 @@ class _Way:
 
 
 def classes_of(loads: Sequence[Load], count: int, *, prices: Prices) -> Classes:
-    """Return the best way to put ``loads`` (at least one) into at most ``count`` classes."""
+    """Return the cheapest partition of ``loads`` (at least one) into at most ``count`` classes."""
     own_s = [best_s(load, prices=prices)[0] for load in loads]
     order = sorted(range(len(loads)), key=own_s.__getitem__)
     groups = [part.tolist() for part in np.array_split(np.array(order), min(len(order), GROUPS_MAX))]
-    way = _cheapest([mixed([loads[index] for index in group]) for group in groups], count, prices)
+    partition = _cheapest([mixed([loads[index] for index in group]) for group in groups], count, prices)
     members = [0] * len(loads)
-    for number, (start, stop) in enumerate(zip(way.starts, (*way.starts[1:], len(groups)), strict=True)):
+    for number, (start, stop) in enumerate(zip(partition.starts, (*partition.starts[1:], len(groups)), strict=True)):
         for index in (index for group in groups[start:stop] for index in group):
             members[index] = number
-    timeouts_s = _polished(loads, members, way.timeouts_s, prices)
+    timeouts_s = _polished(loads, members, partition.timeouts_s, prices)
     return Classes(timeouts_s, tuple(members), cost_of_classes(loads, members, timeouts_s, prices=prices))
 
 
 def cost_of_classes(
     loads: Sequence[Load], members: Sequence[int], timeouts_s: Sequence[float], *, prices: Prices
 ) -> float:
-    """Return what ``loads`` cost when each begins in the class of ``members``, and expiries move up."""
+    """Return the cost of ``loads`` if each starts in its class in ``members``, and an expiry moves it to the next."""
     return sum(
         cost(load, timeouts_s[number], prices=prices, then_s=timeouts_s[number + 1 :])
         for load, number in zip(loads, members, strict=True)
     )
 
 
-def _cheapest(groups: Sequence[Load], count: int, prices: Prices) -> _Way:
-    """Return the best of 1 … ``count`` classes for all ``groups``."""
+def _cheapest(groups: Sequence[Load], count: int, prices: Prices) -> _Partition:
+    """Return the cheapest partition of ``groups`` into 1 … ``count`` classes."""
     timeouts_s = candidates_s()
-    above = {len(groups): _Way(0.0)}
+    above = {len(groups): _Partition(0.0)}
     found = []
     for _ in range(min(count, len(groups))):
-        ways: dict[int, _Way] = {}
-        for stop, way in above.items():
-            _extend(ways, groups[:stop], way, timeouts_s, prices)
-        if 0 not in ways:  # the class above has the shortest timeout there is
+        partitions: dict[int, _Partition] = {}
+        for stop, partition in above.items():
+            _extend(partitions, groups[:stop], partition, timeouts_s, prices)
+        if 0 not in partitions:  # the class above has the shortest possible timeout
             break
-        found.append(ways[0])
-        above = {start: way for start, way in ways.items() if start}
-    return min(found, key=lambda way: way.cost)
+        found.append(partitions[0])
+        above = {start: partition for start, partition in partitions.items() if start}
+    return min(found, key=lambda partition: partition.cost)
 
 
-def _extend(ways: dict[int, _Way], groups: Sequence[Load], above: _Way, timeouts_s: Array, prices: Prices) -> None:
-    """Put one more class below ``above``, of the last so many of ``groups``, wherever that is the cheapest way yet."""
+def _extend(
+    partitions: dict[int, _Partition], groups: Sequence[Load], above: _Partition, timeouts_s: Array, prices: Prices
+) -> None:
+    """Add one class below ``above``, of each possible number of the last ``groups``; keep the cheapest partitions."""
     shorter = timeouts_s[timeouts_s < above.timeouts_s[0]] if above.timeouts_s else timeouts_s
     if not shorter.size:
         return
-    together = np.zeros_like(shorter)
+    total = np.zeros_like(shorter)
     for start in reversed(range(len(groups))):
-        together += costs(groups[start], shorter, prices=prices, then_s=above.timeouts_s)
-        best = int(np.argmin(together))
-        price = above.cost + float(together[best])
-        if start not in ways or price < ways[start].cost:
-            ways[start] = _Way(price, (start, *above.starts), (float(shorter[best]), *above.timeouts_s))
+        total += costs(groups[start], shorter, prices=prices, then_s=above.timeouts_s)
+        best = int(np.argmin(total))
+        full_cost = above.cost + float(total[best])
+        if start not in partitions or full_cost < partitions[start].cost:
+            partitions[start] = _Partition(full_cost, (start, *above.starts), (float(shorter[best]), *above.timeouts_s))
 
 
 def _polished(
     loads: Sequence[Load], members: Sequence[int], timeouts_s: Sequence[float], prices: Prices
 ) -> tuple[int, ...]:
-    """Move one timeout after the other, between its neighbours, to where all loads together cost least."""
+    """Move each timeout in turn, between its neighbours, to where all loads cost least."""
     numbers = range(len(timeouts_s))
-    classes = [mixed([load for load, its in zip(loads, members, strict=True) if its == each]) for each in numbers]
+    classes = [mixed([load for load, own in zip(loads, members, strict=True) if own == each]) for each in numbers]
     now = [*timeouts_s]
     for _ in range(_ROUNDS_MAX):
         before = [*now]
@@ -115,7 +117,7 @@ def _polished(
 
 
 def _best_between(classes: Sequence[Load], timeouts_s: Sequence[float], number: int, prices: Prices) -> float:
-    """Return the best timeout near that of the class ``number``, between those of its neighbours."""
+    """Return the cheapest timeout near that of the class ``number``, between those of its neighbours."""
     below = timeouts_s[number - 1] if number else 0.0
     above = timeouts_s[number + 1] if number + 1 < len(timeouts_s) else math.inf
     now = timeouts_s[number]

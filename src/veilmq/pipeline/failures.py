@@ -1,20 +1,20 @@
-"""How a job ends badly: with one sentence that says what to do.
+"""Failures of a job: one sentence each, with the action to take.
 
-Spark's own messages hold the tracebacks of every process that had a part in it: ``reason_of`` finds the sentence.
+Spark's messages contain the tracebacks of all processes involved; ``reason_of`` extracts the sentence.
 """
 
 import re
 
 _RAISED = re.compile(r"(?:\w+\.)*([A-Z]\w*): (\S.*)")
-_PLAN = "=== Streaming Query ==="  # from there on Spark describes the query
+_PLAN = "=== Streaming Query ==="  # a description of the query follows
 
 
 class PipelineFailed(Exception):
-    """The job was right and could not be done."""
+    """The job cannot be done; ``str()`` says why and what to do."""
 
 
 def reason_of(error: BaseException | str) -> str:
-    """Return the last thing that was raised, as tracebacks end: its type, unless that is ours, and what it says."""
+    """Return the last exception of the tracebacks: its type, unless it is one of veilmq, and its message."""
     lines = str(error).partition(_PLAN)[0].splitlines()
     raised = [(line, found) for line in lines if (found := _RAISED.match(line))]
     if not raised:

@@ -1,8 +1,7 @@
-"""Folders and URLs that Spark reads and writes, wherever it runs, and files in them that the jobs write themselves.
+"""Folders and URLs that Spark reads and writes, and small files in them that the jobs write themselves.
 
-A place is a folder or a URL (``s3://bucket/folder``), of any kind that Spark, ``pyarrow.fs`` and deltalake reach; the
-three find the keys to a bucket where programs for it look: in the environment (``AWS_ACCESS_KEY_ID`` …), or in the
-machine's role.
+A place is a folder or a URL (``s3://bucket/folder``) that Spark, ``pyarrow.fs`` and deltalake all support. The three
+take the credentials of a bucket from the usual environment variables (``AWS_ACCESS_KEY_ID`` …) or the machine's role.
 """
 
 import os
@@ -20,20 +19,20 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
 def is_url(place: str) -> bool:
-    """Tell whether ``place`` is a URL, and no folder here."""
+    """Return whether ``place`` is a URL instead of a local folder."""
     return _URL.match(place) is not None
 
 
 def located(place: str) -> str:
-    """Return ``place``, a folder or a URL, as it means the same wherever Spark is, without a slash at its end.
+    """Return ``place``, a folder or URL, as an absolute path or URL without a trailing slash.
 
-    A relative folder is one of this process: a Spark Connect server works elsewhere.
+    A relative folder is relative to the working directory of this process, not of a Spark Connect server.
     """
     return (place if is_url(place) else str(Path(place).absolute())).rstrip("/")
 
 
 def opened(place: str) -> tuple[fs.FileSystem, str] | None:
-    """Return the file system of ``pyarrow.fs`` that ``place`` is in, and its path there; ``None`` if there is none."""
+    """Return the file system of ``pyarrow.fs`` for ``place``, and its path there; ``None`` if there is none."""
     try:
         return _opened(located(place))
     except (ArrowException, OSError, ValueError):
@@ -41,10 +40,10 @@ def opened(place: str) -> tuple[fs.FileSystem, str] | None:
 
 
 def existing(reader: DataFrameReader, place: str) -> DataFrame | None:
-    """Return the Parquet files under ``place``; ``None`` where there is nothing."""
+    """Return the Parquet files under ``place``; ``None`` if it does not exist."""
     try:
         found = reader.parquet(place)
-        found.schema  # noqa: B018 - Spark Connect looks for the files only when it is asked something
+        found.schema  # noqa: B018 - Spark Connect resolves the path only on first use
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
@@ -54,7 +53,7 @@ def existing(reader: DataFrameReader, place: str) -> DataFrame | None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A folder or the prefix of a bucket, with files in it; ``location`` is what Spark and deltalake take."""
+    """A folder or a prefix of a bucket; ``location`` is its path or URL for Spark and deltalake."""
 
     location: str
 
@@ -64,31 +63,31 @@ class Place:
         return cls(located(str(place)))
 
     def __truediv__(self, name: str) -> "Place":
-        """Return the folder ``name`` in this one."""
+        """Return the subfolder ``name``."""
         return Place(f"{self.location}/{name}")
 
     @property
     def files(self) -> fs.FileSystem:
-        """Return what opens the files, by their paths in this place."""
-        whole, path = _opened(self.location)
-        return fs.SubTreeFileSystem(path, whole)
+        """Return a file system whose root is this place."""
+        filesystem, path = _opened(self.location)
+        return fs.SubTreeFileSystem(path, filesystem)
 
     @property
     def has_folders(self) -> bool:
-        """Return whether folders are to be made, and files can be renamed; buckets have only keys."""
+        """Return whether the place has folders and renames; buckets have only keys."""
         return _opened(self.location)[0].type_name in {"local", "hdfs"}
 
     def prepare(self, path: str) -> None:
-        """Make the folder of the file at ``path``, where there are folders."""
+        """Create the folder of the file at ``path``, if the place has folders."""
         if self.has_folders:
             self.files.create_dir(str(Path(path).parent), recursive=True)
 
     def names(self) -> list[str]:
-        """Return the names of what is here; none where there is nothing."""
+        """Return the names of the files and folders in this place; none if it does not exist."""
         return [found.base_name for found in self.files.get_file_info(fs.FileSelector("", allow_not_found=True))]
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a file; ``None`` where there is none."""
+        """Return the content of a file; ``None`` if it does not exist."""
         if self.files.get_file_info(path).type is not fs.FileType.File:
             return None
         with self.files.open_input_file(path) as file:
@@ -96,18 +95,18 @@ class Place:
         return content
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file, whole or not at all, in the place of one that is there."""
+        """Write a file atomically, replacing an existing one."""
         self.prepare(path)
-        fresh = f"{path}.new" if self.has_folders else path  # an object appears when it is whole
-        with self.files.open_output_stream(fresh) as file:
+        written = f"{path}.new" if self.has_folders else path  # an object of a bucket appears only when complete
+        with self.files.open_output_stream(written) as file:
             file.write(content)
-        if fresh != path:
-            self.files.move(fresh, path)
+        if written != path:
+            self.files.move(written, path)
 
     def sync(self, *paths: str) -> None:
-        """Have files and folders on the disk, where it is one of this machine; others acknowledge what is durable."""
-        whole, root = _opened(self.location)
-        for path in paths if isinstance(whole, fs.LocalFileSystem) else ():
+        """Sync local files and folders to disk; other file systems acknowledge only durable writes."""
+        filesystem, root = _opened(self.location)
+        for path in paths if isinstance(filesystem, fs.LocalFileSystem) else ():
             handle = os.open(Path(root) / path, os.O_RDONLY)
             try:
                 os.fsync(handle)
@@ -120,5 +119,5 @@ def _opened(location: str) -> tuple[fs.FileSystem, str]:
     scheme = urlsplit(location).scheme if is_url(location) else ""
     if scheme in {"", "file"}:
         return fs.LocalFileSystem(), urlsplit(location).path if scheme else location
-    filesystem, path = fs.FileSystem.from_uri(re.sub("^s3a:", "s3:", location))  # Hadoop's name of S3
+    filesystem, path = fs.FileSystem.from_uri(re.sub("^s3a:", "s3:", location))  # s3a is Hadoop's name of S3
     return filesystem, path
