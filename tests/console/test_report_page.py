@@ -55,7 +55,7 @@ def test_a_reader_finds_a_queue_and_what_is_wrong_with_it(browser: Browser, tmp_
     assert wrong == []
 
 
-@pytest.mark.parametrize(("queues", "seen"), [(0, "Nothing was seen yet"), (1, "How much work is not done yet")])
+@pytest.mark.parametrize(("queues", "seen"), [(0, "No receipt has ended yet"), (1, "Unfinished work")])
 def test_few_queues_need_no_list(browser: Browser, tmp_path: Path, queues: int, seen: str) -> None:
     """A single one is open; markup in names and reasons is text."""
     few = made_queues(queues)

@@ -124,7 +124,7 @@ def test_archive_and_replay(
     back = drained(client, "again")
     assert Counter(message.body for message in back) == Counter(f"o{n}" for n in range(30) if n != 3)
     assert all(message.attributes == typed for message in back)
-    with pytest.raises(PipelineFailed, match="begun with another slice"):
+    with pytest.raises(PipelineFailed, match="started with another slice"):
         replay(spark, ReplayOptions(table=folder, run="one", slice=Slice(to="again"), endpoint=server.endpoint))
 
     client.create_queue("again.fifo", {"fifo": True})

@@ -1,8 +1,7 @@
-"""The job ``route``: an intake queue → the queues of the classes of a routing table, each message once.
+"""The job ``route``: an intake queue → the class queues of a routing table, each message once.
 
-A checkpoint keeps the table that its batches are routed by. A batch that was cut off may have been published in some of
-the queues already, so it must be routed by the same table when it is repeated: a new table is taken after the batches
-that were begun with the former one.
+A checkpoint stores the routing table of its batches. An interrupted batch may already be published to some of the
+queues, so its repetition must use the same table: a new table takes effect after the interrupted batch is finished.
 """
 
 import threading
@@ -11,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 
 from veilmq.client.port import QueueClient
 from veilmq.core.routing import RoutingTable
@@ -31,8 +30,8 @@ _PINNED = "routing-table.json"
 class ForwardOptions(ReadOptions):
     """What to forward, and how.
 
-    ``checkpoint`` is the folder or URL in which the stream keeps how far it is, and the table.
-    ``bad_rows`` is what the sink does with rows that it cannot send.
+    ``checkpoint`` is the folder or URL of the stream's checkpoint, which also stores the routing table.
+    ``bad_rows`` is the sink option for rows that cannot be sent.
     """
 
     intake: str
@@ -43,14 +42,14 @@ class ForwardOptions(ReadOptions):
 
 
 def routed(messages: DataFrame, table: RoutingTable, *, fifo: bool) -> DataFrame:
-    """Return messages as the forwarding sink takes them, with the queue of their class as ``queue``.
+    """Return messages with the columns of the forwarding sink; ``queue`` is the queue of their class.
 
-    The class is ``RoutingTable.class_of`` the routing key and the receives before this one. In FIFO queues the id of a
-    message is its deduplication id: equal bodies were different messages in the intake, and are in the class queue.
+    The class is ``RoutingTable.class_of`` the routing key and the number of earlier receives. In FIFO queues the id of
+    a message is its deduplication id, so different messages with equal bodies are not duplicates.
     """
     keys = F.from_json(F.lit(msgspec.json.encode(table.keys).decode()), "map<string, int>")
-    first = F.coalesce(keys[_key(table.attribute)], F.lit(table.default))
-    index = F.least(first + F.greatest(F.col("receive_count") - 1, F.lit(0)), F.lit(len(table.classes) - 1))
+    first_class = F.coalesce(keys[_key(table.attribute)], F.lit(table.default))
+    index = F.least(first_class + F.greatest(F.col("receive_count") - 1, F.lit(0)), F.lit(len(table.classes) - 1))
     queue = F.element_at(F.array(*[F.lit(each.queue) for each in table.classes]), index + 1)
     chosen = messages.withColumn("queue", queue)
     columns = ["body", "attributes", "attribute_types", "group", "queue"]
@@ -58,32 +57,32 @@ def routed(messages: DataFrame, table: RoutingTable, *, fifo: bool) -> DataFrame
 
 
 def _key(attribute: str) -> Column:
-    """Return the text of an attribute; empty when there is none, or it is bytes."""
+    """Return the text of an attribute; empty if it is missing or binary."""
     kind = F.coalesce(F.col("attribute_types").getItem(attribute), F.lit(""))
     text = F.coalesce(F.col("attributes").getItem(attribute), F.lit(""))
     return F.when(kind.startswith("Binary"), F.lit("")).otherwise(text)
 
 
 def checked(table: RoutingTable, intake: str) -> RoutingTable:
-    """Return ``table`` if it can forward ``intake``; raises ``PipelineFailed``."""
+    """Return ``table`` if it is valid for ``intake``; raises ``PipelineFailed``."""
     fifo = intake.endswith(FIFO_SUFFIX)
     for each in table.classes:
         if not each.queue:
-            raise PipelineFailed(f"The class {each.name} of the routing table names no queue to forward to.")
+            raise PipelineFailed(f"The class {each.name} of the routing table names no queue; add one to the table.")
         if each.queue == intake:
-            raise PipelineFailed(f"The class {each.name} names the intake {intake} itself; forward to another queue.")
+            raise PipelineFailed(f"The queue of the class {each.name} is the intake {intake} itself; name another one.")
         if each.queue.endswith(FIFO_SUFFIX) != fifo:
-            raise PipelineFailed(f"{intake} and {each.queue} must both be FIFO queues, or both not.")
+            raise PipelineFailed(f"{intake} and {each.queue} must both be FIFO queues or both be standard queues.")
     return table
 
 
 def create_queues(
     client: QueueClient, table: RoutingTable, *, receives_max: int, settings: Mapping[str, SettingValue] | None = None
 ) -> None:
-    """Make the queues of the classes, or set them: each with its timeout, and with the next class as dead-letter queue.
+    """Create the class queues or change their settings: the timeout, and the next class as dead-letter queue.
 
-    A message that was received ``receives_max`` times in a class without being deleted so goes on to the next longer
-    one. The last class keeps the dead-letter queue that it has. ``settings`` are further ones of all of them.
+    So a message that was received ``receives_max`` times in a class and not deleted moves to the next longer class. The
+    last class keeps its dead-letter queue. ``settings`` are additional settings of all class queues.
     """
     longer: dict[str, SettingValue] = {}
     for each in reversed(table.classes):
@@ -102,7 +101,7 @@ def forward(
     report: Report = lambda name, rows: None,
     stop: threading.Event | None = None,
 ) -> int:
-    """Forward the intake; return how many messages. Started again, it goes on where it was.
+    """Forward the intake; return the number of messages. A restarted job continues where it stopped.
 
     Raises ``PipelineFailed``.
     """
@@ -111,15 +110,15 @@ def forward(
     spark.dataSource.register(ForwardSink)
     stop = stop or threading.Event()
     folder = Place.at(options.checkpoint)
-    former = _pinned(folder)
-    before = 0
-    if former is not None and former != options.table and _cut_off(folder):
-        finishing = replace(options, table=former, continuous=False)
-        before = _run(spark, finishing, folder, report, stop)
+    previous = _pinned(folder)
+    messages_before = 0
+    if previous is not None and previous != options.table and _is_interrupted(folder):
+        finishing = replace(options, table=previous, continuous=False)
+        messages_before = _run(spark, finishing, folder, report, stop)
     if stop.is_set():
-        return before
+        return messages_before
     _pin(folder, options.table)
-    return before + _run(spark, options, folder, report, stop)
+    return messages_before + _run(spark, options, folder, report, stop)
 
 
 def _run(spark: SparkSession, options: ForwardOptions, folder: Place, report: Report, stop: threading.Event) -> int:
@@ -139,8 +138,8 @@ def _pin(folder: Place, table: RoutingTable) -> None:
     folder.write(_PINNED, msgspec.json.encode(table))
 
 
-def _cut_off(folder: Place) -> bool:
-    """Tell whether a batch was begun and not finished: Spark notes the one in ``offsets``, the other in ``commits``."""
+def _is_interrupted(folder: Place) -> bool:
+    """Return whether a batch was started and not finished: Spark logs starts in ``offsets``, ends in ``commits``."""
     return _last(folder / "offsets") > _last(folder / "commits")
 
 

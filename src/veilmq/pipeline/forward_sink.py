@@ -1,8 +1,8 @@
-"""``format("veilmq_forward")``: the sink of a stream that sends each row to the queue that its column ``queue`` names.
+"""``format("veilmq_forward")``: a streaming sink that sends each row to the queue in its column ``queue``.
 
-What a task has for each queue it stages there; the commit of a batch publishes in one queue after the other. Each queue
-takes a batch of a query once, so that a batch that was published in some of them only is repeated without harm, as long
-as its rows name the same queues again.
+A task stages its rows in their queues; the commit of a batch publishes to one queue after the other. Each queue accepts
+a batch of a query once. So a batch that was published to only some queues can be repeated, if its rows name the same
+queues again.
 """
 
 from collections import defaultdict
@@ -25,13 +25,13 @@ COLUMN = "queue"
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenByQueue(WriterCommitMessage):
-    """What a task has staged, by queue."""
+    """The rows that a task has staged, by queue."""
 
     queues: dict[str, Written]
 
 
 class ForwardSink(DataSource):
-    """The data source that Spark knows as ``veilmq_forward``; its options are those of the sink, without ``queue``."""
+    """The data source ``veilmq_forward``; its options are those of the sink, without ``queue``."""
 
     @classmethod
     def name(cls) -> str:
@@ -41,16 +41,16 @@ class ForwardSink(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> "ForwardWriter":  # noqa: N802 - Spark's name
         """Return the writer of a stream."""
         if overwrite or COLUMN not in schema.names:
-            raise PipelineFailed(f'format("{FORMAT}") takes rows with a column {COLUMN}, in append mode.')
+            raise PipelineFailed(f'format("{FORMAT}") requires rows with a column {COLUMN}, in append mode.')
         return ForwardWriter(dict(self.options))
 
 
 class ForwardWriter(DataSourceStreamArrowWriter):
-    """Stages in tasks, and publishes on the driver."""
+    """Stages rows in tasks, and publishes them on the driver."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Hold nothing that cannot be pickled; whatever is wrong with ``options`` is said here."""
-        self._given = {name: text for name, text in options.items() if name.lower() not in (COLUMN, "path")}
+        """Store only what can be pickled; raises ``OptionWrong``."""
+        self._sink_options = {name: text for name, text in options.items() if name.lower() not in (COLUMN, "path")}
         self._options(COLUMN)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenByQueue:
@@ -69,28 +69,28 @@ class ForwardWriter(DataSourceStreamArrowWriter):
         return WrittenByQueue(queues=staged)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Publish what the tasks have staged, in one queue after the other."""
+        """Publish the staged rows, one queue after the other."""
         for queue, tasks in _tasks(messages).items():
             publish(self._options(queue), tasks)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Leave what is staged to the next publication, which drops it."""
+        """Leave the staged rows to the next publication, which drops them."""
 
     def _options(self, queue: str) -> SinkOptions:
-        return SinkOptions.of({**self._given, "queue": queue})
+        return SinkOptions.of({**self._sink_options, "queue": queue})
 
     def _writer(self, queue: str) -> PartitionWriter:
         context = TaskContext.get()
         assert context is not None, "only a task writes"
         query, batch = (context.getLocalProperty(name) for name in ("sql.streaming.queryId", "streaming.sql.batchId"))
         if query is None or batch is None:
-            raise PipelineFailed("The forwarding sink takes a stream: writeStream, not write.")
+            raise PipelineFailed(f'format("{FORMAT}") takes streams only: use writeStream instead of write.')
         partition = context.partitionId()
         return PartitionWriter(self._options(queue), writer=query, batch=int(batch), partition=partition)
 
 
 def _tasks(messages: list[WriterCommitMessage | None]) -> dict[str, list[Written]]:
-    """Return what tasks have staged for each queue, in the order of their partitions."""
+    """Return the results of the tasks for each queue, in the order of their partitions."""
     staged: dict[str, list[Written]] = defaultdict(list)
     for message in messages:
         if isinstance(message, WrittenByQueue):
@@ -100,7 +100,7 @@ def _tasks(messages: list[WriterCommitMessage | None]) -> dict[str, list[Written
 
 
 def _by_queue(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the rows for each queue, in their order."""
+    """Yield the rows of each queue, in order."""
     queues = batch.column(COLUMN)
     rest = batch.select([name for name in batch.schema.names if name != COLUMN])
     for queue in pc.unique(queues).to_pylist():

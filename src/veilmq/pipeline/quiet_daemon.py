@@ -1,7 +1,7 @@
-"""The parent of Spark's Python workers (``spark.python.daemon.module``), as Spark has it, but for what it prints.
+"""Spark's daemon of Python workers (``spark.python.daemon.module``) without tracebacks of closed connections.
 
-When a session ends well, Spark cuts off the workers that wait for more to do, and its own daemon prints a traceback for
-each that finds its pipe broken. Other failures are printed as ever.
+At the normal end of a session Spark disconnects idle workers, and its own daemon prints a traceback for each. This
+module suppresses those tracebacks and prints all others.
 """
 
 import sys
@@ -17,5 +17,5 @@ def _print_failures(print_exc: Callable[[], None] = traceback.print_exc) -> None
 
 
 if __name__ == "__main__":
-    traceback.print_exc = _print_failures  # type: ignore[assignment]  # the daemon calls it without arguments
+    traceback.print_exc = _print_failures  # type: ignore[assignment]  # the daemon passes no arguments
     daemon.manager()

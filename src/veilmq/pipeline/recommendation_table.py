@@ -1,4 +1,4 @@
-"""Recommendations as a table, and as JSON."""
+"""Recommendations as a table and as JSON."""
 
 from collections.abc import Iterable
 
@@ -13,13 +13,13 @@ SCHEMA = (
     "cost_current double, cost_recommended double, cost_current_lower double, cost_recommended_upper double, "
     "crash_lower double, crash_upper double, confidence string, change boolean, reason string"
 )
-"""The columns, as Spark writes them; ``key`` is null for the queue as a whole."""
+"""The columns and their Spark types; ``key`` is null for the queue as a whole."""
 
 COLUMNS = tuple(column.split()[0] for column in SCHEMA.split(", "))
 
 
 def rows_of(found: Iterable[Recommendation]) -> list[tuple[object, ...]]:
-    """Return one row in the order of ``COLUMNS`` for each recommendation."""
+    """Return a row for each recommendation, in the order of ``COLUMNS``."""
     return [tuple(_record(each)[name] for name in COLUMNS) for each in found]
 
 

@@ -1,8 +1,8 @@
 """The job ``replay``: a slice of the archive → a queue, each message once for each run.
 
-A run has a name, and a record beside the archive: which version of the table it reads, what of it, and where the slice
-is cut into batches, by the time of sending. So each batch is the same however often the run is started, and the queue
-takes each batch of a run once. Batches follow each other, so that groups keep their order.
+A run has a name and a record in the archive: the version of the table, the slice, and the bounds of its batches by time
+of sending. So a restarted run has the same batches, and the queue accepts each batch of a run once. Batches are sent in
+order, so groups keep their order.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from datetime import datetime
 import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 
 from veilmq.core.limits import REPLAY_BATCH_MESSAGES
 from veilmq.pipeline.archive import read_archive
@@ -32,10 +32,10 @@ _MICROS = "unix_micros(sent_at)"
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
-    """What of the archive is replayed, and to where: every condition that is given must hold.
+    """The queue that gets the messages (``to``), and the conditions on them; all conditions must hold.
 
-    ``since`` and ``until`` bound the time of sending, from and before; ``where`` is a condition in SQL over the columns
-    of the archive; ``ids`` are those of messages.
+    Messages are sent at or after ``since`` and before ``until``; ``where`` is an SQL condition on the columns of the
+    archive; ``ids`` are message ids.
     """
 
     to: str
@@ -47,9 +47,9 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run is cut: batches end at ``ends_us`` (time of sending, inclusive), but for the last, which has no end.
+    """The batches of a run: all but the last end at ``ends_us`` (time of sending, inclusive).
 
-    ``messages`` are those of each batch.
+    ``messages`` has the number of messages of each batch; ``published`` is the number of published batches.
     """
 
     version: int
@@ -61,7 +61,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
-    """``run`` names the run: 1 to 40 letters, digits, ``-`` and ``_``. Records are kept in ``<table>/_replays``."""
+    """``run`` names the run: 1 to 40 letters, digits, ``-`` and ``_``; its record is in ``<table>/_replays``."""
 
     table: str
     run: str
@@ -73,14 +73,14 @@ class ReplayOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What a run did: ``messages`` in all, of which ``before`` had been sent when it was started this time."""
+    """The result of a run: ``messages`` in total, of which earlier starts of the run had sent ``before``."""
 
     messages: int
     before: int
 
 
 def chosen(rows: DataFrame, part: Slice) -> DataFrame:
-    """Return those rows of the archive that ``part`` names; its queues and times are the reader's business."""
+    """Return the rows that match ``part``; ``read_archive`` has already selected its queues and times."""
     if part.where:
         rows = rows.where(F.expr(part.where))
     if part.ids:
@@ -89,10 +89,10 @@ def chosen(rows: DataFrame, part: Slice) -> DataFrame:
 
 
 def replayed(rows: DataFrame, *, run: str, fifo: bool) -> DataFrame:
-    """Return archived messages as the sink sends them: attributes keep their types, groups their order.
+    """Return archived messages with the columns of the sink: attributes keep their types, groups their order.
 
-    In a FIFO queue a message that had no group gets one of its own, and its deduplication id is of the run: what is
-    replayed is no duplicate of what was sent first.
+    In a FIFO queue a message without a group gets its own group, and the deduplication id contains the run, so a
+    replayed message is no duplicate of the original.
     """
     if not fifo:
         return rows.select("body", "attributes", "attribute_types", "group")
@@ -112,12 +112,12 @@ def replay(
     report: Report = lambda name, rows: None,
     stop: threading.Event | None = None,
 ) -> Replayed:
-    """Send the slice to its queue; started again with the same ``run`` it goes on where it was.
+    """Send the slice to its queue; a restart with the same ``run`` continues where it stopped.
 
-    Raises ``PipelineFailed``, also when that name belongs to a run of another slice.
+    Raises ``PipelineFailed``, also if a run of another slice has the same name.
     """
     if not _RUN.fullmatch(options.run):
-        raise PipelineFailed(f"The run {options.run!r} must be named by 1 to 40 letters, digits, - and _.")
+        raise PipelineFailed(f"The name of the run is {options.run!r}, and must be 1 to 40 letters, digits, - and _.")
     record = _Record(options)
     try:
         plan = record.read() or record.write(_plan(spark, options))
@@ -134,7 +134,7 @@ def replay(
 
 
 def _plan(spark: SparkSession, options: ReplayOptions) -> Plan:
-    """Look through the slice once: how many messages it has, and where batches of about equal size end."""
+    """Count the messages of the slice, and divide it into batches of about equal size."""
     table = ArchiveTable(options.table)
     version = table.snapshot().version
     micros = _rows(spark, options, version).select(F.expr(_MICROS).alias("us"))
@@ -174,7 +174,7 @@ def _send(spark: SparkSession, options: ReplayOptions, plan: Plan, number: int) 
 
 
 class _Record:
-    """The file in which a run keeps its plan and how far it is."""
+    """The file with the plan and the progress of a run."""
 
     def __init__(self, options: ReplayOptions) -> None:
         self._place = Place.at(options.table) / RECORDS
@@ -183,19 +183,18 @@ class _Record:
         self._run = options.run
 
     def read(self) -> Plan | None:
-        """Return the plan, ``None`` of a new run; raises ``PipelineFailed`` when it is one of another slice."""
+        """Return the plan, ``None`` for a new run; raises ``PipelineFailed`` if the plan has another slice."""
         content = self._place.read(self._name)
         if content is None:
             return None
         plan = msgspec.json.decode(content, type=Plan)
         if plan.slice != self._slice:
             raise PipelineFailed(
-                f"The run {self._run} was begun with another slice or queue ({self._place.location}/{self._name}); "
-                "repeat it as it was, or give this one another name with --run."
+                f"The run {self._run} was started with another slice or queue ({self._place.location}/{self._name}); "
+                "start it with the same options, or choose another name with --run."
             )
         return plan
 
     def write(self, plan: Plan) -> Plan:
-        """Keep ``plan``, whole or not at all."""
         self._place.write(self._name, msgspec.json.encode(plan))
         return plan

@@ -1,6 +1,6 @@
 "use strict";
-// Draws the report from the numbers in the page. A row is what report.py's _row makes, in this order:
-const PLACES = ["key", "receipts", "first", "p", "late", "duplicates", "recoveries", "now", "wanted", "explore", "change",
+// Draws the report from the numbers in the page. The columns of a row, as report.py's _row returns them:
+const FIELDS = ["key", "receipts", "first", "p", "late", "duplicates", "recoveries", "now", "wanted", "explore", "change",
   "keeps", "gain", "confidence", "reason"];
 const LEVELS = Array.from({length: 92}, (_, n) => String.fromCharCode(35 + n)).filter(c => c !== "\\").join("");
 const TIMES = [[0.001, "1 ms"], [0.01, "10 ms"], [0.1, "0.1 s"], [1, "1 s"], [10, "10 s"], [60, "1 min"], [600, "10 min"],
@@ -12,7 +12,7 @@ const seconds = s => s === null ? "–" : s >= 3600 ? `${figures(s / 3600)} h` :
 const share = value => value === 0 ? "0 %" : value >= 0.1 ? `${Math.round(100 * value)} %` : `${Number((100 * value).toPrecision(2))} %`;
 const whole = new Intl.NumberFormat("en"), count = value => whole.format(value);
 const escaped = text => String(text).replace(/[&<>"']/g, c => `&#${c.charCodeAt(0)};`);
-const named = row => Object.fromEntries(PLACES.map((name, n) => [name, row[n]]));
+const named = row => Object.fromEntries(FIELDS.map((name, n) => [name, row[n]]));
 const levels = text => Array.from(text, c => LEVELS.indexOf(c) / (LEVELS.length - 1));
 const spaced = (n, from, to) => Array.from({length: n}, (_, k) => from * (to / from) ** (n > 1 ? k / (n - 1) : 0));
 
@@ -22,7 +22,7 @@ const quantile = r => r.p !== null ? seconds(r.p) : r.late !== null ? `<span cla
   : '<span class="soft">not identifiable</span>';
 const tag = r => `<span class="tag ${r.confidence}">${r.confidence}</span>`;
 
-// Charts. An axis maps a value to 0 … 1; points are [x, y] in those.
+// Charts. An axis maps a value to 0 … 1; points are [x, y] in these coordinates.
 const log = (low, high) => value => Math.log(value / low) / Math.log(high / low);
 const at = ([x, y], w = W, h = H) => `${(LEFT + x * (w - LEFT - RIGHT)).toFixed(1)} ${(h - BOTTOM - y * (h - TOP - BOTTOM)).toFixed(1)}`;
 const path = points => points.length ? `M${points.map(p => at(p)).join("L")}` : "";
@@ -60,12 +60,12 @@ function workChart(queue, r) {
   const band = `<path d="${path([...upper, ...lower.reverse()])}" fill="var(--blue)" opacity=".18"/>`;
   const thin = keys.map(text => line(along(text, 21), "blue", 0.8, 'opacity=".35"')).join("");
   const y = log(1e-4, 1);
-  return chart("share of the work that is not done, over time", durations(axis), decades(y, 1e-4, 1, share), band + thin + line(middle, "blue", 2), [], marked(r, axis));
+  return chart("share of unfinished work over time", durations(axis), decades(y, 1e-4, 1, share), band + thin + line(middle, "blue", 2), [], marked(r, axis));
 }
 
 function costChart(queue, r) {
   const {x, y, lines} = queue.cost, axis = log(...x), height = log(...y);
-  const names = [["in vain", "amber"], ["false dead letters", "red"], ["waiting", "teal"], ["all", "blue"]];
+  const names = [["wasted work", "amber"], ["false dead letters", "red"], ["waiting", "teal"], ["total", "blue"]];
   const drawn = lines.map((text, n) => {
     const found = levels(text), times = spaced(found.length, ...x);
     return line(found.map((place, k) => [axis(times[k]), place]), names[n][1], n === 3 ? 2.2 : 1.2);
@@ -89,10 +89,10 @@ function waitsChart(queue) {
   const drawn = lines.map((text, n) => line(levels(text).map((high, k) => [places[k] / last, high]), n ? "teal" : "blue", 1.6, 'stroke-linecap="round"'));
   const hour = part => new Date(3600e3 * (first + step * Math.round(part * last))).toISOString().slice(5, 16).replace("T", " ");
   const between = TIMES.filter(([s]) => s > y[0] && s < y[1]).length > 1 ? durations(axis) : inside([0.1, 0.5, 0.9].map(part => [part, seconds(y[0] * (y[1] / y[0]) ** part)]));
-  return chart("age of the oldest message by hour", [0.12, 0.5, 0.88].map(part => [part, hour(part)]), between, drawn.join(""), [["oldest message", "blue"], ["half of them", "teal"]]);
+  return chart("age of the oldest message by hour", [0.12, 0.5, 0.88].map(part => [part, hour(part)]), between, drawn.join(""), [["oldest message", "blue"], ["median", "teal"]]);
 }
 
-// A small multiple: the work of a queue, with its timeouts, for the list.
+// The small chart of the list: the work of a queue with its timeouts.
 function small(queue, r) {
   const {x, lines} = queue.work, axis = log(x[0], x[2]), w = 120, h = 30;
   const to = ([a, b]) => `${(a * w).toFixed(1)} ${(h - b * h).toFixed(1)}`;
@@ -110,21 +110,21 @@ function details(queue) {
   const r = named(queue.row), keys = queue.keys.map(named), reasons = keys.some(key => key.reason);
   const rows = keys.map(key => `<tr><td>${escaped(key.key || "(none)")}</td>${cells(key)}${reasons ? `<td class="why">${escaped(key.reason)}</td>` : ""}</tr>`);
   const head = ["routing key", ...heads(), ...(reasons ? ["reason"] : [])].map(name => `<th class="${name === "reason" ? "why" : ""}">${name}</th>`).join("");
-  const missing = [queue.left_out ? `The ${keys.length} most frequent keys; ${queue.left_out} more` : "", keys.length && !reasons ? "The reasons of its keys" : ""].filter(Boolean);
+  const missing = [queue.left_out ? `These are the ${keys.length} most frequent keys; ${queue.left_out} more` : "", keys.length && !reasons ? "The reasons for the keys" : ""].filter(Boolean);
   return `<h2>${escaped(queue.name)}</h2><div class="facts">
-${fact(count(r.receipts), `receipts, ${count(r.first)} of them first ones`)}${fact(quantile(r), `p${data.percentile} of the work`)}
-${fact(share(r.duplicates), "duplicates: worked on again while still at work")}${fact(share(r.recoveries), "recoveries: came back as nobody finished")}
-${fact(seconds(r.now), "timeout now")}${fact(wanted(r), r.gain > 0 ? `recommended, saves ${share(r.gain)} of the cost` : "recommended")}</div>
+${fact(count(r.receipts), `receipts, ${count(r.first)} of them first receipts`)}${fact(quantile(r), `p${data.percentile} of the work`)}
+${fact(share(r.duplicates), "duplicates: expired, and deleted late")}${fact(share(r.recoveries), "recoveries: expired, and never finished")}
+${fact(seconds(r.now), "current timeout")}${fact(wanted(r), r.gain > 0 ? `recommended timeout, saves ${share(r.gain)} of the cost` : "recommended timeout")}</div>
 <p class="card reason ${r.wanted === null ? "none" : ""}"><span class="tag ${r.confidence}">confidence: ${r.confidence}</span> ${escaped(r.reason)}.</p>
-<div class="charts">${figure("How much work is not done yet", workChart(queue, r), "Share of the first receipts still at work after a time, with bounds at 95 %; thin lines: the most frequent routing keys. Work that outlives the timeout is given to another consumer while it goes on.")}
-${figure("What a timeout costs", costChart(queue, r), `For each message, in seconds of work: in vain, ${data.dead_letter} for a false dead letter, ${data.wait} for a second of waiting after a crash.`)}
-${figure("Duplicates and recoveries by day", daysChart(queue), "Shares of all receipts that expired: deleted late after all (the timeout is too short), or never finished (consumers die or give up).")}
-${queue.waits ? figure("Age of the oldest message", waitsChart(queue), "From sending to the first receive, for the messages that came up in each hour.") : ""}</div>
+<div class="charts">${figure("Unfinished work", workChart(queue, r), "Share of first receipts whose work is unfinished after a time, with 95 % bounds; thin lines: the most frequent routing keys. Messages whose work exceeds the timeout are delivered again while it continues.")}
+${figure("Cost of a timeout", costChart(queue, r), `Per message, in seconds of work: wasted work, ${data.dead_letter} for a false dead letter, ${data.wait} for a second of waiting after a crash.`)}
+${figure("Duplicates and recoveries by day", daysChart(queue), "Shares of all receipts. Duplicates expired and were deleted late: the timeout is too short. Recoveries expired and were never finished: the consumer crashed or gave up.")}
+${queue.waits ? figure("Age of the oldest message", waitsChart(queue), "From sending to the first receive, by the hour of that receive.") : ""}</div>
 ${rows.length ? `<div class="card scroll"><table><thead><tr>${head}</tr></thead><tbody>${rows.join("")}</tbody></table></div>` : ""}
 ${missing.map(text => `<p class="soft">${text} are in the table of recommendations.</p>`).join("")}`;
 }
 
-const COLUMNS = [["queue", q => q.name], ["work", null], ["could save", q => -q.lost], ["first receipts", q => -q.row[2]], ["p", q => -(q.row[3] ?? q.row[4] ?? 0)],
+const COLUMNS = [["queue", q => q.name], ["work", null], ["potential saving", q => -q.lost], ["first receipts", q => -q.row[2]], ["p", q => -(q.row[3] ?? q.row[4] ?? 0)],
   ["duplicates", q => -q.row[5]], ["recoveries", q => -q.row[6]], ["timeout", q => -q.row[7]], ["recommended", q => -(q.row[8] ?? 0)], ["saves", q => -q.row[12]],
   ["confidence", q => ["high", "medium", "low", "none"].indexOf(q.row[13])]];
 let data, sortedBy = 2;
@@ -133,7 +133,7 @@ const page = id => document.getElementById(id);
 function list() {
   const words = page("search").value.toLowerCase().split(/\s+/).filter(Boolean), by = COLUMNS[sortedBy][1];
   const found = data.queues.filter(q => words.every(word => q.name.toLowerCase().includes(word) || q.keys.some(key => (key[0] || "").toLowerCase().includes(word))));
-  if (sortedBy !== 2) found.sort((a, b) => by(a) < by(b) ? -1 : by(a) > by(b) ? 1 : 0); // they come with the worst first
+  if (sortedBy !== 2) found.sort((a, b) => by(a) < by(b) ? -1 : by(a) > by(b) ? 1 : 0); // sorted already, the worst first
   page("found").textContent = `${found.length} of ${data.queues.length} queues`;
   page("heads").innerHTML = COLUMNS.map(([name, key], n) => `<th scope="col"${n === sortedBy ? ' aria-sort="ascending"' : ""}>${key ? `<button data-sort="${n}">${name === "p" ? `p${data.percentile}` : name}</button>` : name}</th>`).join("");
   page("rows").innerHTML = found.map(q => {
@@ -153,11 +153,11 @@ async function start() {
   const bytes = Uint8Array.from(atob(page("data").textContent), c => c.charCodeAt(0));
   data = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
   const {queues} = data, changes = queues.filter(q => q.row[10]).length, lost = queues.reduce((sum, q) => sum + q.lost, 0);
-  page("about").textContent = `${data.at} · how long the work of ${queues.length} queue${queues.length === 1 ? "" : "s"} takes, what the timeouts in force make of it, and what other timeouts would. Older days weigh less: half after ${data.half_life} days.`;
-  if (!queues.length) page("content").innerHTML = '<p class="card">Nothing was seen yet: no receipt has ended.</p>';
+  page("about").textContent = `${data.at} · work durations of ${queues.length} queue${queues.length === 1 ? "" : "s"}, with the effects of current and other timeouts. The weight of a receipt halves every ${data.half_life} days.`;
+  if (!queues.length) page("content").innerHTML = '<p class="card">No receipt has ended yet.</p>';
   else if (queues.length === 1) page("content").innerHTML = `<section>${details(queues[0])}</section>`;
   else {
-    page("sum").innerHTML = fact(queues.length, "queues") + fact(changes, "of them should have another timeout") + fact(queues.filter(q => q.row[13] === "none").length, "of them nothing can be said of") + fact(seconds(lost), "of work and waiting could be saved, over the receipts that were counted");
+    page("sum").innerHTML = fact(queues.length, "queues") + fact(changes, "recommended changes") + fact(queues.filter(q => q.row[13] === "none").length, "queues without recommendation") + fact(seconds(lost), "potential saving in work and waiting, over all counted receipts");
     list();
     page("search").addEventListener("input", list);
     page("content").addEventListener("click", event => {

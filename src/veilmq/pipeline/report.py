@@ -1,8 +1,8 @@
-"""The job ``report``: one HTML file that shows people what the statistics saw, and loads nothing from elsewhere.
+"""The job ``report``: one self-contained HTML file with the statistics.
 
-Two hundred queues of forty keys each are eight thousand rows and eight hundred charts: too much to write out, and to
-look at. So the file holds numbers, packed, and ``report.js``, which is in it, draws the queues that are opened. The
-queue that loses most by its timeout comes first. A point of a chart is one character: a level of ``_LEVELS``.
+200 queues with 40 keys each have 8,000 rows and 800 charts, too many to render in advance. So the file contains
+compressed numbers and ``report.js``, which draws the queues that the user opens. The queue with the largest loss comes
+first. A point of a chart is one character: a level of ``_LEVELS``.
 """
 
 import base64
@@ -34,7 +34,7 @@ from veilmq.pipeline.tune_options import TuneOptions
 from veilmq.pipeline.tuning import options_for, receives_max_of, recommended
 
 BYTES_MAX = 600_000
-"""Beyond it the reasons of keys are left out, those of the queues that lose least first."""
+"""A larger report omits the reasons of keys, starting with the queues that lose least."""
 
 KEY_CURVES_MAX = 6
 KEY_ROWS_MAX = 60
@@ -57,9 +57,9 @@ def report(
     options: TuneOptions = DEFAULTS,
     facts: Mapping[str, QueueFacts] | None = None,
 ) -> Path:
-    """Write the report about the cells that ``tune`` keeps in ``state`` to ``path``; ``at_ms`` is the time it states.
+    """Write the report on the cells of ``tune`` in ``state`` to ``path``, and return ``path``.
 
-    ``facts`` says what the queues are set to, as for ``tune``. Returns ``path``.
+    ``at_ms`` is the time shown in the report; ``facts`` has the settings of the queues, as for ``tune``.
     """
     store = CellStore(spark, state)
     frames: list[Any] = [days(store.cells()).toPandas(), store.waits().toPandas()]
@@ -75,7 +75,7 @@ def report(
 
 
 def page(queues: Sequence[dict[str, Any]], *, title: str, at_ms: int, options: TuneOptions) -> str:
-    """Return the page about ``queues``, each a ``section``: the worst first, within ``BYTES_MAX`` if that can be."""
+    """Return the page on ``queues``, each a ``section``, the worst first; at most ``BYTES_MAX`` if possible."""
     worst_first = sorted(queues, key=lambda each: (-each["lost"], -each["doubled"], each["name"]))
     facts = {
         "at": datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -88,46 +88,46 @@ def page(queues: Sequence[dict[str, Any]], *, title: str, at_ms: int, options: T
     template = environment.get_template("report.html")
     script = (files("veilmq.pipeline") / "report.js").read_text(encoding="utf-8")
 
-    def made(with_reasons: int) -> str:
+    def rendered(with_reasons: int) -> str:
         others = [{**each, "keys": [[*row[:-1], ""] for row in each["keys"]]} for each in worst_first[with_reasons:]]
         shown = [*worst_first[:with_reasons], *others]
         packed = gzip.compress(msgspec.json.encode({**facts, "queues": shown}), 9, mtime=0)
         return template.render(title=title, script=script, data=base64.b64encode(packed).decode())
 
-    whole = made(len(queues))
+    html = rendered(len(queues))
     fits, too_many = 0, len(queues)
-    while len(whole) > BYTES_MAX and fits + 1 < too_many:
+    while len(html) > BYTES_MAX and fits + 1 < too_many:
         middle = (fits + too_many) // 2
-        fits, too_many = (middle, too_many) if len(made(middle)) <= BYTES_MAX else (fits, middle)
-    return whole if len(whole) <= BYTES_MAX else made(fits)
+        fits, too_many = (middle, too_many) if len(rendered(middle)) <= BYTES_MAX else (fits, middle)
+    return html if len(html) <= BYTES_MAX else rendered(fits)
 
 
 def section(
     queue: str, keys: list[KeyTally], by_day: Any, by_hour: Any, facts: QueueFacts | None, options: TuneOptions
 ) -> dict[str, Any]:
-    """Return what the page has about a queue: what is recommended, for it and for its keys, and its charts."""
+    """Return the data of one queue: the recommendations for it and its keys, and its charts."""
     options = options_for(keys, options)
-    whole_estimate, by_key = estimates(keys, options=options)
-    whole, *each_key = recommended(keys, whole_estimate, by_key, options=options, facts=facts)
+    estimate, by_key = estimates(keys, options=options)
+    of_queue, *each_key = recommended(keys, estimate, by_key, options=options, facts=facts)
     shown = sorted(each_key, key=lambda each: -each.first_receipts)[:KEY_ROWS_MAX] if len(each_key) > 1 else []
     frequent = sorted(keys, key=lambda each: -each.first.receipts)[:KEY_CURVES_MAX] if shown else []
-    lost = (whole.cost_current or 0.0) - (whole.cost_recommended or 0.0) if whole.gain > 0 else 0.0
+    lost = (of_queue.cost_current or 0.0) - (of_queue.cost_recommended or 0.0) if of_queue.gain > 0 else 0.0
     return {
         "name": plain_name(queue),
-        "lost": _short(lost * whole.receipts),
-        "doubled": _short(whole.rates.duplicate * whole.receipts),
-        "row": _row(whole),
+        "lost": _short(lost * of_queue.receipts),
+        "doubled": _short(of_queue.rates.duplicate * of_queue.receipts),
+        "row": _row(of_queue),
         "keys": [_row(each) for each in sorted(shown, key=lambda each: each.key or "")],
         "left_out": len(each_key) - len(shown) if shown else 0,
-        "work": _work(whole_estimate.curve, [by_key[each.key].curve for each in frequent], whole),
-        "cost": _cost(whole_estimate, whole, receives_max_of(facts, options), options),
+        "work": _work(estimate.curve, [by_key[each.key].curve for each in frequent], of_queue),
+        "cost": _cost(estimate, of_queue, receives_max_of(facts, options), options),
         "days": _days(by_day),
         "waits": None if by_hour is None else _waits(by_hour),
     }
 
 
 def _row(each: Recommendation) -> list[Any]:
-    """Return a row of the page, the reason last; ``report.js`` names its places."""
+    """Return a row of the page, the reason last; ``report.js`` names the columns."""
     wanted = [each.recommended_s, each.explore_s, each.change, each.keeps, _short(max(each.gain, 0.0))]
     quantile = [_short(each.quantile.point_s), _short(each.quantile.late_s)]
     seen = [_short(each.rates.duplicate), _short(each.rates.recovery), each.current_s]
@@ -140,24 +140,24 @@ def _short(value: float | None) -> float | None:
 
 
 def _coded(values: Iterable[float] | Array, low: float, high: float, *, linear: bool = False) -> str:
-    """Return ``values`` as levels between ``low`` and ``high``, a character each; on a logarithmic scale or not."""
+    """Return ``values`` as levels between ``low`` and ``high``, one character each; logarithmic unless ``linear``."""
     found = np.asarray(values, dtype=float)
     share = found / high if linear else np.log(found.clip(low) / low) / math.log(high / low)
     return "".join(_LEVELS[int(level)] for level in np.rint(share.clip(0.0, 1.0) * (len(_LEVELS) - 1)))
 
 
-def _work(whole: Curve, keys: Sequence[Curve], marks: Recommendation) -> dict[str, Any]:
-    """Return how much work is not done after a time, as far as anything was seen; times and shares are logarithmic."""
-    first_s = float(EDGES_S[(whole.survival < 0.9995).argmax()]) / 2
-    last_s = max(whole.sight_s, marks.current_s, marks.recommended_s or 0.0, 2 * first_s) * 1.3
-    times_s = np.geomspace(first_s, max(whole.sight_s, 1.5 * first_s), POINTS)
+def _work(curve: Curve, keys: Sequence[Curve], marks: Recommendation) -> dict[str, Any]:
+    """Return the share of unfinished work by time, within the observed range, on logarithmic scales."""
+    first_s = float(EDGES_S[(curve.survival < 0.9995).argmax()]) / 2
+    last_s = max(curve.sight_s, marks.current_s, marks.recommended_s or 0.0, 2 * first_s) * 1.3
+    times_s = np.geomspace(first_s, max(curve.sight_s, 1.5 * first_s), POINTS)
     places = np.searchsorted(EDGES_S, times_s).clip(0, len(EDGES_S) - 1)
 
     def line(survival: Array, sight_s: float) -> str:
         seen = places[times_s <= max(sight_s, float(times_s[0])) * 1.01]
         return _coded(survival[seen], LEFT_MIN, 1.0)
 
-    lines = [line(each, whole.sight_s) for each in (whole.survival, whole.lower, whole.upper)]
+    lines = [line(each, curve.sight_s) for each in (curve.survival, curve.lower, curve.upper)]
     return {
         "x": [_short(first_s), _short(float(times_s[-1])), _short(last_s)],
         "lines": lines,
@@ -166,7 +166,7 @@ def _work(whole: Curve, keys: Sequence[Curve], marks: Recommendation) -> dict[st
 
 
 def _cost(known: Estimate, marks: Recommendation, receives_max: int, options: TuneOptions) -> dict[str, Any]:
-    """Return what timeouts cost, around those that were seen and are marked; timeouts and costs are logarithmic."""
+    """Return the costs of timeouts around those observed and marked, on logarithmic scales."""
     last_s = max(2.0 * max(known.sight_s, marks.current_s, marks.recommended_s or 0.0), 10.0)
     timeouts_s = np.geomspace(1.0, min(last_s, VISIBILITY_TIMEOUT_S.maximum), POINTS)
     found = parts(known.load(receives_max=receives_max), timeouts_s, prices=options.prices)
@@ -190,7 +190,7 @@ def _days(by_day: Any) -> dict[str, Any]:
 
 
 def _waits(by_hour: Any) -> dict[str, Any]:
-    """Return the ages of the oldest message and of half of them by hour, or by some hours where there are many."""
+    """Return the maximum and the median age at the first receive, by hour or by several hours."""
     hours = by_hour["hour"]
     first = max(int(hours.min()), int(hours.max()) - HOURS_MAX + 1)
     step = -(-(int(hours.max()) - first + 1) // WAITS_MAX)

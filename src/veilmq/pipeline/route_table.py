@@ -1,6 +1,6 @@
-"""The job ``route-table``: which routing keys share a timeout, as a ``core.routing.RoutingTable``.
+"""The job ``route-table``: write a ``core.routing.RoutingTable``, which assigns routing keys to timeout classes.
 
-The forwarding job routes by its file, and a server can apply it to each message at its receive.
+The job ``route`` forwards by this file, and a server can apply it as visibility rules.
 """
 
 import math
@@ -24,7 +24,7 @@ from veilmq.pipeline.tune_options import TuneOptions
 from veilmq.pipeline.tuning import explore_s, options_for, receives_max_of
 
 CLASSES_DEFAULT = 4
-"""Three or four classes get nearly all that one timeout for each key would."""
+"""Three or four classes save nearly as much as one timeout per key."""
 
 QUEUE_PATTERN = "{queue}-{class}"
 FIFO = ".fifo"
@@ -32,7 +32,7 @@ FIFO = ".fifo"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routed:
-    """A routing table, and what each message costs with it; ``cost_by_count`` with at most 1, 2, … classes."""
+    """A routing table and its cost per message; ``cost_by_count`` has the costs with at most 1, 2, … classes."""
 
     table: RoutingTable
     cost: float
@@ -51,14 +51,12 @@ def route_table(
     options: TuneOptions = DEFAULTS,
     facts: QueueFacts | None = None,
 ) -> Routed:
-    """Make the routing table of ``queue`` from the cells that ``tune`` keeps in ``state``; write it to ``path`` as
-    JSON.
+    """Compute the routing table of ``queue`` from the cells of ``tune`` in ``state``; write it to ``path`` as JSON.
 
-    The version is one more than that of the table at ``path``, or the same if nothing else differs. ``queue_pattern``
-    names the queue of each class: ``{queue}`` and ``{class}`` are put in. Raises ``PipelineFailed`` if nothing is
-    known.
+    The version is that of the table at ``path``, plus 1 if the content differs. ``queue_pattern`` is the name of each
+    class queue, with placeholders ``{queue}`` and ``{class}``. Raises ``PipelineFailed`` if there is too little data.
     """
-    tallies = _of_queue(known(CellStore(spark, state).cells(), options), queue)
+    tallies = _queue_tallies(known(CellStore(spark, state).cells(), options), queue)
     options = options_for(tallies, options)
     _, found = estimates(tallies, options=options)
     made = routed(found, receives_max=receives_max_of(facts, options), classes=classes, options=options)
@@ -74,8 +72,8 @@ def route_table(
     )
 
 
-def _of_queue(tallies: list[KeyTally], queue: str) -> list[KeyTally]:
-    """Return the tallies of ``queue``, which is named with its account or without."""
+def _queue_tallies(tallies: list[KeyTally], queue: str) -> list[KeyTally]:
+    """Return the tallies of ``queue``, named with or without its account."""
     found = [each for each in tallies if queue in {each.queue, plain_name(each.queue)}]
     names = sorted({each.queue for each in found})
     if len(names) > 1:
@@ -84,11 +82,11 @@ def _of_queue(tallies: list[KeyTally], queue: str) -> list[KeyTally]:
 
 
 def routed(found: Mapping[str, Estimate], *, receives_max: int, classes: int, options: TuneOptions) -> Routed | None:
-    """Return the table of the keys in ``found``; ``None`` when nothing is known of any of them.
+    """Return the table of the keys in ``found``; ``None`` if no key has enough data.
 
-    Keys that are not listed belong to the longest class: it is dear to take a timeout that is too short. For the same
-    reason keys whose work was not seen to end get a class beyond ``classes``, if no other is as long as what is to be
-    tried for them. Keys whose consumers renew take the first class that leaves room for three renewals.
+    Unlisted keys belong to the longest class, because a timeout that is too short is expensive. For the same reason,
+    keys whose work never ended in the log get an additional class, unless another is as long as the timeout to try for
+    them. Keys of renewing consumers get the first class with room for three renewals.
     """
     loads = _loads(found, receives_max=receives_max)
     if not loads:
@@ -100,8 +98,8 @@ def routed(found: Mapping[str, Estimate], *, receives_max: int, classes: int, op
     timeouts_s = best.timeouts_s if longer_s <= best.timeouts_s[-1] else (*best.timeouts_s, longer_s)
     last = len(timeouts_s) - 1
     keys = dict(zip(loads, best.members, strict=True))
-    for key, its_s in least_s.items():
-        keys[key] = next((index for index, each in enumerate(timeouts_s) if each >= its_s), last)
+    for key, minimum_s in least_s.items():
+        keys[key] = next((index for index, each in enumerate(timeouts_s) if each >= minimum_s), last)
     table = RoutingTable(
         version=1,
         classes=tuple(
@@ -115,7 +113,7 @@ def routed(found: Mapping[str, Estimate], *, receives_max: int, classes: int, op
 
 
 def _stuck(found: Mapping[str, Estimate], options: TuneOptions) -> dict[str, int]:
-    """Return the timeout to try for each key that has receipts enough, and whose work was not seen to end."""
+    """Return the timeout to try for each key with enough receipts whose work never ended in the log."""
     return {
         key: explore_s(each.first)
         for key, each in found.items()
@@ -124,7 +122,7 @@ def _stuck(found: Mapping[str, Estimate], options: TuneOptions) -> dict[str, int
 
 
 def _loads(found: Mapping[str, Estimate], *, receives_max: int) -> dict[str, Load]:
-    """Return the load of each key whose curve is known far enough, weighted by its share of the messages."""
+    """Return the load of each key with a known curve, weighted by its share of the messages."""
     useful = {key: each for key, each in found.items() if each.renewal_s is None and each.is_known}
     total = sum(each.first.receipts for each in useful.values())
     return {
@@ -133,7 +131,7 @@ def _loads(found: Mapping[str, Estimate], *, receives_max: int) -> dict[str, Loa
 
 
 def _renewing(found: Mapping[str, Estimate]) -> dict[str, int]:
-    """Return the least timeout of each key whose consumers renew."""
+    """Return the minimum timeout of each key whose consumers renew."""
     return {
         key: math.ceil(RENEWALS_IN_TIMEOUT * each.renewal_s)
         for key, each in found.items()
@@ -142,7 +140,7 @@ def _renewing(found: Mapping[str, Estimate]) -> dict[str, int]:
 
 
 def _named(classes: Iterable[TimeoutClass], queue: str, pattern: str) -> tuple[TimeoutClass, ...]:
-    """Return the classes with the names of their queues; those of a FIFO queue are FIFO queues."""
+    """Return the classes with their queue names; a FIFO queue gets FIFO class queues."""
     stem, ending = plain_name(queue).removesuffix(FIFO), FIFO if queue.endswith(FIFO) else ""
     return tuple(
         msgspec.structs.replace(each, queue=pattern.replace("{queue}", stem).replace("{class}", each.name) + ending)
@@ -151,7 +149,7 @@ def _named(classes: Iterable[TimeoutClass], queue: str, pattern: str) -> tuple[T
 
 
 def _written(path: Path, table: RoutingTable) -> RoutingTable:
-    """Write ``table`` with its version, whole or not at all, and return it."""
+    """Write ``table`` with its version atomically, and return it."""
     if path.exists():
         before = msgspec.json.decode(path.read_bytes(), type=RoutingTable)
         table = msgspec.structs.replace(table, version=before.version)

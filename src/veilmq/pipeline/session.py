@@ -1,4 +1,4 @@
-"""The Spark session that a job runs in: of this process, a cluster, spark-submit, or a Spark Connect server."""
+"""The Spark session of a job: in this process, on a cluster, by spark-submit, or on a Spark Connect server."""
 
 import os
 import socket
@@ -24,7 +24,7 @@ SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
 }
-"""What a job relies on, wherever it runs."""
+"""Settings that every job requires."""
 
 _OWN = {
     "spark.ui.enabled": "false",
@@ -35,7 +35,7 @@ _S3A = {
     "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
 }
-"""Hadoop calls S3 ``s3a``; all others ``s3``, which means the same to it then."""
+"""With these settings Hadoop reads ``s3://`` as its own scheme ``s3a://``."""
 
 _LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -44,17 +44,17 @@ _LOCAL = {
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
 }
 ANSWER_S = 10.0
-"""How long a Spark Connect server may take to answer; left to itself its client asks for some minutes."""
+"""Seconds to wait for a Spark Connect server; by default its client retries for minutes."""
 
-_SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit has started the JVM, and tells where it listens
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by spark-submit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Where a job runs: ``master`` as spark-submit takes it, or the URL of a Spark Connect server as ``remote``.
+    """Where a job runs: ``master`` as for spark-submit, or ``remote``, the URL of a Spark Connect server.
 
-    Without either it is the place that spark-submit chose, else this process. ``settings`` are Spark's own, by name.
-    ``verbose`` lets Spark log as it does by itself.
+    The default is the master chosen by spark-submit, else this process. ``settings`` are Spark settings by name.
+    ``verbose`` keeps Spark's own logging.
     """
 
     master: str = ""
@@ -67,14 +67,14 @@ class Cluster:
 def open_session(name: str, cluster: Cluster) -> Iterator[SparkSession]:
     """Run Spark inside the context, as the application ``name``.
 
-    Raises ``PipelineFailed`` where it does not start, and in one sentence for what Spark fails with inside.
+    Raises ``PipelineFailed`` if Spark does not start, and for errors of Spark inside the context.
     """
     with tempfile.TemporaryDirectory(prefix="veilmq-spark-") as folder, as_file(_log_settings()) as log_settings:
         try:
             session = _connect(cluster) if cluster.remote else _start(name, cluster, Path(folder), log_settings)
         except (PySparkException, PySparkRuntimeError) as error:
             where = cluster.remote or cluster.master or "this process"
-            raise PipelineFailed(f"Spark does not start at {where}: {str(error).splitlines()[0]}") from error
+            raise PipelineFailed(f"Spark does not start on {where}: {str(error).splitlines()[0]}") from error
         for setting, value in SETTINGS.items():
             session.conf.set(setting, value)
         try:
@@ -86,15 +86,15 @@ def open_session(name: str, cluster: Cluster) -> Iterator[SparkSession]:
 
 
 def check_java() -> None:
-    """Raise ``PipelineFailed`` where there is no Java for Spark; it says what to install."""
+    """Raise ``PipelineFailed``, with what to install, if there is no suitable Java."""
     if not has_java():
         raise PipelineFailed(f"{MISSING}.")
 
 
 def activate(session: SparkSession) -> None:
-    """Make ``session`` the active one of this thread: the JVM looks registered formats up there.
+    """Make ``session`` the active session of this thread, in which the JVM looks up registered formats.
 
-    By itself Spark does that in the thread that made the session, and wherever a DataFrame is made of Python's values.
+    Spark does so itself in the thread that creates the session, and when a DataFrame is created from Python values.
     """
     session.createDataFrame([], "nothing int")
 
@@ -110,7 +110,7 @@ def _connect(cluster: Cluster) -> SparkSession:
 
 def _check_answer(remote: str) -> None:
     """Raise ``PipelineFailed`` if no server answers at ``remote``."""
-    import grpc  # noqa: PLC0415 - only those who use Spark Connect need it
+    import grpc  # noqa: PLC0415 - needed only for Spark Connect
     from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415
 
     channel = DefaultChannelBuilder(remote).toChannel()
@@ -118,8 +118,8 @@ def _check_answer(remote: str) -> None:
         grpc.channel_ready_future(channel).result(timeout=ANSWER_S)
     except grpc.FutureTimeoutError as error:
         raise PipelineFailed(
-            f"No Spark Connect server answers at {remote} within {ANSWER_S:g} s: start one (start-connect-server.sh), "
-            "or name another with --remote."
+            f"No Spark Connect server answers at {remote} within {ANSWER_S:g} s; start one (start-connect-server.sh), "
+            "or give the URL of another one with --remote."
         ) from error
     finally:
         channel.close()
@@ -148,7 +148,7 @@ def _start(name: str, cluster: Cluster, folder: Path, log_settings: Path) -> Spa
 
 
 def _s3a() -> dict[str, str]:
-    """Return the settings with which Hadoop finds ``s3://`` where pyarrow and deltalake do: by the same variables."""
+    """Return the settings by which Hadoop accesses S3 with the environment variables of pyarrow and deltalake."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     found = {"endpoint": endpoint, "endpoint.region": region, "path.style.access": "true" if endpoint else None}

@@ -1,6 +1,6 @@
-"""Running streams: some queries side by side, until all are done, one fails, or somebody asks them to stop.
+"""Run several streaming queries until all have ended, one fails, or a stop is requested.
 
-``showing`` has progress on a terminal: one line for each stream, on standard error; nothing where that is no terminal.
+``showing`` prints progress on standard error, one line for each stream, if it is a terminal.
 """
 
 import threading
@@ -17,24 +17,24 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from veilmq.pipeline.failures import PipelineFailed, reason_of
 from veilmq.pipeline.folders import Place
 
-LOOK_S = 0.5
+POLL_S = 0.5
 BATCH_S = 60.0
-"""How long a stream that is stopped may go on with its batch."""
+"""Maximum time for a stopped stream to finish its batch."""
 
 Report = Callable[[str, int], None]
-"""Called with the name of a stream and how many rows it has finished in this run."""
+"""Called with the name of a stream and the number of rows that it has finished in this run."""
 
 
 @dataclass(slots=True)
 class _Rows:
-    """Counts the rows of a stream by its own reports; each batch once, as Spark reports idle ones again."""
+    """Counts the rows of a stream from its progress; each batch once, because Spark reports idle batches again."""
 
     batch: int = -1
     rows: int = 0
 
     def take(self, query: StreamingQuery) -> int:
         for report in query.recentProgress:
-            rows = report.numInputRows  # Connect has it by source only, which this property knows
+            rows = report.numInputRows  # also correct with Spark Connect, which has rows by source only
             if report.batchId > self.batch and rows > 0:
                 self.batch = report.batchId
                 self.rows += rows
@@ -43,10 +43,10 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """How a job reads queues. With ``continuous`` it goes on until it is stopped, else it takes what is there and ends.
+    """How a job reads queues: with ``continuous`` until stopped, otherwise only the messages visible at its start.
 
-    ``consumer``, ``takeover``, ``hold_s`` and ``on_lost_claim`` are those of the source: a second job of a consumer is
-    refused unless it takes over; after more than ``hold_s`` (seconds) of rest it ends (``fail``) or goes on (``skip``).
+    ``consumer``, ``takeover``, ``hold_s`` and ``on_lost_claim`` are options of the source: a second job of a consumer
+    is refused unless it takes over; after a downtime of more than ``hold_s``, the job fails or continues (``skip``).
     """
 
     endpoint: str
@@ -60,7 +60,7 @@ class ReadOptions:
 
 def read_queue(spark: SparkSession, queue: str, options: ReadOptions) -> DataFrame:
     """Return ``queue`` as a stream."""
-    given: dict[str, str | bool | int | None] = {
+    options_by_name: dict[str, str | bool | int | None] = {
         "endpoint": options.endpoint,
         "queue": queue,
         "consumer": options.consumer,
@@ -69,14 +69,14 @@ def read_queue(spark: SparkSession, queue: str, options: ReadOptions) -> DataFra
         "hold": options.hold_s,
         "onLostClaim": options.on_lost_claim,
     }
-    said = {name: value for name, value in given.items() if value is not None}
-    return spark.readStream.format("veilmq").options(**said).load()
+    present = {name: value for name, value in options_by_name.items() if value is not None}
+    return spark.readStream.format("veilmq").options(**present).load()
 
 
 def cleaned(checkpoint: Place) -> str:
-    """Return where a checkpoint is, without the file that a kill leaves while the first offset is written.
+    """Delete the temporary file that a kill leaves while the first offset is written; return the checkpoint's location.
 
-    Spark would refuse such a checkpoint, as its folder ``offsets`` is not empty and has no offset.
+    Spark refuses a checkpoint whose folder ``offsets`` has files but no offset.
     """
     offsets = checkpoint / "offsets"
     names = offsets.names()
@@ -94,19 +94,19 @@ def run_streams(
     stop: threading.Event,
     every: Callable[[], None] = lambda: None,
 ) -> dict[str, int]:
-    """Return how many rows each stream finished, when all have ended or ``stop`` is set.
+    """Wait until all streams have ended or ``stop`` is set; return the number of rows that each has finished.
 
-    ``every`` is called about twice a second. Raises ``PipelineFailed`` when one fails; the others are stopped then.
+    ``every`` is called about twice a second. Raises ``PipelineFailed`` if a stream fails; the others are then stopped.
     """
     counted = {name: _Rows() for name in queries}
     try:
-        while any([_runs(name, query) for name, query in queries.items()]) and not stop.wait(LOOK_S):  # noqa: C419
+        while any([_runs(name, query) for name, query in queries.items()]) and not stop.wait(POLL_S):  # noqa: C419
             for name, query in queries.items():
                 report(name, counted[name].take(query))
             every()
         until_s = time.monotonic() + BATCH_S
         while any(_is_at_work(query) for query in queries.values()) and time.monotonic() < until_s:
-            time.sleep(LOOK_S / 5)
+            time.sleep(POLL_S / 5)
         return {name: counted[name].take(query) for name, query in queries.items()}
     finally:
         for query in queries.values():
@@ -114,12 +114,12 @@ def run_streams(
 
 
 def _is_at_work(query: StreamingQuery) -> bool:
-    """Tell whether ``query`` is in a batch, which it would begin again if it was stopped."""
+    """Return whether ``query`` is processing a batch, which a stop would interrupt."""
     return query.isActive and bool(query.status["isDataAvailable"])
 
 
 def _runs(name: str, query: StreamingQuery) -> bool:
-    """Tell whether ``query`` still runs; raises ``PipelineFailed`` when it has failed."""
+    """Return whether ``query`` is running; raises ``PipelineFailed`` if it has failed."""
     if query.isActive:
         return True
     error = query.exception()
@@ -130,7 +130,7 @@ def _runs(name: str, query: StreamingQuery) -> bool:
 
 @contextmanager
 def showing(totals: Mapping[str, int | None], *, what: str) -> Iterator[Report]:
-    """Give what to report progress to; ``totals`` says how much each line is to have, ``None`` where nobody knows."""
+    """Show a progress bar for each name in ``totals``, and yield its callback; a total of ``None`` is unknown."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),

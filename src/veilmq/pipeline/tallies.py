@@ -1,4 +1,4 @@
-"""Tallies: the cells of one queue or one routing key on the driver, sparse, and as arrays over the buckets."""
+"""Tallies: the cells of a queue or routing key on the driver, in sparse form and as arrays over the buckets."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,10 +21,10 @@ MIDDLES_S: Array = EDGES_S / RATIO**0.5
 """The (geometric) middle of each bucket, in seconds."""
 
 RELEASED = (Outcome.NACKED, Outcome.DELETED_BY_EARLIER)
-"""How a receipt ends of which nothing is known but that the work took longer."""
+"""Outcomes that show only that the work takes longer than the receipt was held."""
 
 ENDED = (Outcome.DELETED, Outcome.EXPIRED, *RELEASED)
-"""The ends of which every receipt has one."""
+"""Every receipt has exactly one of these outcomes."""
 
 _KINDS = [(outcome.value, axis) for outcome in Outcome for axis in (HELD, VISIBILITY)]
 _ARMS = BUCKETS // ARM_BUCKETS + 2
@@ -37,10 +37,10 @@ def bucket_of(time_s: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Arms:
-    """One item for each arm, a range of timeouts in force: receipts of it, those deleted late, those only expired.
+    """One item per arm, a range of timeouts: its receipts, those deleted late, and those expired and never deleted.
 
-    ``spread`` is what a receipt weighs: older ones weigh less, and sums of weights vary more than counts.
-    ``timeouts_s`` is the mean of the arm.
+    ``timeouts_s`` is the mean timeout of the arm. ``spread`` is the mean weight of its receipts: older receipts weigh
+    less, and sums of weights vary more than counts.
     """
 
     numbers: Numbers
@@ -53,10 +53,10 @@ class Arms:
 
 @dataclass(frozen=True)
 class Tally:
-    """Receipts by outcome, axis, arm and bucket: ``counts`` and, for variances, the sums of squared weights.
+    """Receipts by outcome, axis, arm and bucket: ``counts``, and the sums of squared weights for variances.
 
-    ``codes`` are sorted, each once. ``extended``, ``extensions`` and ``extended_held_s`` are of the receipts that were
-    extended and deleted in time. Tallies are added, and scaled to weigh less.
+    ``codes`` are sorted and unique. ``extended``, ``extensions`` and ``extended_held_s`` count the receipts that were
+    extended and deleted in time.
     """
 
     codes: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -67,7 +67,7 @@ class Tally:
     extended_held_s: float = 0.0
 
     def __add__(self, other: "Tally") -> "Tally":
-        """Return both together."""
+        """Return the sum of both."""
         return total([self, other])
 
     def scaled(self, weight: float) -> "Tally":
@@ -78,7 +78,7 @@ class Tally:
         )  # fmt: skip
 
     def by_bucket(self, axis: str, *outcomes: Outcome) -> tuple[Array, Array]:
-        """Return counts and sums of squared weights of those ``outcomes`` on that ``axis``, by bucket."""
+        """Return the counts and the sums of squared weights of ``outcomes`` on ``axis``, by bucket."""
         kinds, _, places = _parts(self.codes)
         wanted = np.isin(kinds, [_KINDS.index((each.value, axis)) for each in outcomes])
         return (
@@ -87,7 +87,7 @@ class Tally:
         )
 
     def by_arm(self, outcome: Outcome, axis: str = HELD) -> dict[int, Array]:
-        """Return the receipts of that ``outcome`` on that ``axis``, by bucket, for each arm."""
+        """Return the receipts of ``outcome`` on ``axis`` by bucket, for each arm."""
         kinds, arms, places = _parts(self.codes)
         wanted = kinds == _KINDS.index((outcome.value, axis))
         return {
@@ -98,32 +98,32 @@ class Tally:
 
     @cached_property
     def deleted(self) -> Array:
-        """Receipts deleted in time, by how long they were held."""
+        """Receipts deleted in time, by the time held."""
         return self.by_bucket(HELD, Outcome.DELETED)[0]
 
     @cached_property
     def late(self) -> Array:
-        """Receipts deleted late, by how long they were held."""
+        """Receipts deleted late, by the time held."""
         return self.by_bucket(HELD, Outcome.LATE_DELETED)[0]
 
     @cached_property
     def nacked(self) -> Array:
-        """Receipts released, or whose message an earlier receipt has deleted, by how long they were held."""
+        """Receipts released, or whose message an earlier receipt deleted, by the time held."""
         return self.by_bucket(HELD, *RELEASED)[0]
 
     @property
     def by_earlier(self) -> float:
-        """How many receipts ended as an earlier receipt deleted their message."""
+        """The number of receipts that ended because an earlier receipt deleted the message."""
         return float(self.by_bucket(HELD, Outcome.DELETED_BY_EARLIER)[0].sum())
 
     @cached_property
     def expired(self) -> Array:
-        """Receipts that expired, deleted late or not, by timeout."""
+        """Expired receipts by timeout, those deleted late included."""
         return self.by_bucket(VISIBILITY, Outcome.EXPIRED)[0]
 
     @cached_property
     def expired_only(self) -> Array:
-        """Receipts that expired and were never deleted, by timeout."""
+        """Expired receipts that were never deleted, by timeout."""
         return np.maximum(self.expired - self.by_bucket(VISIBILITY, Outcome.LATE_DELETED)[0], 0.0)
 
     @cached_property
@@ -133,27 +133,27 @@ class Tally:
 
     @property
     def receipts(self) -> float:
-        """How many receipts there were."""
+        """The number of receipts."""
         return float(self.in_force.sum())
 
     @property
     def receipts_held(self) -> float:
-        """How many receipts were deleted in time."""
+        """The number of receipts deleted in time."""
         return float(self.deleted.sum())
 
     @property
     def longest_s(self) -> float:
-        """The longest timeout that was in force; 0 for no receipts."""
+        """The longest timeout; 0 without receipts."""
         held = np.flatnonzero(self.in_force > 0)
         return float(EDGES_S[held[-1]]) if held.size else 0.0
 
     @property
     def usual_s(self) -> float:
-        """The timeout that most receipts had; 0 for no receipts."""
+        """The timeout of most receipts; 0 without receipts."""
         return float(MIDDLES_S[np.argmax(self.in_force)]) if self.receipts > 0 else 0.0
 
     def arms(self) -> Arms:
-        """Return the arms; receipts whose timeout was extended, which shows how long they took, are in none."""
+        """Return the arms; receipts whose timeout was extended belong to none."""
         kinds, arms, places = _parts(self.codes)
         numbers, index = np.unique(arms[arms != EXTENDED], return_inverse=True)
         counts, squares = self.counts[arms != EXTENDED], self.squares[arms != EXTENDED]
@@ -179,8 +179,7 @@ class Tally:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyTally:
-    """What is known of one routing key: its first receipts, and the later ones; older ones than ``since`` are left out
-    if work has changed."""
+    """The first and later receipts of one routing key; those before the day ``since`` are excluded if work changed."""
 
     queue: str
     key: str
@@ -223,7 +222,7 @@ def total(parts: Iterable[Tally]) -> Tally:
 
 
 def tallies(cells: Any, since: Mapping[tuple[str, str], str] | None = None) -> Iterator[KeyTally]:
-    """Yield the tallies of each queue and key in ``cells``, a pandas frame of decayed cells, in order."""
+    """Yield the tallies of each queue and key in ``cells``, a pandas frame of decayed cells, sorted."""
     ordered = cells.sort_values(["queue", "key"], kind="stable")
     for (queue, key), part in ordered.groupby(["queue", "key"], sort=False):
         first, later = tally(part[part["first"]]), tally(part[~part["first"]])
@@ -231,7 +230,7 @@ def tallies(cells: Any, since: Mapping[tuple[str, str], str] | None = None) -> I
 
 
 def tally(cells: Any) -> Tally:
-    """Return the sum of ``cells``, a pandas frame; what became of a message after its receipt is no receipt."""
+    """Return the sum of ``cells``, a pandas frame."""
     kinds = np.array([_KINDS.index(pair) for pair in zip(cells["outcome"], cells["axis"], strict=True)], dtype=np.int64)
     codes = _code(
         kinds, cells["arm"].fillna(EXTENDED).to_numpy(dtype=np.int64), cells["bucket"].to_numpy(dtype=np.int64)
@@ -248,7 +247,7 @@ def tally(cells: Any) -> Tally:
 
 
 def counted(outcome: Outcome, axis: str, arms: Any, buckets: Any, counts: Any) -> Tally:
-    """Return a tally of one outcome on one axis, from equally long columns."""
+    """Return a tally of one outcome on one axis, from columns of equal length."""
     kinds = np.full(len(buckets), _KINDS.index((outcome.value, axis)), dtype=np.int64)
     codes = _code(kinds, np.asarray(arms, dtype=np.int64), np.asarray(buckets, dtype=np.int64))
     each = np.asarray(counts, dtype=np.float64)

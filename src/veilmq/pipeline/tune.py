@@ -1,7 +1,6 @@
 """The job ``tune``: event log → cells → a recommended timeout for each queue and routing key.
 
-It is incremental and may be repeated at any time: only files that are new are read, and the recommendations of the same
-cells are the same.
+The job is incremental and can run at any time: it reads only new files, and equal cells give equal recommendations.
 """
 
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ DEFAULTS = TuneOptions()
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The outcome of a run: how many files were new, and the recommendations, each queue before its keys."""
+    """The result of a run: the number of new files, and the recommendations, each queue before its keys."""
 
     files: int
     recommendations: tuple[Recommendation, ...]
@@ -42,12 +41,12 @@ def tune(
     map_tasks: int = TUNE_MAP_TASKS.default,
     at_ms: int | None = None,
 ) -> Tuned:
-    """Count what is new under ``events`` (the table ``receipt_closed``) into ``state``, and recommend timeouts.
+    """Count the new files of ``events`` (the table ``receipt_closed``) into ``state``, and recommend timeouts.
 
     Both are folders, or URLs that Spark reads and writes. The recommendations are also written to
-    ``<state>/recommendations``, in Parquet. ``facts`` has the settings of the queues (``applying.facts_of``);
-    without it the timeout in use is taken from the log. At most ``map_tasks`` tasks read what is new.
-    ``at_ms`` is the time if it is not the present: the first run of a day lists the whole log.
+    ``<state>/recommendations`` as Parquet. ``facts`` has the settings of the queues (``applying.facts_of``); without
+    it, the log determines the current timeouts. At most ``map_tasks`` tasks read the log. ``at_ms`` (default: now)
+    determines the day; the first run of a day lists the whole log.
     """
     store = CellStore(spark, state)
     counted = store.count(events, map_tasks=map_tasks, at_ms=at_ms)
@@ -57,7 +56,7 @@ def tune(
 
 
 def known(cells: DataFrame, options: TuneOptions) -> list[KeyTally]:
-    """Return the tallies of each queue and key in ``cells``, older days weighing less, none before a shift."""
+    """Return the tallies of each queue and key in ``cells``: older days are decayed, days before a shift excluded."""
     since = shifts(octaves(cells).toPandas())
     rows = [(queue, key, date.fromisoformat(day)) for (queue, key), day in since.items()]
     cut = cells.sparkSession.createDataFrame(rows, "queue string, key string, since date") if rows else None
@@ -65,5 +64,5 @@ def known(cells: DataFrame, options: TuneOptions) -> list[KeyTally]:
 
 
 def table(spark: SparkSession, found: tuple[Recommendation, ...]) -> DataFrame:
-    """Return the recommendations as rows; ``recommendation_table.SCHEMA`` has the columns."""
+    """Return the recommendations as a DataFrame with the columns of ``recommendation_table.SCHEMA``."""
     return spark.createDataFrame(rows_of(found), SCHEMA)

@@ -9,12 +9,12 @@ DEFAULT_PRICES = Prices()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneOptions:
-    """How the statistics are made.
+    """Options of the estimates and recommendations.
 
-    ``quantile`` is the one that is reported and that decides whether anything can be said. Receipts count half after
-    ``half_life_days``. ``prior`` is how many receipts of the whole queue are lent to a key that has none of its own.
-    ``gain_min`` is the share of the cost that a change must save. ``receives_max`` is taken where the queue's is not
-    known.
+    ``quantile`` is reported, and must be identifiable for a recommendation. The weight of a receipt halves every
+    ``half_life_days``. ``prior`` is the number of receipts of the queue that a key without receipts borrows.
+    ``gain_min`` is the share of the cost that a change must save. ``receives_max`` is the default for queues without
+    that setting.
     """
 
     quantile: float = 0.99
@@ -26,5 +26,5 @@ class TuneOptions:
 
     @property
     def receipts_min(self) -> int:
-        """How many first receipts the quantile needs: 3 / (1 − p), so that three of them lie beyond it."""
+        """The number of first receipts required for the quantile: 3 / (1 − p), so that three lie beyond it."""
         return round(3.0 / (1.0 - self.quantile))
