@@ -64,4 +64,4 @@ def test_it_ends_with_the_epoch(code: str, caplog: pytest.LogCaptureFixture) -> 
     claims = ScriptedClaims(ClientError(code, "it is over", 409))
     held(claims)._beat()
     assert claims.beats == 1
-    assert "kept no longer: it is over" in caplog.text
+    assert "end: it is over" in caplog.text

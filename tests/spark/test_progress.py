@@ -67,7 +67,7 @@ def test_claims_that_were_passed_over_do_not_hide_it() -> None:
 def test_an_idle_stream_is_finished_after_some_seconds_of_rest() -> None:
     progress = Progress()
     batch(progress, 0)
-    assert not progress.finished_by_rest(1, 100.0)
-    assert not progress.finished_by_rest(1, 100.0 + IDLE_S - 0.1)
-    assert progress.finished_by_rest(1, 100.0 + IDLE_S)
-    assert not progress.finished_by_rest(2, 101.0 + IDLE_S), "the rest of another one does not count"
+    assert not progress.finished_when_idle(1, 100.0)
+    assert not progress.finished_when_idle(1, 100.0 + IDLE_S - 0.1)
+    assert progress.finished_when_idle(1, 100.0 + IDLE_S)
+    assert not progress.finished_when_idle(2, 101.0 + IDLE_S), "the rest of another one does not count"

@@ -166,7 +166,7 @@ def test_a_rate_is_kept(spark: SparkSession, client: HttpQueueClient, server: Ru
 
 def test_what_is_wrong_is_told_before_anything_runs(spark: SparkSession, server: RunningServer) -> None:
     frame = spark.range(1).selectExpr("string(id) AS body", "id")
-    with pytest.raises(AnalysisException, match="The column id is none that a message has"):
+    with pytest.raises(AnalysisException, match="The column id is not a column of messages"):
         write(frame, server)
     with pytest.raises(AnalysisException, match="batchSize = '0': must be 1 to 5,000"):
         write(frame.select("body"), server, batchSize="0")

@@ -62,7 +62,7 @@ def test_names_are_taken_in_any_case_and_those_of_spark_are_left_alone() -> None
         ({"writer": "a b"}, "writer"),
         ({"writer": "é"}, "writer"),
         ({"writer": "w" * 65}, "writer"),
-        ({"mode": "claims"}, "option mode: there is none"),
+        ({"mode": "claims"}, "option mode: does not exist"),
     ],
 )
 def test_wrong_options_are_told(given: dict[str, str], words: str) -> None:
@@ -88,15 +88,15 @@ def test_columns_that_a_message_has_are_taken(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("group string", "no column body"),
-        ("body binary", "write CAST(body AS STRING), or base64(body)"),
-        ("body string, id string, group string", 'select("body", "group") before'),
-        ("id string", 'select("body") before'),
-        ("body string, delay_s double", "delay_s must be int, and is double; write CAST(delay_s AS int)"),
+        ("group string", "The column body is missing"),
+        ("body binary", "use CAST(body AS STRING), or base64(body)"),
+        ("body string, id string, group string", 'add select("body", "group")'),
+        ("id string", 'add select("body")'),
+        ("body string, delay_s double", "delay_s must be int, but is double; use CAST(delay_s AS int)"),
         ("body string, attributes numbers", "attributes must be map<string, string>"),
         ("body string, attributes string", "attributes must be map<string, string>"),
         ("body string, group int", "group must be string"),
-        ("body string, BODY string", "twice"),
+        ("body string, BODY string", "occurs twice"),
     ],
 )
 def test_other_columns_are_told_with_what_to_do(text: str, words: str) -> None:
@@ -114,12 +114,12 @@ def test_a_queue_cannot_be_overwritten() -> None:
 
 def test_a_stream_has_no_name_of_its_own() -> None:
     """A fixed name would outlive a checkpoint, and the batches of the next one be taken for those of the last."""
-    with pytest.raises(OptionWrong, match="told by its checkpoint"):
+    with pytest.raises(OptionWrong, match="identified by its checkpoint"):
         stream_writer(GIVEN | {"writer": "w"}, BODY, overwrite=False)
 
 
 def test_options_and_columns_are_both_checked_when_planning() -> None:
     with pytest.raises(ColumnsWrong):
         batch_writer(GIVEN, columns("id string"), overwrite=False)
-    with pytest.raises(OptionWrong, match="queue: is needed"):
+    with pytest.raises(OptionWrong, match="queue: is required"):
         stream_writer({}, BODY, overwrite=False)

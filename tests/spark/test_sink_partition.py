@@ -70,6 +70,6 @@ def test_rows_that_cannot_be_sent_are_left_out(server: RunningServer, caplog: py
     assert (written.messages, written.bad) == (1, 1)
     options = SinkOptions.of({"endpoint": server.endpoint, "queue": "jobs", "badRows": "skip"})
     QueueStreamWriter(options).commit([written], 0)
-    assert "1 rows for jobs could not be sent: left out" in caplog.text
+    assert "1 rows for the queue jobs could not be sent: left out" in caplog.text
     with HttpQueueClient(server.endpoint) as queues:
         assert queues.show("jobs").visible == 1

@@ -161,7 +161,7 @@ def test_a_snapshot_that_went_back_cannot_be_acknowledged(
     send(client, QUEUE, 30)
     assert table(spark, server, snapshot="late", hold="60").count() == 30
     server.advance(61_000)
-    with pytest.raises(SourceFailed, match="went back to the queue"):
+    with pytest.raises(SourceFailed, match="returned to the queue before"):
         snapshots.acknowledge("late", **where)
     assert left(client, QUEUE) == (30, 0)
 
@@ -310,7 +310,7 @@ def test_a_table_in_sql_is_a_queue(
             "duplicatesKeptAway": 0,
         }
         assert left(client, QUEUE) == (0, 0)
-        with pytest.raises(PySparkException, match="the catalog would keep it"):
+        with pytest.raises(PySparkException, match="the catalog would store it"):
             spark.sql(f"CREATE TABLE q5 USING veilmq OPTIONS ({at}, accessKey 'a', secretKey 'b')")
     finally:
         for kind, name in (("VIEW", "q4"), ("VIEW", "q2"), ("TABLE", "q0"), ("TABLE", "q1"), ("TABLE", "q3")):

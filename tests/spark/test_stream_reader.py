@@ -82,12 +82,15 @@ def test_skipping_lost_claims_tells_how_many_messages(
         with pytest.raises(SourceFailed, match=r"7 messages of the claims \[1\] are in the sink"):
             stream.latestOffset(end, ReadAllAvailable())
         skipping.latestOffset(end, ReadAllAvailable())
-        assert "7 messages of the claims [1] were written and went back to the queue: they come twice" in caplog.text
+        assert (
+            "7 messages of the claims [1] are in the sink, and back in the queue: they are delivered twice"
+            in caplog.text
+        )
     else:
         with pytest.raises(SourceFailed, match="onLostClaim=skip"):
             stream.partitions(START, end)
         assert skipping.partitions(START, end) == []
-        assert "its 7 messages are in the queue again and come in a later batch" in caplog.text
+        assert "its 7 messages are back in the queue and are read by a later batch" in caplog.text
 
 
 def test_a_checkpoint_of_another_queue_is_named(server: RunningServer, client: HttpQueueClient) -> None:
@@ -96,7 +99,7 @@ def test_a_checkpoint_of_another_queue_is_named(server: RunningServer, client: H
     send(client, QUEUE, 1)
     end = reader(server).latestOffset(START, ReadAllAvailable())
     other = f"{server.endpoint}/000000000000/invoices"
-    with pytest.raises(OffsetUnknown, match=r"is of the queue orders, not of invoices; .*begin a new one"):
+    with pytest.raises(OffsetUnknown, match=r"is of the queue orders, not of invoices; .*use a new checkpoint"):
         reader(server, other, onLostClaim="skip").latestOffset(end, ReadAllAvailable())
     same = reader(server, f"{server.endpoint}/000000000000/{QUEUE}")
     assert same.latestOffset(end, ReadAllAvailable()) == end
@@ -109,10 +112,12 @@ def test_a_deleted_checkpoint_leaves_claims_that_are_told(
     send(client, QUEUE, 3)
     reader(server, consumer="lake").latestOffset(START, ReadAllAvailable())
     server.advance(61_000)  # nobody renews them
-    with pytest.raises(SourceFailed, match="If the checkpoint of the other one was deleted, go on with takeover=true"):
+    with pytest.raises(
+        SourceFailed, match="If the checkpoint of the other stream was deleted, start with takeover=true"
+    ):
         reader(server, consumer="lake").latestOffset(START, ReadAllAvailable())
     reader(server).latestOffset(START, ReadAllAvailable())
-    assert "3 messages are claimed by the stream" in caplog.text
+    assert "has 3 claimed messages" in caplog.text
     assert "veilmq claims close" in caplog.text
     reader(server, consumer="lake", takeover="true").latestOffset(START, ReadAllAvailable())
     assert left(client, QUEUE) == (0, 3)
@@ -128,7 +133,7 @@ def test_two_queries_of_one_consumer_both_hear_of_it(
     with caplog.at_level(logging.WARNING):
         reader(server, consumer="lake").latestOffset(START, ReadAllAvailable())
     assert "The consumer lake has another stream" in caplog.text
-    assert "give each query a consumer of its own" in caplog.text
+    assert "give each query its own consumer" in caplog.text
     with pytest.raises(SourceFailed, match="or another stream of the same consumer"):
         first.latestOffset(START, ReadAllAvailable())
     with Claims(server.endpoint, QUEUE) as claims:

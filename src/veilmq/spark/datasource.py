@@ -1,7 +1,6 @@
-"""``format("veilmq")``: what Spark asks for a reader or a writer.
+"""``format("veilmq")``: the data source of Spark, which creates readers and writers.
 
-Spark imports this module at the first look-up of any format, so the readers and writers, and what they need, are
-imported when they are asked for.
+Spark imports this module at the first lookup of any format, so readers and writers are imported only on use.
 """
 
 import uuid
@@ -22,17 +21,17 @@ from veilmq.spark.schema import COLUMNS, SCHEMA
 if TYPE_CHECKING:
     from veilmq.spark.source_options import SourceOptions
 
-_OF_CATALOG = ("provider", "owner", "comment", "collation", "external", "location", "is_managed_location", "path")
-"""Properties of a table that say nothing of its queue; ``path`` is where a table of files would be."""
+_CATALOG = ("provider", "owner", "comment", "collation", "external", "location", "is_managed_location", "path")
+"""Table properties of the catalog itself; ``path`` is the location that it assigns to a table."""
 
 
 class VeilmqDataSource(DataSource):
     """A queue as a table or a stream."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Keep the options; whoever reads or writes checks those of its own."""
+        """Store the options unchecked; readers and writers check their own."""
         super().__init__(dict(options))
-        self._load = str(uuid.uuid4())  # travels with the plan: all jobs of one DataFrame have the same
+        self._load = str(uuid.uuid4())  # part of the plan: the same for all jobs of one DataFrame
 
     @classmethod
     def name(cls) -> str:
@@ -40,9 +39,9 @@ class VeilmqDataSource(DataSource):
         return "veilmq"
 
     def schema(self) -> StructType | str:
-        """Return the columns of a message; Spark asks with ``load``, so options that are wrong are told there.
+        """Return the columns of a message; Spark calls this in ``load``, so wrong options raise an error there.
 
-        Of the options of a table in its catalog Spark gives a reader none, only the columns: so they are kept there.
+        Spark does not pass the options of a catalog table to readers, so the metadata of the first column stores them.
         """
         from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
 
@@ -53,13 +52,13 @@ class VeilmqDataSource(DataSource):
             SourceOptions.of(self.options)
             return SCHEMA
         items = ((name.lower(), text) for name, text in self.options.items())
-        given = {name: text for name, text in items if name not in _OF_CATALOG and "." not in name}
-        secret = next((each.name for each in OPTIONS if each.secret and each.name.lower() in given), None)
+        options = {name: text for name, text in items if name not in _CATALOG and "." not in name}
+        secret = next((each.name for each in OPTIONS if each.secret and each.name.lower() in options), None)
         if secret is not None:
-            raise ValueError(f"option {secret}: the catalog would keep it; leave it to the environment of the driver")
-        SourceOptions.of(given)
+            raise ValueError(f"option {secret}: the catalog would store it; set it in the environment of the driver")
+        SourceOptions.of(options)
         columns = from_arrow_schema(arrow.SCHEMA)
-        columns.fields[0].metadata = {"veilmq": given}
+        columns.fields[0].metadata = {"veilmq": options}
         return columns
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -69,7 +68,7 @@ class VeilmqDataSource(DataSource):
         options = _checked(self.options, schema)
         if options.mode != "claims":
             raise ValueError(
-                f"option mode = {options.mode!r}: a batch read needs claims; spark.readStream can do without"
+                f"option mode = {options.mode!r}: a batch read requires mode=claims; use spark.readStream instead"
             )
         return SnapshotReader(options, options.snapshot or self._load)
 
@@ -80,7 +79,7 @@ class VeilmqDataSource(DataSource):
 
         options = _checked(self.options, schema)
         if options.snapshot is not None:
-            raise ValueError("option snapshot: is for batch reads; a stream keeps its place in its checkpoint")
+            raise ValueError("option snapshot: is for batch reads only; a stream stores its position in its checkpoint")
         return ClaimsStreamReader(options) if options.mode == "claims" else SqsStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -96,13 +95,13 @@ class VeilmqDataSource(DataSource):
         return stream_writer(self.options, schema, overwrite=overwrite)
 
 
-def _checked(given: Mapping[str, str], schema: StructType) -> "SourceOptions":
+def _checked(options: Mapping[str, str], schema: StructType) -> "SourceOptions":
     from veilmq.spark.options import OptionWrong  # noqa: PLC0415
     from veilmq.spark.source_options import SourceOptions  # noqa: PLC0415
 
     if schema.names != COLUMNS:
         raise OptionWrong(
-            "schema: the columns of the source are fixed; leave .schema(...) out, and select what you need"
+            "schema: the columns of the source are fixed; remove .schema(...), and select the columns that you need"
         )
-    of_table: dict[str, str] = (schema.fields[0].metadata or {}).get("veilmq", {})
-    return SourceOptions.of(of_table | {name.lower(): text for name, text in given.items()})
+    table_options: dict[str, str] = (schema.fields[0].metadata or {}).get("veilmq", {})
+    return SourceOptions.of(table_options | {name.lower(): text for name, text in options.items()})

@@ -1,8 +1,8 @@
-"""A source of claims that this process has opened, and the thread that keeps it.
+"""A source of claims that this process has opened, and its heartbeat thread.
 
-Opening begins an epoch: whatever else used the source is fenced from then on. The thread renews lease and hold until it
-is told to stop, the process ends, or the server says that the epoch is over; another refusal (of a proxy, while the
-server restarts; of a policy that is being changed) may pass before the hold ends.
+Opening a source starts an epoch and fences all earlier users of the source. The thread renews lease and hold until
+``stop``, the end of the process, or an error that ends the epoch. Other errors can be temporary (a proxy while the
+server restarts, a policy during a change), so the thread continues.
 """
 
 import logging
@@ -12,21 +12,21 @@ from typing import Self
 from veilmq.client.claims import Claims
 from veilmq.client.errors import ClientError, Unreachable
 from veilmq.core.claims import Acknowledged, Bound, ClaimState, ClaimView, SourceView
-from veilmq.spark.patience import patiently
+from veilmq.spark.patience import retrying
 from veilmq.spark.source_options import SourceOptions
 
 BEATS_PER_LEASE = 3
 OVER = frozenset({"EpochFenced", "SourceNotFound", "QueueNotFound"})
-"""What a heartbeat is refused with when nothing is left to keep."""
+"""Error codes of a heartbeat after which the source cannot be renewed."""
 
 _log = logging.getLogger("veilmq.spark")
 
 
 class HeldSource:
-    """One epoch of one source. ``view`` is what the server said of it last."""
+    """One epoch of one source. ``view`` is its last state from the server."""
 
     def __init__(self, claims: Claims, view: SourceView, options: SourceOptions) -> None:
-        """Take an open source; the thread starts with ``open``."""
+        """Use an open source; only ``open`` starts the heartbeat thread."""
         self.view = view
         self._claims = claims
         self._options = options
@@ -34,9 +34,9 @@ class HeldSource:
 
     @classmethod
     def open(cls, name: str, options: SourceOptions, *, hold_s: int) -> Self:
-        """Open the source ``name`` and begin to keep it; raises ``ClientError`` and ``Unreachable``."""
+        """Open the source ``name`` and start its heartbeat thread; raises ``ClientError`` and ``Unreachable``."""
         claims = connect(options)
-        view = patiently(
+        view = retrying(
             lambda: claims.open(
                 source=name,
                 consumer=options.consumer,
@@ -52,17 +52,17 @@ class HeldSource:
 
     @property
     def name(self) -> str:
-        """Return what the source is called."""
+        """Return the name of the source."""
         return self.view.source
 
     def renew(self) -> SourceView:
-        """Renew lease and hold, and return how the source stands."""
-        self.view = patiently(self._renew, self._options.patience_s)
+        """Renew lease and hold, and return the state of the source."""
+        self.view = retrying(self._renew, self._options.patience_s)
         return self.view
 
     def claim(self, number: int, messages_max: int, *, wait_s: int) -> Bound:
-        """Bind claim ``number``, or return what it is bound to; waits up to ``wait_s`` for the first message."""
-        return patiently(
+        """Bind claim ``number``, or return its existing binding; waits up to ``wait_s`` for the first message."""
+        return retrying(
             lambda: self._claims.claim(
                 source=self.name,
                 epoch=self.view.epoch,
@@ -77,13 +77,13 @@ class HeldSource:
 
     def acknowledge(self, number: int) -> Acknowledged:
         """Delete the messages of all claims up to ``number``."""
-        return patiently(
+        return retrying(
             lambda: self._claims.acknowledge(source=self.name, epoch=self.view.epoch, number=number),
             self._options.patience_s,
         )
 
     def stop(self) -> None:
-        """Let the source go: without heartbeats its hold begins to run."""
+        """Stop the heartbeats: the source's hold starts to run."""
         self._stopped.set()
 
     def _renew(self) -> SourceView:
@@ -95,31 +95,31 @@ class HeldSource:
                 self._renew()
             except (ClientError, Unreachable) as error:
                 if isinstance(error, ClientError) and error.code in OVER:
-                    _log.warning("The source %s is kept no longer: %s", self.name, error)
+                    _log.warning("Heartbeats of the source %s end: %s", self.name, error)
                     return
-                _log.warning("A heartbeat of the source %s did not arrive: %s", self.name, error)
+                _log.warning("A heartbeat of the source %s failed: %s", self.name, error)
 
 
 def connect(options: SourceOptions) -> Claims:
-    """Return a client for the claims of the queue that ``options`` name."""
-    at = options.connection
-    return Claims(at.endpoint, at.queue, key=at.key)
+    """Return a client for the claims of the queue in ``options``."""
+    connection = options.connection
+    return Claims(connection.endpoint, connection.queue, key=connection.key)
 
 
 def open_claims(view: SourceView) -> dict[int, ClaimView]:
-    """Return the claims of ``view`` that can be read, by number."""
+    """Return the readable claims of ``view`` by number."""
     return {claim.number: claim for claim in view.claims if claim.state is ClaimState.OPEN}
 
 
 def warn_of_others(name: str, options: SourceOptions) -> None:
-    """Log what a new stream has to know of the others of its queue: whom it stops, and whose claims nobody renews."""
+    """Warn if a new stream ends another one of its consumer, or if claims of a dead stream hold messages."""
     with connect(options) as claims:
-        views = patiently(claims.sources, options.patience_s)
+        views = retrying(claims.sources, options.patience_s)
     for view in views:
         held = sum(claim.messages for claim in open_claims(view).values())
         if view.source != name and view.consumer == options.consumer != "" and view.alive and not held:
-            who = f"The consumer {view.consumer} has another stream, {view.source}, which ends now"
-            _log.warning("%s: give each query a consumer of its own.", who)
+            other = f"The consumer {view.consumer} has another stream, {view.source}, which ends now"
+            _log.warning("%s: give each query its own consumer.", other)
         elif view.source != name and held and not view.alive:
-            how = "they come back when its hold ends; `veilmq claims close` gives them back at once"
-            _log.warning("%d messages are claimed by the stream %s, which is silent: %s.", held, view.source, how)
+            action = "they return to the queue when its hold ends, or at once with `veilmq claims close`"
+            _log.warning("The dead stream %s has %d claimed messages: %s.", view.source, held, action)

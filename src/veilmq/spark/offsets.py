@@ -1,15 +1,15 @@
-"""Offsets of the stream, which Spark keeps in its checkpoint: a source and the number of its last claim.
+"""Offsets of a stream in Spark's checkpoint: a source and the number of its last claim.
 
-Which messages a number means was fixed at the server before Spark wrote it down. ``Progress`` knows when a batch is
-finished for certain, as far as a source can know.
+The server fixes the messages of a number before Spark logs it. ``Progress`` determines which batches are certainly
+finished.
 
-Spark asks for what comes after an offset only when that offset is in its commit log, so being asked would be proof
-enough. With asynchronous progress tracking it is not: Spark then runs ahead of its logs, and does not tell. What gives
-it away is the order of calls. Ordinarily Spark says ``commit(a)`` before it plans the batch from *a* to *b*;
-asynchronously it says so later or never. So nothing is taken as finished before the order was seen to be the ordinary
-one, but for what is certain anyway: an offset from before this process began was read from the logs, and the first
-batch of a process is logged at once also asynchronously, so some idle seconds make it certain. (Spark 4.3.0:
-MicroBatchExecution and AsyncProgressTrackingMicroBatchExecution.)
+Normally Spark requests the batch after an offset only if that offset is in its commit log, so the request proves that
+the batch is finished. With asynchronous progress tracking Spark runs ahead of its logs, and does not announce it. The
+order of calls reveals it: normally Spark calls ``commit(a)`` before it plans the batch from *a* to *b*, asynchronously
+it does so later or never. So no batch counts as finished before this order was observed, with two exceptions: an offset
+from before this process was read from the logs, and the first batch of a process is logged immediately even with
+asynchronous tracking, so it is finished after some idle seconds. (Spark 4.3.0: MicroBatchExecution and
+AsyncProgressTrackingMicroBatchExecution.)
 """
 
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ VERSION = 1
 
 
 class OffsetUnknown(ValueError):
-    """The checkpoint is not of this version of the source, or not of this source at all."""
+    """The checkpoint belongs to another version of the source, to another source or to another queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """Claims of ``source`` up to ``number``; a batch that ends here begins with ``first``, if that is not the next.
+    """The claims of ``source`` up to ``number``; ``first`` is set if the batch that ends here starts at a later claim.
 
-    ``queue`` is the name of the queue; empty in what earlier versions wrote.
+    ``queue`` is the name of the queue; empty in checkpoints of earlier versions.
     """
 
     source: str = ""
@@ -38,28 +38,28 @@ class Offset:
 
     @classmethod
     def of(cls, json: dict[str, Any], *, mode: str = CLAIMS, queue: str = "") -> Self:
-        """Read what ``json`` made, for a stream of ``mode`` and ``queue``; raises ``OffsetUnknown``."""
+        """Return the offset in ``json``, for a stream with ``mode`` on ``queue``; raises ``OffsetUnknown``."""
         source, number, first = json.get("src"), json.get("n"), json.get("first")
         if json.get("v") != VERSION or type(source) is not str or type(number) is not int:
-            raise OffsetUnknown(f"the checkpoint has {json!r}, which is no offset of veilmq's version {VERSION}")
-        kept = SQS if source == SQS else CLAIMS
-        if source and kept != mode:
-            raise OffsetUnknown(f"the checkpoint is of a stream with mode={kept}; go on with that, or begin a new one")
+            raise OffsetUnknown(f"the checkpoint has {json!r}, which is no offset of veilmq (version {VERSION})")
+        own_mode = SQS if source == SQS else CLAIMS
+        if source and own_mode != mode:
+            raise OffsetUnknown(f"the checkpoint has mode={own_mode}; use this mode, or a new checkpoint")
         written = json.get("queue", "")
         if queue and written and written != queue:
             raise OffsetUnknown(
-                f"the checkpoint is of the queue {written}, not of {queue}; read {written} with it, or begin a new one"
+                f"the checkpoint is of the queue {written}, not of {queue}; read {written}, or use a new checkpoint"
             )
         return cls(source=source, number=number, first=first, queue=written)
 
     def json(self) -> dict[str, Any]:
-        """Return it as a dictionary of plain values; always the same for the same offset."""
+        """Return the offset as a dictionary; equal offsets give equal dictionaries."""
         json: dict[str, Any] = {"v": VERSION, "src": self.source, "n": self.number}
         json |= {} if self.first is None else {"first": self.first}
         return json | ({"queue": self.queue} if self.queue else {})
 
     def claims_to(self, end: "Offset") -> range:
-        """Return the numbers of the claims in the batch from here to ``end``."""
+        """Return the numbers of the claims in the batch from this offset to ``end``."""
         first = self.number + 1 if end.first is None else end.first
         return range(first, end.number + 1)
 
@@ -68,50 +68,50 @@ INITIAL = Offset()
 
 
 IDLE_S = 5.0
-"""How long Spark may take to write the first two entries of its logs."""
+"""Time for Spark to write the first two entries of its logs."""
 
 
 class AsynchronousProgress(Exception):
-    """The query tracks its progress asynchronously; a queue cannot be read like that."""
+    """The query tracks its progress asynchronously, which a queue does not support."""
 
     def __init__(self) -> None:
-        """The remedy is in the sentence."""
+        """The message says what to do."""
         super().__init__(
-            "The query has asyncProgressTrackingEnabled, with which Spark goes on before it knows that a batch is "
-            "kept. Messages would be deleted too early, so veilmq refuses it: leave that option of writeStream out."
+            "The query has asyncProgressTrackingEnabled: Spark continues before a batch is stored, and messages would "
+            "be deleted too early. Remove this option of writeStream."
         )
 
 
 class Progress:
-    """What one process has seen of its query. ``ordered``: the trigger is one that is never asynchronous."""
+    """The calls of Spark that one process has observed. ``ordered``: progress tracking is not asynchronous."""
 
     def __init__(self) -> None:
-        """Begin with having seen nothing."""
+        """Start without observations."""
         self.ordered = False
         self._made: list[int] = []  # the last two
         self._committed = 0
         self._idle_since_s: dict[int, float] = {}
 
     def made(self, number: int) -> None:
-        """Note that an offset was handed to Spark."""
+        """Record that Spark received the offset ``number``."""
         self._made = [*self._made[-1:], number]
 
     def committed(self, number: int) -> None:
-        """Note that Spark said that all up to ``number`` is finished."""
+        """Record that Spark has committed all batches up to ``number``."""
         self._committed = max(self._committed, number)
 
     def finished(self, number: int) -> bool:
-        """Tell whether the batch that ended at ``number``, from which on Spark asks now, is finished for certain."""
+        """Return whether the batch that ends at ``number``, where the next batch starts, is certainly finished."""
         return self.ordered or number <= self._committed or number not in self._made
 
-    def finished_by_rest(self, number: int, now_s: float) -> bool:
-        """Tell the same of an idle stream: Spark has asked again and again for what comes after ``number``."""
+    def finished_when_idle(self, number: int, now_s: float) -> bool:
+        """Return the same for an idle stream: Spark has requested the batch after ``number`` for ``IDLE_S``."""
         since_s = self._idle_since_s.setdefault(number, now_s)
         self._idle_since_s = {number: since_s}
         return now_s - since_s >= IDLE_S
 
     def planned(self, start: int) -> None:
-        """Note that Spark plans a batch from ``start`` on; raises ``AsynchronousProgress`` where that gives it away."""
+        """Record that Spark plans a batch from ``start``; raises ``AsynchronousProgress`` if that is out of order."""
         if not self.finished(start):
             raise AsynchronousProgress
         self.ordered = self.ordered or (start in self._made and start <= self._committed)

@@ -1,11 +1,10 @@
-"""Options of ``format("veilmq")``: tables of rows, from which they are read, checked and documented.
+"""Options of ``format("veilmq")``: tables by which they are parsed, checked and documented.
 
-Spark hands options over as text under names of any case. Whatever is wrong is an error that names the option, what it
-was and what is allowed; a name that is no option is an error too. What was given is never shown of a secret.
+Spark passes options as text, with names in any case. An error names the option, its value and the allowed values; an
+unknown name is an error too. Errors never show the value of a secret.
 
-Source and sink share the options that say where the queue is. Credentials are found on the driver and travel with the
-plan, so that executors need no variables of their own. The names of the options with secrets are among those that Spark
-blanks by itself (``spark.redaction.regex``).
+Source and sink share the options of the connection. The driver reads credentials from its environment, and the plan
+carries them to the executors. Spark redacts the options with secrets by their names (``spark.redaction.regex``).
 """
 
 import difflib
@@ -22,12 +21,12 @@ from veilmq.wire.sqs.context import DEFAULT_REGION
 
 
 class OptionWrong(ValueError):
-    """An option is unknown, missing or out of range; ``str()`` says which one and what is allowed."""
+    """An option is unknown, missing or out of range; ``str()`` names it and the allowed values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What the text of an option may be: ``read`` makes a value of it or raises ``ValueError``; ``says`` is words."""
+    """The type of an option: ``read`` parses its text or raises ``ValueError``; ``says`` states the allowed values."""
 
     read: Callable[[str], Any]
     says: str
@@ -35,10 +34,10 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option: ``name`` as people write it, ``field`` as we do, a ``default`` and one sentence about it.
+    """One option: its ``name`` in Spark, its ``field`` in the code, its ``default`` and its documentation.
 
-    ``shown`` stands for the default in the documentation where the value would not tell; ``aliases`` are names that
-    other sources of Spark have for the same. What is ``secret`` is not repeated in errors.
+    ``shown`` replaces the default in the documentation; ``aliases`` are the names in other sources of Spark. Errors do
+    not show the value of a ``secret`` option.
     """
 
     name: str
@@ -51,32 +50,30 @@ class Option:
     aliases: tuple[str, ...] = ()
 
 
-def read(table: Sequence[Option], given: Mapping[str, str]) -> dict[str, Any]:
+def read(table: Sequence[Option], options: Mapping[str, str]) -> dict[str, Any]:
     """Return the values of all options of ``table`` by field; raises ``OptionWrong``."""
     known = {name.lower(): option for option in table for name in (option.name, *option.aliases)}
     values = {option.field: option.default for option in table}
     names: dict[str, str] = {}
-    for name, text in given.items():
+    for name, text in options.items():
         option = known.get(name.lower())
         if option is None:
             raise OptionWrong(_unknown(name, table))
         if option.field in names:
-            raise OptionWrong(f"option {name}: is the same as {names[option.field]}; give one of them")
+            raise OptionWrong(f"option {name}: is the same as {names[option.field]}; give only one of them")
         names[option.field] = name
         values[option.field] = _value(option, text)
     return values
 
 
 def page(table: Sequence[Option]) -> str:
-    """Return the table of ``table`` for the documentation, in Markdown."""
+    """Return ``table`` as a Markdown table for the documentation."""
     rows = [f"| `{option.name}` | {option.kind.says} | {_default(option)} | {option.doc} |" for option in table]
-    return (
-        "\n".join(["| option | what it may be | default | what it does |", "| --- | --- | --- | --- |", *rows]) + "\n"
-    )
+    return "\n".join(["| option | values | default | description |", "| --- | --- | --- | --- |", *rows]) + "\n"
 
 
 def whole(allowed: Range) -> Kind:
-    """Return the kind of whole numbers within ``allowed``."""
+    """Return the type of whole numbers within ``allowed``."""
 
     def read_number(text: str) -> int:
         value = int(text)
@@ -88,12 +85,12 @@ def whole(allowed: Range) -> Kind:
 
 
 def choice(*names: str) -> Kind:
-    """Return the kind of one of ``names``, in any case."""
+    """Return the type of an enumeration of ``names``, which are read in any case."""
     return Kind(read=lambda text: names[names.index(text.lower())], says=" or ".join(f"`{name}`" for name in names))
 
 
 def name_of(characters_max: int) -> Kind:
-    """Return the kind of names that the server takes for sources and writers."""
+    """Return the type of names of sources and writers."""
     allowed = re.compile(f"[A-Za-z0-9_-]{{1,{characters_max}}}")
 
     def read_name(text: str) -> str:
@@ -125,13 +122,13 @@ def _value(option: Option, text: str) -> Any:
 def _unknown(name: str, table: Sequence[Option]) -> str:
     if name.lower().startswith(("starting", "ending")):
         return (
-            f"option {name}: a queue has no positions to begin or end at; a new stream begins with the messages that "
-            "are visible, one with a checkpoint goes on where it was; leave the option out"
+            f"option {name}: a queue has no positions to start or end at; a new stream starts with the visible "
+            "messages, and a stream with a checkpoint continues where it stopped; remove the option"
         )
     near = difflib.get_close_matches(name.lower(), [option.name.lower() for option in table], n=1)
     meant = [f"did you mean {option.name}?" for option in table if option.name.lower() in near]
     names = ", ".join(option.name for option in table)
-    return f"option {name}: there is none of that name; {''.join(meant) or f'there are {names}'}"
+    return f"option {name}: does not exist; {''.join(meant) or f'the options are {names}'}"
 
 
 def _default(option: Option) -> str:
@@ -152,16 +149,16 @@ CONNECTION_OPTIONS = (
         name="queue",
         field="queue",
         kind=TEXT,
-        shown="needed",
-        doc='Name of the queue, or its URL. `load("NAME")` says the same.',
+        shown="required",
+        doc='Name or URL of the queue. `load("NAME")` is equivalent.',
     ),
-    Option(name="path", field="path", kind=TEXT, doc="What `load` and `start` are given: another way to say `queue`."),
+    Option(name="path", field="path", kind=TEXT, doc="The argument of `load` and `start`, equivalent to `queue`."),
     Option(
         name="accessKey",
         field="access_key",
         kind=TEXT,
         shown="`$AWS_ACCESS_KEY_ID` of the driver",
-        doc="Id of the key that signs the requests; with `secretKey`.",
+        doc="Id of the access key that signs the requests; requires `secretKey`.",
         secret=True,
     ),
     Option(
@@ -169,7 +166,7 @@ CONNECTION_OPTIONS = (
         field="secret_key",
         kind=TEXT,
         shown="`$AWS_SECRET_ACCESS_KEY` of the driver",
-        doc="Secret of that key.",
+        doc="Secret of the access key.",
         secret=True,
     ),
     Option(
@@ -177,7 +174,7 @@ CONNECTION_OPTIONS = (
         field="session_token",
         kind=TEXT,
         shown="`$AWS_SESSION_TOKEN` of the driver",
-        doc="Token that belongs to a temporary key.",
+        doc="Session token of a temporary access key.",
         secret=True,
     ),
     Option(
@@ -185,14 +182,14 @@ CONNECTION_OPTIONS = (
         field="region",
         kind=TEXT,
         shown=f"`$AWS_REGION`, else `{DEFAULT_REGION}`",
-        doc="Region that the signature names.",
+        doc="Region in the signature.",
     ),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """An endpoint, a queue (name or URL) and a key; the key shows no secret."""
+    """An endpoint, a queue (name or URL) and an access key, whose ``repr`` hides the secret."""
 
     endpoint: str
     queue: str
@@ -200,21 +197,21 @@ class Connection:
 
     @property
     def queue_name(self) -> str:
-        """Return the name of the queue, also where ``queue`` is its URL."""
+        """Return the name of the queue, also if ``queue`` is its URL."""
         return self.queue.rstrip("/").rpartition("/")[2]
 
     @classmethod
     def of(cls, values: dict[str, Any], environment: Mapping[str, str] = os.environ) -> Self:
-        """Take what ``CONNECTION_OPTIONS`` read out of ``values``; raises ``OptionWrong``."""
+        """Remove the values of ``CONNECTION_OPTIONS`` from ``values``, and use them; raises ``OptionWrong``."""
         taken = {option.field: values.pop(option.field) for option in CONNECTION_OPTIONS}
         queue = taken["queue"] or taken["path"]
         if not queue:
             raise OptionWrong(
-                'option queue: is needed; say .option("queue", "NAME") or .load("NAME"), and of a table in SQL '
-                "CREATE TABLE without columns"
+                'option queue: is required; use .option("queue", "NAME") or .load("NAME"), and create tables in SQL '
+                "without columns"
             )
         if taken["queue"] and taken["path"] and taken["queue"] != taken["path"]:
-            raise OptionWrong(f"option queue = {queue!r}: there is also a path, {taken['path']!r}; say one of them")
+            raise OptionWrong(f"option queue = {queue!r}: the path is {taken['path']!r}; give only one of them")
         endpoint = taken["endpoint"] or endpoint_of(environment)
         if not endpoint.startswith(("http://", "https://")):
             raise OptionWrong(f"option endpoint = {endpoint!r}: must look like {DEFAULT_ENDPOINT}")
@@ -225,7 +222,7 @@ def _key(taken: dict[str, Any], environment: Mapping[str, str]) -> SigningKey | 
     found = key_of(environment)
     region = taken["region"] or (found.region if found else environment.get("AWS_REGION") or DEFAULT_REGION)
     if bool(taken["access_key"]) != bool(taken["secret_key"]):
-        raise OptionWrong("option accessKey: goes with secretKey; give both, or none for the key of the environment")
+        raise OptionWrong("option accessKey: requires secretKey; give both, or neither for the key in the environment")
     if taken["access_key"]:
         return SigningKey(
             id=taken["access_key"], secret=taken["secret_key"], session_token=taken["session_token"], region=region

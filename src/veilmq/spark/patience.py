@@ -1,7 +1,6 @@
-"""Calls that are made again while the server does not answer: it restarts, or is replaced.
+"""Retries while the server does not answer, because it restarts or is replaced, and advice on its errors.
 
-Only for calls that have the same effect twice, as all calls about claims have. What the server refuses
-is said with what to do about it: the words that a failed query ends with.
+Only idempotent calls may be retried; all calls of claims and publications are idempotent.
 """
 
 import logging
@@ -20,10 +19,10 @@ PAUSE_S_MAX = 2.0
 T = TypeVar("T")
 
 
-def patiently(call: Callable[[], T], patience_s: float) -> T:
-    """Return what ``call`` returns; while nobody answers it is tried again, for ``patience_s`` at the most.
+def retrying(call: Callable[[], T], patience_s: float) -> T:
+    """Return the result of ``call``; retry it for at most ``patience_s`` while the server fails or does not answer.
 
-    Raises ``ClientError`` for a refusal at once, for a failure of the server and ``Unreachable`` at the end.
+    Raises ``ClientError`` immediately for a 4xx status; ``ClientError`` or ``Unreachable`` after the last retry.
     """
     until_s = time.monotonic() + patience_s
     pause_s = 0.1
@@ -33,7 +32,7 @@ def patiently(call: Callable[[], T], patience_s: float) -> T:
         except (ClientError, Unreachable) as error:
             if _is_refusal(error) or time.monotonic() + pause_s > until_s:
                 raise
-            _log.warning("%s Trying again.", error)
+            _log.warning("%s Retrying.", error)
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
@@ -43,31 +42,31 @@ def _is_refusal(error: ClientError | Unreachable) -> bool:
 
 
 class SourceFailed(Exception):
-    """The stream cannot go on; ``str()`` says why and what to do. Nothing is lost by it."""
+    """The stream cannot continue; ``str()`` says why and what to do. No message is lost."""
 
 
 ADVICE = {
-    "AccessDenied": "Reading a queue needs the permissions to receive and to delete.",
+    "AccessDenied": "Reading a queue requires the permissions to receive and to delete.",
     "ClaimAcknowledged": (
-        "The checkpoint is older than the queue: it was put back or copied. Those messages are deleted. Go on with "
-        "onAckedReplay=empty, or begin a new checkpoint."
+        "The checkpoint is older than the queue: it was restored or copied. Those messages are deleted. Restart with "
+        "onAckedReplay=empty, or with a new checkpoint."
     ),
-    "ClaimGap": "The checkpoint is of another queue, or of a server with other data. Begin a new checkpoint.",
+    "ClaimGap": "The checkpoint belongs to another queue, or to a server with other data. Use a new checkpoint.",
     "ClaimLost": (
-        "The stream was down for longer than its hold. The messages are in the queue again, none is lost, but some may "
-        "be in the sink already. Go on with onLostClaim=skip; load a batch read, or create a view, again. A longer "
-        "hold avoids it."
+        "The stream was down for longer than its hold. The messages are back in the queue, none is lost, but some may "
+        "already be in the sink. Restart with onLostClaim=skip; repeat the load of a batch read, or create the view "
+        "again. Increase hold to avoid this."
     ),
-    "ClaimReleased": "They are in the queue again. Go on with onLostClaim=skip.",
+    "ClaimReleased": "Restart with onLostClaim=skip.",
     "ConsumerTaken": (
-        "Stop the other stream, or give this one another consumer. If the checkpoint of the other one was deleted, go "
-        "on with takeover=true: what it had claimed comes again."
+        "Stop the other stream, or give this one another consumer. If the checkpoint of the other stream was deleted, "
+        "start with takeover=true: its claimed messages are delivered again."
     ),
     "EpochFenced": (
-        "Another run of this query goes on, or another stream of the same consumer. One checkpoint is for one query at "
-        "a time; give each query a consumer of its own."
+        "Another run of this query is active, or another stream of the same consumer. Use one checkpoint for only one "
+        "query at a time, and give each query its own consumer."
     ),
-    "QueueDoesNotExist": "Check the options endpoint and queue.",  # by its name, which is looked up as SQS has it
+    "QueueDoesNotExist": "Check the options endpoint and queue.",  # from the lookup of the name, an SQS call
     "QueueNotFound": "Check the options endpoint and queue.",
 }
 LOST = frozenset({"ClaimLost", "ClaimReleased"})
@@ -75,7 +74,7 @@ LOST = frozenset({"ClaimLost", "ClaimReleased"})
 
 @contextmanager
 def advised() -> Iterator[None]:
-    """Turn a ``ClientError`` into a ``SourceFailed`` that says what to do, where that is known."""
+    """Raise ``SourceFailed`` with the action to take for each ``ClientError`` in ``ADVICE``."""
     try:
         yield
     except ClientError as error:

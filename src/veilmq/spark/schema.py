@@ -1,6 +1,6 @@
-"""The columns of the source: what Spark is told and what the server's Arrow batches have are the same.
+"""The columns of the source, which equal those of the server's Arrow batches.
 
-``attribute_types`` is null unless an attribute is not of type String; values of binary attributes are base64 text.
+``attribute_types`` is null unless an attribute has another type than String; values of binary attributes are Base64.
 """
 
 SCHEMA = (

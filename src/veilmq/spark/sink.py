@@ -1,11 +1,11 @@
-"""The sink: what tasks have staged is published once, when the whole batch is written.
+"""The sink: tasks stage rows, and the driver publishes them once when the batch is complete.
 
-A streaming query publishes under its own id, which its checkpoint keeps, and the number of the batch: so a batch that
-Spark runs again, for whatever reason, is sent once. A batch write publishes under a name of its own, or under the one
-that the option ``writer`` gives. Messages follow each other as the rows of the DataFrame do: partition by partition.
+A streaming query publishes under its id, which its checkpoint stores, and the number of the batch, so a batch that
+Spark repeats is sent once. A batch write publishes under a unique name, or under the option ``writer``. Messages have
+the order of the rows of the DataFrame: partition by partition.
 
-A task stages the rows of its partition part by part, under the name of this attempt. What cannot be
-sent ends the write, or is left out and kept elsewhere, with where it was.
+A task stages the rows of its partition in parts, under the name of the task attempt. Rows that cannot be sent end the
+write, or are left out and optionally stored in a table with their position.
 """
 
 import logging
@@ -28,7 +28,7 @@ from veilmq.core import limits
 from veilmq.core.publications import Staged
 from veilmq.spark import sink_options
 from veilmq.spark.options import Connection, OptionWrong
-from veilmq.spark.patience import patiently
+from veilmq.spark.patience import retrying
 from veilmq.spark.sink_options import SinkOptions
 
 _log = logging.getLogger("veilmq.spark")
@@ -38,12 +38,12 @@ _TOO_LONG = "MessageTooLong"
 
 
 class SinkFailed(Exception):
-    """The rows cannot be written; ``str()`` says which one, why, and what to do. Nothing of the batch is sent."""
+    """The rows cannot be written; ``str()`` says which row, why, and what to do. No row of the batch is sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written(WriterCommitMessage):
-    """What a task has staged, and how many rows are ``bad``: they cannot be sent."""
+    """The staged rows of a task attempt; ``bad`` is the number of rows that cannot be sent."""
 
     writer: str
     batch: int
@@ -54,7 +54,7 @@ class Written(WriterCommitMessage):
 
 
 def client(connection: Connection) -> Publications:
-    """Return the publications of a queue."""
+    """Return a client for the publications of a queue."""
     return Publications(connection.endpoint, connection.queue, key=connection.key)
 
 
@@ -62,18 +62,18 @@ class PartitionWriter:
     """Stages the rows of one partition."""
 
     def __init__(self, options: SinkOptions, *, writer: str, batch: int, partition: int) -> None:
-        """``partition`` is its number, for people and for the order."""
+        """``partition`` is its number, for the order of messages and for errors."""
         self._options = options
         self._writer = writer
         self._batch = batch
         self._partition = partition
-        self._attempt = f"{partition}-{uuid4().hex}"  # a task that runs again has nothing in common with this one
+        self._attempt = f"{partition}-{uuid4().hex}"  # unique to this attempt of the task
         self._queue = client(options.connection)
         self._bytes_max = limits.MESSAGE_BYTES.maximum
         self._rows = 0
         self._parts = 0
         self._messages = 0
-        self._bad: list[Any] = []  # rows that cannot be sent, each as a table
+        self._bad: list[Any] = []  # tables of one row each
 
     def write(self, batches: Iterator[Any]) -> Written:
         """Stage all rows; raises ``SinkFailed``, ``ClientError`` and ``Unreachable``."""
@@ -93,7 +93,7 @@ class PartitionWriter:
         )
 
     def _write(self, rows: Any, numbers: list[int]) -> None:
-        """Stage rows of these numbers in one call, without those that cannot be sent."""
+        """Stage ``rows``, which have these ``numbers``, in one call without those that cannot be sent."""
         while True:
             rows, numbers = self._leave_out(rows, numbers, sink_options.too_long(rows, self._bytes_max))
             if not numbers:
@@ -116,12 +116,12 @@ class PartitionWriter:
                 self._writer, batch=self._batch, attempt=self._attempt, part=self._parts, messages=rows
             )
 
-        patiently(stage, self._options.patience_s)
+        retrying(stage, self._options.patience_s)
         self._parts += 1
         self._messages += rows.num_rows
 
     def _leave_out(self, rows: Any, numbers: list[int], indexes: list[int], refusal: str = "") -> tuple[Any, list[int]]:
-        """Take out rows that are refused, or too long, and return what is left; raises ``SinkFailed``."""
+        """Remove the rows at ``indexes`` (refused, or too long), and return the rest; raises ``SinkFailed``."""
         if not indexes:
             return rows, numbers
         for index in indexes:
@@ -129,18 +129,18 @@ class PartitionWriter:
             reason = f"cannot be sent: {refusal}" if refusal else f"is too long: {sizes} {self._bytes_max:,}."
             if self._options.bad_rows == sink_options.FAIL:
                 place = f"Row {numbers[index]} of partition {self._partition}"
-                raise SinkFailed(f"{place} {reason} Correct it, or give badRows=skip or badRows=table=PATH.")
+                raise SinkFailed(f"{place} {reason} Correct the row, or use badRows=skip or badRows=table=PATH.")
             row = pa.Table.from_batches([rows.slice(index, 1)])
-            told = {"reason": reason, "queue": self._options.connection.queue, "writer": self._writer}
+            rejection = {"reason": reason, "queue": self._options.connection.queue, "writer": self._writer}
             at = {"batch": self._batch, "partition": self._partition, "row": numbers[index]}
-            for name, value in [*told.items(), *at.items()]:
+            for name, value in [*rejection.items(), *at.items()]:
                 row = row.append_column(name, pa.array([value]))
             self._bad.append(row)
-        gone = set(indexes)
-        return sink_options.without(rows, indexes), [each for at, each in enumerate(numbers) if at not in gone]
+        left_out = set(indexes)
+        return sink_options.without(rows, indexes), [each for at, each in enumerate(numbers) if at not in left_out]
 
     def _keep_bad(self) -> None:
-        """Write the rows that cannot be sent to a file, whole or not at all; a task that runs again replaces it."""
+        """Write the rows that cannot be sent to a file, atomically; a repeated task replaces it."""
         if not self._bad or self._options.bad_rows == sink_options.SKIP:
             return
         files, folder = fs.FileSystem.from_uri(self._options.bad_rows)
@@ -168,13 +168,13 @@ def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bo
     """Return the writer of a stream; raises ``OptionWrong`` and ``ColumnsWrong``."""
     options = _checked(given, schema, overwrite=overwrite, how='outputMode("append")')
     if options.writer is not None:
-        raise OptionWrong("option writer: is for batch writes; a stream is told by its checkpoint")
+        raise OptionWrong("option writer: is for batch writes only; a stream is identified by its checkpoint")
     return QueueStreamWriter(options)
 
 
 def _checked(given: Mapping[str, str], schema: StructType, *, overwrite: bool, how: str) -> SinkOptions:
     if overwrite:
-        raise OptionWrong(f"A queue cannot be overwritten, only added to: write with {how}.")
+        raise OptionWrong(f"A queue cannot be overwritten: write with {how}.")
     options = SinkOptions.of(given)
     sink_options.check(schema)
     return options
@@ -184,7 +184,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
     """Writes the batches of a streaming query."""
 
     def __init__(self, options: SinkOptions) -> None:
-        """Hold nothing that cannot be pickled."""
+        """Store only what can be pickled."""
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> Written:
@@ -193,11 +193,11 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         return _write(self._options, iterator, writer=query, batch=batch)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Publish what the tasks of the batch have staged."""
+        """Publish the staged rows of the batch."""
         publish(self._options, _written(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Drop it, where it is known; what is not is dropped by the next publication of the query."""
+        """Drop the staged rows; rows of unknown tasks are dropped by the next publication of the query."""
         for written in _written(messages)[:1]:
             _abandon(self._options, written.writer, written.batch)
 
@@ -206,26 +206,26 @@ class QueueWriter(DataSourceArrowWriter):
     """Writes one DataFrame; tasks and driver share its name."""
 
     def __init__(self, options: SinkOptions) -> None:
-        """Hold nothing that cannot be pickled."""
+        """Store only what can be pickled."""
         self._options = options
         self._job = f"job-{uuid4()}"
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Stage one partition."""
-        named = self._options.writer
-        if named is None:
+        writer_name = self._options.writer
+        if writer_name is None:
             return _write(self._options, iterator, writer=self._job, batch=_ONLY_BATCH)
         if _property(_QUERY) is None:
-            return _write(self._options, iterator, writer=named, batch=_ONLY_BATCH)
+            return _write(self._options, iterator, writer=writer_name, batch=_ONLY_BATCH)
         query, batch = _of_stream()
-        return _write(self._options, iterator, writer=f"{named}-{query}", batch=batch)
+        return _write(self._options, iterator, writer=f"{writer_name}-{query}", batch=batch)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publish what the tasks have staged."""
+        """Publish the staged rows."""
         publish(self._options, _written(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Drop it; in ``foreachBatch``, where only tasks know its name, the next publication of that name does."""
+        """Drop the staged rows; in ``foreachBatch`` without results, the next publication of this writer does."""
         written = _written(messages)
         writer = written[0].writer if written else self._options.writer or self._job
         batch = written[0].batch if written else _ONLY_BATCH
@@ -240,10 +240,10 @@ def _property(name: str) -> str | None:
 
 
 def _of_stream() -> tuple[str, int]:
-    """Return the id of the query whose task this is, and the number of its batch."""
+    """Return the id of this task's query, and the number of its batch."""
     query, batch = _property(_QUERY), _property(_BATCH)
-    assert query is not None, "only a task of a streaming query asks"
-    assert batch is not None, "Spark gives both to such a task"
+    assert query is not None, "only a task of a streaming query has a query id"
+    assert batch is not None, "Spark sets both properties"
     return query, int(batch)
 
 
@@ -258,37 +258,37 @@ def _write(options: SinkOptions, batches: Iterator[Any], *, writer: str, batch: 
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
-    """Return what tasks have told, in the order of their partitions."""
-    told = [message for message in messages if isinstance(message, Written)]
-    return sorted(told, key=lambda each: each.partition)
+    """Return the results of the tasks, in the order of their partitions."""
+    written = [message for message in messages if isinstance(message, Written)]
+    return sorted(written, key=lambda each: each.partition)
 
 
 def publish(options: SinkOptions, written: list[Written]) -> None:
-    """Publish; a server may restart as often as it likes meanwhile, and be away for so long each time."""
+    """Publish the staged rows; each outage of the server may last up to the option ``patience``."""
     if not written:
         return
     writer, batch = written[0].writer, written[0].batch
     if bad := sum(each.bad for each in written):
         where = "left out" if options.bad_rows == sink_options.SKIP else f"kept in {options.bad_rows}"
-        _log.warning("%d rows for %s could not be sent: %s", bad, options.connection.queue, where)
+        _log.warning("%d rows for the queue %s could not be sent: %s", bad, options.connection.queue, where)
     attempts = [(each.attempt, each.messages) for each in written if each.messages]
     if len(attempts) > limits.PUBLISH_ATTEMPTS_MAX:
         raise SinkFailed(
-            f"{len(attempts):,} partitions with rows are too many for one publication; write with "
-            f"coalesce({limits.PUBLISH_ATTEMPTS_MAX}) or fewer."
+            f"{len(attempts):,} partitions with rows are too many for one publication; use "
+            f"coalesce({limits.PUBLISH_ATTEMPTS_MAX}) or less."
         )
     with client(options.connection) as queue:
         rate = options.messages_per_s_max
-        ask = partial(queue.publish_on, writer, batch=batch, attempts=attempts, messages_per_s_max=rate)
-        first = last = patiently(ask, options.patience_s)
+        publish_part = partial(queue.publish_on, writer, batch=batch, attempts=attempts, messages_per_s_max=rate)
+        first = last = retrying(publish_part, options.patience_s)
         while last.more:
-            last = patiently(ask, options.patience_s)
+            last = retrying(publish_part, options.patience_s)
     if first.again:
-        _log.warning("batch %d of %s had been sent before; nothing was sent twice", batch, writer)
+        _log.warning("Batch %d of %s was sent before and is not sent again.", batch, writer)
     if last.duplicates:
-        _log.warning("%d messages are not in the queue: they were duplicates", last.duplicates)
+        _log.warning("%d messages are duplicates and were not stored.", last.duplicates)
 
 
 def _abandon(options: SinkOptions, writer: str, batch: int) -> None:
     with client(options.connection) as queue:
-        patiently(partial(queue.abandon, writer, batch=batch), options.patience_s)
+        retrying(partial(queue.abandon, writer, batch=batch), options.patience_s)

@@ -1,7 +1,7 @@
-"""The options of the sink, and the columns that a DataFrame may have, with how they become what a queue takes.
+"""The options of the sink, the columns that a DataFrame may have, and their conversion for a queue.
 
-``OPTIONS`` is the one table: of what is read, checked and documented. Of the columns only ``body`` must be there.
-Everything is checked while the query is planned, but for values: those the server checks.
+``OPTIONS`` is the table by which options are parsed, checked and documented. Only the column ``body`` is required.
+Options and columns are checked when the query is planned; the server checks values.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,8 +42,7 @@ TABLE = "table="
 BATCH_SIZE = Range(minimum=1, maximum=limits.STAGE_MESSAGES_MAX, default=1_000)
 PATIENCE_S = Range(minimum=0, maximum=3_600, default=60)
 _WRITER_CHARACTERS_MAX = 64
-# What its streaming writer reads, and hands on all the same.
-_OF_SPARK = ("checkpointlocation", "asyncprogresstracking", "queryname")
+_SPARK = ("checkpointlocation", "asyncprogresstracking", "queryname")  # options of writeStream, which Spark passes on
 
 
 def _bad_rows(text: str) -> str:
@@ -61,43 +60,43 @@ OPTIONS = (
         field="batch_size",
         kind=whole(BATCH_SIZE),
         default=BATCH_SIZE.default,
-        doc="Most messages of one request; one with long messages has fewer.",
+        doc="Maximum number of messages in a request; a request with long messages has fewer.",
     ),
     Option(
         name="messagesPerSecond",
         field="messages_per_s_max",
         kind=whole(limits.PUBLISH_PER_S),
-        shown="as fast as it goes",
-        doc="How fast the messages of one batch come into the queue, all tasks together. The batch waits for the last.",
+        shown="unlimited",
+        doc="Maximum rate at which published messages become visible, over all tasks. A batch ends with its last one.",
     ),
     Option(
         name="badRows",
         field="bad_rows",
         kind=Kind(read=_bad_rows, says="`fail`, `skip` or `table=PATH`"),
         default=FAIL,
-        doc="What a row that cannot be sent does: end the query, be left out, or go with its reason to a Parquet file "
-        "in the folder or bucket `PATH`.",
+        doc="Action for a row that cannot be sent: end the query, leave the row out, or write it with the reason to a "
+        "Parquet file in the folder or bucket `PATH`.",
     ),
     Option(
         name="writer",
         field="writer",
         kind=name_of(_WRITER_CHARACTERS_MAX),
-        shown="a new one for each write",
-        doc="Batch writes only: what is written under one name is sent once, in `foreachBatch` once for each batch.",
+        shown="unique for each write",
+        doc="Batch writes only: its name. Writes with the same name are sent once, in `foreachBatch` once per batch.",
     ),
     Option(
         name="patience",
         field="patience_s",
         kind=whole(PATIENCE_S),
         default=PATIENCE_S.default,
-        doc="Seconds for which a server that does not answer is tried again before the task fails.",
+        doc="Seconds for which requests are retried, if the server does not answer, before the task fails.",
     ),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """The options as values; durations in seconds."""
+    """The parsed options; durations in seconds."""
 
     connection: Connection
     batch_size: int
@@ -107,10 +106,10 @@ class SinkOptions:
     patience_s: int
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> Self:
-        """Read what Spark hands over; raises ``OptionWrong``."""
-        ours = {name: text for name, text in given.items() if not name.lower().startswith(_OF_SPARK)}
-        values = read(OPTIONS, ours)
+    def of(cls, options: Mapping[str, str]) -> Self:
+        """Parse the options from Spark; raises ``OptionWrong``."""
+        own_options = {name: text for name, text in options.items() if not name.lower().startswith(_SPARK)}
+        values = read(OPTIONS, own_options)
         return cls(connection=Connection.of(values), **values)
 
 
@@ -125,32 +124,32 @@ TYPES = {
     "dedup_id": pa.string(),
     "delay_s": pa.int32(),
 }
-"""Column → its Arrow type when it is sent."""
+"""Column → its Arrow type in requests."""
 
 _SAYS = {pa.string(): "string", _TEXTS: "map<string, string>", pa.int32(): "int"}
 _HINTS = {"binary": "CAST({0} AS STRING), or base64({0})"}
 
 
 class ColumnsWrong(ValueError):
-    """The DataFrame cannot be written to a queue; ``str()`` says which column and what to do."""
+    """The DataFrame cannot be written to a queue; ``str()`` names the column, and says what to do."""
 
 
 def check(schema: StructType) -> None:
-    """Raise ``ColumnsWrong`` unless all columns of ``schema`` are ours, and ``body`` is there."""
+    """Raise ``ColumnsWrong`` if ``schema`` has other columns than ``TYPES``, or no ``body``."""
     names = [field.name.lower() for field in schema]
-    ours = [name for name in names if name in TYPES]
+    known = [name for name in names if name in TYPES]
     for field in schema:
         if field.name.lower() not in TYPES:
-            keep = ", ".join(f'"{name}"' for name in ours or ["body"])
+            keep = ", ".join(f'"{name}"' for name in known or ["body"])
             raise ColumnsWrong(
-                f"The column {field.name} is none that a message has ({', '.join(TYPES)}); select({keep}) before."
+                f"The column {field.name} is not a column of messages ({', '.join(TYPES)}); add select({keep})."
             )
         if not _fits(field.name.lower(), field.dataType):
             raise ColumnsWrong(_misfit(field.name, field.dataType))
     if "body" not in names:
-        raise ColumnsWrong("There is no column body; a message is its body, a string.")
+        raise ColumnsWrong("The column body is missing; add it as a string.")
     if len(set(names)) != len(names):
-        raise ColumnsWrong(f"A column is there twice among {', '.join(names)}; select each once.")
+        raise ColumnsWrong(f"A column occurs twice in {', '.join(names)}; select each column once.")
 
 
 def _fits(name: str, kind: DataType) -> bool:
@@ -165,11 +164,11 @@ def _fits(name: str, kind: DataType) -> bool:
 def _misfit(name: str, kind: DataType) -> str:
     wanted = _SAYS[TYPES[name.lower()]]
     hint = _HINTS.get(kind.simpleString(), f"CAST({{0}} AS {wanted})").format(name)
-    return f"The column {name} must be {wanted}, and is {kind.simpleString()}; write {hint}."
+    return f"The column {name} must be {wanted}, but is {kind.simpleString()}; use {hint}."
 
 
 def outgoing(batch: Any) -> Any:
-    """Return a record batch of Spark's with the types that are sent."""
+    """Return a record batch of Spark with the types of ``TYPES``."""
     names = [name.lower() for name in batch.schema.names]
     pairs = zip(names, batch.columns, strict=True)
     arrays = [column if column.type == TYPES[name] else column.cast(TYPES[name]) for name, column in pairs]
@@ -177,7 +176,7 @@ def outgoing(batch: Any) -> Any:
 
 
 def parts(batch: Any, messages_max: int) -> Iterator[Any]:
-    """Cut a batch into slices that one request takes: so many messages, and not too many bytes."""
+    """Divide a batch into slices for one request each: at most ``messages_max`` messages, and about ``PART_BYTES``."""
     for start in range(0, batch.num_rows, messages_max):
         yield from _light(batch.slice(start, messages_max))
 
@@ -192,8 +191,8 @@ def _light(rows: Any) -> Iterator[Any]:
 
 
 def too_long(rows: Any, bytes_max: int) -> list[int]:
-    """Return which rows have bodies that alone are longer than ``bytes_max``; of one row, all that it has counts."""
-    if rows.num_rows == 1 and size_bytes(rows, 0) > bytes_max:  # what no request takes is in a part of its own
+    """Return the indexes of rows with a body longer than ``bytes_max``; a single row is checked with its attributes."""
+    if rows.num_rows == 1 and size_bytes(rows, 0) > bytes_max:  # a row too large for any request is a part by itself
         return [0]
     longer = pc.greater(pc.binary_length(rows.column("body")), bytes_max)
     found: list[int] = pc.indices_nonzero(longer.fill_null(fill_value=False)).to_pylist()
@@ -201,13 +200,13 @@ def too_long(rows: Any, bytes_max: int) -> list[int]:
 
 
 def without(rows: Any, indexes: list[int]) -> Any:
-    """Return ``rows`` without some of them."""
-    gone = set(indexes)
-    return rows.take(pa.array([index for index in range(rows.num_rows) if index not in gone], pa.int64()))
+    """Return ``rows`` without those at ``indexes``."""
+    removed = set(indexes)
+    return rows.take(pa.array([index for index in range(rows.num_rows) if index not in removed], pa.int64()))
 
 
 def size_bytes(rows: Any, index: int) -> int:
-    """Return about how long the message of a row is: its body, and names and values of its attributes."""
+    """Return the approximate size of a row's message: its body, and the names and values of its attributes."""
     body: str = rows.column("body")[index].as_py() or ""
     texts: list[tuple[str, str]] = []
     if "attributes" in rows.schema.names:

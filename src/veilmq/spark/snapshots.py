@@ -1,9 +1,9 @@
-"""The batch reader: one claim, as a snapshot of what is visible.
+"""The batch reader: a snapshot of the visible messages, as one claim.
 
-A table that is read twice must be the same twice, so the messages are bound when a job is first planned, under the name
-of the snapshot, and every job on the same DataFrame, or on another of that snapshot, reads these. They return to the
-queue when the hold ends: reading consumes nothing. ``acknowledge`` keeps what was done, ``release`` gives the messages
-back; they take the options of ``format("veilmq")`` by name, as ``spark.read`` was given them.
+Repeated reads of a table must be equal, so the first job that is planned binds the messages under the name of the
+snapshot, and all jobs on this DataFrame or snapshot read them. They return to the queue when the hold ends: reading
+consumes nothing. ``acknowledge`` deletes the messages, ``release`` returns them; both take the options of
+``format("veilmq")`` by name.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def acknowledge(snapshot: str, **options: str) -> int:
-    """Delete the messages of ``snapshot`` from the queue, once what was made of them is kept; returns how many.
+    """Delete the messages of ``snapshot`` from the queue once their results are stored; return their number.
 
-    Doing it again deletes nothing more. Raises ``SourceFailed`` when they went back to the queue before.
+    Repeating it deletes nothing. Raises ``SourceFailed`` if the messages returned to the queue earlier.
     """
     read = SourceOptions.of({**options, "snapshot": snapshot})
     with connect(read) as claims, advised():
@@ -35,14 +35,14 @@ def acknowledge(snapshot: str, **options: str) -> int:
         lost = claims.acknowledge(snapshot, epoch=view.epoch, number=NUMBER).lost
     if lost:
         raise SourceFailed(
-            f"The snapshot {snapshot} went back to the queue before it was acknowledged: its messages will be read "
-            "again. A longer hold avoids it."
+            f"The messages of the snapshot {snapshot} returned to the queue before they were acknowledged, and will be "
+            "delivered again. Increase hold to avoid this."
         )
     return _messages(view)
 
 
 def release(snapshot: str, **options: str) -> int:
-    """Give the messages of ``snapshot`` back to the queue at once; returns how many."""
+    """Return the messages of ``snapshot`` to the queue immediately; return their number."""
     read = SourceOptions.of({**options, "snapshot": snapshot})
     with connect(read) as claims:
         view = next((view for view in claims.sources() if view.source == snapshot), None)
@@ -59,26 +59,26 @@ def _messages(view: SourceView) -> int:
 
 
 NUMBER = 1
-"""The one claim of a snapshot: a name stands for one set of messages for ever."""
+"""The only claim of a snapshot: a name always identifies one set of messages."""
 
 
 class SnapshotReader(DataSourceReader):
-    """Reads what a queue has at the moment."""
+    """Reads the visible messages of a queue."""
 
     def __init__(self, options: SourceOptions, name: str) -> None:
-        """Bind nothing yet."""
+        """Bind nothing."""
         self._options = options
         self._name = name
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Bind the snapshot, or find it as it was bound, and return its shards."""
+        """Bind the snapshot unless it is bound already, and return its shards."""
         options = self._options
         with advised():
             held = HeldSource.open(self._name, options, hold_s=options.hold_s or SNAPSHOT_HOLD_S)
-            held.stop()  # the process that plans does not live as long as the job
+            held.stop()  # the planning process ends before the job
             bound = held.claim(NUMBER, options.messages_max or limits.CLAIM_MESSAGES.default, wait_s=0)
         return [ShardPartition(self._name, NUMBER, shard) for shard in range(bound.shards)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """Yield the messages of a shard; where there are none Spark reads a partition of its own."""
+        """Yield the messages of a shard; without shards, Spark reads a dummy partition."""
         return read_shard(self._options, partition) if isinstance(partition, ShardPartition) else iter(())

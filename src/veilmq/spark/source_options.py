@@ -1,4 +1,4 @@
-"""The options of the source. ``OPTIONS`` is the one table: of what is read, checked and documented."""
+"""The options of the source. ``OPTIONS`` is the table by which they are parsed, checked and documented."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,22 +26,22 @@ OPTIONS = (
         field="mode",
         kind=choice(CLAIMS, SQS),
         default=CLAIMS,
-        doc="`claims`: exactly once, of a veilmq server. `sqs`: at least once, of any endpoint that speaks SQS.",
+        doc="`claims`: exactly once, from a veilmq server. `sqs`: at least once, from any endpoint that speaks SQS.",
     ),
     Option(
         name="maxMessagesPerBatch",
         field="messages_max",
         kind=whole(limits.CLAIM_MESSAGES),
         shown=f"`{limits.CLAIM_MESSAGES.default}`; `{SQS_MESSAGES_MAX}` with `mode=sqs`",
-        doc="Most messages of a micro-batch, or of a snapshot. Also `maxOffsetsPerTrigger`.",
+        doc="Maximum number of messages in a micro-batch or snapshot. Alias: `maxOffsetsPerTrigger`.",
         aliases=("maxOffsetsPerTrigger",),
     ),
     Option(
         name="maxBytesPerBatch",
         field="bytes_max",
         kind=whole(limits.CLAIM_BYTES),
-        shown="no bound",
-        doc="Most bytes of a micro-batch, or of a snapshot: bodies and attributes as the server keeps them. Also "
+        shown="unlimited",
+        doc="Maximum size of a micro-batch or snapshot: bodies and attributes as the server stores them. Alias: "
         "`maxBytesPerTrigger`.",
         aliases=("maxBytesPerTrigger",),
     ),
@@ -50,14 +50,14 @@ OPTIONS = (
         field="shard_messages",
         kind=whole(Range(minimum=1, maximum=limits.CLAIM_MESSAGES.maximum, default=limits.CLAIM_SHARD_MESSAGES)),
         default=limits.CLAIM_SHARD_MESSAGES,
-        doc="Messages that one task reads; a batch has so many tasks. All messages of a group are in one.",
+        doc="Number of messages per task. All messages of a group are in one task.",
     ),
     Option(
         name="wait",
         field="wait_s",
         kind=whole(limits.SQS_RECEIVE_WAIT_S),
         default=limits.SQS_RECEIVE_WAIT_S.maximum,
-        doc="Seconds that an idle stream waits at the server for a message; 0 or 1 beside other sources in one query.",
+        doc="Seconds for which an idle stream waits for a message; use 0 or 1 if the query has several sources.",
     ),
     Option(
         name="consumer",
@@ -65,65 +65,67 @@ OPTIONS = (
         kind=TEXT,
         default="",
         shown="none",
-        doc="Name of what the stream works for. Of one consumer there is one stream; another one is refused.",
+        doc="Name of the consumer. A consumer has one stream; a second one is refused.",
     ),
     Option(
         name="takeover",
         field="takeover",
         kind=YES_NO,
         default=False,
-        doc="Take the place of the other stream of `consumer`: its claims are released and delivered again.",
+        doc="Replace the other stream of `consumer`: its claimed messages are released and delivered again.",
     ),
     Option(
         name="lease",
         field="lease_s",
         kind=whole(limits.CLAIM_LEASE_S),
         default=limits.CLAIM_LEASE_S.default,
-        doc="Seconds after the last heartbeat for which the stream is shown as alive. With `mode=sqs` the visibility "
-        "timeout, which is renewed.",
+        doc="Seconds after the last heartbeat for which the stream is reported as alive. With `mode=sqs`: the "
+        "visibility timeout, which is renewed.",
     ),
     Option(
         name="hold",
         field="hold_s",
         kind=whole(limits.CLAIM_HOLD_S),
-        shown=f"`{limits.CLAIM_HOLD_S.default}`; `{SNAPSHOT_HOLD_S}` of a snapshot",
-        doc="Seconds after the last heartbeat after which unfinished messages return to the queue. **Longer than any "
-        "downtime**: exactly once depends on it.",
+        shown=f"`{limits.CLAIM_HOLD_S.default}`; `{SNAPSHOT_HOLD_S}` for snapshots",
+        doc="Seconds after the last heartbeat after which unfinished messages return to the queue. It must be **longer "
+        "than any downtime**: exactly once depends on it.",
     ),
     Option(
         name="patience",
         field="patience_s",
         kind=whole(PATIENCE_S),
         default=PATIENCE_S.default,
-        doc="Seconds for which a server that does not answer is tried again before the query fails.",
+        doc="Seconds for which requests are retried, if the server does not answer, before the query fails.",
     ),
     Option(
         name="onLostClaim",
         field="on_lost_claim",
         kind=choice(FAIL, SKIP),
         default=FAIL,
-        doc="When the hold ended and messages went back to the queue: stop, or go on without them (they come again).",
+        doc="Action if the hold has ended and claimed messages have returned to the queue: stop with an error, or skip "
+        "the claims (their messages are delivered again).",
     ),
     Option(
         name="onAckedReplay",
         field="on_acked_replay",
         kind=choice(FAIL, EMPTY),
         default=FAIL,
-        doc="When a checkpoint that was put back asks for messages that are deleted: stop, or take them as none.",
+        doc="Action if a restored checkpoint repeats a batch whose messages are deleted: stop with an error, or read "
+        "an empty batch.",
     ),
     Option(
         name="snapshot",
         field="snapshot",
         kind=name_of(SNAPSHOT_CHARACTERS_MAX),
-        shown="a new one for each `load`",
-        doc="Batch reads only: name of the set of messages, by which it can be read again and acknowledged.",
+        shown="unique for each `load`",
+        doc="Batch reads only: name of the snapshot, by which it can be read again and acknowledged.",
     ),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """The options as values; durations in seconds. ``None``: the reader has its own default."""
+    """The parsed options; durations in seconds. ``None`` selects the default of the reader."""
 
     connection: Connection
     mode: str
@@ -141,7 +143,7 @@ class SourceOptions:
     snapshot: str | None
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> Self:
-        """Read what Spark hands over; raises ``OptionWrong``."""
-        values = read(OPTIONS, given)
+    def of(cls, options: Mapping[str, str]) -> Self:
+        """Parse the options from Spark; raises ``OptionWrong``."""
+        values = read(OPTIONS, options)
         return cls(connection=Connection.of(values), **values)

@@ -1,10 +1,10 @@
-"""The streaming reader of any endpoint that speaks SQS: plain receives and deletes, at least once.
+"""The streaming reader of any SQS endpoint: plain receives and deletes, at least once.
 
-Such a queue can repeat nothing, so the driver keeps what it has received, receipts included, until the batch is
-finished for certain (``Progress``), and deletes it then; until then it renews the timeouts. The messages travel to the
-tasks in their partitions, so tasks and stages may be repeated. What a crash of the driver forgets is not deleted
-either: the batch that Spark then repeats is empty, and its messages come back when their timeouts end. So none is lost,
-even if the sink passes over the repeated batch; but those that it had kept before the crash come twice.
+Such a queue cannot repeat a batch, so the driver keeps the messages and their receipts in memory, and renews the
+timeouts until the batch is certainly finished (``Progress``); then it deletes the messages. The partitions contain the
+messages, so tasks and stages can be repeated. After a crash of the driver, Spark repeats the batch without messages,
+and the queue delivers them again when their timeouts end. So no message is lost, even if the sink ignores the repeated
+batch; messages that the sink had stored before the crash are delivered twice.
 """
 
 import logging
@@ -25,7 +25,7 @@ from veilmq.client.messages import ReceivedMessage
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX, SQS_RECEIVE_COUNT
 from veilmq.spark.offsets import INITIAL, Offset, Progress
-from veilmq.spark.patience import patiently
+from veilmq.spark.patience import retrying
 from veilmq.spark.source_options import SQS, SQS_MESSAGES_MAX, SourceOptions
 from veilmq.wire.v1.messages import texts, types
 
@@ -38,65 +38,68 @@ _log = logging.getLogger("veilmq.spark")
 THREADS = 8
 BEATS_PER_TIMEOUT = 3
 BATCH_BYTES_MAX = 64 * 1_048_576
-"""When the bodies of a batch are this long, it is whole: the driver has them all in its memory."""
+"""Maximum size of a batch, because the driver keeps it in memory."""
 
 T = TypeVar("T")
 
 
 class HeldReceipts:
-    """What was received, by batch, until it is deleted."""
+    """The received messages by batch, until they are deleted."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Begin with nothing, and renew what comes."""
-        at = options.connection
+        """Start the renewal thread."""
+        connection = options.connection
         self._options = options
-        self._queue = at.queue
-        self._client = HttpQueueClient(at.endpoint, key=at.key)
+        self._queue = connection.queue
+        self._client = HttpQueueClient(connection.endpoint, key=connection.key)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="veilmq-receive")
         self._batches: dict[int, list[ReceivedMessage]] = {}
         self._stopped = threading.Event()
         threading.Thread(target=self._renew, name="veilmq-renewal", daemon=True).start()
 
     def visible(self) -> int:
-        """Return how many messages the queue says are visible."""
-        return patiently(lambda: self._client.show(self._queue).visible, self._options.patience_s)
+        """Return the number of visible messages that the queue reports."""
+        return retrying(lambda: self._client.show(self._queue).visible, self._options.patience_s)
 
     def messages(self, number: int) -> list[ReceivedMessage] | None:
-        """Return the messages of batch ``number``, ``None`` if it was not received here."""
+        """Return the messages of batch ``number``; ``None`` if another process received it."""
         return self._batches.get(number)
 
     def receive(self, number: int, count_max: int, *, wait_s: int) -> int:
-        """Receive batch ``number``, waiting for the first message alone; returns how many there are."""
-        taken = self._batches.setdefault(number, [])  # with what the batch before had no room for
-        wait_s = 0 if taken else wait_s
-        taken += patiently(lambda: self._take(count_max - len(taken), wait_s), self._options.patience_s)
+        """Receive batch ``number``, and return its size; wait up to ``wait_s``, only for the first message."""
+        received = self._batches.setdefault(number, [])  # includes messages that exceeded the previous batch
+        wait_s = 0 if received else wait_s
+        received += retrying(lambda: self._take(count_max - len(received), wait_s), self._options.patience_s)
         bytes_max = min(self._options.bytes_max or BATCH_BYTES_MAX, BATCH_BYTES_MAX)
-        while taken and len(taken) < count_max and sum(map(_size_bytes, taken)) < bytes_max:
-            rounds = min(THREADS, -(-(count_max - len(taken)) // SQS_RECEIVE_COUNT.maximum))
+        while received and len(received) < count_max and sum(map(_size_bytes, received)) < bytes_max:
+            receives = min(THREADS, -(-(count_max - len(received)) // SQS_RECEIVE_COUNT.maximum))
             more = [
                 each
-                for found in self._threads.map(self._take, *_shares(count_max - len(taken), rounds))
+                for found in self._threads.map(self._take, *_shares(count_max - len(received), receives))
                 for each in found
             ]
             if not more:
                 break
-            taken += more
-        if not taken:
+            received += more
+        if not received:
             del self._batches[number]
-        elif self._options.bytes_max and (fits := _fitting(taken, self._options.bytes_max)) < len(taken):
-            taken[fits:], self._batches[number + 1] = [], taken[fits:]
-        return len(taken)
+        elif self._options.bytes_max and (fits := _fitting(received, self._options.bytes_max)) < len(received):
+            received[fits:], self._batches[number + 1] = [], received[fits:]
+        return len(received)
 
     def delete(self, number: int) -> None:
         """Delete the messages of all batches up to ``number``."""
         done = [each for each in self._batches if each <= number]
         receipts = [message.receipt for each in done for message in self._batches.pop(each)]
-        failed = [error for errors in self._threads.map(self._delete, _tens(receipts)) for error in errors if error]
+        failed = [
+            error for errors in self._threads.map(self._delete, _batches_of_ten(receipts)) for error in errors if error
+        ]
         if failed:
-            _log.warning("%d of %d messages were not deleted and come again: %s", len(failed), len(receipts), failed[0])
+            summary = f"{len(failed)} of {len(receipts)} messages were not deleted and will be delivered again"
+            _log.warning("%s: %s", summary, failed[0])
 
     def stop(self) -> None:
-        """Renew nothing any more."""
+        """Stop the renewals."""
         self._stopped.set()
 
     def _take(self, count_max: int, wait_s: int = 0) -> list[ReceivedMessage]:
@@ -106,28 +109,28 @@ class HeldReceipts:
         return self._client.receive(self._queue, count=count, timeout_s=self._options.lease_s, wait_s=wait_s)
 
     def _delete(self, receipts: Sequence[str]) -> list[ClientError | None]:
-        return patiently(lambda: self._client.delete_batch(self._queue, receipts), self._options.patience_s)
+        return retrying(lambda: self._client.delete_batch(self._queue, receipts), self._options.patience_s)
 
     def _renew(self) -> None:
         while not self._stopped.wait(self._options.lease_s / BEATS_PER_TIMEOUT):
             receipts = [message.receipt for batch in list(self._batches.values()) for message in list(batch)]
-            for each in self._threads.map(self._renew_ten, _tens(receipts)):
+            for each in self._threads.map(self._renew_batch, _batches_of_ten(receipts)):
                 if each:
-                    _log.warning("Messages could not be kept and may come again: %s", each)
+                    _log.warning("Timeouts were not renewed, so messages may be delivered again: %s", each)
 
-    def _renew_ten(self, receipts: Sequence[str]) -> ClientError | Unreachable | None:
+    def _renew_batch(self, receipts: Sequence[str]) -> ClientError | Unreachable | None:
         changes = [VisibilityChange(receipt=receipt, timeout_s=self._options.lease_s) for receipt in receipts]
         try:
-            answers = self._client.change_visibility_batch(self._queue, changes)
+            results = self._client.change_visibility_batch(self._queue, changes)
         except (ClientError, Unreachable) as error:
             return error
-        return next((answer for answer in answers if isinstance(answer, ClientError)), None)
+        return next((result for result in results if isinstance(result, ClientError)), None)
 
 
-def _shares(count: int, rounds: int) -> tuple[list[int]]:
-    """Return, for each of ``rounds`` receives, how many messages it may bring of ``count``."""
+def _shares(count: int, receives: int) -> tuple[list[int]]:
+    """Return the maximum number of messages for each of ``receives`` receives, ``count`` in total."""
     most = SQS_RECEIVE_COUNT.maximum
-    return ([min(most, count - position * most) for position in range(rounds)],)
+    return ([min(most, count - position * most) for position in range(receives)],)
 
 
 def _size_bytes(message: ReceivedMessage) -> int:
@@ -137,25 +140,25 @@ def _size_bytes(message: ReceivedMessage) -> int:
 
 
 def _fitting(messages: Sequence[ReceivedMessage], bytes_max: int) -> int:
-    """Return how many of ``messages``, from the first on, are together no longer than ``bytes_max``; one at least."""
+    """Return how many of the first ``messages`` fit in ``bytes_max``; at least one."""
     totals = accumulate(map(_size_bytes, messages))
     return max(1, sum(total <= bytes_max for total in totals))
 
 
-def _tens(values: Sequence[T]) -> Iterator[Sequence[T]]:
+def _batches_of_ten(values: Sequence[T]) -> Iterator[Sequence[T]]:
     for begin in range(0, len(values), SQS_BATCH_ENTRIES_MAX):
         yield values[begin : begin + SQS_BATCH_ENTRIES_MAX]
 
 
 AVAILABLE_NOW_WAIT_S = 1
-"""A receive that does not wait may overlook messages of a distributed queue."""
+"""A receive that does not wait may miss messages of a distributed queue."""
 
 
 class MessagesPartition(InputPartition):
-    """Messages on their way to a task."""
+    """Messages for a task, with the columns of the source."""
 
     def __init__(self, batch: "pa.RecordBatch") -> None:
-        """``batch`` has the columns of the source."""
+        """Store the messages."""
         super().__init__(None)
         self.batch = batch
 
@@ -164,52 +167,52 @@ class SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads one queue as a stream, at least once."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Receive nothing: this also runs where plans are made, and in executors."""
+        """Receive nothing: this also runs in planning processes and executors."""
         self._options = options
         self._progress = Progress()
         self._held: HeldReceipts | None = None
         self._budget: int | None = None
 
     def __reduce__(self) -> tuple[type, tuple[SourceOptions]]:
-        """Pickle the options alone."""
+        """Pickle only the options."""
         return SqsStreamReader, (self._options,)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
-        """Return where every new checkpoint begins."""
+        """Return the start of a new checkpoint."""
         return INITIAL.json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return how much a batch may have by the options."""
+        """Return the maximum size of a batch from the options."""
         return ReadMaxRows(self._options.messages_max or SQS_MESSAGES_MAX)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Count what is visible now, as well as the queue knows."""
+        """Count the messages that are visible now; on SQS the number is approximate."""
         self._progress.ordered = True  # Spark refuses to track this trigger asynchronously
         self._budget = self._hold().visible()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Delete what ends at ``start``, and return where the next batch ends; ``start`` where there is nothing."""
+        """Delete the batch that ends at ``start``; return the end of the next batch, or ``start`` if there is none."""
         begin, held = Offset.of(start, mode=SQS), self._hold()
         if self._progress.finished(begin.number):
             held.delete(begin.number)
         number = begin.number + 1
         count = self._receive(held, number, getattr(limit, "max_rows", SQS_MESSAGES_MAX))
         if not count:
-            if self._progress.finished_by_rest(begin.number, time.monotonic()):
+            if self._progress.finished_when_idle(begin.number, time.monotonic()):
                 held.delete(begin.number)
             return start
         self._progress.made(number)
         return Offset(source=SQS, number=number).json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the messages of the batch, which are gone if an earlier process received them."""
+        """Return the messages of the batch; none if an earlier process received them."""
         begin, until = Offset.of(start, mode=SQS), Offset.of(end, mode=SQS)
         if until.number == begin.number:
             return []
         self._progress.planned(begin.number)
         messages = self._hold().messages(until.number)
         if messages is None:
-            _log.warning("Batch %s is repeated without its messages: they come again from the queue.", until.number)
+            _log.warning("Batch %s is repeated without its messages: the queue delivers them again.", until.number)
             return []
         name = self._options.connection.queue.rpartition("/")[2]
         return [
@@ -217,24 +220,26 @@ class SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """Yield the messages that ``partition`` carries."""
+        """Yield the messages of ``partition``."""
         assert isinstance(partition, MessagesPartition)
         return iter([partition.batch])
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Delete what ends at ``end``, which Spark keeps as finished."""
+        """Delete the batch that ends at ``end``, which Spark has committed."""
         number = Offset.of(end, mode=SQS).number
         self._progress.committed(number)
         self._hold().delete(number)
 
     def stop(self) -> None:
-        """Stop renewing, if Spark asks for it."""
+        """Stop the renewals."""
         if self._held is not None:
             self._held.stop()
 
     def _hold(self) -> HeldReceipts:
         if self._held is None:
-            _log.warning("mode=sqs reads at least once: after a crash messages may come twice; tell them apart by id.")
+            _log.warning(
+                "mode=sqs reads at least once: after a crash, messages may be delivered twice with the same id."
+            )
             self._held = HeldReceipts(self._options)
         return self._held
 
@@ -247,7 +252,7 @@ class SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def shards(messages: Sequence[ReceivedMessage], size: int) -> list[list[ReceivedMessage]]:
-    """Return ``messages`` in parts of about ``size``; those of a group are together, in their order."""
+    """Divide ``messages`` into parts of about ``size``; a group stays in one part, in order."""
     parts: list[list[ReceivedMessage]] = [[] for _ in range(-(-len(messages) // size))]
     for position, message in enumerate(messages):
         place = position if message.group is None else crc32(message.group.encode())

@@ -1,15 +1,15 @@
 """The streaming reader: claims as offsets.
 
-An offset is a number; what it means was bound at the server before Spark logs it, and stays bound until the batch is
-finished for certain. So whatever is repeated reads the same messages: a task, a stage, a batch after a crash.
+An offset is the number of a claim. The server binds messages to the claim before Spark logs the number, and keeps them
+bound until the batch is certainly finished. So every repeated task, stage or batch reads the same messages.
 
-1. ``latestOffset(start)``: acknowledge ``start`` where that is safe (``Progress``), bind the next number.
-2. ``partitions(start, end)``: one for each shard of the claims between. After a crash this is the first call.
-3. ``read``: pages of a shard, in Arrow; as often as Spark likes, wherever it likes.
-4. ``commit(end)``: acknowledge ``end``, if 1. could not yet.
+1. ``latestOffset(start)``: acknowledge ``start`` if that is safe (``Progress``), and bind the next number.
+2. ``partitions(start, end)``: one partition for each shard of the claims in between. After a crash, the first call.
+3. ``read``: Arrow pages of a shard, any number of times, in any process.
+4. ``commit(end)``: acknowledge ``end``, if step 1 could not.
 
-Spark gives no other sign that a query ends well, so nothing depends on ``stop``. Executors and the process that plans
-unpickle a reader of their own; what belongs to the driver's begins with its first call.
+Spark does not always call ``stop`` at the end of a query, so nothing depends on it. Executors and the planning process
+unpickle their own readers; the driver's reader opens its source at the first call.
 """
 
 import logging
@@ -34,7 +34,7 @@ from veilmq.core.claims import Bound, ClaimState, ClaimView, SourceView
 from veilmq.spark.held_source import HeldSource, open_claims, warn_of_others
 from veilmq.spark.offsets import INITIAL, Offset, Progress
 from veilmq.spark.options import Connection
-from veilmq.spark.patience import LOST, SourceFailed, advised, patiently
+from veilmq.spark.patience import LOST, SourceFailed, advised, retrying
 from veilmq.spark.source_options import EMPTY, SKIP, SourceOptions
 
 if TYPE_CHECKING:
@@ -53,69 +53,69 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads one queue as a stream."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Open nothing: this also runs where plans are made, and in executors."""
+        """Open nothing: this also runs in planning processes and executors."""
         self._options = options
-        self._name = str(uuid.uuid4())  # of the source, where the checkpoint has none yet
+        self._name = str(uuid.uuid4())  # of the source, for a new checkpoint
         self._held: HeldSource | None = None
-        self._forgotten: str | None = None  # the source of the checkpoint, if the server does not know it any more
+        self._unknown_source: str | None = None  # the source in the checkpoint, if the server has deleted it
         self._progress = Progress()
         self._acknowledged = 0
-        self._shards: dict[int, int] = {}  # of the claims that were bound here and are not acknowledged
-        self._messages: dict[int, int] = {}  # of the same, and of those that are read again
-        self._figures = {"acknowledged": 0, "duplicatesKeptAway": 0}  # messages of this run
-        self._ready = 0  # messages that were visible and not bound, lately
-        self._budget: int | None = None  # messages still to be taken by a query that ends with what is there now
+        self._shards: dict[int, int] = {}  # by claim, of unacknowledged claims that this process has bound
+        self._messages: dict[int, int] = {}  # by claim, of those and of repeated claims
+        self._counters = {"acknowledged": 0, "duplicatesKeptAway": 0}  # messages of this run
+        self._ready = 0  # visible messages that are not bound, by the last reply
+        self._budget: int | None = None  # remaining messages of a query with trigger(availableNow=True)
 
     def __reduce__(self) -> tuple[type, tuple[SourceOptions]]:
-        """Pickle the options alone."""
+        """Pickle only the options."""
         return ClaimsStreamReader, (self._options,)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
-        """Return where every new checkpoint begins; never logged, so it is always the same."""
+        """Return the start of a new checkpoint; Spark does not log it, so it is constant."""
         return INITIAL.json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return how much a batch may have by the options."""
+        """Return the maximum size of a batch from the options."""
         return ReadMaxRows(self._options.messages_max or limits.CLAIM_MESSAGES.default)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Count what is visible now; the query ends when that many messages are read."""
-        from veilmq.client.http import HttpQueueClient  # noqa: PLC0415 - no task needs it, and each imports this module
+        """Count the messages that are visible now; the query ends after as many messages."""
+        from veilmq.client.http import HttpQueueClient  # noqa: PLC0415 - not needed in tasks, which import this module
 
-        self._progress.ordered = True  # Spark refuses to track this trigger asynchronously
-        at = self._options.connection
-        with HttpQueueClient(at.endpoint, key=at.key) as client:
-            self._budget = patiently(lambda: client.show(at.queue).visible, self._options.patience_s)
+        self._progress.ordered = True  # Spark refuses asynchronous tracking for this trigger
+        connection = self._options.connection
+        with HttpQueueClient(connection.endpoint, key=connection.key) as client:
+            self._budget = retrying(lambda: client.show(connection.queue).visible, self._options.patience_s)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Finish what ends at ``start``, and return where the next batch ends; ``start`` where there is nothing."""
+        """Acknowledge ``start`` if safe; return the end of the next batch, or ``start`` if there are no messages."""
         with advised():
             held, begin = self._begin(self._offset(start))
             if self._progress.finished(begin.number):
                 self._acknowledge(held, begin.number)
             number, bound = self._claim_next(held, begin.number + 1, self._messages_max(limit))
             if not bound.shards:
-                self._rest(held, begin.number)
+                self._acknowledge_if_idle(held, begin.number)
                 return start
         self._shards[number] = bound.shards
         self._messages[number] = bound.messages
         self._ready = max(0, self._ready - bound.messages)
-        self._figures["duplicatesKeptAway"] += bound.messages if bound.again else 0
+        self._counters["duplicatesKeptAway"] += bound.messages if bound.again else 0
         self._progress.made(number)
         first = None if number == start["n"] + 1 else number
         return Offset(source=held.name, number=number, first=first, queue=self._options.connection.queue_name).json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return how queue and stream stand, in messages and seconds, for the progress of the query."""
+        """Return metrics of queue and stream, in messages and seconds, for the progress of the query."""
         if self._held is None:
             return None
         view, now_ms = self._held.view, self._held.view.lease_until_ms - 1_000 * self._options.lease_s
         age_ms = 0 if view.oldest_sent_at_ms is None else max(0, now_ms - view.oldest_sent_at_ms)
         claimed = sum(self._messages.values())
-        return {"backlog": self._ready, "oldestAgeSeconds": age_ms / 1_000, "claimed": claimed, **self._figures}
+        return {"backlog": self._ready, "oldestAgeSeconds": age_ms / 1_000, "claimed": claimed, **self._counters}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the shards of the claims after ``start`` up to ``end``."""
+        """Return the shards of the claims after ``start``, up to ``end``."""
         begin, until = self._offset(start), self._offset(end)
         numbers = begin.claims_to(until)
         if not numbers:
@@ -133,16 +133,16 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_shard(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Acknowledge ``end``, which Spark keeps as finished."""
+        """Acknowledge ``end``, which Spark has committed."""
         until = self._offset(end)
         if self._held is None or self._held.name != until.source:
-            return  # of a source that the server has forgotten
+            return  # a source that the server has deleted
         self._progress.committed(until.number)
         with advised():
             self._acknowledge(self._held, until.number)
 
     def stop(self) -> None:
-        """Let the source go, if Spark asks for it; as a rule it ends the process instead."""
+        """Stop the heartbeats; Spark usually ends the process instead of calling this."""
         if self._held is not None:
             self._held.stop()
 
@@ -150,27 +150,27 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset.of(json, queue=self._options.connection.queue_name)
 
     def _begin(self, start: Offset) -> tuple[HeldSource, Offset]:
-        """Return the source that goes on after ``start``, renewed and found good, and where it stands."""
-        if start.source == self._forgotten:
+        """Return the renewed source for the batch after ``start``, and the offset at which it starts."""
+        if start.source == self._unknown_source:
             start = Offset(source=self._name)
         held = self._hold(start.source or self._name)
         view = held.renew()
         self._ready = view.ready
         if start.number > view.last == 0:
-            return self._begin_anew(held)
+            return self._restart(held)
         self._check_lost(view, start)
         return held, start
 
-    def _begin_anew(self, held: HeldSource) -> tuple[HeldSource, Offset]:
-        """Go on with another source: the server has forgotten this one, and whether its last batch was deleted."""
+    def _restart(self, held: HeldSource) -> tuple[HeldSource, Offset]:
+        """Continue with a new source: the server has deleted this one, with the state of its last batch."""
         if self._options.on_lost_claim != SKIP:
             raise SourceFailed(
-                "The queue does not know this stream: it rested for weeks, or the checkpoint is of another queue or of "
-                "a server with other data. Go on with onLostClaim=skip, if it is the right queue; messages of the last "
-                "batch come again if they were not deleted then."
+                "The queue does not know this stream: it was idle for weeks, or the checkpoint is of another queue "
+                "or of a server with other data. If it is the right queue, restart with onLostClaim=skip; messages of "
+                "the last batch that were not deleted are delivered again."
             )
         held.stop()
-        self._held, self._forgotten = None, held.name
+        self._held, self._unknown_source = None, held.name
         return self._hold(self._name), Offset(source=self._name)
 
     def _hold(self, name: str) -> HeldSource:
@@ -181,36 +181,39 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._held = HeldSource.open(name, self._options, hold_s=hold_s)
             self._acknowledged = self._held.view.acknowledged
             if self._budget is not None and self._options.takeover:
-                self._budget = max(self._budget, self._held.view.ready)  # with what the other stream gave back
+                self._budget = max(self._budget, self._held.view.ready)  # includes the messages of the other stream
         assert self._held.name == name, "a query has one source"
         return self._held
 
     def _check_lost(self, view: SourceView, end: Offset) -> None:
-        """See to claims of finished batches that are lost; those before ``end.first`` were in none."""
+        """Raise or log lost claims of the batch that ends at ``end``; claims before ``end.first`` were in no batch."""
         numbers = range(end.first or 0, end.number + 1)
         lost = [claim for claim in view.claims if claim.number in numbers and claim.state is not ClaimState.OPEN]
         if not lost:
             return
-        what = f"{sum(claim.messages for claim in lost):,} messages of the claims {[claim.number for claim in lost]}"
+        lost_claims = (
+            f"{sum(claim.messages for claim in lost):,} messages of the claims {[claim.number for claim in lost]}"
+        )
         if self._options.on_lost_claim != SKIP:
             raise SourceFailed(
-                f"The stream was down for longer than its hold, or an operator released its claims. {what} are in the "
-                "sink and in the queue again: they will come twice. Go on with onLostClaim=skip."
+                "The stream was down for longer than its hold, or an operator released its claims. "
+                f"{lost_claims} are in the sink, and back in the queue: they will be delivered twice. Restart with "
+                "onLostClaim=skip."
             )
-        _log.warning("%s were written and went back to the queue: they come twice.", what)
+        _log.warning("%s are in the sink, and back in the queue: they are delivered twice.", lost_claims)
 
     def _acknowledge(self, held: HeldSource, number: int) -> None:
         if number <= self._acknowledged:
             return
-        answer = held.acknowledge(number)
-        self._acknowledged = answer.acknowledged
-        deleted = sum(count for bound, count in self._messages.items() if bound <= number and bound not in answer.lost)
-        self._figures["acknowledged"] += deleted
+        result = held.acknowledge(number)
+        self._acknowledged = result.acknowledged
+        deleted = sum(count for bound, count in self._messages.items() if bound <= number and bound not in result.lost)
+        self._counters["acknowledged"] += deleted
         self._messages = {bound: count for bound, count in self._messages.items() if bound > number}
         self._shards = {bound: shards for bound, shards in self._shards.items() if bound > number}
 
-    def _rest(self, held: HeldSource, number: int) -> None:
-        if number > self._acknowledged and self._progress.finished_by_rest(number, time.monotonic()):
+    def _acknowledge_if_idle(self, held: HeldSource, number: int) -> None:
+        if number > self._acknowledged and self._progress.finished_when_idle(number, time.monotonic()):
             self._acknowledge(held, number)
 
     def _messages_max(self, limit: ReadLimit) -> int:
@@ -218,9 +221,10 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return wanted if self._budget is None else min(wanted, self._budget)
 
     def _claim_next(self, held: HeldSource, number: int, messages_max: int) -> tuple[int, Bound]:
-        """Bind ``number``, or the first behind it that is not lost: nobody has logged that one, so nobody misses it.
+        """Bind ``number``, or the next number that is not lost: Spark has not logged the lost ones.
 
-        What an earlier process bound and never told Spark is taken in any case, or it would be held for ever.
+        A claim that an earlier process bound, and that Spark has not logged, is used regardless of ``messages_max``;
+        otherwise it would stay bound for ever.
         """
         wait_s = 0 if self._budget is not None else self._options.wait_s
         while True:
@@ -230,41 +234,43 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 bound = held.claim(number, wanted, wait_s=wait_s)
             except ClientError as error:
-                number = self._number_behind(error, held, number)
+                number = self._number_after(error, held, number)
                 continue
             if self._budget is not None and not bound.again:
                 self._budget -= bound.messages
             return number, bound
 
-    def _number_behind(self, error: ClientError, held: HeldSource, number: int) -> int:
+    def _number_after(self, error: ClientError, held: HeldSource, number: int) -> int:
         if error.code in LOST:
-            _log.info("Claim %s was bound and never used, and its messages went back to the queue.", number)
+            _log.info("Claim %s was bound and never used; its messages are back in the queue.", number)
             return number + 1
         if error.code == "ClaimAcknowledged" and self._options.on_acked_replay == EMPTY:
             return held.renew().acknowledged + 1
         raise error
 
     def _replayed(self, view: SourceView, numbers: range) -> dict[int, int]:
-        """Return how many shards each of ``numbers`` has, which an earlier process bound; 0 for one to be skipped."""
-        known = open_claims(view)
-        self._messages |= {number: known[number].messages for number in numbers if number in known}
-        self._figures["duplicatesKeptAway"] += sum(known[number].messages for number in numbers if number in known)
-        return {number: self._shards_of(number, known.get(number), view) for number in numbers}
+        """Return the number of shards of claims that an earlier process bound; 0 for a claim to skip."""
+        open_by_number = open_claims(view)
+        self._messages |= {number: open_by_number[number].messages for number in numbers if number in open_by_number}
+        self._counters["duplicatesKeptAway"] += sum(
+            open_by_number[number].messages for number in numbers if number in open_by_number
+        )
+        return {number: self._shards_of(number, open_by_number.get(number), view) for number in numbers}
 
     def _shards_of(self, number: int, claim: ClaimView | None, view: SourceView) -> int:
         if claim is not None:
             return claim.shards
         if number <= view.acknowledged:
-            return self._none(number, "ClaimAcknowledged", skipped=self._options.on_acked_replay == EMPTY)
+            return self._missing(number, "ClaimAcknowledged", skipped=self._options.on_acked_replay == EMPTY)
         if number > view.last:
-            return self._none(number, "ClaimGap", skipped=self._options.on_lost_claim == SKIP and not view.last)
+            return self._missing(number, "ClaimGap", skipped=self._options.on_lost_claim == SKIP and not view.last)
         messages = sum(each.messages for each in view.claims if each.number == number)
-        return self._none(number, "ClaimLost", skipped=self._options.on_lost_claim == SKIP, messages=messages)
+        return self._missing(number, "ClaimLost", skipped=self._options.on_lost_claim == SKIP, messages=messages)
 
-    def _none(self, number: int, code: str, *, skipped: bool, messages: int = 0) -> int:
+    def _missing(self, number: int, code: str, *, skipped: bool, messages: int = 0) -> int:
         if not skipped:
-            raise ClientError(code, f"Claim {number} of the batch that is to be repeated cannot be read.", 410)
-        again = f"its {messages:,} messages are in the queue again and come in a later batch"
+            raise ClientError(code, f"Claim {number} of the repeated batch cannot be read.", 410)
+        again = f"its {messages:,} messages are back in the queue and are read by a later batch"
         _log.warning("Claim %s is skipped (%s): %s, twice if the sink has them already.", number, code, again)
         return 0
 
@@ -273,7 +279,7 @@ class ShardPartition(InputPartition):
     """A shard of claim ``number`` of ``source``."""
 
     def __init__(self, source: str, number: int, shard: int) -> None:
-        """Name it."""
+        """Identify the shard."""
         super().__init__((source, number, shard))
         self.source = source
         self.number = number
@@ -281,7 +287,7 @@ class ShardPartition(InputPartition):
 
 
 def read_shard(options: SourceOptions, partition: ShardPartition) -> "Iterator[pa.RecordBatch]":
-    """Yield the messages of ``partition`` in their order; raises ``SourceFailed`` where they are not to be had."""
+    """Yield the messages of ``partition`` in order; raises ``SourceFailed`` if they cannot be read."""
     rows = 0
     with advised():
         try:
@@ -291,20 +297,20 @@ def read_shard(options: SourceOptions, partition: ShardPartition) -> "Iterator[p
         except ClientError as error:
             if error.code not in LOST or options.on_lost_claim != SKIP:
                 raise
-            place = f"claim {partition.number}, shard {partition.shard}"
-            _log.warning("%s ends after %d messages, which come twice; the others come later: %s", place, rows, error)
+            shard = f"Shard {partition.shard} of claim {partition.number}"
+            _log.warning("%s ends after %d messages, which are delivered twice: %s", shard, rows, error)
 
 
 @lru_cache
 def _claims(at: Connection) -> Claims:
-    """Return the client of this worker: it serves many tasks, and they need not connect and ask for the URL again."""
+    """Return the client of this worker, which all its tasks share, so that they need not reconnect."""
     return Claims(at.endpoint, at.queue, key=at.key)
 
 
 def _pages(claims: Claims, partition: ShardPartition, patience_s: int) -> "Iterator[pa.RecordBatch]":
     cursor = ""
     while True:
-        batches, cursor = patiently(partial(_page, claims, partition, cursor), patience_s)
+        batches, cursor = retrying(partial(_page, claims, partition, cursor), patience_s)
         yield from batches
         if not cursor:
             return
