@@ -91,9 +91,7 @@ class HeldReceipts:
         """Delete the messages of all batches up to ``number``."""
         done = [each for each in self._batches if each <= number]
         receipts = [message.receipt for each in done for message in self._batches.pop(each)]
-        failed = [
-            error for errors in self._threads.map(self._delete, _batches_of_ten(receipts)) for error in errors if error
-        ]
+        failed = [error for errors in self._threads.map(self._delete, _chunks(receipts)) for error in errors if error]
         if failed:
             summary = f"{len(failed)} of {len(receipts)} messages were not deleted and will be delivered again"
             _log.warning("%s: %s", summary, failed[0])
@@ -114,7 +112,7 @@ class HeldReceipts:
     def _renew(self) -> None:
         while not self._stopped.wait(self._options.lease_s / BEATS_PER_TIMEOUT):
             receipts = [message.receipt for batch in list(self._batches.values()) for message in list(batch)]
-            for each in self._threads.map(self._renew_batch, _batches_of_ten(receipts)):
+            for each in self._threads.map(self._renew_batch, _chunks(receipts)):
                 if each:
                     _log.warning("Timeouts were not renewed, so messages may be delivered again: %s", each)
 
@@ -145,7 +143,7 @@ def _fitting(messages: Sequence[ReceivedMessage], bytes_max: int) -> int:
     return max(1, sum(total <= bytes_max for total in totals))
 
 
-def _batches_of_ten(values: Sequence[T]) -> Iterator[Sequence[T]]:
+def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
     for begin in range(0, len(values), SQS_BATCH_ENTRIES_MAX):
         yield values[begin : begin + SQS_BATCH_ENTRIES_MAX]
 
@@ -237,9 +235,7 @@ class SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _hold(self) -> HeldReceipts:
         if self._held is None:
-            _log.warning(
-                "mode=sqs reads at least once: after a crash, messages may be delivered twice with the same id."
-            )
+            _log.warning("mode=sqs reads at least once: after a crash, messages may be delivered again (same id).")
             self._held = HeldReceipts(self._options)
         return self._held
 

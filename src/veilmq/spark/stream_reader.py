@@ -191,16 +191,14 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         lost = [claim for claim in view.claims if claim.number in numbers and claim.state is not ClaimState.OPEN]
         if not lost:
             return
-        lost_claims = (
-            f"{sum(claim.messages for claim in lost):,} messages of the claims {[claim.number for claim in lost]}"
-        )
+        loss = f"{sum(claim.messages for claim in lost):,} messages of the claims {[claim.number for claim in lost]}"
         if self._options.on_lost_claim != SKIP:
             raise SourceFailed(
                 "The stream was down for longer than its hold, or an operator released its claims. "
-                f"{lost_claims} are in the sink, and back in the queue: they will be delivered twice. Restart with "
+                f"{loss} are in the sink, and back in the queue: they will be delivered twice. Restart with "
                 "onLostClaim=skip."
             )
-        _log.warning("%s are in the sink, and back in the queue: they are delivered twice.", lost_claims)
+        _log.warning("%s are in the sink, and back in the queue: they are delivered twice.", loss)
 
     def _acknowledge(self, held: HeldSource, number: int) -> None:
         if number <= self._acknowledged:
