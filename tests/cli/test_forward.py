@@ -133,7 +133,7 @@ def test_rules_or_a_table_must_be_given(veilmq: Veilmq, rules: str, table: str, 
     neither = veilmq("forward", "--from", "intake")
     both = veilmq("forward", "--from", "intake", "--rules", rules, "--table", table)
     assert (neither.code, both.code) == (2, 2)
-    assert "--rules FILE or by --table FILE" in neither.err
+    assert "--rules FILE or --table FILE" in neither.err
     gone = veilmq("forward", "--from", "intake", "--rules", str(tmp_path / "none"))
     assert (gone.code, "none" in gone.err) == (2, True)
     bad = veilmq("forward", "--from", "intake", "--table", rules)

@@ -63,10 +63,10 @@ def test_java_that_is_missing_is_told_in_one_line(
         (["archive", "orders", "--table", "t", "--conf", "spark.x"], "must be NAME=VALUE"),
         (["archive", "orders", "--table", "t", "--batch", "0"], "from 1 to 1000000"),
         (["archive", "--table", "t"], "QUEUES"),
-        (["route", "orders", "--table", "none.json", "--checkpoint", "c"], "no routing table"),
+        (["route", "orders", "--table", "none.json", "--checkpoint", "c"], "not a routing table"),
         (["tune", "--events", "e", "--state", "s", "--quantile", "1"], "less than 0.9999"),
         (["tune", "--events", "e", "--state", "s", "--map-tasks", "0"], "from 1 to 10000"),
-        (["tune", "--events", "e", "--state", "s3a://b/s", "--apply"], "--record names no file"),
+        (["tune", "--events", "e", "--state", "s3a://b/s", "--apply"], "--record is required"),
     ],
 )
 def test_what_is_asked_wrongly_is_told(veilmq: Veilmq, client: HttpQueueClient, words: list[str], says: str) -> None:

@@ -33,38 +33,35 @@ _PLAIN = "by sending and deleting"
 
 def forward(
     *,
-    intake: Annotated[
-        str, Parameter(name="--from", metavar="QUEUE", help="Name of the queue whose messages are forwarded.")
-    ],
-    rules: Annotated[Path | None, Parameter(metavar="FILE", help="Rules that name a queue for each message.")] = None,
+    intake: Annotated[str, Parameter(name="--from", metavar="QUEUE", help="Name of the intake queue.")],
+    rules: Annotated[Path | None, Parameter(metavar="FILE", help="TOML file with forwarding rules.")] = None,
     table: Annotated[
-        Path | None, Parameter(metavar="FILE", help="Instead of rules: a routing table, as route-table writes it.")
+        Path | None, Parameter(metavar="FILE", help="Instead of rules: a routing table, as written by route-table.")
     ] = None,
-    create: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Make the queues that are missing.")
-    ] = False,
+    create: Annotated[bool, Parameter(negative=(), show_default=False, help="Create missing target queues.")] = False,
     plain: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Send and delete, even if the server can forward.")
     ] = False,
     until_empty: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="End when nothing is left to receive.")
+        bool, Parameter(negative=(), show_default=False, help="Exit when no message is left.")
     ] = False,
-    workers: Annotated[int, whole_number(WORKERS, "Batches of messages on their way at once.")] = WORKERS.default,
+    workers: Annotated[int, whole_number(WORKERS, "Number of concurrent batches.")] = WORKERS.default,
     timeout: Annotated[
-        int, whole_number(TIMEOUT_S, "Seconds after which a message that was not forwarded comes back.")
+        int, whole_number(TIMEOUT_S, "Seconds after which a message that was not forwarded returns to the intake.")
     ] = TIMEOUT_S.default,
     wait: Annotated[
-        int, whole_number(WAIT_S, "Seconds that a receive waits for a message, and a stop for the receive.")
+        int, whole_number(WAIT_S, "Seconds for which a receive waits for a message; a stop can take as long.")
     ] = WAIT_S.default,
-    every: Annotated[int, whole_number(REPORT_S, "Seconds from one line of progress to the next.")] = REPORT_S.default,
+    every: Annotated[int, whole_number(REPORT_S, "Seconds between lines of progress.")] = REPORT_S.default,
     metrics_port: MetricsPort = None,
     log: LogLevel = "warning",
     log_format: LogFormat = "text",
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
-    """Forward each message of a queue to the queue that rules name, until stopped.
+    """Forward each message of a queue to the queue that the rules select, until stopped.
 
-    Killed at any moment it loses nothing; started again, or twice, it goes on.
+    No message is lost if the command is killed. Restarting it, or running it
+    several times concurrently, is safe.
     """
     log_as(log, log_format)
     router = _checked(_router(rules, table), intake)
@@ -85,7 +82,7 @@ def forward(
 
 def _router(rules: Path | None, table: Path | None) -> Router:
     if (rules is None) == (table is None):
-        raise UsageError("Say where messages go: by --rules FILE or by --table FILE, one of them.")
+        raise UsageError("Give either --rules FILE or --table FILE.")
     if rules is not None:
         return _read("--rules", rules, read_rules)
     assert table is not None
@@ -126,10 +123,10 @@ def _carrier(
 
 
 def _progress(intake: str, every_s: int) -> Callable[[Totals], None]:
-    """Return what prints a line about what was done since the last one; none about nothing."""
+    """Return a callback that prints a line of progress if the totals have changed."""
     before = Totals()
 
-    def tell(totals: Totals) -> None:
+    def print_progress(totals: Totals) -> None:
         nonlocal before
         if totals != before:
             rate = (totals.messages - before.messages) / every_s
@@ -137,7 +134,7 @@ def _progress(intake: str, every_s: int) -> Callable[[Totals], None]:
             print(f"{intake}: {totals.messages} messages forwarded ({rate:.0f}/s){stayed}", file=sys.stderr, flush=True)
             before = totals
 
-    return tell
+    return print_progress
 
 
 def _print(intake: str, totals: Totals) -> None:

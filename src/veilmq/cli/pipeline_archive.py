@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from veilmq.cli.connection import connect
 from veilmq.cli.options import Endpoint, Json, whole_number
-from veilmq.cli.pipeline_options import ClusterOptions, job, spark_session
+from veilmq.cli.pipeline_options import CONTINUOUS, HOLD, ON_LOST_CLAIM, ClusterOptions, job, spark_session
 from veilmq.cli.printing import print_json
 from veilmq.cli.stopping import stop_on_signals
 from veilmq.client.endpoint import DEFAULT_ENDPOINT
@@ -16,7 +16,6 @@ from veilmq.core.limits import (
     ARCHIVE_COMPACT_MINUTES,
     ARCHIVE_EXPIRE_DAYS,
     ARCHIVE_KEEP_H,
-    CLAIM_HOLD_S,
     CLAIM_MESSAGES,
 )
 
@@ -27,45 +26,39 @@ def archive(
     queues: Annotated[tuple[str, ...], Parameter(negative=(), help="Names of the queues.")],
     /,
     *,
-    table: Annotated[str, Parameter(metavar="DIR", help="Folder or URL of the archive; made where there is none.")],
+    table: Annotated[str, Parameter(metavar="DIR", help="Folder or URL of the archive; created if missing.")],
     checkpoint: Annotated[
-        str, Parameter(metavar="DIR", show_default=False, help="Where the streams keep how far they are.")
+        str, Parameter(metavar="DIR", show_default=False, help="Folder or URL of the checkpoints.")
     ] = "",
-    continuous: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Go on until stopped, instead of taking what is there.")
-    ] = False,
-    batch: Annotated[int | None, whole_number(CLAIM_MESSAGES, "Messages of a micro-batch at most.")] = None,
-    consumer: Annotated[str, Parameter(metavar="NAME", help="What the streams are to their queues.")] = "archive",
+    continuous: Annotated[bool, CONTINUOUS] = False,
+    batch: Annotated[int | None, whole_number(CLAIM_MESSAGES, "Maximum number of messages in a micro-batch.")] = None,
+    consumer: Annotated[str, Parameter(metavar="NAME", help="Consumer name of the streams.")] = "archive",
     takeover: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Take the place of another archive of these queues.")
+        bool, Parameter(negative=(), show_default=False, help="Replace another archive job of these queues.")
     ] = False,
-    hold: Annotated[
-        int | None, whole_number(CLAIM_HOLD_S, "Seconds for which messages stay claimed when the job is down.")
-    ] = None,
-    on_lost_claim: Annotated[
-        Literal["fail", "skip"], Parameter(help="When it was down for longer: end, or go on and log what comes twice.")
-    ] = "fail",
+    hold: Annotated[int | None, HOLD] = None,
+    on_lost_claim: Annotated[Literal["fail", "skip"], ON_LOST_CLAIM] = "fail",
     compact_minutes: Annotated[
-        int, whole_number(ARCHIVE_COMPACT_MINUTES, "Minutes between joining small files; 0 for never.")
+        int, whole_number(ARCHIVE_COMPACT_MINUTES, "Minutes between compactions of small files; 0: never.")
     ] = ARCHIVE_COMPACT_MINUTES.default,
     keep_hours: Annotated[
-        int, whole_number(ARCHIVE_KEEP_H, "Hours until files that do not count any more are deleted.")
+        int, whole_number(ARCHIVE_KEEP_H, "Hours until files that left the table are deleted.")
     ] = ARCHIVE_KEEP_H.default,
     expire_days: Annotated[
         int,
-        whole_number(ARCHIVE_EXPIRE_DAYS, "Days after which messages leave the archive; 0 for never."),
+        whole_number(ARCHIVE_EXPIRE_DAYS, "Days after which messages leave the table; 0: never."),
     ] = ARCHIVE_EXPIRE_DAYS.default,
     json: Json = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
     cluster: ClusterOptions = _HERE,
 ) -> None:
-    """Move the messages of queues into a Parquet table, each of them once.
+    """Move the messages of queues into a Delta table, each exactly once.
 
-    A message is deleted from its queue when it is durable in the table.
-    Stopped or killed, the job goes on where it was when it is started again.
+    A message is deleted from its queue after it is durable in the table.
+    A job that was stopped or killed continues when it is started again.
     """
     with connect(endpoint) as client:
-        waiting: dict[str, int | None] = {queue: client.show(queue).visible for queue in queues}
+        visible: dict[str, int | None] = {queue: client.show(queue).visible for queue in queues}
     with job("archive"):
         from veilmq.pipeline.archive import ArchiveOptions, archive
         from veilmq.pipeline.streams import showing
@@ -85,19 +78,19 @@ def archive(
             keep_h=keep_hours,
             expire_days=expire_days,
         )
-        totals = dict.fromkeys(queues) if continuous else waiting
+        totals = dict.fromkeys(queues) if continuous else visible
         with (
             spark_session("archive", cluster) as spark,
             stop_on_signals() as stop,
             showing(totals, what="messages") as report,
         ):
-            done = archive(spark, options, report=report, stop=stop, clock_s=time.monotonic)
+            result = archive(spark, options, report=report, stop=stop, clock_s=time.monotonic)
     if json:
-        files = {"joined": done.compaction.removed, "expired": done.expired_files, "deleted": done.deleted_files}
-        print_json({"messages": done.messages, **files})
+        files = {"joined": result.compaction.removed, "expired": result.expired_files, "deleted": result.deleted_files}
+        print_json({"messages": result.messages, **files})
         return
-    for queue, messages in done.messages.items():
+    for queue, messages in result.messages.items():
         print(f"{queue}: {messages} messages archived")
-    expired = f"{done.expired_files} files expired, " if expire_days else ""
-    joined = f"{done.compaction.removed} small files joined, {done.deleted_files} old ones deleted"
-    print(f"{expired}{joined}", file=sys.stderr)
+    expired = f"{result.expired_files} files expired, " if expire_days else ""
+    compacted = f"{result.compaction.removed} small files compacted, {result.deleted_files} removed files deleted"
+    print(f"{expired}{compacted}", file=sys.stderr)

@@ -12,16 +12,14 @@ from veilmq.client.endpoint import DEFAULT_ENDPOINT
 from veilmq.core.limits import REPLAY_BATCH_MESSAGES
 
 _HERE = ClusterOptions()
-_QUEUE = "Only of this queue; may be repeated."
-_ID = "Only the message of this id; may be repeated."
 
 
 def replay(
-    to: Annotated[str, Parameter(help="Name of the queue that gets the messages.")],
+    to: Annotated[str, Parameter(help="Name of the destination queue.")],
     /,
     *,
     table: Annotated[str, Parameter(metavar="DIR", help="Folder or URL of the archive.")],
-    run: Annotated[str, Parameter(metavar="NAME", help="Name of this replay; the same one goes on where it was.")],
+    run: Annotated[str, Parameter(metavar="NAME", help="Name of the replay; the same name continues it.")],
     queue: Annotated[
         tuple[str, ...],
         Parameter(
@@ -29,17 +27,20 @@ def replay(
             negative=(),
             show_default=False,
             metavar="QUEUE",
-            help="Only of this queue; may be repeated.",
+            help="Only messages of this queue; may be repeated.",
         ),
     ] = (),
     since: Annotated[
-        datetime | None, Parameter(show_default=False, metavar="TIME", help="Only what was sent then or later, UTC.")
+        datetime | None,
+        Parameter(show_default=False, metavar="TIME", help="Only messages sent at this time (UTC) or later."),
     ] = None,
     until: Annotated[
-        datetime | None, Parameter(show_default=False, metavar="TIME", help="Only what was sent before, UTC.")
+        datetime | None,
+        Parameter(show_default=False, metavar="TIME", help="Only messages sent before this time (UTC)."),
     ] = None,
     where: Annotated[
-        str, Parameter(show_default=False, metavar="SQL", help="Only where this holds of the archive's columns.")
+        str,
+        Parameter(show_default=False, metavar="SQL", help="Only messages that match this condition on the columns."),
     ] = "",
     id: Annotated[  # noqa: A002 - the name of the option
         tuple[str, ...],
@@ -48,21 +49,20 @@ def replay(
             negative=(),
             show_default=False,
             metavar="ID",
-            help="Only the message of this id; may be repeated.",
+            help="Only the message with this id; may be repeated.",
         ),
     ] = (),
-    batch: Annotated[int, whole_number(REPLAY_BATCH_MESSAGES, "Messages sent in one transaction, about.")] = (
+    batch: Annotated[int, whole_number(REPLAY_BATCH_MESSAGES, "Approximate number of messages in a transaction.")] = (
         REPLAY_BATCH_MESSAGES.default
     ),
     bad_rows: BadRows = "fail",
     endpoint: Endpoint = DEFAULT_ENDPOINT,
     cluster: ClusterOptions = _HERE,
 ) -> None:
-    """Send a slice of the archive to a queue, each message once.
+    """Send a slice of the archive to a queue, each message once for each run.
 
-    The name of the run makes it so: killed and started again with the same
-    name and slice, the job goes on where it was; with another name it sends the
-    messages anew.
+    A job that was killed continues when it is started again with the same
+    name and slice. With another name it sends the messages again.
     """
     with job("replay"):
         from veilmq.pipeline.replay import ReplayOptions, Slice, replay
@@ -77,11 +77,11 @@ def replay(
             stop_on_signals() as stop,
             showing({to: None}, what="messages") as report,
         ):
-            done = replay(spark, options, report=report, stop=stop)
-    before = f", {done.before} of them before" if done.before else ""
-    print(f"{to}: {done.messages} messages replayed{before}")
+            result = replay(spark, options, report=report, stop=stop)
+    before = f", {result.before} of them earlier" if result.before else ""
+    print(f"{to}: {result.messages} messages replayed{before}")
 
 
 def _utc(at: datetime | None) -> datetime | None:
-    """Return the instant; one without a zone is in UTC."""
+    """Return the instant; without a time zone it is in UTC."""
     return at.replace(tzinfo=UTC) if at is not None and at.tzinfo is None else at

@@ -17,14 +17,14 @@ _USUAL = StatisticsOptions()
 
 def report(
     *,
-    state: Annotated[str, Parameter(metavar="DIR", help="Folder in which tune keeps what it has counted.")],
-    to: Annotated[Path, Parameter(metavar="FILE", help="Where the report is written, HTML in one file.")],
-    title: Annotated[str, Parameter(metavar="TEXT", help="What stands at its top.")] = "Visibility timeouts",
+    state: Annotated[str, Parameter(metavar="DIR", help="Folder or URL of the state of tune.")],
+    to: Annotated[Path, Parameter(metavar="FILE", help="HTML file to write.")],
+    title: Annotated[str, Parameter(metavar="TEXT", help="Title of the report.")] = "Visibility timeouts",
     endpoint: Endpoint = DEFAULT_ENDPOINT,
     statistics: StatisticsOptions = _USUAL,
     cluster: ClusterOptions = _HERE,
 ) -> None:
-    """Write a report with charts about each queue, and print where it is."""
+    """Write a report with charts of each queue, and print its path."""
     with job("report"):
         from veilmq.pipeline.report import report
 

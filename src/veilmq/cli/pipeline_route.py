@@ -9,10 +9,10 @@ from cyclopts import Parameter
 from veilmq.cli.connection import connect
 from veilmq.cli.failures import UsageError
 from veilmq.cli.options import Endpoint, whole_number
-from veilmq.cli.pipeline_options import BadRows, ClusterOptions, job, spark_session
+from veilmq.cli.pipeline_options import CONTINUOUS, HOLD, ON_LOST_CLAIM, BadRows, ClusterOptions, job, spark_session
 from veilmq.cli.stopping import stop_on_signals
 from veilmq.client.endpoint import DEFAULT_ENDPOINT
-from veilmq.core.limits import CLAIM_HOLD_S, CLAIM_MESSAGES, SQS_RECEIVES_MAX
+from veilmq.core.limits import CLAIM_MESSAGES, SQS_RECEIVES_MAX
 from veilmq.core.routing import RoutingTable
 
 _HERE = ClusterOptions()
@@ -20,48 +20,42 @@ _ONCE = 1
 
 
 def route(
-    intake: Annotated[str, Parameter(help="Name of the queue whose messages are forwarded.")],
+    intake: Annotated[str, Parameter(help="Name of the intake queue.")],
     /,
     *,
-    table: Annotated[Path, Parameter(metavar="FILE", help="Routing table, as route-table writes it.")],
-    checkpoint: Annotated[str, Parameter(metavar="DIR", help="Folder or URL in which the job keeps how far it is.")],
+    table: Annotated[Path, Parameter(metavar="FILE", help="Routing table, as written by route-table.")],
+    checkpoint: Annotated[str, Parameter(metavar="DIR", help="Folder or URL of the checkpoint.")],
     create: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Make the queues of the classes, or set them.")
+        bool, Parameter(negative=(), show_default=False, help="Create the class queues or change their settings.")
     ] = False,
     receives_max: Annotated[
-        int, whole_number(SQS_RECEIVES_MAX, "With --create: receives in a class before the next longer one.")
+        int, whole_number(SQS_RECEIVES_MAX, "With --create: receives in a class before the next longer class.")
     ] = _ONCE,
-    continuous: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Go on until stopped, instead of taking what is there.")
-    ] = False,
-    batch: Annotated[int | None, whole_number(CLAIM_MESSAGES, "Messages of a micro-batch at most.")] = None,
-    consumer: Annotated[str, Parameter(metavar="NAME", help="What the stream is to the intake.")] = "route",
+    continuous: Annotated[bool, CONTINUOUS] = False,
+    batch: Annotated[int | None, whole_number(CLAIM_MESSAGES, "Maximum number of messages in a micro-batch.")] = None,
+    consumer: Annotated[str, Parameter(metavar="NAME", help="Consumer name of the stream.")] = "route",
     takeover: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Take the place of another such job on this intake.")
+        bool, Parameter(negative=(), show_default=False, help="Replace another route job of this intake queue.")
     ] = False,
-    hold: Annotated[
-        int | None, whole_number(CLAIM_HOLD_S, "Seconds for which messages stay claimed when the job is down.")
-    ] = None,
-    on_lost_claim: Annotated[
-        Literal["fail", "skip"], Parameter(help="When it was down for longer: end, or go on and log what comes twice.")
-    ] = "fail",
+    hold: Annotated[int | None, HOLD] = None,
+    on_lost_claim: Annotated[Literal["fail", "skip"], ON_LOST_CLAIM] = "fail",
     bad_rows: BadRows = "fail",
     endpoint: Endpoint = DEFAULT_ENDPOINT,
     cluster: ClusterOptions = _HERE,
 ) -> None:
-    """Forward each message of a queue to the queue of its class, once.
+    """Forward each message of a queue to the queue of its class, exactly once.
 
-    With --create, each class has the next longer one as its dead-letter queue,
-    so that work that outlasts its timeout goes on with a longer one.
+    With --create, the dead-letter queue of each class is the next longer class,
+    so a message whose work exceeds its timeout gets a longer one.
     """
-    rules = _read(table)
+    routing_table = _read(table)
     with job("route"):
         from veilmq.pipeline.forward import ForwardOptions, checked, create_queues, forward
         from veilmq.pipeline.streams import showing
 
         options = ForwardOptions(
             intake=intake,
-            table=checked(rules, intake),
+            table=checked(routing_table, intake),
             endpoint=endpoint,
             checkpoint=checkpoint,
             continuous=continuous,
@@ -73,17 +67,17 @@ def route(
             bad_rows=bad_rows,
         )
         with connect(endpoint) as client:
-            waiting = client.show(intake).visible
+            visible = client.show(intake).visible
             if create:
-                create_queues(client, rules, receives_max=receives_max)
-        totals = {intake: None if continuous else waiting}
+                create_queues(client, routing_table, receives_max=receives_max)
+        totals = {intake: None if continuous else visible}
         with (
             spark_session("route", cluster) as spark,
             stop_on_signals() as stop,
             showing(totals, what="messages") as report,
         ):
-            done = forward(spark, options, report=report, stop=stop)
-    print(f"{intake}: {done} messages forwarded")
+            forwarded = forward(spark, options, report=report, stop=stop)
+    print(f"{intake}: {forwarded} messages forwarded")
 
 
 def _read(path: Path) -> RoutingTable:
@@ -91,4 +85,4 @@ def _read(path: Path) -> RoutingTable:
     try:
         return msgspec.json.decode(path.read_bytes(), type=RoutingTable)
     except (OSError, msgspec.MsgspecError) as error:
-        raise UsageError(f"--table {path}: no routing table: {error}") from error
+        raise UsageError(f"--table {path}: not a routing table: {error}") from error

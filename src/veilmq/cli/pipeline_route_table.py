@@ -22,8 +22,8 @@ def route_table(
     queue: Annotated[str, Parameter(help="Name of the queue whose messages are routed.")],
     /,
     *,
-    state: Annotated[str, Parameter(metavar="DIR", help="Folder in which tune keeps its counts.")],
-    to: Annotated[Path, Parameter(metavar="FILE", help="File for the table.")],
+    state: Annotated[str, Parameter(metavar="DIR", help="Folder or URL of the state of tune.")],
+    to: Annotated[Path, Parameter(metavar="FILE", help="JSON file to write.")],
     classes: Annotated[int, whole_number(CLASSES, "Maximum number of classes.")] = CLASSES.default,
     attribute: Annotated[str, Parameter(metavar="NAME", help="Message attribute with the kind of work.")] = (
         ATTRIBUTE_DEFAULT
@@ -36,9 +36,9 @@ def route_table(
     statistics: StatisticsOptions = _USUAL,
     cluster: ClusterOptions = _HERE,
 ) -> None:
-    """Make a routing table: the kinds of work that share a timeout, at the least cost.
+    """Compute the routing table of a queue: classes of routing keys that share a timeout.
 
-    `veilmq pipeline route` forwards messages by it.
+    `veilmq pipeline route` forwards messages by this table.
     """
     with job("route-table"):
         from veilmq.pipeline.route_table import route_table
@@ -63,7 +63,7 @@ def route_table(
 
 
 def print_table(table: RoutingTable) -> None:
-    """Print a line for each class: its queue, its timeout, its keys."""
+    """Print a line for each class: queue, timeout and keys."""
     rows = []
     for index, each in enumerate(table.classes):
         keys = [key for key, place in table.keys.items() if place == index]

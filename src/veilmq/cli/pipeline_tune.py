@@ -28,7 +28,7 @@ RECORD = "changes.jsonl"
 
 def tune(
     *,
-    state: Annotated[str, Parameter(metavar="DIR", help="Folder in which the job keeps its counts.")],
+    state: Annotated[str, Parameter(metavar="DIR", help="Folder or URL of the counts.")],
     events: Annotated[
         str, Parameter(metavar="DIR", show_default=False, help="The event log's table receipt_closed.")
     ] = "",
@@ -36,7 +36,7 @@ def tune(
         bool, Parameter(negative=(), show_default=False, help="Set the recommended timeouts on the queues.")
     ] = False,
     dry_run: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Print the changes of --apply, and make none.")
+        bool, Parameter(negative=(), show_default=False, help="Print the changes of --apply without making them.")
     ] = False,
     undo: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Revert the changes of the last run with --apply.")
@@ -52,7 +52,7 @@ def tune(
         ),
     ] = False,
     map_tasks: Annotated[
-        int, whole_number(TUNE_MAP_TASKS, "Tasks that read the event log, at most.")
+        int, whole_number(TUNE_MAP_TASKS, "Maximum number of tasks that read the event log.")
     ] = TUNE_MAP_TASKS.default,
     json: Json = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
@@ -61,10 +61,10 @@ def tune(
 ) -> None:
     """Recommend a visibility timeout for each queue and routing key from its event log.
 
-    The job reads only new files of the log. --apply sets timeouts that surely
-    cost less, by at most a factor of 3 a run, and records each change in
-    changes.jsonl of the state, or in --record if the state is a URL. --undo
-    reverts the changes of the last run.
+    The job reads only new files of the log. --apply sets timeouts that are
+    certain to cost less, by at most a factor of 3 per run, and records each
+    change in <state>/changes.jsonl, or in --record if the state is a URL.
+    --undo reverts the changes of the last run.
     """
     if undo == bool(events):
         raise UsageError("Give either --events, the event log, or --undo.")
@@ -99,20 +99,20 @@ def tune(
 
 
 def _record(state: str, record: Path | None) -> Path:
-    """Return the file of the record of changes, a local one, because lines are appended; a state may be a URL."""
+    """Return the file that records changes: a local one, because lines are appended."""
     from veilmq.pipeline.folders import is_url
 
     if record is not None:
         return record
     if is_url(state):
-        raise UsageError(f"--record names no file: the state {state} is a URL, but changes are recorded locally.")
+        raise UsageError(f"--record is required: the state {state} is a URL, and changes are recorded in a local file.")
     return Path(state) / RECORD
 
 
-def print_recommendations(found: "tuple[Recommendation, ...]") -> None:
+def print_recommendations(recommendations: "tuple[Recommendation, ...]") -> None:
     """Print a line for each queue and each of its keys, with the reason."""
     rows = []
-    for each in found:
+    for each in recommendations:
         name = each.queue if each.key is None else f"  {each.key or '(no key)'}"
         timeout = "no advice" if each.recommended_s is None else f"{each.recommended_s} s"
         if each.keeps:
@@ -121,11 +121,11 @@ def print_recommendations(found: "tuple[Recommendation, ...]") -> None:
     if rows:
         print_aligned(rows)
     else:
-        print("The event log has no receipts yet.", file=sys.stderr)
+        print("The event log has no receipts.", file=sys.stderr)
 
 
 def _print_changes(changes: "list[Change]", *, would: bool) -> None:
-    """Print a line for each change, made or not."""
+    """Print a line for each change; ``would``: of a dry run."""
     for change in changes:
         line = f"{change.queue}: {change.before_s} s → {change.after_s} s"
         print(f"would change {line}" if would else line, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Options of the jobs that evaluate how receipts ended."""
+"""Options of the jobs that evaluate receipts."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def _within(low: float, high: float) -> Parameter:
-    """Return a rule for a number between two bounds that it may not reach."""
+    """Return the parameter of a number between two bounds, both exclusive."""
 
     def read(text: str) -> float:
-        if not low < (number := float(text)) < high:  # which holds of no NaN
+        if not low < (number := float(text)) < high:  # also rejects NaN
             raise ValueError(text)
         return number
 
@@ -48,7 +48,7 @@ class StatisticsOptions:
     price_dead_letter: Annotated[float, _within(0, _ENDLESS), Parameter(help="Cost of a false dead letter.")] = 60.0
 
     def values(self) -> "TuneOptions":
-        """Return them as the jobs take them."""
+        """Return the options of the jobs."""
         from veilmq.pipeline.cost import Prices
         from veilmq.pipeline.tune_options import TuneOptions
 
