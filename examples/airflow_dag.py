@@ -1,7 +1,7 @@
-"""The jobs of the pipeline as DAGs of Apache Airflow 3: put this file into its folder of DAGs.
+"""The jobs of the pipeline as DAGs of Apache Airflow 3: copy this file to Airflow's DAG folder.
 
 Each task runs the command ``veilmq``, so the environment of Airflow needs neither veilmq nor Spark: the variable VEILMQ
-names the command of another environment, with the extra ``spark``. A job that was killed continues at its retry.
+is the path of the command in another environment with the extra ``spark``. A retried task continues a killed job.
 """
 
 import os
@@ -14,7 +14,7 @@ VEILMQ = os.environ.get("VEILMQ", "veilmq")
 LAKE = os.environ.get("VEILMQ_LAKE", "/var/lib/veilmq/lake")  # a folder that all workers of Airflow share
 EVENTS = os.environ.get("VEILMQ_EVENTS", "/var/lib/veilmq/events")  # --events-to of the server
 
-ORDERS, JOBS = "orders", "jobs"  # a queue to archive, and one whose messages go to queues with suitable timeouts
+ORDERS, JOBS = "orders", "jobs"  # a queue to archive, and an intake queue to route
 RETRIES = {"retries": 3, "retry_delay": timedelta(minutes=1)}
 
 

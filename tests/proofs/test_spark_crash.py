@@ -134,7 +134,7 @@ def test_two_drivers_on_one_checkpoint(
             until(lambda: client.show(QUEUE).visible == 0 or not first.isActive)
         until(lambda: not first.isActive)
         said = str(first.exception())
-        assert "One checkpoint is for one query" in said or "CONCURRENT_STREAM_LOG_UPDATE" in said, said
+        assert "one checkpoint for only one query" in said or "CONCURRENT_STREAM_LOG_UPDATE" in said, said
     finally:
         first.stop()
         second.kill()

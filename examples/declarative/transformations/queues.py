@@ -1,4 +1,4 @@
-"""A queue and the event log, as tables that Spark keeps up to date."""
+"""The queue and the event log as tables that Spark updates."""
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
@@ -11,24 +11,24 @@ spark = SparkSession.active()
 
 @dp.table(name="messages", partition_cols=["queue", "date"])
 def messages() -> DataFrame:
-    """Every message of the queue, once."""
+    """Each message of the queue, once."""
     stream = spark.readStream.format("veilmq").option("endpoint", spark.conf.get("veilmq.endpoint"))
     return archived(stream.load(spark.conf.get("veilmq.queue")))
 
 
 @dp.table(name="receipts")
 def receipts() -> DataFrame:
-    """Every receipt that ended; files of the event log are read once each."""
+    """Each receipt that ended; each file of the event log is read once."""
     return spark.readStream.schema(closed_receipts.SCHEMA).parquet(spark.conf.get("veilmq.events"))
 
 
 @dp.materialized_view(name="cells")
 def cells() -> DataFrame:
-    """The histograms that timeouts are learned from."""
+    """The histograms for the recommendations of timeouts."""
     return histograms.cells(spark.read.table("receipts"))
 
 
 @dp.materialized_view(name="days")
 def days() -> DataFrame:
-    """How receipts ended, by queue and day."""
+    """Outcomes of receipts by queue and day."""
     return histograms.days(spark.read.table("cells"))
