@@ -229,7 +229,7 @@ def test_a_stream_goes_on_after_a_long_rest(
     stream_of(server, tmp_path).run(spark)
     server.advance(40 * 24 * HOUR_MS)
     send(client, QUEUE, 50, begin=100)
-    with pytest.raises(StreamingQueryException, match="does not know this stream"):
+    with pytest.raises(StreamingQueryException, match="has no record of this stream"):
         stream_of(server, tmp_path).run(spark)
     assert left(client, QUEUE) == (50, 0)
     stream_of(server, tmp_path, {"onLostClaim": "skip"}).run(spark)

@@ -23,19 +23,19 @@ BOUNDS_CLOSE = 0.10
 
 COST_FACTOR_NEAR = 1.12
 COST_NEAR_S = 0.02
-"""A cost is near the minimum if it is at most this factor, or this difference, above it."""
+"""A cost is near the best one if it is at most so many times as high, or so much higher."""
 
 NEAR_MIN = 0.92
-"""A timeout has confidence if its cost is near the minimum in at least this share of the draws."""
+"""A timeout can be trusted if its cost is near the best one in this share of all that the receipts leave open."""
 
 NAIVE_MIN = 0.975
-"""Another timeout replaces the naive one only if it is cheaper in at least this share of the draws."""
+"""The naive timeout is taken where another one is not cheaper in this share of all that is left open."""
 
 RENEWAL_KNOWN = 0.15
-"""The relative error of the renewal period if neither the timeouts nor the shortest work show it."""
+"""How far the period of renewals may be off, where neither timeouts nor the shortest work show it."""
 
 BY_EARLIER_MIN = 0.5
-"""The minimum weight of deletes by earlier receipts: a single one counts for one half-life."""
+"""One delete by an earlier receipt counts until it weighs less, after a half-life: a server may be fenced again."""
 
 _LOWER, _UPPER = 0.025, 0.975
 
@@ -61,14 +61,14 @@ def recommendations(
     ``found`` is sorted by queue; ``facts``, by plain name, may lack queues.
     """
     for queue, keys in groupby(found, key=lambda each: each.queue):
-        queue_keys = list(keys)
-        queue_estimate, by_key = estimates(queue_keys, options=options)
-        yield from recommended(queue_keys, queue_estimate, by_key, options=options, facts=facts_for(facts, queue))
+        its_keys = list(keys)
+        whole, by_key = estimates(its_keys, options=options)
+        yield from recommended(its_keys, whole, by_key, options=options, facts=facts_for(facts, queue))
 
 
 def recommended(
     keys: list[KeyTally],
-    queue_estimate: Estimate,
+    whole: Estimate,
     by_key: Mapping[str, Estimate],
     *,
     options: TuneOptions,
@@ -76,7 +76,7 @@ def recommended(
 ) -> Iterator[Recommendation]:
     """Yield the recommendation for the queue of ``keys``, then those for the keys."""
     options = options_for(keys, options)
-    yield _recommendation(whole_of(keys), None, queue_estimate, facts, options)
+    yield _recommendation(whole_of(keys), None, whole, facts, options)
     for each in keys:
         yield _recommendation(each, each.key, by_key[each.key], facts, options)
 
@@ -109,23 +109,23 @@ def naive_s(first: Tally, options: TuneOptions) -> int:
 
 
 def _recommendation(
-    found: KeyTally, key: str | None, estimate: Estimate, facts: QueueFacts | None, options: TuneOptions
+    found: KeyTally, key: str | None, known: Estimate, facts: QueueFacts | None, options: TuneOptions
 ) -> Recommendation:
     current_s = facts.visibility_timeout_s if facts else max(round(found.all.usual_s), 1)
-    choice = _choice(estimate, current_s, receives_max_of(facts, options), options)
+    choice = _choice(known, current_s, receives_max_of(facts, options), options)
     advised = choice.timeout_s is not None and choice.now is not None and choice.best is not None
     gains = advised and (choice.now or 0.0) - (choice.best or 0.0) > options.gain_min * (choice.now or 0.0)
     explores = choice.confidence is Confidence.NONE and found.first.receipts >= options.receipts_min
-    crash_lower, crash_upper = (float(each) for each in np.quantile(estimate.crash, (_LOWER, _UPPER)))
+    crash_lower, crash_upper = (float(each) for each in np.quantile(known.crash, (_LOWER, _UPPER)))
     since = f"; the work changed: only receipts since {found.since} count" if found.since else ""
     return Recommendation(
         queue=found.queue,
         key=key,
         receipts=found.all.receipts,
         first_receipts=found.first.receipts,
-        quantile=estimate.quantile,
-        rates=estimate.rates,
-        renewal_s=estimate.renewal_s,
+        quantile=known.quantile,
+        rates=known.rates,
+        renewal_s=known.renewal_s,
         longest_s=found.first.longest_s,
         current_s=current_s,
         recommended_s=choice.timeout_s,
@@ -142,14 +142,14 @@ def _recommendation(
     )
 
 
-def _choice(estimate: Estimate, current_s: int, receives_max: int, options: TuneOptions) -> _Choice:
-    """Return the timeout with the least mean cost over all draws; keep the current one if that may cost as little."""
-    if not estimate.is_known and estimate.renewal_s is None:
-        return _Choice(timeout_s=None, reason=estimate.quantile.why_not, confidence=Confidence.NONE)
-    naive = naive_s(estimate.first, options)
-    renewed = [] if estimate.renewal_s is None else [math.ceil(RENEWALS_IN_TIMEOUT * estimate.renewal_s)]
+def _choice(known: Estimate, current_s: int, receives_max: int, options: TuneOptions) -> _Choice:
+    """Return the timeout that costs least, all that is open weighed; the one in force, if it may cost as little."""
+    if not known.is_known and known.renewal_s is None:
+        return _Choice(timeout_s=None, reason=known.quantile.why_not, confidence=Confidence.NONE)
+    naive = naive_s(known.first, options)
+    renewed = [] if known.renewal_s is None else [math.ceil(RENEWALS_IN_TIMEOUT * known.renewal_s)]
     timeouts_s = np.unique(np.concatenate([candidates_s(), [max(current_s, 1), naive], renewed]))
-    costs = estimate.costs(timeouts_s, receives_max=receives_max, prices=options.prices)
+    costs = known.costs(timeouts_s, receives_max=receives_max, prices=options.prices)
     means = costs.mean(axis=0)
     now, usual = (int(np.searchsorted(timeouts_s, max(each, 1))) for each in (current_s, naive))
     best = int(np.argmin(means))
@@ -160,7 +160,7 @@ def _choice(estimate: Estimate, current_s: int, receives_max: int, options: Tune
     as_good = _renewed_as_well(renewed, current_s, float(timeouts_s[best]))
     keeps = best == now or as_good or upper >= lower or not is_cheaper
     timeout_s = int(timeouts_s[best])
-    because = _reason(estimate, timeout_s, options)
+    because = _reason(known, timeout_s, options)
     if keeps:
         why = _kept(timeout_s, current_s, float(means[best]), float(means[now]))
         because = f"keep {seconds(current_s)}: {why}; {because}"
@@ -168,7 +168,7 @@ def _choice(estimate: Estimate, current_s: int, receives_max: int, options: Tune
         timeout_s=None if keeps else timeout_s,
         reason=because,
         confidence=_confidence(
-            estimate, _near(costs, now if keeps else best), renewed=timeout_s >= min(renewed, default=math.inf)
+            known, _near(costs, now if keeps else best), renewed=timeout_s >= min(renewed, default=math.inf)
         ),
         now=float(means[now]),
         best=float(means[best]),
@@ -178,13 +178,13 @@ def _choice(estimate: Estimate, current_s: int, receives_max: int, options: Tune
 
 
 def _near(costs: Array, index: int) -> float:
-    """Return the share of draws (rows) in which the cost of a timeout (column) is near the minimum."""
+    """Return in what share of the rows of ``costs`` the timeout costs little more than the best one."""
     least = costs.min(axis=1)
     return float(np.mean((costs[:, index] <= COST_FACTOR_NEAR * least) | (costs[:, index] - least <= COST_NEAR_S)))
 
 
 def _renewed_as_well(renewed: list[int], current_s: int, timeout_s: float) -> bool:
-    """Return whether both timeouts have room for three renewals, and the current one is not much longer."""
+    """Tell whether both timeouts leave room for renewals, as far as their period is known, and none is much longer."""
     least_s = (1.0 - RENEWAL_KNOWN) * min(renewed, default=math.inf)
     return min(current_s, timeout_s) >= least_s and current_s <= (1.0 + BOUNDS_CLOSE) * timeout_s
 
@@ -195,29 +195,26 @@ def _kept(timeout_s: int, current_s: int, best: float, now: float) -> str:
     return f"{seconds(timeout_s)} would not surely cost less ({seconds(best)} a message, now {seconds(now)})"
 
 
-def _reason(estimate: Estimate, timeout_s: int, options: TuneOptions) -> str:
-    crashes = f"{share(float(estimate.crash[0]))} of the receipts wait for the timeout after a crash"
-    if estimate.renewal_s is not None and timeout_s >= RENEWALS_IN_TIMEOUT * estimate.renewal_s:
-        each = seconds(estimate.renewal_s)
+def _reason(known: Estimate, timeout_s: int, options: TuneOptions) -> str:
+    crashes = f"{share(float(known.crash[0]))} of the receipts wait for the timeout after a crash"
+    if known.renewal_s is not None and timeout_s >= RENEWALS_IN_TIMEOUT * known.renewal_s:
+        each = seconds(known.renewal_s)
         return f"consumers renew about every {each}, so the timeout covers three renewals, not the work; {crashes}"
-    name, point = f"p{100 * options.quantile:g}", estimate.quantile.point_s
-    quantile = f"{name} is {seconds(point)}" if point is not None else estimate.quantile.why_not
-    borrowed = f"; {estimate.lent:.0f} receipts are borrowed from the queue" if estimate.lent else ""
-    outlived = share(float(estimate.tail.beyond(np.array([float(timeout_s)]))[0, 0]))
+    name, point = f"p{100 * options.quantile:g}", known.quantile.point_s
+    quantile = f"{name} is {seconds(point)}" if point is not None else known.quantile.why_not
+    borrowed = f"; {known.lent:.0f} receipts are borrowed from the queue" if known.lent else ""
+    outlived = share(float(known.tail.beyond(np.array([float(timeout_s)]))[0, 0]))
     return f"{quantile}{borrowed}; {outlived} of the work takes longer than {seconds(timeout_s)}, and {crashes}"
 
 
-def _confidence(estimate: Estimate, near: float, *, renewed: bool) -> Confidence:
-    """Return the confidence of a timeout; ``near`` is the share of draws in which its cost is near the minimum.
-
-    A ``renewed`` timeout covers renewals, not work.
-    """
-    if estimate.lent or near < NEAR_MIN:
+def _confidence(known: Estimate, near: float, *, renewed: bool) -> Confidence:
+    """Return how far the timeout can be trusted whose cost is ``near`` the best one; ``renewed``, it covers no work."""
+    if known.lent or near < NEAR_MIN:
         return Confidence.LOW
     if renewed:
         return Confidence.HIGH
-    quantile = estimate.quantile
-    if estimate.is_plateau or quantile.point_s is None or quantile.lower_s is None or quantile.upper_s is None:
+    quantile = known.quantile
+    if known.is_plateau or quantile.point_s is None or quantile.lower_s is None or quantile.upper_s is None:
         return Confidence.MEDIUM
     close = max(quantile.upper_s / quantile.point_s - 1.0, 1.0 - quantile.lower_s / quantile.point_s) <= BOUNDS_CLOSE
     return Confidence.HIGH if close else Confidence.MEDIUM

@@ -165,7 +165,7 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Continue with a new source: the server has deleted this one, with the state of its last batch."""
         if self._options.on_lost_claim != SKIP:
             raise SourceFailed(
-                "The queue does not know this stream: it was idle for weeks, or the checkpoint is of another queue "
+                "The queue has no record of this stream: it was idle for weeks, or the checkpoint is of another queue "
                 "or of a server with other data. If it is the right queue, restart with onLostClaim=skip; messages of "
                 "the last batch that were not deleted are delivered again."
             )
