@@ -137,7 +137,7 @@ def test_rows_that_cannot_be_sent_may_be_kept(
         (1, 5, OUT, 0),
     ]
     assert bad[0].body == "x" * 100_000
-    assert bad[2].reason == "is too long: 2,006 bytes with its attributes, and the queue takes 1,024."
+    assert bad[2].reason == "is too long: 2,006 bytes with its attributes, and the maximum is 1,024."
 
 
 def test_a_rate_is_kept(spark: SparkSession, client: HttpQueueClient, server: RunningServer) -> None:

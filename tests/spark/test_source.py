@@ -331,7 +331,7 @@ def test_plans_show_no_secret(spark: SparkSession, server: RunningServer, client
     [
         pytest.param({"leese": "5"}, "did you mean lease?", id="unknown"),
         pytest.param({"queue": "elsewhere"}, "does not exist", id="no-such-queue"),
-        pytest.param({"mode": "sqs"}, "a batch read needs claims", id="mode"),
+        pytest.param({"mode": "sqs"}, "a batch read requires mode=claims", id="mode"),
         pytest.param({"endpoint": "http://127.0.0.1:1", "patience": "0"}, "connection refused", id="nobody-there"),
     ],
 )

@@ -125,7 +125,7 @@ class PartitionWriter:
         if not indexes:
             return rows, numbers
         for index in indexes:
-            sizes = f"{sink_options.size_bytes(rows, index):,} bytes with its attributes, and the queue takes"
+            sizes = f"{sink_options.size_bytes(rows, index):,} bytes with its attributes, and the maximum is"
             reason = f"cannot be sent: {refusal}" if refusal else f"is too long: {sizes} {self._bytes_max:,}."
             if self._options.bad_rows == sink_options.FAIL:
                 place = f"Row {numbers[index]} of partition {self._partition}"
@@ -269,7 +269,7 @@ def publish(options: SinkOptions, written: list[Written]) -> None:
         return
     writer, batch = written[0].writer, written[0].batch
     if bad := sum(each.bad for each in written):
-        where = "left out" if options.bad_rows == sink_options.SKIP else f"kept in {options.bad_rows}"
+        where = "left out" if options.bad_rows == sink_options.SKIP else f"written to {options.bad_rows}"
         _log.warning("%d rows for the queue %s could not be sent: %s", bad, options.connection.queue, where)
     attempts = [(each.attempt, each.messages) for each in written if each.messages]
     if len(attempts) > limits.PUBLISH_ATTEMPTS_MAX:
