@@ -106,7 +106,7 @@ def test_a_row_that_is_too_long_is_named_and_nothing_sent(
         write(frame, server)
     told = str(caught.value)
     assert f"Row 5 of partition 1 is too long: {length:,} bytes" in told
-    assert f"the queue takes {limit:,}" in told
+    assert f"the maximum is {limit:,}" in told
     assert client.show(OUT).visible == staged(server) == 0
 
 
