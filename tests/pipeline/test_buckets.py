@@ -101,7 +101,7 @@ def test_the_jobs_that_move_messages(s3: S3Server, bucket: str, tmp_path: Path) 
             "intake: 20 messages forwarded",
             "intake: 0 messages forwarded",
             "again: 20 messages replayed",
-            "again: 20 messages replayed, 20 of them before",
+            "again: 20 messages replayed, 20 of them earlier",
         ]
         assert sorted(message.body for message in drained(client, "again")) == sorted(kinds)
         assert sorted(message.body for message in drained(client, "short")) == sorted(f"a{n}" for n in range(10))
