@@ -1,4 +1,4 @@
-"""Recommendations: what the statistics say about one queue or one routing key, with the reason."""
+"""Recommendations for a queue or a routing key, with their reasons."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from veilmq.pipeline.estimate import Quantile, Rates
 
 
 class Confidence(StrEnum):
-    """How far a recommendation, or the advice to keep a timeout, can be trusted.
+    """The confidence of a recommendation, or of keeping the current timeout.
 
-    ``high``: it costs little more than the best in all that the receipts leave open, and the quantile is known to 10 %.
-    ``medium``: the quantile is known less well, or only by late deletes, or crashes only by a plateau. ``low``: it may
-    cost more, or the queue stands in for a key with few receipts. ``none``: nothing can be said.
+    ``high``: the timeout costs little more than the best one in nearly all draws, and the quantile is known to 10 %.
+    ``medium``: the quantile is known less precisely, or only by late deletes, or crashes only by a plateau. ``low``: it
+    may cost more, or the key borrows receipts of its queue. ``none``: no statement is possible.
     """
 
     HIGH = "high"
@@ -23,9 +23,9 @@ class Confidence(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFacts:
-    """What the queue itself says: its timeout, and how often a message is received (0: as often as it takes).
+    """Settings of a queue: its timeout, and the maximum number of receives of a message (0: unlimited).
 
-    ``full_name`` is that of the event log, ``account/name``; empty when it does not matter.
+    ``full_name`` is the name in the event log, ``account/name``; empty matches every account.
     """
 
     visibility_timeout_s: int
@@ -39,19 +39,19 @@ def plain_name(queue: str) -> str:
 
 
 def facts_for(facts: Mapping[str, QueueFacts], queue: str) -> QueueFacts | None:
-    """Return what ``facts``, by plain names, has about ``queue``, and not about one of the same name elsewhere."""
+    """Return the entry of ``facts`` (by plain name) for ``queue``; ``None`` if it belongs to another account."""
     found = facts.get(plain_name(queue))
     return found if found is not None and found.full_name in {"", queue} else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """What one queue (``key`` is ``None``) or one of its routing keys should have; durations in seconds.
+    """The recommendation for a queue (``key`` is ``None``) or one of its routing keys; durations in seconds.
 
-    ``recommended_s`` is ``None`` where the timeout is to be kept, or nothing can be said (``confidence`` is then
-    ``none``); ``explore_s`` is a longer timeout that would show more. ``change`` is whether the gain is worth it. Costs
-    are for each message, ``None`` where unknown: ``cost_current_lower`` and ``cost_recommended_upper`` are bounds at
-    95 %, and an advice lies with the second below the first.
+    ``recommended_s`` is ``None`` if the current timeout should be kept, or if no statement is possible (``confidence``
+    is then ``none``). ``explore_s`` is a longer timeout that would provide more data. ``change`` is whether the gain is
+    large enough. Costs are per message, ``None`` if unknown; ``cost_current_lower`` and ``cost_recommended_upper`` are
+    95 % bounds, and for a recommendation the second is below the first.
     """
 
     queue: str
@@ -77,12 +77,12 @@ class Recommendation:
 
     @property
     def keeps(self) -> bool:
-        """Whether the timeout is to be kept."""
+        """Whether the current timeout should be kept."""
         return self.recommended_s is None and self.confidence is not Confidence.NONE
 
     @property
     def gain(self) -> float:
-        """The share of the current cost that the recommended timeout saves; 0 where unknown."""
+        """The share of the current cost that the recommended timeout saves; 0 if unknown."""
         if not self.cost_current or self.cost_recommended is None:
             return 0.0
         return 1.0 - self.cost_recommended / self.cost_current

@@ -1,9 +1,9 @@
-"""Shifts: since when the work of a routing key takes the time that it takes now.
+"""Shifts: detect the day since which the work of a routing key takes as long as it does now.
 
-Older days weigh less, but half of what was before a change is still wrong. So the latest days are compared with the day
-before them, one after the other, by the octave in which receipts were deleted; where a day differs by more than chance
-and by more than a little, work has changed, and older receipts do not count. Only what ends before the first timeouts
-of both days is compared: a new timeout changes how receipts end, and not the work.
+Older days weigh less, but after a change even their reduced weight biases the estimate. So the latest days are compared
+with the day before them, repeatedly, by the octave in which receipts were deleted. If a day differs significantly and
+substantially, the work has changed, and older receipts are excluded. Only receipts that end before the first timeouts
+of both days are compared, because a new timeout changes how receipts end, but not the work.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ RECEIPTS_MIN = 200.0
 """Fewer receipts are not compared."""
 
 DISTANCE_MIN = 0.05
-"""Days differ if their chi-square distance is more than this: that of log-normal work that takes a fifth longer."""
+"""Days differ if their chi-square distance exceeds this, the distance of log-normal work that takes 20 % longer."""
 
 EXPIRED_MIN = 0.005
 """Octaves are compared until this share of the receipts of a day has expired."""
@@ -28,7 +28,7 @@ _OCTAVES = BUCKETS // OCTAVE_BUCKETS + 1
 
 
 def shifts(days: Any) -> dict[tuple[str, str], str]:
-    """Return the day since which work is as it is now, by queue and key, for those that have changed.
+    """Return the day of the last change, by queue and key, for those whose work has changed.
 
     ``days`` is a pandas frame of ``histograms.octaves``.
     """
@@ -48,9 +48,9 @@ def shifts(days: Any) -> dict[tuple[str, str], str]:
 
 
 def _since(days: Array) -> int | None:
-    """Return the first of the latest ``days`` that are alike; ``None`` if all are.
+    """Return the index of the first day after the last change; ``None`` if all ``days`` are alike.
 
-    A day has receipts deleted, expired and ended otherwise (rows) by octave (columns).
+    Each day has three rows (deleted, expired and other receipts) by octave.
     """
     recent = np.zeros_like(days[0])
     for number in range(len(days) - 1, -1, -1):

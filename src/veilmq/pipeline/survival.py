@@ -1,4 +1,4 @@
-"""Survival: how much work is not done yet after a time, as arrays over the buckets of a tally."""
+"""Survival: the share of work that is unfinished after a time, as arrays over the buckets of a tally."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,8 @@ _LN_RATIO = float(np.log(RATIO))
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """What lies beyond a time t: P(T > t) and the work E[T; T > t] in seconds, at the upper edge of each bucket.
-
-    Both may have rows, one for each of several tails."""
+    """P(T > t) and E[T; T > t] (seconds) at the upper edge t of each bucket; both can have a row for each of several
+    tails."""
 
     survival: Array
     work_s: Array
@@ -34,7 +33,7 @@ NOTHING = Tail(np.zeros(BUCKETS), np.zeros(BUCKETS))
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """P(T > t) at the upper edge of each bucket with its bounds; ``sight_s`` is how far anything was seen."""
+    """P(T > t) at the upper edge of each bucket with its bounds; ``sight_s`` is the end of the observed range."""
 
     survival: Array
     lower: Array
@@ -43,7 +42,7 @@ class Curve:
 
 
 def tail_of(survival: Array) -> Tail:
-    """Return ``survival`` as a tail; what it leaves at the last bucket ends there."""
+    """Return ``survival`` as a tail; all remaining work ends in the last bucket."""
     mass = -np.diff(survival, prepend=1.0, axis=-1)
     mass[..., -1] += survival[..., -1]
     weighed = mass * MIDDLES_S
@@ -52,20 +51,20 @@ def tail_of(survival: Array) -> Tail:
 
 
 def product_limit(ended: Array, at_risk: Array) -> Array:
-    """Return the estimator of Kaplan and Meier (1958), for each row."""
+    """Return the Kaplan-Meier (1958) estimator of each row."""
     share = np.divide(ended, at_risk, out=np.zeros_like(ended), where=at_risk > 0)
     found: Array = np.cumprod(np.clip(1.0 - share, 0.0, 1.0), axis=-1, dtype=np.float64)
     return found
 
 
 def remaining(counts: Array) -> Array:
-    """Return how many of ``counts`` lie in each bucket or beyond it, for each row."""
+    """Return the number of ``counts`` in each bucket or beyond, for each row."""
     found: Array = np.cumsum(counts[..., ::-1], axis=-1, dtype=np.float64)[..., ::-1]
     return found
 
 
 def crossings_s(survival: Array, level: float) -> Array:
-    """Return where each row comes down to ``level``, interpolated within the bucket; infinite where it does not."""
+    """Return the time at which each row falls to ``level``, interpolated within the bucket; infinite if it does not."""
     below = survival <= level
     place = np.argmax(below, axis=1)
     rows = np.arange(survival.shape[0])
@@ -76,7 +75,7 @@ def crossings_s(survival: Array, level: float) -> Array:
 
 
 def _at(values: Array, times_s: Array) -> Array:
-    """Return ``values`` (at the upper edges) at ``times_s``, interpolated on the logarithmic scale."""
+    """Interpolate ``values`` (at the upper edges) at ``times_s``, on a logarithmic scale."""
     position = np.clip(np.log(np.maximum(times_s, 1e-3) * 1000.0) / _LN_RATIO - 1.0, 0.0, values.shape[-1] - 1.0)
     place = np.minimum(position.astype(np.int64), values.shape[-1] - 2)
     part = position - place

@@ -53,10 +53,10 @@ class Arms:
 
 @dataclass(frozen=True)
 class Tally:
-    """Receipts by outcome, axis, arm and bucket: ``counts``, and the sums of squared weights for variances.
+    """Receipts by outcome, axis, arm and bucket: ``counts`` and, for variances, the sums of squared weights.
 
-    ``codes`` are sorted and unique. ``extended``, ``extensions`` and ``extended_held_s`` count the receipts that were
-    extended and deleted in time.
+    ``codes`` are sorted, each once. ``extended``, ``extensions`` and ``extended_held_s`` are of the receipts that were
+    extended and deleted in time. Tallies are added, and scaled to weigh less.
     """
 
     codes: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
