@@ -9,20 +9,20 @@ function here completes what was seen into whole curves: an estimate, and draws 
   that line gives l and q; with a weight of 1/l for a late delete nothing is censored any more. What arms do not tell
   apart stays open in the draws.
 - **Without** (``by_follow_up``): the product-limit curve S*, a crash being work that never ends, tends to q. What it
-  still has to fall beyond the longest timeout is extrapolated from its last octaves (Aitken); where that is too much,
-  crashes and long work cannot be told apart, and the draws have anything between the two.
+  still has to fall beyond the longest timeout is what its tail has there; where that is too much, crashes and long work
+  cannot be told apart, and the draws have anything between the two.
 - **With renewals** (``by_renewals``) no work outlives its timeout, and what expires has crashed.
 """
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from veilmq.core.events import Outcome
-from veilmq.pipeline.histograms import BUCKETS, HELD, RATIO, VISIBILITY
+from veilmq.pipeline.histograms import BUCKETS, HELD, VISIBILITY
 from veilmq.pipeline.survival import product_limit, remaining
+from veilmq.pipeline.tails import working_beyond
 from veilmq.pipeline.tallies import EDGES_S, RELEASED, Arms, Array, Tally
 
 DRAWS = 100
@@ -45,7 +45,10 @@ ONE_ARM = 0.98
 RETURNED_ERROR = 0.3
 """How far the share of crashes that later receipts show may be off, on a logarithmic scale."""
 
-SPREAD_SMALL = 0.03
+IN_TIME_MIN = 0.1
+"""Where fewer are deleted in time than this share, what crashed is not deleted the next time, either."""
+
+SPREAD_SMALL = 0.01
 """Where the arms of a key leave l more open than this, its later receipts are heard."""
 
 SPREAD_MAX = 0.1
@@ -63,7 +66,6 @@ OPEN_MAX = 0.0025
 """Follow-up is long enough if this share of what is left is still work, and at most so much; or so little of all."""
 
 _ENDS = ((Outcome.DELETED,), (Outcome.LATE_DELETED,), RELEASED)
-_OCTAVE = round(math.log(2.0) / math.log(RATIO))
 _DIFFER_MAX = 0.02
 _LATER_MIN = 20.0
 _Z_99 = 2.33
@@ -175,7 +177,8 @@ def by_follow_up(first: Tally, later: Tally, rng: np.random.Generator) -> Comple
     left = curve[:, last]
     beyond = product_limit(ended[:, last + 1 :], at_risk[:, last + 1 :] + CRASHED_BEYOND)
     most = np.minimum(_returned_share(first, later, left, rng), left * beyond[:, -1])
-    work, why_not = _still_working(curve, last, rng)
+    receipts = at_risk[0, last] / max(curve[0, max(last - 1, 0)], 1e-9)
+    work, why_not = _still_working(curve, last, receipts, rng)
     if not why_not and left[0] >= OPEN_MAX and left[0] - most[0] > max(OPEN_SHARE_MAX * left[0], OPEN_MAX):
         why_not = f"later or longer receipts show that at most {100 * most[0]:.2g} % of the receipts are crashes"
     crash = np.clip(np.minimum(left - work, most), 0.0, 1.0)
@@ -244,57 +247,45 @@ def resampled(counts: Array, squares: Array, rng: np.random.Generator) -> Array:
     return found
 
 
-def _still_working(curve: Array, last: int, rng: np.random.Generator) -> tuple[Array, str]:
-    """Return what share of all still works beyond the bucket ``last``, and why that is not known well, if so.
-
-    From what ended in the last three octaves: b r / (1 − r) is exact for a power law, where each octave ends r times as
-    much as the one before; where that ratio falls itself, as in lighter tails, it is taken to go on falling.
-    """
-    at = [curve[:, max(last - octaves * _OCTAVE, 0)] for octaves in (3, 2, 1, 0)]
-    first, second, third = (before - after for before, after in pairwise(at))
-    ratio = np.divide(third, second, out=np.where(third > 0, 9.0, 0.0), where=second > 0)
-    before = np.divide(second, first, out=np.where(second > 0, 9.0, 0.0), where=first > 0)
-    falling = np.clip(np.divide(ratio, np.minimum(before, 1.0), out=np.ones_like(ratio), where=before > 0), 0.3, 1.0)
-    power = third * ratio / np.maximum(1.0 - ratio, 0.05)
-    light, step = np.zeros_like(third), third
-    for octave in range(1, 30):
-        step = step * np.minimum(ratio * falling**octave, 0.97)
-        light = light + step
-    between = np.concatenate([[0.6], 1.2 * rng.random(DRAWS)])
-    left = at[-1]
-    work = np.where(ratio < 0.95, light + between * np.maximum(power - light, 0.0), 1.0)
+def _still_working(curve: Array, last: int, receipts: float, rng: np.random.Generator) -> tuple[Array, str]:
+    """Return what share of all still works beyond the bucket ``last``, and why that is not known well, if so."""
+    left = curve[:, last]
+    work = working_beyond(curve, last, receipts, rng)
     most = float(np.quantile(work, 0.975))
     if min(most, left[0]) < OPEN_MAX or (work[0] <= OPEN_SHARE * left[0] and most <= OPEN_SHARE_MAX * left[0]):
         return np.minimum(work, left), ""
-    least = np.minimum(0.5 * light, left)
+    least = np.minimum(0.5 * np.quantile(work, 0.025), left)
     reason = f"{100 * left[0]:.2g} % of the receipts expired and were never deleted, while others ended just in time"
     return least + np.concatenate([[0.5], rng.random(DRAWS)]) * (left - least), reason
 
 
 def _with_returned(chances: Array, crash: Array, first: Tally, later: Tally) -> Array:
     """Return ``chances`` in the light of later receipts: what crashed is mostly deleted the next time, and in time."""
-    if later.receipts < _LATER_MIN:
+    in_time = float(first.deleted.sum() + first.nacked.sum()) / first.receipts
+    if later.receipts < _LATER_MIN or in_time < IN_TIME_MIN:
         return chances
-    in_time = max(float(first.deleted.sum() + first.nacked.sum()) / first.receipts, 0.1)
     released = float(first.nacked.sum())
-    returned = max(float(later.deleted.sum()) / in_time - released, math.sqrt(released) + 0.5)
-    share = returned / first.receipts
-    off = np.log((np.maximum(crash, 0.0) + 0.5 / first.receipts) / share)
+    noise = math.sqrt(released) + 0.5
+    returned = float(later.deleted.sum()) / in_time - released
+    crashed = np.maximum(crash, 0.0) * first.receipts + 0.5
+    shown = np.clip(crashed, max(returned - noise, 0.5), max(returned, 0.0) + noise)
+    off = np.log(crashed / shown)
     if first.arms().receipts.max(initial=0.0) < ONE_ARM * first.receipts:
         off = np.maximum(off, 0.0)  # work that was late may have been given a longer timeout the next time
-    weighed = np.maximum(chances, 1e-30) * np.exp(-0.5 * off**2 / (RETURNED_ERROR**2 + 1.0 / returned))
+    error = RETURNED_ERROR**2 + 1.0 / np.maximum(crashed, shown)
+    weighed = np.maximum(chances, 1e-30) * np.exp(-0.5 * off**2 / error)
     return np.asarray(weighed / weighed.sum()) if weighed.sum() > 0.0 else chances
 
 
 def _returned_share(first: Tally, later: Tally, left: Array, rng: np.random.Generator) -> Array:
     """Return the greatest share of crashes that later receipts allow: what crashed is mostly deleted the next time."""
     crashed = left[0] * first.receipts
-    if later.receipts < _LATER_MIN or crashed < _LATER_MIN:
+    in_time = float(first.deleted.sum() + first.nacked.sum()) / first.receipts
+    if min(later.receipts, crashed) < _LATER_MIN or in_time < IN_TIME_MIN:
         return np.ones(DRAWS + 1)
     returned = float(later.deleted.sum() + later.nacked.sum())
     drawn = np.concatenate([[returned], rng.standard_gamma(max(returned, 0.5), size=DRAWS)])
-    in_time = float(first.deleted.sum() + first.nacked.sum()) / first.receipts
-    return drawn * RETURNED_SLACK / max(in_time, 0.1) / first.receipts
+    return drawn * RETURNED_SLACK / in_time / first.receipts
 
 
 def _arms_differ(first: Tally) -> str:

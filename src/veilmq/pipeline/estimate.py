@@ -159,18 +159,23 @@ class Estimate:
         A cost is linear in tail and crash rate, so that this load costs what all draws cost on the average.
         """
         middle = Tail(self.tail.survival.mean(axis=0), self.tail.work_s.mean(axis=0))
-        return self._load(middle, self.crash.mean(), receives_max, weight)
+        return self._load(middle, np.minimum(self.crash.mean() + 0.5 * self._unseen, 1.0), receives_max, weight)
 
     def costs(self, timeouts_s: Array, *, receives_max: int, prices: Prices) -> Array:
-        """Return what each of ``timeouts_s`` costs, in a row for each draw."""
-        return costs(self._load(self.tail, self.crash[:, None], receives_max, 1.0), timeouts_s, prices=prices)
+        """Return what each of ``timeouts_s`` costs, in a row for each draw; every other one has a crash more."""
+        crash = np.minimum(self.crash + np.resize([0.0, self._unseen], self.crash.size), 1.0)
+        return costs(self._load(self.tail, crash[:, None], receives_max, 1.0), timeouts_s, prices=prices)
+
+    @property
+    def _unseen(self) -> float:
+        """The share of one crash: that none was seen does not mean that there are none."""
+        return 1.0 / (self.first.receipts + 1.0)
 
     def _load(self, tail: Tail, crash: Array, receives_max: int, weight: float) -> Load:
-        """Half a crash is added: that none was seen does not mean that there are none."""
         renewed_s = float("inf") if self.renewal_s is None else RENEWALS_IN_TIMEOUT * self.renewal_s
         return Load(
             tail=tail,
-            crash_rate=np.minimum(crash + 0.5 / (self.first.receipts + 1.0), 1.0),
+            crash_rate=crash,
             receives_max=receives_max,
             weight=weight,
             renewed_from_s=renewed_s,

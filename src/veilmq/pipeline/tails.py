@@ -6,6 +6,7 @@ between them: each family weighs as much as its likelihood on receipts that were
 """
 
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from veilmq.pipeline.histograms import BUCKETS, RATIO
-from veilmq.pipeline.tallies import Array
+from veilmq.pipeline.tallies import Array, Numbers
 
 FAMILIES = ("log-normal", "Weibull", "generalised Pareto")
 
@@ -57,28 +58,63 @@ def drawn_on(survival: Array, ended: Array, at_risk: Array, rng: np.random.Gener
     return found, family
 
 
+def working_beyond(curve: Array, last: int, receipts: float, rng: np.random.Generator) -> Array:
+    """Return what share of all still works beyond the bucket ``last``, in a row for each of ``curve``.
+
+    What crashed never ends, and ``curve`` tends to its share: so the families are fitted to how those of ``receipts``
+    are spread that ended last, given that they have ended.
+    """
+    ended = curve[0] - curve[0, last]
+    first = int(np.argmax(ended <= min(TAIL_FROM / receipts, (1.0 - curve[0, last]) / 2.0)))
+    bins = min((last - first) // _BUCKETS_IN_BIN, _BINS)
+    if bins < 1:
+        return np.ones(curve.shape[0])
+    first = last - bins * _BUCKETS_IN_BIN
+    _, log_hazard, log_rest = _tables()
+    left = np.concatenate([np.zeros((1, log_rest.shape[1])), np.cumsum(log_rest[:bins], axis=0)])
+    log_ended = log_hazard[:bins] + left[:-1]
+    beyond = np.exp(left[-1])
+    within = np.maximum(1.0 - beyond, _SURELY_WRONG)
+
+    def likelihood(deaths: npt.NDArray[Any]) -> Array:
+        return np.asarray(deaths @ log_ended - deaths.sum(axis=-1, keepdims=True) * np.log(within))
+
+    in_bin = -np.diff(curve[0, first : last + 1 : _BUCKETS_IN_BIN]) * receipts
+    fits, _ = _drawn(likelihood, [in_bin], curve.shape[0] - 1, rng)
+    return np.asarray((curve[:, first] - curve[:, last]) * beyond[fits] / within[fits])
+
+
 def _tails(ended: Array, at_risk: Array, draws: int, rng: np.random.Generator) -> tuple[Array, str]:
     """Return rows of P(T > t | T > threshold) at the edges of the bins: the likeliest, then draws; and the family."""
     survival, log_hazard, log_rest = _tables()
-    kept = np.maximum(at_risk - ended, 0.0)
 
     def likelihood(deaths: npt.NDArray[Any], rest: npt.NDArray[Any]) -> Array:
-        summed = deaths.astype(np.float64) @ log_hazard[: ended.size] + rest.astype(np.float64) @ log_rest[: ended.size]
-        return np.asarray(summed.reshape(*deaths.shape[:-1], len(FAMILIES), -1))
+        return np.asarray(deaths @ log_hazard[: ended.size] + rest @ log_rest[: ended.size])
 
-    deaths = np.tile(np.round(ended).astype(np.int64), (_FOLDS, 1))
-    rest = np.tile(np.round(kept).astype(np.int64), (_FOLDS, 1))
-    some, others = rng.binomial(deaths, 0.5), rng.binomial(rest, 0.5)
-    best = likelihood(some, others).argmax(axis=2)[..., None]
-    scores = np.take_along_axis(likelihood(deaths - some, rest - others), best, axis=2)[..., 0].mean(axis=0)
+    fits, family = _drawn(likelihood, [ended, np.maximum(at_risk - ended, 0.0)], draws, rng)
+    return survival[:, fits].T, family
+
+
+def _drawn(
+    likelihood: Callable[..., Array], counts: list[Array], draws: int, rng: np.random.Generator
+) -> tuple[Numbers, str]:
+    """Return the columns of the tables that fit ``counts``: the likeliest, then draws; and the family of the first."""
+    whole = likelihood(*counts).reshape(len(FAMILIES), -1)
+    folds = [np.tile(np.round(each).astype(np.int64), (_FOLDS, 1)) for each in counts]
+    some = [rng.binomial(each, 0.5) for each in folds]
+    others = [fold - each for fold, each in zip(folds, some, strict=True)]
+    fitted, held_out = (
+        likelihood(*(each.astype(np.float64) for each in half)).reshape(_FOLDS, *whole.shape) for half in (some, others)
+    )
+    best = fitted.argmax(axis=2)[..., None]
+    scores = np.take_along_axis(held_out, best, axis=2)[..., 0].mean(axis=0)
     weights = np.exp(np.clip(scores - scores.max(), _LOG_MIN, 0.0))
-    whole = likelihood(ended, kept)
     chances = np.exp(np.clip(whole - whole.max(axis=1, keepdims=True), _LOG_MIN, 0.0))
     chances *= (weights / weights.sum() / chances.sum(axis=1))[:, None]
     family = int(np.argmax(weights))
     likeliest = family * whole.shape[1] + int(whole[family].argmax())
     chosen = rng.choice(chances.size, size=draws, p=chances.reshape(-1) / chances.sum())
-    return survival[:, [likeliest, *chosen]].T, FAMILIES[family]
+    return np.array([likeliest, *chosen]), FAMILIES[family]
 
 
 @cache

@@ -21,11 +21,14 @@ EXPLORE_FACTOR = 4
 
 BOUNDS_CLOSE = 0.10
 
-COST_FACTOR_NEAR = 1.12
+COST_FACTOR_NEAR = 1.10
 COST_NEAR_S = 0.02
 """A cost is near the best one if it is at most so many times as high, or so much higher."""
 
-NEAR_MIN = 0.92
+COST_FACTOR_SAFE = 1.05
+"""A timeout that costs on the average at most so many times the least is taken for being near the best more surely."""
+
+NEAR_MIN = 0.95
 """A timeout can be trusted if its cost is near the best one in this share of all that the receipts leave open."""
 
 NAIVE_MIN = 0.975
@@ -143,7 +146,7 @@ def _recommendation(
 
 
 def _choice(known: Estimate, current_s: int, receives_max: int, options: TuneOptions) -> _Choice:
-    """Return the timeout that costs least, all that is open weighed; the one in force, if it may cost as little."""
+    """Return the timeout that costs about the least, all that is open weighed, or keep the one in force."""
     if not known.is_known and known.renewal_s is None:
         return _Choice(timeout_s=None, reason=known.quantile.why_not, confidence=Confidence.NONE)
     naive = naive_s(known.first, options)
@@ -152,9 +155,11 @@ def _choice(known: Estimate, current_s: int, receives_max: int, options: TuneOpt
     costs = known.costs(timeouts_s, receives_max=receives_max, prices=options.prices)
     means = costs.mean(axis=0)
     now, usual = (int(np.searchsorted(timeouts_s, max(each, 1))) for each in (current_s, naive))
-    best = int(np.argmin(means))
-    is_cheaper = best == usual or np.mean(costs[:, best] < costs[:, usual]) >= NAIVE_MIN
-    if not is_cheaper and _near(costs, usual) >= NEAR_MIN:
+    near = _near(costs)
+    safe = means <= COST_FACTOR_SAFE * means.min()
+    best = int(np.lexsort((means, -near * safe))[0])
+    is_cheaper = best == usual or np.mean(costs[:, best] <= costs[:, usual]) >= NAIVE_MIN
+    if not is_cheaper and near[usual] >= NEAR_MIN:
         best, is_cheaper = usual, True
     lower, upper = float(np.quantile(costs[:, now], _LOWER)), float(np.quantile(costs[:, best], _UPPER))
     as_good = _renewed_as_well(renewed, current_s, float(timeouts_s[best]))
@@ -168,7 +173,7 @@ def _choice(known: Estimate, current_s: int, receives_max: int, options: TuneOpt
         timeout_s=None if keeps else timeout_s,
         reason=because,
         confidence=_confidence(
-            known, _near(costs, now if keeps else best), renewed=timeout_s >= min(renewed, default=math.inf)
+            known, near[now if keeps else best], renewed=timeout_s >= min(renewed, default=math.inf)
         ),
         now=float(means[now]),
         best=float(means[best]),
@@ -177,10 +182,10 @@ def _choice(known: Estimate, current_s: int, receives_max: int, options: TuneOpt
     )
 
 
-def _near(costs: Array, index: int) -> float:
-    """Return in what share of the rows of ``costs`` the timeout costs little more than the best one."""
-    least = costs.min(axis=1)
-    return float(np.mean((costs[:, index] <= COST_FACTOR_NEAR * least) | (costs[:, index] - least <= COST_NEAR_S)))
+def _near(costs: Array) -> Array:
+    """Return in what share of the rows of ``costs`` each timeout costs little more than the best one."""
+    least = costs.min(axis=1, keepdims=True)
+    return np.asarray(((costs <= COST_FACTOR_NEAR * least) | (costs - least <= COST_NEAR_S)).mean(axis=0))
 
 
 def _renewed_as_well(renewed: list[int], current_s: int, timeout_s: float) -> bool:
