@@ -8,7 +8,7 @@ import pytest
 
 from tests.pipeline.made_tally import key_tally, lognormal, made, renewed
 from veilmq.pipeline.estimate import Estimate, estimate, estimates, renewal_of
-from veilmq.pipeline.tallies import KeyTally, Tally
+from veilmq.pipeline.tallies import KeyTally, Tally, bucket_of
 from veilmq.pipeline.tune_options import TuneOptions
 
 OPTIONS = TuneOptions()
@@ -125,6 +125,17 @@ def test_renewals_are_seen_and_take_the_work_out_of_the_cost() -> None:
     assert each[0, 0] > 100.0 * each[0, 1]
 
 
+def test_work_of_consumers_that_do_not_renew_stays_in_the_cost() -> None:
+    """Half of them: what they gave up is no crash, and their work outlives room for three renewals."""
+    gave_up = made(deleted=[(each, 1.0) for each in range(1, 31)], crashed=270.0)
+    found, every = alone((renewed(20) + gave_up).scaled(10.0)), alone(renewed(20))
+    assert found.rates.crash < 0.02
+    assert found.survival[0, bucket_of(150)] == pytest.approx(0.5, rel=0.1)
+    each, whole = (known.costs(np.array([70.0]), receives_max=5, prices=OPTIONS.prices) for known in (found, every))
+    assert each.mean() > 100.0
+    assert whole.mean() < 10.0
+
+
 def test_timeouts_say_how_often_consumers_renew_where_work_does_not() -> None:
     """Work of two kinds, none of which ends soon after a renewal: held time alone says 35 s."""
     found = renewal_of(renewed(20, [*range(1, 16), *range(35, 40)]))
@@ -133,6 +144,7 @@ def test_timeouts_say_how_often_consumers_renew_where_work_does_not() -> None:
 
 def test_consumers_that_renew_now_and_then_do_not_count_as_renewing() -> None:
     """A tenth of what outlived a renewal was renewed."""
-    seldom = replace(renewed(20), extended=28.0, extensions=200.0, extended_held_s=4480.0)
+    plain, other = (made(deleted=[(25.0, 270.0)]), made(timeout_s=50.0, deleted=[(25.0, 30.0)], extended=True))
+    seldom = replace(plain + other, extended=30.0, extensions=30.0, extended_held_s=750.0)
     assert renewal_of(seldom) is None
     assert renewal_of(lognormal(2.0, 300)) is None

@@ -177,7 +177,7 @@ def by_follow_up(first: Tally, later: Tally, rng: np.random.Generator) -> Comple
     left = curve[:, last]
     beyond = product_limit(ended[:, last + 1 :], at_risk[:, last + 1 :] + CRASHED_BEYOND)
     most = np.minimum(_returned_share(first, later, left, rng), left * beyond[:, -1])
-    receipts = at_risk[0, last] / max(curve[0, max(last - 1, 0)], 1e-9)
+    receipts = max(at_risk[0, last] / max(curve[0, max(last - 1, 0)], 1e-9), 1.0)
     work, why_not = _still_working(curve, last, receipts, rng)
     if not why_not and left[0] >= OPEN_MAX and left[0] - most[0] > max(OPEN_SHARE_MAX * left[0], OPEN_MAX):
         why_not = f"later or longer receipts show that at most {100 * most[0]:.2g} % of the receipts are crashes"
@@ -200,19 +200,25 @@ def by_follow_up(first: Tally, later: Tally, rng: np.random.Generator) -> Comple
     )
 
 
-def by_renewals(first: Tally, rng: np.random.Generator) -> Completion:
-    """Complete where consumers renew: what expired, and was never deleted, has crashed."""
+def by_renewals(first: Tally, renewing: Array, rng: np.random.Generator) -> Completion:
+    """Complete where the share ``renewing`` of consumers renews, in a row for each draw.
+
+    What outlives its timeout is deleted by them alone, and stands for all; what else expired has crashed.
+    """
     deleted, late, nacked = (resampled(*first.by_bucket(HELD, *outcomes), rng) for outcomes in _ENDS)
-    ended = deleted + late
+    ended = deleted / (first.in_sight + (1.0 - first.in_sight) * renewing[:, None])
+    outlived = (ended - deleted).sum(axis=1)
     at_risk = remaining(ended + nacked)
-    crashed = resampled(*_only_expired(first), rng).sum(axis=1)
+    crashed = resampled(*_only_expired(first), rng).sum(axis=1) - np.maximum(outlived - late.sum(axis=1), 0.0)
+    crashed = np.maximum(crashed, 0.0)
+    counted = remaining(first.deleted + first.nacked)
     return Completion(
         survival=product_limit(ended, at_risk),
         crash=crashed / np.maximum(crashed + at_risk[:, 0], 1e-9),
         ended=ended[0],
         at_risk=at_risk[0],
-        counted=at_risk[0],
-        direct=at_risk[0],
+        counted=counted,
+        direct=counted,
         sight_s=_last_s(ended[0]),
     )
 

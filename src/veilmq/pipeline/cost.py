@@ -45,13 +45,14 @@ class Load:
     """What a timeout has to serve: how long work takes, how often a consumer dies at it (q), receives allowed (M).
 
     ``weight`` is the share of the messages that are of this kind. A timeout of ``renewed_from_s`` or more is renewed in
-    time, so that no work outlives it."""
+    time, so that no work outlives it but that of the share ``unrenewed``."""
 
     tail: Tail
     crash_rate: float | Array
     receives_max: int
     weight: float = 1.0
     renewed_from_s: float = math.inf
+    unrenewed: float | Array = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,7 @@ def parts(load: Load, timeouts_s: Array, *, prices: Prices, then_s: Sequence[flo
     receives = min(max(load.receives_max, 1), RECEIVES_COUNTED_MAX)
     in_force = _in_force(timeouts_s, then_s, receives)
     reached = np.maximum.accumulate(in_force, axis=0) if prices.fenced else np.cumsum(in_force, axis=0)
-    outlived = np.where(timeouts_s < load.renewed_from_s, load.weight, 0.0)
+    outlived = load.weight * np.where(timeouts_s < load.renewed_from_s, 1.0, load.unrenewed)
     in_vain: Array = load.tail.work_beyond(reached[:-1]).sum(axis=-2)
     return Parts(
         in_vain=outlived * prices.work * in_vain,

@@ -14,6 +14,7 @@ import numpy as np
 
 from veilmq.core.events import Outcome
 from veilmq.pipeline.completion import (
+    DRAWS,
     Completion,
     by_follow_up,
     by_late_deletes,
@@ -50,8 +51,16 @@ RENEWALS_IN_TIMEOUT = 3
 """A timeout of three renewals survives two that are lost."""
 RENEWAL_ERROR = 0.02
 """Timeouts say how often consumers renew if they say it as well as that."""
-RENEWED_SHARE_MIN = 0.8
-"""Consumers count as renewing when so many of the receipts that clearly outlived a renewal were renewed."""
+RENEWING_MIN = 0.3
+"""Consumers count as renewing when this share of them does."""
+RENEWING_CERTAIN = 0.02
+"""Beforehand nearly all consumers of a queue renew, or none: so few that do not are added to those that were seen."""
+UNRENEWED_MAX = 0.02
+"""Nearly all consumers renew where no more than this share does not."""
+CLEARLY = 1.2
+"""Work has clearly outlived a renewal after so many periods."""
+PERIODS = 400
+"""So many periods of renewals are compared."""
 
 MEDIAN_RECEIPTS_MIN = 30
 """A median from so many receipts is good enough to stand on."""
@@ -108,7 +117,8 @@ class Quantile:
 class Estimate:
     """What first receipts say; ``renewal_s`` is how often consumers renew, ``lent`` what the queue lent of its own.
 
-    ``survival`` and ``crash`` have the estimate in their first row, and draws in the others.
+    ``survival``, ``crash`` and ``unrenewed``, the share of consumers that do not, have the estimate in their first row,
+    and draws in the others.
     """
 
     first: Tally
@@ -117,6 +127,7 @@ class Estimate:
     quantile: Quantile
     family: str = ""
     renewal_s: float | None = None
+    unrenewed: Array | float = 0.0
     lent: float = 0.0
     sight_s: float = 0.0
     is_plateau: bool = False
@@ -159,26 +170,38 @@ class Estimate:
         A cost is linear in tail and crash rate, so that this load costs what all draws cost on the average.
         """
         middle = Tail(self.tail.survival.mean(axis=0), self.tail.work_s.mean(axis=0))
-        return self._load(middle, np.minimum(self.crash.mean() + 0.5 * self._unseen, 1.0), receives_max, weight)
+        crash = np.minimum(self.crash.mean() + 0.5 * self._unseen, 1.0)
+        return self._load(middle, crash, float(np.mean(self.unrenewed)), receives_max, weight)
 
     def costs(self, timeouts_s: Array, *, receives_max: int, prices: Prices) -> Array:
         """Return what each of ``timeouts_s`` costs, in a row for each draw; every other one has a crash more."""
         crash = np.minimum(self.crash + np.resize([0.0, self._unseen], self.crash.size), 1.0)
-        return costs(self._load(self.tail, crash[:, None], receives_max, 1.0), timeouts_s, prices=prices)
+        load = self._load(self.tail, crash[:, None], np.reshape(self.unrenewed, (-1, 1)), receives_max, 1.0)
+        return costs(load, timeouts_s, prices=prices)
+
+    @property
+    def renewed_from_s(self) -> float:
+        """The least timeout that leaves room for renewals, as well as their period is known."""
+        return math.inf if self.renewal_s is None else RENEWALS_IN_TIMEOUT * self.renewal_s / RATIO
+
+    @property
+    def renews(self) -> bool:
+        """Whether nearly all consumers renew."""
+        return self.renewal_s is not None and float(np.mean(self.unrenewed)) <= UNRENEWED_MAX
 
     @property
     def _unseen(self) -> float:
         """The share of one crash: that none was seen does not mean that there are none."""
         return 1.0 / (self.first.receipts + 1.0)
 
-    def _load(self, tail: Tail, crash: Array, receives_max: int, weight: float) -> Load:
-        renewed_s = float("inf") if self.renewal_s is None else RENEWALS_IN_TIMEOUT * self.renewal_s
+    def _load(self, tail: Tail, crash: Array, unrenewed: Array | float, receives_max: int, weight: float) -> Load:
         return Load(
             tail=tail,
             crash_rate=crash,
             receives_max=receives_max,
             weight=weight,
-            renewed_from_s=renewed_s,
+            renewed_from_s=self.renewed_from_s,
+            unrenewed=unrenewed,
         )
 
 
@@ -254,33 +277,55 @@ def estimate(
         return known if lent.receipts_held else replace(known, is_known=False)
     renewal_s = renewal_of(first)
     if renewal_s is not None:
-        return _estimate(first, by_renewals(first, rng), rng, options, renewal_s=renewal_s)
+        renewing = _renewing(first, renewal_s, rng)
+        known = _estimate(first, by_renewals(first, renewing, rng), rng, options, renewal_s=renewal_s)
+        return replace(known, unrenewed=1.0 - renewing)
     return _clearest(first, found.later, finishing, rng, options)
 
 
 def renewal_of(first: Tally) -> float | None:
     """Return how often consumers renew their timeouts, in seconds; ``None`` when they do not.
 
-    A receipt that was renewed e times was held between e and e + 1 renewals, and its timeout became e renewals longer
-    than that of the others. Where these disagree, as consumers renew to another timeout, the shortest of them, those of
-    the first hundredth, were held for one, or the mean for e + 1/2.
+    A receipt held for T was renewed as often as the period goes into T: the longest period with which that gives what
+    was counted. Where work leaves it open, the timeouts say it, which renewals made longer.
     """
     if first.extended <= 0:
         return None
     each, held_s = first.extensions / first.extended, first.extended_held_s / first.extended
     held, longer = (first.by_arm(Outcome.DELETED, axis).get(EXTENDED, np.zeros(BUCKETS)) for axis in (HELD, VISIBILITY))
+    periods_s = np.geomspace(held_s / (each + 1.0), held_s / each, PERIODS)
+    most, least = (np.floor(times_s / periods_s[:, None]) @ held for times_s in (EDGES_S, EDGES_S / RATIO))
+    longest, shortest = periods_s[most >= first.extensions], periods_s[least <= first.extensions]
+    longest_s = float(longest[-1]) if longest.size else held_s / (each + 0.5)
+    shortest_s = float(shortest[0]) if shortest.size else longest_s
     arms = first.arms()
     weights = arms.receipts / max(float(arms.receipts.sum()), 1.0)
     usual_s = float(arms.timeouts_s @ weights)
     variance = float((arms.timeouts_s - usual_s) ** 2 @ weights)
-    error_s = math.sqrt(variance / min(first.extended, float(arms.receipts.sum()) + 1.0))
-    shortest_s = float(MIDDLES_S[np.searchsorted(np.cumsum(held), held.sum() / 100.0)])
+    error_s = math.sqrt(variance / min(first.extended, float(arms.receipts.sum()) + 1.0)) / each
     renewal_s = (float(longer @ MIDDLES_S) / max(float(longer.sum()), 1e-9) - usual_s) / each
-    least_s, most_s = held_s / (each + 1.0), held_s / each
-    if error_s > RENEWAL_ERROR * each * renewal_s or not least_s <= renewal_s <= min(shortest_s, most_s):
-        renewal_s = shortest_s if least_s <= shortest_s <= most_s else held_s / (each + 0.5)
-    outlived = float(first.deleted[1.5 * renewal_s < EDGES_S].sum())
-    return renewal_s if first.extended >= RENEWED_SHARE_MIN * outlived else None
+    if error_s > RENEWAL_ERROR * renewal_s or not shortest_s <= renewal_s <= longest_s:
+        renewal_s = longest_s / RATIO**0.5
+    renewed, other, _ = _renewed(first, renewal_s)
+    return renewal_s if renewed >= RENEWING_MIN * (renewed + other) else None
+
+
+def _renewed(first: Tally, renewal_s: float) -> tuple[float, float, float]:
+    """Return how many receipts clearly outlived a renewal: renewed, and not, within first timeouts; renewed at all."""
+    renewed = first.by_arm(Outcome.DELETED).get(EXTENDED, np.zeros(BUCKETS))
+    clearly = CLEARLY * renewal_s < EDGES_S
+    within = float(renewed[clearly] @ first.in_sight[clearly])
+    return within, float((first.deleted - renewed)[clearly].sum()), float(renewed[clearly].sum())
+
+
+def _renewing(first: Tally, renewal_s: float, rng: np.random.Generator) -> Array:
+    """Return the share of consumers that renew, and draws: no fewer than if all that expired were of the others."""
+    renewed, other, every = _renewed(first, renewal_s)
+    expired = float(first.expired.sum())
+    counts = np.array([[renewed + 1.0, every + 1.0], [other + RENEWING_CERTAIN, other + expired + RENEWING_CERTAIN]])
+    drawn = rng.beta(*counts, size=(DRAWS + 1, 2))
+    drawn[0] = counts[0] / counts.sum(axis=0)
+    return np.asarray(drawn.max(axis=1))
 
 
 def _clearest(

@@ -10,7 +10,7 @@ import numpy as np
 from veilmq.core.limits import VISIBILITY_TIMEOUT_S
 from veilmq.pipeline.cost import candidates_s
 from veilmq.pipeline.durations import seconds, share
-from veilmq.pipeline.estimate import RENEWALS_IN_TIMEOUT, Estimate, estimates
+from veilmq.pipeline.estimate import Estimate, estimates
 from veilmq.pipeline.recommendation import Confidence, QueueFacts, Recommendation, facts_for
 from veilmq.pipeline.survival import crossings_s
 from veilmq.pipeline.tallies import Array, KeyTally, Tally, whole_of
@@ -32,10 +32,10 @@ NEAR_MIN = 0.95
 """A timeout can be trusted if its cost is near the best one in this share of all that the receipts leave open."""
 
 NAIVE_MIN = 0.975
-"""The naive timeout is taken where another one is not cheaper in this share of all that is left open."""
+"""Another timeout is taken instead of the naive one if it costs no more in this share of all that is left open."""
 
-RENEWAL_KNOWN = 0.15
-"""How far the period of renewals may be off, where neither timeouts nor the shortest work show it."""
+RENEWAL_KNOWN = 0.10
+"""How far the period of renewals may be off, as consumers differ in it and renew late."""
 
 BY_EARLIER_MIN = 0.5
 """One delete by an earlier receipt counts until it weighs less, after a half-life: a server may be fenced again."""
@@ -150,7 +150,7 @@ def _choice(known: Estimate, current_s: int, receives_max: int, options: TuneOpt
     if not known.is_known and known.renewal_s is None:
         return _Choice(timeout_s=None, reason=known.quantile.why_not, confidence=Confidence.NONE)
     naive = naive_s(known.first, options)
-    renewed = [] if known.renewal_s is None else [math.ceil(RENEWALS_IN_TIMEOUT * known.renewal_s)]
+    renewed = [] if known.renewal_s is None else [math.ceil(known.renewed_from_s)]
     timeouts_s = np.unique(np.concatenate([candidates_s(), [max(current_s, 1), naive], renewed]))
     costs = known.costs(timeouts_s, receives_max=receives_max, prices=options.prices)
     means = costs.mean(axis=0)
@@ -158,11 +158,11 @@ def _choice(known: Estimate, current_s: int, receives_max: int, options: TuneOpt
     near = _near(costs)
     safe = means <= COST_FACTOR_SAFE * means.min()
     best = int(np.lexsort((means, -near * safe))[0])
-    is_cheaper = best == usual or np.mean(costs[:, best] <= costs[:, usual]) >= NAIVE_MIN
+    is_cheaper = best == usual or np.mean(costs[:, best] - costs[:, usual] <= COST_NEAR_S) >= NAIVE_MIN
     if not is_cheaper and near[usual] >= NEAR_MIN:
         best, is_cheaper = usual, True
     lower, upper = float(np.quantile(costs[:, now], _LOWER)), float(np.quantile(costs[:, best], _UPPER))
-    as_good = _renewed_as_well(renewed, current_s, float(timeouts_s[best]))
+    as_good = _renewed_as_well(known, current_s, float(timeouts_s[best]))
     keeps = best == now or as_good or upper >= lower or not is_cheaper
     timeout_s = int(timeouts_s[best])
     because = _reason(known, timeout_s, options)
@@ -173,7 +173,7 @@ def _choice(known: Estimate, current_s: int, receives_max: int, options: TuneOpt
         timeout_s=None if keeps else timeout_s,
         reason=because,
         confidence=_confidence(
-            known, near[now if keeps else best], renewed=timeout_s >= min(renewed, default=math.inf)
+            known, near[now if keeps else best], renewed=known.renews and timeout_s >= known.renewed_from_s
         ),
         now=float(means[now]),
         best=float(means[best]),
@@ -188,9 +188,9 @@ def _near(costs: Array) -> Array:
     return np.asarray(((costs <= COST_FACTOR_NEAR * least) | (costs - least <= COST_NEAR_S)).mean(axis=0))
 
 
-def _renewed_as_well(renewed: list[int], current_s: int, timeout_s: float) -> bool:
+def _renewed_as_well(known: Estimate, current_s: int, timeout_s: float) -> bool:
     """Tell whether both timeouts leave room for renewals, as far as their period is known, and none is much longer."""
-    least_s = (1.0 - RENEWAL_KNOWN) * min(renewed, default=math.inf)
+    least_s = (1.0 - RENEWAL_KNOWN) * known.renewed_from_s
     return min(current_s, timeout_s) >= least_s and current_s <= (1.0 + BOUNDS_CLOSE) * timeout_s
 
 
@@ -202,14 +202,19 @@ def _kept(timeout_s: int, current_s: int, best: float, now: float) -> str:
 
 def _reason(known: Estimate, timeout_s: int, options: TuneOptions) -> str:
     crashes = f"{share(float(known.crash[0]))} of the receipts wait for the timeout after a crash"
-    if known.renewal_s is not None and timeout_s >= RENEWALS_IN_TIMEOUT * known.renewal_s:
-        each = seconds(known.renewal_s)
-        return f"consumers renew about every {each}, so the timeout covers three renewals, not the work; {crashes}"
+    renewals = ""
+    if known.renewal_s is not None and timeout_s >= known.renewed_from_s:
+        renewals = f"consumers renew about every {seconds(known.renewal_s)}"
+        if known.renews:
+            return f"{renewals}, so the timeout covers three renewals, not the work; {crashes}"
+        renewals = f"{share(1.0 - float(np.mean(known.unrenewed)))} of the {renewals}; "
     name, point = f"p{100 * options.quantile:g}", known.quantile.point_s
     quantile = f"{name} is {seconds(point)}" if point is not None else known.quantile.why_not
     borrowed = f"; {known.lent:.0f} receipts are borrowed from the queue" if known.lent else ""
     outlived = share(float(known.tail.beyond(np.array([float(timeout_s)]))[0, 0]))
-    return f"{quantile}{borrowed}; {outlived} of the work takes longer than {seconds(timeout_s)}, and {crashes}"
+    return (
+        f"{renewals}{quantile}{borrowed}; {outlived} of the work takes longer than {seconds(timeout_s)}, and {crashes}"
+    )
 
 
 def _confidence(known: Estimate, near: float, *, renewed: bool) -> Confidence:
