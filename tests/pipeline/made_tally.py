@@ -77,9 +77,4 @@ def renewed(every_s: int, held_s: Sequence[int] = range(1, 301)) -> Tally:
     found = made(deleted=[(each, 1.0) for each in short]) + total(
         made(timeout_s=30.0 + each // every_s * every_s, deleted=[(each, 1.0)], extended=True) for each in longer
     )
-    return replace(
-        found,
-        extended=float(len(longer)),
-        extensions=float(sum(each // every_s for each in longer)),
-        extended_held_s=float(sum(longer)),
-    )
+    return replace(found, extensions=float(sum(each // every_s for each in longer)))

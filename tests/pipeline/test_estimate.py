@@ -145,6 +145,6 @@ def test_timeouts_say_how_often_consumers_renew_where_work_does_not() -> None:
 def test_consumers_that_renew_now_and_then_do_not_count_as_renewing() -> None:
     """A tenth of what outlived a renewal was renewed."""
     plain, other = (made(deleted=[(25.0, 270.0)]), made(timeout_s=50.0, deleted=[(25.0, 30.0)], extended=True))
-    seldom = replace(plain + other, extended=30.0, extensions=30.0, extended_held_s=750.0)
+    seldom = replace(plain + other, extensions=30.0)
     assert renewal_of(seldom) is None
     assert renewal_of(lognormal(2.0, 300)) is None

@@ -258,17 +258,11 @@ def tally_of(took: Array, given: Array, left_at: Array, extensions: Numbers, **c
         (Outcome.EXPIRED, HELD, over, given_at), (Outcome.EXPIRED, VISIBILITY, over, given_at),
         (Outcome.LATE_DELETED, HELD, late, held_at), (Outcome.LATE_DELETED, VISIBILITY, late, given_at),
     ]  # fmt: skip
-    renewed = deleted & (extensions > 0)
     made = total(
         counted(outcome, axis, arms_at[mask], places[mask], np.ones(int(mask.sum())))
         for outcome, axis, mask, places in sides
     )
-    return replace(
-        made,
-        extended=float(renewed.sum()),
-        extensions=float(extensions[renewed].sum()),
-        extended_held_s=float(took[renewed].sum()),
-    )
+    return replace(made, extensions=float(extensions[deleted].sum()))
 
 
 def buckets(times_s: Array) -> Numbers:

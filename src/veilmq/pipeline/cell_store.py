@@ -31,7 +31,7 @@ RUNS_MAX = 16
 _RECORDS = "base int, listed string, positions map<string, bigint>, ahead array<string>"
 _TABLES = {
     "cells": "queue string, key string, day date, first boolean, outcome string, axis string, arm int, bucket int, "
-    "n bigint, extended bigint, extensions bigint, extended_held_ms bigint",
+    "n bigint, extensions bigint",
     "waits": "queue string, hour int, bucket int, n bigint",
     "files": "file string",
 }

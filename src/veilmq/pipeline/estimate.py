@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -67,6 +68,7 @@ MEDIAN_RECEIPTS_MIN = 30
 
 _TWO_SIDES = (0.015, 0.985)
 _SEED = 17
+_ROUNDED = 1e-9
 _CENTRE = BUCKETS // 2
 _POSITIONS = np.arange(BUCKETS)
 
@@ -170,13 +172,11 @@ class Estimate:
         A cost is linear in tail and crash rate, so that this load costs what all draws cost on the average.
         """
         middle = Tail(self.tail.survival.mean(axis=0), self.tail.work_s.mean(axis=0))
-        crash = np.minimum(self.crash.mean() + 0.5 * self._unseen, 1.0)
-        return self._load(middle, crash, float(np.mean(self.unrenewed)), receives_max, weight)
+        return self._load(middle, self.crash.mean(), np.mean(self.unrenewed), receives_max, weight)
 
     def costs(self, timeouts_s: Array, *, receives_max: int, prices: Prices) -> Array:
-        """Return what each of ``timeouts_s`` costs, in a row for each draw; every other one has a crash more."""
-        crash = np.minimum(self.crash + np.resize([0.0, self._unseen], self.crash.size), 1.0)
-        load = self._load(self.tail, crash[:, None], np.reshape(self.unrenewed, (-1, 1)), receives_max, 1.0)
+        """Return what each of ``timeouts_s`` costs, in a row for each draw."""
+        load = self._load(self.tail, self.crash[:, None], np.reshape(self.unrenewed, (-1, 1)), receives_max, 1.0)
         return costs(load, timeouts_s, prices=prices)
 
     @property
@@ -189,12 +189,7 @@ class Estimate:
         """Whether nearly all consumers renew."""
         return self.renewal_s is not None and float(np.mean(self.unrenewed)) <= UNRENEWED_MAX
 
-    @property
-    def _unseen(self) -> float:
-        """The share of one crash: that none was seen does not mean that there are none."""
-        return 1.0 / (self.first.receipts + 1.0)
-
-    def _load(self, tail: Tail, crash: Array, unrenewed: Array | float, receives_max: int, weight: float) -> Load:
+    def _load(self, tail: Tail, crash: Array, unrenewed: Any, receives_max: int, weight: float) -> Load:
         return Load(
             tail=tail,
             crash_rate=crash,
@@ -289,20 +284,20 @@ def renewal_of(first: Tally) -> float | None:
     A receipt held for T was renewed as often as the period goes into T: the longest period with which that gives what
     was counted. Where work leaves it open, the timeouts say it, which renewals made longer.
     """
-    if first.extended <= 0:
-        return None
-    each, held_s = first.extensions / first.extended, first.extended_held_s / first.extended
     held, longer = (first.by_arm(Outcome.DELETED, axis).get(EXTENDED, np.zeros(BUCKETS)) for axis in (HELD, VISIBILITY))
+    extended = float(held.sum())
+    if extended <= 0.0 or first.extensions <= 0.0:
+        return None
+    each, held_s = first.extensions / extended, float(held @ MIDDLES_S) / extended
     periods_s = np.geomspace(held_s / (each + 1.0), held_s / each, PERIODS)
-    most, least = (np.floor(times_s / periods_s[:, None]) @ held for times_s in (EDGES_S, EDGES_S / RATIO))
-    longest, shortest = periods_s[most >= first.extensions], periods_s[least <= first.extensions]
-    longest_s = float(longest[-1]) if longest.size else held_s / (each + 0.5)
-    shortest_s = float(shortest[0]) if shortest.size else longest_s
+    most, least = (np.floor(times_s / periods_s[:, None]) @ held / extended for times_s in (EDGES_S, EDGES_S / RATIO))
+    longest_s = float(periods_s[most >= each - _ROUNDED].max(initial=periods_s[0]))
+    shortest_s = float(periods_s[least <= each + _ROUNDED].min(initial=periods_s[-1]))
     arms = first.arms()
     weights = arms.receipts / max(float(arms.receipts.sum()), 1.0)
     usual_s = float(arms.timeouts_s @ weights)
     variance = float((arms.timeouts_s - usual_s) ** 2 @ weights)
-    error_s = math.sqrt(variance / min(first.extended, float(arms.receipts.sum()) + 1.0)) / each
+    error_s = math.sqrt(variance / min(extended, float(arms.receipts.sum()) + 1.0)) / each
     renewal_s = (float(longer @ MIDDLES_S) / max(float(longer.sum()), 1e-9) - usual_s) / each
     if error_s > RENEWAL_ERROR * renewal_s or not shortest_s <= renewal_s <= longest_s:
         renewal_s = longest_s / RATIO**0.5
@@ -356,11 +351,13 @@ def _estimate(
     lent: float = 0.0,
 ) -> Estimate:
     survival, family = drawn_on(found.survival, found.ended, found.at_risk, rng)
+    # That no crash was seen does not mean that there are none: every other draw has one more.
+    unseen = np.resize([0.0, 1.0 / (first.receipts + 1.0)], found.crash.size)
     quantile, is_known = _quantile(first, found, survival, options)
     return Estimate(
         first=first,
         survival=survival,
-        crash=found.crash,
+        crash=np.minimum(found.crash + unseen, 1.0),
         quantile=quantile,
         family=family,
         renewal_s=renewal_s,

@@ -36,15 +36,14 @@ VISIBILITY = "visibility"
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 
-SUMS = ("n", "extended", "extensions", "extended_held_ms")
-"""The columns of a cell that are added; the last three describe receipts whose timeout was extended on the way."""
+SUMS = ("n", "extensions")
+"""The columns of a cell that are added: receipts, and how often their timeouts were extended."""
 
 DIMENSIONS = ("queue", "key", "day", "first", "outcome", "axis", "arm", "bucket")
 
 
 def cells(receipts: DataFrame) -> DataFrame:
     """Return the cells of ``receipts`` (``closed_receipts.SCHEMA``): their ``DIMENSIONS`` and ``SUMS``."""
-    extended = fn.when(fn.col("extensions") > 0, 1).otherwise(0)
     entries = receipts.select(
         "queue",
         fn.coalesce("key", fn.lit("")).alias("key"),
@@ -57,18 +56,14 @@ def cells(receipts: DataFrame) -> DataFrame:
         .otherwise(fn.floor(_bucket(fn.col("visibility_ms")) / ARM_BUCKETS))
         .cast("int")
         .alias("arm"),
-        extended.alias("is_extended"),
-        (extended * fn.col("extensions")).alias("its_extensions"),
-        (extended * fn.col("held_ms")).alias("its_held_ms"),
+        fn.coalesce("extensions", fn.lit(0)).alias("its_extensions"),
     )
     shared = ["queue", "key", "day", "first", "outcome", "arm"]
     sides = [[*shared, "held_bucket"], [*shared, "visibility_bucket"]]
     counted = entries.groupingSets(sides, *shared, "held_bucket", "visibility_bucket").agg(
         fn.grouping("held_bucket").alias("by_visibility"),
         fn.count(fn.lit(1)).alias("n"),
-        fn.sum("is_extended").alias("extended"),
         fn.sum("its_extensions").alias("extensions"),
-        fn.sum("its_held_ms").alias("extended_held_ms"),
     )
     return counted.select(
         *shared,

@@ -55,16 +55,14 @@ class Arms:
 class Tally:
     """Receipts by outcome, axis, arm and bucket: ``counts`` and, for variances, the sums of squared weights.
 
-    ``codes`` are sorted, each once. ``extended``, ``extensions`` and ``extended_held_s`` are of the receipts that were
-    extended and deleted in time. Tallies are added, and scaled to weigh less.
+    ``codes`` are sorted, each once. ``extensions`` are those of the receipts that were deleted in time. Tallies are
+    added, and scaled to weigh less.
     """
 
     codes: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     counts: Array = field(default_factory=lambda: np.zeros(0))
     squares: Array = field(default_factory=lambda: np.zeros(0))
-    extended: float = 0.0
     extensions: float = 0.0
-    extended_held_s: float = 0.0
 
     def __add__(self, other: "Tally") -> "Tally":
         """Return the sum of both."""
@@ -72,10 +70,7 @@ class Tally:
 
     def scaled(self, weight: float) -> "Tally":
         """Return this tally with every count multiplied by ``weight``."""
-        return Tally(
-            self.codes, self.counts * weight, self.squares * weight**2,
-            self.extended * weight, self.extensions * weight, self.extended_held_s * weight,
-        )  # fmt: skip
+        return Tally(self.codes, self.counts * weight, self.squares * weight**2, self.extensions * weight)
 
     def by_bucket(self, axis: str, *outcomes: Outcome) -> tuple[Array, Array]:
         """Return the counts and the sums of squared weights of ``outcomes`` on ``axis``, by bucket."""
@@ -220,12 +215,7 @@ def total(parts: Iterable[Tally]) -> Tally:
         np.concatenate([each.counts for each in every]),
         np.concatenate([each.squares for each in every]),
     )
-    return Tally(
-        **merged,
-        extended=sum(each.extended for each in every),
-        extensions=sum(each.extensions for each in every),
-        extended_held_s=sum(each.extended_held_s for each in every),
-    )
+    return Tally(**merged, extensions=sum(each.extensions for each in every))
 
 
 def tallies(cells: Any, since: Mapping[tuple[str, str], str] | None = None) -> Iterator[KeyTally]:
@@ -244,13 +234,8 @@ def tally(cells: Any) -> Tally:
     )
     counts = cells["n"].to_numpy(dtype=np.float64)
     squares = cells["n2"].to_numpy(dtype=np.float64) if "n2" in cells else counts
-    renewed = cells[(cells["outcome"] == Outcome.DELETED.value) & (cells["axis"] == HELD)]
-    return Tally(
-        **_merged(codes, counts, squares),
-        extended=float(renewed["extended"].sum()),
-        extensions=float(renewed["extensions"].sum()),
-        extended_held_s=float(renewed["extended_held_ms"].sum()) / 1000.0,
-    )
+    in_time = cells[(cells["outcome"] == Outcome.DELETED.value) & (cells["axis"] == HELD)]
+    return Tally(**_merged(codes, counts, squares), extensions=float(in_time["extensions"].sum()))
 
 
 def counted(outcome: Outcome, axis: str, arms: Any, buckets: Any, counts: Any) -> Tally:

@@ -31,6 +31,9 @@ COST_FACTOR_SAFE = 1.05
 NEAR_MIN = 0.95
 """A timeout can be trusted if its cost is near the best one in this share of all that the receipts leave open."""
 
+COST_EQUAL_S = 0.001
+"""A cost is no higher than another one if it is by so little."""
+
 NAIVE_MIN = 0.975
 """Another timeout is taken instead of the naive one if it costs no more in this share of all that is left open."""
 
@@ -155,10 +158,11 @@ def _choice(known: Estimate, current_s: int, receives_max: int, options: TuneOpt
     costs = known.costs(timeouts_s, receives_max=receives_max, prices=options.prices)
     means = costs.mean(axis=0)
     now, usual = (int(np.searchsorted(timeouts_s, max(each, 1))) for each in (current_s, naive))
-    near = _near(costs)
+    unseen = np.where(timeouts_s < known.renewed_from_s, receives_max * options.prices.work * timeouts_s, 0.0)
+    near = _near(costs, 0.5 * unseen / (known.first.receipts + 1.0))
     safe = means <= COST_FACTOR_SAFE * means.min()
     best = int(np.lexsort((means, -near * safe))[0])
-    is_cheaper = best == usual or np.mean(costs[:, best] - costs[:, usual] <= COST_NEAR_S) >= NAIVE_MIN
+    is_cheaper = best == usual or np.mean(costs[:, best] - costs[:, usual] <= COST_EQUAL_S) >= NAIVE_MIN
     if not is_cheaper and near[usual] >= NEAR_MIN:
         best, is_cheaper = usual, True
     lower, upper = float(np.quantile(costs[:, now], _LOWER)), float(np.quantile(costs[:, best], _UPPER))
@@ -182,10 +186,14 @@ def _choice(known: Estimate, current_s: int, receives_max: int, options: TuneOpt
     )
 
 
-def _near(costs: Array) -> Array:
-    """Return in what share of the rows of ``costs`` each timeout costs little more than the best one."""
+def _near(costs: Array, unseen: Array) -> Array:
+    """Return in what share of the rows of ``costs`` each timeout costs little more than the best one.
+
+    Where that is little in seconds, it must be with half a receipt as well whose work was never seen, being so long.
+    """
     least = costs.min(axis=1, keepdims=True)
-    return np.asarray(((costs <= COST_FACTOR_NEAR * least) | (costs - least <= COST_NEAR_S)).mean(axis=0))
+    near = (costs <= COST_FACTOR_NEAR * least) | (costs + unseen - least <= COST_NEAR_S)
+    return np.asarray(near.mean(axis=0))
 
 
 def _renewed_as_well(known: Estimate, current_s: int, timeout_s: float) -> bool:
