@@ -2,12 +2,14 @@
 
 from itertools import combinations
 
+import numpy as np
 import pytest
 
 from tests.pipeline import work_types
 from veilmq.pipeline.classes import classes_of, cost_of_classes
 from veilmq.pipeline.cost import Load, Prices, best_s, cost
-from veilmq.pipeline.survival import NOTHING
+from veilmq.pipeline.histograms import BUCKETS
+from veilmq.pipeline.survival import tail_of
 
 PRICES = Prices()
 
@@ -54,5 +56,5 @@ def test_thousands_of_keys_are_grouped_first() -> None:
 
 def test_there_are_no_more_classes_than_whole_seconds() -> None:
     """Work that takes no time has the shortest timeout there is, and a second class has none below it."""
-    loads = [Load(tail=NOTHING, crash_rate=0.1, receives_max=5, weight=0.5)] * 2
+    loads = [Load(tail=tail_of(np.zeros(BUCKETS)), crash_rate=0.1, receives_max=5, weight=0.5)] * 2
     assert classes_of(loads, 3, prices=PRICES).timeouts_s == (1,)

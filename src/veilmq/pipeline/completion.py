@@ -45,9 +45,6 @@ ONE_ARM = 0.98
 RETURNED_ERROR = 0.3
 """How far the share of crashes that later receipts show may be off, on a logarithmic scale."""
 
-IN_TIME_MIN = 0.1
-"""Where fewer are deleted in time than this share, what crashed is not deleted the next time, either."""
-
 SPREAD_SMALL = 0.01
 """Where the arms of a key leave l more open than this, its later receipts are heard."""
 
@@ -68,6 +65,7 @@ OPEN_MAX = 0.0025
 _ENDS = ((Outcome.DELETED,), (Outcome.LATE_DELETED,), RELEASED)
 _DIFFER_MAX = 0.02
 _LATER_MIN = 20.0
+_IN_TIME_MIN = 0.1
 _Z_99 = 2.33
 
 
@@ -209,8 +207,8 @@ def by_renewals(first: Tally, renewing: Array, rng: np.random.Generator) -> Comp
     ended = deleted / (first.in_sight + (1.0 - first.in_sight) * renewing[:, None])
     outlived = (ended - deleted).sum(axis=1)
     at_risk = remaining(ended + nacked)
-    crashed = resampled(*_only_expired(first), rng).sum(axis=1) - np.maximum(outlived - late.sum(axis=1), 0.0)
-    crashed = np.maximum(crashed, 0.0)
+    gave_up = np.maximum(outlived - late.sum(axis=1), 0.0)
+    crashed = np.maximum(resampled(*_only_expired(first), rng).sum(axis=1) - gave_up, 0.0)
     counted = remaining(first.deleted + first.nacked)
     return Completion(
         survival=product_limit(ended, at_risk),
@@ -268,7 +266,7 @@ def _still_working(curve: Array, last: int, receipts: float, rng: np.random.Gene
 def _with_returned(chances: Array, crash: Array, first: Tally, later: Tally) -> Array:
     """Return ``chances`` in the light of later receipts: what crashed is mostly deleted the next time, and in time."""
     in_time = float(first.deleted.sum() + first.nacked.sum()) / first.receipts
-    if later.receipts < _LATER_MIN or in_time < IN_TIME_MIN:
+    if later.receipts < _LATER_MIN or in_time < _IN_TIME_MIN:
         return chances
     released = float(first.nacked.sum())
     noise = math.sqrt(released) + 0.5
@@ -285,9 +283,8 @@ def _with_returned(chances: Array, crash: Array, first: Tally, later: Tally) -> 
 
 def _returned_share(first: Tally, later: Tally, left: Array, rng: np.random.Generator) -> Array:
     """Return the greatest share of crashes that later receipts allow: what crashed is mostly deleted the next time."""
-    crashed = left[0] * first.receipts
     in_time = float(first.deleted.sum() + first.nacked.sum()) / first.receipts
-    if min(later.receipts, crashed) < _LATER_MIN or in_time < IN_TIME_MIN:
+    if min(later.receipts, left[0] * first.receipts) < _LATER_MIN or in_time < _IN_TIME_MIN:
         return np.ones(DRAWS + 1)
     returned = float(later.deleted.sum() + later.nacked.sum())
     drawn = np.concatenate([[returned], rng.standard_gamma(max(returned, 0.5), size=DRAWS)])

@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -58,10 +57,6 @@ RENEWING_CERTAIN = 0.02
 """Beforehand nearly all consumers of a queue renew, or none: so few that do not are added to those that were seen."""
 UNRENEWED_MAX = 0.02
 """Nearly all consumers renew where no more than this share does not."""
-CLEARLY = 1.2
-"""Work has clearly outlived a renewal after so many periods."""
-PERIODS = 400
-"""So many periods of renewals are compared."""
 
 MEDIAN_RECEIPTS_MIN = 30
 """A median from so many receipts is good enough to stand on."""
@@ -69,6 +64,8 @@ MEDIAN_RECEIPTS_MIN = 30
 _TWO_SIDES = (0.015, 0.985)
 _SEED = 17
 _ROUNDED = 1e-9
+_PERIODS = 400
+_CLEARLY = 1.2
 _CENTRE = BUCKETS // 2
 _POSITIONS = np.arange(BUCKETS)
 
@@ -136,11 +133,6 @@ class Estimate:
     is_known: bool = False
     finishing: float | None = None
 
-    @property
-    def is_close(self) -> bool:
-        """Whether the bounds of the quantile are as close as is of use."""
-        return self.quantile.width <= WIDTH_MAX
-
     @cached_property
     def rates(self) -> Rates:
         """What became of receipts besides being deleted in time."""
@@ -172,11 +164,20 @@ class Estimate:
         A cost is linear in tail and crash rate, so that this load costs what all draws cost on the average.
         """
         middle = Tail(self.tail.survival.mean(axis=0), self.tail.work_s.mean(axis=0))
-        return self._load(middle, self.crash.mean(), np.mean(self.unrenewed), receives_max, weight)
+        return Load(
+            tail=middle,
+            crash_rate=float(self.crash.mean()),
+            receives_max=receives_max,
+            weight=weight,
+            renewed_from_s=self.renewed_from_s,
+            unrenewed=float(np.mean(self.unrenewed)),
+        )
 
     def costs(self, timeouts_s: Array, *, receives_max: int, prices: Prices) -> Array:
         """Return what each of ``timeouts_s`` costs, in a row for each draw."""
-        load = self._load(self.tail, self.crash[:, None], np.reshape(self.unrenewed, (-1, 1)), receives_max, 1.0)
+        unrenewed = np.reshape(self.unrenewed, (-1, 1))
+        load = self.load(receives_max=receives_max)
+        load = replace(load, tail=self.tail, crash_rate=self.crash[:, None], unrenewed=unrenewed)
         return costs(load, timeouts_s, prices=prices)
 
     @property
@@ -188,16 +189,6 @@ class Estimate:
     def renews(self) -> bool:
         """Whether nearly all consumers renew."""
         return self.renewal_s is not None and float(np.mean(self.unrenewed)) <= UNRENEWED_MAX
-
-    def _load(self, tail: Tail, crash: Array, unrenewed: Any, receives_max: int, weight: float) -> Load:
-        return Load(
-            tail=tail,
-            crash_rate=crash,
-            receives_max=receives_max,
-            weight=weight,
-            renewed_from_s=self.renewed_from_s,
-            unrenewed=unrenewed,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +280,7 @@ def renewal_of(first: Tally) -> float | None:
     if extended <= 0.0 or first.extensions <= 0.0:
         return None
     each, held_s = first.extensions / extended, float(held @ MIDDLES_S) / extended
-    periods_s = np.geomspace(held_s / (each + 1.0), held_s / each, PERIODS)
+    periods_s = np.geomspace(held_s / (each + 1.0), held_s / each, _PERIODS)
     most, least = (np.floor(times_s / periods_s[:, None]) @ held / extended for times_s in (EDGES_S, EDGES_S / RATIO))
     longest_s = float(periods_s[most >= each - _ROUNDED].max(initial=periods_s[0]))
     shortest_s = float(periods_s[least <= each + _ROUNDED].min(initial=periods_s[-1]))
@@ -308,7 +299,7 @@ def renewal_of(first: Tally) -> float | None:
 def _renewed(first: Tally, renewal_s: float) -> tuple[float, float, float]:
     """Return how many receipts clearly outlived a renewal: renewed, and not, within first timeouts; renewed at all."""
     renewed = first.by_arm(Outcome.DELETED).get(EXTENDED, np.zeros(BUCKETS))
-    clearly = CLEARLY * renewal_s < EDGES_S
+    clearly = _CLEARLY * renewal_s < EDGES_S
     within = float(renewed[clearly] @ first.in_sight[clearly])
     return within, float((first.deleted - renewed)[clearly].sum()), float(renewed[clearly].sum())
 
@@ -318,7 +309,7 @@ def _renewing(first: Tally, renewal_s: float, rng: np.random.Generator) -> Array
     renewed, other, every = _renewed(first, renewal_s)
     expired = float(first.expired.sum())
     counts = np.array([[renewed + 1.0, every + 1.0], [other + RENEWING_CERTAIN, other + expired + RENEWING_CERTAIN]])
-    drawn = rng.beta(*counts, size=(DRAWS + 1, 2))
+    drawn = rng.beta(counts[0], counts[1], size=(DRAWS + 1, 2))
     drawn[0] = counts[0] / counts.sum(axis=0)
     return np.asarray(drawn.max(axis=1))
 
@@ -331,7 +322,7 @@ def _clearest(
     by_late = None
     if late >= LATE_LEAST:
         by_late = _estimate(first, by_late_deletes(first, later, rng, finishing=finishing), rng, options)
-        if late >= LATE_MIN and by_late.is_known and by_late.is_close:
+        if late >= LATE_MIN and by_late.is_known and by_late.quantile.width <= WIDTH_MAX:
             return by_late
     followed = _estimate(first, by_follow_up(first, later, rng), rng, options)
     if by_late is None or (late < LATE_MIN and followed.is_known):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from veilmq.pipeline.histograms import BUCKETS, RATIO
+from veilmq.pipeline.histograms import RATIO
 from veilmq.pipeline.tallies import EDGES_S, MIDDLES_S, Array
 
 _LN_RATIO = float(np.log(RATIO))
@@ -25,10 +25,6 @@ class Tail:
     def work_beyond(self, times_s: Array) -> Array:
         """Return E[T; T > t] for each of ``times_s``."""
         return _at(self.work_s, times_s)
-
-
-NOTHING = Tail(np.zeros(BUCKETS), np.zeros(BUCKETS))
-"""No work at all."""
 
 
 @dataclass(frozen=True, slots=True)

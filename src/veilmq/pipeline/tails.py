@@ -106,8 +106,7 @@ def _drawn(
     fitted, held_out = (
         likelihood(*(each.astype(np.float64) for each in half)).reshape(_FOLDS, *whole.shape) for half in (some, others)
     )
-    best = fitted.argmax(axis=2)[..., None]
-    scores = np.take_along_axis(held_out, best, axis=2)[..., 0].mean(axis=0)
+    scores = np.take_along_axis(held_out, fitted.argmax(axis=2)[..., None], axis=2)[..., 0].mean(axis=0)
     weights = np.exp(np.clip(scores - scores.max(), _LOG_MIN, 0.0))
     chances = np.exp(np.clip(whole - whole.max(axis=1, keepdims=True), _LOG_MIN, 0.0))
     chances *= (weights / weights.sum() / chances.sum(axis=1))[:, None]

@@ -129,8 +129,7 @@ class Tally:
     @cached_property
     def in_sight(self) -> Array:
         """The share of receipts whose timeout, before it was extended, reaches each bucket."""
-        extended = (self.by_arm(each, VISIBILITY).get(EXTENDED, 0.0) for each in ENDED)
-        first = self.in_force - sum(extended)
+        first = self.in_force - sum(self.by_arm(each, VISIBILITY).get(EXTENDED, 0.0) for each in ENDED)
         return np.asarray(np.cumsum(first[::-1])[::-1] / max(float(first.sum()), 1e-9))
 
     @property

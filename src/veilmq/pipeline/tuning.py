@@ -31,11 +31,9 @@ COST_FACTOR_SAFE = 1.05
 NEAR_MIN = 0.95
 """A timeout can be trusted if its cost is near the best one in this share of all that the receipts leave open."""
 
-COST_EQUAL_S = 0.001
-"""A cost is no higher than another one if it is by so little."""
-
 NAIVE_MIN = 0.975
-"""Another timeout is taken instead of the naive one if it costs no more in this share of all that is left open."""
+COST_EQUAL_S = 0.001
+"""The naive timeout is taken where another one does not cost as little in this share of all that is left open."""
 
 RENEWAL_KNOWN = 0.10
 """How far the period of renewals may be off, as consumers differ in it and renew late."""
@@ -158,8 +156,9 @@ def _choice(known: Estimate, current_s: int, receives_max: int, options: TuneOpt
     costs = known.costs(timeouts_s, receives_max=receives_max, prices=options.prices)
     means = costs.mean(axis=0)
     now, usual = (int(np.searchsorted(timeouts_s, max(each, 1))) for each in (current_s, naive))
-    unseen = np.where(timeouts_s < known.renewed_from_s, receives_max * options.prices.work * timeouts_s, 0.0)
-    near = _near(costs, 0.5 * unseen / (known.first.receipts + 1.0))
+    # Where a cost is small, half a receipt may add to it whose work is longer than all that was seen.
+    unseen = 0.5 * receives_max * options.prices.work / (known.first.receipts + 1.0)
+    near = _near(costs, np.where(timeouts_s < known.renewed_from_s, unseen * timeouts_s, 0.0))
     safe = means <= COST_FACTOR_SAFE * means.min()
     best = int(np.lexsort((means, -near * safe))[0])
     is_cheaper = best == usual or np.mean(costs[:, best] - costs[:, usual] <= COST_EQUAL_S) >= NAIVE_MIN
@@ -187,10 +186,7 @@ def _choice(known: Estimate, current_s: int, receives_max: int, options: TuneOpt
 
 
 def _near(costs: Array, unseen: Array) -> Array:
-    """Return in what share of the rows of ``costs`` each timeout costs little more than the best one.
-
-    Where that is little in seconds, it must be with half a receipt as well whose work was never seen, being so long.
-    """
+    """Return in what share of ``costs`` each timeout costs little more than the best one, or with ``unseen`` little."""
     least = costs.min(axis=1, keepdims=True)
     near = (costs <= COST_FACTOR_NEAR * least) | (costs + unseen - least <= COST_NEAR_S)
     return np.asarray(near.mean(axis=0))
@@ -220,9 +216,8 @@ def _reason(known: Estimate, timeout_s: int, options: TuneOptions) -> str:
     quantile = f"{name} is {seconds(point)}" if point is not None else known.quantile.why_not
     borrowed = f"; {known.lent:.0f} receipts are borrowed from the queue" if known.lent else ""
     outlived = share(float(known.tail.beyond(np.array([float(timeout_s)]))[0, 0]))
-    return (
-        f"{renewals}{quantile}{borrowed}; {outlived} of the work takes longer than {seconds(timeout_s)}, and {crashes}"
-    )
+    outlives = f"{outlived} of the work takes longer than {seconds(timeout_s)}"
+    return f"{renewals}{quantile}{borrowed}; {outlives}, and {crashes}"
 
 
 def _confidence(known: Estimate, near: float, *, renewed: bool) -> Confidence:
