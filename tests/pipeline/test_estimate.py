@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tests.pipeline.made_tally import key_tally, lognormal, made, renewed
-from veilmq.pipeline.estimate import Estimate, estimate, estimates, renewal_of
+from veilmq.pipeline.completion import renewal_of
+from veilmq.pipeline.estimate import Estimate, estimate, estimates
 from veilmq.pipeline.tallies import KeyTally, Tally, bucket_of
 from veilmq.pipeline.tune_options import TuneOptions
 

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from veilmq.core.events import Outcome
-from veilmq.pipeline.histograms import BUCKETS, HELD, VISIBILITY
+from veilmq.pipeline.histograms import BUCKETS, EXTENDED, HELD, RATIO, VISIBILITY
 from veilmq.pipeline.survival import product_limit, remaining
 from veilmq.pipeline.tails import working_beyond
-from veilmq.pipeline.tallies import EDGES_S, RELEASED, Arms, Array, Tally
+from veilmq.pipeline.tallies import EDGES_S, MIDDLES_S, RELEASED, Arms, Array, Tally
 
 DRAWS = 100
 
@@ -57,6 +57,13 @@ FOLLOWED_MIN = 1000.0
 CRASHED_BEYOND = 3.0
 """So many crashed receipts are added to the few that have longer timeouts: one that ends there proves little."""
 
+RENEWAL_ERROR = 0.02
+"""Timeouts say how often consumers renew if they say it as well as that."""
+RENEWING_MIN = 0.3
+"""Consumers count as renewing when this share of them does."""
+RENEWING_CERTAIN = 0.02
+"""Beforehand nearly all consumers of a queue renew, or none: so few that do not are added to those that were seen."""
+
 OPEN_SHARE = 0.05
 OPEN_SHARE_MAX = 0.125
 OPEN_MAX = 0.0025
@@ -66,6 +73,9 @@ _ENDS = ((Outcome.DELETED,), (Outcome.LATE_DELETED,), RELEASED)
 _DIFFER_MAX = 0.02
 _LATER_MIN = 20.0
 _IN_TIME_MIN = 0.1
+_ROUNDED = 1e-9
+_PERIODS = 400
+_CLEARLY = 1.2
 _Z_99 = 2.33
 
 
@@ -175,8 +185,7 @@ def by_follow_up(first: Tally, later: Tally, rng: np.random.Generator) -> Comple
     left = curve[:, last]
     beyond = product_limit(ended[:, last + 1 :], at_risk[:, last + 1 :] + CRASHED_BEYOND)
     most = np.minimum(_returned_share(first, later, left, rng), left * beyond[:, -1])
-    receipts = max(at_risk[0, last] / max(curve[0, max(last - 1, 0)], 1e-9), 1.0)
-    work, why_not = _still_working(curve, last, receipts, rng)
+    work, why_not = _still_working(curve, last, float(followed[last]), rng)
     if not why_not and left[0] >= OPEN_MAX and left[0] - most[0] > max(OPEN_SHARE_MAX * left[0], OPEN_MAX):
         why_not = f"later or longer receipts show that at most {100 * most[0]:.2g} % of the receipts are crashes"
     crash = np.clip(np.minimum(left - work, most), 0.0, 1.0)
@@ -187,7 +196,7 @@ def by_follow_up(first: Tally, later: Tally, rng: np.random.Generator) -> Comple
     working = at_risk[0] * np.clip(1.0 - crash[0] / np.maximum(before, 1e-12), 0.0, 1.0) * seen
     return Completion(
         survival=survival,
-        crash=crash,
+        crash=crash + np.resize([0.0, 1.0 / (followed[last] + 1.0)], DRAWS + 1),  # one more of so few
         ended=ended[0] * seen,
         at_risk=working,
         counted=working,
@@ -219,6 +228,51 @@ def by_renewals(first: Tally, renewing: Array, rng: np.random.Generator) -> Comp
         direct=counted,
         sight_s=_last_s(ended[0]),
     )
+
+
+def renewal_of(first: Tally) -> float | None:
+    """Return how often consumers renew their timeouts, in seconds; ``None`` when they do not.
+
+    A receipt held for T was renewed as often as the period goes into T: the longest period with which that gives what
+    was counted. Where work leaves it open, the timeouts say it, which renewals made longer.
+    """
+    held, longer = (first.by_arm(Outcome.DELETED, axis).get(EXTENDED, np.zeros(BUCKETS)) for axis in (HELD, VISIBILITY))
+    extended = float(held.sum())
+    if extended <= 0.0 or first.extensions <= 0.0:
+        return None
+    each, held_s = first.extensions / extended, float(held @ MIDDLES_S) / extended
+    periods_s = np.geomspace(held_s / (each + 1.0), held_s / each, _PERIODS)
+    most, least = (np.floor(times_s / periods_s[:, None]) @ held / extended for times_s in (EDGES_S, EDGES_S / RATIO))
+    longest_s = float(periods_s[most >= each - _ROUNDED].max(initial=periods_s[0]))
+    shortest_s = float(periods_s[least <= each + _ROUNDED].min(initial=periods_s[-1]))
+    arms = first.arms()
+    weights = arms.receipts / max(float(arms.receipts.sum()), 1.0)
+    usual_s = float(arms.timeouts_s @ weights)
+    variance = float((arms.timeouts_s - usual_s) ** 2 @ weights)
+    error_s = math.sqrt(variance / min(extended, float(arms.receipts.sum()) + 1.0)) / each
+    renewal_s = (float(longer @ MIDDLES_S) / max(float(longer.sum()), 1e-9) - usual_s) / each
+    if error_s > RENEWAL_ERROR * renewal_s or not shortest_s <= renewal_s <= longest_s:
+        renewal_s = longest_s / RATIO**0.5
+    renewed, other, _ = _renewed(first, renewal_s)
+    return renewal_s if renewed >= RENEWING_MIN * (renewed + other) else None
+
+
+def _renewed(first: Tally, renewal_s: float) -> tuple[float, float, float]:
+    """Return how many receipts clearly outlived a renewal: renewed, and not, within first timeouts; renewed at all."""
+    renewed = first.by_arm(Outcome.DELETED).get(EXTENDED, np.zeros(BUCKETS))
+    clearly = _CLEARLY * renewal_s < EDGES_S
+    within = float(renewed[clearly] @ first.in_sight[clearly])
+    return within, float((first.deleted - renewed)[clearly].sum()), float(renewed[clearly].sum())
+
+
+def renewing_of(first: Tally, renewal_s: float, rng: np.random.Generator) -> Array:
+    """Return the share of consumers that renew, and draws: no fewer than if all that expired were of the others."""
+    renewed, other, every = _renewed(first, renewal_s)
+    expired = float(first.expired.sum())
+    counts = np.array([[renewed + 1.0, every + 1.0], [other + RENEWING_CERTAIN, other + expired + RENEWING_CERTAIN]])
+    drawn = rng.beta(counts[0], counts[1], size=(DRAWS + 1, 2))
+    drawn[0] = counts[0] / counts.sum(axis=0)
+    return np.asarray(drawn.max(axis=1))
 
 
 def by_prior(first: Tally, lent: Tally, crash: float, rng: np.random.Generator) -> Completion:

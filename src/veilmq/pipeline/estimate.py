@@ -14,20 +14,21 @@ import numpy as np
 
 from veilmq.core.events import Outcome
 from veilmq.pipeline.completion import (
-    DRAWS,
     Completion,
     by_follow_up,
     by_late_deletes,
     by_prior,
     by_renewals,
     line_through,
+    renewal_of,
+    renewing_of,
 )
 from veilmq.pipeline.cost import Load, Prices, costs
 from veilmq.pipeline.durations import seconds, share
-from veilmq.pipeline.histograms import BUCKETS, EXTENDED, HELD, RATIO, VISIBILITY
+from veilmq.pipeline.histograms import BUCKETS, EXTENDED, HELD, RATIO
 from veilmq.pipeline.survival import Curve, Tail, crossings_s, tail_of
 from veilmq.pipeline.tails import drawn_on
-from veilmq.pipeline.tallies import EDGES_S, MIDDLES_S, Arms, Array, KeyTally, Tally, bucket_of, counted, whole_of
+from veilmq.pipeline.tallies import EDGES_S, Arms, Array, KeyTally, Tally, bucket_of, counted, whole_of
 from veilmq.pipeline.tune_options import TuneOptions
 
 AT_RISK_MIN = 50.0
@@ -49,12 +50,6 @@ ARM_RECEIPTS_MIN = 100
 
 RENEWALS_IN_TIMEOUT = 3
 """A timeout of three renewals survives two that are lost."""
-RENEWAL_ERROR = 0.02
-"""Timeouts say how often consumers renew if they say it as well as that."""
-RENEWING_MIN = 0.3
-"""Consumers count as renewing when this share of them does."""
-RENEWING_CERTAIN = 0.02
-"""Beforehand nearly all consumers of a queue renew, or none: so few that do not are added to those that were seen."""
 UNRENEWED_MAX = 0.02
 """Nearly all consumers renew where no more than this share does not."""
 
@@ -63,9 +58,6 @@ MEDIAN_RECEIPTS_MIN = 30
 
 _TWO_SIDES = (0.015, 0.985)
 _SEED = 17
-_ROUNDED = 1e-9
-_PERIODS = 400
-_CLEARLY = 1.2
 _CENTRE = BUCKETS // 2
 _POSITIONS = np.arange(BUCKETS)
 
@@ -263,55 +255,10 @@ def estimate(
         return known if lent.receipts_held else replace(known, is_known=False)
     renewal_s = renewal_of(first)
     if renewal_s is not None:
-        renewing = _renewing(first, renewal_s, rng)
+        renewing = renewing_of(first, renewal_s, rng)
         known = _estimate(first, by_renewals(first, renewing, rng), rng, options, renewal_s=renewal_s)
         return replace(known, unrenewed=1.0 - renewing)
     return _clearest(first, found.later, finishing, rng, options)
-
-
-def renewal_of(first: Tally) -> float | None:
-    """Return how often consumers renew their timeouts, in seconds; ``None`` when they do not.
-
-    A receipt held for T was renewed as often as the period goes into T: the longest period with which that gives what
-    was counted. Where work leaves it open, the timeouts say it, which renewals made longer.
-    """
-    held, longer = (first.by_arm(Outcome.DELETED, axis).get(EXTENDED, np.zeros(BUCKETS)) for axis in (HELD, VISIBILITY))
-    extended = float(held.sum())
-    if extended <= 0.0 or first.extensions <= 0.0:
-        return None
-    each, held_s = first.extensions / extended, float(held @ MIDDLES_S) / extended
-    periods_s = np.geomspace(held_s / (each + 1.0), held_s / each, _PERIODS)
-    most, least = (np.floor(times_s / periods_s[:, None]) @ held / extended for times_s in (EDGES_S, EDGES_S / RATIO))
-    longest_s = float(periods_s[most >= each - _ROUNDED].max(initial=periods_s[0]))
-    shortest_s = float(periods_s[least <= each + _ROUNDED].min(initial=periods_s[-1]))
-    arms = first.arms()
-    weights = arms.receipts / max(float(arms.receipts.sum()), 1.0)
-    usual_s = float(arms.timeouts_s @ weights)
-    variance = float((arms.timeouts_s - usual_s) ** 2 @ weights)
-    error_s = math.sqrt(variance / min(extended, float(arms.receipts.sum()) + 1.0)) / each
-    renewal_s = (float(longer @ MIDDLES_S) / max(float(longer.sum()), 1e-9) - usual_s) / each
-    if error_s > RENEWAL_ERROR * renewal_s or not shortest_s <= renewal_s <= longest_s:
-        renewal_s = longest_s / RATIO**0.5
-    renewed, other, _ = _renewed(first, renewal_s)
-    return renewal_s if renewed >= RENEWING_MIN * (renewed + other) else None
-
-
-def _renewed(first: Tally, renewal_s: float) -> tuple[float, float, float]:
-    """Return how many receipts clearly outlived a renewal: renewed, and not, within first timeouts; renewed at all."""
-    renewed = first.by_arm(Outcome.DELETED).get(EXTENDED, np.zeros(BUCKETS))
-    clearly = _CLEARLY * renewal_s < EDGES_S
-    within = float(renewed[clearly] @ first.in_sight[clearly])
-    return within, float((first.deleted - renewed)[clearly].sum()), float(renewed[clearly].sum())
-
-
-def _renewing(first: Tally, renewal_s: float, rng: np.random.Generator) -> Array:
-    """Return the share of consumers that renew, and draws: no fewer than if all that expired were of the others."""
-    renewed, other, every = _renewed(first, renewal_s)
-    expired = float(first.expired.sum())
-    counts = np.array([[renewed + 1.0, every + 1.0], [other + RENEWING_CERTAIN, other + expired + RENEWING_CERTAIN]])
-    drawn = rng.beta(counts[0], counts[1], size=(DRAWS + 1, 2))
-    drawn[0] = counts[0] / counts.sum(axis=0)
-    return np.asarray(drawn.max(axis=1))
 
 
 def _clearest(
