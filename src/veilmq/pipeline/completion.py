@@ -188,7 +188,7 @@ def by_follow_up(first: Tally, later: Tally, rng: np.random.Generator) -> Comple
     work, why_not = _still_working(curve, last, float(followed[last]), rng)
     if not why_not and left[0] >= OPEN_MAX and left[0] - most[0] > max(OPEN_SHARE_MAX * left[0], OPEN_MAX):
         why_not = f"later or longer receipts show that at most {100 * most[0]:.2g} % of the receipts are crashes"
-    crash = np.clip(np.minimum(left - work, most), 0.0, 1.0)
+    crash = np.clip(np.minimum(left - work, most), 0.0, 1.0 - 1e-9)
     survival = np.clip((curve - crash[:, None]) / (1.0 - crash[:, None]), 0.0, 1.0)
     survival[:, last + 1 :] = survival[:, last : last + 1]
     before = np.concatenate([[1.0], curve[0][:-1]])

@@ -67,7 +67,7 @@ def working_beyond(curve: Array, last: int, receipts: float, rng: np.random.Gene
     ended = curve[0] - curve[0, last]
     first = int(np.argmax(ended <= min(TAIL_FROM / receipts, (1.0 - curve[0, last]) / 2.0)))
     bins = min((last - first) // _BUCKETS_IN_BIN, _BINS)
-    if bins < 1:
+    if bins < 1 or (1.0 - curve[0, last]) * receipts < TAIL_TO:
         return np.ones(curve.shape[0])
     first = last - bins * _BUCKETS_IN_BIN
     _, log_hazard, log_rest = _tables()

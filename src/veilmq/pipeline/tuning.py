@@ -42,6 +42,7 @@ BY_EARLIER_MIN = 0.5
 """One delete by an earlier receipt counts until it weighs less, after a half-life: a server may be fenced again."""
 
 _LOWER, _UPPER = 0.025, 0.975
+_ONE_SIDE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +165,7 @@ def _choice(known: Estimate, current_s: int, receives_max: int, options: TuneOpt
     is_cheaper = best == usual or np.mean(costs[:, best] - costs[:, usual] <= COST_EQUAL_S) >= NAIVE_MIN
     if not is_cheaper and near[usual] >= NEAR_MIN:
         best, is_cheaper = usual, True
-    lower, upper = float(np.quantile(costs[:, now], _LOWER)), float(np.quantile(costs[:, best], _UPPER))
+    lower, upper = (float(np.quantile(costs[:, at], p)) for at, p in ((now, _ONE_SIDE), (best, 1.0 - _ONE_SIDE)))
     as_good = _renewed_as_well(known, current_s, float(timeouts_s[best]))
     keeps = best == now or as_good or upper >= lower or not is_cheaper
     timeout_s = int(timeouts_s[best])
