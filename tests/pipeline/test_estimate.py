@@ -137,6 +137,21 @@ def test_work_of_consumers_that_do_not_renew_stays_in_the_cost() -> None:
     assert whole.mean() < 10.0
 
 
+def test_light_tails_leave_little_beyond_the_timeout() -> None:
+    """Work of 3 … 5 s under a timeout of 8 s: what is left are crashes, and 8 s clearly costs more than 6 s."""
+    found = alone(made(timeout_s=8.0, deleted=[(3.0 + each / 100.0, 50.0) for each in range(200)], crashed=300.0))
+    assert found.rates.crash == pytest.approx(300 / 10_300, rel=0.03)
+    each = found.costs(np.array([6.0, 8.0]), receives_max=5, prices=OPTIONS.prices)
+    assert (each[:, 1] > 1.25 * each[:, 0]).all()
+
+
+def test_where_nothing_ended_not_all_are_crashes() -> None:
+    """A timeout shorter than all work."""
+    found = alone(made(timeout_s=1.0, crashed=5_000.0))
+    assert not found.is_known
+    assert found.quantile.why_not.startswith("not identifiable")
+
+
 def test_timeouts_say_how_often_consumers_renew_where_work_does_not() -> None:
     """Work of two kinds, none of which ends soon after a renewal: held time alone says 35 s."""
     found = renewal_of(renewed(20, [*range(1, 16), *range(35, 40)]))
