@@ -196,7 +196,7 @@ def by_follow_up(first: Tally, later: Tally, rng: np.random.Generator) -> Comple
     working = at_risk[0] * np.clip(1.0 - crash[0] / np.maximum(before, 1e-12), 0.0, 1.0) * seen
     return Completion(
         survival=survival,
-        crash=crash + np.resize([0.0, 1.0 / (followed[last] + 1.0)], DRAWS + 1),  # one more of so few
+        crash=crash + np.append(0.0, rng.standard_gamma(0.5, DRAWS)) / (followed[last] + 1.0),  # unseen among so few
         ended=ended[0] * seen,
         at_risk=working,
         counted=working,
