@@ -1,17 +1,17 @@
-"""Completion: the receipts that expired are of consumers that crashed, or of work that took longer. Which are which?
+"""Completion: separating receipts that expired after a crash from those whose work took longer than the timeout.
 
-A receipt with timeout V whose work takes T is deleted at T ≤ V; deleted late, at T; or only expires, because its
-consumer crashed (a share q, however long the work takes) or gave up (a share 1 − l of those that are too late). Each
-function here completes what was seen into whole curves: an estimate, and draws of all that the data leaves open.
+A receipt with timeout V whose work takes T is deleted at T ≤ V, is deleted late at T, or only expires: its consumer
+crashed (a share q, independent of T) or gave up (a share 1 − l of the late ones). Each function completes the observed
+receipts to whole curves: an estimate, and draws of everything that the data leaves open.
 
-- **With late deletes** (``by_late_deletes``): let x be the share of late and y the share of expired-only receipts of an
-  arm; then y = q + (1 − l)/l · x, whatever the distribution of T, and however timeouts depend on it. The likelihood of
-  that line gives l and q; with a weight of 1/l for a late delete nothing is censored any more. What arms do not tell
-  apart stays open in the draws.
-- **Without** (``by_follow_up``): the product-limit curve S*, a crash being work that never ends, tends to q. What it
-  still has to fall beyond the longest timeout is what its tail has there; where that is too much, crashes and long work
-  cannot be told apart, and the draws have anything between the two.
-- **With renewals** (``by_renewals``) no work outlives its timeout, and what expires has crashed.
+- **With late deletes** (``by_late_deletes``): with x the share of late and y the share of expired-only receipts of an
+  arm, y = q + (1 − l)/l · x, whatever the distribution of T and however timeouts depend on it. The likelihood of
+  that line gives l and q. With a weight of 1/l for each late delete nothing is censored. The draws cover what the arms
+  cannot distinguish.
+- **Without** (``by_follow_up``): the product-limit curve S*, in which a crash is work that never ends, tends to q. Its
+  remaining fall beyond the longest timeout is that of its tail. If that fall is too large, crashes and long work
+  cannot be distinguished, and the draws cover everything between the two.
+- **With renewals** (``by_renewals``): no work exceeds its timeout, and an expiry means a crash.
 """
 
 import math
@@ -83,10 +83,10 @@ _Z_99 = 2.33
 class Completion:
     """Curves of the work of consumers that do not crash: the first row is the estimate, the others are draws.
 
-    ``survival`` has a row for each, as ``crash`` has a rate. ``ended`` and ``at_risk`` count receipts by bucket,
-    crashed ones left out and late ones weighted; ``counted`` are those at risk without weights, ``direct`` those of
-    them within their timeouts. ``sight_s`` is how far anything was seen, ``why_not`` why crashes and work cannot be
-    told apart, ``finishing`` the estimate of l.
+    ``survival`` has a row for each, ``crash`` a rate for each. ``ended`` and ``at_risk`` count receipts by bucket,
+    without crashed ones and with weights for late ones; ``counted`` are those at risk without weights, ``direct`` those
+    of them within their timeouts. ``sight_s`` is the longest observed time, ``why_not`` the reason why crashes and long
+    work cannot be distinguished, ``finishing`` the estimate of l.
     """
 
     survival: Array
@@ -103,7 +103,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What arms say about l: its log-likelihood at each of ``FINISHING``, and q there with its standard error."""
+    """The log-likelihood of l at each of ``FINISHING``, and q there with its standard error."""
 
     log_likelihood: Array
     crash: Array
@@ -112,7 +112,7 @@ class Line:
 
     @property
     def chances(self) -> Array:
-        """How likely each of ``FINISHING`` is."""
+        """The probability of each of ``FINISHING``."""
         prior = np.full(FINISHING.size, (1.0 - ALL_FINISH) / (FINISHING.size - 1))
         prior[-1] = ALL_FINISH
         prior = prior / (np.maximum(self.crash, 0.0) + CRASHES_USUAL)
@@ -127,7 +127,7 @@ class Line:
 
 
 def line_through(arms: Arms) -> Line:
-    """Return the line y = q + (1 − l)/l · x through ``arms``; a lack of fit widens what it says."""
+    """Return the line y = q + (1 − l)/l · x through ``arms``; a lack of fit widens its likelihood."""
     slope = ((1.0 - FINISHING) / FINISHING)[:, None]
     number = np.maximum(arms.receipts / arms.spread, 1.0)
     x, y = arms.late / arms.receipts, arms.expired_only / arms.receipts
@@ -139,7 +139,7 @@ def line_through(arms: Arms) -> Line:
     misfits = ((y - crash[:, None] - slope * x) ** 2 * weight).sum(axis=1)
     possible = crash > -2.0 * error
     freedom = max(x.size - 2, 1)
-    # What chi-square exceeds once in a hundred times (Wilson and Hilferty).
+    # The 99 % quantile of chi-square (Wilson and Hilferty).
     usual = freedom * (1.0 - 2.0 / (9.0 * freedom) + _Z_99 * math.sqrt(2.0 / (9.0 * freedom))) ** 3
     misfit = max(float(misfits[possible].min()) / usual, 1.0) if x.size > 2 and possible.any() else 1.0
     positive = np.array([0.5 * math.erfc(-each / math.sqrt(2.0)) for each in crash / error])
@@ -150,7 +150,7 @@ def line_through(arms: Arms) -> Line:
 def by_late_deletes(
     first: Tally, later: Tally, rng: np.random.Generator, *, finishing: Array | None = None
 ) -> Completion:
-    """Complete with the line; ``finishing`` is how likely each l is where the arms themselves leave it open."""
+    """Complete with the line; ``finishing`` is the likelihood of each l, used if the arms leave l open."""
     line = line_through(first.arms())
     chances = line.chances if finishing is None or line.spread < SPREAD_MAX else finishing
     if line.spread >= SPREAD_SMALL:
@@ -176,7 +176,7 @@ def by_late_deletes(
 
 
 def by_follow_up(first: Tally, later: Tally, rng: np.random.Generator) -> Completion:
-    """Complete by where the product-limit curve tends to; an expiry says "longer than this", late deletes nothing."""
+    """Complete by the limit of the product-limit curve: an expiry is censored there, late deletes are not used."""
     ended, nacked = (resampled(*first.by_bucket(HELD, *outcomes), rng) for outcomes in (_ENDS[0], _ENDS[2]))
     at_risk = remaining(ended + nacked + resampled(*first.by_bucket(VISIBILITY, Outcome.EXPIRED), rng))
     curve = product_limit(ended, at_risk)
@@ -196,7 +196,8 @@ def by_follow_up(first: Tally, later: Tally, rng: np.random.Generator) -> Comple
     working = at_risk[0] * np.clip(1.0 - crash[0] / np.maximum(before, 1e-12), 0.0, 1.0) * seen
     return Completion(
         survival=survival,
-        crash=crash + np.append(0.0, rng.standard_gamma(0.5, DRAWS)) / (followed[last] + 1.0),  # unseen among so few
+        crash=crash
+        + np.append(0.0, rng.standard_gamma(0.5, DRAWS)) / (followed[last] + 1.0),  # not observed among so few
         ended=ended[0] * seen,
         at_risk=working,
         counted=working,
@@ -208,9 +209,9 @@ def by_follow_up(first: Tally, later: Tally, rng: np.random.Generator) -> Comple
 
 
 def by_renewals(first: Tally, renewing: Array, rng: np.random.Generator) -> Completion:
-    """Complete where the share ``renewing`` of consumers renews, in a row for each draw.
+    """Complete if the share ``renewing`` of consumers, in a row for each draw, renews.
 
-    What outlives its timeout is deleted by them alone, and stands for all; what else expired has crashed.
+    Only these delete messages whose work exceeds its timeout, so they represent all; other expiries are crashes.
     """
     deleted, late, nacked = (resampled(*first.by_bucket(HELD, *outcomes), rng) for outcomes in _ENDS)
     ended = deleted / (first.in_sight + (1.0 - first.in_sight) * renewing[:, None])
@@ -231,10 +232,10 @@ def by_renewals(first: Tally, renewing: Array, rng: np.random.Generator) -> Comp
 
 
 def renewal_of(first: Tally) -> float | None:
-    """Return how often consumers renew their timeouts, in seconds; ``None`` when they do not.
+    """Return the period of renewals in seconds; ``None`` if consumers do not renew.
 
-    A receipt held for T was renewed as often as the period goes into T: the longest period with which that gives what
-    was counted. Where work leaves it open, the timeouts say it, which renewals made longer.
+    A receipt held for T is renewed ⌊T/period⌋ times: the result is the longest period that explains the counted
+    renewals. If the work leaves it open, the timeouts that renewals extended decide.
     """
     held, longer = (first.by_arm(Outcome.DELETED, axis).get(EXTENDED, np.zeros(BUCKETS)) for axis in (HELD, VISIBILITY))
     extended = float(held.sum())
@@ -258,7 +259,7 @@ def renewal_of(first: Tally) -> float | None:
 
 
 def _renewed(first: Tally, renewal_s: float) -> tuple[float, float, float]:
-    """Return how many receipts clearly outlived a renewal: renewed, and not, within first timeouts; renewed at all."""
+    """Return how many receipts clearly exceeded a period: renewed, not renewed in the first timeout, all renewed."""
     renewed = first.by_arm(Outcome.DELETED).get(EXTENDED, np.zeros(BUCKETS))
     clearly = _CLEARLY * renewal_s < EDGES_S
     within = float(renewed[clearly] @ first.in_sight[clearly])
@@ -266,7 +267,7 @@ def _renewed(first: Tally, renewal_s: float) -> tuple[float, float, float]:
 
 
 def renewing_of(first: Tally, renewal_s: float, rng: np.random.Generator) -> Array:
-    """Return the share of consumers that renew, and draws: no fewer than if all that expired were of the others."""
+    """Return the share of consumers that renew, and draws; at least the share if all expiries were of the others."""
     renewed, other, every = _renewed(first, renewal_s)
     expired = float(first.expired.sum())
     counts = np.array([[renewed + 1.0, every + 1.0], [other + RENEWING_CERTAIN, other + expired + RENEWING_CERTAIN]])
@@ -276,7 +277,7 @@ def renewing_of(first: Tally, renewal_s: float, rng: np.random.Generator) -> Arr
 
 
 def by_prior(first: Tally, lent: Tally, crash: float, rng: np.random.Generator) -> Completion:
-    """Complete a tally that is thin: crashes are as frequent as ``crash``, and ``lent`` receipts stand in."""
+    """Complete a tally of few receipts with the crash rates ``crash`` and the receipts ``lent``."""
     known = first + lent
     deleted, late, nacked = (resampled(*known.by_bucket(HELD, *outcomes), rng) for outcomes in _ENDS)
     ended = deleted + late
@@ -296,7 +297,7 @@ def by_prior(first: Tally, lent: Tally, crash: float, rng: np.random.Generator) 
 
 
 def resampled(counts: Array, squares: Array, rng: np.random.Generator) -> Array:
-    """Return ``counts``, and draws of them as of a Bayesian bootstrap; ``squares`` are their variances."""
+    """Return ``counts`` and draws of them by a Bayesian bootstrap; ``squares`` are their variances."""
     found = np.repeat(counts[None], DRAWS + 1, axis=0)
     places = np.flatnonzero(counts > 0)
     if places.size:
@@ -306,7 +307,7 @@ def resampled(counts: Array, squares: Array, rng: np.random.Generator) -> Array:
 
 
 def _still_working(curve: Array, last: int, receipts: float, rng: np.random.Generator) -> tuple[Array, str]:
-    """Return what share of all still works beyond the bucket ``last``, and why that is not known well, if so."""
+    """Return the share of all work that lasts beyond the bucket ``last``, and a reason if that is too uncertain."""
     left = curve[:, last]
     work = working_beyond(curve, last, receipts, rng)
     most = float(np.quantile(work, 0.975))
@@ -318,7 +319,7 @@ def _still_working(curve: Array, last: int, receipts: float, rng: np.random.Gene
 
 
 def _with_returned(chances: Array, crash: Array, first: Tally, later: Tally) -> Array:
-    """Return ``chances`` in the light of later receipts: what crashed is mostly deleted the next time, and in time."""
+    """Return ``chances`` given the later receipts: after a crash most messages are deleted in time."""
     in_time = float(first.deleted.sum() + first.nacked.sum()) / first.receipts
     if later.receipts < _LATER_MIN or in_time < _IN_TIME_MIN:
         return chances
@@ -329,14 +330,14 @@ def _with_returned(chances: Array, crash: Array, first: Tally, later: Tally) -> 
     shown = np.clip(crashed, max(returned - noise, 0.5), max(returned, 0.0) + noise)
     off = np.log(crashed / shown)
     if first.arms().receipts.max(initial=0.0) < ONE_ARM * first.receipts:
-        off = np.maximum(off, 0.0)  # work that was late may have been given a longer timeout the next time
+        off = np.maximum(off, 0.0)  # the next receive of late work may have a longer timeout
     error = RETURNED_ERROR**2 + 1.0 / np.maximum(crashed, shown)
     weighed = np.maximum(chances, 1e-30) * np.exp(-0.5 * off**2 / error)
     return np.asarray(weighed / weighed.sum()) if weighed.sum() > 0.0 else chances
 
 
 def _returned_share(first: Tally, later: Tally, left: Array, rng: np.random.Generator) -> Array:
-    """Return the greatest share of crashes that later receipts allow: what crashed is mostly deleted the next time."""
+    """Return the upper limit of the crash rate from later receipts, since most messages are deleted after a crash."""
     in_time = float(first.deleted.sum() + first.nacked.sum()) / first.receipts
     if min(later.receipts, left[0] * first.receipts) < _LATER_MIN or in_time < _IN_TIME_MIN:
         return np.ones(DRAWS + 1)
@@ -346,7 +347,7 @@ def _returned_share(first: Tally, later: Tally, left: Array, rng: np.random.Gene
 
 
 def _arms_differ(first: Tally) -> str:
-    """Return a reason if arms differ where all of them see: timeouts depend on the work, and only late deletes help."""
+    """Return a reason if arms differ in the range that all cover: the timeouts depend on the work."""
     arms = first.arms()
     large = arms.receipts >= max(200.0, 0.01 * float(arms.receipts.sum()))
     if large.sum() < 2:

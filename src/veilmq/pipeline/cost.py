@@ -1,14 +1,14 @@
-"""Cost: what a visibility timeout costs for each message, in seconds of work (``docs/pipeline.md`` has the formula).
+"""The cost of a visibility timeout for each message, in seconds of work (see ``docs/pipeline.md``).
 
-A message whose work takes T is received again each time a timeout ends before T does. With timeouts V1, V2, … of its
-receives (one V for a queue; rising ones where an expiry moves it to the next class), at most M of them,
+A message is redelivered whenever a timeout ends before its work, which takes T. With timeouts V1, V2, … of its at most
+M receives (one V for a queue; longer ones if an expiry moves the message to the next class),
 
-    C = w · sum over k < M of E[T; T > t_k]   work done in vain
-      + D · P(T > t_M)                        dead letters that were none
-      + d · q · V1                            waiting after a consumer that died
+    C = w · sum over k < M of E[T; T > t_k]   wasted work
+      + D · P(T > t_M)                        false dead letters
+      + d · q · V1                            waiting after a crash
 
-On a server that fences receipts (ours) only the receipt of the latest receive deletes, so t_k is the longest of the
-first k timeouts. On one that lets a late delete act (SQS, and ours with ``stale_receipts = act``), t_k is their sum.
+veilmq fences receipts: only the receipt of the latest receive deletes, so t_k is the longest of the first k timeouts.
+If earlier receipts delete (SQS, and veilmq with ``stale_receipts = act``), t_k is their sum.
 """
 
 import math
@@ -27,10 +27,10 @@ RECEIVES_COUNTED_MAX = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """What is bad about a timeout, in one unit.
+    """Prices, in seconds of work.
 
-    ``work`` (w): a second worked in vain; ``wait`` (d): a second of waiting; ``dead_letter`` (D): a message
-    dead-lettered only because its timeout was too short. ``fenced`` says that only the receipt of the latest receive
+    ``work`` (w): a second of wasted work; ``wait`` (d): a second of waiting; ``dead_letter`` (D): a message that
+    becomes a dead letter only because its timeout is too short. If ``fenced``, only the receipt of the latest receive
     deletes.
     """
 
@@ -42,10 +42,10 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a timeout has to serve: how long work takes, how often a consumer dies at it (q), receives allowed (M).
+    """The tail of the work, the crash rate (q), and the maximum number of receives (M).
 
-    ``weight`` is the share of the messages that are of this kind. A timeout of ``renewed_from_s`` or more is renewed in
-    time, so that no work outlives it but that of the share ``unrenewed``."""
+    ``weight`` is the share of messages of this kind. Consumers renew a timeout of ``renewed_from_s`` or more in time,
+    so only the work of the share ``unrenewed`` exceeds it."""
 
     tail: Tail
     crash_rate: float | Array
@@ -57,7 +57,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The summands of a cost, for each of several timeouts: work in vain, false dead letters, waiting after a crash."""
+    """The summands of the cost of each of several timeouts: wasted work, false dead letters, waiting after a crash."""
 
     in_vain: Array
     dead: Array
@@ -65,7 +65,7 @@ class Parts:
 
 
 def mixed(loads: Sequence[Load]) -> Load:
-    """Return the one load that costs with any timeout what ``loads`` (of equal receives) cost together."""
+    """Return one load with the cost of all ``loads`` together, for any timeout; they have equal receives."""
     weights = np.array([load.weight for load in loads])
     shares = weights / weights.sum()
     return Load(
@@ -80,23 +80,23 @@ def mixed(loads: Sequence[Load]) -> Load:
 
 
 def candidates_s() -> Array:
-    """Return the timeouts that are compared: whole seconds from 1 s to 12 h, about 2 % apart."""
+    """Return the candidates: whole seconds from 1 s to 12 h, about 2 % apart."""
     steps = np.geomspace(1.0, float(VISIBILITY_TIMEOUT_S.maximum), 560)
     return np.unique(np.ceil(steps - 1e-9))
 
 
 def costs(load: Load, timeouts_s: Array, *, prices: Prices, then_s: Sequence[float] = ()) -> Array:
-    """Return the cost for each message, for each of ``timeouts_s`` as the first one, times the weight of the load.
+    """Return the cost of each of ``timeouts_s`` as the first one, for each message, times the weight of the load.
 
-    ``then_s`` are the timeouts after an expiry, one class after the other; the last one, or the first if there is none,
-    stays in force.
+    ``then_s`` are the timeouts after each expiry; the last one, or the first one if there are none, applies to
+    further receives.
     """
     found = parts(load, timeouts_s, prices=prices, then_s=then_s)
     return found.in_vain + found.dead + found.waiting
 
 
 def parts(load: Load, timeouts_s: Array, *, prices: Prices, then_s: Sequence[float] = ()) -> Parts:
-    """Return what ``costs`` adds up."""
+    """Return the summands of ``costs``."""
     receives = min(max(load.receives_max, 1), RECEIVES_COUNTED_MAX)
     in_force = _in_force(timeouts_s, then_s, receives)
     reached = np.maximum.accumulate(in_force, axis=0) if prices.fenced else np.cumsum(in_force, axis=0)
@@ -110,12 +110,12 @@ def parts(load: Load, timeouts_s: Array, *, prices: Prices, then_s: Sequence[flo
 
 
 def cost(load: Load, timeout_s: float, *, prices: Prices, then_s: Sequence[float] = ()) -> float:
-    """Return what the one timeout ``timeout_s`` costs; see ``costs``."""
+    """Return the cost of ``timeout_s``; see ``costs``."""
     return float(costs(load, np.array([timeout_s], dtype=float), prices=prices, then_s=then_s)[0])
 
 
 def best_s(load: Load, *, prices: Prices) -> tuple[int, float]:
-    """Return the timeout that costs least, and what it costs."""
+    """Return the timeout with the least cost, and that cost."""
     timeouts = candidates_s()
     each = costs(load, timeouts, prices=prices)
     best = int(np.argmin(each))
@@ -123,7 +123,7 @@ def best_s(load: Load, *, prices: Prices) -> tuple[int, float]:
 
 
 def _in_force(timeouts_s: Array, then_s: Sequence[float], receives: int) -> Array:
-    """Return the timeout of each receive, a row for each: the first one, those after it, the last repeated."""
+    """Return the timeouts, a row for each receive; the last one is repeated."""
     later = [np.full_like(timeouts_s, each) for each in then_s[: receives - 1]]
     rows = [timeouts_s, *later]
     rows += [rows[-1]] * (receives - len(rows))

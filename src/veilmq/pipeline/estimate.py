@@ -1,8 +1,8 @@
-"""Estimates: what the receipts of one queue or routing key say about its work, and how well they say it.
+"""Estimates of the work of a queue or routing key from its receipts, with their uncertainty.
 
-An estimate is one curve and a hundred draws of all that is left open: chance, who crashed and who gave up, which family
-the tail is of. A quantile's bounds and a timeout's cost are read off them, and nothing is reported that they do not
-carry. First receipts only: slow messages come back more often, and would be counted more often.
+An estimate is one curve and a hundred draws of everything that the receipts leave open: sampling error, which consumers
+crashed and which gave up, the family of the tail. The bounds of quantiles and the costs of timeouts are computed from
+the draws. Only first receipts count: slow messages are redelivered more often, and would count more often.
 """
 
 import math
@@ -64,7 +64,7 @@ _POSITIONS = np.arange(BUCKETS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Shares of receipts.
+    """Shares of the first receipts, from 0 to 1.
 
     ``duplicate``: expired, and deleted late: the timeout was too short. ``recovery``: expired, and never finished.
     ``crash`` is the part of the recoveries whose consumer died, which no timeout would have spared; the others gave up
@@ -79,10 +79,10 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantile:
-    """A quantile of the working time, with bounds at 95 %, in seconds; no upper bound is ``None``.
+    """A quantile of the working time with bounds at 95 %, in seconds; ``None`` means no upper bound.
 
-    ``point_s`` is there only where it is identifiable, else ``why_not`` says what is missing. ``late_s`` is what late
-    deletes point to where that lies beyond the timeouts in force.
+    ``point_s`` is set only if the quantile is identifiable; otherwise ``why_not`` has the reason. ``late_s`` is the
+    estimate from late deletes if the quantile exceeds all timeouts in use.
     """
 
     point_s: float | None = None
@@ -93,12 +93,12 @@ class Quantile:
 
     @property
     def best_s(self) -> float | None:
-        """The point estimate, or what late deletes point to."""
+        """The point estimate, or else the estimate from late deletes."""
         return self.late_s if self.point_s is None else self.point_s
 
     @property
     def width(self) -> float:
-        """How far apart the bounds are, as a share of the lower one."""
+        """The distance of the bounds, divided by the lower one."""
         if self.lower_s is None or self.upper_s is None:
             return math.inf
         return self.upper_s / self.lower_s - 1.0
@@ -106,10 +106,10 @@ class Quantile:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What first receipts say; ``renewal_s`` is how often consumers renew, ``lent`` what the queue lent of its own.
+    """The estimate from first receipts; ``renewal_s`` is the period of renewals, ``lent`` how much is borrowed.
 
-    ``survival``, ``crash`` and ``unrenewed``, the share of consumers that do not, have the estimate in their first row,
-    and draws in the others.
+    The first row of ``survival``, ``crash`` and ``unrenewed`` (the share of consumers that do not renew) is the
+    estimate; the other rows are draws.
     """
 
     first: Tally
@@ -127,7 +127,7 @@ class Estimate:
 
     @cached_property
     def rates(self) -> Rates:
-        """What became of receipts besides being deleted in time."""
+        """The shares of receipts that were not deleted in time."""
         receipts = self.first.receipts
         if receipts <= 0.0:
             return Rates(crash=float(self.crash[0]))
@@ -141,7 +141,7 @@ class Estimate:
 
     @cached_property
     def curve(self) -> Curve:
-        """How much work is not done after a time, with bounds."""
+        """The survival curve with bounds."""
         lower, upper = np.quantile(self.survival, _TWO_SIDES, axis=0)
         return Curve(self.survival[0], lower, upper, self.sight_s)
 
@@ -151,9 +151,9 @@ class Estimate:
         return tail_of(self.survival)
 
     def load(self, *, receives_max: int, weight: float = 1.0) -> Load:
-        """Return what a timeout has to serve, ``weight`` being the share of the messages that are of this kind.
+        """Return the load; ``weight`` is the share of messages of this kind.
 
-        A cost is linear in tail and crash rate, so that this load costs what all draws cost on the average.
+        A cost is linear in tail and crash rate, so the cost of this load is the average cost over all draws.
         """
         middle = Tail(self.tail.survival.mean(axis=0), self.tail.work_s.mean(axis=0))
         return Load(
@@ -166,7 +166,7 @@ class Estimate:
         )
 
     def costs(self, timeouts_s: Array, *, receives_max: int, prices: Prices) -> Array:
-        """Return what each of ``timeouts_s`` costs, in a row for each draw."""
+        """Return the cost of each of ``timeouts_s``, in a row for each draw."""
         unrenewed = np.reshape(self.unrenewed, (-1, 1))
         load = self.load(receives_max=receives_max)
         load = replace(load, tail=self.tail, crash_rate=self.crash[:, None], unrenewed=unrenewed)
@@ -174,7 +174,7 @@ class Estimate:
 
     @property
     def renewed_from_s(self) -> float:
-        """The least timeout that leaves room for renewals, as well as their period is known."""
+        """The shortest timeout that consumers renew in time, given the uncertainty of the period."""
         return math.inf if self.renewal_s is None else RENEWALS_IN_TIMEOUT * self.renewal_s / RATIO
 
     @property
@@ -185,7 +185,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What keys with few receipts are lent of their queue: the work of its other keys, as it is and with their medians
+    """What keys with few receipts borrow from their queue: the work of its other keys, as it is and with their medians
     moved to the middle bucket, how often consumers crash, and how likely each share of late finishers is."""
 
     whole: Array
@@ -194,7 +194,7 @@ class Prior:
     finishing: Array | None
 
     def lent_to(self, first: Tally, *, options: TuneOptions) -> Tally:
-        """Return what a key with the receipts ``first`` is lent: the less, the more it has, and then nothing."""
+        """Return what a key with the receipts ``first`` borrows: the more it has, the less."""
         receipts = options.prior * max(0.0, 1.0 - first.receipts / options.receipts_min)
         if receipts <= 0.0 or self.whole.sum() <= 0.0:
             return Tally()
@@ -209,7 +209,7 @@ class Prior:
 
 
 def estimates(keys: Iterable[KeyTally], *, options: TuneOptions) -> tuple[Estimate, dict[str, Estimate]]:
-    """Return what is known of a queue as a whole, and of each of its keys."""
+    """Return the estimate of a queue as a whole, and that of each of its keys."""
     keys = list(keys)
     finishing = _finishing([each.first for each in keys])
     found = {
@@ -226,7 +226,7 @@ def estimates(keys: Iterable[KeyTally], *, options: TuneOptions) -> tuple[Estima
 
 
 def prior_of(found: Iterable[Estimate], finishing: Array | None = None) -> Prior:
-    """Return the prior that the clear keys of one queue make."""
+    """Return the prior from the keys of one queue that have many receipts."""
     whole, centred, crashes, receipts = np.zeros(BUCKETS), np.zeros(BUCKETS), 0.0, 0.0
     for each in found:
         if not each.is_known:
@@ -244,7 +244,10 @@ def prior_of(found: Iterable[Estimate], finishing: Array | None = None) -> Prior
 def estimate(
     found: KeyTally, *, options: TuneOptions, finishing: Array | None = None, prior: Prior | None = None
 ) -> Estimate:
-    """Return what ``found`` says; ``finishing`` is what all keys say of l, ``prior`` is lent to a thin key."""
+    """Return the estimate from ``found``.
+
+    ``finishing`` is the likelihood of l from all keys; a key with few receipts borrows from ``prior``.
+    """
     first = found.first
     rng = np.random.default_rng(_SEED)
     lent = Tally() if prior is None else prior.lent_to(first, options=options)
@@ -264,7 +267,7 @@ def estimate(
 def _clearest(
     first: Tally, later: Tally, finishing: Array | None, rng: np.random.Generator, options: TuneOptions
 ) -> Estimate:
-    """Return the estimate by late deletes where there are enough, else by follow-up, or the clearer one."""
+    """Return the estimate from late deletes if there are enough, else that from follow-up, or the more certain one."""
     late = float(first.late.sum())
     by_late = None
     if late >= LATE_LEAST:
@@ -289,7 +292,7 @@ def _estimate(
     lent: float = 0.0,
 ) -> Estimate:
     survival, family = drawn_on(found.survival, found.ended, found.at_risk, rng)
-    # That no crash was seen does not mean that there are none: every other draw has one more.
+    # Crashes may exist although none was observed: every other draw has one more.
     unseen = np.resize([0.0, 1.0 / (first.receipts + 1.0)], found.crash.size)
     quantile, is_known = _quantile(first, found, survival, options)
     return Estimate(
@@ -308,7 +311,7 @@ def _estimate(
 
 
 def _quantile(first: Tally, found: Completion, survival: Array, options: TuneOptions) -> tuple[Quantile, bool]:
-    """Return the quantile of ``options``, or why the receipts do not identify it; and whether it is known at all."""
+    """Return the quantile of ``options`` or why it is not identifiable, and whether there is any estimate of it."""
     name = f"p{100 * options.quantile:g}"
     each_s = crossings_s(survival, 1.0 - options.quantile)
     point = float(each_s[0])
@@ -344,7 +347,7 @@ def _quantile(first: Tally, found: Completion, survival: Array, options: TuneOpt
 
 
 def _finishing(firsts: Iterable[Tally]) -> Array | None:
-    """Return how likely each share of late finishers is by the arms of all keys, unless keys differ too much in it."""
+    """Return the likelihood of each share l from the arms of all keys, unless the keys differ too much."""
     every = [each.arms() for each in firsts]
     joined = (
         Arms(*(np.concatenate([getattr(arms, name) for arms in every]) for name in Arms.__slots__)) if every else None
@@ -357,7 +360,7 @@ def _finishing(firsts: Iterable[Tally]) -> Array | None:
 
 
 def _median_bucket(first: Tally) -> int | None:
-    """Return the bucket of the median, ``None`` when too few receipts ended."""
+    """Return the bucket of the median; ``None`` if too few receipts ended."""
     ended = np.cumsum(first.deleted + first.late)
     half = first.receipts / 2.0
     return int(np.searchsorted(ended, half)) if ended[-1] >= half > 0 else None

@@ -1,13 +1,12 @@
-"""Receipts that ended, counted into cells: histograms on a logarithmic scale, which only ever need to be added.
+"""Cells: closed receipts counted into histograms on a logarithmic scale, which can only be added.
 
-A cell is a queue, a routing key, a day, first receipt or later one, an outcome, an arm and a bucket; ``n`` is how many
-receipts fell into it. Each receipt is counted twice, once on each ``axis``: by how long it was ``held``, and by the
-``visibility`` timeout in force. Buckets are 2 % wide, ``floor(ln ms / ln 1.02)``, and arms are ranges of timeouts, so
-that the number of cells has a bound that knows nothing of the number of receipts: whatever is shuffled is cells.
+A cell is a queue, a routing key, a day, first or later receipt, an outcome, an arm and a bucket; ``n`` is its number
+of receipts. Each receipt is counted twice, once for each ``axis``: by the time ``held``, and by its ``visibility``
+timeout. Buckets are 2 % wide, ``floor(ln ms / ln 1.02)``, and arms are ranges of timeouts. So the number of cells has a
+bound that does not depend on the number of receipts, and Spark shuffles only cells.
 
-**A late delete corrects its expiry without a join.** It is counted on the day of the deadline, as the expiry was; on
-the axis of timeouts it lies in the bucket of the expiry, so one is taken from the other: expired less late is what
-stayed censored.
+**A late delete corrects its expiry without a join.** Both are counted on the day of the deadline, and in the same
+bucket of the axis of timeouts, so one is subtracted from the other: expired minus late is censored.
 """
 
 import math
@@ -74,9 +73,9 @@ def cells(receipts: DataFrame) -> DataFrame:
 
 
 def waits(receipts: DataFrame) -> DataFrame:
-    """Return how long messages waited for their first receive: ``queue``, ``hour`` (of the epoch), ``bucket``, ``n``.
+    """Return the time from the sending to the first receive: ``queue``, ``hour`` (of the epoch), ``bucket``, ``n``.
 
-    The hour is that of the receive. The highest bucket of an hour is the age of the oldest message that came up in it.
+    The hour is that of the receive. The highest bucket of an hour is the age of its oldest message.
     """
     received_ms = fn.unix_millis("received_at")
     return (
@@ -92,14 +91,14 @@ def waits(receipts: DataFrame) -> DataFrame:
 
 
 def merged(parts: DataFrame) -> DataFrame:
-    """Return ``parts``, cells of whatever files, nodes and days, with equal cells added."""
+    """Return ``parts``, cells of any files, nodes and days, with equal cells added."""
     return parts.groupBy(*DIMENSIONS).agg(*(fn.sum(name).alias(name) for name in SUMS))
 
 
 def decayed(parts: DataFrame, *, half_life_days: float, since: DataFrame | None = None) -> DataFrame:
-    """Return cells without a ``day``: added with weights that halve every ``half_life_days`` before the latest day.
+    """Return cells without a ``day``, added with weights that halve every ``half_life_days`` before the latest day.
 
-    ``n2`` is the sum of the squares of the weights. Of a queue and key in ``since``, earlier days do not count.
+    ``n2`` is the sum of the squares of the weights. Days before that of a queue and key in ``since`` do not count.
     """
     if since is not None:
         known = parts.join(fn.broadcast(since), ["queue", "key"], "left")
@@ -114,14 +113,14 @@ def decayed(parts: DataFrame, *, half_life_days: float, since: DataFrame | None 
 
 
 def octaves(parts: DataFrame) -> DataFrame:
-    """Return the first receipts of each queue, key and day by outcome and octave of the time that they were held."""
+    """Return the first receipts of each queue, key and day by outcome and octave of the time held."""
     first = parts.where((fn.col("axis") == HELD) & fn.col("first"))
     octave = fn.floor(fn.col("bucket") / OCTAVE_BUCKETS).cast("int").alias("octave")
     return first.groupBy("queue", "key", "day", "outcome", octave).agg(fn.sum("n").alias("n"))
 
 
 def days(parts: DataFrame) -> DataFrame:
-    """Return what each day had: ``queue``, ``day``, ``outcome``, ``n``, the outcomes of all its receipts."""
+    """Return the number of receipts by ``queue``, ``day`` and ``outcome``, as ``n``."""
     held = parts.where(fn.col("axis") == HELD)
     return held.groupBy("queue", "day", "outcome").agg(fn.sum("n").alias("n")).orderBy("queue", "day", "outcome")
 
@@ -138,5 +137,5 @@ def _counted_at_ms() -> Column:
 
 
 def _day(ms: Column) -> Column:
-    """Return the UTC day of ``ms``, whatever the time zone of the session is."""
+    """Return the UTC day of ``ms``, regardless of the time zone of the session."""
     return fn.date_from_unix_date(fn.floor(ms / DAY_MS).cast("int"))

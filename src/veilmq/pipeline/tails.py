@@ -1,8 +1,8 @@
-"""Tails: how a curve goes on where receipts are too few to be counted.
+"""Tails: the extrapolation of a curve where receipts are too few to count.
 
-Three families of two parameters each, log-normal, Weibull and generalised Pareto, on grids of parameters relative to
-the threshold from which a tail is fitted, so that one table of hazards serves every queue. What the data shows decides
-between them: each family weighs as much as its likelihood on receipts that were held out when it was fitted.
+Three families with two parameters each, log-normal, Weibull and generalised Pareto, on grids of parameters relative to
+the threshold above which a tail is fitted, so one table of hazards serves all queues. The weight of a family is its
+likelihood on receipts that are held out from the fit.
 """
 
 import math
@@ -34,10 +34,10 @@ _TIMES: Array = np.power(RATIO, _BUCKETS_IN_BIN * np.arange(_BINS + 1, dtype=np.
 
 
 def drawn_on(survival: Array, ended: Array, at_risk: Array, rng: np.random.Generator) -> tuple[Array, str]:
-    """Return ``survival``, the first row of which is the estimate, with the ends of its rows drawn on as tails.
+    """Return ``survival`` with the ends of its rows replaced by tails, and the likeliest family.
 
-    ``ended`` and ``at_risk`` count receipts by bucket. The first row goes on with the likeliest tail, the others with
-    draws from the posterior. Also returns the family that the held-out receipts speak for.
+    ``ended`` and ``at_risk`` count receipts by bucket. The first row is the estimate and gets the likeliest tail, the
+    others get draws from the posterior.
     """
     receipts = float(at_risk[0])
     last = min(int(np.searchsorted(-at_risk, -min(TAIL_TO, receipts / 10.0))), BUCKETS - 1)
@@ -59,10 +59,10 @@ def drawn_on(survival: Array, ended: Array, at_risk: Array, rng: np.random.Gener
 
 
 def working_beyond(curve: Array, last: int, receipts: float, rng: np.random.Generator) -> Array:
-    """Return what share of all still works beyond the bucket ``last``, in a row for each of ``curve``.
+    """Return the share of all work that lasts beyond the bucket ``last``, in a row for each of ``curve``.
 
-    What crashed never ends, and ``curve`` tends to its share: so the families are fitted to how those of ``receipts``
-    are spread that ended last, given that they have ended.
+    Crashed work never ends, and ``curve`` tends to its share. Therefore the families are fitted to the last of
+    ``receipts`` that ended, given that they ended.
     """
     ended = curve[0] - curve[0, last]
     first = int(np.argmax(ended <= min(TAIL_FROM / receipts, (1.0 - curve[0, last]) / 2.0)))
@@ -85,7 +85,7 @@ def working_beyond(curve: Array, last: int, receipts: float, rng: np.random.Gene
 
 
 def _tails(ended: Array, at_risk: Array, draws: int, rng: np.random.Generator) -> tuple[Array, str]:
-    """Return rows of P(T > t | T > threshold) at the edges of the bins: the likeliest, then draws; and the family."""
+    """Return rows of P(T > t | T > threshold) at the edges of the bins (the likeliest, then draws), and the family."""
     survival, log_hazard, log_rest = _tables()
 
     def likelihood(deaths: npt.NDArray[Any], rest: npt.NDArray[Any]) -> Array:

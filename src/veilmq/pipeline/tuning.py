@@ -148,7 +148,7 @@ def _recommendation(
 
 
 def _choice(known: Estimate, current_s: int, receives_max: int, options: TuneOptions) -> _Choice:
-    """Return the timeout that costs about the least, all that is open weighed, or keep the one in force."""
+    """Return the timeout with about the least average cost over all draws, or keep the current one."""
     if not known.is_known and known.renewal_s is None:
         return _Choice(timeout_s=None, reason=known.quantile.why_not, confidence=Confidence.NONE)
     naive = naive_s(known.first, options)
@@ -157,7 +157,7 @@ def _choice(known: Estimate, current_s: int, receives_max: int, options: TuneOpt
     costs = known.costs(timeouts_s, receives_max=receives_max, prices=options.prices)
     means = costs.mean(axis=0)
     now, usual = (int(np.searchsorted(timeouts_s, max(each, 1))) for each in (current_s, naive))
-    # Where a cost is small, half a receipt may add to it whose work is longer than all that was seen.
+    # A small cost may lack half a receipt whose work is longer than all observed work.
     unseen = 0.5 * receives_max * options.prices.work / (known.first.receipts + 1.0)
     near = _near(costs, np.where(timeouts_s < known.renewed_from_s, unseen * timeouts_s, 0.0))
     safe = means <= COST_FACTOR_SAFE * means.min()
@@ -187,14 +187,17 @@ def _choice(known: Estimate, current_s: int, receives_max: int, options: TuneOpt
 
 
 def _near(costs: Array, unseen: Array) -> Array:
-    """Return in what share of ``costs`` each timeout costs little more than the best one, or with ``unseen`` little."""
+    """Return the share of rows of ``costs`` in which each timeout costs little more than the best one.
+
+    Costs also count as close if they are small, even with ``unseen`` added.
+    """
     least = costs.min(axis=1, keepdims=True)
     near = (costs <= COST_FACTOR_NEAR * least) | (costs + unseen - least <= COST_NEAR_S)
     return np.asarray(near.mean(axis=0))
 
 
 def _renewed_as_well(known: Estimate, current_s: int, timeout_s: float) -> bool:
-    """Tell whether both timeouts leave room for renewals, as far as their period is known, and none is much longer."""
+    """Tell whether consumers renew both timeouts in time, and the current one is not much longer."""
     least_s = (1.0 - RENEWAL_KNOWN) * known.renewed_from_s
     return min(current_s, timeout_s) >= least_s and current_s <= (1.0 + BOUNDS_CLOSE) * timeout_s
 
@@ -222,7 +225,10 @@ def _reason(known: Estimate, timeout_s: int, options: TuneOptions) -> str:
 
 
 def _confidence(known: Estimate, near: float, *, renewed: bool) -> Confidence:
-    """Return how far the timeout can be trusted whose cost is ``near`` the best one; ``renewed``, it covers no work."""
+    """Return the confidence; ``near`` is the share of draws with a cost close to the best.
+
+    ``renewed`` means that renewals cover the work, not the timeout.
+    """
     if known.lent or near < NEAR_MIN:
         return Confidence.LOW
     if renewed:

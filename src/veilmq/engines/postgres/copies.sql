@@ -105,10 +105,11 @@ WHERE queue.queue_id = $1 AND sent_at > $2 AND (sent_at > ended_until OR seq >= 
 ORDER BY came_at, seq
 
 -- name: fifo
--- What is visible from its sending on follows the delay of its queue, and says so by when it came.
+-- A message whose visible_at is its sent_at follows the delay of its queue; elsewhere visible_at is then came_at.
 SELECT seq, id, body, coalesce(properties, '') AS properties, 8, greatest(seq >> 20, sent_at) AS came_at, sent_at,
     CASE WHEN receive_count = 0 AND visible_at = sent_at THEN greatest(seq >> 20, sent_at) ELSE visible_at END AS visible_at,
-    receive_count, generation, epoch, received_at, first_received_at, source, receives_before, group_id AS "group", coalesce(log, 0) AS log
+    receive_count, generation, epoch, received_at, first_received_at, source, receives_before,
+    group_id AS "group", coalesce(log, 0) AS log
 FROM mq.queue JOIN mq.fifo_msg USING (qp)
 WHERE queue.queue_id = $1 AND sent_at > $2
 ORDER BY seq
