@@ -47,7 +47,7 @@ from veilmq.engines.store import FAILED, FULL, NOTHING_HELD_BACK, Survey
 log = logging.getLogger(__name__)
 
 _MARKED_MS = SECOND_MS  # from one mark of the clock to the next
-_DELIVERY_S_MAX = 0.003  # in one turn of the loop: encoding 16 MB of answers takes some 50 ms
+_DELIVERY_S_MAX = 0.003  # in one turn of the loop: encoding takes some 3 ms a megabyte
 _DOUBT_MS = 10 * SECOND_MS  # from one look whether a doubted clock is synchronised to the next
 
 
