@@ -913,9 +913,9 @@ def test_a_batch_has_few_slices(host: Host, monkeypatch: pytest.MonkeyPatch) -> 
     batches = []
     deliver = Batch.deliver
 
-    def count(batch: Batch) -> None:
-        batches.append(len(batch._entries))
-        deliver(batch)
+    def count(batch: Batch, until_s: float) -> bool:
+        batches.extend([len(batch._entries)] if batch._entries else [])
+        return deliver(batch, until_s)
 
     monkeypatch.setattr(Batch, "deliver", count)
     assert all(bound.more for bound in host.do_together(*claiming))

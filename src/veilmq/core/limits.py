@@ -146,7 +146,7 @@ HTTP_PIPELINED_REQUESTS_MAX = 64
 # The embedded engine.
 BATCH_COMMANDS_MAX = 1_024
 BATCH_BYTES_MAX = 2 * 1_048_576
-BATCH_ROW_BYTES = 3_072  # what a row counts beside its content, so that a batch has some 5,000 rows at the most
+BATCH_ROW_BYTES = 384  # what a row counts beside its content, so that a batch has some 5,000 rows at the most
 EVENTS_WAITING_MAX = 10_000_000  # some gigabyte
 READY_WINDOW_MESSAGES = 2_048
 READY_WINDOW_BYTES = 1_048_576

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Self
@@ -299,13 +300,11 @@ class EmbeddedEngine:
         if changed:
             self._committer.commit()
         else:
-            self._deliver()
+            self._deliver(changed=False)
 
     def _committed(self, error: BaseException | None) -> None:
         if error is None:
-            self._deliver()
-            self._mind_the_janitor()
-            self._look()
+            self._deliver(changed=True)
         elif isinstance(error, Exception) and ran_out_of_room(error):
             self._try_again(error)
         else:
@@ -319,15 +318,18 @@ class EmbeddedEngine:
         else:
             self._arrange()
 
-    def _deliver(self) -> None:
+    def _deliver(self, *, changed: bool) -> None:
         if not self._batch.deliver(perf_counter() + _DELIVERY_S_MAX):
-            self._loop.call_soon(self._deliver)
+            self._loop.call_soon(partial(self._deliver, changed=changed))
             return
         self._running = False
         if self._pending:
             self._arrange()
         else:
             self._rest.set()
+        if changed:
+            self._mind_the_janitor()
+            self._look()
 
     def _look(self) -> None:
         self._mover.look(self._machine.moves.due_ms)
