@@ -10,7 +10,6 @@ they cannot keep this one from its end.
 import logging
 from collections import deque
 from math import inf
-from time import perf_counter
 
 import apsw
 
@@ -21,6 +20,7 @@ from veilmq.core.limits import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX
 from veilmq.core.ports import Done
 from veilmq.core.publications import Publish, Stage
 from veilmq.core.topics import CreateTopic, PublishToTopic, Subscribe
+from veilmq.engines.clock import stopwatch_s
 from veilmq.engines.embedded.claims import ClaimStep
 from veilmq.engines.embedded.journal import Journal
 from veilmq.engines.embedded.machine import Machine
@@ -189,7 +189,7 @@ class Batch:
     def deliver(self, until_s: float = inf) -> bool:
         """Call each ``done``: the batch is durable. Return ``False`` to be called again, if ``until_s`` ended that.
 
-        ``until_s`` is an instant of ``perf_counter``.
+        ``until_s`` is an instant of ``stopwatch_s``.
         """
         outcomes = self._outcomes
         if not outcomes:
@@ -208,7 +208,7 @@ class Batch:
                 done(answer)
             except Exception:
                 log.exception("an answer could not be delivered")
-            if perf_counter() >= until_s:
+            if stopwatch_s() >= until_s:
                 break
         return not outcomes
 

@@ -16,7 +16,6 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Self
 
 import apsw
@@ -25,7 +24,7 @@ from veilmq.core.commands import Command, ListQueues
 from veilmq.core.errors import OutcomeUnknown, ShuttingDown, VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Done, Timer, Wake
-from veilmq.engines.clock import StoreClock
+from veilmq.engines.clock import StoreClock, stopwatch_s
 from veilmq.engines.embedded.batch import Batch, Entry
 from veilmq.engines.embedded.claims import ClaimStep
 from veilmq.engines.embedded.committer import Committer, ThreadCommitter
@@ -319,7 +318,7 @@ class EmbeddedEngine:
             self._arrange()
 
     def _deliver(self, *, changed: bool) -> None:
-        if not self._batch.deliver(perf_counter() + _DELIVERY_S_MAX):
+        if not self._batch.deliver(stopwatch_s() + _DELIVERY_S_MAX):
             self._loop.call_soon(partial(self._deliver, changed=changed))
             return
         self._running = False
