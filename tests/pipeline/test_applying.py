@@ -18,7 +18,7 @@ from veilmq.testing import RunningServer
 
 QUEUE = "jobs"
 AT_MS = 1_767_225_600_000
-SLOW = lognormal(8.0, 5000, crash_rate=0.003)
+SLOW = lognormal(8.0, 50_000, crash_rate=0.003)
 
 
 @pytest.fixture
