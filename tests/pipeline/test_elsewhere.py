@@ -32,6 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.ti
 
 MESSAGES = 60
 HELD_MS = {"fast": range(100, 2_100, 5), "slow": range(10_000, 26_000, 40)}
+CRASHED = 20
 PATIENCE_S = 240
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """What Java would compile well here, it would run a few times."""
@@ -81,6 +82,7 @@ def run(folder: Path, where: Sequence[str], *jobs: Sequence[str]) -> str:
 def export(folder: Path) -> None:
     """Write an event log: a fast and a slow kind of work of one queue."""
     rows = [row(Outcome.DELETED, ms, key=key, queue="1/jobs") for key, times in HELD_MS.items() for ms in times]
+    rows += [row(Outcome.EXPIRED, 30_000, key="fast", queue="1/jobs")] * CRASHED
     hour = folder / "date=2026-01-01" / "hour=12"
     hour.mkdir(parents=True)
     table = pa.Table.from_pylist([dict(zip(SCHEMA.names, each, strict=True)) for each in rows], schema=SCHEMA)
@@ -102,7 +104,7 @@ def test_jobs_that_learn(where: Sequence[str], tmp_path: Path) -> None:
     assert [(each["queue"], each["key"]) for each in advice] == [
         ("1/jobs", None), ("1/jobs", "fast"), ("1/jobs", "slow"),
     ]  # fmt: skip
-    assert advice[0]["receipts"] == sum(map(len, HELD_MS.values()))
+    assert advice[0]["receipts"] == sum(map(len, HELD_MS.values())) + CRASHED
     assert advice[1]["recommended_s"] < 10
     assert (advice[2]["recommended_s"], advice[2]["reason"].split(":")[0]) == (None, "keep 30 s")
     written = pq.read_table(tmp_path / "state" / "recommendations")["recommended_s"].to_pylist()
