@@ -103,24 +103,24 @@ class Batch:
     def _apply(self, entries: deque[Entry], now_ms: int) -> None:
         handlers, journal, woken = self._machine.handlers, self._journal, self._woken
         applied, answers = self._entries, self._answers
-        for full in (BATCH_BYTES_MAX // 2, BATCH_BYTES_MAX):
-            while entries and len(applied) < BATCH_COMMANDS_MAX and journal.batch_bytes < full:
-                entry = entries.popleft()
-                applied.append(entry)
-                command = entry[0]
-                if self._one_by_one:
-                    answer = self._apply_alone(command, now_ms)
-                else:
-                    try:
-                        answer = handlers[type(command)](command, now_ms)
-                    except VeilmqError as error:
-                        answer = error
-                answers.append(answer)
-                while woken:
-                    entries.appendleft(woken.pop())
-            if not entries or journal.batch_bytes < full:
-                return
-            _let_others_pass(applied[-1][0], entries)
+        others_pass_at = BATCH_BYTES_MAX // 2
+        while entries and len(applied) < BATCH_COMMANDS_MAX and journal.batch_bytes < BATCH_BYTES_MAX:
+            if journal.batch_bytes >= others_pass_at:
+                others_pass_at = BATCH_BYTES_MAX
+                _let_others_pass(applied[-1][0], entries)
+            entry = entries.popleft()
+            applied.append(entry)
+            command = entry[0]
+            if self._one_by_one:
+                answer = self._apply_alone(command, now_ms)
+            else:
+                try:
+                    answer = handlers[type(command)](command, now_ms)
+                except VeilmqError as error:
+                    answer = error
+            answers.append(answer)
+            while woken:
+                entries.appendleft(woken.pop())
 
     def _apply_alone(self, command: Command, now_ms: int) -> object:
         """Apply and write one command; undo that one alone if it fails."""
@@ -222,15 +222,12 @@ class Batch:
 
 
 def _let_others_pass(last: Command, entries: deque[Entry]) -> None:
-    """Move commands of the kind and queue of ``last``, which filled a batch, behind all others; each keep their order.
+    """Move commands of the kind and queue of ``last``, which filled half of a batch, behind all others.
 
-    So another command waits for one batch of a queue's large messages, however many receives or sends are queued.
+    So another command waits for one batch of a queue's large messages, however many receives or sends are queued. The
+    commands of either part keep their order.
     """
-    kind, name = type(last), getattr(last, "queue", None)
-    behind = [each for each in entries if type(each[0]) is kind and getattr(each[0], "queue", None) == name]
-    if len(behind) < len(entries):
-        moved = {id(each) for each in behind}
-        before = [each for each in entries if id(each) not in moved]
-        entries.clear()
-        entries.extend(before)
-        entries.extend(behind)
+    heavy = type(last), getattr(last, "queue", None)
+    ordered = sorted(entries, key=lambda entry: (type(entry[0]), getattr(entry[0], "queue", None)) == heavy)
+    entries.clear()
+    entries.extend(ordered)

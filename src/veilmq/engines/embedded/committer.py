@@ -5,10 +5,9 @@ goes on parsing. But handing over costs too (two switches of threads, and the lo
 quick, a batch in place was measured at 10 % more requests a second. So the usual length of a sync decides, batch by
 batch, and a commit that moves the log always has the thread. Only commits in place tell that length: in the thread the
 wait for the GIL would count too. So while the thread has the commits, a few are made in place to look again: a slow
-disk keeps the loop for one sync in many. A loop of many short turns starves the thread of the GIL (its turns release
-the GIL and take it again before the thread wakes up; 100 ms were seen), so it sleeps for a moment while a commit takes
-long. One batch is under way at a time. A store in memory has nothing to wait for
-and always commits in place.
+disk keeps the loop for one sync in many. A loop of many short turns starves the thread of the GIL: it releases the GIL
+and takes it again before the thread wakes up, for up to 100 ms. So the loop sleeps for a moment while a commit takes
+long. One batch is under way at a time. A store in memory has nothing to wait for and always commits in place.
 """
 
 import asyncio
@@ -23,9 +22,9 @@ from veilmq.engines.embedded.space import Space
 _QUICK_S = 0.001
 _SYNCS_REMEMBERED = 8
 _COMMITS_PER_LOOK = 64
-_GIVES_AFTER_S = 0.005
-_GIVEN_S_MAX = 0.000_5
 _COMMITS_PER_QUICK = 16  # so many more for each time that a look took as long as a quick sync may
+_GIVES_AFTER_S = 0.005  # the loop gives the thread the GIL, each time that a commit has taken so much longer
+_GIVEN_S_MAX = 0.000_5
 
 Committed = Callable[[BaseException | None], object]
 """Called in the event loop's thread with what went wrong, ``None`` when the batch is durable."""
