@@ -80,7 +80,7 @@ FROM (
     FROM (SELECT mq.now_ms() AS now) clock CROSS JOIN LATERAL (
         SELECT group_id, seq, mq.due(visible_at, sent_at, receive_count, delay) AS visible_at,
             visible_at > clock.now AND receive_count > 0 AS is_leased, least(visible_at, sent_at + $2) AS ends_at
-        FROM mq.part JOIN mq.fifo_msg USING (qp) WHERE qp = $1
+        FROM mq.part CROSS JOIN mq.fifo_msg WHERE part.qp = $1 AND fifo_msg.qp = $1
     ) AS msg
     GROUP BY group_id
 ) AS of_group
