@@ -96,14 +96,27 @@ class Asker:
         self._file.read(length)
         return status, time.perf_counter() - began_s
 
+    def close(self) -> None:
+        """Disconnect."""
+        self._file.close()
+        self._socket.close()
 
-def repeat(port: int, until_s: float, requests: Sequence[bytes], pause_s: float) -> dict[str, float]:
-    """Ask by turns on one connection; return how often, how many were not answered with 200, and the longest time."""
+
+def repeat(
+    port: int, until_s: float, requests: Sequence[bytes], pause_s: float, *, anew: bool = False
+) -> dict[str, float]:
+    """Ask by turns on one connection, or each time on a new one.
+
+    Return how often, how many were not answered with 200, and the longest time.
+    """
     asker, count, failed, longest_s = Asker(port), 0, 0, 0.0
     while time.monotonic() < until_s:
         for request in requests:
             status, taken_s = asker.ask(request)
             count, failed, longest_s = count + 1, failed + (status != 200), max(longest_s, taken_s)
+            if anew or status == 503:
+                asker.close()
+                asker = Asker(port)
         time.sleep(pause_s)
     return {"count": count, "failed": failed, "longest_ms": longest_s * 1_000}
 
@@ -127,6 +140,8 @@ def main() -> None:
     requests = [Path(file).read_bytes() for file in files]
     if kind == "repeat":
         figures = repeat(int(port), until_s, requests, pause_s=0.0)
+    elif kind == "anew":
+        figures = repeat(int(port), until_s, requests, pause_s=0.1, anew=True)
     elif kind == "probe":
         figures = repeat(int(port), until_s, requests, pause_s=0.01)
     else:

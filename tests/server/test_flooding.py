@@ -1,5 +1,6 @@
 """Clients that make the server hold much: who may send a large body, how much there may be of it, whose turn it is."""
 
+import asyncio
 import contextlib
 import json
 import re
@@ -23,6 +24,7 @@ from tests.server.http_host import PATIENCE_S, Client, HttpHost, wait_until
 from tests.server.keys import REGION, SECRETS, client, written
 from veilmq.server.event_loop import loop_factory
 from veilmq.server.http_limits import HttpLimits
+from veilmq.server.turns import Turns
 from veilmq.testing import RunningServer
 
 JSON = b"Content-Type: application/x-amz-json-1.0\r\nX-Amz-Target: AmazonSQS.SendMessage\r\n"
@@ -218,6 +220,39 @@ def test_a_body_that_waits_for_room_is_read_when_there_is_some() -> None:
         assert second.read().status == 100
         second.send(b"x" * 1_500_000)
         assert second.read().status == 200
+
+
+def test_the_shortest_body_that_waits_has_the_next_room() -> None:
+    """A client among many strangers of its address waits for one of their bodies, not for all that came before it."""
+    with HttpHost(bytes_max=4_000_000) as host, host.client() as first, host.client() as long, host.client() as short:
+        first.send(POST + EXPECT + b"Content-Length: 1500000\r\n\r\n")
+        assert first.read().status == 100
+        long.send(POST + EXPECT + b"Content-Length: 1400000\r\n\r\n")
+        wait_until(lambda: host.call(lambda: len(host.budget.waiting)) == 1)
+        short.send(POST + EXPECT + b"Content-Length: 400000\r\n\r\n")
+        wait_until(lambda: host.call(lambda: len(host.budget.waiting)) == 2)
+        first.send(b"x" * 1_500_000)
+        assert short.read().status == 100
+        assert host.call(lambda: host.budget.unverified) == 400_000
+        short.send(b"x" * 400_000)
+        assert long.read().status == 100
+
+
+def test_what_refused_clients_still_send_leaves_every_other_turn_to_bodies_that_are_read() -> None:
+    """However many they are."""
+
+    async def read_beside_drops() -> list[str]:
+        loop = asyncio.get_running_loop()
+        turns, taken = Turns(loop), list[str]()
+        is_read: asyncio.Future[list[str]] = loop.create_future()
+        for _ in range(100):
+            turns.dropping(lambda: taken.append("drop"))
+        for _ in range(5):
+            turns.unhurried(lambda: taken.append("read"))
+        turns.unhurried(lambda: is_read.set_result(list(taken)))
+        return await is_read
+
+    assert asyncio.run(read_beside_drops()) == ["read", "drop"] * 5
 
 
 def test_a_chunked_body_reserves_as_it_grows() -> None:

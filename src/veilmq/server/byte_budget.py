@@ -4,7 +4,9 @@ A large body reserves its bytes before they are read. Until its signature is ver
 budget, where every access key id, or every address without one, may take as much as it leaves free: one alone gets half
 of that half, two a third each, and there is always room for another. Within a key id the same holds for its members: an
 address, and whether the connection has sent a genuine request before, so that strangers that merely name a key do not
-displace its holder. A share that holds nothing gets its first body as soon as there is room at all.
+displace its holder. A share that holds nothing gets its first body as soon as there is room at all. Room that becomes
+free goes to the shortest body that waits: the first request of a client, behind many long ones of strangers at the same
+address, is read in the time of one of them, not of all.
 
 Answers that clients do not read are counted, each as a whole until all of it is sent. While they exceed half of the
 budget, ``answers_full`` is set and no receive starts.
@@ -14,6 +16,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from hashlib import sha256
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
 
@@ -52,12 +55,12 @@ class ByteBudget:
         "_by_member",
         "_granting",
         "_on_room",
-        "_waiting",
         "answers",
         "answers_full",
         "bytes_max",
         "unverified",
         "verified",
+        "waiting",
     )
 
     def __init__(self, bytes_max: int) -> None:
@@ -69,7 +72,7 @@ class ByteBudget:
         self.answers_full = False
         self._by_key: Counter[str] = Counter()
         self._by_member: Counter[Share] = Counter()
-        self._waiting: dict[Hold, int] = {}  # in the order in which they came
+        self.waiting: dict[Hold, int] = {}  # in the order in which they began to wait
         self._granting = False
         self._on_room: dict[Callable[[], object], None] = {}
 
@@ -84,7 +87,7 @@ class ByteBudget:
         if self.answers_full and not full:
             self._grant_soon()
         self.answers_full = full
-        if change < 0 and self._waiting:
+        if change < 0 and self.waiting:
             self._grant_soon()
 
     def on_room(self, wake: Callable[[], object]) -> None:
@@ -119,16 +122,16 @@ class ByteBudget:
             self.unverified += more
             _count(self._by_key, hold.share.key, more)
             _count(self._by_member, hold.share, more)
-        if more < 0 and self._waiting:
+        if more < 0 and self.waiting:
             self._grant_soon()
 
     def wait(self, hold: "Hold", more: int) -> None:
         """Have ``hold`` granted ``more`` bytes when they fit."""
-        self._waiting[hold] = more
+        self.waiting[hold] = more
 
     def leave(self, hold: "Hold") -> None:
         """Take back what ``hold`` waits for, if it does."""
-        self._waiting.pop(hold, None)
+        self.waiting.pop(hold, None)
 
     def _grant_soon(self) -> None:
         if not self._granting:
@@ -137,9 +140,9 @@ class ByteBudget:
 
     def _grant(self) -> None:
         self._granting = False
-        for hold, more in list(self._waiting.items()):
-            if hold in self._waiting and self.fits(hold, more):
-                del self._waiting[hold]
+        for hold, more in sorted(self.waiting.items(), key=itemgetter(1)):
+            if hold in self.waiting and self.fits(hold, more):
+                del self.waiting[hold]
                 self.change(hold, more)
                 hold.granted()
         if not self.answers_full:

@@ -361,7 +361,8 @@ class Http1Connection(asyncio.Protocol):
         if (wanted or (self._reader.continue_due and self._reader.hold is None)) and not self._admit(wanted):
             return
         if self._reader.hold is not None:
-            self._pace(segment_bytes, trusted=self._reader.hold.share.trusted)
+            turns = self._keeper.turns
+            self._pace(segment_bytes, turns.soon if self._reader.hold.share.trusted else turns.unhurried)
         if self._reader.continue_due and not self._line:
             self._send_continue()
         if self._line and self._is_heavy():
@@ -394,7 +395,7 @@ class Http1Connection(asyncio.Protocol):
             self._send_continue()
         self._regulate()
 
-    def _pace(self, segment_bytes: int, *, trusted: bool) -> None:
+    def _pace(self, segment_bytes: int, later: Callable[[Callable[[], object]], None]) -> None:
         """Read on in a later turn of the loop if that was a large piece."""
         self._unpaced_bytes += segment_bytes
         if self._unpaced_bytes < _SLICE_BYTES or self._pacing or self._transport.is_closing():
@@ -403,8 +404,7 @@ class Http1Connection(asyncio.Protocol):
         self._pacing = True
         if not self._paused:
             self._transport.pause_reading()
-        turns = self._keeper.turns
-        (turns.soon if trusted else turns.unhurried)(self._read_on)
+        later(self._read_on)
 
     def _read_on(self) -> None:
         self._pacing = False
@@ -429,7 +429,7 @@ class Http1Connection(asyncio.Protocol):
         if self._unread:
             self._unread += data
         elif self._lingers:
-            self._pace(len(data), trusted=False)
+            self._pace(len(data), self._keeper.turns.dropping)
 
     def _begin_behind(self) -> None:
         """Begin some requests that came while others were in the line, then parse what came behind them."""
