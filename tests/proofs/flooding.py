@@ -6,6 +6,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import socket
 import sys
 import time
@@ -121,6 +122,19 @@ def repeat(
     return {"count": count, "failed": failed, "longest_ms": longest_s * 1_000}
 
 
+def sync(until_s: float, folder: Path) -> dict[str, float]:
+    """Write and sync a page again and again; return how often, and the longest time: what the disk alone costs."""
+    count, longest_s = 0, 0.0
+    with (folder / "page").open("wb", buffering=0) as file:
+        while time.monotonic() < until_s:
+            began_s = time.perf_counter()
+            os.pwrite(file.fileno(), bytes(4_096), 0)
+            os.fdatasync(file.fileno())
+            count, longest_s = count + 1, max(longest_s, time.perf_counter() - began_s)
+            time.sleep(0.01)
+    return {"count": count, "longest_ms": longest_s * 1_000}
+
+
 async def all_of(kind: str, port: int, until_s: float, connections: int, request: bytes) -> dict[str, float]:
     """Run one kind of flood on so many connections."""
     if kind == "unread":
@@ -137,8 +151,10 @@ def main() -> None:
     assert int(connections) <= CONNECTIONS_MAX
     assert float(seconds) <= SECONDS_MAX
     until_s = time.monotonic() + float(seconds)
-    requests = [Path(file).read_bytes() for file in files]
-    if kind == "repeat":
+    requests = [Path(file).read_bytes() for file in files if kind != "disk"]
+    if kind == "disk":
+        figures = sync(until_s, Path(files[0]))
+    elif kind == "repeat":
         figures = repeat(int(port), until_s, requests, pause_s=0.0)
     elif kind == "anew":
         figures = repeat(int(port), until_s, requests, pause_s=0.1, anew=True)
