@@ -240,7 +240,8 @@ class RequestReader:
         self.target.append(request.target)
         self._pieces.append(request.body)
         self._spool()
-        flaw = self._flaw(request.headers)
+        is_checked = self._admitted and self._repeated is None
+        flaw = None if is_checked else self._flaw(request.headers)
         if flaw is None and len(self._spooled) > self._limits.body_bytes_max:
             flaw = refusal.long_body(self._limits.body_bytes_max)
         if flaw is not None:
@@ -391,4 +392,4 @@ class RequestReader:
         self._chunks = 0
 
     def _head_size(self, fields: dict[bytes, bytes]) -> int:
-        return sum(map(len, self.target)) + sum(len(name) + len(value) + 4 for name, value in fields.items())
+        return sum(map(len, (*self.target, *fields, *fields.values()))) + 4 * len(fields)

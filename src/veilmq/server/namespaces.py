@@ -40,8 +40,10 @@ class Namespaces:
         authorization = request.headers.get(b"authorization", b"")
         if not self._by_region:
             # Only an id of twelve digits has its slash here; nothing else is read of the credentials of others.
-            is_account = authorization[_ACCOUNT_END : _ACCOUNT_END + 1] == b"/" if authorization else False
-            if not is_account and (authorization or _PRESIGNED not in request.target):
+            if authorization:
+                if not authorization.startswith(b"/", _ACCOUNT_END):
+                    return context
+            elif _PRESIGNED not in request.target:
                 return context
         credential = credential_of(authorization, request.target)
         key = context.base_url, credential

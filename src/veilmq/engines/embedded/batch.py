@@ -9,7 +9,10 @@ they cannot keep this one from its end.
 
 import logging
 from collections import deque
+from collections.abc import Iterator
+from itertools import chain
 from math import inf
+from operator import itemgetter
 
 import apsw
 
@@ -61,7 +64,7 @@ class Batch:
         self._entries: list[Entry] = []
         self._answers: list[object] = []
         self._refused: list[tuple[Done, object]] = []
-        self._outcomes: deque[tuple[Done, object]] = deque()  # what is still to be delivered
+        self._outcomes: Iterator[tuple[Done, object]] | None = None  # what is still to be delivered
         self._woken: deque[Entry] = deque()
         self._again: deque[Entry] = deque()  # what is left of a batch that failed
         self._tries = 0  # of this batch that failed
@@ -103,10 +106,12 @@ class Batch:
     def _apply(self, entries: deque[Entry], now_ms: int) -> None:
         handlers, journal, woken = self._machine.handlers, self._journal, self._woken
         applied, answers = self._entries, self._answers
-        others_pass_at = BATCH_BYTES_MAX // 2
-        while entries and len(applied) < BATCH_COMMANDS_MAX and journal.batch_bytes < BATCH_BYTES_MAX:
-            if journal.batch_bytes >= others_pass_at:
-                others_pass_at = BATCH_BYTES_MAX
+        full_at = BATCH_BYTES_MAX // 2
+        while entries and len(applied) < BATCH_COMMANDS_MAX:
+            if journal.batch_bytes >= full_at:
+                if journal.batch_bytes >= BATCH_BYTES_MAX:
+                    return
+                full_at = BATCH_BYTES_MAX
                 _let_others_pass(applied[-1][0], entries)
             entry = entries.popleft()
             applied.append(entry)
@@ -191,26 +196,25 @@ class Batch:
 
         ``until_s`` is an instant of ``stopwatch_s``.
         """
-        outcomes = self._outcomes
-        if not outcomes:
+        if self._outcomes is None:
             results = self._answers
             if self._machine.shown.ahead_ms:
                 results = [self._machine.shown(answer) for answer in results]
-            outcomes.extend((done, answer) for (_, done), answer in zip(self._entries, results, strict=True))
-            outcomes.extend(self._refused)
+            asked = zip(map(itemgetter(1), self._entries), results, strict=True)
+            self._outcomes = chain(asked, self._refused)
             self._entries, self._answers, self._refused = [], [], []
             if self._tries:
                 self._tries, self._one_by_one = 0, False
                 self._machine.space.end_batch()
-        while outcomes:
-            done, answer = outcomes.popleft()
+        for done, answer in self._outcomes:
             try:
                 done(answer)
             except Exception:
                 log.exception("an answer could not be delivered")
             if stopwatch_s() >= until_s:
-                break
-        return not outcomes
+                return False
+        self._outcomes = None
+        return True
 
     def fail(self, error: VeilmqError) -> None:
         """Fail every command of the batch: what is on disk is unknown."""

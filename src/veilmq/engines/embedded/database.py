@@ -22,7 +22,7 @@ _FRAME_BYTES = 24 + _PAGE_BYTES  # a page in the log, with its head
 _LONG_LOG = 4  # times the length at which the log is moved
 _MOVE_AGAIN_S = 1.0
 _LOG_PAGES_MIN = 250
-_LOG_PAGES_MAX = 3_000
+_LOG_PAGES_MAX = 4_000
 
 LONG_LOG = (
     "The write-ahead log is too long: another process that reads the database keeps it, or the disk is full. End what "
