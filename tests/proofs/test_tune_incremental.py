@@ -23,10 +23,10 @@ from pyspark.sql import SparkSession
 
 from tests.bucket import S3Server
 from tests.pipeline.closed import NOON, row
-from tests.spark.session import session
 from veilmq.core.events import Outcome
 from veilmq.events.parquet import RANGES, SCHEMA, RangeEntry, encoded, entry_name
 from veilmq.pipeline.cell_store import CellStore
+from veilmq.pipeline.session import Cluster, open_session
 
 WHOLE = os.environ.get("PROVE") == "whole"
 OLD = (100, 1_000, 10_000) if WHOLE else (20, 400)
@@ -153,10 +153,7 @@ def on_bucket(
 ) -> list[tuple[Cost, Cost]]:
     """Run in a process of its own, whose Java knows S3."""
     os.environ.update(variables)
-    os.environ["PYSPARK_SUBMIT_ARGS"] = " ".join(
-        [*(f"--conf {name}={value}" for name, value in settings.items()), "pyspark-shell"]
-    )
-    with session(access.parent / "spark") as spark:
+    with open_session("costs", Cluster(settings=settings)) as spark:
         return costs(spark, url, folder, of_server(access), etag=b'"1"')
 
 
