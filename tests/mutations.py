@@ -1,0 +1,441 @@
+"""Mutations of the product, and how many of them the tests detect: `make mutations`, in an environment with cosmic-ray.
+
+A seed draws small changes of `src/veilmq` over all packages by their size: a comparison inverted, a bound off by one,
+a branch, a lock or an `await` dropped, arithmetic and loops changed, a condition of an SQL query dropped. Each is
+applied to a copy of `src`, and the tests that executed its line run, the most specific first, for at most a minute.
+A run of the whole suite with coverage contexts (`--record`) tells which tests these are.
+
+A failure counts only if the same test passes without the mutation. Verdicts are appended to a file: a run that was
+interrupted goes on. Of two files `--compare` prints the shares by package, and what the second suite no longer detects.
+"""
+
+import argparse
+import ast
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import cache, partial
+from pathlib import Path
+
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator
+from coverage.numbits import numbits_to_nums
+
+ROOT = Path(__file__).parents[1]
+SOURCE = Path("src/veilmq")
+BUILD = ROOT / "build" / "mutations"
+SECONDS_MAX = 60.0
+SECONDS_OF_TESTS = 40.0
+"""The tests that are chosen took so long in the recorded run; starting takes the rest of the minute."""
+PER_PACKAGE_MIN = 5
+SQL_SHARE = 0.1
+
+_INVERTED = {
+    "Eq": "NotEq",
+    "NotEq": "Eq",
+    "Lt": "GtE",
+    "GtE": "Lt",
+    "Gt": "LtE",
+    "LtE": "Gt",
+    "Is": "IsNot",
+    "IsNot": "Is",
+}
+_OFF_BY_ONE = {"Lt": "LtE", "LtE": "Lt", "Gt": "GtE", "GtE": "Gt"}
+_ARITHMETIC = {"Add": "Sub", "Sub": "Add", "Mul": "FloorDiv", "FloorDiv": "Mul", "Div": "Mul", "Mod": "FloorDiv"}
+
+
+def _comparisons(changes: dict[str, str]) -> tuple[str, ...]:
+    return tuple(f"core/ReplaceComparisonOperator_{before}_{after}" for before, after in changes.items())
+
+
+KINDS = {
+    "comparison inverted": _comparisons(_INVERTED),
+    "bound off by one": (*_comparisons(_OFF_BY_ONE), "core/NumberReplacer"),
+    "condition changed": ("core/ReplaceAndWithOr", "core/ReplaceOrWithAnd", "core/ReplaceUnaryOperator_Delete_Not"),
+    "constant inverted": ("core/ReplaceTrueWithFalse", "core/ReplaceFalseWithTrue"),
+    "arithmetic": tuple(f"core/ReplaceBinaryOperator_{before}_{after}" for before, after in _ARITHMETIC.items()),
+    "loop": ("core/ZeroIterationForLoop", "core/ReplaceBreakWithContinue", "core/ReplaceContinueWithBreak"),
+    "branch dropped": (),
+    "await or lock dropped": (),
+}
+"""Kind → the operators of cosmic-ray; those without any are made here."""
+_WEIGHTS = (4, 4, 3, 1, 2, 1, 4, 2)
+
+_SQL_NAME = re.compile(r"^-- name: (\w+)", re.MULTILINE)
+_SQL_CONDITION = re.compile(
+    r"\bAND\s+(?:[^()\n;]|\((?:[^()]|\([^()]*\))*\))+?"
+    r"(?=\s+(?:AND|OR|ORDER|LIMIT|FOR|RETURNING|GROUP|ON|THEN)\b|\s*[;)\n]|\s*$)"
+)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One change: what of the file is replaced; lines count from 1. ``query`` is that of an SQL file."""
+
+    file: str
+    kind: str
+    line: int
+    before: str
+    after: str
+    text: str = field(repr=False)
+    query: str = ""
+
+    @property
+    def key(self) -> str:
+        """Return what tells it apart from all others, in any checkout with the same sources."""
+        return f"{self.file}:{self.line} {self.kind}: {self.before.strip()} → {self.after.strip()}"
+
+    @property
+    def package(self) -> str:
+        """Return the package that the file is in."""
+        parts = Path(self.file).relative_to(SOURCE).parts
+        return "/".join(parts[:2]) if parts[0] == "engines" and len(parts) > 2 else parts[0]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``detected`` by ``test``, ``survived`` all that ran, or ``uncovered``, as no test runs the line."""
+
+    key: str
+    package: str
+    verdict: str
+    tests: int = 0
+    test: str = ""
+
+
+# Drawing.
+
+
+def places_of(code: str, kind: str) -> list[tuple[int, Callable[[], str | None]]]:
+    """Return where a file of Python can be mutated so: the line, and what makes the mutated file."""
+    found: list[tuple[int, Callable[[], str | None]]] = []
+    for operator in map(get_operator, KINDS[kind]):
+        made = operator()
+        positions = [place for node in ast_nodes(get_ast(code)) for place in made.mutation_positions(node)]
+        found += [(start[0], partial(mutate_code, code, made, number)) for number, (start, _) in enumerate(positions)]
+    if kind == "branch dropped":
+        found += _branches(code)
+    if kind == "await or lock dropped":
+        found += _waits(code)
+    return [place for place in found if place[0] not in _lines_of_types(code)]
+
+
+def _edit(name: str, kind: str, line: int, code: str, changed: str) -> Edit:
+    before, after = code.splitlines(), changed.splitlines()
+    at = next((n for n, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), line - 1)
+    return Edit(name, kind, line, before[at], after[at] if at < len(after) else "", changed)
+
+
+def _replaced(code: str, node: ast.expr, start: str, end: str | None = None) -> str:
+    """Put ``start`` and ``end`` around an expression; without ``end`` instead of it."""
+    lines = code.encode().splitlines(keepends=True)
+    begin = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
+    stop = sum(map(len, lines[: (node.end_lineno or 0) - 1])) + (node.end_col_offset or 0)
+    raw = code.encode()
+    kept = b"" if end is None else raw[begin:stop] + end.encode()
+    return (raw[:begin] + start.encode() + kept + raw[stop:]).decode()
+
+
+def _branches(code: str) -> Iterator[tuple[int, Callable[[], str]]]:
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.If):
+            yield node.lineno, partial(_replaced, code, node.test, "False and (", ")")
+
+
+def _waits(code: str) -> Iterator[tuple[int, Callable[[], str]]]:
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Await):
+            yield node.lineno, partial(_replaced, code, node.value, "None")
+        elif (
+            isinstance(node, ast.With | ast.AsyncWith) and len(node.items) == 1 and node.items[0].optional_vars is None
+        ):
+            entered = node.items[0].context_expr
+            if re.search(r"lock|gate|savepoint|transaction", ast.unparse(entered)):
+                yield node.lineno, partial(_replaced, code, entered, "__import__('contextlib').nullcontext()")
+
+
+@cache
+def _lines_of_types(code: str) -> frozenset[int]:
+    """Return the lines of code that no run executes: `if TYPE_CHECKING`, protocols, overloads."""
+    lines: set[int] = set()
+    for node in ast.walk(ast.parse(code)):
+        is_guard = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        is_protocol = isinstance(node, ast.ClassDef) and any(
+            ast.unparse(base).startswith("Protocol") for base in node.bases
+        )
+        if (is_guard or is_protocol) and isinstance(node, ast.stmt):
+            lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return frozenset(lines)
+
+
+def sql_edits_of(path: Path) -> list[Edit]:
+    """Return the edits that drop a condition of a query."""
+    code = path.read_text(encoding="utf-8")
+    found = []
+    for match in _SQL_CONDITION.finditer(code):
+        start_of_line = code.rfind("\n", 0, match.start()) + 1
+        names = _SQL_NAME.findall(code[: match.start()])
+        line = code[start_of_line : match.start()]
+        if names and "BETWEEN" not in line and not line.lstrip().startswith("--"):
+            text = code[: match.start()] + "AND TRUE" + code[match.end() :]
+            number = code.count("\n", 0, match.start()) + 1
+            name = str(path.relative_to(ROOT))
+            found.append(Edit(name, "SQL condition dropped", number, match[0], "AND TRUE", text, names[-1]))
+    return found
+
+
+def draw(seed: int, count: int) -> list[Edit]:
+    """Return so many edits, over the packages by their lines, at least some of each; the same ones for a seed."""
+    chance = random.Random(seed)
+    files = sorted(path for path in (ROOT / SOURCE).glob("*/**/*.py") if path.name != "__init__.py")
+    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in files}
+    packages: dict[str, list[Path]] = defaultdict(list)
+    for path in files:
+        packages[Edit(str(path.relative_to(ROOT)), "", 0, "", "", "").package].append(path)
+    total = sum(lines.values())
+    drawn: dict[str, Edit] = {}
+    for _, members in sorted(packages.items()):
+        share = sum(lines[path] for path in members) / total
+        wanted = max(PER_PACKAGE_MIN, round(count * (1 - SQL_SHARE) * share))
+        for _ in range(wanted * 20):
+            path = chance.choices(members, [lines[path] for path in members])[0]
+            kind = chance.choices(list(KINDS), _WEIGHTS)[0]
+            code = path.read_text(encoding="utf-8")
+            places = places_of(code, kind) if wanted else []
+            if places:
+                line, mutate = chance.choice(places)
+                changed = mutate()
+                if changed is not None and changed != code and _is_python(changed):
+                    edit = _edit(str(path.relative_to(ROOT)), kind, line, code, changed)
+                    wanted -= edit.key not in drawn
+                    drawn[edit.key] = edit
+    conditions = [edit for path in sorted((ROOT / SOURCE).rglob("*.sql")) for edit in sql_edits_of(path)]
+    for edit in chance.sample(conditions, min(len(conditions), round(count * SQL_SHARE))):
+        drawn[edit.key] = edit
+    return list(drawn.values())
+
+
+def _is_python(code: str) -> bool:
+    try:
+        ast.parse(code)
+    except SyntaxError:  # the asterisk of parameters is no multiplication
+        return False
+    return True
+
+
+# What covers a line.
+
+
+class Suite:
+    """The tests of a checkout and what each executed, as ``record`` left it."""
+
+    def __init__(self, checkout: Path, recorded: Path) -> None:
+        """Read the recorded run; ``checkout`` has the tests and an environment."""
+        self.checkout = checkout
+        self._database = sqlite3.connect(recorded / "coverage.db")
+        self._seconds = _seconds(recorded / "tests.xml")
+        self._tests = {
+            number: name.partition("|")[0] for number, name in self._database.execute("SELECT id, context FROM context")
+        }
+        self._files = {
+            path[path.rindex(str(SOURCE)) :]: number
+            for number, path in self._database.execute("SELECT id, path FROM file")
+            if str(SOURCE) in path
+        }
+        self._breadth = self._breadths()
+        self.sound: set[str] = set()
+
+    def _breadths(self) -> Counter[str]:
+        """Return of each test how many files it went through: the fewer, the more specific it is."""
+        breadth: Counter[str] = Counter()
+        for context, files in self._database.execute("SELECT context_id, count(*) FROM line_bits GROUP BY context_id"):
+            breadth[self._tests[context]] += files
+        return breadth
+
+    def covering(self, edit: Edit) -> list[str]:
+        """Return the tests that executed the line of ``edit``, the most specific first, of forty seconds at most.
+
+        Of code that runs when a module is imported, and of a line of a longer statement, those of the file.
+        """
+        tests: set[str] = set()
+        for file, line in _places(edit):
+            rows = self._rows(file)
+            inside = {test for test, lines in rows if line in lines}
+            tests |= inside - {""} or {test for test, _ in rows if test}
+        chosen: list[str] = []
+        seconds = 0.0
+        for test in sorted(tests, key=lambda test: (self._breadth[test], test)):
+            seconds += self._seconds.get(test, 0.1)
+            if chosen and seconds > SECONDS_OF_TESTS:
+                break
+            chosen.append(test)
+        return chosen
+
+    def _rows(self, file: str) -> list[tuple[str, frozenset[int]]]:
+        number = self._files.get(file)
+        rows = self._database.execute("SELECT context_id, numbits FROM line_bits WHERE file_id = ?", (number,))
+        return [(self._tests[context], frozenset(numbits_to_nums(bits))) for context, bits in rows]
+
+    def run(self, tests: Iterable[str], source: Path) -> tuple[int | None, str]:
+        """Run tests on the sources in ``source``; return the exit status (``None`` after a minute) and what failed."""
+        command = [".venv/bin/python", "-m", "pytest", "-x", "-q", "-n0", "-rfE", "--timeout", "30", "--no-header"]
+        environment = os.environ | {"PYTHONPATH": str(source.parent), "CI": "true", "PYTHONDONTWRITEBYTECODE": "1"}
+        with subprocess.Popen(
+            [*command, *tests],
+            cwd=self.checkout,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                output, _ = process.communicate(timeout=SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                for number in (signal.SIGINT, signal.SIGKILL):
+                    os.killpg(process.pid, number)
+                    try:
+                        process.communicate(timeout=10)
+                        break
+                    except subprocess.TimeoutExpired:
+                        continue
+                return None, ""
+        failed = re.search(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", output, re.MULTILINE)
+        return process.returncode, failed[1] if failed else ""
+
+
+def _places(edit: Edit) -> Iterator[tuple[str, int]]:
+    if not edit.query:
+        yield edit.file, edit.line
+        return
+    named = re.compile(rf'"{edit.query}"')
+    for path in sorted((ROOT / edit.file).parent.rglob("*.py")):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if named.search(line):
+                yield str(path.relative_to(ROOT)), number
+
+
+def _seconds(report: Path) -> dict[str, float]:
+    cases = ET.parse(report).getroot().iter("testcase")
+    return {
+        f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}": float(case.get("time", 0))
+        for case in cases
+    }
+
+
+def record(checkout: Path, recorded: Path, arguments: list[str]) -> int:
+    """Run the whole suite once and keep which test executes which lines, and how long each takes."""
+    recorded.mkdir(parents=True, exist_ok=True)
+    settings = recorded / "coveragerc"
+    settings.write_text("[run]\nbranch = false\nsource_pkgs = veilmq\n", encoding="utf-8")
+    command = [".venv/bin/python", "-m", "pytest", "--numprocesses", "2", "--dist", "loadgroup", "-m", "not everything"]
+    command += ["--cov=veilmq", f"--cov-config={settings}", "--cov-context=test", "--cov-report="]
+    command += ["-o", "junit_family=xunit2", f"--junitxml={recorded / 'tests.xml'}", *arguments]
+    environment = os.environ | {"COVERAGE_FILE": str(recorded / "coverage.db"), "PYTHONPATH": str(checkout / "src")}
+    return subprocess.run(command, cwd=checkout, env=environment, check=False).returncode
+
+
+# Trying.
+
+
+def judge(edit: Edit, suite: Suite, work: Path) -> Verdict:
+    """Apply ``edit`` to the copy in ``work``, run the tests that cover it, and take it back."""
+    tests = suite.covering(edit)
+    if not tests:
+        return Verdict(edit.key, edit.package, "uncovered")
+    path, original = work / edit.file, ROOT / edit.file
+    while True:
+        path.write_text(edit.text, encoding="utf-8")
+        try:
+            status, failed = suite.run(tests, work / SOURCE)
+        finally:
+            shutil.copyfile(original, path)
+        if status in {None, 0, 5}:
+            return Verdict(edit.key, edit.package, "survived", len(tests))
+        if not failed or failed in suite.sound or suite.run([failed], work / SOURCE)[0] == 0:
+            suite.sound.add(failed)
+            return Verdict(edit.key, edit.package, "detected", len(tests), failed)
+        tests = [test for test in tests if test != failed]  # it fails without the mutation, too
+
+
+def verdicts_in(path: Path) -> dict[str, Verdict]:
+    """Return the verdicts of a file, by the keys of their mutations."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return {verdict.key: verdict for verdict in (Verdict(**json.loads(line)) for line in lines)}
+
+
+def table(files: list[Path]) -> str:
+    """Return the shares that the suites detect by package, and what the last one does not while the first does."""
+    suites = [verdicts_in(path) for path in files]
+    keys = set.intersection(*map(set, suites))
+    lines = [
+        "| package | mutations | " + " | ".join(path.stem for path in files) + " |",
+        "| --- | --- |" + " --- |" * len(files),
+    ]
+    packages = Counter(suites[0][key].package for key in keys)
+    for package in [*sorted(packages), "all"]:
+        members = [key for key in keys if package in {"all", suites[0][key].package}]
+        shares = [sum(suite[key].verdict == "detected" for key in members) for suite in suites]
+        cells = " | ".join(f"{share} ({share / len(members):.0%})" for share in shares)
+        lines.append(f"| {package} | {len(members)} | {cells} |")
+    if len(suites) > 1:
+        lost = [key for key in sorted(keys) if suites[0][key].verdict == "detected" != suites[-1][key].verdict]
+        lines += ["", *(f"- no longer detected: {key} (before: {suites[0][key].test})" for key in lost)]
+    return "\n".join(lines)
+
+
+def _show(*words: object) -> None:
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Draw, try what has no verdict yet, print the table."""
+    parser = argparse.ArgumentParser(prog="make mutations", description=__doc__.partition("\n")[0])
+    parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000, help="draws the mutations")
+    parser.add_argument("--count", type=int, default=200, help="how many (default 200)")
+    parser.add_argument("--name", default="suite", help="the name of the suite that is tried")
+    parser.add_argument("--checkout", type=Path, default=ROOT, help="where its tests are; the product is this one")
+    parser.add_argument("--record", action="store_true", help="run the suite, keep what covers which line")
+    parser.add_argument("--list", action="store_true", help="print the mutations and their covering tests, try none")
+    parser.add_argument("--compare", type=Path, nargs="+", help="files of verdicts: print their table alone")
+    options, rest = parser.parse_known_args()
+    if options.compare:
+        _show(table(options.compare))
+        return 0
+    recorded = BUILD / options.name
+    if options.record or not (recorded / "tests.xml").exists():
+        return record(options.checkout, recorded, rest)
+    _show(f"seed {options.seed}: --seed {options.seed} draws these mutations again")
+    suite, out = Suite(options.checkout, recorded), BUILD / f"{options.seed}-{options.name}.jsonl"
+    edits = draw(options.seed, options.count)
+    work = BUILD / "work"
+    shutil.copytree(ROOT / "src", work / "src", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    known = verdicts_in(out)
+    for number, edit in enumerate(edits, 1):
+        if options.list:
+            _show(edit.key, len(suite.covering(edit)))
+        elif edit.key not in known:
+            verdict = judge(edit, suite, work)
+            with out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(verdict), ensure_ascii=False) + "\n")
+            _show(f"{number} of {len(edits)}: {verdict.verdict}: {edit.key} {verdict.test}")
+    if not options.list:
+        _show(table([out]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
