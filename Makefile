@@ -6,6 +6,7 @@ BIN := .venv/bin
 ARGS ?=
 WORKERS ?= 2
 
+FAST := $(addprefix tests/,benchmarks client consumer core engines events forwarding server stories testing tidy wire)
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
 
@@ -86,8 +87,8 @@ test: setup-tests check docs ## check, then all that must hold for a commit
 test-all: setup-tests setup-bucket setup-test-all check docs ## every test in every form: every place of Spark, every kill, archives on S3, Airflow
 	@$(PYTEST) $(PARALLEL) $(ARGS)
 
-test-fast: setup setup-clients ## the tests that answer within two minutes (not slow, no proofs)
-	@$(PYTEST) $(PARALLEL) -m "not slow and not proof and not everything" $(ARGS)
+test-fast: setup ## after each edit: the tests that need no service and no second
+	@$(PYTEST) $(PARALLEL) -m "not slow and not service and not proof and not everything" $(FAST) $(ARGS)
 
 check: setup ## lint, format, types and import contracts; changes nothing
 	@$(BIN)/ruff check .

@@ -34,6 +34,8 @@ TEST_ALL = PROOFS.parents[1] / ".venv-test-all"
 """The environment of `make test-all`: Airflow and DuckDB, apart from veilmq and Spark."""
 EVERYTHING = pytest.mark.everything
 """For another form of what a commit proves once, or what needs an S3 server: only in `make test-all`."""
+SERVED = frozenset({"postgres", "shards", "postgres_url", "whole_browser"})
+"""Stores and fixtures that are services: `make test-fast` starts none."""
 ON_SPARK = (pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600))
 
 
@@ -160,14 +162,22 @@ def client(server: "RunningServer") -> "Iterator[HttpQueueClient]":
         yield connected
 
 
+def stores_of(item: pytest.Item) -> set[str]:
+    """Return the parameters of a test that are words, among them the stores on which it runs."""
+    call = getattr(item, "callspec", None)
+    return set() if call is None else {each for each in call.params.values() if isinstance(each, str)}
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark by folder and by fixture, so that no test lacks its marks: `proof`, what runs on Spark, `everything`.
+    """Mark by folder and by fixture, so that no test lacks its marks: `proof`, `service`, `everything`, `slow`.
 
     All tests on Spark are slow, and run in one of the workers, so that there is one session. What needs an S3 server
-    runs in `make test-all` only.
+    runs in `make test-all` only. PostgreSQL and the browser are services.
     """
     for item in items:
+        if SERVED & {*getattr(item, "fixturenames", ()), *stores_of(item)}:
+            item.add_marker(pytest.mark.service)
         if item.path.is_relative_to(PROOFS):
             item.add_marker(pytest.mark.proof)
         if "spark" in getattr(item, "fixturenames", ()):

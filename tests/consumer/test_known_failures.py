@@ -18,6 +18,8 @@ from veilmq.consumer.policies import Measured
 from veilmq.consumer.running import DONE
 from veilmq.testing import faults
 
+pytestmark = pytest.mark.slow
+
 QUEUE = "work"
 HOUR_S = 3_600
 

@@ -23,6 +23,8 @@ from veilmq.consumer.renewer import Renewer
 from veilmq.core.commands import VisibilityChange
 from veilmq.testing import SteppedClock
 
+pytestmark = pytest.mark.slow
+
 POLICIES: list[Policy] = [
     NServiceBusPolicy(max_auto_message_visibility_renewal_duration=43_200),
     Fixed(30, 20),

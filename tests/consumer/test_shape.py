@@ -35,6 +35,8 @@ from veilmq.consumer import (
 from veilmq.engines.clock import SystemClock
 from veilmq.testing import ConsumerBench, RunningServer, VirtualClock, faults
 
+pytestmark = pytest.mark.slow
+
 MINUTE_S = 60
 LONG_S = 25 * MINUTE_S
 

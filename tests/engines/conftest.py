@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import EVERYTHING
+from tests.conftest import EVERYTHING, stores_of
 from tests.engines.host import Host
 from tests.engines.shards_host import making_shards
 from tests.engines.stores import Store, embedded, on_postgres, on_shards
@@ -28,7 +28,7 @@ ON_SHARDS = {
 """The files of the suite where it matters that queues are in several databases."""
 
 EACH_COMMIT = {"memory": {"test_messages"}, "shards": {"test_moves", "test_topics"}}
-"""Of these forms of a store, whose code is that of a folder or of one database, what `make test` runs: a cross-section."""
+"""What `make test` runs of these forms of a store, which share the code of the others: a cross-section."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -40,18 +40,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
     for item in items:
-        form = _places(item) & EACH_COMMIT.keys()
+        form = stores_of(item) & EACH_COMMIT.keys()
         if form and item.path.is_relative_to(SUITE) and item.path.stem not in EACH_COMMIT[form.pop()]:
             item.add_marker(EVERYTHING)
 
 
-def _places(item: pytest.Item) -> set[str]:
-    call = getattr(item, "callspec", None)
-    return set() if call is None else {each for each in call.params.values() if isinstance(each, str)}
-
-
 def _is_left_out(item: pytest.Item) -> bool:
-    places = _places(item)
+    places = stores_of(item)
     on_shards = "shards" in places
     if on_shards and (item.path.stem not in ON_SHARDS or item.get_closest_marker("differs_on_shards")):
         return True

@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import need
+from tests.conftest import EVERYTHING, need
 from tests.pipeline.made_report import content
 from veilmq.spark.java import has_java
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
+pytestmark = [EVERYTHING, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
 WORK = 2 * 300
 

@@ -28,7 +28,7 @@ from veilmq.pipeline.archive_table import ArchiveTable
 from veilmq.spark.java import has_java
 from veilmq.testing import RunningServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+pytestmark = [EVERYTHING, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
 
 MESSAGES = 60
 HELD_MS = {"fast": range(100, 2_100, 5), "slow": range(10_000, 26_000, 40)}
@@ -44,7 +44,7 @@ CLUSTER = (
 )
 
 
-@pytest.fixture(scope="module", params=[pytest.param("cluster", marks=EVERYTHING), "connect"])
+@pytest.fixture(scope="module", params=["cluster", "connect"])
 def where(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """Start the place once for all jobs; give the words that send a job there."""
     need(has_java(), "Java 17 or newer (scripts/install-java.sh)")

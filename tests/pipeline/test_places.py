@@ -37,10 +37,11 @@ PLACES = {
 }
 
 
+@EVERYTHING
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("place", [pytest.param("connect", marks=EVERYTHING), "spark-submit"])
+@pytest.mark.parametrize("place", ["connect", "spark-submit"])
 def test_a_job_runs_there(place: str, tmp_path: Path) -> None:
     """With its streams and its formats; in a process of its own, as a process is either of Connect or not."""
     need(has_java(), "Java 17 or newer (scripts/install-java.sh)")

@@ -148,6 +148,7 @@ def send(client: HttpQueueClient, queue: str, *, fifo: bool) -> dict[str, str]:
     return sent
 
 
+@EVERYTHING
 def test_routing_under_kills(server: ServedFolder, tmp_path: Path) -> None:
     """Driver and server are killed: each message is once in the queue that its rule names, each group in its order."""
     endpoint = f"http://127.0.0.1:{server.port}"

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from tests.conftest import EVERYTHING
 from tests.pipeline import simulated_queue, work_types
 from veilmq.core.events import Outcome
 from veilmq.pipeline.cell_store import CellStore
@@ -67,6 +68,9 @@ class Seen:
     def best(self) -> tuple[int, float]:
         """The best timeout and what it costs, in truth."""
         return work_types.true_best(self.number, prices=PRICES)
+
+
+pytestmark = EVERYTHING
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,14 @@ from typing import Any
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.conftest import EVERYTHING
 from tests.pipeline import simulated_queue
 from tests.pipeline.even_receipts import CELLS, even_receipts
 from veilmq.core.events import EventRange, Outcome, ReceiptClosed
 from veilmq.events.parquet import encoded, files, to_table
 from veilmq.pipeline.cell_store import CellStore
+
+pytestmark = EVERYTHING
 
 WHOLE = os.environ.get("PROVE") == "whole"
 ROWS = (100_000, 1_000_000, 10_000_000) if WHOLE else (50_000, 500_000)

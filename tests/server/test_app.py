@@ -24,6 +24,8 @@ from veilmq.server.opening import embedded_options
 from veilmq.server.settings import ServerSettings, SettingError
 from veilmq.testing import RunningServer
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 60.0
 AT_ONCE_S = 25.0  # less than a client has for its request, and than the server has for its clients
 MAIN = """

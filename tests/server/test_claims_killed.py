@@ -10,6 +10,8 @@ from veilmq.client import ClientError, HttpQueueClient, NewMessage
 from veilmq.client.claims import Claims
 from veilmq.core.claims import ClaimState, SourceView
 
+pytestmark = pytest.mark.slow
+
 MESSAGES = 500
 
 

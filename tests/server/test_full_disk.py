@@ -16,6 +16,8 @@ import pytest
 from tests.proofs.served import ServedFolder
 from tests.small_disk import MIB, resize, small_file_system
 
+pytestmark = pytest.mark.slow
+
 ANSWER_S_MAX = 60  # far above what any answer takes: only a server that hangs reaches it
 PATIENCE_S = 120
 QUEUES = ("a", "b", "c.fifo")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.conftest import EVERYTHING
 from tests.stories.hosted import Place, hosted
 from tests.stories.over_http import HttpTeller
 from tests.stories.over_smq import SQS_ONLY, SmqTeller
@@ -38,7 +39,7 @@ def over_smq(place: Place, told: Story) -> Iterator[Teller]:
 DOORS = {"engine": through_engine, "http": over_http, "smq": over_smq}
 
 
-@pytest.mark.parametrize("store", ["memory", "folder", "postgres"])
+@pytest.mark.parametrize("store", [pytest.param("memory", marks=EVERYTHING), "folder", "postgres"])
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("told", STORIES, ids=lambda each: each.title)
 def test_story(told: Story, door: str, store: str, place: Callable[[str], Place]) -> None:
