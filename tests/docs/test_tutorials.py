@@ -82,6 +82,6 @@ def test_from_a_queue_to_a_bucket_and_back(s3: S3Server, bucket: str, tmp_path: 
             python = str(TEST_ALL / "bin" / "python") if "question.py" in step.words else sys.executable
             printed[" ".join(step.words[:3])] = said = stage.play(step, python=python)
             assert not step.printed or said == step.printed, step.words
-    assert "visibility timeout  200 s" in printed["veilmq queue show"]
+    assert "visibility timeout  7 s" in printed["veilmq queue show"]
     assert "jobs-class-1\n" in printed["veilmq queue list"]
     assert "jobs" in str(content((tmp_path / "report.html").read_text(encoding="utf-8")))
