@@ -6,7 +6,7 @@ BIN := .venv/bin
 ARGS ?=
 WORKERS ?= 2
 
-FAST := $(addprefix tests/,benchmarks client consumer core engines events forwarding server stories testing tidy wire)
+FAST := $(addprefix tests/,client consumer core engines events forwarding server wire)
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
 

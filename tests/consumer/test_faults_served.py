@@ -20,6 +20,8 @@ from veilmq.testing import faults
 from veilmq.testing.faults import Fault
 from veilmq.wire.sqs import sigv4
 
+pytestmark = pytest.mark.slow
+
 QUEUE = "work"
 RENEW = "ChangeMessageVisibilityBatch"
 BEAT = Fixed(30, every=20)

@@ -15,6 +15,8 @@ from veilmq.engines.store import STANDBY, UNREACHABLE, StoreError
 from veilmq.testing import RunningServer
 from veilmq.testing.postgres_server import PostgresServer, temporary_folder
 
+pytestmark = pytest.mark.slow
+
 UNSYNCED = {"fsync": "off"}
 
 

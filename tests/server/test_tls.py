@@ -19,6 +19,8 @@ from tests.server.keys import REGION, client, written
 from veilmq.server.tls import Tls, TlsError
 from veilmq.testing import RunningServer
 
+pytestmark = pytest.mark.slow
+
 AUTHORITY = trustme.CA()
 
 
