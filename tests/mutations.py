@@ -23,7 +23,7 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -288,7 +288,7 @@ class Suite:
         rows = self._database.execute("SELECT context_id, numbits FROM line_bits WHERE file_id = ?", (number,))
         return [(self._tests[context], frozenset(numbits_to_nums(bits))) for context, bits in rows]
 
-    def run(self, tests: Iterable[str], source: Path) -> tuple[int | None, str]:
+    def run(self, tests: Sequence[str], source: Path) -> tuple[int | None, str]:
         """Run tests on the sources in ``source``; return the exit status (``None`` after a minute) and what failed."""
         command = [".venv/bin/python", "-m", "pytest", "-x", "-q", "-n0", "-rfE", "--timeout", "30", "--no-header"]
         environment = os.environ | {"PYTHONPATH": str(source.parent), "CI": "true", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -312,8 +312,9 @@ class Suite:
                     except subprocess.TimeoutExpired:
                         continue
                 return None, ""
-        failed = re.search(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", output, re.MULTILINE)
-        return process.returncode, failed[1] if failed else ""
+        ends = [line.partition(" ")[2] for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+        failed = [test for test in tests for end in ends if end == test or end.startswith(f"{test} - ")]
+        return process.returncode, failed[0] if failed else ""
 
 
 def _places(edit: Edit) -> Iterator[tuple[str, int]]:
@@ -351,23 +352,29 @@ def record(checkout: Path, recorded: Path, arguments: list[str]) -> int:
 
 
 def judge(edit: Edit, suite: Suite, work: Path) -> Verdict:
-    """Apply ``edit`` to the copy in ``work``, run the tests that cover it, and take it back."""
+    """Apply ``edit`` to the copy in ``work``, run the tests that cover it, and take it back.
+
+    Raises ``RuntimeError`` if the tests cannot run at all: those of the record are not those of the checkout.
+    """
     tests = suite.covering(edit)
     if not tests:
         return Verdict(edit.key, edit.package, "uncovered")
     path, original = work / edit.file, ROOT / edit.file
-    while True:
+    while tests:
         path.write_text(edit.text, encoding="utf-8")
         try:
             status, failed = suite.run(tests, work / SOURCE)
         finally:
             shutil.copyfile(original, path)
-        if status in {None, 0, 5}:
-            return Verdict(edit.key, edit.package, "survived", len(tests))
-        if not failed or failed in suite.sound or suite.run([failed], work / SOURCE)[0] == 0:
-            suite.sound.add(failed)
+        if status in {None, 0}:
+            break
+        if failed in suite.sound or suite.run([failed] if failed else tests, work / SOURCE)[0] == 0:
+            suite.sound |= {failed} - {""}
             return Verdict(edit.key, edit.package, "detected", len(tests), failed)
-        tests = [test for test in tests if test != failed]  # it fails without the mutation, too
+        if not failed:
+            raise RuntimeError("the tests do not run without a mutation either: record the suite again (--record)")
+        tests.remove(failed)  # it fails without the mutation, too
+    return Verdict(edit.key, edit.package, "survived", len(tests))
 
 
 def verdicts_in(path: Path) -> dict[str, Verdict]:
@@ -416,6 +423,8 @@ def main() -> int:
         _show(table(options.compare))
         return 0
     recorded = BUILD / options.name
+    if rest and not options.record:
+        parser.error(f"{' '.join(rest)}: only --record passes options on, to pytest")
     if options.record or not (recorded / "tests.xml").exists():
         return record(options.checkout, recorded, rest)
     _show(f"seed {options.seed}: --seed {options.seed} draws these mutations again")

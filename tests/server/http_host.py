@@ -1,9 +1,11 @@
 """A bare HTTP server for tests: our connections, a handler that echoes or holds, blocking sockets as clients."""
 
 import asyncio
+import re
 import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -262,3 +264,10 @@ class Client:
         """Close both ways."""
         self._file.close()
         self.socket.close()
+
+
+def held_bytes(admin_endpoint: str) -> dict[str, int]:
+    """Return what a server holds of its budget of bytes, by the metrics on its second port."""
+    with urllib.request.urlopen(f"{admin_endpoint}/metrics", timeout=PATIENCE_S) as reply:
+        text = reply.read().decode()
+    return {what: int(float(held)) for what, held in re.findall(r'veilmq_http_bytes{what="(\w+)"} (\S+)', text)}

@@ -3,12 +3,10 @@
 import asyncio
 import contextlib
 import json
-import re
 import socket
 import struct
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +18,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from tests.conftest import need
-from tests.server.http_host import PATIENCE_S, Client, HttpHost, wait_until
+from tests.server.http_host import PATIENCE_S, Client, HttpHost, held_bytes, wait_until
 from tests.server.keys import REGION, SECRETS, client, written
 from veilmq.server.event_loop import loop_factory
 from veilmq.server.http_limits import HttpLimits
@@ -72,13 +70,6 @@ def signed(server: RunningServer, action: str, members: Mapping[str, object]) ->
     return f"POST / HTTP/1.1\r\n{lines}\r\n{body}".encode()
 
 
-def held_bytes(server: RunningServer) -> dict[str, int]:
-    """Return what the metrics say that is held."""
-    with urllib.request.urlopen(f"{server.admin_endpoint}/metrics", timeout=PATIENCE_S) as reply:
-        text = reply.read().decode()
-    return {what: int(float(held)) for what, held in re.findall(r'veilmq_http_bytes{what="(\w+)"} (\S+)', text)}
-
-
 @pytest.mark.parametrize(
     ("head", "status", "word"),
     [
@@ -106,7 +97,7 @@ def test_a_large_body_of_a_stranger_is_refused_by_its_head(
         reply = stranger.read()
         assert (reply.status, reply.headers["connection"]) == (status, "close")
         assert word in reply.body
-    assert set(held_bytes(server).values()) == {0}
+    assert set(held_bytes(server.admin_endpoint).values()) == {0}
 
 
 def test_a_large_body_of_a_known_key_is_read_and_its_signature_checked(server: RunningServer) -> None:
@@ -114,11 +105,11 @@ def test_a_large_body_of_a_known_key_is_read_and_its_signature_checked(server: R
     with connected(server) as stranger:
         stranger.send(POST + JSON + authorization("AKIDOWNER") + EXPECT + b"Content-Length: 100000\r\n\r\n")
         assert stranger.read().status == 100
-        assert held_bytes(server)["unverified_bodies"] == 100_000
+        assert held_bytes(server.admin_endpoint)["unverified_bodies"] == 100_000
         stranger.send(b"x" * 100_000)
         reply = stranger.read()
         assert (reply.status, b"request signature we calculated" in reply.body) == (403, True)
-    assert set(held_bytes(server).values()) == {0}
+    assert set(held_bytes(server.admin_endpoint).values()) == {0}
 
 
 def test_strangers_that_name_a_key_leave_room_for_its_holder(server: RunningServer) -> None:
@@ -135,7 +126,7 @@ def test_strangers_that_name_a_key_leave_room_for_its_holder(server: RunningServ
         for _ in range(5):
             holder.send(batch)
             assert holder.read().status == 200
-        assert 0 < held_bytes(server)["unverified_bodies"] <= SMALLEST_BUDGET // 2
+        assert 0 < held_bytes(server.admin_endpoint)["unverified_bodies"] <= SMALLEST_BUDGET // 2
     for stranger in strangers:
         stranger.close()
 
@@ -355,13 +346,15 @@ def test_no_receive_starts_while_unread_answers_fill_their_half() -> None:
         for number, each in enumerate(unreading):
             body = json.dumps({"QueueUrl": queue, "MaxNumberOfMessages": 1 + number % 6}).encode()
             each.send((POST + head + b"Content-Length: %d\r\n\r\n" % len(body) + body) * 40)
-        wait_until(lambda: held_bytes(server)["unread_answers"] > SMALLEST_BUDGET // 2)
+        wait_until(lambda: held_bytes(server.admin_endpoint)["unread_answers"] > SMALLEST_BUDGET // 2)
         wait_until(lambda: not received(server, sqs, queue))
         one_each = sum(1_001_000 * (1 + number % 6) for number in range(60))
-        assert held_bytes(server)["unread_answers"] <= one_each, "what began before they were full, and no more"
+        assert held_bytes(server.admin_endpoint)["unread_answers"] <= one_each, (
+            "what began before they were full, and no more"
+        )
         for each in unreading:
             each.close()
-        wait_until(lambda: held_bytes(server)["unread_answers"] == 0)
+        wait_until(lambda: held_bytes(server.admin_endpoint)["unread_answers"] == 0)
         assert received(server, sqs, queue)
 
 
