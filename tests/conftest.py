@@ -56,10 +56,15 @@ def need(condition: object, what: str) -> None:
     pytest.skip(f"needs {what}")
 
 
+def need_java() -> None:
+    """Skip, or fail in CI, without the Java that Spark runs on."""
+    need(has_java(), "Java 17 or newer (scripts/install-java.sh)")
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """Give the one Spark session of this process; it takes some seconds to start."""
-    need(has_java(), "Java 17 or newer (scripts/install-java.sh)")
+    need_java()
     from tests.spark.session import session  # noqa: PLC0415
 
     with session(tmp_path_factory.mktemp("spark")) as running:

@@ -1,6 +1,7 @@
 """What the tests of the commands run on: a server, and `veilmq` with its output caught."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -28,6 +29,11 @@ class Outcome:
 
 
 Veilmq = Callable[..., Outcome]
+
+
+def without_passwords(url: str) -> str:
+    """Return a URL as the program shows it."""
+    return re.sub(r"(?<=://)([^:@/]*):[^@]*@", r"\1:***@", url)
 
 
 def environment(**variables: str) -> dict[str, str]:

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Veilmq
+from tests.cli.conftest import Veilmq, without_passwords
 from tests.engines.postgres_host import connected, making_database
 from veilmq.client import HttpQueueClient
 from veilmq.client.claims import Claims
-from veilmq.engines.clock import SystemClock
-from veilmq.engines.store_urls import without_passwords
-from veilmq.testing import RunningServer
+from veilmq.testing import RunningServer, SystemClock
 
 BODIES = ["a", "b", "c"]
 

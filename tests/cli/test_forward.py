@@ -14,8 +14,7 @@ from tests.cli.conftest import COMMAND, Veilmq, environment
 from veilmq.client import ClientError, HttpQueueClient
 from veilmq.client.forwards import Forwards
 from veilmq.core.properties import Attribute
-from veilmq.engines.clock import SystemClock
-from veilmq.testing import RunningServer
+from veilmq.testing import RunningServer, SystemClock
 
 RULES = """
 default = "rest"

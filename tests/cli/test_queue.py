@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from tests.cli.conftest import Veilmq
-from veilmq.cli.queue_options import FIELDS
 from veilmq.client import HttpQueueClient
 from veilmq.core.routing import read_table
 from veilmq.core.settings import QueueSettings
@@ -49,22 +48,6 @@ def test_create_and_set_take_every_setting(option: str, client: HttpQueueClient,
     answer = veilmq("queue", "set", "changed", option, value)
     assert (answer.code, answer.out) == (0, "Changed changed.\n")
     assert client.show("changed").settings == expected
-
-
-def test_there_is_an_option_for_every_setting() -> None:
-    """A new setting of queues needs an option, or nobody can set it here."""
-    others = {
-        "visibility_rules",
-        "in_flight_max",
-        "event_log",
-        "receives_max",
-        "redrive_sources",
-        "fifo",
-        "tags",
-        "purges",
-    }
-    here = {*FIELDS.values(), *others}
-    assert here == set(QueueSettings.__struct_fields__)
 
 
 def test_a_quota_of_the_queues_own(client: HttpQueueClient, veilmq: Veilmq) -> None:

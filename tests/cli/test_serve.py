@@ -15,7 +15,6 @@ from botocore.exceptions import ClientError
 from tests.cli.conftest import COMMAND, Veilmq, command, environment
 from tests.server.keys import REGION, SECRETS, TEXT, client, written
 from veilmq.client import HttpQueueClient
-from veilmq.server.settings import SETTINGS
 
 SERVER_EXTRA = ["apsw", "filelock", "httptools", "prometheus_client", "starlette", "uvicorn", "uvloop"]
 PLAIN = "import sys; sys.modules.update(dict.fromkeys({blocked})); from veilmq.cli import main; sys.exit(main({args}))"
@@ -154,17 +153,6 @@ def test_the_hangup_signal_has_the_keys_read_again(tmp_path: Path) -> None:
         assert any(is_served(new) for _ in range(10_000))
         with pytest.raises(ClientError, match="InvalidClientTokenId"):
             known.list_queues()
-
-
-def test_help_is_made_from_the_schema() -> None:
-    """Each setting with its flag, its description, its range and its default."""
-    text = re.sub(r"[│\s]+", " ", command("serve", "--help", COLUMNS="200").stdout)
-    for row in SETTINGS:
-        assert f" {row.flag} " in text
-        assert row.description in text
-        if row.kind.placeholder:
-            expected = f"{row.flag} {row.kind.placeholder} {row.description} Must be {row.kind.allowed}."
-            assert f"{expected} [default: {row.default_text}]" in text
 
 
 @pytest.mark.parametrize("arguments", [["serve", "--memory"], ["doctor", "--data", "."]], ids=["serve", "doctor"])

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Veilmq
+from tests.cli.conftest import Veilmq, without_passwords
 from tests.engines.postgres_host import connected, making_database
-from veilmq.engines.clock import SystemClock
 from veilmq.engines.postgres.migrate import all_scripts
 from veilmq.engines.postgres.shards_doctor import ONE_STORE, PLACES
-from veilmq.engines.store_urls import without_passwords
-from veilmq.testing import RunningServer
+from veilmq.testing import RunningServer, SystemClock
 from veilmq.testing.postgres_server import PostgresServer, temporary_folder
 
 SECRET = "s3cret"

@@ -1,5 +1,6 @@
 """`veilmq worker`: finds a consumer, runs it, and says by its exit code how it ended."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -8,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import COMMAND, environment
+from tests.cli.conftest import COMMAND, Veilmq, environment
 from tests.tidy.tree import ROOT
-from veilmq.cli.failures import UsageError
-from veilmq.cli.worker import load
 from veilmq.client import HttpQueueClient
 from veilmq.testing import RunningServer
 
@@ -146,17 +145,18 @@ def test_a_queue_that_is_not_there_ends_the_worker() -> None:
     ],
     ids=["no-name", "no-module", "missing", "another", "absent"],
 )
-def test_a_place_without_a_consumer_is_refused(place: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VEILMQ_ENDPOINT", "http://127.0.0.1:1")
-    with pytest.raises(UsageError, match=sentence):
-        load(place)
+def test_a_place_without_a_consumer_is_refused(veilmq: Veilmq, place: str, sentence: str) -> None:
+    answer = veilmq("worker", place, "--endpoint", "http://127.0.0.1:1")
+    assert (answer.code, sentence in re.sub(r"[│\s]+", " ", answer.err)) == (2, True)
 
 
-def test_a_consumer_without_a_handler_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_consumer_without_a_handler_is_refused(
+    veilmq: Veilmq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "empty_shop.py").write_text(
         "from veilmq.consumer import Consumer\napp = Consumer('orders')\n", encoding="utf-8"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    with pytest.raises(UsageError, match=r"declare one with @app\.handler"):
-        load("empty_shop:app")
+    answer = veilmq("worker", "empty_shop:app", "--endpoint", "http://127.0.0.1:1")
+    assert (answer.code, "declare one with @app.handler" in re.sub(r"[│\s]+", " ", answer.err)) == (2, True)

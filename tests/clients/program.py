@@ -18,12 +18,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import botocore.session
+
 from tests.conftest import need
 from veilmq.testing import RunningServer
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALLED = ROOT / ".clients"
 JAVASCRIPT = ROOT / "tests" / "clients" / "javascript"
+
+ACTIONS = frozenset(botocore.session.get_session().get_service_model("sqs").operation_names)
+"""All actions of SQS, as botocore knows them."""
 
 Report = dict[str, Any]
 

@@ -5,9 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.clients.program import Program, answers, packages, python
+from tests.clients.program import ACTIONS, Program, answers, packages, python
 from veilmq.testing import RunningServer
-from veilmq.wire.sqs.actions import ACTIONS
 
 PROGRAM = "tests.clients.python.sdk"
 STEPS = [
@@ -47,4 +46,4 @@ def test_every_action(
         *steps, last = program.reports(answers(server))
     assert steps == [{"step": step} for step in STEPS]
     assert last["protocol"] == protocol
-    assert set(last["actions"]) == set(ACTIONS)
+    assert set(last["actions"]) == ACTIONS

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.console.visitor import Visitor
-from tests.server.keys import OWNER, REGION, SECRETS, TOKEN, client, written
-from tests.server.test_permissions import set_policy, statement
+from tests.server.keys import OWNER, REGION, SECRETS, TOKEN, client, set_policy, statement, written
 from veilmq.console.assets import ASSETS, address_of
 from veilmq.console.pages import PAGES
 from veilmq.console.security_headers import HEADERS

@@ -3,19 +3,16 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from socket import create_connection
 from typing import Any, Self
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import msgspec
 import pytest
 import urllib3
 
 from tests.console.visitor import Visitor
-from tests.server.keys import OWNER, REGION, SECRETS, client, written
-from tests.server.test_permissions import set_policy
+from tests.server.keys import OWNER, REGION, SECRETS, client, set_policy, written
 from veilmq.client import HttpQueueClient
-from veilmq.console import live
 from veilmq.testing import RunningServer
 
 PATIENCE_S = 60.0
@@ -204,19 +201,6 @@ def test_a_move_is_told_as_it_goes_on(server: RunningServer, queues: HttpQueueCl
 
 def test_nothing_asked_is_a_mistake(server: RunningServer) -> None:
     assert Visitor(server).get("/console/live").status == 400
-
-
-def test_who_asks_for_the_head_alone_is_no_open_page(
-    server: RunningServer, queues: HttpQueueClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(live, "STREAMS_MAX", 1)
-    queues.create_queue("a")
-    address = urlsplit(server.admin_endpoint)
-    with create_connection((address.hostname, address.port), timeout=PATIENCE_S) as connection:
-        connection.sendall(b"HEAD /console/live?counts=a HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert connection.recv(4_096).startswith(b"HTTP/1.1 200 ")
-        with Watching(server, counts="a") as page:
-            assert page.reply.status == 200
 
 
 def test_an_open_page_does_not_hold_up_the_end(server: RunningServer, queues: HttpQueueClient) -> None:

@@ -9,8 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from tests.console.visitor import Seen, Visitor
-from tests.server.keys import OWNER, REGION, SECRETS, client, written
-from tests.server.test_permissions import set_policy
+from tests.server.keys import OWNER, REGION, SECRETS, client, set_policy, written
 from veilmq.client import HttpQueueClient
 from veilmq.testing import RunningServer
 

@@ -15,7 +15,6 @@ from tests.consumer.workbench import WAIT, until
 from veilmq.client import NewMessage, ReceivedMessage
 from veilmq.consumer import Adaptive, Backoff, Context, Fixed, LeaseState, RetryLater
 from veilmq.consumer.policies import Measured
-from veilmq.consumer.running import DONE
 from veilmq.testing import faults
 
 pytestmark = pytest.mark.slow
@@ -131,7 +130,7 @@ def test_renewals_go_on_while_handlers_finish_after_a_stop(bench: TimedBench) ->
             await bench.guard(QUEUE, 300)
             end.set()
             await stopping
-            assert running.exit_code == DONE
+            assert running.exit_code == 0
 
     asyncio.run(scenario())
     assert handled == ["x"]
@@ -184,7 +183,7 @@ def test_deletes_are_not_lost_at_the_end_and_leases_last_until_they_are_confirme
             assert bench.counts(QUEUE) == (0, 3)
             await bench.elapse(5)
             await stopping
-            assert running.exit_code == DONE
+            assert running.exit_code == 0
 
     asyncio.run(scenario())
     assert bench.counts(QUEUE) == (0, 0)
@@ -218,7 +217,7 @@ def test_a_renewal_that_arrives_after_the_delete_harms_nothing(bench: TimedBench
             ends["second"].set()
             await bench.settled(running)
             assert running.runners[0].counts.events["acked"] == 2
-        assert running.exit_code == DONE
+        assert running.exit_code == 0
 
     asyncio.run(scenario())
     assert lost == []

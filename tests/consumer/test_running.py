@@ -11,7 +11,6 @@ from tests.consumer import acting
 from tests.consumer.workbench import WAIT, WAIT_MS, Workbench, until, workbench
 from veilmq.client import ClientError, QueueClient
 from veilmq.consumer import Consumer, Context, Running
-from veilmq.consumer.running import ABANDONED, DONE
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def test_what_waits_for_a_slot_is_given_back_and_what_runs_goes_on(bench: Workbe
             bench.client.send("busy", "second")
             go_on.set()
             await stopping
-            assert running.exit_code == DONE
+            assert running.exit_code == 0
 
     asyncio.run(scenario())
     assert [body for body, _ in received(bench.client, "busy")] == ["second"]
@@ -65,7 +64,7 @@ def test_a_message_that_comes_while_the_polls_are_hung_up_on_is_not_stuck(bench:
             await asyncio.to_thread(bench.server.wait_until, lambda: bench.server.parked)
             sending = asyncio.to_thread(bench.client.send, "race", str(number))
             await asyncio.gather(sending, running.stop())
-            assert running.exit_code == DONE
+            assert running.exit_code == 0
 
     for number in range(20):
         asyncio.run(scenario(number))
@@ -92,7 +91,7 @@ def test_after_the_grace_a_handler_is_cancelled_and_its_message_released(bench: 
         bench.client.send("slow", "x")
         async with bench.working(app) as running:
             await until(lambda: running.runners[0].working)
-        assert running.exit_code == DONE
+        assert running.exit_code == 0
 
     asyncio.run(scenario())
     assert causes == [True]
@@ -130,7 +129,7 @@ def test_a_thread_that_looks_at_its_context_stops(bench: Workbench) -> None:
             await until(lambda: running.runners[0].working)
         return running
 
-    assert asyncio.run(scenario()).exit_code == DONE
+    assert asyncio.run(scenario()).exit_code == 0
     assert received(bench.client, "looking") == [("x", 2)]
 
 
@@ -150,7 +149,7 @@ def test_a_thread_that_does_not_stop_is_abandoned(bench: Workbench) -> None:
         go_on.set()
         return running
 
-    assert asyncio.run(scenario()).exit_code == ABANDONED
+    assert asyncio.run(scenario()).exit_code == 3
     assert received(bench.client, "deaf") == [("x", 2)]
 
 

@@ -32,8 +32,7 @@ from veilmq.consumer import (
     Reject,
     RetryLater,
 )
-from veilmq.engines.clock import SystemClock
-from veilmq.testing import ConsumerBench, RunningServer, VirtualClock, faults
+from veilmq.testing import ConsumerBench, RunningServer, SystemClock, VirtualClock, faults
 
 pytestmark = pytest.mark.slow
 

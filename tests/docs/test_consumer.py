@@ -13,8 +13,7 @@ from veilmq.consumer import Consumer, Running, clock
 from veilmq.consumer.counts import EVENTS
 from veilmq.consumer.figures import figures
 from veilmq.consumer.hooks import HOOKS, Hooks
-from veilmq.engines.clock import SystemClock
-from veilmq.testing import RunningServer
+from veilmq.testing import RunningServer, SystemClock
 
 TEXT = (ROOT / "docs" / "consumer.md").read_text(encoding="utf-8")
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from veilmq.engines.clock import SystemClock
-from veilmq.testing import RunningServer
+from veilmq.testing import RunningServer, SystemClock
 
 pytest_plugins = ["pytester"]
 

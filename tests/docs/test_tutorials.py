@@ -9,10 +9,9 @@ import pytest
 
 from tests.bucket import S3Server
 from tests.clients.program import ROOT, packages
-from tests.conftest import TEST_ALL, need
+from tests.conftest import TEST_ALL, need, need_java
 from tests.docs.tutorial import FOLDER, Stage, Step, Tutorial, on_stage
 from tests.pipeline.made_report import content
-from veilmq.spark.java import has_java
 
 
 def play(stage: Stage, steps: list[Step]) -> None:
@@ -71,7 +70,7 @@ def test_celery(tmp_path: Path) -> None:
 @pytest.mark.timeout(1800)
 def test_from_a_queue_to_a_bucket_and_back(s3: S3Server, bucket: str, tmp_path: Path) -> None:
     """On an S3 server of this machine, with its jars; DuckDB is in the environment of `make test-all`."""
-    need(has_java(), "Java 17 or newer (scripts/install-java.sh)")
+    need_java()
     need((TEST_ALL / "bin" / "python").exists(), "DuckDB (make setup-test-all)")
     tutorial = Tutorial("spark")
     packages, jars = "spark.jars.packages=org.apache.hadoop:hadoop-aws:3.5.0", s3.settings["spark.jars"]

@@ -5,9 +5,12 @@ from pathlib import Path
 
 from tests.engines.host import Host
 from tests.engines.postgres_host import PostgresHost, set_clock
+from veilmq.engines.copying import CopyRefused
 from veilmq.engines.embedded import EngineOptions
 from veilmq.server.copying import Copied, copy_store
 from veilmq.testing import VirtualClock
+
+__all__ = ["CopyRefused", "copied", "moved_to_database", "moved_to_folder", "place_of"]
 
 
 def place_of(host: Host) -> str:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 from tests.engines.host import QUEUE, RESTLESS, Host, hosting, message
@@ -30,9 +29,6 @@ from veilmq.core.errors import (
 )
 from veilmq.core.looks import Peek
 from veilmq.core.results import ReceiptState
-from veilmq.engines.embedded.batch import Batch
-from veilmq.engines.embedded.doctor import examine
-from veilmq.engines.embedded.folder import DATABASE_NAME
 
 DEAD = "000000000000/dead"
 HOUR_MS = 3_600_000
@@ -900,28 +896,6 @@ def test_a_claim_waits_for_the_groups_of_one_that_is_being_deleted(embedded: Hos
     assert claim(embedded, 2, 40).messages == 8
 
 
-@pytest.mark.differs_on_postgres("there are no batches that fail, or wait, as one")
-def test_a_batch_has_few_slices(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many readers who claim at once."""
-    host.create()
-    host.send(*(str(number) for number in range(3_000)))
-    host.receive(3_000, timeout_s=0)
-    claiming = []
-    for source in "abcdef":
-        open_source(host, source)
-        claiming.append(claims.Claim(queue=QUEUE, source=source, epoch=1, number=1, messages_max=10_000))
-    batches = []
-    deliver = Batch.deliver
-
-    def count(batch: Batch, until_s: float) -> bool:
-        batches.extend([len(batch._entries)] if batch._entries else [])
-        return deliver(batch, until_s)
-
-    monkeypatch.setattr(Batch, "deliver", count)
-    assert all(bound.more for bound in host.do_together(*claiming))
-    assert batches == [3, 3]
-
-
 @pytest.mark.parametrize("received", [False, True])
 def test_slices_have_fewer_of_large_messages(embedded: Host, *, received: bool) -> None:
     """Reading their pages takes long, to bind what was received before, and to delete anything."""
@@ -1006,29 +980,3 @@ def test_a_batch_that_is_rolled_back_takes_its_claims_along(jobs: Host, monkeypa
     assert isinstance(failed, InternalError)
     assert jobs.counts() == (1, 2, 0)
     assert bodies(read(jobs, 2)) == ["b", "c"]
-
-
-@pytest.mark.parametrize(
-    ("damage", "check"),
-    [
-        ("DELETE FROM claim", "every claimed range is of a claim, and of one lane"),
-        ("UPDATE claim_range SET last = first + 9", "no claimed ranges overlap"),
-        ("UPDATE claim_range SET messages = messages + 1", "every claimed range has as many messages as it says"),
-        ("UPDATE lease SET visible_at_ms = 0", "claimed messages have the leases that their ranges tell of"),
-        ("DELETE FROM claim_range WHERE leased", "every lease that no time ends is of a claimed message"),
-        ("DELETE FROM source", "every claim is of a queue and, until its messages go, of a source"),
-        ("UPDATE claim SET messages = messages + 1", "every open claim has all of its messages"),
-    ],
-)
-def test_the_doctor_finds_what_is_wrong_with_claims(tmp_path: Path, damage: str, check: str) -> None:
-    folder = tmp_path / "store"
-    with hosting(folder) as host:
-        host.create()
-        host.send("a", "b", "c")
-        host.receive(1, timeout_s=0)
-        open_source(host)
-        assert claim(host).messages == 3
-    assert examine(folder).ok
-    with apsw.Connection(str(folder / DATABASE_NAME)) as connection:
-        connection.execute(damage)
-    assert check in [finding.check for finding in examine(folder).findings if not finding.ok]

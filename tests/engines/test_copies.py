@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.copied import copied, moved_to_database, moved_to_folder
+from tests.engines.copied import CopyRefused, copied, moved_to_database, moved_to_folder
 from tests.engines.host import QUEUE, Host, message
 from tests.engines.postgres_host import PostgresHost, making_database, prepare, set_clock
 from veilmq.core import commands, results
@@ -17,7 +17,6 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.core.publications import Stage
 from veilmq.core.results import ReceiptState, SentMessage
 from veilmq.core.topics import CreateTopic, ListPushes, PublishToTopic, Subscribe, Subscription
-from veilmq.engines.copying import CopyRefused
 
 DEAD = "000000000000/dead"
 FIFO = "000000000000/ordered"

@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-from tests.engines.host import QUEUE, Host, hosting
+from tests.engines.host import QUEUE, Host
+from tests.engines.stores import embedded
 from veilmq.core import commands, results
 from veilmq.core.errors import DeadLetterQueueRefused, QueueNotFound
 from veilmq.core.limits import DEAD_LETTERS_PER_RECEIVE
 from veilmq.core.results import ReceiptState
 from veilmq.core.settings import SettingValue
-from veilmq.engines.embedded import EngineOptions
-from veilmq.engines.embedded.doctor import examine
 
 DEAD = "000000000000/dead"
 DEEPER = "000000000000/deeper"
@@ -310,9 +309,8 @@ def test_messages_go_once_it_is_allowed_again(host: Host) -> None:
 @pytest.mark.parametrize("folder", ["memory", "folder"])
 def test_dead_letters_stay_and_are_delivered_while_the_disk_is_full(folder: str, tmp_path: Path) -> None:
     """Moving takes room first; nothing is lost, the queue can be drained, and what is left dies when there is room."""
-    options = EngineOptions(database_pages_max=500, free_space_reserve_bytes=0)
     store = tmp_path / "store" if folder == "folder" else None
-    with hosting(store, options=options) as host:
+    with embedded(store).open(database_pages_max=500, free_space_reserve_bytes=0) as host:
         pair(host, receives_max=1)
         sent = fill(host)
         wear_out(host, 1)
@@ -344,8 +342,7 @@ def test_a_move_that_fills_the_disk_is_undone_and_the_receive_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The reserve was not seen in time: the transaction runs out of room, and is done once more without the move."""
-    options = EngineOptions(database_pages_max=350, free_space_reserve_bytes=0)
-    with hosting(tmp_path / "store", options=options) as host:
+    with embedded(tmp_path / "store").open(database_pages_max=350, free_space_reserve_bytes=0) as host:
         pair(host, receives_max=1)
         host.send(*("x" * 500_000 for _ in range(2)))
         wear_out(host, 1)
@@ -401,7 +398,7 @@ def test_the_janitor_ends_dead_letters_that_nobody_asks_for(kept: Host) -> None:
     assert kept.counts(DEAD) == (150, 0, 0)
     kept.advance(60_000)
     assert kept.folder is not None
-    assert examine(kept.folder).facts["messages"] == 0
+    assert kept.rows("message") == 0
 
 
 def test_many_dead_letters_that_end_at_once_are_never_delivered(host: Host) -> None:

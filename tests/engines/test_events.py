@@ -1,14 +1,12 @@
 """The event log: each way in which a receipt ends, when that is written, and what it says."""
 
-import contextlib
-import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.engines.host import QUEUE, Host, hosting, message
+from tests.engines.host import QUEUE, Host, message
 from tests.engines.logged import (
     LOGGED,
     check_conservation,
@@ -20,14 +18,11 @@ from tests.engines.logged import (
     with_type,
 )
 from tests.engines.stores import Store
-from tests.tidy.tree import ROOT
 from veilmq.core import claims, commands
 from veilmq.core.commands import NewMessage
 from veilmq.core.events import CountEvents, EventCounts, ForgetEvents, PlanExport, ReadEvents
 from veilmq.core.properties import Attribute, Properties, encode
-from veilmq.engines.embedded.folder import DATABASE_NAME
 
-UPGRADE = ROOT / "src" / "veilmq" / "engines" / "embedded" / "upgrades" / "008_events.sql"
 DEAD = "000000000000/dead"
 FIFO = "000000000000/jobs.fifo"
 
@@ -449,22 +444,6 @@ def test_a_full_disk_takes_no_events_and_lets_itself_be_drained(tmp_path: Path) 
         host.delete(second.receipt)
 
 
-@pytest.mark.differs_on_postgres("breaks the embedded engine on purpose")
-def test_a_command_that_fails_leaves_no_event(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    host.send("a")
-    receipt = host.receive_one().receipt
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("on purpose")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("veilmq.engines.embedded.lane.Lane.remove", fail)
-        host.do_together(commands.Delete(queue=QUEUE, receipts=(receipt,)))
-    assert outcomes(host) == []
-    host.delete(receipt)
-    assert outcomes(host) == [("deleted", 0)]
-
-
 def test_receipts_that_expired_are_forgotten_after_a_day(host: Host) -> None:
     host.send("a")
     late = host.receive_one(timeout_s=1).receipt
@@ -505,24 +484,6 @@ def test_a_message_that_a_claim_gave_back_begins_anew(host: Host) -> None:
     host.advance(1_000)
     host.delete(host.receive_one().receipt)
     assert outcomes(host) == [("expired", 1_000), ("deleted", 0)]
-
-
-def test_leases_of_a_folder_from_before_the_event_log(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    with hosting(folder) as host:
-        host.create()
-        host.send("a")
-        receipt = host.receive_one().receipt
-    with contextlib.closing(sqlite3.connect(folder / DATABASE_NAME)) as database:
-        for table in ("event_batch", "expired_receipt", "logged_lane"):
-            database.execute(f"DROP TABLE {table}")
-        database.execute("ALTER TABLE lease DROP COLUMN log")
-        database.executescript(UPGRADE.read_text(encoding="utf-8"))
-    with logging_to(folder) as host:
-        assert host.delete(receipt)[0].value == "live"
-        host.send("b")
-        host.delete(host.receive_one().receipt)
-        assert outcomes(host) == [("deleted", 0)], "of the second one: the first was not logged"
 
 
 def test_a_refused_late_delete_is_remembered_of_a_lease_outside_the_window() -> None:

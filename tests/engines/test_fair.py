@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.host import QUEUE, Host, hosting, message
+from tests.engines.host import QUEUE, Host, message
 from tests.engines.postgres_host import hosting_postgres
+from tests.engines.stores import embedded
 from veilmq.core import commands, results
-from veilmq.engines.embedded import EngineOptions
 
 MINUTE_MS = 60_000
 NOISY, QUIET = "noisy", "quiet"
+
+TINY = {"ready_window_messages": 2, "hidden_window_leases": 2, "body_cache_bytes": 0}
 
 
 @pytest.fixture(params=["memory", "folder", "tiny windows", "postgres"])
@@ -23,8 +25,7 @@ def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
             yield there
         return
     folder = None if request.param == "memory" else tmp_path / "store"
-    tiny = EngineOptions(ready_window_messages=2, hidden_window_leases=2, body_cache_bytes=0)
-    with hosting(folder, options=tiny if request.param == "tiny windows" else None) as each:
+    with embedded(folder).open(**TINY if request.param == "tiny windows" else {}) as each:
         each.create()
         yield each
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.engines.host import QUEUE, Host, hosting, message
 from tests.engines.logged import events_of, logging_to
+from tests.engines.stores import embedded
 from tests.engines.test_full_disk import fill
 from veilmq.core import commands
 from veilmq.core.commands import NewMessage
@@ -29,7 +30,6 @@ from veilmq.core.errors import (
 from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
 from veilmq.core.properties import Attribute, Properties, encode
 from veilmq.core.results import ReceiptState, ReceivedMessage
-from veilmq.engines.embedded import EngineOptions
 
 FAST = "000000000000/fast"
 SLOW = "000000000000/slow"
@@ -360,8 +360,7 @@ def test_what_was_forwarded_survives_a_crash(kept: Host) -> None:
 
 def test_a_full_store_forwards_nothing_and_loses_nothing(tmp_path: Path) -> None:
     """It is refused as a send is, while deletes go on; when there is room again, so does the forward."""
-    options = EngineOptions(database_pages_max=500, free_space_reserve_bytes=0)
-    with hosting(tmp_path / "store", options=options) as host:
+    with embedded(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
         made(host)
         sent = fill(host)
         held = host.receive(5, timeout_s=3_600)
@@ -381,8 +380,7 @@ def test_a_full_store_forwards_nothing_and_loses_nothing(tmp_path: Path) -> None
 
 def test_a_forward_that_runs_out_of_room_changes_nothing(tmp_path: Path) -> None:
     """In the middle of its transaction: all of its messages stay, and the delete beside it is done."""
-    options = EngineOptions(database_pages_max=500, free_space_reserve_bytes=0)
-    with hosting(tmp_path / "store", options=options) as host:
+    with embedded(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
         made(host).send("x", *("y" * 900_000 for _ in range(2)))
         small, *large = host.receive(3, timeout_s=3_600)
         entries = tuple(ForwardEntry(receipt=each.receipt, target=FAST) for each in large)

@@ -4,13 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.host import QUEUE, Host, hosting, message
+from tests.engines.host import QUEUE, Host, message
+from tests.engines.stores import embedded
 from tests.small_disk import MIB, small_file_system
-from veilmq.core import claims, commands
+from veilmq.core import commands
 from veilmq.core.errors import StoreFull
-from veilmq.engines.embedded import EngineOptions
-from veilmq.engines.embedded.claims import ClaimStep
-from veilmq.engines.embedded.doctor import examine
 
 BODY = "x" * 50_000
 
@@ -52,9 +50,8 @@ def send_again(host: Host) -> None:
 @pytest.mark.parametrize("folder", ["memory", "folder"])
 def test_a_database_with_a_bound_fills_and_drains(folder: str, tmp_path: Path) -> None:
     """`database_pages_max` reached: refused, kept, drained, used again."""
-    options = EngineOptions(database_pages_max=500, free_space_reserve_bytes=0)
     store = tmp_path / "store" if folder == "folder" else None
-    with hosting(store, options=options) as host:
+    with embedded(store).open(database_pages_max=500, free_space_reserve_bytes=0) as host:
         host.create(visibility_timeout_s=600)
         sent = fill(host)
         with pytest.raises(StoreFull):
@@ -65,21 +62,18 @@ def test_a_database_with_a_bound_fills_and_drains(folder: str, tmp_path: Path) -
 
 def test_a_full_store_keeps_everything_over_a_crash(tmp_path: Path) -> None:
     """What was acknowledged before the store was full is there after an abrupt start, and nothing else."""
-    options = EngineOptions(database_pages_max=500, free_space_reserve_bytes=0)
-    with hosting(tmp_path / "store", options=options) as host:
+    with embedded(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
         host.create(visibility_timeout_s=600)
         sent = fill(host)
         host.crash()
-        assert host.folder is not None
-        assert examine(host.folder).ok
+        host.check()
         drain(host, sent)
         send_again(host)
 
 
 def test_the_sends_of_a_batch_are_refused_and_the_rest_of_it_goes_on(tmp_path: Path) -> None:
     """One transaction that runs out of room: its sends fail, its receive and its delete do not."""
-    options = EngineOptions(database_pages_max=500, free_space_reserve_bytes=0)
-    with hosting(tmp_path / "store", options=options) as host:
+    with embedded(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
         host.create(visibility_timeout_s=600)
         host.send("a", "b")
         held = host.receive(1)[0]
@@ -97,39 +91,11 @@ def test_the_sends_of_a_batch_are_refused_and_the_rest_of_it_goes_on(tmp_path: P
         assert host.counts() == (0, 1, 0)
 
 
-def test_a_step_of_claims_that_finds_no_room_lets_the_deletes_of_its_batch_go_on(tmp_path: Path) -> None:
-    """Messages that come back take leases, more than there is room for; the deletes make it."""
-    options = EngineOptions(database_pages_max=500, free_space_reserve_bytes=0)
-    with hosting(tmp_path / "store", options=options) as host:
-        host.create(visibility_timeout_s=600)
-        for _ in range(9):
-            host.send(*("small" for _ in range(1_000)))
-        host.do(claims.OpenSource(queue=QUEUE, source="s"))
-        host.do(claims.Claim(queue=QUEUE, source="s", epoch=1, number=1, messages_max=9_000))
-        sent = fill(host)
-        held = host.receive(len(sent))
-        host.do(claims.CloseSource(queue=QUEUE, source="s"))
-        host.advance(2_000)
-        deleted: list[str] = []
-        refused = 0
-        for each in held:
-            states, step = host.do_together(commands.Delete(queue=QUEUE, receipts=(each.receipt,)), ClaimStep())
-            deleted += [state.value for state in states]
-            refused += isinstance(step, StoreFull)
-        assert deleted == ["live"] * len(sent)
-        assert refused
-        host.advance(10_000)
-        assert host.counts() == (9_000, 0, 0)
-        host.crash()
-        assert host.folder is not None
-        assert examine(host.folder).ok
-
-
 def test_a_small_file_system_fills_and_drains(tmp_path: Path) -> None:
     """The reserve keeps room for draining on a real disk that is nearly full."""
     with (
         small_file_system(tmp_path / "disk", size_bytes=24 * MIB),
-        hosting(tmp_path / "disk" / "store", options=EngineOptions(free_space_reserve_bytes=8 * MIB)) as host,
+        embedded(tmp_path / "disk" / "store").open(free_space_reserve_bytes=8 * MIB) as host,
     ):
         host.create(visibility_timeout_s=600)
         drain(host, fill(host))
@@ -137,9 +103,8 @@ def test_a_small_file_system_fills_and_drains(tmp_path: Path) -> None:
 
 def test_a_drained_file_system_takes_sends_again(tmp_path: Path) -> None:
     """What draining has freed is room for sends, wherever it lies."""
-    options = EngineOptions(free_space_reserve_bytes=8 * MIB)
     disk = small_file_system(tmp_path / "disk", size_bytes=24 * MIB)
-    with disk, hosting(tmp_path / "disk" / "store", options=options) as host:
+    with disk, embedded(tmp_path / "disk" / "store").open(free_space_reserve_bytes=8 * MIB) as host:
         host.create(visibility_timeout_s=600)
         drain(host, fill(host))
         send_again(host)
@@ -148,10 +113,10 @@ def test_a_drained_file_system_takes_sends_again(tmp_path: Path) -> None:
 def test_a_file_system_without_a_reserve_loses_nothing(tmp_path: Path) -> None:
     """Even when the disk runs full in the middle of a transaction, what was acknowledged is there."""
     with small_file_system(tmp_path / "disk", size_bytes=24 * MIB):
-        with hosting(tmp_path / "disk" / "store", options=EngineOptions(free_space_reserve_bytes=0)) as host:
+        with embedded(tmp_path / "disk" / "store").open(free_space_reserve_bytes=0) as host:
             host.create(visibility_timeout_s=600)
             sent = fill(host)
             assert host.counts() == (len(sent), 0, 0)
-        assert examine(tmp_path / "disk" / "store").ok
-        with hosting(tmp_path / "disk" / "store", options=EngineOptions(free_space_reserve_bytes=0)) as host:
+        with embedded(tmp_path / "disk" / "store").open(free_space_reserve_bytes=0) as host:
+            host.check()
             assert host.counts() == (len(sent), 0, 0)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.host import QUEUE, Host, hosting
+from tests.engines.host import QUEUE, Host
+from tests.engines.stores import embedded
 from tests.engines.test_dead_letters import DEAD, DEEPER, LONG_S, bodies, change, create, pair, wear_out
 from veilmq.core import commands
 from veilmq.core.errors import (
@@ -17,7 +18,6 @@ from veilmq.core.errors import (
 from veilmq.core.limits import MOVE_TASKS_KEPT
 from veilmq.core.redrive import QUEUE_MISSING, SOURCE_UNKNOWN
 from veilmq.core.results import MoveStatus, MoveTask
-from veilmq.engines.embedded import EngineOptions
 
 PAUSE_MS = 10
 OTHER = "000000000000/other"
@@ -387,8 +387,7 @@ def test_a_queue_that_is_gone_fails_the_task(dying: Host, destination: str | Non
 
 def test_a_task_ends_with_its_queue(dying: Host) -> None:
     """Deleting the dead-letter queue ends the task and its history; the next of that name has none."""
-    options = EngineOptions(queue_name_pause_s=0)
-    with hosting(None, options=options) as host:
+    with embedded(None).open(queue_name_pause_s=0) as host:
         pair(host, receives_max=1)
         kill(host, "a", "b")
         task = start(host, rate=1)
@@ -477,8 +476,7 @@ def test_nothing_is_lost_doubled_or_miscounted_by_crashes_at_any_moment(kept: Ho
 
 def test_a_full_disk_holds_a_task_up_and_loses_nothing(tmp_path: Path) -> None:
     """It waits, still running, and goes on when there is room."""
-    options = EngineOptions(database_pages_max=500, free_space_reserve_bytes=0)
-    with hosting(tmp_path / "store", options=options) as host:
+    with embedded(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
         pair(host, receives_max=1)
         kill(host, "a", "b")
         while not isinstance(host.do_together(filling())[0], Exception):

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.host import QUEUE, Host, hosting
-from tests.engines.stores import Store
+from tests.engines.host import QUEUE, Host
+from tests.engines.stores import Store, embedded
 from veilmq.core import commands
 from veilmq.core.errors import PurgeInProgress, QueueDeletedRecently, QueueNotFound
 from veilmq.core.limits import PURGE_PAUSE_S, QUEUE_NAME_PAUSE_S
-from veilmq.engines.embedded import EngineOptions
 
 PURGE = commands.PurgeQueue(queue=QUEUE)
 DELETE = commands.DeleteQueue(queue=QUEUE)
@@ -90,7 +89,7 @@ def test_a_queue_of_a_used_name_has_no_past(host: Host) -> None:
 @pytest.mark.parametrize("again", ["reopen", "crash"])
 def test_pauses_survive(tmp_path: Path, again: str) -> None:
     """A restart ends neither, and neither is longer for it."""
-    with hosting(tmp_path / "store", options=EngineOptions()) as host:
+    with embedded(tmp_path / "store").open(purge_pause_s=PURGE_PAUSE_S, queue_name_pause_s=QUEUE_NAME_PAUSE_S) as host:
         host.create()
         host.create("a/gone")
         host.do(PURGE)
@@ -108,7 +107,7 @@ def test_pauses_survive(tmp_path: Path, again: str) -> None:
 
 def test_pauses_are_as_long_as_they_are_set(tmp_path: Path) -> None:
     """Each by its own option, and also those that were begun under another one."""
-    with hosting(tmp_path / "store", options=EngineOptions(purge_pause_s=5, queue_name_pause_s=7)) as host:
+    with embedded(tmp_path / "store").open(purge_pause_s=5, queue_name_pause_s=7) as host:
         host.create()
         host.do(PURGE)
         host.advance(5_000)
@@ -120,7 +119,7 @@ def test_pauses_are_as_long_as_they_are_set(tmp_path: Path) -> None:
         host.advance(1)
         host.create()
         host.do(DELETE)
-    with hosting(tmp_path / "store", options=EngineOptions(queue_name_pause_s=0)) as host:
+    with embedded(tmp_path / "store").open(purge_pause_s=PURGE_PAUSE_S) as host:
         host.create()
         host.do(DELETE)
         host.create()

@@ -1,20 +1,19 @@
 """A peek shows what a receive would give, in its order, and nothing changes by it."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.engines.host import QUEUE, RESTLESS, Host, hosting, message
+from tests.engines.host import QUEUE, Host, message
+from tests.engines.stores import embedded
 from veilmq.core import commands
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.looks import Peek, PeekedMessage
 from veilmq.core.properties import Properties, encode
-from veilmq.engines.embedded import EngineOptions
 
 DEAD = "000000000000/dead"
-TINY = replace(RESTLESS, ready_window_messages=2, hidden_window_leases=2, body_cache_bytes=0)
+TINY = {"ready_window_messages": 2, "hidden_window_leases": 2, "body_cache_bytes": 0}
 
 
 def peek(host: Host, count: int = 10, queue: str = QUEUE) -> list[PeekedMessage]:
@@ -152,11 +151,11 @@ def test_a_peek_writes_nothing(kept: Host, settings: dict[str, Any]) -> None:
     assert {path: path.read_bytes() for path in kept.folder.iterdir()} == before
 
 
-@pytest.mark.parametrize("options", [RESTLESS, TINY], ids=["in-memory", "on-disk"])
+@pytest.mark.parametrize("options", [{}, TINY], ids=["in-memory", "on-disk"])
 @pytest.mark.parametrize("kind", ["plain", "fair", "fifo"])
-def test_a_peek_after_a_restart(tmp_path: Path, kind: str, options: EngineOptions) -> None:
+def test_a_peek_after_a_restart(tmp_path: Path, kind: str, options: dict[str, int]) -> None:
     """What was in memory is read again, and what never was in memory is read too."""
-    with hosting(tmp_path / "store", options=options) as host:
+    with embedded(tmp_path / "store").open(**options) as host:
         host.create(fifo=kind == "fifo")
         send(host, *(f"{group}{number}" for number in range(9) for group in "abcd"), plain=kind == "plain")
         host.receive(10, timeout_s=1)

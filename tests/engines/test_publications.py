@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.host import QUEUE, RESTLESS, Host, hosting, message
+from tests.engines.host import QUEUE, Host, hosting, message
+from tests.engines.stores import embedded
 from veilmq.core import commands
 from veilmq.core.errors import (
     DeduplicationIdMissing,
@@ -17,12 +18,12 @@ from veilmq.core.errors import (
 )
 from veilmq.core.limits import DEDUPLICATION_S, WRITER_SILENCE_S
 from veilmq.core.publications import Abandon, ListWriters, Publish, Published, Stage, Staged, WriterView
-from veilmq.engines.embedded import EngineOptions, positions
-from veilmq.engines.staging import PIECE_MESSAGES
 
 WRITER = "query"
 FIFO = "000000000000/jobs.fifo"
-MANY = 4 * PIECE_MESSAGES
+PIECE = 500
+"""Messages of a piece, by which a publication is staged and published."""
+MANY = 4 * PIECE
 
 
 def stage(
@@ -412,9 +413,9 @@ def test_a_writer_that_is_heard_of_is_kept(ready: Host) -> None:
 def test_a_publication_goes_on_after_a_restart(kept: Host, how: str) -> None:
     kept.create()
     stage(kept, *many())
-    stage(kept, *many(3 * PIECE_MESSAGES, "b"), attempt="b")
+    stage(kept, *many(3 * PIECE, "b"), attempt="b")
     stage(kept, *bodies("never"), attempt="unnamed")
-    wanted = (("b", 3 * PIECE_MESSAGES), ("a", MANY))
+    wanted = (("b", 3 * PIECE), ("a", MANY))
     slices = 0
     while publish(kept, *wanted).more:
         kept.advance(1)  # another node gives other positions at the same instant
@@ -422,11 +423,11 @@ def test_a_publication_goes_on_after_a_restart(kept: Host, how: str) -> None:
         slices += 1
     assert slices > 3
     settle(kept)
-    assert kept.counts() == (MANY + 3 * PIECE_MESSAGES, 0, 0)
+    assert kept.counts() == (MANY + 3 * PIECE, 0, 0)
     assert rows(kept) == 0
     kept.check()
     found = received(kept)
-    assert found == [each.body for each in many(3 * PIECE_MESSAGES, "b") + many()]
+    assert found == [each.body for each in many(3 * PIECE, "b") + many()]
 
 
 def test_what_is_staged_and_the_guard_survive_a_crash(kept: Host) -> None:
@@ -453,8 +454,7 @@ def fill(host: Host, body: str) -> int:
 @pytest.mark.parametrize("pages", [500, 600])
 def test_a_full_store_stages_nothing_and_publishes_all_the_same(pages: int) -> None:
     """Messages take the room of their pieces: less than a slice of them need not be free."""
-    options = EngineOptions(database_pages_max=pages, free_space_reserve_bytes=0)
-    with hosting(None, options=options) as host:
+    with embedded(None).open(database_pages_max=pages, free_space_reserve_bytes=0) as host:
         host.create()
         part = fill(host, body := "x" * 50_000)
         assert part > 10
@@ -464,18 +464,3 @@ def test_a_full_store_stages_nothing_and_publishes_all_the_same(pages: int) -> N
         assert received(host) == [f"{number}-{body}" for number in range(part)]
         settle(host)
         assert stage(host, *bodies("a"), batch=1) == Staged(messages=1)
-
-
-def test_no_lane_left_lets_the_rest_wait_and_doubles_nothing(tmp_path: Path) -> None:
-    """Lanes of three messages, and no number for a fourth: what fits is stored once, the rest when there is room."""
-    options = EngineOptions(lane_sequences_max=3, purge_pause_s=RESTLESS.purge_pause_s)
-    with hosting(tmp_path / "store", options=options) as host, pytest.MonkeyPatch.context() as patch:
-        host.create()
-        stage(host, *bodies(*"abcdefgh"))
-        patch.setattr(positions, "LANES_MAX", 2)
-        assert publish(host, ("a", 8)).more
-        assert host.counts() == (6, 0, 0)
-        host.crash()
-        patch.undo()
-        publish_all(host, ("a", 8))
-        assert sorted(received(host)) == list("abcdefgh")

@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.engines.host import QUEUE, Host, hosting, message
+from tests.engines.host import QUEUE, Host, message
+from tests.engines.stores import embedded
 from veilmq.core import commands
 from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccount
 from veilmq.core.commands import NewMessage, SendTerms, VisibilityChange
@@ -20,8 +21,8 @@ from veilmq.core.errors import (
     SettingsConflict,
     VeilmqError,
 )
+from veilmq.core.limits import QUEUE_NAME_PAUSE_S
 from veilmq.core.results import LeaseChange, ReceiptState, SentMessage
-from veilmq.engines.embedded import EngineOptions
 
 RECEIPTS = SendTerms(receipts=True)
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -447,7 +448,7 @@ def test_defaults_have_to_fit_as_settings_do(host: Host) -> None:
 
 def test_a_name_may_be_taken_at_once() -> None:
     """Of a queue that was deleted just now, by who says so."""
-    with hosting(None, options=EngineOptions()) as patient:
+    with embedded(None).open(queue_name_pause_s=QUEUE_NAME_PAUSE_S) as patient:
         patient.create()
         patient.do(commands.DeleteQueue(queue=QUEUE))
         with pytest.raises(QueueDeletedRecently):

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.engines.host import QUEUE, RESTLESS, Host, hosting, message
+from tests.engines.host import QUEUE, Host, hosting, message
+from tests.engines.stores import embedded
 from tests.engines.test_full_disk import fill
 from veilmq.core import commands
 from veilmq.core.commands import NewMessage
@@ -43,7 +44,6 @@ from veilmq.core.topics import (
     Unsubscribe,
     push_queue,
 )
-from veilmq.engines.embedded import EngineOptions, positions
 
 TOPIC = "000000000000/news"
 OTHER = "000000000000/copies"
@@ -335,8 +335,7 @@ def test_a_defect_of_what_makes_messages_stores_nothing(topic: Host) -> None:
 
 
 def test_a_full_disk_takes_no_message_for_anybody(tmp_path: Path) -> None:
-    options = EngineOptions(database_pages_max=300, purge_pause_s=0, queue_name_pause_s=0)
-    with hosting(tmp_path / "store", options=options) as host:
+    with embedded(tmp_path / "store").open(database_pages_max=300, purge_pause_s=0, queue_name_pause_s=0) as host:
         made(host)
         subscribe(host, to_queue("a"), to_queue("b", OTHER))
         fill(host)
@@ -348,17 +347,6 @@ def test_a_full_disk_takes_no_message_for_anybody(tmp_path: Path) -> None:
         with pytest.raises(StoreFull):
             host.do(Subscribe(subscription=to_url()))
         assert (host.counts(QUEUE)[0], host.counts(OTHER)[0]) == before
-
-
-@pytest.mark.differs_on_postgres("its queues have no lanes")
-def test_a_store_without_a_lane_for_one_queue_gives_none_of_them_anything(
-    topic: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    subscribe(topic, to_queue("a"), to_queue("b", OTHER))
-    monkeypatch.setattr(positions, "LANES_MAX", 1)
-    with pytest.raises(StoreFull):
-        publish(topic)
-    assert (topic.counts(QUEUE), topic.counts(OTHER)) == ((0, 0, 0), (0, 0, 0))
 
 
 # Queues of subscriptions that are pushed.
@@ -462,7 +450,7 @@ def test_a_batch_that_is_rolled_back_leaves_topics_as_they_are_on_disk(tmp_path:
     def fail(_: Notification) -> NewMessage:
         raise ZeroDivisionError
 
-    with hosting(tmp_path / "store", options=RESTLESS) as host:
+    with hosting(tmp_path / "store") as host:
         made(host)
         created, subscribed, failed, published = host.do_together(
             CreateTopic(topic="000000000000/more"),

@@ -6,8 +6,7 @@ import pytest
 
 from tests.engines.host import QUEUE, Host, message
 from veilmq.core import commands
-from veilmq.core.errors import InternalError, QueueNotFound, ShuttingDown
-from veilmq.engines.embedded.lane import Lane
+from veilmq.core.errors import QueueNotFound, ShuttingDown
 
 
 class Watcher:
@@ -159,25 +158,6 @@ def test_a_watch_that_fails_breaks_nothing_else(host: Host) -> None:
     assert host.counts() == (0, 0, 0)
     host.send("b")
     assert host.receive_one().body == "b"
-
-
-@pytest.mark.differs_on_postgres("there is no batch to be undone")
-@pytest.mark.parametrize("fifo", [False, True])
-def test_a_send_wakes_after_a_batch_was_undone(monkeypatch: pytest.MonkeyPatch, host: Host, *, fifo: bool) -> None:
-    """The watch stays, though the queue in memory is another one, which nobody has received from yet."""
-    host.create(fifo=fifo)
-    watcher = Watcher(host)
-
-    def fail(lane: Lane, *_: Any) -> None:
-        raise RuntimeError("a defect")
-
-    with monkeypatch.context() as defect:
-        defect.setattr(Lane, "_added", fail)
-        with pytest.raises(InternalError):
-            send_grouped(host, "a", fifo=fifo)
-    watcher.woken_ms.clear()
-    send_grouped(host, "b", fifo=fifo)
-    assert watcher.woken_ms == [host.clock.now_ms()]
 
 
 def send_grouped(host: Host, body: str, *, fifo: bool) -> None:

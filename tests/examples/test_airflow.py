@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import EVERYTHING, TEST_ALL, need
+from tests.conftest import EVERYTHING, TEST_ALL, need, need_java
 from tests.pipeline.closed import row
 from tests.pipeline.made_report import content
 from tests.tidy.tree import ROOT, SRC
@@ -17,7 +17,6 @@ from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.core.events import Outcome
 from veilmq.core.properties import Attribute
 from veilmq.events.parquet import SCHEMA
-from veilmq.spark.java import has_java
 from veilmq.testing import RunningServer
 
 pytestmark = [EVERYTHING, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1800)]
@@ -28,7 +27,7 @@ MESSAGES = 20
 def test_the_jobs_run_as_tasks_of_airflow(tmp_path: Path) -> None:
     """Every task of both DAGs succeeds: a queue is archived, another one tuned and routed, and the archive replayed."""
     need((TEST_ALL / "bin" / "airflow").exists(), "Airflow (make setup-test-all)")
-    need(has_java(), "Java 17 or newer (scripts/install-java.sh)")
+    need_java()
     log(tmp_path / "events" / "receipt_closed")
     with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
         kind = {"Type": Attribute(type="String", text="a")}

@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from tests.tidy.tree import ROOT, SRC
-from veilmq.engines.clock import SystemClock
-from veilmq.testing import RunningServer
+from veilmq.testing import RunningServer, SystemClock
 
 PRINTED = {
     "consume_orders": """\

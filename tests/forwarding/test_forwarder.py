@@ -9,13 +9,12 @@ import pytest
 from tests.forwarding.received import received
 from veilmq.client import ClientError, HttpQueueClient, ReceivedMessage, Unreachable
 from veilmq.client.forwards import Forwards
-from veilmq.engines.clock import SystemClock
 from veilmq.forwarding.carriers import ForwardCarrier
 from veilmq.forwarding.forwarder import Forwarder, ForwarderOptions
 from veilmq.forwarding.parcels import HELD, Outcome, Parcel
 from veilmq.forwarding.rules import read_rules
 from veilmq.forwarding.tally import NO_ANSWER, Totals
-from veilmq.testing import RunningServer
+from veilmq.testing import RunningServer, SystemClock
 
 TO_REST = read_rules('default = "rest"')
 GONE = ClientError("ReceiptEnded", "It is gone.", 410, fields={"state": "gone"})

@@ -12,14 +12,13 @@ from deltalake import DeltaTable
 
 from tests.bucket import S3Server
 from tests.client.traffic import drained, left, send_in_order
-from tests.conftest import need
+from tests.conftest import need_java
 from tests.pipeline.test_elsewhere import run
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.core.properties import Attribute
 from veilmq.core.routing import RoutingTable, TimeoutClass
 from veilmq.pipeline.archive_table import ArchiveTable
 from veilmq.pipeline.failures import PipelineFailed
-from veilmq.spark.java import has_java
 from veilmq.testing import RunningServer
 
 
@@ -74,7 +73,7 @@ def test_a_place_that_cannot_be_used_is_named(
 @pytest.mark.timeout(900)
 def test_the_jobs_that_move_messages(s3: S3Server, bucket: str, tmp_path: Path) -> None:
     """Table, checkpoints and the record of a replay are in the bucket; started again, each job finds them there."""
-    need(has_java(), "Java 17 or newer (scripts/install-java.sh)")
+    need_java()
     classes = tuple(TimeoutClass(name=name, visibility_timeout_s=60, queue=name) for name in ("short", "long"))
     routes = RoutingTable(version=1, classes=classes, keys={"a": 0}, default=1)
     (tmp_path / "routes.json").write_bytes(msgspec.json.encode(routes))

@@ -12,13 +12,12 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
-from tests.conftest import EVERYTHING, need
+from tests.conftest import EVERYTHING, need_java
 from tests.pipeline.closed import row
 from tests.tidy.tree import ROOT
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.core.events import Outcome
 from veilmq.events.parquet import SCHEMA
-from veilmq.spark.java import has_java
 from veilmq.testing import RunningServer
 
 pytestmark = [EVERYTHING, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
@@ -28,7 +27,7 @@ MESSAGES = 40
 
 def test_the_declarative_pipeline_of_the_examples(tmp_path: Path) -> None:
     """The queue ends up in a table, each message once, and the event log in histograms; the queue is empty then."""
-    need(has_java(), "Java 17 or newer (scripts/install-java.sh)")
+    need_java()
     spec = tmp_path / "pipeline"
     shutil.copytree(ROOT / "examples" / "declarative", spec)
     events = tmp_path / "events"

@@ -10,9 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import EVERYTHING, need
+from tests.conftest import EVERYTHING, need_java
 from tests.pipeline.made_report import content
-from veilmq.spark.java import has_java
 
 pytestmark = [EVERYTHING, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
@@ -32,7 +31,7 @@ def numbers(pattern: str, text: str) -> list[int]:
 
 def test_the_demonstration_from_beginning_to_end(tmp_path: Path) -> None:
     """It comes to its end, with a report; nothing is lost, each message is archived once, and classes repeat less."""
-    need(has_java(), "Java 17 or newer (scripts/install-java.sh)")
+    need_java()
     folder = tmp_path / "demo"
     running = demo(folder)
     said, _ = running.communicate(timeout=800)
@@ -50,7 +49,7 @@ def test_the_demonstration_from_beginning_to_end(tmp_path: Path) -> None:
 
 def test_nothing_of_it_outlives_a_kill(tmp_path: Path) -> None:
     """Server and workers end when the one that started them is killed."""
-    need(has_java(), "Java 17 or newer (scripts/install-java.sh)")
+    need_java()
     running = demo(tmp_path / "demo")
     assert running.stdout is not None
     assert "Server: http" in running.stdout.readline()

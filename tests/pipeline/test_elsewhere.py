@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.client.traffic import drained, left, send_in_order
-from tests.conftest import EVERYTHING, need
+from tests.conftest import EVERYTHING, need_java
 from tests.pipeline.archived_file import written
 from tests.pipeline.closed import row
 from tests.pipeline.connect_server import ConnectServer
@@ -25,7 +25,6 @@ from veilmq.core.properties import Attribute
 from veilmq.core.routing import RoutingTable, TimeoutClass
 from veilmq.events.parquet import SCHEMA
 from veilmq.pipeline.archive_table import ArchiveTable
-from veilmq.spark.java import has_java
 from veilmq.testing import RunningServer
 
 pytestmark = [EVERYTHING, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
@@ -47,7 +46,7 @@ CLUSTER = (
 @pytest.fixture(scope="module", params=["cluster", "connect"])
 def where(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """Start the place once for all jobs; give the words that send a job there."""
-    need(has_java(), "Java 17 or newer (scripts/install-java.sh)")
+    need_java()
     folder = tmp_path_factory.mktemp("place") / request.param
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("JDK_JAVA_OPTIONS", SHORT_LIVED)

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.client.traffic import drained, left, send_in_order
-from tests.conftest import need
+from tests.conftest import need_java
 from tests.pipeline.archived_file import written
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.client.claims import Claims
@@ -29,7 +29,6 @@ from veilmq.pipeline.failures import PipelineFailed
 from veilmq.pipeline.folders import Place
 from veilmq.pipeline.forward import ForwardOptions, _pin, create_queues, forward, routed
 from veilmq.pipeline.replay import Plan, ReplayOptions, Slice, replay
-from veilmq.spark.java import has_java
 from veilmq.spark.schema import SCHEMA
 from veilmq.testing import RunningServer
 
@@ -151,7 +150,7 @@ def run(spark: SparkSession, options: ArchiveOptions) -> Archived:
 @pytest.mark.timeout(300)
 def test_a_job_that_is_stopped_leaves_no_traces(server: RunningServer, client: HttpQueueClient, tmp_path: Path) -> None:
     """Workers of Spark wait for more to do then, and their connections are cut off."""
-    need(has_java(), "Java 17 or newer (scripts/install-java.sh)")
+    need_java()
     client.create_queue("orders")
     words = ["orders", "--table", str(tmp_path / "t"), "--endpoint", server.endpoint, "--continuous"]
     words += ["--hold", "7200", "--on-lost-claim", "skip"]

@@ -12,13 +12,12 @@ from deltalake import DeltaTable
 from pyspark.errors import AnalysisException
 
 from tests.cli.conftest import COMMAND
-from tests.conftest import EVERYTHING, need
+from tests.conftest import EVERYTHING, need_java
 from tests.tidy.tree import SRC
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.pipeline import session
 from veilmq.pipeline.failures import PipelineFailed
 from veilmq.pipeline.session import Cluster, open_session
-from veilmq.spark.java import has_java
 from veilmq.testing import RunningServer
 
 HOME = Path(pyspark.__file__).parent
@@ -44,7 +43,7 @@ PLACES = {
 @pytest.mark.parametrize("place", ["connect", "spark-submit"])
 def test_a_job_runs_there(place: str, tmp_path: Path) -> None:
     """With its streams and its formats; in a process of its own, as a process is either of Connect or not."""
-    need(has_java(), "Java 17 or newer (scripts/install-java.sh)")
+    need_java()
     program, where = PLACES[place]
     with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
         client.create_queue("orders")

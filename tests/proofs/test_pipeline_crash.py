@@ -20,14 +20,13 @@ from deltalake import DeltaTable
 
 from tests.bucket import S3Server
 from tests.client.traffic import drained, left, send_in_order
-from tests.conftest import EVERYTHING, need
+from tests.conftest import EVERYTHING, need_java
 from tests.proofs.served import ServedFolder
 from tests.proofs.standalone import Standalone
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, Unreachable
 from veilmq.core.properties import Attribute
 from veilmq.core.routing import RoutingTable, TimeoutClass
 from veilmq.pipeline.forward import create_queues
-from veilmq.spark.java import has_java
 
 WHOLE = os.environ.get("PROVE") == "whole"
 MESSAGES = 40_000 if WHOLE else 2_000
@@ -45,7 +44,7 @@ TABLE = RoutingTable(version=1, classes=CLASSES, keys={"a": 0, "b": 1}, default=
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServedFolder]:
     """Run a server process; one that is killed starts again at the same port."""
-    need(has_java(), "Java 17 or newer (scripts/install-java.sh)")
+    need_java()
     served = ServedFolder(tmp_path / "data")
     served.start()
     try:

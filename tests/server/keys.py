@@ -1,15 +1,20 @@
 """A credentials file for tests: two accounts, a user, keys that end; and clients that hold one of its keys."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import boto3
+import pytest
 from botocore.config import Config
+from botocore.exceptions import ClientError
 
 from veilmq.testing import RunningServer
+from veilmq.wire.sqs.callers import caller
 
 OWNER, FRIEND = "111111111111", "222222222222"
 REGION = "eu-west-1"
+ARN = f"arn:aws:sqs:{REGION}:{OWNER}:jobs"
 SECRETS = {"AKIDOWNER": "secret/of+owner", "AKIDCAROL": "secret of carol", "AKIDFRIEND": "friend's", "ASIDBOB": "bob's"}
 TOKEN = "the/token+of=bob"
 
@@ -62,3 +67,34 @@ def client(server: RunningServer | str, key: str = "AKIDOWNER", **other: Any) ->
         "config": Config(retries={"total_max_attempts": 1}, read_timeout=60),
     }
     return boto3.client("sqs", **arguments | other)
+
+
+def sender_id(account: str, user: str) -> str:
+    """Return what messages of a user have as their `SenderId`."""
+    return caller(account, user).sender_id
+
+
+def statement(**elements: Any) -> dict[str, Any]:
+    """Return a statement that lets the friend send."""
+    return {
+        "Effect": "Allow",
+        "Principal": {"AWS": FRIEND},
+        "Action": "sqs:SendMessage",
+        "Resource": ARN,
+    } | elements
+
+
+def set_policy(sqs: Any, url: str, *statements: dict[str, Any]) -> None:
+    """Give the queue a policy of ``statements``."""
+    document = json.dumps({"Version": "2012-10-17", "Statement": list(statements)}) if statements else ""
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": document})
+
+
+def denied(call: Any, **members: Any) -> str:
+    """Return the text with which a call is denied."""
+    with pytest.raises(ClientError) as caught:
+        call(**members)
+    error = caught.value.response["Error"]
+    assert error["Code"] == "AccessDenied"
+    assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403
+    return str(error["Message"])

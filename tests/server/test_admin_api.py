@@ -14,9 +14,7 @@ import urllib3
 from urllib3 import BaseHTTPResponse
 
 from tests.console.visitor import Visitor
-from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, written
-from tests.server.test_permissions import set_policy, statement
-from veilmq.console.sign_ins import ADDRESS_FAILURES, ADDRESS_REST_MS
+from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, set_policy, statement, written
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX
 from veilmq.testing import RunningServer
 
@@ -225,12 +223,12 @@ def test_whoever_tries_wrong_keys_is_told_to_wait(tmp_path: Path) -> None:
     path = written(tmp_path / "credentials.toml")
     with RunningServer(credentials=path) as running, Visitor(running, key=KEY) as visitor:
         wrong = Api(running, ("AKIDOWNER", "wrong"))
-        for _ in range(ADDRESS_FAILURES):
+        for _ in range(20):
             assert wrong.refused("GET", "/api/queues") == (401, "AccessDenied")
         paused = Api(running, KEY).ask("GET", "/api/queues")
         assert (paused.status, paused.json()["code"], paused.headers["retry-after"]) == (429, "AccessDenied", "10")
         assert visitor.get("/api/queues").status == 200
-        running.advance(ADDRESS_REST_MS)
+        running.advance(10_000)
         assert Api(running, KEY).get("/api/queues")["queues"] == []
 
 

@@ -27,9 +27,9 @@ from tests.server.test_admin import ask, get
 from tests.server.test_claims import ask as ask_v1
 from veilmq.client import ClientError, HttpQueueClient
 from veilmq.client.claims import Claims
-from veilmq.engines.clock import SystemClock, wall_s
+from veilmq.engines.clock import wall_s
 from veilmq.server.copying import copy_store
-from veilmq.testing import RunningServer, VirtualClock
+from veilmq.testing import RunningServer, SystemClock, VirtualClock
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, written
-from tests.server.test_permissions import set_policy, statement
+from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, set_policy, statement, written
 from veilmq.client import ClientError, HttpQueueClient
 from veilmq.client.forwards import Forwards
 from veilmq.client.signing import SigningKey

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.keys import REGION, SECRETS, client, written
-from tests.server.test_permissions import denied, set_policy, statement
+from tests.server.keys import REGION, SECRETS, client, denied, set_policy, statement, written
 from veilmq.client import ClientError, HttpQueueClient
 from veilmq.client.api import QueueApi
 from veilmq.client.signing import SigningKey

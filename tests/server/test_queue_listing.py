@@ -8,8 +8,7 @@ from urllib.parse import urlencode
 import msgspec
 import pytest
 
-from tests.server.keys import OWNER, REGION, SECRETS, client, written
-from tests.server.test_permissions import set_policy
+from tests.server.keys import OWNER, REGION, SECRETS, client, set_policy, written
 from veilmq.client import HttpQueueClient
 from veilmq.client.signing import SigningKey
 from veilmq.client.transport import Transport

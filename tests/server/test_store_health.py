@@ -10,9 +10,8 @@ from botocore.exceptions import ClientError
 
 from tests.server.keys import client
 from tests.server.test_admin import get
-from veilmq.engines.clock import SystemClock
 from veilmq.engines.store import STANDBY, UNREACHABLE, StoreError
-from veilmq.testing import RunningServer
+from veilmq.testing import RunningServer, SystemClock
 from veilmq.testing.postgres_server import PostgresServer, temporary_folder
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,7 @@ from typing import Any
 import boto3
 import pytest
 
-from veilmq.engines.clock import SystemClock
-from veilmq.testing import RunningServer, VirtualClock
+from veilmq.testing import RunningServer, SystemClock, VirtualClock
 
 PATIENCE_S = 60.0
 

@@ -19,6 +19,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from None
 from veilmq.core.looks import MessageState, SeenMessage
+from veilmq.engines.clock import SystemClock
 from veilmq.testing.stepped_clock import SteppedClock
 from veilmq.testing.virtual_clock import VirtualClock
 
@@ -31,6 +32,7 @@ __all__ = [
     "RunningServer",
     "SeenMessage",
     "SteppedClock",
+    "SystemClock",
     "VirtualClock",
     "faults",
 ]

@@ -29,7 +29,6 @@ from tests.server.pushing.subscribed import (
     wait_for,
     waiting,
 )
-from veilmq.server.pushing.pusher import LEASE_S
 from veilmq.testing import RunningServer
 
 HEADERS = [
@@ -339,7 +338,7 @@ def test_what_was_cut_short_is_pushed_again_after_its_lease(tmp_path: Path, rece
         server.request_stop()  # at once
     receiver.before = lambda _: None
     with RunningServer(data=tmp_path, push_allow="127.0.0.1", clock=server.clock) as server:
-        server.advance(LEASE_S * 1_000 - 1)
+        server.advance(15_000 - 1)
         assert (waiting(server), len(receiver.pushes)) == (1, 1)
         server.advance(1)
         wait_for(server, accepted=1)
