@@ -6,7 +6,7 @@ BIN := .venv/bin
 ARGS ?=
 WORKERS ?= 2
 
-FAST := $(addprefix tests/,client consumer core engines events forwarding server wire)
+FAST := $(addprefix tests/,client consumer server store $(addprefix internals/,client consumer core engines events forwarding server wire))
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
 
@@ -75,7 +75,7 @@ docs: ## build the site of docs/ into build/docs; a warning or a link that leads
 
 screenshots: setup-browser ## pictures of every page of the console, into docs/console
 	@mkdir -p docs/console
-	@PICTURES=$(CURDIR)/docs/console $(PYTEST) -n0 -q tests/console/test_browser_pages.py $(ARGS)
+	@PICTURES=$(CURDIR)/docs/console $(PYTEST) -n0 -q tests/internals/console/test_browser_pages.py $(ARGS)
 	@PYTHONPATH=. $(BIN)/python -m tests.console.pictures
 
 cluster: setup-cluster ## a cluster on this machine: PostgreSQL with a standby, three nodes, HAProxy on port 9324
@@ -110,23 +110,23 @@ prove-flat: setup-bench ## flatness at full size: memory, cost and restart with 
 	@$(BIN)/python -m benchmarks --whole --no-peers --only backlog --only idle $(ARGS)
 
 prove-quota: setup ## in-flight quotas at full size, two million messages beside them
-	@PROVE=whole $(PYTEST) tests/engines/test_quotas.py -k full_size $(ARGS)
+	@PROVE=whole $(PYTEST) tests/store/test_quotas.py -k full_size $(ARGS)
 
 prove-spark: setup setup-java ## Spark under kills at full size: the source, from queue to queue, and the jobs, also on a cluster
 	@PROVE=whole $(PYTEST) tests/proofs/test_spark_crash.py tests/proofs/test_spark_forward.py \
-		tests/proofs/test_spark_postgres.py tests/proofs/test_pipeline_crash.py -k "not bucket" $(ARGS)
+		tests/proofs/test_spark_postgres.py tests/internals/proofs/test_pipeline_crash.py -k "not bucket" $(ARGS)
 
 prove-bucket: setup-bucket ## the archive on a bucket: five kills of the driver and two of the S3 server
-	@PROVE=whole $(PYTEST) tests/proofs/test_pipeline_crash.py -k bucket -s --timeout 3600 $(ARGS)
+	@PROVE=whole $(PYTEST) tests/internals/proofs/test_pipeline_crash.py -k bucket -s --timeout 3600 $(ARGS)
 
 prove-tune: setup ## learned timeouts at full size, against a truth that is known: shapes by TUNE_SEED, ten million receipts
-	@PROVE=whole $(PYTEST) tests/proofs/test_tune_shapes.py tests/proofs/test_tune.py tests/proofs/test_tune_counting.py -s --timeout 3600 $(ARGS)
+	@PROVE=whole $(PYTEST) tests/internals/proofs/test_tune_shapes.py tests/internals/proofs/test_tune.py tests/internals/proofs/test_tune_counting.py -s --timeout 3600 $(ARGS)
 
 prove-incremental: setup-bucket ## a run of tune with 100, 1,000 and 10,000 old files and 10 new ones: time, bytes, requests to S3
-	@PROVE=whole $(PYTEST) tests/proofs/test_tune_incremental.py -s --timeout 3600 $(ARGS)
+	@PROVE=whole $(PYTEST) tests/internals/proofs/test_tune_incremental.py -s --timeout 3600 $(ARGS)
 
 prove-models: setup ## the engines beside their naive models, twenty times as many examples (half an hour)
-	@PROVE=whole $(PYTEST) tests/engines -k "agrees_with_the_model" --timeout 7200 $(ARGS)
+	@PROVE=whole $(PYTEST) tests/store tests/internals/engines -k "agrees_with_the_model" --timeout 7200 $(ARGS)
 
 prove-leases: setup ## a day of a consumer with 1,000 messages in work, in virtual time: what each renewal policy costs and loses
 	@PROVE=whole $(PYTEST) tests/proofs/test_leases.py -s --timeout 3600 $(ARGS)

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from veilmq.spark.java import has_java
 
 if TYPE_CHECKING:  # half a second that other tests need not wait
+    from playwright.sync_api import Browser
     from pyspark.sql import SparkSession
 
     from tests.bucket import S3Server
@@ -27,10 +28,11 @@ if TYPE_CHECKING:  # half a second that other tests need not wait
     from veilmq.client import HttpQueueClient
     from veilmq.testing import RunningServer
 
-PROOFS = Path(__file__).parent / "proofs"
+TESTS = Path(__file__).parent
+PROOFS = (TESTS / "proofs", TESTS / "internals" / "proofs")
 settings.register_profile("untimed", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")  # of any machine, however busy; on a build machine with what Hypothesis has for those
-TEST_ALL = PROOFS.parents[1] / ".venv-test-all"
+TEST_ALL = TESTS.parent / ".venv-test-all"
 """The environment of `make test-all`: Airflow and DuckDB, apart from veilmq and Spark."""
 EVERYTHING = pytest.mark.everything
 """For another form of what a commit proves once, or what needs an S3 server: only in `make test-all`."""
@@ -102,16 +104,34 @@ def bucket(s3: "S3Server") -> str:
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """Return the URL of a database of this worker, with the schema and a clock that the test moves."""
-    from tests.engines.postgres_host import serving  # noqa: PLC0415
+    from tests.store.postgres_host import serving  # noqa: PLC0415
 
     with serving() as url:
         yield url
 
 
+@pytest.fixture(scope="session")
+def shard_urls(postgres_url: str) -> Iterator[list[str]]:
+    """Return the URLs of two databases of this worker that can be one store."""
+    from tests.store.shards_host import making_shards  # noqa: PLC0415
+
+    with making_shards(postgres_url) as urls:
+        yield urls
+
+
+@pytest.fixture(scope="session")
+def whole_browser() -> "Iterator[Browser]":
+    """Give the browser of this process, which takes a second to start; its event loop is out of sight."""
+    from tests.console.conftest import launched  # noqa: PLC0415
+
+    with launched() as browser:
+        yield browser
+
+
 @pytest.fixture
 def new_database(postgres_url: str) -> Iterator[str]:
     """Return the URL of an empty database, without a schema; its clock will be the real one."""
-    from tests.engines.postgres_host import making_database  # noqa: PLC0415
+    from tests.store.postgres_host import making_database  # noqa: PLC0415
 
     with making_database(postgres_url) as url:
         yield url
@@ -120,7 +140,7 @@ def new_database(postgres_url: str) -> Iterator[str]:
 @pytest.fixture
 def server_on_postgres(postgres_url: str) -> "Iterator[RunningServer]":
     """Give a server on an emptied database; the test moves the clock of both."""
-    from tests.engines.postgres_host import serving_from  # noqa: PLC0415
+    from tests.store.postgres_host import serving_from  # noqa: PLC0415
 
     with serving_from(postgres_url) as running:
         yield running
@@ -133,7 +153,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> "Callable[[str], di
     def settings(store: str) -> dict[str, Any]:
         if store != "postgres":
             return {"data": tmp_path / "store" if store == "folder" else None}
-        from tests.engines.postgres_host import emptied  # noqa: PLC0415
+        from tests.store.postgres_host import emptied  # noqa: PLC0415
 
         return emptied(request.getfixturevalue("postgres_url"))
 
@@ -183,7 +203,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SERVED & {*getattr(item, "fixturenames", ()), *stores_of(item)}:
             item.add_marker(pytest.mark.service)
-        if item.path.is_relative_to(PROOFS):
+        if item.path.parent in PROOFS:
             item.add_marker(pytest.mark.proof)
         if "spark" in getattr(item, "fixturenames", ()):
             for mark in ON_SPARK:

@@ -1,6 +1,5 @@
 """Values that nobody can mean: every command answers them with one line, and does nothing."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,8 +7,6 @@ from cyclopts import App
 
 from tests.cli.conftest import Veilmq
 from tests.cli.every_command import every_command
-from veilmq.cli.failures import CommandFailed
-from veilmq.cli.pipeline_options import job
 
 NO_NUMBERS = ("abc", "", "1.5.5", "nan", "-1", "1e400", "9" * 30, "0x10")
 """What no option for a number takes."""
@@ -104,10 +101,3 @@ def test_a_module_has_no_dots_before_it(veilmq: Veilmq) -> None:
     answer = veilmq("worker", "..shop:app")
     assert answer.code == 2
     assert "names no consumer; write module:name" in answer.err
-
-
-def test_a_job_that_cannot_use_a_path_says_which(tmp_path: Path) -> None:
-    """Such as a report that is to be written where a folder is."""
-    with pytest.raises(CommandFailed) as caught, job("report"):
-        tmp_path.write_text("<html>", encoding="utf-8")
-    assert str(caught.value) == f"{tmp_path} cannot be used: Is a directory."

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Veilmq, without_passwords
-from tests.engines.postgres_host import connected, making_database
+from tests.store.postgres_host import connected, making_database
 from veilmq.client import HttpQueueClient
 from veilmq.client.claims import Claims
 from veilmq.testing import RunningServer, SystemClock

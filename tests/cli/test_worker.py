@@ -145,8 +145,11 @@ def test_a_queue_that_is_not_there_ends_the_worker() -> None:
     ],
     ids=["no-name", "no-module", "missing", "another", "absent"],
 )
-def test_a_place_without_a_consumer_is_refused(veilmq: Veilmq, place: str, sentence: str) -> None:
-    answer = veilmq("worker", place, "--endpoint", "http://127.0.0.1:1")
+def test_a_place_without_a_consumer_is_refused(
+    veilmq: Veilmq, place: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VEILMQ_ENDPOINT", "http://127.0.0.1:1")
+    answer = veilmq("worker", place)
     assert (answer.code, sentence in re.sub(r"[│\s]+", " ", answer.err)) == (2, True)
 
 
@@ -156,7 +159,8 @@ def test_a_consumer_without_a_handler_is_refused(
     (tmp_path / "empty_shop.py").write_text(
         "from veilmq.consumer import Consumer\napp = Consumer('orders')\n", encoding="utf-8"
     )
+    monkeypatch.setenv("VEILMQ_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    answer = veilmq("worker", "empty_shop:app", "--endpoint", "http://127.0.0.1:1")
+    answer = veilmq("worker", "empty_shop:app")
     assert (answer.code, "declare one with @app.handler" in re.sub(r"[│\s]+", " ", answer.err)) == (2, True)

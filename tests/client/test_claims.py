@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.client.scripted_server import ScriptedServer, reply
-from tests.engines.postgres_host import emptied
+from tests.store.postgres_host import emptied
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, Unreachable
 from veilmq.client.claims import Claims
 from veilmq.client.transport import UNEXPECTED_REPLY

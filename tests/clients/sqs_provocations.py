@@ -6,8 +6,8 @@ A provocation takes the stage and returns the reply that must have the error. ``
 from collections.abc import Callable
 from typing import Any
 
+from tests.clients.sqs_members import LISTED, MEMBERS
 from tests.clients.sqs_stage import Reply, Stage
-from tests.wire.sqs.members import LISTED, MEMBERS
 
 Provocation = Callable[[Stage], Reply]
 

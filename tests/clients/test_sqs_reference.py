@@ -16,9 +16,8 @@ from tests.clients.sqs_attributes import ATTRIBUTES
 from tests.clients.sqs_everywhere import ANYWHERE, CLOCK_AHEAD_S, ENDED, QUERY, SIGNED, posted
 from tests.clients.sqs_provocations import ENTRY_ERRORS, ERRORS
 from tests.clients.sqs_stage import Stage
-from tests.engines.postgres_host import emptied, making_database, prepare
 from tests.server.keys import REGION, TEXT, written
-from veilmq.core.commands import ListQueues
+from tests.store.postgres_host import emptied, making_database, prepare
 from veilmq.testing import RunningServer
 from veilmq.wire.sqs.actions import ACTIONS, BY_PROTOCOL, EVERYWHERE, WITH_CREDENTIALS
 from veilmq.wire.sqs.errors import CODES
@@ -115,22 +114,6 @@ def test_a_store_that_is_full(tmp_path: Path) -> None:
     with RunningServer(data=tmp_path / "data", free_space_reserve_bytes=1 << 50) as server, Stage(server) as stage:
         reply = stage.ask("CreateQueue", QueueName="a")
     assert (reply.error, reply.status) == ("ServiceUnavailableException", 503)
-
-
-def test_a_defect_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is a failure of ours, and no more is said of it."""
-
-    def fail(command: Any, now_ms: int) -> None:
-        raise ZeroDivisionError("secret")
-
-    with RunningServer() as server, Stage(server) as stage:
-        engine: Any = server.bound.engine
-        handlers: dict[Any, Any] = engine._machine.handlers
-        monkeypatch.setitem(handlers, ListQueues, fail)
-        monkeypatch.setattr(type(engine._machine), "reload", lambda machine: None)  # it would make them anew
-        reply = stage.ask("ListQueues")
-    assert (reply.error, reply.status) == ("InternalFailure", 500)
-    assert "secret" not in str(reply.body)
 
 
 @pytest.mark.parametrize("row", ATTRIBUTES, ids=ids)

@@ -46,9 +46,9 @@ def visitor(server: RunningServer) -> Iterator[Visitor]:
         yield someone
 
 
-@pytest.fixture(scope="session")
-def whole_browser() -> Iterator[Browser]:
-    """The browser of this process, which takes a second to start. Its event loop is out of sight (``browser``)."""
+@contextmanager
+def launched() -> Iterator[Browser]:
+    """Yield a browser whose event loop is out of sight (``browser``)."""
     path = chromium()
     need(path, "Chromium (scripts/install-browser.sh)")
     expect.set_options(timeout=PATIENCE_MS)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from veilmq.consumer.backoff import Backoff
+from veilmq.consumer import Backoff
 
 
 def test_without_jitter_it_doubles_up_to_the_cap() -> None:

@@ -5,8 +5,7 @@ from datetime import timedelta
 import pytest
 
 from tests.consumer.lease_play import Answer, Play
-from veilmq.consumer.adaptive import Adaptive
-from veilmq.consumer.leases import LeaseState
+from veilmq.consumer import Adaptive, LeaseState
 from veilmq.consumer.policies import Fixed, Measured, allowed_s
 
 QUICK = Measured(hold_s=1.2, renewal_s=0.05, renewals=100, lateness_s=0.02)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from veilmq.consumer.records.in_file import InFile
-from veilmq.consumer.records.in_memory import InMemory
+from veilmq.consumer import InFile, InMemory
 from veilmq.consumer.records.port import Begun, RecordStore, Standing
 from veilmq.testing import SteppedClock
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engines.postgres_host import connected
+from tests.store.postgres_host import connected
 from tests.tidy.tree import ROOT
 
 PAGE = (ROOT / "docs" / "operating-postgres.md").read_text(encoding="utf-8")

@@ -2,12 +2,12 @@
 
 import re
 
-from tests.conftest import PROOFS
+from tests.conftest import TESTS
 from veilmq.wire.smq import ROUTES
 from veilmq.wire.smq.attributes import ATTRIBUTES
 from veilmq.wire.smq.errors import CODES
 
-ROOT = PROOFS.parents[1]
+ROOT = TESTS.parent
 PAGE = (ROOT / "docs" / "protocols" / "smq.md").read_text(encoding="utf-8")
 OTHERS = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("security.md", "topics.md")]
 NEVER = {"QueueDeletedRecently"}

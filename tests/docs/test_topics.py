@@ -3,14 +3,14 @@
 import re
 from typing import Any
 
-from tests.conftest import PROOFS
+from tests.conftest import TESTS
 from tests.server.pushing.receiver import receiving
 from veilmq.client import HttpQueueClient
 from veilmq.server.pushing.allow_list import AllowList
 from veilmq.testing import RunningServer
 from veilmq.wire.smq import ROUTES
 
-PAGE = (PROOFS.parents[1] / "docs" / "topics.md").read_text(encoding="utf-8")
+PAGE = (TESTS.parent / "docs" / "topics.md").read_text(encoding="utf-8")
 
 
 def block(language: str) -> str:

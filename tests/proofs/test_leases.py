@@ -13,7 +13,7 @@ import pytest
 from tests.consumer.lease_play import Play
 from tests.consumer.simulation import QUIET, REFUSED, STALLED, SWALLOWED, WEATHERS, Outcome, Simulation, Weather
 from tests.consumer.simulation import calls_of_nservicebus as calls_of
-from veilmq.consumer.adaptive import Adaptive
+from veilmq.consumer import Adaptive
 from veilmq.consumer.nservicebus import NServiceBusPolicy
 from veilmq.consumer.policies import Fixed, Measured, Policy
 

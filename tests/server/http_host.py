@@ -15,6 +15,7 @@ from typing import NamedTuple, Self, TypeVar
 from veilmq.core.limits import HTTP_BYTES
 from veilmq.server.byte_budget import ByteBudget
 from veilmq.server.connections import Connections
+from veilmq.server.event_loop import loop_factory
 from veilmq.server.http_limits import HttpLimits
 from veilmq.server.http_refusal import Refusal, Worded, as_text
 from veilmq.server.http_request import Pending, Request
@@ -24,6 +25,8 @@ T = TypeVar("T")
 
 PATIENCE_S = 60.0
 LARGE = b"x" * 8_000_000
+UVLOOP = loop_factory()
+Limits = HttpLimits
 SMALL = HttpLimits(head_bytes_max=2_000, headers_max=20, target_bytes_max=500, body_bytes_max=10_000, pipelined_max=4)
 HASTY = HttpLimits(idle_s_max=1.0)  # in which a client on a busy machine comes to speak
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import urllib3
 
-from tests.engines.postgres_host import connected, leading, prepare
+from tests.store.postgres_host import connected, leading, prepare
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.testing import RunningServer, VirtualClock
 from veilmq.testing.running_server import Follow

@@ -9,17 +9,15 @@ from socket import SO_LINGER, SO_RCVBUF, SOL_SOCKET
 
 import pytest
 
-from tests.server.http_host import HASTY, PATIENCE_S, SMALL, Client, HttpHost
+from tests.server.http_host import HASTY, PATIENCE_S, SMALL, UVLOOP, Client, HttpHost, Limits
 from veilmq.core import limits
-from veilmq.server.event_loop import loop_factory
-from veilmq.server.http_limits import HttpLimits
 
 GET = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n"
 HOLD = b"POST /hold HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"
 HEAD = b"POST /p HTTP/1.1\r\nHost: h\r\n"
 
 
-@pytest.fixture(scope="module", params=[None, loop_factory()], ids=["asyncio", "uvloop"])
+@pytest.fixture(scope="module", params=[None, UVLOOP], ids=["asyncio", "uvloop"])
 def shared(request: pytest.FixtureRequest) -> Iterator[HttpHost]:
     """One server with small limits on each event loop, which do not treat sockets quite alike."""
     with HttpHost(SMALL, loop_factory=request.param) as host:
@@ -100,7 +98,7 @@ def test_a_full_line_is_not_read_from(host: HttpHost, client: Client) -> None:
 def test_long_bodies_behind_a_long_poll_are_not_read() -> None:
     """Sixty of the longest would be half a gigabyte for one client; what was not read is answered later."""
     size, count = 1_000_000, 30
-    allowed = HttpLimits(body_bytes_max=2 * size, pipelined_max=2 * count)
+    allowed = Limits(body_bytes_max=2 * size, pipelined_max=2 * count)
     with HttpHost(allowed) as host, host.client() as client, host.client() as other:
         post = HEAD + b"Content-Length: %d\r\n\r\n" % size + b"x" * size
         sending = threading.Thread(target=client.send, args=(HOLD + post * count,), daemon=True)
@@ -384,7 +382,7 @@ def test_the_longest_body_is_taken() -> None:
 )
 def test_an_unfinished_request_times_out(sent: bytes) -> None:
     """The whole request has to be there in time."""
-    with HttpHost(HttpLimits(request_s_max=0.2, linger_s_max=0.1)) as host, host.client() as client:
+    with HttpHost(Limits(request_s_max=0.2, linger_s_max=0.1)) as host, host.client() as client:
         client.send(GET)
         assert client.read().status == 200
         client.send(sent)
@@ -435,7 +433,7 @@ def test_a_held_request_does_not_time_out() -> None:
 
 def test_a_client_that_does_not_read_is_cut_off() -> None:
     """Replies that nobody takes end the connection, and do not pile up: nothing more is read from it."""
-    with HttpHost(HttpLimits(request_s_max=0.3)) as host, host.client() as client:
+    with HttpHost(Limits(request_s_max=0.3)) as host, host.client() as client:
         client.socket.setsockopt(SOL_SOCKET, SO_RCVBUF, 4_096)
         body = b"x" * 1_000_000
         request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
@@ -447,7 +445,7 @@ def test_a_client_that_does_not_read_is_cut_off() -> None:
 
 def test_a_client_with_replies_that_it_does_not_take_is_cut_off() -> None:
     """What is not sent after the limit is thrown away: the connection does not wait for ever to be closed."""
-    with HttpHost(HttpLimits(request_s_max=0.3, body_bytes_max=50_000_000)) as host, host.client() as client:
+    with HttpHost(Limits(request_s_max=0.3, body_bytes_max=50_000_000)) as host, host.client() as client:
         body = b"x" * 40_000_000
         client.send(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         host.await_nobody()

@@ -20,7 +20,7 @@ def served(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
     """Give a server on each engine; a queue can be purged at any time."""
     settings: dict[str, Any] = {}
     if request.param == "postgres":
-        from tests.engines.postgres_host import emptied  # noqa: PLC0415
+        from tests.store.postgres_host import emptied  # noqa: PLC0415
 
         settings = emptied(request.getfixturevalue("postgres_url"))
     with RunningServer(purge_pause_s=0, **settings) as running:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from botocore.model import ListShape, MapShape, Shape, StructureShape
 
+from tests.clients.sqs_client import service_model
+from tests.clients.sqs_members import MEMBERS
+from tests.clients.sqs_old_client import old_model
 from tests.server.service_client import JSON, PROTOCOLS, ServiceClient
-from tests.wire.sqs.client import service_model
-from tests.wire.sqs.members import MEMBERS
-from tests.wire.sqs.old_client import old_model
 from veilmq.testing import RunningServer
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocols" / "sqs.md"

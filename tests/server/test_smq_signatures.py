@@ -14,8 +14,8 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from tests.clients.smq.signing import as_received, authorization_v4, hex_md5, signed_v2
 from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, TEXT, TOKEN, client, written
-from tests.wire.smq.signing import as_received, authorization_v4, hex_md5, signed_v2
 from veilmq.testing import RunningServer
 
 NAMESPACE = "{http://mns.aliyuncs.com/doc/v1}"

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.engines.host import Host
+from tests.store.host import Host
 from tests.stories import claim_story as story
 from tests.stories.playing import Teller
 from tests.stories.story import Counts

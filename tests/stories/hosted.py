@@ -3,8 +3,8 @@
 from contextlib import AbstractContextManager
 from typing import Any
 
-from tests.engines.host import Host, hosting
-from tests.engines.postgres_host import hosting_postgres
+from tests.store.host import Host, hosting
+from tests.store.postgres_host import hosting_postgres
 from veilmq.engines.embedded import EngineOptions
 from veilmq.engines.postgres import PostgresOptions
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engines.host import Host, message
+from tests.store.host import Host, message
 from tests.stories import story
 from tests.stories.book import Book, Got
 from veilmq.core import commands

@@ -12,11 +12,11 @@ import pytest
 
 from tests.tidy.tree import TESTS, Module, module, modules
 
-PROOFS = "tests/proofs/"
+PROOFS = ("tests/proofs/", "tests/internals/proofs/")
 ALLOWED: dict[str, str] = {  # path → why nothing but real time will do, or how the time is virtual
     "tests/consumer/test_shape.py": "its handlers sleep in a bench's time",
-    "tests/testing/test_consumer_bench.py": "its handlers sleep in the bench's time",
-    "tests/testing/test_virtual_loop.py": "the loop's time is what it tests",
+    "tests/internals/testing/test_consumer_bench.py": "its handlers sleep in the bench's time",
+    "tests/internals/testing/test_virtual_loop.py": "the loop's time is what it tests",
 }
 SLEEPERS = {"time.sleep", "asyncio.sleep", "anyio.sleep"}
 

@@ -14,8 +14,8 @@ from urllib.parse import quote_plus
 
 import pytest
 
+from tests.clients.smq.signing import hex_md5, signature_v2
 from tests.server.keys import REGION, SECRETS, written
-from tests.wire.smq.signing import hex_md5, signature_v2
 from veilmq.testing import RunningServer
 
 KEY = "AKIDOWNER"

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engines.postgres_host import emptied
 from tests.server.pushing.receiver import Receiver, receiving
+from tests.store.postgres_host import emptied
 from veilmq.testing import RunningServer
 
 

@@ -1,0 +1,227 @@
+"""A disk that can lose its power: an apsw VFS that records what was written and what was synced.
+
+`RecordingVFS` passes everything on to the real file system and keeps a log of it, in one order with what the test
+itself notes (`Note`: an answer was given). From that log, `Disk` makes the folder as it would be found if the power had
+gone after any entry: what was synced is there; of what was not, nothing or a random part, sector by sector.
+
+A deletion is not durable by itself; it is with the next sync of any file, as on file systems that keep a journal of
+their folders. Creating a file is taken as durable with its first sync.
+"""
+
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+import apsw
+
+from tests.store.host import Host, hosting
+from veilmq.engines.embedded import EngineOptions
+from veilmq.engines.embedded.folder import DATABASE_NAME
+
+SECTOR_BYTES = 512
+
+_WHERE = """SELECT message.body, queue.name FROM message
+JOIN lane ON lane.number = message.position >> 41 JOIN queue ON queue.number = lane.queue"""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """`data` was written to `file` at `offset`; not durable before the next `Sync` of that file."""
+
+    file: str
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """`file` was cut to `size`."""
+
+    file: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """All that was done to `file` so far is durable."""
+
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """`file` was deleted."""
+
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that the test saw happen."""
+
+    what: object
+
+
+Change = Write | Truncate | Delete
+Entry = Change | Sync | Note
+
+
+class Log:
+    """What happened, in order; filled by the loop's thread and the committing one."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.entries: list[Entry] = []
+        self._lock = Lock()
+
+    def add(self, entry: Entry) -> None:
+        """Put `entry` behind the others."""
+        with self._lock:
+            self.entries.append(entry)
+
+    def changes(self) -> list[int]:
+        """Return the index of every write, cut and deletion."""
+        return [index for index, entry in enumerate(self.entries) if isinstance(entry, Change)]
+
+
+class RecordingVFS(apsw.VFS):
+    """The default VFS, recorded. Registered under `name` until `unregister`."""
+
+    def __init__(self, name: str, log: Log) -> None:
+        """`name` is what `EngineOptions.vfs` takes."""
+        super().__init__(name, "")
+        self._log = log
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802
+        """Open a file and record what is done to it."""
+        return _RecordingFile(name, flags, self._log)
+
+    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
+        """Delete a file."""
+        super().xDelete(filename, syncdir)
+        self._log.add(Delete(Path(filename).name))
+
+
+def record(work: Callable[[Host], object], store: Path) -> Log:
+    """Return the log of a disk on which `work` has run, with an engine whose folder is `store`."""
+    log = Log()
+    name = f"recording-{store}"
+    vfs = RecordingVFS(name, log)
+    with hosting(store, options=EngineOptions(vfs=name, free_space_reserve_bytes=0)) as host:
+        work(host)
+    vfs.unregister()
+    return log
+
+
+class _RecordingFile(apsw.VFSFile):
+    def __init__(self, name: str | apsw.URIFilename | None, flags: list[int], log: Log) -> None:
+        super().__init__("", name, flags)
+        path = name.filename() if isinstance(name, apsw.URIFilename) else name
+        self._name = Path(path).name if path else "unnamed"
+        self._log = log
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+        self._log.add(Write(self._name, offset, bytes(data)))
+        super().xWrite(data, offset)
+
+    def xTruncate(self, newsize: int) -> None:  # noqa: N802
+        self._log.add(Truncate(self._name, newsize))
+        super().xTruncate(newsize)
+
+    def xSync(self, flags: int) -> None:  # noqa: N802
+        super().xSync(flags)
+        self._log.add(Sync(self._name))  # when it has returned: before that, nothing is promised
+
+
+class Disk:
+    """The files as they are if the power goes after what was played."""
+
+    def __init__(self) -> None:
+        """Begin with an empty folder."""
+        self._durable: dict[str, bytearray] = {}
+        self._pending: dict[str, list[Change]] = {}
+
+    def play(self, entry: Entry) -> None:
+        """Let `entry` happen."""
+        if isinstance(entry, Sync):
+            for file in list(self._pending):
+                if file == entry.file or any(isinstance(change, Delete) for change in self._pending[file]):
+                    self._sync(file, whole=file == entry.file)
+        elif isinstance(entry, Change):
+            self._pending.setdefault(entry.file, []).append(entry)
+
+    def _sync(self, file: str, *, whole: bool) -> None:
+        """Make durable what is pending for `file`, or only up to its last deletion."""
+        changes = self._pending.pop(file)
+        deletions = [index for index, change in enumerate(changes) if isinstance(change, Delete)]
+        end = len(changes) if whole else deletions[-1] + 1
+        for change in changes[:end]:
+            _make(self._durable, change)
+        if changes[end:]:
+            self._pending[file] = changes[end:]
+
+    def lose_power(self, folder: Path, *, torn: random.Random | None) -> None:
+        """Write what is left into the new `folder`; `torn` chooses what survived unsynced, `None`: nothing did."""
+        files = {name: bytearray(content) for name, content in self._durable.items()}
+        if torn is not None:
+            for changes in self._pending.values():
+                for change in changes:
+                    if isinstance(change, Delete) and torn.random() < 0.5:
+                        break  # the folder still has the old file: what came after it was written to another one
+                    _make_in_part(files, change, torn)
+        folder.mkdir(parents=True)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+
+
+def _make(files: dict[str, bytearray], change: Change) -> None:
+    if isinstance(change, Delete):
+        files.pop(change.file, None)
+        return
+    content = files.setdefault(change.file, bytearray())
+    if isinstance(change, Truncate):
+        del content[change.size :]
+    else:
+        end = change.offset + len(change.data)
+        content.extend(bytes(max(0, end - len(content))))
+        content[change.offset : end] = change.data
+
+
+def _make_in_part(files: dict[str, bytearray], change: Change, torn: random.Random) -> None:
+    if not isinstance(change, Write):
+        if isinstance(change, Delete) or torn.random() < 0.5:
+            _make(files, change)
+        return
+    for start in range(0, len(change.data), SECTOR_BYTES):
+        if torn.random() < 0.5:
+            sector = change.data[start : start + SECTOR_BYTES]
+            _make(files, Write(change.file, change.offset + start, sector))
+
+
+def outages(recorded: Log, place: Path, *, torn: random.Random | None = None) -> Iterator[tuple[int, Path]]:
+    """Yield, for the power going after each write of ``recorded``, its number and what the disk has then."""
+    disk = Disk()
+    for number, entry in enumerate(recorded.entries):
+        disk.play(entry)
+        if isinstance(entry, Change):
+            folder = place / str(number)
+            disk.lose_power(folder, torn=torn)
+            yield number, folder
+            shutil.rmtree(folder)
+
+
+def counted(folder: Path) -> Counter[str]:
+    """Return how many messages each queue has on that disk, none of them twice."""
+    connection = apsw.Connection(str(folder / DATABASE_NAME))
+    try:
+        if not connection.pragma("user_version"):
+            return Counter()
+        rows = list(connection.execute(_WHERE))
+        assert len({body for body, _ in rows}) == len(rows)
+        return Counter(name for _, name in rows)
+    finally:
+        connection.close()

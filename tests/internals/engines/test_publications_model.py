@@ -1,0 +1,161 @@
+"""Publications beside a naive model, at random, with restarts: each batch once, in order, and nothing unnamed.
+
+The model is a list: what the queue must have in the end, in the order of the decisions and within each as it was named.
+A standard queue on which nobody receives has messages in the order in which they entered, so at any moment what has
+entered of a writer must be a beginning of what was decided for it.
+"""
+
+from collections import defaultdict
+from typing import cast
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule
+
+from tests.store.host import QUEUE, message
+from tests.store.model_frame import ModelFrame, run_model
+from tests.store.postgres_host import PostgresHost
+from veilmq.core import commands
+from veilmq.core.errors import StageMissing
+from veilmq.core.publications import Abandon, ListWriters, Publish, Stage
+from veilmq.engines import staging
+from veilmq.engines.embedded import publications
+from veilmq.engines.embedded.positions import lane_of
+from veilmq.engines.postgres import publication_slices
+
+WRITERS = st.sampled_from(("w", "x"))
+ATTEMPTS = st.sampled_from(("a", "b", "c"))
+BATCHES = st.integers(0, 4)
+PARTS = st.integers(0, 2)
+_ENTERED = "SELECT body FROM mq.msg JOIN mq.part USING (qp) WHERE NOT retired ORDER BY seq"
+MANY = 50
+
+Key = tuple[str, int]
+Parts = dict[int, list[str]]
+
+
+class PublicationsAndModel(ModelFrame):
+    """Each rule does the same to both and compares."""
+
+    times_ms = st.sampled_from((0, 1, 10, 10, 30, 1_000))
+
+    def __init__(self) -> None:
+        """Begin with nothing staged."""
+        super().__init__()
+        self.staged: defaultdict[Key, dict[str, Parts]] = defaultdict(dict)
+        self.published: dict[str, int] = {}
+        self.decided: defaultdict[str, list[str]] = defaultdict(list)
+        self.purged: defaultdict[str, int] = defaultdict(int)
+
+    @initialize()
+    def open(self) -> None:
+        """Open with pieces and slices of two messages."""
+        self.open_host(ready=7, hidden=7, cache=0)
+        self.live.create()
+
+    @rule(writer=WRITERS, batch=BATCHES, attempt=ATTEMPTS, part=PARTS, count=st.integers(0, 7))
+    def stage(self, writer: str, batch: int, attempt: str, part: int, count: int) -> None:
+        """Stage a part, perhaps a second time, perhaps too late."""
+        bodies = [f"{writer}{self.bodies + number}" for number in range(count)]
+        self.bodies += count
+        answer = self.live.do(
+            Stage(
+                queue=QUEUE,
+                writer=writer,
+                batch=batch,
+                attempt=attempt,
+                part=part,
+                messages=tuple(message(body) for body in bodies),
+            )
+        )
+        if batch <= self.published.get(writer, -1):
+            assert (answer.messages, answer.again) == (0, True)
+            return
+        parts = self.staged[writer, batch].setdefault(attempt, {})
+        assert answer.again == bool(parts.get(part))
+        if not parts.get(part):
+            parts[part] = bodies
+        assert answer.messages == sum(map(len, parts.values()))
+
+    @rule(writer=WRITERS, batch=BATCHES, named=st.lists(ATTEMPTS, unique=True, max_size=3), wrong=st.booleans())
+    def publish(self, writer: str, batch: int, named: list[str], *, wrong: bool) -> None:
+        """Publish attempts in any order, sometimes with a wrong number."""
+        there = self.staged[writer, batch]
+        counts = {name: sum(map(len, there.get(name, {}).values())) for name in named}
+        if wrong and named:
+            counts[named[-1]] += 1
+        command = Publish(queue=QUEUE, writer=writer, batch=batch, attempts=tuple(counts.items()))
+        again = batch <= self.published.get(writer, -1)
+        if wrong and named and not again:
+            with pytest.raises(StageMissing):
+                self.live.do(command)
+            return
+        assert self.live.do(command).again == again
+        if not again:
+            self.published[writer] = batch
+            for name in named:
+                parts = there.get(name, {})
+                self.decided[writer] += [body for part in sorted(parts) for body in parts[part]]
+            for key in [key for key in self.staged if key[0] == writer and key[1] <= batch]:
+                del self.staged[key]
+
+    @rule(writer=WRITERS, batch=BATCHES)
+    def abandon(self, writer: str, batch: int) -> None:
+        """Drop what is staged for a batch."""
+        self.live.do(Abandon(queue=QUEUE, writer=writer, batch=batch))
+        self.staged.pop((writer, batch), None)
+
+    @rule()
+    def purge(self) -> None:
+        """Delete what is in the queue, and what is decided and on its way; not what is staged."""
+        self.live.do(commands.PurgeQueue(queue=QUEUE))
+        for writer in self.decided:
+            self.purged[writer] = len(self.decided[writer])
+
+    @rule()
+    def settle(self) -> None:
+        """Let all that is decided enter."""
+        for _ in range(MANY):
+            self.live.advance(10)
+        entered = self.entered()
+        for writer, bodies in self.decided.items():
+            assert entered[writer] == bodies[self.purged[writer] :]
+
+    def entered(self) -> dict[str, list[str]]:
+        """Return what is in the queue, by writer, in order."""
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        if self.url is not None:
+            for body in cast(PostgresHost, self.live).values(_ENTERED):
+                found[body[0]].append(body)
+            return found
+        lanes = {lane.number for lane in self.live.engine._machine.catalog.queue(QUEUE).lanes}  # those not purged
+        for row in self.live.engine._journal.messages_between(0, 1 << 62, 100_000):
+            if lane_of(row.position) in lanes:
+                found[row.body[0]].append(row.body)
+        return found
+
+    def compare(self) -> None:
+        """Assert that what entered is a beginning of what was decided, and that the writers are as they should be."""
+        before, entered, after = self.live.counts(), self.entered(), self.live.counts()
+        while before != after:  # a slice entered while we looked
+            before, entered, after = after, self.entered(), self.live.counts()
+        for writer, bodies in self.decided.items():
+            wanted = bodies[self.purged[writer] :]
+            assert entered[writer] == wanted[: len(entered[writer])]
+        assert after == (sum(map(len, entered.values())), 0, 0)
+        for view in self.live.do(ListWriters(queue=QUEUE)):
+            assert view.batch == self.published.get(view.writer)
+            mine = [
+                parts for (writer, _), there in self.staged.items() if writer == view.writer for parts in there.values()
+            ]
+            assert view.staged == sum(len(bodies) for parts in mine for bodies in parts.values())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_publications_agree_with_the_model(monkeypatch: pytest.MonkeyPatch, model_url: str | None) -> None:
+    """At random, and reproducibly; pieces and slices have two messages."""
+    monkeypatch.setattr(staging, "PIECE_MESSAGES", 2)
+    monkeypatch.setattr(publications, "_SLICE_MESSAGES", 2)
+    monkeypatch.setattr(publication_slices, "SLICE_MESSAGES", 2)
+    run_model(PublicationsAndModel, examples=60, steps=30, url=model_url, examples_there=6)

@@ -1,0 +1,414 @@
+"""The exporter: what is in the files is what happened, once, whatever it is stopped by."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import dataset, fs, parquet
+
+from tests.store.host import Host
+from tests.store.logged import events_of, logging_to, plan
+from veilmq.core.commands import Command
+from veilmq.core.errors import StoreFull
+from veilmq.core.events import CountEvents, EventCounts, ForgetEvents, PlanExport, ReceiptClosed
+from veilmq.engines.execute import execute
+from veilmq.events.exporter import Exporter
+from veilmq.events.failures import EventsError
+from veilmq.events.parquet import DATA_SET, SCHEMA
+from veilmq.events.target import Target, open_target
+
+HOUR_MS = 3_600_000
+
+
+class Stopped(BaseException):
+    """The process has ended here, as far as the exporter can tell."""
+
+
+class StoppingTarget(Target):
+    """A folder whose writer is stopped, or fails, in a step."""
+
+    def __init__(self, folder: Path) -> None:
+        """Stop nowhere yet."""
+        super().__init__(fs.LocalFileSystem(), str(folder), local=True)
+        self.stop_before: str | None = None
+        self.error: BaseException = Stopped()
+        self.steps: list[str] = []
+
+    def write(self, path: str, table: Any) -> None:
+        """Write, unless it is stopped before."""
+        self._reach("write")
+        super().write(path, table)
+
+    def rename(self, temporary: str, path: str) -> None:
+        """Rename, unless it is stopped before."""
+        self._reach("rename")
+        super().rename(temporary, path)
+
+    def _reach(self, step: str) -> None:
+        self.steps.append(step)
+        if step == self.stop_before:
+            raise self.error
+
+
+class Stage:
+    """A logged engine, a target, and an exporter between them."""
+
+    def __init__(self, host: Host, folder: Path) -> None:
+        """Nothing is exported yet."""
+        self.host = host
+        self.target = StoppingTarget(folder)
+        self.stop_before_command: type[Command] | None = None
+        self.known: list[ReceiptClosed] = []
+
+    def exporter(self, *, events_per_range: int = 1_000) -> Exporter:
+        """Return a new one, as after a start."""
+
+        async def make() -> Exporter:
+            return Exporter(
+                execute=self._execute(),
+                clock=self.host.clock,
+                target=self.target,
+                period_s=60,
+                events_per_range=events_per_range,
+            )
+
+        return self.host.run(make())
+
+    def _execute(self) -> Callable[[Command], Awaitable[Any]]:
+        async def ask(command: Command) -> Any:
+            if type(command) is self.stop_before_command:
+                raise Stopped
+            return await execute(self.host.engine, command)
+
+        return ask
+
+    def cycle(self, messages: int, *, advance_ms: int = 10) -> None:
+        """Send, receive and delete so many, each in a batch of its own; every third one late."""
+        for n in range(messages):
+            self.host.send(str(n))
+            receipt = self.host.receive_one(timeout_s=1).receipt
+            self.host.advance(1_500 if n % 3 == 0 else advance_ms)
+            self.host.delete(receipt)
+
+    def flush(self, **options: int) -> EventCounts:
+        """Export everything."""
+        return self.host.run(self.exporter(**options).flush())
+
+    @property
+    def counts(self) -> EventCounts:
+        """What the store says."""
+        counts: EventCounts = self.host.do(CountEvents())
+        return counts
+
+    def files(self) -> dict[str, bytes]:
+        """Return all files that a reader of the table sees, by their paths."""
+        root = Path(self.target.root)
+        return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*.parquet"))}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows of the table as a reader finds them, in the order of events."""
+        root = f"{self.target.root}/{DATA_SET}"
+        table = dataset.dataset(root, format="parquet", partitioning="hive", schema=None).to_table()
+        return table.sort_by("event").to_pylist()  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    """Return an engine on a store that survives, with one queue."""
+    with logging_to(tmp_path / "store") as host:
+        host.create()
+        yield Stage(host, tmp_path / "events")
+
+
+def test_the_rows_are_the_events(stage: Stage) -> None:
+    stage.cycle(7)
+    events = events_of(stage.host)
+    assert stage.flush() == EventCounts(recorded=10, exported=10, dropped=0)
+    rows = stage.rows()
+    assert [row["event"] for row in rows] == list(range(1, 11))
+    for row, event in zip(rows, events, strict=True):
+        assert row["message_id"] == event.message_id.hex()
+        assert row["outcome"] == event.outcome.value
+        assert row["closed_at"].timestamp() * 1_000 == event.closed_at_ms
+        assert row["received_at"].timestamp() * 1_000 == event.received_at_ms
+        for name in ("queue", "key", "group_hash", "size_bucket", "receipt", "held_ms", "visibility_ms", "extensions"):
+            assert row[name] == getattr(event, name), name
+        assert (row["receive_count"], row["batch_size"], row["batch_position"]) == (1, 1, 0)
+    assert len({row["node"] for row in rows}) == 1
+    (path,) = stage.files()
+    assert parquet.read_schema(Path(stage.target.root) / path).equals(SCHEMA)
+
+
+def test_nothing_happened_makes_no_file(stage: Stage) -> None:
+    assert stage.flush() == EventCounts(recorded=0, exported=0, dropped=0)
+    assert stage.files() == {}
+
+
+def test_a_file_for_each_hour_of_ends(stage: Stage) -> None:
+    stage.host.send("a", "b")
+    stage.host.receive(timeout_s=1)
+    stage.host.advance(2 * HOUR_MS)
+    second = stage.host.receive(10)
+    stage.host.delete(*[each.receipt for each in second])
+    stage.flush()
+    hours = [path.rpartition("/")[0] for path in stage.files()]
+    assert hours == [f"{DATA_SET}/date=2023-11-14/hour=22", f"{DATA_SET}/date=2023-11-15/hour=00"]
+    assert [row["hour"] for row in stage.rows()] == [22, 0, 0]
+
+
+def test_a_backlog_becomes_several_ranges(stage: Stage) -> None:
+    stage.cycle(9)
+    stage.flush(events_per_range=5)
+    ranges = [path.rpartition("/")[2].partition("-")[2] for path in stage.files()]
+    assert ranges == [
+        "000000000001-000000000006.parquet",
+        "000000000007-000000000011.parquet",
+        "000000000012-000000000012.parquet",
+    ]
+    assert [row["event"] for row in stage.rows()] == list(range(1, 13))
+
+
+def entries(stage: Stage) -> dict[str, Any]:
+    """Return the entries of ranges, by their names, as a reader without veilmq would."""
+    root = Path(stage.target.root) / DATA_SET / "_ranges"
+    return {path.name: json.loads(path.read_bytes()) for path in sorted(root.rglob("*.json"))}
+
+
+def test_an_entry_for_each_range_leads_to_the_next(stage: Stage) -> None:
+    """It names the files of its range in all their hours, comes after them, and is the same when written again."""
+    stage.cycle(2)
+    stage.host.advance(2 * HOUR_MS)
+    stage.cycle(4)
+    files: list[str] = []
+    put = stage.target.put
+
+    def note(folder: str, name: str, content: Any) -> None:
+        put(folder, name, content)
+        files.append(name)
+
+    stage.target.put = note  # type: ignore[method-assign]
+    stage.stop_before_command = ForgetEvents
+    with pytest.raises(Stopped):
+        stage.flush(events_per_range=5)
+    first = entries(stage)
+    stage.stop_before_command = None
+    stage.flush(events_per_range=5)
+    found = entries(stage)
+    assert next(iter(found)) == "000000000001.json"
+    assert first == {name: found[name] for name in first}
+    lasts = [each["last"] for each in found.values()]
+    assert [int(name[:12]) for name in found] == [1, *(last + 1 for last in lasts[:-1])]
+    assert lasts[-1] == stage.counts.exported
+    assert sorted(f"{DATA_SET}/{name}" for each in found.values() for name in each["files"]) == sorted(stage.files())
+    assert len(found["000000000001.json"]["files"]) == 2
+    assert [name.endswith(".json") for name in files[:3]] == [False, False, True]
+
+
+STEPS = ["write", "rename", PlanExport, ForgetEvents]
+
+
+@pytest.mark.parametrize("hour", ["one hour", "two hours"])
+@pytest.mark.parametrize("restart", ["reopen", "crash"])
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: getattr(step, "__name__", step))
+def test_stopped_before_a_step_the_next_start_makes_the_same_files(
+    stage: Stage, step: str | type[Command], restart: str, hour: str
+) -> None:
+    stage.cycle(5)
+    if hour == "two hours":
+        stage.host.advance(HOUR_MS)
+        stage.cycle(2)
+    expected = len(events_of(stage.host))
+    if isinstance(step, str):
+        stage.target.stop_before = step
+    else:
+        stage.stop_before_command = step
+    with pytest.raises(Stopped):
+        stage.flush()
+    assert stage.counts.exported == 0
+    before = stage.files()
+    stage.target.stop_before = stage.stop_before_command = None
+    getattr(stage.host, restart)()
+    stage.cycle(4)  # what happens meanwhile is of the next range
+    stage.flush()
+    after = stage.files()
+    assert before == {path: after[path] for path in before}
+    assert [row["event"] for row in stage.rows()] == list(range(1, stage.counts.recorded + 1))
+    first_range = [path for path in after if "-000000000001-" in path]
+    if step is not PlanExport:
+        assert all(f"-{expected:012d}.parquet" in path for path in first_range)
+
+
+def test_stopped_in_the_second_of_two_hours(stage: Stage) -> None:
+    stage.cycle(2)
+    stage.host.advance(HOUR_MS)
+    stage.cycle(2)
+    put = stage.target.put
+
+    def put_one(folder: str, name: str, content: Any) -> None:
+        put(folder, name, content)
+        raise Stopped
+
+    stage.target.put = put_one  # type: ignore[method-assign]
+    with pytest.raises(Stopped):
+        stage.flush()
+    assert len(stage.files()) == 1
+    stage.target.put = put  # type: ignore[method-assign]
+    stage.flush()
+    assert len(stage.files()) == 2
+    assert [row["event"] for row in stage.rows()] == list(range(1, 7))
+
+
+def test_what_was_exported_and_not_all_removed_is_removed_later(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("veilmq.engines.embedded.event_export._FORGOTTEN_PER_COMMAND", 1)
+    stage.cycle(3)
+    first, last = plan(stage.host)
+    stage.flush()
+    assert (first, last) == (1, 4)
+    assert stage.counts.waiting == 0
+    assert len(stage.files()) == 1
+
+
+def test_the_same_range_gives_the_same_bytes(stage: Stage) -> None:
+    stage.cycle(5)
+    stage.stop_before_command = ForgetEvents
+    written = []
+    for _ in range(2):
+        with pytest.raises(Stopped):
+            stage.flush()
+        written.append(stage.files())
+    assert written[0] == written[1]
+
+
+def test_while_the_target_fails_events_wait(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    stage.cycle(2)
+    stage.target.stop_before, stage.target.error = "write", OSError("no such bucket")
+    exporter = stage.exporter()
+    for _ in range(2):
+        with pytest.raises(EventsError, match=r"cannot be exported to .*: no such bucket"):
+            stage.host.run(exporter.flush())
+    assert exporter.failures == 2
+    assert stage.counts.waiting == 3
+    assert [record.message.count("no such bucket") for record in caplog.records] == [1], "once, not each time"
+    stage.target.stop_before = None
+    assert stage.host.run(exporter.flush()).waiting == 0
+    assert "again" in caplog.messages[-1]
+
+
+def test_a_store_that_fails_is_told_of(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """As a target is: otherwise nothing would be exported, and nobody know."""
+    stage.cycle(1)
+
+    async def ask(command: Command) -> Any:
+        if isinstance(command, PlanExport):
+            raise StoreFull
+        return await execute(stage.host.engine, command)
+
+    exporter = stage.exporter()
+    exporter._execute = ask
+    with pytest.raises(EventsError, match="cannot be exported"):
+        stage.host.run(exporter.flush())
+    assert exporter.failures == 1
+    assert str(StoreFull()) in caplog.messages[-1]
+
+
+# When it exports.
+
+
+def until(stage: Stage, done: Callable[[], bool], *, step_ms: int = 0) -> None:
+    """Let the loop turn until `done`, at the same instant or by `step_ms` a turn: files are written in a thread."""
+    while not done():
+        stage.host.advance(step_ms)
+
+
+def test_it_exports_once_in_a_period_and_goes_on(stage: Stage) -> None:
+    exporter = stage.exporter()
+    stage.host.in_loop(exporter.start)
+    stage.cycle(2)
+    stage.host.advance(30_000)
+    assert stage.files() == {}
+    stage.host.advance(30_000)
+    until(stage, lambda: len(stage.files()) == 1)
+    stage.cycle(1)
+    until(stage, lambda: len(stage.files()) == 2, step_ms=5_000)  # the next look is armed when all of this one is done
+    stage.host.run(exporter.close())
+
+
+def test_it_exports_at_once_when_much_waits(stage: Stage) -> None:
+    exporter = stage.exporter(events_per_range=3)
+    stage.host.in_loop(exporter.start)
+    stage.cycle(3)
+    stage.host.advance(5_000)
+    until(stage, lambda: len(stage.files()) == 1)
+    stage.host.run(exporter.close())
+
+
+def test_it_tries_again_after_a_failure(stage: Stage) -> None:
+    stage.target.stop_before, stage.target.error = "write", OSError("on purpose")
+    exporter = stage.exporter()
+    stage.host.in_loop(exporter.start)
+    stage.cycle(1)
+    stage.host.advance(60_000)
+    until(stage, lambda: exporter.failures == 1)
+    stage.target.stop_before = None
+    until(stage, lambda: stage.host.clock.next_timer_ms() is not None)
+    stage.host.advance(5_000)
+    until(stage, lambda: len(stage.files()) == 1)
+    stage.host.run(exporter.close())
+
+
+def test_its_end_exports_what_is_left(stage: Stage) -> None:
+    exporter = stage.exporter()
+    stage.host.in_loop(exporter.start)
+    stage.cycle(1)
+    stage.host.run(exporter.close())
+    assert stage.counts.waiting == 0
+    assert len(stage.files()) == 1
+
+
+def test_its_end_leaves_what_cannot_be_exported(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    stage.target.stop_before, stage.target.error = "rename", OSError("on purpose")
+    exporter = stage.exporter()
+    stage.cycle(1)
+    stage.host.run(exporter.close())
+    assert stage.counts.waiting == 2
+    assert "left for the next start" in caplog.messages[-1]
+
+
+def test_its_end_does_not_wait_for_a_target_that_hangs(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """Not even the process does: asyncio joins its own threads, but not a daemon."""
+    began, gone = threading.Event(), threading.Event()
+    daemons: list[bool] = []
+
+    def hang(folder: str, name: str, content: Any) -> None:
+        daemons.append(threading.current_thread().daemon)
+        began.set()
+        gone.wait(30)
+
+    stage.target.put = hang  # type: ignore[method-assign]
+    exporter = stage.exporter()
+    stage.cycle(1)
+
+    async def close_in_a_hurry() -> None:
+        closing = asyncio.ensure_future(exporter.close())
+        await asyncio.to_thread(began.wait, 30)
+        exporter.cut()
+        await closing
+
+    stage.host.run(close_in_a_hurry())
+    gone.set()
+    assert daemons == [True]
+    assert "there was no time" in caplog.messages[-1]
+    assert stage.counts.waiting == 2
+
+
+def test_a_url_of_pyarrow(stage: Stage) -> None:
+    stage.cycle(1)
+    stage.target = open_target("mock:///bucket/events")  # type: ignore[assignment]
+    stage.flush()
+    found = stage.target._filesystem.get_file_info(fs.FileSelector("bucket", recursive=True))
+    entry, file = [info.path.removeprefix(f"bucket/events/{DATA_SET}/") for info in found if info.is_file]
+    assert (entry[:8], file[:16]) == ("_ranges/", "date=2023-11-14/")

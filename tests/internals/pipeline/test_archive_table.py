@@ -1,0 +1,304 @@
+"""The table of the archive: what is committed counts once, and compaction changes nothing for a reader."""
+
+import subprocess
+import sys
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
+from pyarrow import fs
+
+from tests.conftest import EVERYTHING
+from tests.internals.pipeline.archived_file import AT, DAY, rows, written
+from tests.tidy.tree import ROOT
+from veilmq.pipeline.archive_compaction import WRITER, Compaction, compact
+from veilmq.pipeline.archive_table import CONTENT, PARTITION, SCHEMA, ArchiveTable, FileWriter
+from veilmq.pipeline.failures import PipelineFailed
+
+
+def ids(table: ArchiveTable) -> list[str]:
+    """Return the ids in the table as any reader of Delta tables sees them, in order."""
+    return sorted(DeltaTable(table.location).to_pyarrow_table(columns=["id"])["id"].to_pylist())
+
+
+PLACES = ["folder", pytest.param("bucket", marks=EVERYTHING)]
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return where a table can be made: in a folder, and in a bucket."""
+    root: str = request.getfixturevalue("bucket") if request.param == "bucket" else str(tmp_path)
+    return f"{root}/archive"
+
+
+@pytest.fixture
+def table(place: str) -> ArchiveTable:
+    """Return an empty table."""
+    made = ArchiveTable(place)
+    made.create()
+    return made
+
+
+def data_files(table: ArchiveTable) -> set[str]:
+    """Return the paths of all Parquet files in the table's place but those of its log, whether they count or not."""
+    found = table.place.files.get_file_info(fs.FileSelector("", recursive=True, allow_not_found=True))
+    return {file.path for file in found if file.extension == "parquet" and not file.path.startswith("_")}
+
+
+def test_a_file_counts_when_it_is_committed(table: ArchiveTable) -> None:
+    """Before that nobody sees it."""
+    file = written(table, ["a", "b"])
+    assert ids(table) == []
+    assert table.commit(writer="w", batch=0, files=[file])
+    assert ids(table) == ["a", "b"]
+
+
+def test_a_batch_is_committed_once(table: ArchiveTable) -> None:
+    """A repeated batch brings other files, which do not count; those of another writer do."""
+    assert table.commit(writer="w", batch=3, files=[written(table, ["a"])])
+    assert not table.commit(writer="w", batch=3, files=[written(table, ["a"])])
+    assert not table.commit(writer="w", batch=2, files=[written(table, ["z"])])
+    assert table.commit(writer="v", batch=0, files=[written(table, ["b"])])
+    assert ids(table) == ["a", "b"]
+
+
+def test_two_attempts_at_a_batch_at_the_same_time(table: ArchiveTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that comes second, having looked before the first, finds out when it commits."""
+    before = DeltaTable(table.location)
+    assert table.commit(writer="w", batch=0, files=[written(table, ["a"])])
+    opened = iter([before, DeltaTable(table.location)])
+    with monkeypatch.context() as patched:
+        patched.setattr(ArchiveTable, "_open", lambda self, version=None: next(opened))
+        assert not table.commit(writer="w", batch=0, files=[written(table, ["a"])])
+    assert ids(table) == ["a"]
+
+
+def test_compaction_changes_no_row(table: ArchiveTable) -> None:
+    """Fewer files, the same rows, each queue for itself; a reader that knows the old files still has them."""
+    for number in range(6):
+        table.commit(writer="w", batch=number, files=[written(table, [f"m{number}"])])
+    table.commit(writer="w", batch=6, files=[written(table, ["p"], queue="parcels")])
+    before, all_ids = table.snapshot().files, ids(table)
+    done = compact(table)
+    assert (done.removed, done.added) == (6, 1)
+    assert sorted((file.queue, file.rows) for file in table.snapshot().files) == [("orders", 6), ("parcels", 1)]
+    assert ids(table) == all_ids
+    assert data_files(table) > {file.path for file in before}
+
+
+def test_two_compactions_do_not_take_the_same_files(table: ArchiveTable) -> None:
+    """The second one to commit has its turn refused, also when others committed since."""
+    for number in range(4):
+        table.commit(writer="w", batch=number, files=[written(table, [f"m{number}"])])
+    behind = table.snapshot(writers=[WRITER])
+    joined = written(table, [f"m{number}" for number in range(4)])
+    compact(table)
+    table.commit(writer="w", batch=4, files=[written(table, ["m4"])])
+    assert not table.replace(writer=WRITER, old=behind.files, new=[joined], since=behind)
+    assert ids(table) == [f"m{number}" for number in range(5)]
+
+
+def test_large_files_are_left_alone(table: ArchiveTable) -> None:
+    """What is at least half as long as a file should be is not written again and again."""
+    files = [written(table, [f"m{number}"]) for number in range(5)]
+    table.commit(writer="w", batch=0, files=files)
+    size = files[0].size_bytes
+    assert compact(table, file_bytes=size * 2) == Compaction(removed=0, added=0)
+    assert compact(table, file_bytes=size * 2 + 1) == Compaction(removed=5, added=2)  # three and two
+    assert len(ids(table)) == 5
+
+
+def test_a_reader_beside_commits_and_compactions_sees_each_message_once(table: ArchiveTable) -> None:
+    """All that is committed before it looks, and nothing twice, at whatever moment it looks."""
+    committed: list[str] = []
+    done = threading.Event()
+
+    def write() -> None:
+        for number in range(40):
+            table.commit(writer="w", batch=number, files=[written(table, [f"m{number:02}"])])
+            committed.append(f"m{number:02}")
+        done.set()
+
+    def join() -> None:
+        while not done.is_set():
+            compact(table)
+
+    workers = [threading.Thread(target=work) for work in (write, join, join)]
+    for worker in workers:
+        worker.start()
+    looks = 0
+    while not done.is_set():
+        sure = list(committed)
+        seen = ids(table)
+        assert seen == [f"m{number:02}" for number in range(len(seen))]
+        assert len(seen) >= len(sure)
+        looks += 1
+    for worker in workers:
+        worker.join()
+    assert looks > 1
+    assert ids(table) == [f"m{number:02}" for number in range(40)]
+
+
+def test_a_killed_compaction_changes_nothing(table: ArchiveTable) -> None:
+    """Its files are not named by the log, wherever it stood."""
+    for number in range(30):
+        table.commit(writer="w", batch=number, files=[written(table, [f"m{number:02}"])])
+    version, files = table.snapshot().version, data_files(table)
+    program = (
+        "import sys; from veilmq.pipeline.archive_compaction import compact; "
+        "from veilmq.pipeline.archive_table import ArchiveTable; compact(ArchiveTable(sys.argv[1]))"
+    )
+    compaction = subprocess.Popen([sys.executable, "-c", program, table.location])
+    while compaction.poll() is None and data_files(table) == files:
+        pass
+    compaction.kill()
+    compaction.wait()
+    assert table.snapshot().version in (version, version + 1)
+    assert ids(table) == [f"m{number:02}" for number in range(30)]
+    compact(table)
+    assert ids(table) == [f"m{number:02}" for number in range(30)]
+    assert len(table.snapshot().files) == 1
+
+
+def test_vacuum_takes_what_does_not_count(table: ArchiveTable) -> None:
+    """Replaced files and left-over ones, and no others: not the checkpoints that lie beside them."""
+    for number in range(3):
+        table.commit(writer="w", batch=number, files=[written(table, [f"m{number}"])])
+    written(table, ["m0"])
+    checkpoint = table.place / "_checkpoints" / "orders" / "offsets"
+    checkpoint.write("0", b"kept")
+    compact(table)
+    assert table.vacuum(keep_h=1) == 0
+    assert table.vacuum(keep_h=0) == 4
+    assert checkpoint.read("0") == b"kept"
+    assert ids(table) == ["m0", "m1", "m2"]
+    assert len(data_files(table)) == 1
+
+
+def test_an_earlier_version_can_be_read(table: ArchiveTable) -> None:
+    """A replay reads the same files however often it is started again."""
+    first = written(table, ["m0"])
+    table.commit(writer="w", batch=0, files=[first])
+    version = table.snapshot().version
+    table.commit(writer="w", batch=1, files=[written(table, ["m1"])])
+    assert [file.path for file in table.snapshot(version=version).files] == [first.path]
+
+
+def test_a_folder_without_a_table_is_told(tmp_path: Path) -> None:
+    """Reading it says what makes one."""
+    with pytest.raises(PipelineFailed, match="veilmq pipeline archive"):
+        ArchiveTable(tmp_path).snapshot()
+
+
+def test_readers_skip_files_by_the_statistics_of_the_log(table: ArchiveTable) -> None:
+    """Least and greatest of what is compared, with instants rounded outwards to ms; nothing of bodies."""
+    for number, ids_ in enumerate((["a", "b"], ["c", "d"], ["e"])):
+        table.commit(writer="w", batch=number, files=[written(table, ids_)])
+    found = DeltaTable(table.location).to_pyarrow_dataset()
+    assert [len(list(found.get_fragments(filter=ds.field("id") == value))) for value in "ade"] == [1, 1, 1]
+    late = ds.field("sent_at") > pa.scalar(AT + timedelta(milliseconds=500))
+    assert len(list(found.get_fragments(filter=late))) == 2
+    assert sorted(found.to_table(filter=late)["id"].to_pylist()) == ["b", "d"]
+    known = pa.table(DeltaTable(table.location).get_add_actions(flatten=True)).to_pylist()
+    two = next(row for row in known if row["num_records"] == 2)
+    assert two["min.sent_at"] == AT.replace(microsecond=1_000)
+    assert two["max.sent_at"] == AT.replace(microsecond=2_000) + timedelta(seconds=1)
+    assert (two["null_count.group"], two["null_count.id"], two["min.receive_count"]) == (2, 0, 1)
+    assert not any("body" in name for row in known for name, value in row.items() if value is not None)
+
+
+def test_joined_files_have_the_statistics_of_their_parts(table: ArchiveTable) -> None:
+    """Compaction writes them anew, over all row groups."""
+    table.commit(writer="w", batch=0, files=[written(table, ids_) for ids_ in (["b"], ["a"], ["c"])])
+    compact(table)
+    (joined,) = pa.table(DeltaTable(table.location).get_add_actions(flatten=True)).to_pylist()
+    assert (joined["num_records"], joined["min.id"], joined["max.id"]) == (3, "a", "c")
+
+
+def earlier(place: str) -> ArchiveTable:
+    """Return a table as a version made it that did not know sequence numbers, with a file of that version."""
+    table = ArchiveTable(place)
+    number = SCHEMA.get_field_index("sequence_number")
+    DeltaTable.create(table.location, SCHEMA.remove(number), partition_by=list(PARTITION))
+    file = written(table, ["old"], content=CONTENT.remove(CONTENT.get_field_index("sequence_number")))
+    assert table.commit(writer="w", batch=0, files=[file])
+    return table
+
+
+def test_a_column_that_a_later_version_added_is_null_in_older_files(place: str) -> None:
+    """In the table and in the file into which a compaction joins old and new ones."""
+    table = earlier(place)
+    table.create()
+    assert table.commit(writer="w", batch=1, files=[written(table, ["new"])])
+    for expected_files in (2, 1):
+        read = DeltaTable(table.location)
+        assert len(read.file_uris()) == expected_files
+        assert read.to_pyarrow_table(columns=["sequence_number"])["sequence_number"].to_pylist() == [None, None]
+        assert ids(table) == ["new", "old"]
+        compact(table)
+    before = table.snapshot().version
+    table.create()
+    assert table.snapshot().version == before, "nothing is missing any more"
+
+
+def test_a_column_of_a_later_version_outlives_this_one(table: ArchiveTable) -> None:
+    """This version leaves it null where it writes, and joins files without losing what is in it."""
+    later = CONTENT.append(pa.field("colour", pa.string()))
+    DeltaTable(table.location).alter.add_columns(Field("colour", PrimitiveType("string")))
+    file = FileWriter(table.place, queue="orders", day=DAY, content=later)
+    file.add(pa.Table.from_pylist([row | {"colour": "red"} for row in rows(["theirs"])], schema=later))
+    table.commit(writer="later", batch=0, files=[file.finish()])
+    table.commit(writer="w", batch=0, files=[written(table, ["ours"])])
+    assert compact(table).removed == 2
+    found = DeltaTable(table.location).to_pyarrow_table(columns=["id", "colour"]).sort_by("id").to_pylist()
+    assert found == [{"id": "ours", "colour": None}, {"id": "theirs", "colour": "red"}]
+
+
+def test_days_expire_whole(table: ArchiveTable) -> None:
+    """What was sent before a day leaves the table, and its files the folder when `vacuum` comes."""
+    days = [DAY + timedelta(days=number) for number in range(3)]
+    files = [written(table, [day.isoformat()], day=day) for day in days]
+    table.commit(writer="w", batch=0, files=files)
+    assert table.expire(writer=WRITER, before=days[0]) == 0
+    assert table.expire(writer=WRITER, before=days[2]) == 2
+    assert table.expire(writer=WRITER, before=days[2]) == 0
+    assert ids(table) == [days[2].isoformat()]
+    assert table.vacuum(keep_h=0) == 2
+    assert len(data_files(table)) == 1
+
+
+def test_what_expires_during_a_compaction_does_not_come_back(table: ArchiveTable) -> None:
+    """The compaction's turn is gone then: its file does not count."""
+    table.commit(writer="w", batch=0, files=[written(table, ["a"]), written(table, ["b"])])
+    behind = table.snapshot(writers=[WRITER])
+    joined = written(table, ["a", "b"])
+    assert table.expire(writer=WRITER, before=DAY + timedelta(days=1)) == 2
+    assert not table.replace(writer=WRITER, old=behind.files, new=[joined], since=behind)
+    assert ids(table) == []
+
+
+def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    """In one sentence, with its reason."""
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(PipelineFailed, match=r"file/archive cannot be used: .+"):
+        ArchiveTable(tmp_path / "file" / "archive").create()
+
+
+def test_processes_that_commit_at_the_same_time_lose_nothing(table: ArchiveTable) -> None:
+    """Each entry of the log is one writer's: every batch is there, once, and no number is left out."""
+    program = (
+        "import sys; from tests.internals.pipeline.archived_file import written; "
+        "from veilmq.pipeline.archive_table import ArchiveTable; table = ArchiveTable(sys.argv[1]); "
+        "[table.commit(writer=sys.argv[2], batch=n, files=[written(table, [f'{sys.argv[2]}-{n}'])]) for n in range(10)]"
+    )
+    writers = [
+        subprocess.Popen([sys.executable, "-c", program, table.location, name], cwd=ROOT) for name in ("a", "a", "b")
+    ]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    assert ids(table) == sorted(f"{name}-{number}" for name in "ab" for number in range(10))
+    assert table.snapshot().version == 20

@@ -1,0 +1,60 @@
+"""Routing keys put into classes."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from tests.internals.pipeline import work_types
+from veilmq.pipeline.classes import classes_of, cost_of_classes
+from veilmq.pipeline.cost import Load, Prices, best_s, cost
+from veilmq.pipeline.histograms import BUCKETS
+from veilmq.pipeline.survival import tail_of
+
+PRICES = Prices()
+
+
+def test_the_programme_finds_what_trying_everything_finds() -> None:
+    """Five types in up to three classes, every split and every timeout out of a few dozen tried."""
+    loads = [work_types.true_load(number, weight=0.2) for number in (8, 16, 20, 24, 32)]
+    grid = [20, 25, 30, 50, 70, 80, 90, 110, 130, 160, 190, 230, 280, 330, 400, 480, 700, 1000, 1250, 1480, 1780]
+    tried = min(
+        cost_of_classes(loads, [0] * first + [1] * (second - first) + [2] * (5 - second), timeouts_s, prices=PRICES)
+        for first, second in combinations(range(1, 5), 2)
+        for timeouts_s in combinations(grid, 3)
+    )
+    assert classes_of(loads, 3, prices=PRICES).cost <= tried * 1.001
+
+
+def test_more_classes_never_cost_more_and_a_few_get_nearly_all() -> None:
+    """Forty types: four classes come within a third of one timeout for each type, one class costs many times more."""
+    loads = [work_types.true_load(number, weight=1 / 40) for number in range(40)]
+    found = [classes_of(loads, count, prices=PRICES).cost for count in (1, 2, 3, 4, 8)]
+    assert found == sorted(found, reverse=True)
+    each_its_own = sum(best_s(load, prices=PRICES)[1] for load in loads)
+    assert found[3] < 1.33 * each_its_own
+    assert found[0] > 2 * each_its_own
+    assert sum(cost(load, 30, prices=PRICES) for load in loads) > 20 * each_its_own
+
+
+def test_timeouts_rise_and_each_type_is_in_the_class_of_its_neighbours() -> None:
+    """Classes are runs of neighbours, whatever order the types come in."""
+    numbers = [30, 2, 21, 11, 39, 5]
+    found = classes_of([work_types.true_load(number, weight=1 / 6) for number in numbers], 3, prices=PRICES)
+    assert list(found.timeouts_s) == sorted(set(found.timeouts_s))
+    by_length = [member for _, member in sorted(zip(numbers, found.members, strict=True))]
+    assert by_length == sorted(by_length)
+
+
+def test_thousands_of_keys_are_grouped_first() -> None:
+    """Keys beyond the number of groups share one, and cost hardly more."""
+    loads = [work_types.true_load(number % 40, weight=1 / 400) for number in range(400)]
+    many = classes_of(loads, 2, prices=PRICES)
+    few = classes_of([work_types.true_load(number, weight=1 / 40) for number in range(40)], 2, prices=PRICES)
+    assert many.cost == pytest.approx(few.cost, rel=0.02)
+
+
+def test_there_are_no_more_classes_than_whole_seconds() -> None:
+    """Work that takes no time has the shortest timeout there is, and a second class has none below it."""
+    loads = [Load(tail=tail_of(np.zeros(BUCKETS)), crash_rate=0.1, receives_max=5, weight=0.5)] * 2
+    assert classes_of(loads, 3, prices=PRICES).timeouts_s == (1,)

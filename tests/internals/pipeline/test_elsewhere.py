@@ -1,0 +1,148 @@
+"""The jobs on a standalone cluster of Spark, and through a Spark Connect server: processes of their own, both."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.client.traffic import drained, left, send_in_order
+from tests.conftest import EVERYTHING, need_java
+from tests.internals.pipeline.archived_file import written
+from tests.internals.pipeline.connect_server import ConnectServer
+from tests.internals.proofs.standalone import Standalone
+from tests.pipeline.closed import row
+from tests.pipeline.made_report import content
+from veilmq.client import HttpQueueClient, NewMessage
+from veilmq.core.events import Outcome
+from veilmq.core.properties import Attribute
+from veilmq.core.routing import RoutingTable, TimeoutClass
+from veilmq.events.parquet import SCHEMA
+from veilmq.pipeline.archive_table import ArchiveTable
+from veilmq.testing import RunningServer
+
+pytestmark = [EVERYTHING, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+
+MESSAGES = 60
+HELD_MS = {"fast": range(100, 2_100, 5), "slow": range(10_000, 26_000, 40)}
+CRASHED = 20
+PATIENCE_S = 240
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""What Java would compile well here, it would run a few times."""
+CLUSTER = (
+    "spark.driver.host=127.0.0.1",
+    "spark.executor.memory=512m",
+    "spark.sql.shuffle.partitions=2",
+    "spark.sql.codegen.wholeStage=false",
+)
+
+
+@pytest.fixture(scope="module", params=["cluster", "connect"])
+def where(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Start the place once for all jobs; give the words that send a job there."""
+    need_java()
+    folder = tmp_path_factory.mktemp("place") / request.param
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("JDK_JAVA_OPTIONS", SHORT_LIVED)
+        if request.param == "cluster":
+            with Standalone(folder, workers=1) as cluster:
+                yield ["--master", cluster.master, *(word for each in CLUSTER for word in ("--conf", each))]
+        else:
+            with ConnectServer(folder) as server:
+                yield ["--remote", server.remote]
+
+
+IN_TURN = "import json, sys; from veilmq.cli import main; sys.exit(any(main(job) for job in json.loads(sys.argv[1])))"
+"""A program of some commands, one after the other, until one fails: each has a session of its own, Java starts once."""
+
+
+def run(folder: Path, where: Sequence[str], *jobs: Sequence[str]) -> str:
+    """Run jobs as a process that works in `folder`, and return what they print."""
+    commands = [["pipeline", *words, *where] for words in jobs]
+    done = subprocess.run(
+        [sys.executable, "-c", IN_TURN, json.dumps(commands)],
+        cwd=folder,
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+    return done.stdout
+
+
+def export(folder: Path) -> None:
+    """Write an event log: a fast and a slow kind of work of one queue."""
+    rows = [row(Outcome.DELETED, ms, key=key, queue="1/jobs") for key, times in HELD_MS.items() for ms in times]
+    rows += [row(Outcome.EXPIRED, 30_000, key="fast", queue="1/jobs")] * CRASHED
+    hour = folder / "date=2026-01-01" / "hour=12"
+    hour.mkdir(parents=True)
+    table = pa.Table.from_pylist([dict(zip(SCHEMA.names, each, strict=True)) for each in rows], schema=SCHEMA)
+    pq.write_table(table, hour / "one.parquet")
+
+
+def test_jobs_that_learn(where: Sequence[str], tmp_path: Path) -> None:
+    """From the event log to advice, table and page; relative folders are those of the process that starts the job."""
+    export(tmp_path / "events")
+    shared = ["--state", "state", "--endpoint", "http://127.0.0.1:1"]
+    said = run(
+        tmp_path,
+        where,
+        ["tune", "--events", "events", "--json", *shared],
+        ["route-table", "jobs", "--to", "routes.json", "--classes", "2", *shared],
+        ["report", "--to", "report.html", *shared],
+    )
+    advice = json.loads(said[said.index("[") : said.rindex("]") + 1])
+    assert [(each["queue"], each["key"]) for each in advice] == [
+        ("1/jobs", None), ("1/jobs", "fast"), ("1/jobs", "slow"),
+    ]  # fmt: skip
+    assert advice[0]["receipts"] == sum(map(len, HELD_MS.values())) + CRASHED
+    assert advice[1]["recommended_s"] < 10
+    assert (advice[2]["recommended_s"], advice[2]["reason"].split(":")[0]) == (None, "keep 30 s")
+    written = pq.read_table(tmp_path / "state" / "recommendations")["recommended_s"].to_pylist()
+    assert written == [each["recommended_s"] for each in advice]
+    table = msgspec.json.decode((tmp_path / "routes.json").read_bytes(), type=RoutingTable)
+    assert (table.keys, len(table.classes)) == ({"fast": 0, "slow": 1}, 2)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    (queue,) = content(page)["queues"]
+    assert queue["row"][-1] == advice[0]["reason"]
+
+
+def test_jobs_that_move_messages(where: Sequence[str], tmp_path: Path) -> None:
+    """Routed and replayed, each message is where it belongs, once; ``archive`` has its cluster among the proofs."""
+    classes = tuple(TimeoutClass(name=name, visibility_timeout_s=60, queue=name) for name in ("short", "long"))
+    table = RoutingTable(version=1, classes=classes, keys={"a": 0}, default=1)
+    (tmp_path / "routes.json").write_bytes(msgspec.json.encode(table))
+    sent = {f"{kind}{number}": kind for number in range(MESSAGES // 2) for kind in "ab"}
+    archive = ArchiveTable(tmp_path / "archive")
+    archive.create()
+    kept = [f"m{number}" for number in range(MESSAGES)]
+    archive.commit(writer="w", batch=0, files=[written(archive, kept)])
+    with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
+        for queue in ("intake", "again"):
+            client.create_queue(queue)
+        send_in_order(client, "intake", [message(body, kind) for body, kind in sent.items()])
+        route = ["route", "intake", "--table", "routes.json", "--checkpoint", "checkpoint", "--create", "--batch", "40"]
+        replay = ["replay", "again", "--table", "archive", "--run", "one"]
+        said = run(tmp_path, where, *([*words, "--endpoint", server.endpoint] for words in (route, replay)))
+        assert said.splitlines() == [
+            f"intake: {MESSAGES} messages forwarded",
+            f"again: {MESSAGES} messages replayed",
+        ]
+        assert left(client, "intake") == (0, 0)
+        assert sorted(each.body for each in drained(client, "again")) == sorted(f"body of {each}" for each in kept)
+        for queue, wanted in (("short", "a"), ("long", "b")):
+            bodies = [each.body for each in drained(client, queue)]
+            assert sorted(bodies) == sorted(body for body, kind in sent.items() if kind == wanted)
+
+
+def message(body: str, kind: str) -> NewMessage:
+    """Return a message of a kind of work."""
+    return NewMessage(body=body, attributes={"Type": Attribute(type="String", text=kind)})

@@ -1,0 +1,166 @@
+"""What receipts say, how well they say it, and when they do not."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.internals.pipeline.made_tally import key_tally, lognormal, made, renewed
+from veilmq.pipeline.completion import renewal_of
+from veilmq.pipeline.estimate import Estimate, estimate, estimates
+from veilmq.pipeline.tallies import KeyTally, Tally, bucket_of
+from veilmq.pipeline.tune_options import TuneOptions
+
+OPTIONS = TuneOptions()
+CRASHES = 0.003
+P99 = math.exp(0.8 * 2.3263)
+
+
+def alone(first: Tally) -> Estimate:
+    """Return the estimate of a queue with these first receipts."""
+    return estimate(key_tally(first), options=OPTIONS)
+
+
+def test_a_quantile_below_the_longest_timeout_is_identifiable() -> None:
+    """With bounds around it, and no reason why not."""
+    quantile = alone(lognormal(2.0, 10_000)).quantile
+    assert quantile.point_s == pytest.approx(2.0 * P99, rel=0.01)
+    assert (quantile.lower_s or 0.0) < 2.0 * P99 < (quantile.upper_s or 0.0)
+    assert quantile.why_not == ""
+
+
+def test_it_takes_fifty_receipts_at_risk() -> None:
+    """A p99 of five thousand receipts is identifiable, one of two thousand is not, though its bounds are known."""
+    few = alone(lognormal(2.0, 2000)).quantile
+    assert few.point_s is None
+    assert (few.lower_s or 0.0) < 2.0 * P99 < (few.upper_s or 0.0)
+    assert "50 are needed" in few.why_not
+    assert alone(lognormal(2.0, 6000)).quantile.point_s is not None
+    assert estimate(key_tally(lognormal(2.0, 2000)), options=TuneOptions(quantile=0.95)).quantile.point_s is not None
+
+
+def test_too_few_receipts_are_said() -> None:
+    """Three receipts must lie beyond a p99 for anything to be said."""
+    assert alone(lognormal(2.0, 299)).quantile.why_not == "not identifiable: 299 first receipts, p99 needs 300"
+
+
+def test_crashes_are_told_from_work_by_follow_up() -> None:
+    """All that outlived a timeout that is long enough has crashed, and does not move the quantile."""
+    found = alone(lognormal(1.0, 10_000, crash_rate=0.05, finishing=False))
+    assert found.rates.crash == pytest.approx(0.05, rel=0.03)
+    assert found.quantile.point_s == pytest.approx(P99, rel=0.03)
+
+
+def test_where_consumers_give_up_too_early_nothing_is_said() -> None:
+    """A third of the work still went on: crashes and work cannot be told apart."""
+    found = alone(lognormal(20.0, 10_000, crash_rate=CRASHES, finishing=False))
+    assert not found.is_known
+    assert found.quantile.best_s is None
+    assert found.quantile.upper_s is None
+    assert (found.quantile.lower_s or math.inf) < 20.0 * P99
+    assert found.quantile.why_not.startswith("not identifiable: 31 % of the receipts expired and were never deleted")
+
+
+def test_late_deletes_under_two_timeouts_tell_who_finishes_late() -> None:
+    """Half of those who are late finish: the line through the arms says so, and each late delete counts twice."""
+    parts = []
+    for timeout_s in (10.0, 40.0):
+        whole = lognormal(10.0, 20_000, timeout_s=timeout_s, crash_rate=0.05)
+        gone = lognormal(10.0, 20_000, timeout_s=timeout_s, crash_rate=0.05, finishing=False)
+        parts += [whole.scaled(0.5), gone.scaled(0.5)]
+    found = alone(parts[0] + parts[1] + parts[2] + parts[3])
+    assert found.finishing == pytest.approx(0.5, abs=0.03)
+    assert found.rates.crash == pytest.approx(0.05, rel=0.1)
+    assert found.quantile.late_s == pytest.approx(10.0 * P99, rel=0.05)
+    assert "late deletes indicate" in found.quantile.why_not
+
+
+def test_timeouts_that_depend_on_the_work_are_seen() -> None:
+    """Slow work has the longer timeout, and consumers give up: no curve through both is that of any work."""
+    fast = lognormal(2.0, 10_000, timeout_s=10.0, crash_rate=0.05, finishing=False)
+    slow = lognormal(8.0, 10_000, timeout_s=40.0, crash_rate=0.05, finishing=False)
+    assert "longer under one timeout than under another" in alone(fast + slow).quantile.why_not
+
+
+def test_later_receipts_refute_crashes() -> None:
+    """What only expired comes back, and expires again each time: that is slow work, and nobody saw how slow."""
+    first = made(timeout_s=10.0, deleted=[(each / 100.0, 19.0) for each in range(50, 150)], crashed=100.0)
+    again = made(timeout_s=10.0, crashed=400.0)
+    found = estimate(KeyTally(queue="jobs", key="", first=first, later=again), options=OPTIONS)
+    assert not found.is_known
+    assert "receipts show that at most" in found.quantile.why_not
+    assert alone(first).is_known
+
+
+def test_a_thin_key_has_the_scatter_of_the_clear_keys_of_its_queue() -> None:
+    """Moved to its own median; its tail is near that of its own kind of work, not that of the slow work beside it."""
+    keys = [
+        key_tally(lognormal(0.5, 5000, crash_rate=0.01), key="fast"),
+        key_tally(lognormal(200.0, 5000, timeout_s=3000.0, crash_rate=0.01), key="slow"),
+        key_tally(lognormal(2.0, 100), key="thin"),
+        key_tally(Tally(), key="new"),
+    ]
+    _, found = estimates(keys, options=OPTIONS)
+    assert found["thin"].lent == pytest.approx(OPTIONS.prior * 2 / 3)
+    load = found["thin"].load(receives_max=5)
+    assert load.tail.beyond(np.array([4.0 * 2.0 * P99]))[0] < 0.01 < load.tail.beyond(np.array([2.0]))[0]
+    assert load.crash_rate == pytest.approx(0.01, abs=0.006)
+    assert found["new"].lent == pytest.approx(OPTIONS.prior)
+    assert found["fast"].lent == 0.0
+
+
+def test_an_empty_queue_says_nothing() -> None:
+    """Neither does it divide by nothing."""
+    whole, found = estimates([key_tally(Tally(), key="new")], options=OPTIONS)
+    assert not whole.is_known
+    assert not found["new"].is_known
+    assert whole.rates.recovery == 0.0
+
+
+def test_renewals_are_seen_and_take_the_work_out_of_the_cost() -> None:
+    """Consumers that renew every 20 s lose nothing to a timeout with room for three renewals."""
+    found = alone(renewed(20))
+    assert found.renewal_s == pytest.approx(20, rel=0.06)
+    each = found.costs(np.array([20.0, 70.0]), receives_max=5, prices=OPTIONS.prices)
+    assert each[0, 0] > 100.0 * each[0, 1]
+
+
+def test_work_of_consumers_that_do_not_renew_stays_in_the_cost() -> None:
+    """Half of them: what they gave up is no crash, and their work outlives room for three renewals."""
+    gave_up = made(deleted=[(each, 1.0) for each in range(1, 31)], crashed=270.0)
+    found, every = alone((renewed(20) + gave_up).scaled(10.0)), alone(renewed(20))
+    assert found.rates.crash < 0.02
+    assert found.survival[0, bucket_of(150)] == pytest.approx(0.5, rel=0.1)
+    each, whole = (known.costs(np.array([70.0]), receives_max=5, prices=OPTIONS.prices) for known in (found, every))
+    assert each.mean() > 100.0
+    assert whole.mean() < 10.0
+
+
+def test_light_tails_leave_little_beyond_the_timeout() -> None:
+    """Work of 3 … 5 s under a timeout of 8 s: what is left are crashes, and 8 s clearly costs more than 6 s."""
+    found = alone(made(timeout_s=8.0, deleted=[(3.0 + each / 100.0, 50.0) for each in range(200)], crashed=300.0))
+    assert found.rates.crash == pytest.approx(300 / 10_300, rel=0.03)
+    each = found.costs(np.array([6.0, 8.0]), receives_max=5, prices=OPTIONS.prices)
+    assert (each[:, 1] > 1.25 * each[:, 0]).all()
+
+
+def test_where_nothing_ended_not_all_are_crashes() -> None:
+    """A timeout shorter than all work."""
+    found = alone(made(timeout_s=1.0, crashed=5_000.0))
+    assert not found.is_known
+    assert found.quantile.why_not.startswith("not identifiable")
+
+
+def test_timeouts_say_how_often_consumers_renew_where_work_does_not() -> None:
+    """Work of two kinds, none of which ends soon after a renewal: held time alone says 35 s."""
+    found = renewal_of(renewed(20, [*range(1, 16), *range(35, 40)]))
+    assert found == pytest.approx(20, rel=0.02)
+
+
+def test_consumers_that_renew_now_and_then_do_not_count_as_renewing() -> None:
+    """A tenth of what outlived a renewal was renewed."""
+    plain, other = (made(deleted=[(25.0, 270.0)]), made(timeout_s=50.0, deleted=[(25.0, 30.0)], extended=True))
+    seldom = replace(plain + other, extensions=30.0)
+    assert renewal_of(seldom) is None
+    assert renewal_of(lognormal(2.0, 300)) is None

@@ -1,0 +1,287 @@
+"""The jobs that move messages, on real Spark and a real server: archive, replay, route."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from tests.client.traffic import drained, left, send_in_order
+from tests.conftest import need_java
+from tests.internals.pipeline.archived_file import written
+from veilmq.client import HttpQueueClient, NewMessage
+from veilmq.client.claims import Claims
+from veilmq.core.properties import Attribute
+from veilmq.core.routing import RoutingTable, TimeoutClass
+from veilmq.pipeline.archive import Archived, ArchiveOptions, archive, archived, read_archive
+from veilmq.pipeline.archive_compaction import Compaction, compact
+from veilmq.pipeline.archive_table import ArchiveTable
+from veilmq.pipeline.failures import PipelineFailed
+from veilmq.pipeline.folders import Place
+from veilmq.pipeline.forward import ForwardOptions, _pin, create_queues, forward, routed
+from veilmq.pipeline.replay import Plan, ReplayOptions, Slice, replay
+from veilmq.spark.schema import SCHEMA
+from veilmq.testing import RunningServer
+
+CLASSES = (
+    TimeoutClass(name="short", visibility_timeout_s=2, queue="short"),
+    TimeoutClass(name="middle", visibility_timeout_s=20, queue="middle"),
+    TimeoutClass(name="long", visibility_timeout_s=200, queue="long"),
+)
+TABLE = RoutingTable(version=1, classes=CLASSES, keys={"a": 0, "b": 1}, default=2)
+
+
+def text(value: str) -> Attribute:
+    """Return an attribute of type String."""
+    return Attribute(type="String", text=value)
+
+
+def test_a_message_is_archived_under_the_day_in_utc_on_which_it_was_sent(spark: SparkSession) -> None:
+    """Whatever the time zone of the session is."""
+    at = [datetime(2026, 1, 2, 23, 59, 59, tzinfo=UTC), datetime(2026, 1, 3, tzinfo=UTC)]
+    rows = spark.createDataFrame([{"id": str(place), "sent_at": value} for place, value in enumerate(at)], SCHEMA)
+    before = str(spark.conf.get("spark.sql.session.timeZone"))
+    spark.conf.set("spark.sql.session.timeZone", "Pacific/Auckland")
+    try:
+        days = [str(row["date"]) for row in archived(rows).orderBy("id").collect()]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    assert days == ["2026-01-02", "2026-01-03"]
+
+
+def test_messages_are_routed_as_the_table_says(spark: SparkSession) -> None:
+    """As `RoutingTable.class_of` does, for each key and number of receives."""
+    cases = [
+        (key, kind, receives, TABLE.class_of("" if kind else key or "", receives - 1).queue)
+        for key in ("a", "b", "unknown", None)
+        for kind in (None, "Binary")
+        for receives in (1, 2, 3, 9)
+    ]
+    rows = [
+        {
+            "id": str(place),
+            "body": expected,
+            "attributes": {} if key is None else {"Type": key},
+            "attribute_types": None if kind is None else {"Type": kind},
+            "receive_count": receives,
+        }
+        for place, (key, kind, receives, expected) in enumerate(cases)
+    ]
+    found = routed(spark.createDataFrame(rows, SCHEMA), TABLE, fifo=False).collect()
+    assert len(found) == len(cases)
+    assert [(row["body"], row["queue"]) for row in found] == [(row["body"], row["body"]) for row in found]
+
+
+def test_archive_and_replay(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
+) -> None:
+    """What was sent is in the table once, also over several runs; a slice of it comes back once for each run's name."""
+    client.create_queue("orders")
+    client.create_queue("steps.fifo", {"fifo": True})
+    number, raw = Attribute(type="Number.int", text="7"), Attribute(type="Binary", data=b"\0")
+    typed = {"Type": text("x"), "number": number, "raw": raw}
+    for start in range(0, 30, 10):
+        send_in_order(client, "orders", [NewMessage(body=f"o{n}", attributes=typed) for n in range(start, start + 10)])
+        server.advance(10)
+    steps = [NewMessage(body=f"s{n}", group=f"g{n % 3}", dedup_id=str(n)) for n in range(30)]
+    send_in_order(client, "steps.fifo", steps)
+    folder = str(tmp_path / "archive")
+    options = ArchiveOptions(queues=("orders", "steps.fifo"), table=folder, endpoint=server.endpoint, batch_messages=10)
+    assert run(spark, options).messages == {"orders": 30, "steps.fifo": 30}
+    server.advance(1000)
+    send_in_order(client, "orders", [NewMessage(body=f"o{n}") for n in range(30, 40)])
+    again = run(spark, options)
+    assert again.messages == {"orders": 10, "steps.fifo": 0}
+    assert again.compaction.removed > 0
+    rows = DeltaTable(folder).to_pyarrow_table()
+    assert sorted(rows["body"].to_pylist()) == sorted([f"o{n}" for n in range(40)] + [f"s{n}" for n in range(30)])
+    assert all(left(client, queue) == (0, 0) for queue in options.queues)
+
+    client.create_queue("again")
+    part = Slice(
+        to="again",
+        queues=("orders",),
+        where="body != 'o3'",
+        until=datetime.fromtimestamp(rows.sort_by("sent_at")["sent_at"][-1].as_py().timestamp(), UTC),
+    )
+    wanted = ReplayOptions(table=folder, run="one", slice=part, endpoint=server.endpoint, batch_messages=12)
+    assert replay(spark, wanted).messages == 29
+    assert replay(spark, wanted).before == 29
+    record = tmp_path / "archive" / "_replays" / "one.json"
+    cut_off = msgspec.structs.replace(msgspec.json.decode(record.read_bytes(), type=Plan), published=1)
+    record.write_bytes(msgspec.json.encode(cut_off))  # as if it was killed before it could note the later batches
+    assert replay(spark, wanted).before < 29
+    back = drained(client, "again")
+    assert Counter(message.body for message in back) == Counter(f"o{n}" for n in range(30) if n != 3)
+    assert all(message.attributes == typed for message in back)
+    with pytest.raises(PipelineFailed, match="started with another slice"):
+        replay(spark, ReplayOptions(table=folder, run="one", slice=Slice(to="again"), endpoint=server.endpoint))
+
+    client.create_queue("again.fifo", {"fifo": True})
+    ordered = ReplayOptions(
+        table=folder,
+        run="two",
+        slice=Slice(to="again.fifo", queues=("steps.fifo",)),
+        endpoint=server.endpoint,
+    )
+    assert replay(spark, ordered).messages == 30
+    found: dict[str, list[str]] = {}
+    for message in drained(client, "again.fifo"):
+        found.setdefault(str(message.group), []).append(message.body)
+    assert found == {f"g{group}": [f"s{n}" for n in range(30) if n % 3 == group] for group in range(3)}
+
+
+def run(spark: SparkSession, options: ArchiveOptions) -> Archived:
+    """Archive what is there."""
+    return archive(spark, options, clock_s=time.monotonic)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+def test_a_job_that_is_stopped_leaves_no_traces(server: RunningServer, client: HttpQueueClient, tmp_path: Path) -> None:
+    """Workers of Spark wait for more to do then, and their connections are cut off."""
+    need_java()
+    client.create_queue("orders")
+    words = ["orders", "--table", str(tmp_path / "t"), "--endpoint", server.endpoint, "--continuous"]
+    words += ["--hold", "7200", "--on-lost-claim", "skip"]
+    job = [sys.executable, "-m", "veilmq", "pipeline", "archive", *words]
+    with (
+        Claims(server.endpoint, "orders") as claims,
+        subprocess.Popen(job, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running,
+    ):
+        while not claims.sources():
+            assert running.poll() is None, running.communicate()[0]
+        assert claims.sources()[0].hold_until_ms - server.clock.now_ms() > 3_600_000
+        running.send_signal(signal.SIGTERM)
+        said, _ = running.communicate(timeout=120)
+    assert running.returncode == 0, said
+    assert "orders: 0 messages archived" in said
+    assert not re.search("Traceback|BrokenPipe|reset by peer", said), said
+
+
+def test_compaction_runs_as_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    """One for each file that it makes, not in the driver; what the log says of them is what their tasks saw."""
+    table = ArchiveTable(tmp_path / "archive")
+    table.create()
+    for number, queue in enumerate(("a", "b", "c")):
+        table.commit(writer="w", batch=number, files=[written(table, [f"{queue}{n}"], queue=queue) for n in range(2)])
+    spark.sparkContext.setJobGroup("compaction", "compaction")
+    assert compact(table, spark) == Compaction(removed=6, added=3)
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("compaction")]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+    assert [stage.numTasks for stage in stages if stage] == [3]
+    files = pa.table(DeltaTable(table.location).get_add_actions(flatten=True)).to_pylist()
+    known = sorted((file["num_records"], file["min.id"], file["max.id"]) for file in files)
+    assert known == [(2, f"{queue}0", f"{queue}1") for queue in "abc"]
+    assert [row["id"] for row in read_archive(spark, table, queues=["b"]).orderBy("id").collect()] == ["b0", "b1"]
+
+
+def test_route(spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path) -> None:
+    """Each message goes to the queue of its class once, and on to the next class when it expires there."""
+    client.create_queue("intake")
+    create_queues(client, TABLE, receives_max=1)
+    keys = ["a", "b", "c"]
+    messages = [NewMessage(body=f"{key}{n}", attributes={"Type": text(key)}) for n in range(20) for key in keys]
+    send_in_order(client, "intake", messages)
+    options = ForwardOptions(
+        intake="intake", table=TABLE, endpoint=server.endpoint, checkpoint=str(tmp_path / "at"), batch_messages=25
+    )
+    assert forward(spark, options) == 60
+    assert [client.show(each.queue).visible for each in CLASSES] == [20, 20, 20]
+    assert client.dead_letter_sources("middle") == ["short"]
+    assert client.show("middle").settings.visibility_timeout_s == 20
+    expired = client.receive("short", count=10)
+    server.advance(2_000)
+    assert {message.body for message in drained(client, "short")} == {f"a{n}" for n in range(20)} - {
+        message.body for message in expired
+    }
+    moved = {message.body for message in drained(client, "middle")}
+    assert moved == {f"b{n}" for n in range(20)} | {message.body for message in expired}
+    assert {message.body for message in drained(client, "long")} == {f"c{n}" for n in range(20)}
+
+
+def test_route_keeps_what_it_cannot_send(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
+) -> None:
+    """And goes on with the others; it starts although a kill has left the file of its first offset."""
+    client.create_queue("intake")
+    create_queues(client, TABLE, receives_max=1, settings={"message_bytes_max": 1_024})
+    bodies = ["short", "x" * 2_000]
+    send_in_order(client, "intake", [NewMessage(body=body, attributes={"Type": text("a")}) for body in bodies])
+    left_over = tmp_path / "at" / "offsets" / ".0.11111111-2222-3333-4444-555555555555.tmp"
+    left_over.parent.mkdir(parents=True)
+    left_over.write_text("v1\n{")
+    options = ForwardOptions(
+        intake="intake",
+        table=TABLE,
+        endpoint=server.endpoint,
+        checkpoint=str(tmp_path / "at"),
+        bad_rows=f"table={tmp_path / 'bad'}",
+        hold_s=7_200,
+        on_lost_claim="skip",
+    )
+    assert forward(spark, options) == 2
+    assert [message.body for message in drained(client, "short")] == ["short"]
+    (kept,) = spark.read.parquet(str(tmp_path / "bad")).collect()
+    assert (kept["body"], kept["queue"], kept["row"]) == ("x" * 2_000, "short", 2)
+    with Claims(server.endpoint, "intake") as claims:
+        (view,) = claims.sources()
+    assert view.hold_until_ms - server.clock.now_ms() > 3_600_000, "the hold is the one that was given"
+    assert not left_over.exists()
+
+
+def test_a_new_table_waits_for_the_batches_of_the_former_one(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
+) -> None:
+    """A batch that is cut off may be in some queues already: it is finished by the table that it was begun with."""
+    client.create_queue("intake")
+    create_queues(client, TABLE, receives_max=1)
+    send_in_order(client, "intake", [NewMessage(body=f"a{n}", attributes={"Type": text("a")}) for n in range(5)])
+    folder = tmp_path / "at"
+    _pin(Place.at(folder), TABLE)
+    (folder / "offsets").mkdir()
+    swapped = RoutingTable(version=2, classes=CLASSES, keys={"a": 1}, default=2)
+    options = ForwardOptions(intake="intake", table=swapped, endpoint=server.endpoint, checkpoint=str(folder))
+    assert forward(spark, options) == 5
+    assert client.show("middle").visible == 5
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        pytest.param(
+            RoutingTable(version=1, classes=(TimeoutClass(name="x", visibility_timeout_s=1),), default=0),
+            "names no queue",
+            id="none",
+        ),
+        pytest.param(
+            RoutingTable(
+                version=1, classes=(TimeoutClass(name="x", visibility_timeout_s=1, queue="intake"),), default=0
+            ),
+            "the intake",
+            id="itself",
+        ),
+        pytest.param(
+            RoutingTable(
+                version=1, classes=(TimeoutClass(name="x", visibility_timeout_s=1, queue="y.fifo"),), default=0
+            ),
+            "both be FIFO",
+            id="kind",
+        ),
+    ],
+)
+def test_a_table_that_cannot_forward_is_refused(spark: SparkSession, table: RoutingTable, says: str) -> None:
+    """Before anything is claimed."""
+    with pytest.raises(PipelineFailed, match=says):
+        forward(spark, ForwardOptions(intake="intake", table=table, endpoint="http://127.0.0.1:1", checkpoint="x"))

@@ -1,0 +1,247 @@
+"""A real server process whose wall clock steps, running and down (libfaketime): nothing is lost, nothing ends early.
+
+Its boot clock is the machine's. Another boot is played by another boot id, where this user may mount one over the
+kernel's (`unshare`).
+"""
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import urllib3
+
+from tests.conftest import need
+from tests.proofs.served import ServedFolder
+from tests.proofs.sqs_caller import Refused, SqsCaller
+from tests.server.keys import SECRETS, written
+from veilmq.client import SigningKey
+from veilmq.client.claims import Claims
+
+LIBRARY = "lib*/**/faketime/libfaketimeMT.so.1"  # below /usr
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+MOUNT = f'mount --bind "$0" {BOOT_ID} && exec "$@"'
+DAYS_S = 5 * 86_400
+NOTE_S = 60  # how far a shown instant may be from where it belongs
+QUEUE, FIFO = "work", "work.fifo"
+
+
+class Machine:
+    """A server in `folder` whose wall clock is `ahead_s` beside the real one."""
+
+    def __init__(self, folder: Path, library: str, closing: contextlib.ExitStack) -> None:
+        """Start nothing yet; `closing` ends what callers begin."""
+        self._closing = closing
+        self._offset = folder.with_suffix(".time")
+        self.step(0)
+        self.server = ServedFolder(folder)
+        self.server.environment = {
+            "LD_PRELOAD": library,
+            "FAKETIME_TIMESTAMP_FILE": str(self._offset),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+
+    def step(self, ahead_s: int) -> None:
+        """Have the wall clock stand so many seconds beside the real one."""
+        self.ahead_s = ahead_s
+        written = self._offset.with_suffix(".new")
+        written.write_text(f"{ahead_s:+d}\n")
+        written.replace(self._offset)
+
+    def restart(self, how: Callable[[], object], *, meanwhile_s: int | None = None) -> None:
+        """End the server, step the clock if asked, and start it again."""
+        how()
+        if meanwhile_s is not None:
+            self.step(meanwhile_s)
+        self.server.start()
+
+    def boot_as(self, boot_id: Path) -> None:
+        """Have the next start find another boot id."""
+        self.server.prefix = ["unshare", "--mount", "--map-root-user", "sh", "-c", MOUNT, str(boot_id)]
+
+    def caller(self, queue: str) -> SqsCaller:
+        """Return one that calls a queue of the server."""
+        caller = SqsCaller(self.server.port, queue)
+        self._closing.callback(caller.close)
+        return caller
+
+    def operator(self, method: str, path: str) -> str:
+        """Return what the admin port answers."""
+        with urllib3.PoolManager() as pool:
+            return pool.request(method, self.server.admin_endpoint + path).data.decode()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    """A machine with a server that runs."""
+    found = sorted(Path("/usr").glob(LIBRARY))
+    need(found, "libfaketime (scripts/install-faketime.sh)")
+    with contextlib.ExitStack() as closing:
+        machine = Machine(tmp_path / "store", str(found[0]), closing)
+        machine.server.start()
+        closing.callback(machine.server.stop)
+        yield machine
+
+
+class Content:
+    """What a store is given before its clock steps, and what of it has to be there afterwards."""
+
+    def __init__(self, machine: Machine) -> None:
+        """Send, hide, delay, deduplicate and claim."""
+        self.machine = machine
+        self.plain, self.fifo, claimed = (machine.caller(name) for name in (QUEUE, FIFO, "claimed"))
+        self.plain.call("CreateQueue", QueueName=QUEUE)
+        self.fifo.call("CreateQueue", QueueName=FIFO, Attributes={"FifoQueue": "true"})
+        claimed.call("CreateQueue", QueueName="claimed")
+        self.claims = Claims(machine.server.endpoint, "claimed")
+        for body in ("a", "b"):
+            claimed.call("SendMessage", MessageBody=body)
+        epoch = self.claims.open("reader", consumer="one").epoch
+        self.claims.claim("reader", epoch=epoch, number=1, messages_max=10)
+        self.claimed = list(self.claims.read("reader", number=1))
+        self.plain.call("SendMessage", MessageBody="held")
+        (held,) = self.receive(timeout_s=3_600)
+        self.receipt: str = held["ReceiptHandle"]
+        self.plain.call("SendMessage", MessageBody="delayed", DelaySeconds=900)
+        self.plain.call("SendMessage", MessageBody="visible")
+        self.sent_ms = time.time() * 1_000
+        self.first = self.send_to_group()
+
+    def receive(self, *, timeout_s: int = 0, wait_s: int = 0) -> list[dict[str, Any]]:
+        """Return what a receive gives."""
+        terms = {"VisibilityTimeout": timeout_s, "WaitTimeSeconds": wait_s, "MaxNumberOfMessages": 10}
+        answer = self.plain.call("ReceiveMessage", MessageSystemAttributeNames=["All"], **terms)
+        found: list[dict[str, Any]] = answer.get("Messages", [])
+        return found
+
+    def send_to_group(self) -> str:
+        """Send the same message, by its deduplication id; return the id of the one that is stored."""
+        terms = {"MessageGroupId": "group", "MessageDeduplicationId": "same"}
+        message_id: str = self.fifo.call("SendMessage", MessageBody="once", **terms)["MessageId"]
+        return message_id
+
+    def counts(self, caller: SqsCaller) -> list[int]:
+        """Return how many messages are visible, in flight and delayed."""
+        attributes = caller.call("GetQueueAttributes", AttributeNames=["All"])["Attributes"]
+        return [int(attributes[f"ApproximateNumberOfMessages{which}"]) for which in ("", "NotVisible", "Delayed")]
+
+    def check(self) -> None:
+        """Everything is as it was, and times are shown as the wall clock has them now."""
+        for caller in (self.plain, self.fifo):
+            caller.close()
+        assert self.counts(self.plain) == [1, 1, 1], "retention, leases and delays go on"
+        (seen,) = self.receive()
+        assert seen["Body"] == "visible"
+        shown_s = int(seen["Attributes"]["SentTimestamp"]) / 1_000 - self.machine.ahead_s
+        assert abs(shown_s - self.sent_ms / 1_000) < NOTE_S, "shown by the wall clock's present time"
+        assert self.send_to_group() == self.first, "the deduplication window goes on"
+        assert self.counts(self.fifo) == [1, 0, 0]
+        held = {"ReceiptHandle": self.receipt}
+        self.plain.call("ChangeMessageVisibility", VisibilityTimeout=36_000, **held)
+        with pytest.raises(Refused, match="InvalidParameterValue"):  # the longest lease counts from the receive
+            self.plain.call("ChangeMessageVisibility", VisibilityTimeout=43_200, **held)
+        assert list(self.claims.read("reader", number=1)) == self.claimed, "a claim says the same for ever"
+
+
+@pytest.mark.parametrize("step_s", [DAYS_S, -DAYS_S], ids=["forward", "backward"])
+def test_a_step_while_it_runs(machine: Machine, step_s: int) -> None:
+    """And restarts after it, in good order and by a kill."""
+    content = Content(machine)
+    machine.step(step_s)
+    content.check()
+    for how in (machine.server.stop, machine.server.kill):
+        machine.restart(how)
+        content.check()
+
+
+@pytest.mark.parametrize("step_s", [DAYS_S, -DAYS_S], ids=["forward", "backward"])
+def test_a_step_while_it_is_down(machine: Machine, step_s: int) -> None:
+    """After an end in good order, and after a kill that leaves a mark of before the last batches."""
+    content = Content(machine)
+    machine.restart(machine.server.stop, meanwhile_s=step_s)
+    content.check()
+    machine.restart(machine.server.kill, meanwhile_s=0)
+    content.check()
+
+
+@pytest.mark.parametrize("step_s", [DAYS_S, -DAYS_S], ids=["forward", "backward"])
+def test_a_lease_ends_when_it_should(machine: Machine, step_s: int) -> None:
+    """Not before its time, by the real clock, and not much later, whatever the wall clock does meanwhile."""
+    content = Content(machine)
+    began_s = time.monotonic()
+    (lease,) = content.receive(timeout_s=4)
+    machine.step(step_s)
+    (again,) = content.receive(wait_s=20)
+    assert again["MessageId"] == lease["MessageId"]
+    assert 4 <= time.monotonic() - began_s < 20
+    assert again["Attributes"]["ApproximateReceiveCount"] == "2"
+
+
+def test_signatures_go_by_the_wall_clock_as_it_is(machine: Machine, tmp_path: Path) -> None:
+    """What is signed five days from it is refused, whichever of the two is wrong."""
+    credentials = written(tmp_path / "credentials.toml")
+    machine.server.stop()
+    machine.server.options += ["--credentials", str(credentials)]
+    machine.server.start()
+    for ahead_s in (0, DAYS_S):
+        machine.step(ahead_s)
+        for signed_s in (0, DAYS_S):
+            status = _signed(machine.server.endpoint, datetime.now(UTC) + timedelta(seconds=signed_s))
+            assert status == (200 if signed_s == ahead_s else 403)
+
+
+def _signed(endpoint: str, at: datetime) -> int:
+    """Return the status of a request that is signed at that instant."""
+    key = SigningKey(id="AKIDOWNER", secret=SECRETS["AKIDOWNER"])
+    headers = {"Host": endpoint.removeprefix("http://"), "X-Amz-Target": "AmazonSQS.ListQueues"}
+    with urllib3.PoolManager(retries=False) as pool:
+        return pool.request("POST", endpoint, body=b"{}", headers=key.sign("/", headers, b"{}", now=at)).status
+
+
+def test_another_boot_with_a_clock_that_nobody_vouches_for(machine: Machine, tmp_path: Path) -> None:
+    """An hour of the five days is applied, the rest when the operator says so; only then retention ends."""
+    boot_id = tmp_path / "boot_id"
+    boot_id.write_text("00000000-0000-4000-8000-000000000000\n")
+    machine.boot_as(boot_id)
+    need(_starts(machine.server.prefix), "a user that may mount (unshare --mount --map-root-user)")
+    if _synchronised():
+        pytest.skip(
+            "the kernel of this machine vouches for its clock; tests/internals/server/test_clocks.py plays the rest"
+        )
+    content = Content(machine)
+    machine.restart(machine.server.stop, meanwhile_s=DAYS_S)
+    content.plain.close()
+    assert sum(content.counts(content.plain)) == 3, "nothing is deleted"
+    told = machine.operator("GET", "/health/ready")
+    assert told.startswith("degraded\n4 days, 23:00:")
+    assert "veilmq clock trust" in told
+    assert "held back" in machine.operator("GET", "/console/health")
+    assert "store_time_held_back_seconds 428" in machine.operator("GET", "/metrics")
+    for how in (machine.server.stop, machine.server.kill):
+        machine.restart(how)
+        assert machine.operator("GET", "/health/ready").startswith("degraded\n4 days, 23:00:")
+    content.plain.close()
+    assert sum(content.counts(content.plain)) == 3
+    trust = ["clock", "trust", "--admin-endpoint", machine.server.admin_endpoint]
+    said = subprocess.run([sys.executable, "-m", "veilmq", *trust], capture_output=True, text=True, check=True).stdout
+    assert said.startswith("4 days, 23:00:")
+    assert machine.operator("GET", "/health/ready") == "ready\n"
+    assert sum(content.counts(content.plain)) == 0, "the messages are five days old, as the operator says"
+    machine.restart(machine.server.kill)
+    assert machine.operator("GET", "/health/ready") == "ready\n"
+
+
+def _starts(prefix: list[str]) -> bool:
+    return subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode == 0
+
+
+def _synchronised() -> bool:
+    from veilmq.engines.clock import kernel_synchronised  # noqa: PLC0415
+
+    return kernel_synchronised()

@@ -1,0 +1,262 @@
+"""The jobs that move messages, killed at work: what was sent comes out once. Real Spark, also as a real cluster.
+
+`PROVE=whole` takes many more messages.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+from deltalake import DeltaTable
+
+from tests.bucket import S3Server
+from tests.client.traffic import drained, left, send_in_order
+from tests.conftest import EVERYTHING, need_java
+from tests.internals.proofs.standalone import Standalone
+from tests.proofs.served import ServedFolder
+from veilmq.client import ClientError, HttpQueueClient, NewMessage, Unreachable
+from veilmq.core.properties import Attribute
+from veilmq.core.routing import RoutingTable, TimeoutClass
+from veilmq.pipeline.forward import create_queues
+
+WHOLE = os.environ.get("PROVE") == "whole"
+MESSAGES = 40_000 if WHOLE else 2_000
+GROUPS = 20
+PATIENCE_S = 300.0
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("spark")]
+
+CLASSES = tuple(
+    TimeoutClass(name=name, visibility_timeout_s=600, queue=f"{name}.fifo") for name in ("short", "middle", "long")
+)
+TABLE = RoutingTable(version=1, classes=CLASSES, keys={"a": 0, "b": 1}, default=2)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServedFolder]:
+    """Run a server process; one that is killed starts again at the same port."""
+    need_java()
+    served = ServedFolder(tmp_path / "data")
+    served.start()
+    try:
+        yield served
+    finally:
+        served.stop()
+
+
+class Job:
+    """A job as a process, with all that belongs to it."""
+
+    def __init__(self, *words: str, log: Path) -> None:
+        """Start `veilmq pipeline` with these words."""
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "veilmq", "pipeline", *words],
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+            )
+        self._log = log
+
+    def kill(self) -> None:
+        """Kill driver, JVM and Python workers at once."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Ask it to end, and see that it does."""
+        self._process.terminate()
+        self.check(self._process.wait(PATIENCE_S))
+
+    def wait(self) -> None:
+        """See it end by itself."""
+        self.check(self._process.wait(PATIENCE_S))
+
+    def alive(self) -> None:
+        """See that it has not failed."""
+        self.check(self._process.poll() or 0)
+
+    @property
+    def ended(self) -> bool:
+        """Return whether it has ended, well or badly."""
+        return self._process.poll() is not None
+
+    def check(self, code: int) -> None:
+        """See that it has not failed, or say why it has."""
+        assert code == 0, self._log.read_text(errors="replace")[-4000:]
+
+
+@contextmanager
+def job(*words: str, log: Path) -> Iterator[Job]:
+    """Run a job; whatever is left of it dies with the context."""
+    running = Job(*words, log=log)
+    try:
+        yield running
+    finally:
+        with suppress(ProcessLookupError):
+            running.kill()
+
+
+def until(holds: Callable[[], bool], running: Job) -> None:
+    """Wait for something that the job brings about."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not _holds(holds):
+        running.alive()
+        assert time.monotonic() < deadline_s, "it does not come"
+        time.sleep(0.1)
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    """Wait for something that a job brings about, or its end."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not _holds(holds):
+        assert time.monotonic() < deadline_s, "it does not come"
+        time.sleep(0.1)
+
+
+def _holds(holds: Callable[[], bool]) -> bool:
+    try:
+        return holds()
+    except (Unreachable, ClientError):  # the server is being killed
+        return False
+
+
+def send(client: HttpQueueClient, queue: str, *, fifo: bool) -> dict[str, str]:
+    """Send messages of three kinds; return body → kind."""
+    sent = {f"message {number}": "abc"[number % 3] for number in range(MESSAGES)}
+    messages = [
+        NewMessage(
+            body=body,
+            attributes={"Type": Attribute(type="String", text=kind)},
+            group=f"g{number % GROUPS}" if fifo else None,
+            dedup_id=body.replace(" ", "-") if fifo else None,
+        )
+        for number, (body, kind) in enumerate(sent.items())
+    ]
+    send_in_order(client, queue, messages)
+    return sent
+
+
+@EVERYTHING
+def test_routing_under_kills(server: ServedFolder, tmp_path: Path) -> None:
+    """Driver and server are killed: each message is once in the queue that its rule names, each group in its order."""
+    endpoint = f"http://127.0.0.1:{server.port}"
+    rules = tmp_path / "routing.json"
+    rules.write_bytes(msgspec.json.encode(TABLE))
+    words = ["route", "intake.fifo", "--table", str(rules), "--checkpoint", str(tmp_path / "checkpoint")]
+    words += ["--endpoint", endpoint, "--continuous", "--batch", str(MESSAGES // 8), "--master", "local[2]"]
+    with HttpQueueClient(endpoint) as client:
+        client.create_queue("intake.fifo", {"fifo": True})
+        create_queues(client, TABLE, receives_max=3)
+        sent = send(client, "intake.fifo", fifo=True)
+
+        def arrived() -> int:
+            return sum(client.show(each.queue).visible for each in CLASSES)
+
+        with job(*words, log=tmp_path / "first.log") as running:
+            until(lambda: arrived() > 0, running)
+            running.kill()
+        assert arrived() < MESSAGES, "killed too late to mean anything"
+        with job(*words, log=tmp_path / "second.log") as running:
+            before = arrived()
+            until(lambda: arrived() > before, running)
+            server.kill()
+            server.start()
+            until(lambda: sum(left(client, "intake.fifo")) == 0, running)
+            running.stop()
+        for index, each in enumerate(CLASSES):
+            found: dict[str | None, list[str]] = defaultdict(list)
+            for message in drained(client, each.queue):
+                found[message.group].append(message.body)
+            wanted: dict[str | None, list[str]] = defaultdict(list)
+            for number, (body, kind) in enumerate(sent.items()):
+                if TABLE.keys.get(kind, TABLE.default) == index:
+                    wanted[f"g{number % GROUPS}"].append(body)
+            assert found == wanted
+
+
+@EVERYTHING
+def test_archiving_on_a_cluster_under_a_kill(server: ServedFolder, tmp_path: Path) -> None:
+    """Master and two workers are processes, executors have Python of their own; the driver is killed once."""
+    endpoint = f"http://127.0.0.1:{server.port}"
+    with HttpQueueClient(endpoint) as client, Standalone(tmp_path / "cluster") as cluster:
+        client.create_queue("orders")
+        sent = send(client, "orders", fifo=False)
+        table = tmp_path / "archive"
+        words = ["archive", "orders", "--table", str(table), "--endpoint", endpoint, "--batch", str(MESSAGES // 8)]
+        words += ["--master", cluster.master, "--conf", "spark.executor.memory=512m"]
+        words += ["--conf", "spark.driver.host=127.0.0.1"]
+        with job(*words, "--continuous", log=tmp_path / "first.log") as running:
+            until(lambda: sum(left(client, "orders")) < MESSAGES, running)
+            running.kill()
+        assert sum(left(client, "orders")) > 0, "killed too late to mean anything"
+        with job(*words, log=tmp_path / "second.log") as running:
+            running.wait()
+        rows = DeltaTable(table).to_pyarrow_table(columns=["body"])["body"].to_pylist()
+        assert left(client, "orders") == (0, 0)
+        assert len(rows) == MESSAGES
+        assert set(rows) == set(sent)
+
+
+@pytest.mark.timeout(2_400)
+@pytest.mark.parametrize(("driver_kills", "s3_kills"), [(5, 2) if WHOLE else (1, 1)])
+def test_archiving_on_a_bucket_under_kills(
+    server: ServedFolder, s3: S3Server, bucket: str, tmp_path: Path, driver_kills: int, s3_kills: int
+) -> None:
+    """Driver and S3 server are killed at any moment: each message is once in the table, and once in a replay of it."""
+    endpoint, table = f"http://127.0.0.1:{server.port}", f"{bucket}/archive"
+    seed = time.time_ns()
+    chance = random.Random(seed)
+    where = ["--table", table, "--endpoint", endpoint, "--master", "local[2]"]
+    where += ["--conf", f"spark.jars={s3.settings['spark.jars']}"]  # all else is in the environment
+    words = ["archive", "orders", *where, "--batch", str(MESSAGES // 20), "--compact-minutes", "1"]
+    failed = 0
+    with HttpQueueClient(endpoint) as client:
+        client.create_queue("orders")
+        sent = send(client, "orders", fifo=False)
+        for kill in range(driver_kills):
+            with job(*words, "--continuous", log=tmp_path / f"{kill}.log") as running:
+                before = sum(left(client, "orders"))
+                until(lambda: sum(left(client, "orders")) < before, running)  # noqa: B023
+                time.sleep(chance.uniform(0.0, 1.0))  # any moment of a batch
+                if kill < s3_kills:
+                    s3.kill()
+                    time.sleep(chance.uniform(0.0, 2.0))
+                    s3.start()
+                    before = sum(left(client, "orders"))
+                    wait_for(lambda: running.ended or sum(left(client, "orders")) < before)  # noqa: B023
+                failed += running.ended
+        waiting = sum(left(client, "orders"))
+        assert waiting > 0, "killed too late to mean anything"
+        with job(*words, log=tmp_path / "last.log") as running:
+            running.wait()
+        bodies = Counter(DeltaTable(table).to_pyarrow_table(columns=["body"])["body"].to_pylist())
+        print(  # noqa: T201 - a proof shows its figures
+            f"\nseed {seed}: {MESSAGES} sent, driver killed {driver_kills} times, S3 server {s3_kills} times "
+            f"(the job failed of it {failed} times), {waiting} left for the last run: "
+            f"{bodies.total()} rows, {len(bodies)} different, {len(sent.keys() - bodies.keys())} missing; "
+            f"version {DeltaTable(table).version()} of the table, {len(DeltaTable(table).file_uris())} files"
+        )
+        assert left(client, "orders") == (0, 0)
+        assert bodies == Counter(sent.keys())
+        client.create_queue("again")
+        again = ["replay", "again", *where, "--run", "one", "--batch", str(MESSAGES // 4)]
+        if WHOLE:
+            with job(*again, log=tmp_path / "replay.log") as running:
+                until(lambda: client.show("again").visible > 0, running)
+                running.kill()
+        with job(*again, log=tmp_path / "replay-again.log") as running:
+            running.wait()
+        replayed = Counter(message.body for message in drained(client, "again"))
+        print(f"replayed: {replayed.total()} messages, {len(replayed)} different")  # noqa: T201
+        assert replayed == bodies

@@ -1,0 +1,192 @@
+"""What it costs to count the event log: time for each row, and a shuffle of cells, however many rows there were.
+
+The log has a file for so many rows, and Spark would read each of them by a task of its own, so that nothing but the
+job's own bound keeps the number of tasks from growing with the rows. `PROVE=whole` counts up to ten million receipts.
+"""
+
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.conftest import EVERYTHING
+from tests.internals.pipeline import simulated_queue
+from tests.internals.pipeline.even_receipts import CELLS, even_receipts
+from veilmq.core.events import EventRange, Outcome, ReceiptClosed
+from veilmq.events.parquet import encoded, files, to_table
+from veilmq.pipeline.cell_store import CellStore
+
+pytestmark = EVERYTHING
+
+WHOLE = os.environ.get("PROVE") == "whole"
+ROWS = (100_000, 1_000_000, 10_000_000) if WHOLE else (50_000, 500_000)
+ROWS_OF_A_FILE = ROWS[0] // simulated_queue.PARTITIONS
+ROWS_PER_MESSAGE = 3.9
+MAP_TASKS = 4
+SHUFFLE_GROWTH_MAX = 1.1
+"""Ten times the rows have the same cells, but larger numbers in them, which compress a little less."""
+LINEAR = 1.5
+EVENTS = 250_000 if WHOLE else 50_000
+EVENT_BYTES_MAX = 40
+WAITS_MAX = 400
+"""More buckets than the waits of a run fall into, in all its hours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """What it took to count the receipts of a log into cells."""
+
+    rows: int
+    files: int
+    seconds: float
+    cells: int
+    shuffled_bytes: int
+    shuffled_records: int
+    read_bytes: int
+    tasks: int
+    core_seconds: float
+
+    def __str__(self) -> str:
+        """Return the figures in a line."""
+        return (
+            f"{self.rows:>12,} closed receipts in {self.files:,} files: {self.seconds:.1f} s, "
+            f"{1e6 * self.seconds / self.rows:.1f} µs each; {self.cells:,} cells from {MAP_TASKS} tasks, "
+            f"shuffled {self.shuffled_records:,} records, {self.shuffled_bytes:,} bytes, {self.record_bytes:.1f} each; "
+            f"read {self.read_bytes:,} bytes; {self.tasks} tasks in all, {self.core_seconds:.1f} s of processor time"
+        )
+
+    @property
+    def record_bytes(self) -> float:
+        """What a cell that a task hands on takes."""
+        return self.shuffled_bytes / self.shuffled_records
+
+
+def test_what_is_shuffled_is_independent_of_the_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """Ten times the rows in ten times the files: ten times the time at most, the same cells, the same shuffle."""
+    found = all_counted(spark, lambda rows: even_receipts(spark, rows), tmp_path)
+    for each in found:
+        assert each.cells == CELLS
+    for less, more in pairwise(found):
+        assert more.files * less.rows == less.files * more.rows, "the log grows, and its files"
+        assert more.shuffled_bytes <= SHUFFLE_GROWTH_MAX * less.shuffled_bytes
+        assert more.seconds < LINEAR * less.seconds * more.rows / less.rows
+
+
+def test_work_without_a_bound_shuffles_no_more_than_the_cells_it_reaches(spark: SparkSession, tmp_path: Path) -> None:
+    """Forty log-normal types: more rows reach more of the cells far out, and no task hands on more than all of them."""
+    found = all_counted(spark, lambda rows: played(spark, rows), tmp_path)
+    for less, more in pairwise(found):
+        assert less.cells < more.cells
+        assert more.record_bytes <= SHUFFLE_GROWTH_MAX * less.record_bytes
+        assert more.seconds < LINEAR * less.seconds * more.rows / less.rows
+
+
+def test_what_an_event_costs_to_export() -> None:
+    """The thread of the exporter, for one file of the usual size: columns, Parquet, and what it takes on the disk."""
+    chance, now_ms = random.Random(1), 1_767_268_800_000
+    batches, first = [], 1
+    while first <= EVENTS:
+        its = [event(chance, now_ms + first) for _ in range(chance.randint(1, 10))]
+        batches.append((first, msgspec.msgpack.encode(its)))
+        first += len(its)
+    planned = EventRange(node="a0000001", first=1, last=first - 1)
+    begin_s = time.process_time()
+    tables = [to_table(batches[at : at + 1_000], planned.node) for at in range(0, len(batches), 1_000)]
+    found = [encoded(table) for _, _, table in files(tables, planned)]
+    took_s, size_bytes = time.process_time() - begin_s, sum(each.size for each in found)
+    sys.stdout.write(
+        f"\n{planned.last:>12,} events to {len(found)} files: {1e6 * took_s / planned.last:.1f} µs of processor time, "
+        f"{size_bytes / planned.last:.1f} bytes each"
+    )
+    assert size_bytes <= EVENT_BYTES_MAX * planned.last
+
+
+def event(chance: random.Random, closed_at_ms: int) -> ReceiptClosed:
+    """Return the end of a receipt of log-normal work."""
+    held_ms = min(int(1_000 * chance.lognormvariate(0, 1)), 30_000)
+    received_at_ms = closed_at_ms - held_ms
+    return ReceiptClosed(
+        queue=f"000000000000/queue-{chance.randrange(20)}",
+        key=f"type-{chance.randrange(40)}",
+        group_hash=None,
+        size_bucket=2 ** chance.randrange(6, 14),
+        message_id=chance.randbytes(16),
+        receipt=chance.getrandbits(32),
+        sent_at_ms=received_at_ms - chance.randrange(2_000),
+        received_at_ms=received_at_ms,
+        closed_at_ms=closed_at_ms,
+        held_ms=held_ms,
+        outcome=Outcome.EXPIRED if held_ms == 30_000 else Outcome.DELETED,
+        visibility_ms=30_000,
+        extensions=0,
+        receive_count=1,
+        batch_size=10,
+        batch_position=chance.randrange(10),
+    )
+
+
+def played(spark: SparkSession, rows: int) -> DataFrame:
+    """Return about `rows` closed receipts of the forty types of work."""
+    attempts = simulated_queue.attempts(spark, round(rows / ROWS_PER_MESSAGE))
+    return simulated_queue.closed(attempts).drop("date", "hour")
+
+
+def all_counted(spark: SparkSession, log: Callable[[int], DataFrame], folder: Path) -> list[Counting]:
+    """Count logs of all sizes, and print what it took; no task hands on a cell twice."""
+    found = [counted(spark, log(rows), folder / str(rows)) for rows in ROWS]
+    for each in found:
+        sys.stdout.write(f"\n{each}")
+        assert each.shuffled_records <= MAP_TASKS * (each.cells + WAITS_MAX)
+    return found
+
+
+def counted(spark: SparkSession, log: DataFrame, folder: Path) -> Counting:
+    """Write a log into files, and count it as the job `tune` does."""
+    events = str(folder / "events")
+    log.write.option("maxRecordsPerFile", ROWS_OF_A_FILE).parquet(events)
+    store = CellStore(spark, str(folder / "state"))
+    group = f"counting {folder}"
+    with a_task_for_each_file(spark):
+        spark.sparkContext.setJobGroup(group, group)
+        begin = time.perf_counter()
+        run = store.count(events, map_tasks=MAP_TASKS)
+        took = time.perf_counter() - begin
+        spark.sparkContext.setJobGroup("", "")
+    rows = spark.read.parquet(events).count()
+    return Counting(rows, run.files, took, store.cells().count(), *metrics(spark, group))
+
+
+@contextmanager
+def a_task_for_each_file(spark: SparkSession) -> Iterator[None]:
+    """Make Spark think that files cost much to open, so that by itself it puts no two of them into one task."""
+    name = "spark.sql.files.openCostInBytes"
+    before = spark.conf.get(name, None)
+    spark.conf.set(name, "1g")
+    try:
+        yield
+    finally:
+        spark.conf.unset(name) if before is None else spark.conf.set(name, before)
+
+
+def metrics(spark: SparkSession, group: str) -> tuple[int, int, int, int, float]:
+    """Return what the jobs of a group took, as Spark has it: bytes and records shuffled, bytes read, tasks, seconds."""
+    context: Any = spark.sparkContext
+    tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
+    stages = {stage for job in tracker.getJobIdsForGroup(group) for stage in tracker.getJobInfo(job).stageIds}
+    ran = [store.lastStageAttempt(stage) for stage in sorted(stages) if tracker.getStageInfo(stage) is not None]
+    return (
+        sum(each.shuffleWriteBytes() for each in ran),
+        sum(each.shuffleWriteRecords() for each in ran),
+        sum(each.inputBytes() for each in ran),
+        sum(each.numTasks() for each in ran),
+        sum(each.executorCpuTime() for each in ran) / 1e9,
+    )

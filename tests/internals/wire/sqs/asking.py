@@ -1,0 +1,82 @@
+"""Requests and results for tests of the SQS wire: short ways to ask, and one message to be received."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.clients.sqs_client import understood
+from veilmq.core.results import QueueCounts, QueueView, Received, ReceivedMessage, SentMessage
+from veilmq.core.settings import QueueSettings
+from veilmq.wire.sqs.call import Call
+from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.sqs.json import decode
+
+CONTEXT = RequestContext(base_url="http://127.0.0.1:9324", token_key=bytes(range(32)))
+URL = "http://127.0.0.1:9324/000000000000/orders"
+QUEUE = "000000000000/orders"
+ID = bytes(range(16))
+ID_TEXT = "00010203-0405-0607-0809-0a0b0c0d0e0f"
+SENT = SentMessage(id=ID)
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""For property tests: what is examined is right or wrong, not fast, and the machine may be busy."""
+VIEW = QueueView(
+    queue=QUEUE,
+    settings=QueueSettings(),
+    created_at_ms=1_700_000_000_999,
+    modified_at_ms=1_700_000_060_000,
+    counts=QueueCounts(visible=3, in_flight=2, delayed=1, oldest_sent_at_ms=None),
+)
+
+
+def ask(action: str, **members: Any) -> Call:
+    """Return what the codec makes of a request with ``members``, about the queue ``URL`` unless they say."""
+    return decode(action, json.dumps({"QueueUrl": URL} | members).encode(), CONTEXT)
+
+
+def answer(action: str, result: Any, **members: Any) -> dict[str, Any]:
+    """Return what a client gets when the engine answers its request with ``result``."""
+    return understood(action, ask(action, **members).encode(result))
+
+
+def refusal(action: str, **members: Any) -> SqsError:
+    """Return the error with which the codec refuses a request."""
+    with pytest.raises(SqsError) as caught:
+        ask(action, **members)
+    return caught.value
+
+
+def message(
+    *,
+    body: str = "hello",
+    properties: bytes = b"",
+    receive_count: int = 1,
+    sequence: int | None = None,
+    source: str | None = None,
+) -> ReceivedMessage:
+    """Return a message as the engine hands it out."""
+    return ReceivedMessage(
+        id=ID,
+        receipt="receipt-1",
+        body=body,
+        properties=properties,
+        sent_at_ms=1_700_000_000_000,
+        first_received_at_ms=1_700_000_001_000,
+        receive_count=receive_count,
+        visible_at_ms=1_700_000_031_000,
+        priority=8,
+        sequence=sequence,
+        source=source,
+    )
+
+
+def received(*messages: ReceivedMessage) -> Received:
+    """Return the result of a receive of ``messages``."""
+    return Received(messages=list(messages), next_due_ms=None, receive_wait_s=0)
+
+
+def entries(count: int, **members: Any) -> list[dict[str, Any]]:
+    """Return ``count`` batch entries with distinct ids."""
+    return [{"Id": f"e{number}"} | members for number in range(count)]

@@ -1,0 +1,213 @@
+"""The JSON codec: what it accepts, how it refuses, and that no bytes can make it do anything else."""
+
+import json
+import uuid
+from base64 import b64encode
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.clients.sqs_client import header_fields
+from tests.internals.wire.sqs.asking import CONTEXT, ID_TEXT, QUEUE, SENT, UNHURRIED, URL, ask, received, refusal
+from tests.internals.wire.sqs.test_text import is_accepted
+from veilmq.core.commands import DeleteQueue, NewMessage, Send
+from veilmq.wire.sqs import errors
+from veilmq.wire.sqs.actions import ACTIONS
+from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.sqs.json import JsonCall, decode, encode_error
+
+ARN = f"arn:aws:sqs:us-east-1:000000000000:{QUEUE.rpartition('/')[2]}"
+POLICY = json.dumps({"deadLetterTargetArn": ARN, "maxReceiveCount": 1})
+HANDLE = b64encode(json.dumps({"taskId": ID_TEXT, "sourceArn": ARN}).encode()).decode()
+TOO_WIDE = "NUMBER_VALUE can not be converted to an Integer, it is out of range (at DelaySeconds)"
+
+
+def raw_refusal(action: str | bytes, body: bytes) -> SqsError:
+    """Return the error with which the codec refuses ``body``."""
+    with pytest.raises(SqsError) as caught:
+        decode(action, body, CONTEXT)
+    return caught.value
+
+
+@pytest.mark.parametrize("action", ["DeleteQueue", b"DeleteQueue"], ids=["text", "bytes"])
+def test_the_action_may_be_text_or_bytes(action: str | bytes) -> None:
+    """As a server has it at hand."""
+    assert decode(action, f'{{"QueueUrl":"{URL}"}}'.encode(), CONTEXT).command == DeleteQueue(queue=QUEUE)
+
+
+def test_a_null_member_is_a_member_left_out() -> None:
+    """As on AWS."""
+    call = ask("SendMessage", MessageBody="x", DelaySeconds=None, MessageAttributes=None, MessageGroupId=None)
+    assert call.command == Send(queue=QUEUE, messages=(NewMessage(body="x", size_bytes=1),))
+
+
+def test_unknown_members_are_ignored() -> None:
+    """Also those that hold anything."""
+    assert ask("DeleteQueue", Foo={"a": [1, None, {"b": "c"}]}).command == DeleteQueue(queue=QUEUE)
+
+
+def test_reply_headers_say_the_type_and_a_new_request_id() -> None:
+    """The id looks like a random UUID, another one for each reply."""
+    replies = [ask("DeleteQueue").encode(None), ask("DeleteQueue").encode(None), encode_error(refusal("GetQueueUrl"))]
+    headers = [header_fields(reply) for reply in replies]
+    assert {header["Content-Type"] for header in headers} == {"application/x-amz-json-1.0"}
+    ids = {uuid.UUID(header["x-amzn-RequestId"]) for header in headers}
+    assert len(ids) == 3
+    assert {identifier.version for identifier in ids} == {4}
+    assert replies[0].body == b"{}"
+    assert "x-amzn-query-error" not in headers[0]
+
+
+def test_an_error_has_its_shape_and_text_in_the_body() -> None:
+    """In the members that AWS SDKs read."""
+    reply = encode_error(refusal("GetQueueUrl"))
+    assert json.loads(reply.body) == {
+        "__type": "com.amazon.coral.service#MissingRequiredParameterException",
+        "message": "The request must contain the parameter QueueName.",
+    }
+
+
+@pytest.mark.parametrize("action", ["Foo", b"Bar", "", "sendmessage", b"\xff\x00", "SendMessage "])
+def test_an_unknown_action(action: str | bytes) -> None:
+    """Is refused before its body is looked at."""
+    error = raw_refusal(action, b"nonsense")
+    assert error.code is errors.UNKNOWN_OPERATION
+    assert error.message.startswith("The action ")
+    assert header_fields(encode_error(error))["x-amzn-query-error"] == "InvalidAction;Sender"
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        pytest.param(b"", "The request body is empty; it must be a JSON object.", id="empty"),
+        pytest.param(b" \n", "The request body is empty; it must be a JSON object.", id="blank"),
+        pytest.param(b"{", "cannot be read", id="truncated"),
+        pytest.param(b"nonsense", "cannot be read", id="no-json"),
+        pytest.param(b"{} {}", "trailing characters", id="trailing"),
+        pytest.param(b"[]", "Start of list found where not expected", id="list"),
+        pytest.param(b"null", "NULL_VALUE can not be converted to a Structure", id="null"),
+        pytest.param(b'"x"', "STRING_VALUE can not be converted to a Structure", id="text"),
+        pytest.param(b'{"MessageBody":"\xff"}', "not valid UTF-8", id="not-utf-8"),
+        pytest.param(b'{"MessageBody":"\xed\xa0\x80"}', "not valid UTF-8", id="raw-surrogate"),
+        pytest.param(b'{"MessageBody":"\\ud800"}', r"\ud800 at byte 16 is half of a surrogate pair", id="first-half"),
+        pytest.param(b'{"MessageBody":"\\uD83D, \\uDE00 and more"}', r"\uD83D at byte 16 is half", id="halves-apart"),
+        pytest.param(b'{"MessageBody":"\\ude00 alone and more"}', r"\ude00 at byte 16 is half", id="second-half"),
+        pytest.param(b'{"MessageBody":"\\\\ud800 \\ud83d\\ude00', "Input data was truncated", id="whole-pair"),
+        pytest.param(b'{"MessageBody":"a\nb"}', "cannot be read", id="raw-control-character"),
+        pytest.param(b'{"Foo":' + b"[" * 100_000, "nested too deeply", id="deep"),
+        pytest.param(
+            b'{"MessageBody":1}', "NUMBER_VALUE can not be converted to a String (at MessageBody)", id="number"
+        ),
+        pytest.param(b'{"MessageBody":true}', "BOOLEAN_VALUE can not be converted to a String", id="boolean"),
+        pytest.param(b'{"MessageBody":["a"]}', "Start of list found where not expected (at MessageBody)", id="array"),
+        pytest.param(b'{"MessageBody":{}}', "Start of structure or map found where not expected", id="object"),
+        pytest.param(
+            b'{"DelaySeconds":"5"}',
+            "STRING_VALUE can not be converted to an Integer (at DelaySeconds)",
+            id="number-as-text",
+        ),
+        pytest.param(b'{"DelaySeconds":1.5}', "DECIMAL_VALUE can not be converted to an Integer", id="fraction"),
+        pytest.param(b'{"DelaySeconds":2147483648}', TOO_WIDE, id="32-bits"),
+        pytest.param(b'{"DelaySeconds":-2147483649}', TOO_WIDE, id="32-bits-below"),
+        pytest.param(b'{"DelaySeconds":99999999999999999999}', TOO_WIDE, id="65-bits"),
+        pytest.param(b'{"DelaySeconds":' + b"9" * 5_000 + b"}", TOO_WIDE, id="5000-digits"),
+        pytest.param(b'{"DelaySeconds":1e400}', TOO_WIDE, id="huge-float"),
+        pytest.param(b'{"MessageAttributes":[]}', "Start of list found", id="list-for-map"),
+        pytest.param(
+            b'{"MessageAttributes":{"a":null}}', "NULL_VALUE can not be converted to a Structure", id="null-value"
+        ),
+        pytest.param(
+            b'{"MessageAttributes":{"a":{"DataType":"Binary","BinaryValue":"%"}}}', "base64", id="not-base64"
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_converted(body: bytes, text: str) -> None:
+    """Is a SerializationException that says what and where."""
+    error = raw_refusal("SendMessage", body)
+    assert error.code is errors.SERIALIZATION
+    assert text in error.message
+
+
+def test_how_long_a_request_may_wait() -> None:
+    """Not at all, unless it is a receive: then as long as it says, or as its queue says."""
+    assert ask("DeleteQueue").wait_s == 0
+    assert ask("ReceiveMessage", WaitTimeSeconds=20).wait_s == 20
+    assert ask("ReceiveMessage", WaitTimeSeconds=0).wait_s == 0
+    assert ask("ReceiveMessage").wait_s is None
+
+
+def test_a_call_may_be_answered_more_than_once() -> None:
+    """A long poll asks again with the same call; nothing of the first answer sticks to it."""
+    call = ask("ReceiveMessage")
+    assert call.encode(received()).body == call.encode(received()).body == b"{}"
+    call = ask("SendMessageBatch", Entries=[{"Id": "a", "MessageBody": ""}, {"Id": "b", "MessageBody": "x"}])
+    assert call.encode([SENT]).body == call.encode([SENT]).body
+
+
+def check(action: str, body: bytes) -> None:
+    """Fail unless ``body`` gives a call, or an error that can be sent."""
+    outcome: JsonCall | int
+    try:
+        outcome = decode(action, body, CONTEXT)
+    except SqsError as error:
+        outcome = encode_error(error).status
+    assert isinstance(outcome, JsonCall) or outcome in {400, 404}
+
+
+@UNHURRIED
+@given(action=st.sampled_from([*ACTIONS, "Foo"]), body=st.binary())
+def test_any_bytes_give_a_call_or_an_error(action: str, body: bytes) -> None:
+    """Whatever they are."""
+    check(action, body)
+
+
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+KNOWN = st.sampled_from(
+    sorted(
+        {field.encode_name for row in ACTIONS.values() for field in msgspec.structs.fields(row.request)}
+        | {name for row in ACTIONS.values() for name in row.attributes}
+        | {"Id", "DataType", "StringValue", "BinaryValue", "StringListValues", "Tags"}
+    )
+)
+VALUES = st.recursive(
+    JSON | st.sampled_from([URL, ARN, POLICY, HANDLE, "String", "Number", "Binary", "true", "a", "1", 1]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KNOWN | st.text(max_size=3), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@UNHURRIED
+@given(
+    action=st.sampled_from(list(ACTIONS)),
+    members=st.dictionaries(KNOWN, VALUES),
+    ascii_only=st.booleans(),
+)
+def test_any_json_gives_a_call_or_an_error(action: str, members: dict[str, Any], ascii_only: bool) -> None:
+    """Also when its members have the right names, a good queue, and lone surrogates in their texts."""
+    text = json.dumps({"QueueUrl": URL} | members, ensure_ascii=ascii_only)
+    check(action, text.encode("utf-8", "surrogatepass"))
+
+
+@UNHURRIED
+@given(body=st.text(), name=st.from_regex("[a-z][a-z0-9_-]{0,9}", fullmatch=True), value=st.text(min_size=1))
+def test_a_text_that_is_accepted_comes_back_unchanged(body: str, name: str, value: str) -> None:
+    """Body and attribute reach the engine as they were sent, or are refused."""
+    attributes = {name: {"DataType": "String", "StringValue": value}}
+    if not body or not is_accepted(body) or not is_accepted(value):
+        code = refusal("SendMessage", MessageBody=body, MessageAttributes=attributes).code
+        of_body = errors.INVALID_MESSAGE_CONTENTS if body else errors.MISSING_PARAMETER
+        assert code is (errors.INVALID_PARAMETER_VALUE if body and is_accepted(body) else of_body)
+        return
+    call = ask("SendMessage", MessageBody=body, MessageAttributes=attributes)
+    assert isinstance(call.command, Send)
+    (sent,) = call.command.messages
+    assert sent.body == body
+    expected = sum(len(part.encode()) for part in (body, name, value, "String"))
+    assert sent.size_bytes == expected

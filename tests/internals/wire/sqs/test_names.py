@@ -1,0 +1,125 @@
+"""Queue names, URLs and ARNs."""
+
+import uuid
+
+import pytest
+
+from tests.internals.wire.sqs.asking import CONTEXT, ID, ID_TEXT, QUEUE, URL, refusal
+from veilmq.wire.sqs import errors, names
+from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.sqs.names import id_text, is_fifo, new_queue, queue_arn, queue_of, queue_of_arn, queue_url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        URL,
+        "https://sqs.us-east-1.amazonaws.com/000000000000/orders",
+        "http://elsewhere:1/a/b/000000000000/orders/",
+        "http://[::1]:9324/000000000000/orders?x=y#z",
+        "/000000000000/orders",
+        "000000000000/orders",
+        "orders",
+    ],
+)
+def test_only_the_path_of_a_url_counts(url: str) -> None:
+    """Its last two parts; a bare name is a queue of the caller. The second look says the same as the first."""
+    assert queue_of(url, CONTEXT) == queue_of(url, CONTEXT) == QUEUE
+
+
+def test_a_bare_name_belongs_to_the_caller_of_each_request() -> None:
+    """It is not remembered for another caller."""
+    other = RequestContext(base_url=CONTEXT.base_url, account="111111111111")
+    assert queue_of("orders", CONTEXT) == "000000000000/orders"
+    assert queue_of("orders", other) == "111111111111/orders"
+    assert queue_of(URL, other) == QUEUE
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["/", "http://host", "http://host/", "http://host/orders", "http://host/a b/c", "http://[::1/a/b", "é", "a//b"],
+)
+def test_bad_addresses(url: str) -> None:
+    """Are refused as addresses."""
+    with pytest.raises(SqsError, match="is not valid for this endpoint") as caught:
+        queue_of(url, CONTEXT)
+    assert caught.value.code is errors.INVALID_ADDRESS
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """In number and in length."""
+    for number in range(5_000):
+        queue_of(f"http://h/000000000000/q{number}", CONTEXT)
+    queue_of(f"http://{'h' * 600}/000000000000/q", CONTEXT)
+    assert len(names._remembered) <= 4_096
+    assert max(map(len, names._remembered)) <= 512
+
+
+def test_urls_and_arns() -> None:
+    """Are made of the caller's way to us and of the queue's name."""
+    assert queue_url(QUEUE, CONTEXT) == URL
+    context = RequestContext(base_url="https://h", region="eu-west-1")
+    assert queue_url(QUEUE, context) == "https://h/000000000000/orders"
+    assert queue_arn(QUEUE, context) == "arn:aws:sqs:eu-west-1:000000000000:orders"
+
+
+@pytest.mark.parametrize("name", ["a", "A-z_09", "x" * 80])
+def test_good_names_of_new_queues(name: str) -> None:
+    """1 to 80 letters, digits, hyphens and underscores."""
+    assert new_queue(name, CONTEXT) == f"000000000000/{name}"
+
+
+@pytest.mark.parametrize("name", ["a.b", "a b", "é", "a/b", "x" * 81, "a\n", "٣"])
+def test_bad_names_of_new_queues(name: str) -> None:
+    """Are refused with the rule."""
+    error = refusal("CreateQueue", QueueName=name)
+    assert error.code is errors.INVALID_PARAMETER_VALUE
+    assert "1 to 80 in length" in error.message
+
+
+@pytest.mark.parametrize("name", ["a", "A-z_09", "x" * 75])
+def test_good_names_of_new_fifo_queues(name: str) -> None:
+    """The same with .fifo at the end, 80 characters in all."""
+    queue = new_queue(name + ".fifo", CONTEXT, fifo=True)
+    assert queue == f"000000000000/{name}.fifo"
+    assert is_fifo(queue)
+    assert not is_fifo(new_queue(name, CONTEXT))
+
+
+@pytest.mark.parametrize("name", ["orders", "orders.fifo", "x" * 80, "x" * 75 + ".fifo"])
+def test_an_arn_leads_back_to_its_queue(name: str) -> None:
+    """Of any account."""
+    queue = f"111111111111/{name}"
+    assert queue_of_arn(queue_arn(queue, CONTEXT), CONTEXT) == queue
+
+
+@pytest.mark.parametrize(
+    "arn",
+    [
+        "",
+        "orders",
+        "arn:aws:sqs:us-east-1:000000000000",
+        "arn:aws:sqs:us-east-1:000000000000:",
+        "arn:aws:sqs:us-east-1:000000000000:a.b",
+        "arn:aws:sqs:us-east-1:000000000000:a.fifo.fifo",
+        "arn:aws:sqs:us-east-1:000000000000:a:b",
+        "arn:aws:sqs:us-east-1:000000000000:a\n",
+        "arn:aws:sqs:us-east-1:00000000000:a",
+        "arn:aws:sqs:us-east-1:٠٠٠٠٠٠٠٠٠٠٠٠:a",
+        "arn:aws:sqs:eu-west-1:000000000000:a",
+        "arn:aws:sqs::000000000000:a",
+        "arn:aws:sns:us-east-1:000000000000:a",
+        "arn:aws:sqs:us-east-1:000000000000:" + "x" * 257,
+        "arn:aws:sqs:us-east-1:000000000000:" + "x" * 252 + ".fifo",
+        URL,
+    ],
+)
+def test_what_is_no_arn_of_a_queue_here(arn: str) -> None:
+    """Is none, in another region too."""
+    assert queue_of_arn(arn, CONTEXT) is None
+
+
+def test_the_text_of_an_id() -> None:
+    """Is that of a UUID."""
+    assert id_text(ID) == ID_TEXT == str(uuid.UUID(bytes=ID))

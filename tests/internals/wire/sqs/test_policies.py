@@ -1,0 +1,348 @@
+"""Queue policies: a table of documents, requests and verdicts, what is refused, and what a verdict costs."""
+
+import json
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.clients.sqs_client import service_model
+from veilmq.wire.sqs.callers import Caller, caller
+from veilmq.wire.sqs.policies import GRANTABLE, OWNERS, Policy, Verdict, actions_of, permits, read_policy
+from veilmq.wire.sqs.policy_conditions import Asked, PolicyError
+
+OWNER, FRIEND, STRANGER = "111111111111", "222222222222", "333333333333"
+ARN = f"arn:aws:sqs:us-east-1:{OWNER}:orders"
+BOB = caller(FRIEND, "bob")
+CAROL = caller(OWNER, "carol")
+ALLOW, DENY, NOTHING = Verdict.ALLOW, Verdict.DENY, Verdict.NOTHING
+
+
+class From(NamedTuple):
+    """A client with an address and a name for itself."""
+
+    address: str | None
+    agent: str | None
+
+    def source_ip(self) -> str | None:
+        return self.address
+
+    def user_agent(self) -> str | None:
+        return self.agent
+
+
+def asked(
+    who: Caller,
+    action: str = "SendMessage",
+    *,
+    address: str | None = "192.0.2.7",
+    agent: str | None = "Boto3/1.43",
+    secure: bool = False,
+    now_s: float = 1_700_000_000,
+) -> Asked:
+    """Return one request on the queue."""
+    return Asked(
+        caller=who,
+        owner=OWNER,
+        action=actions_of(action)[0],
+        secure=secure,
+        now_s=now_s,
+        region="us-east-1",
+        source=From(address, agent),
+    )
+
+
+def statement(**elements: Any) -> dict[str, Any]:
+    """Return a statement that allows everyone to send, but for ``elements`` (``None``: left out)."""
+    whole = {"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": ARN} | elements
+    return {name: value for name, value in whole.items() if value is not None}
+
+
+def policy(*statements: dict[str, Any], **top: Any) -> Policy:
+    """Return a policy of ``statements``."""
+    return read_policy(json.dumps({"Version": "2012-10-17", "Statement": list(statements)} | top), ARN)
+
+
+class Row(NamedTuple):
+    """A statement that allows, a request, and whether the statement speaks of it."""
+
+    elements: dict[str, Any]
+    request: Asked
+    verdict: Verdict = ALLOW
+
+
+def when(operator: str, key: str, values: Any) -> dict[str, Any]:
+    """Return a condition of one line."""
+    return {"Condition": {operator: {key: values}}}
+
+
+FROM_BOB = asked(BOB)
+PRINCIPALS = [
+    Row({}, FROM_BOB),
+    Row({"Principal": {"AWS": "*"}}, FROM_BOB),
+    Row({"Principal": {"AWS": FRIEND}}, FROM_BOB),
+    Row({"Principal": {"AWS": f"arn:aws:iam::{FRIEND}:root"}}, FROM_BOB),
+    Row({"Principal": {"AWS": f"arn:aws-cn:iam::{FRIEND}:root"}}, FROM_BOB),
+    Row({"Principal": {"AWS": [STRANGER, FRIEND]}}, FROM_BOB),
+    Row({"Principal": {"AWS": f"arn:aws:iam::{FRIEND}:user/bob"}}, FROM_BOB),
+    Row({"Principal": {"AWS": f"arn:aws:iam::{FRIEND}:user/bobby"}}, FROM_BOB, NOTHING),
+    Row({"Principal": {"AWS": f"arn:aws:iam::{FRIEND}:user/bob"}}, asked(caller(FRIEND)), NOTHING),
+    Row({"Principal": {"AWS": STRANGER}}, FROM_BOB, NOTHING),
+    Row({"Principal": {"Service": "sns.amazonaws.com"}}, FROM_BOB, NOTHING),
+    Row({"Principal": {"Service": "sns.amazonaws.com", "AWS": FRIEND}}, FROM_BOB),
+    Row({"Principal": None, "NotPrincipal": {"AWS": STRANGER}}, FROM_BOB),
+    Row({"Principal": None, "NotPrincipal": {"AWS": FRIEND}}, FROM_BOB, NOTHING),
+    Row({"Principal": None, "NotPrincipal": "*"}, FROM_BOB, NOTHING),
+]
+ACTIONS = [
+    Row({"Action": "*"}, FROM_BOB),
+    Row({"Action": "sqs:*"}, FROM_BOB),
+    Row({"Action": "SQS:SendMessage"}, FROM_BOB),
+    Row({"Action": "sqs:sendmessage"}, FROM_BOB),
+    Row({"Action": "sqs:Send*"}, FROM_BOB),
+    Row({"Action": "sqs:*Message"}, asked(BOB, "ReceiveMessage")),
+    Row({"Action": "sqs:?endMessage"}, FROM_BOB),
+    Row({"Action": ["sqs:ReceiveMessage", "sqs:SendMessage"]}, FROM_BOB),
+    Row({"Action": "sqs:ReceiveMessage"}, FROM_BOB, NOTHING),
+    Row({}, asked(BOB, "SendMessageBatch")),
+    Row({"Action": "sqs:DeleteMessage"}, asked(BOB, "DeleteMessageBatch")),
+    Row({"Action": "sqs:ChangeMessageVisibility"}, asked(BOB, "ChangeMessageVisibilityBatch")),
+    Row({"Action": None, "NotAction": "sqs:ReceiveMessage"}, FROM_BOB),
+    Row({"Action": None, "NotAction": "sqs:Send*"}, FROM_BOB, NOTHING),
+]
+RESOURCES = [
+    Row({"Resource": "*"}, FROM_BOB),
+    Row({"Resource": None}, FROM_BOB),
+    Row({"Resource": f"arn:aws:sqs:*:{OWNER}:ord*"}, FROM_BOB),
+    Row({"Resource": f"arn:aws:sqs:us-east-?:{OWNER}:orders"}, FROM_BOB),
+    Row({"Resource": [f"{ARN}2", ARN]}, FROM_BOB),
+    Row({"Resource": f"{ARN}2"}, FROM_BOB, NOTHING),
+    Row({"Resource": ARN.upper()}, FROM_BOB, NOTHING),
+    Row({"Resource": ARN.replace("orders", "[o]rders")}, FROM_BOB, NOTHING),
+    Row({"Resource": None, "NotResource": f"{ARN}2"}, FROM_BOB),
+    Row({"Resource": None, "NotResource": "*"}, FROM_BOB, NOTHING),
+]
+NOW = "2023-11-14T22:13:20Z"  # is 1,700,000,000
+STRINGS = [
+    Row(when("StringEquals", "aws:username", "bob"), FROM_BOB),
+    Row(when("StringEquals", "AWS:UserName", "bob"), FROM_BOB),
+    Row(when("stringequals", "aws:username", ["x", "bob"]), FROM_BOB),
+    Row(when("StringEquals", "aws:username", "Bob"), FROM_BOB, NOTHING),
+    Row(when("StringEquals", "aws:username", "bob"), asked(caller(FRIEND)), NOTHING),
+    Row(when("StringEqualsIgnoreCase", "aws:username", "BOB"), FROM_BOB),
+    Row(when("StringNotEquals", "aws:username", "alice"), FROM_BOB),
+    Row(when("StringNotEquals", "aws:username", ["alice", "bob"]), FROM_BOB, NOTHING),
+    Row(when("StringNotEquals", "aws:username", "bob"), asked(caller(FRIEND))),
+    Row(when("StringNotEqualsIgnoreCase", "aws:username", "BOB"), FROM_BOB, NOTHING),
+    Row(when("StringLike", "aws:username", "b?b"), FROM_BOB),
+    Row(when("StringLike", "aws:username", "*o*"), FROM_BOB),
+    Row(when("StringLike", "aws:username", "b"), FROM_BOB, NOTHING),
+    Row(when("StringNotLike", "aws:username", "b*"), FROM_BOB, NOTHING),
+    Row(when("StringEquals", "aws:PrincipalAccount", FRIEND), FROM_BOB),
+    Row(when("StringEquals", "aws:PrincipalType", "User"), FROM_BOB),
+    Row(when("StringEquals", "aws:PrincipalType", "Account"), asked(caller(FRIEND))),
+    Row(when("StringEquals", "aws:userid", BOB.sender_id), FROM_BOB),
+    Row(when("StringEquals", "aws:RequestedRegion", "us-east-1"), FROM_BOB),
+    Row(when("StringEquals", "aws:ResourceAccount", OWNER), FROM_BOB),
+    Row(when("StringLike", "aws:UserAgent", "Boto3/*"), FROM_BOB),
+    Row(when("StringLike", "aws:UserAgent", "Boto3/*"), asked(BOB, agent=None), NOTHING),
+    Row(when("BinaryEquals", "aws:username", "bob"), FROM_BOB),
+]
+OTHERS = [
+    Row(when("ArnEquals", "aws:PrincipalArn", BOB.arn), FROM_BOB),
+    Row(when("ArnLike", "aws:PrincipalArn", f"arn:aws:iam::{FRIEND}:user/*"), FROM_BOB),
+    Row(when("ArnLike", "aws:PrincipalArn", "arn:*:bob"), FROM_BOB, NOTHING),
+    Row(when("ArnLike", "aws:PrincipalArn", "*"), FROM_BOB, NOTHING),
+    Row(when("ArnNotLike", "aws:PrincipalArn", f"arn:aws:iam::{FRIEND}:*"), FROM_BOB, NOTHING),
+    Row(when("ArnNotEquals", "aws:PrincipalArn", CAROL.arn), FROM_BOB),
+    Row(when("ArnLike", "aws:SourceArn", "arn:aws:sns:*:*:*"), FROM_BOB, NOTHING),
+    Row(when("StringEquals", "aws:SourceAccount", FRIEND), FROM_BOB, NOTHING),
+    Row(when("Bool", "aws:SecureTransport", "true"), FROM_BOB, NOTHING),
+    Row(when("Bool", "aws:SecureTransport", True), asked(BOB, secure=True)),
+    Row(when("Bool", "aws:SecureTransport", "False"), FROM_BOB),
+    Row(when("Bool", "aws:PrincipalIsAWSService", "false"), FROM_BOB),
+    Row(when("Bool", "aws:ViaAWSService", "true"), FROM_BOB, NOTHING),
+    Row(when("IpAddress", "aws:SourceIp", "192.0.2.0/24"), FROM_BOB),
+    Row(when("IpAddress", "aws:SourceIp", ["10.0.0.0/8", "192.0.2.7"]), FROM_BOB),
+    Row(when("IpAddress", "aws:SourceIp", "192.0.3.0/24"), FROM_BOB, NOTHING),
+    Row(when("IpAddress", "aws:SourceIp", "2001:db8::/32"), asked(BOB, address="2001:db8::1")),
+    Row(when("IpAddress", "aws:SourceIp", "192.0.2.0/24"), asked(BOB, address=None), NOTHING),
+    Row(when("NotIpAddress", "aws:SourceIp", "192.0.2.0/24"), FROM_BOB, NOTHING),
+    Row(when("NotIpAddress", "aws:SourceIp", "10.0.0.0/8"), FROM_BOB),
+    Row(when("DateLessThan", "aws:CurrentTime", "2023-11-14T22:13:21Z"), FROM_BOB),
+    Row(when("DateLessThan", "aws:CurrentTime", NOW), FROM_BOB, NOTHING),
+    Row(when("DateLessThanEquals", "aws:CurrentTime", NOW), FROM_BOB),
+    Row(when("DateGreaterThan", "aws:CurrentTime", NOW), FROM_BOB, NOTHING),
+    Row(when("DateGreaterThanEquals", "aws:CurrentTime", NOW), FROM_BOB),
+    Row(when("DateEquals", "aws:CurrentTime", "2023-11-14T22:13:20"), FROM_BOB),
+    Row(when("DateNotEquals", "aws:CurrentTime", NOW), FROM_BOB, NOTHING),
+    Row(when("DateEquals", "aws:EpochTime", NOW), FROM_BOB),
+    Row(when("DateGreaterThan", "aws:EpochTime", 1_699_999_999), FROM_BOB),
+    Row(when("NumericEquals", "aws:EpochTime", 1_700_000_000), FROM_BOB),
+    Row(when("NumericNotEquals", "aws:EpochTime", "1700000000"), FROM_BOB, NOTHING),
+    Row(when("NumericLessThan", "aws:EpochTime", "1700000000.5"), FROM_BOB),
+    Row(when("NumericGreaterThan", "aws:EpochTime", "1700000000"), FROM_BOB, NOTHING),
+    Row(when("NumericLessThanEquals", "aws:EpochTime", "1700000000"), FROM_BOB),
+    Row(when("NumericGreaterThanEquals", "aws:EpochTime", "1700000001"), FROM_BOB, NOTHING),
+    Row(when("NumericEquals", "aws:username", "1"), FROM_BOB, NOTHING),
+    Row(when("Null", "aws:username", "false"), FROM_BOB),
+    Row(when("Null", "aws:username", "true"), FROM_BOB, NOTHING),
+    Row(when("Null", "aws:SourceArn", True), FROM_BOB),
+    Row(when("Null", "aws:SourceArn", False), FROM_BOB, NOTHING),
+    Row(when("StringEqualsIfExists", "aws:SourceAccount", FRIEND), FROM_BOB),
+    Row(when("StringEqualsIfExists", "aws:username", "alice"), FROM_BOB, NOTHING),
+    Row(when("IpAddressIfExists", "aws:SourceIp", "10.0.0.0/8"), asked(BOB, address=None)),
+    Row(when("ForAllValues:StringEquals", "aws:TagKeys", "x"), FROM_BOB),
+    Row(when("ForAllValues:StringLike", "aws:username", "b*"), FROM_BOB),
+    Row(when("ForAllValues:StringLike", "aws:username", "c*"), FROM_BOB, NOTHING),
+    Row(when("ForAnyValue:StringEquals", "aws:TagKeys", "x"), FROM_BOB, NOTHING),
+    Row(when("ForAnyValue:StringEquals", "aws:username", ["x", "bob"]), FROM_BOB),
+    Row(when("ForAnyValue:StringNotEquals", "aws:username", "alice"), FROM_BOB),
+    Row(when("ForAnyValue:StringNotEquals", "aws:TagKeys", "x"), FROM_BOB, NOTHING),
+    Row(when("ForAnyValue:StringEqualsIfExists", "aws:TagKeys", "x"), FROM_BOB, NOTHING),
+    Row(when("StringEquals", "nobody:knows", "x"), FROM_BOB, NOTHING),
+    Row({"Condition": {"Bool": {"aws:SecureTransport": False}, "StringLike": {"aws:userid": "c"}}}, FROM_BOB, NOTHING),
+    Row({"Condition": {"StringLike": {"aws:username": "b*", "aws:UserAgent": "Java*"}}}, FROM_BOB, NOTHING),
+    Row({"Condition": {"StringLike": {"aws:username": "b*", "aws:UserAgent": "Boto*"}}}, FROM_BOB),
+    Row({"Condition": {}}, FROM_BOB),
+]  # fmt: skip
+ROWS = [*PRINCIPALS, *ACTIONS, *RESOURCES, *STRINGS, *OTHERS]
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=str(number)) for number, row in enumerate(ROWS)])
+def test_a_statement_speaks_of_a_request_or_not(row: Row) -> None:
+    """An Allow allows exactly where a Deny of the same words denies."""
+    assert policy(statement(**row.elements)).verdict(row.request) is row.verdict
+    denying = policy(statement(**row.elements, Effect="Deny"))
+    assert denying.verdict(row.request) is (DENY if row.verdict is ALLOW else NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("effects", "verdict"),
+    [(["Allow", "Deny"], DENY), (["Deny", "Allow"], DENY), (["Allow", "Allow"], ALLOW)],
+    ids=["allow-deny", "deny-allow", "allow"],
+)
+def test_a_deny_wins_wherever_it_stands(effects: list[str], verdict: Verdict) -> None:
+    assert policy(*(statement(Effect=effect) for effect in effects)).verdict(FROM_BOB) is verdict
+
+
+def test_a_policy_knows_on_which_actions_its_verdict_may_change() -> None:
+    """Time is looked at each time; who asks, and from where, need not be."""
+    changing = policy(statement(**when("DateLessThan", "aws:CurrentTime", NOW)))
+    assert changing.varies("sendmessage")
+    assert not changing.varies("receivemessage")
+    assert policy(statement(**when("StringLike", "aws:UserAgent", "*"))).varies("sendmessage")
+    assert changing.verdict(asked(BOB, now_s=1_699_999_999)) is ALLOW
+    assert changing.verdict(asked(BOB)) is NOTHING
+    by_name = policy(statement(**when("StringEquals", "aws:username", "bob")))
+    by_address = policy(statement(**when("IpAddress", "aws:SourceIp", "10.0.0.0/8")))
+    assert not by_name.varies("sendmessage")
+    assert not by_address.varies("sendmessage")
+    assert (by_name.asks_address, by_address.asks_address) == (False, True)
+
+
+def test_the_owner_needs_no_policy_and_others_do() -> None:
+    """Without a policy everything is the owner's and nothing is anybody else's."""
+    for action in (*GRANTABLE, *OWNERS):
+        assert permits(None, asked(CAROL, action))
+        assert permits(None, asked(caller(OWNER), action))
+        assert not permits(None, asked(BOB, action))
+
+
+def test_only_some_actions_can_be_granted() -> None:
+    """Those of AWS's list; the others are refused whatever the policy says."""
+    everything = policy(statement(Action="sqs:*"))
+    assert [name for name in (*GRANTABLE, *OWNERS) if permits(everything, asked(BOB, name))] == list(GRANTABLE)
+
+
+def test_a_deny_holds_for_the_owner_but_for_the_way_out() -> None:
+    """Users are denied everything; the account itself can still see and set the policy."""
+    nothing = policy(statement(Effect="Deny", Action="sqs:*"))
+    assert not any(permits(nothing, asked(CAROL, name)) for name in (*GRANTABLE, *OWNERS))
+    left = [name for name in (*GRANTABLE, *OWNERS) if permits(nothing, asked(caller(OWNER), name))]
+    assert left == ["GetQueueAttributes", "AddPermission", "RemovePermission", "SetQueueAttributes"]
+
+
+def test_every_action_of_the_service_is_on_one_of_the_lists() -> None:
+    """Batches count as their single forms."""
+    names = {name.removesuffix("Batch") for name in service_model().operation_names}
+    assert names == {*GRANTABLE, *OWNERS}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "no JSON"),
+        ("[]", "no JSON object"),
+        ("[" * 5_000, "no JSON"),
+        ('{"Statement": []}', "Statement must be"),
+        ("{}", "Statement must be"),
+        ('{"Statement": "x"}', "Statement must be"),
+        ('{"Version": "2020", "Statement": {}}', "Version must be"),
+        ('{"Id": 1, "Statement": {}}', "Id must be"),
+        ('{"Foo": 1, "Statement": {}}', "no element Foo"),
+        (" " * 8_193, "8192 bytes"),
+        (json.dumps({"Statement": [{}] * 21}), "20 statements"),
+        (json.dumps({"Statement": [statement(Sid="a"), statement(Sid="a")]}), "same Sid"),
+        (json.dumps({"Statement": statement(Sid=1)}), "Sid must be"),
+    ],
+    ids=range(13),
+)
+def test_what_is_no_policy_is_refused(text: str, words: str) -> None:
+    with pytest.raises(PolicyError, match=words):
+        read_policy(text, ARN)
+
+
+@pytest.mark.parametrize(
+    ("elements", "words"),
+    [
+        ({"Effect": "allow"}, "Effect"),
+        ({"Foo": 1}, "no element Foo"),
+        ({"Principal": None}, "one of Principal"),
+        ({"NotPrincipal": "*"}, "one of Principal"),
+        ({"Action": None}, "one of Action"),
+        ({"NotAction": "*"}, "one of Action"),
+        ({"NotResource": "*"}, "one of Resource"),
+        ({"Principal": "x"}, "Principal must be"),
+        ({"Principal": {}}, "Principal must be"),
+        ({"Principal": {"Foo": "x"}}, "Principal must be"),
+        ({"Principal": {"AWS": []}}, "Principal AWS"),
+        ({"Principal": {"AWS": "12345"}}, "12345 is no principal"),
+        ({"Principal": {"AWS": f"arn:aws:iam::{OWNER}:user/"}}, "is no principal"),
+        ({"Principal": {"AWS": f"arn:aws:iam::{OWNER}:user/*"}}, "is no principal"),
+        ({"Principal": {"AWS": [OWNER] * 51}}, "50 principals"),
+        ({"Action": []}, "Action must be"),
+        ({"Action": 5}, "Action must be"),
+        ({"Action": "SendMessage"}, "no action of SQS"),
+        ({"Action": "sns:Publish"}, "no action of SQS"),
+        ({"Action": "sqs:Foo"}, "no action sqs:Foo"),
+        ({"Action": "sqs:SendMessageBatch"}, "sqs:sendmessage covers it"),
+        ({"Action": ["sqs:*"] * 8}, "7 actions"),
+        ({"Resource": []}, "Resource must be"),
+        ({"Resource": "${aws:username}"}, "variables"),
+        ({"Condition": []}, "Condition must be"),
+        ({"Condition": {"StringEquals": []}}, "StringEquals must be"),
+        (when("StringEquals", "a", []), "StringEquals of a"),
+        (when("StringEquals", "a", {}), "StringEquals of a"),
+        (when("StringSimilar", "a", "b"), "no condition operator StringSimilar"),
+        (when("NumericEquals", "a", "b"), "'b' is no number"),
+        (when("DateEquals", "a", "b"), "'b' is no date"),
+        (when("IpAddress", "a", "b"), "'b' is no address range"),
+        (when("Bool", "a", "b"), "neither true nor false"),
+        ({"Condition": {"StringEquals": {str(n): "x" for n in range(11)}}}, "10 conditions"),
+    ],
+    ids=range(34),
+)
+def test_a_wrong_statement_is_refused(elements: dict[str, Any], words: str) -> None:
+    """Also where it speaks of another queue."""
+    with pytest.raises(PolicyError, match=words):
+        policy(statement() | {"Sid": "other"}, statement(**elements))
+
+
+def test_variables_are_text_in_the_older_language() -> None:
+    assert policy(statement(Resource="${aws:username}"), Version="2008-10-17").verdict(FROM_BOB) is NOTHING
+
+
+def test_no_pattern_takes_for_ever() -> None:
+    """A pattern that would have a backtracking matcher try for hours is answered at once."""
+    evil = policy(statement(**when("StringLike", "aws:UserAgent", "*a" * 60 + "b")))
+    assert evil.verdict(asked(BOB, agent="a" * 20_000)) is NOTHING

@@ -1,0 +1,316 @@
+"""The Query codec: what it accepts, how it refuses, and that no bytes can make it do anything else."""
+
+import uuid
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import msgspec
+import pytest
+from botocore.exceptions import ClientError
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import inspect
+
+from tests.clients.sqs_client import header_fields
+from tests.clients.sqs_old_client import form_of_request, understood_xml
+from tests.internals.wire.sqs.asking import CONTEXT, QUEUE, SENT, UNHURRIED, URL, message, received
+from veilmq.core import commands as core
+from veilmq.core.errors import InternalError, QueueNotFound
+from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX
+from veilmq.wire.sqs import errors
+from veilmq.wire.sqs import json as sqs_json
+from veilmq.wire.sqs.actions import ACTIONS, BY_PROTOCOL, EVERYWHERE
+from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.sqs.query import QueryCall, decode, encode_error
+from veilmq.wire.sqs.query_form import Form, form_of, parameters
+from veilmq.wire.sqs.query_members import reader
+
+ROOT = b"/"
+AT_QUEUE = b"/000000000000/orders"
+SIGNATURE_V2 = (
+    "AWSAccessKeyId=AKID&Signature=a%2Bb%3D&SignatureMethod=HmacSHA256&SignatureVersion=2&Timestamp=now&Expires=1"
+)
+SIGNATURE_V4 = "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=a%2Fb&X-Amz-Signature=0&X-Amz-Security-Token=t"
+
+
+def ask(action: str | bytes, body: str = "", *, target: bytes = AT_QUEUE) -> QueryCall:
+    """Return what the codec makes of a form that is sent to a queue."""
+    return decode(action, form_of(target, body.encode()), CONTEXT)
+
+
+def refusal(action: str | bytes, body: str = "", *, target: bytes = AT_QUEUE) -> SqsError:
+    """Return the error with which the codec refuses a form."""
+    with pytest.raises(SqsError) as caught:
+        ask(action, body, target=target)
+    return caught.value
+
+
+@pytest.mark.parametrize("action", ["DeleteQueue", b"DeleteQueue"], ids=["text", "bytes"])
+def test_the_action_may_be_text_or_bytes(action: str | bytes) -> None:
+    """As a server has it at hand."""
+    assert ask(action).command == core.DeleteQueue(queue=QUEUE)
+
+
+@pytest.mark.parametrize(
+    ("target", "body"),
+    [
+        pytest.param(AT_QUEUE, "", id="path"),
+        pytest.param(AT_QUEUE + b"/", "", id="path-with-a-slash"),
+        pytest.param(b"http://queues.example" + AT_QUEUE, "", id="whole-url"),
+        pytest.param(ROOT, f"QueueUrl={URL}", id="parameter"),
+        pytest.param(ROOT, "QueueUrl=orders", id="name"),
+        pytest.param(b"/0/other", f"QueueUrl={URL}", id="parameter-before-path"),
+        pytest.param(b"/?QueueUrl=orders", "", id="query-string"),
+    ],
+)
+def test_where_the_queue_is_said(target: bytes, body: str) -> None:
+    """In the parameter, or else by the URL."""
+    assert ask("DeleteQueue", body, target=target).command == core.DeleteQueue(queue=QUEUE)
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "code"),
+    [
+        (ROOT, "", errors.MISSING_PARAMETER),
+        (AT_QUEUE, "QueueUrl=", errors.MISSING_PARAMETER),
+        (b"/orders", "", errors.INVALID_ADDRESS),
+        (b"/a%2Fb/c d", "", errors.INVALID_ADDRESS),
+        (b"/\xff/\xfe", "", errors.INVALID_ADDRESS),
+        (AT_QUEUE, "QueueUrl.1=a", errors.MALFORMED_INPUT),
+    ],
+)
+def test_where_no_queue_is_said(target: bytes, body: str, code: errors.Code) -> None:
+    """An empty parameter does not mean the path."""
+    assert refusal("DeleteQueue", body, target=target).code is code
+
+
+@pytest.mark.parametrize("action", ["CreateQueue", "ListQueues"])
+def test_an_action_about_no_queue_is_not_valid_at_one(action: str) -> None:
+    """At the root it is."""
+    error = refusal(action, "QueueName=a")
+    assert error.code is errors.UNKNOWN_OPERATION
+    assert error.message == f"The action {action} is not valid for this endpoint."
+    assert isinstance(ask(action, "QueueName=a", target=ROOT), QueryCall)
+
+
+@pytest.mark.parametrize("version", ["", "Version=2012-11-05"])
+def test_the_version_may_be_left_out(version: str) -> None:
+    """There is one."""
+    assert ask("PurgeQueue", version).command == core.PurgeQueue(queue=QUEUE)
+
+
+@pytest.mark.parametrize("version", ["2011-10-01", "", "x"])
+def test_another_version_is_refused(version: str) -> None:
+    """Also the older ones that AWS once had."""
+    error = refusal("PurgeQueue", f"Version={version}")
+    assert error.code is errors.NO_SUCH_VERSION
+    assert error.message.startswith(f"The requested version ({version}) of service AmazonSQS does not exist")
+
+
+@pytest.mark.parametrize("signature", [SIGNATURE_V2, SIGNATURE_V4])
+def test_parameters_of_signatures_are_not_the_actions(signature: str) -> None:
+    """They may be anywhere."""
+    target = AT_QUEUE + f"?{signature}".encode()
+    sent = core.Send(queue=QUEUE, messages=(core.NewMessage(body="x", size_bytes=1),))
+    assert ask("SendMessage", "MessageBody=x", target=target).command == sent
+    assert ask("SendMessage", f"{signature}&MessageBody=x").command == sent
+
+
+@pytest.mark.parametrize("action", ["Foo", "", b"\xff\x00<"])
+def test_an_action_that_is_not_here(action: str | bytes) -> None:
+    """Is refused as in JSON, before its parameters are looked at."""
+    with pytest.raises(SqsError) as caught:
+        sqs_json.decode(action, b"", CONTEXT)
+    error = refusal(action, "%")
+    assert (error.code, error.message) == (caught.value.code, caught.value.message)
+
+
+@pytest.mark.parametrize(
+    ("action", "body", "text"),
+    [
+        ("ReceiveMessage", "MaxNumberOfMessages=ten", "STRING_VALUE can not be converted to an Integer"),
+        ("ReceiveMessage", "MaxNumberOfMessages=", "STRING_VALUE can not be converted to an Integer"),
+        ("ReceiveMessage", "MaxNumberOfMessages=1.0", "STRING_VALUE can not be converted to an Integer"),
+        ("ReceiveMessage", "MaxNumberOfMessages=2147483648", "out of range (at MaxNumberOfMessages)"),
+        ("ReceiveMessage", "MaxNumberOfMessages.1=1", "Start of structure or map found where not expected"),
+        ("ReceiveMessage", "AttributeName.member.1=All", "member is not a valid index"),
+        ("ReceiveMessage", "MessageAttributeNames.member.1=All", "Start of list found where not expected"),
+        ("ReceiveMessage", "AttributeName.0=All", "0 is not a valid index"),
+        ("SendMessage", "MessageBody.1=x", "Start of structure or map found where not expected (at MessageBody)"),
+        ("SendMessage", "MessageBody=x&MessageBody=y", "two values"),
+        ("SendMessage", "MessageAttribute=x", "STRING_VALUE can not be converted to a Structure"),
+        ("SendMessage", "MessageAttribute.1.Name=a&MessageAttribute.1.Value=x", "can not be converted to a Structure"),
+        ("SendMessage", "MessageAttribute.1.Name.1=a", "Start of list found where not expected"),
+        ("SendMessage", "MessageAttribute.1.Name=a&MessageAttribute.1.Value.BinaryValue=_", "base64"),
+        ("SendMessageBatch", "SendMessageBatchRequestEntry.1=x", "can not be converted to a Structure (at Entries[0])"),
+        ("SendMessageBatch", "SendMessageBatchRequestEntry.1.DelaySeconds=x", "(at Entries[0].DelaySeconds)"),
+        ("SetQueueAttributes", "Attribute.1.Name=a&Attribute.1.Value.1=x", "Start of structure or map found"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_converted(action: str, body: str, text: str) -> None:
+    """Is MalformedInput that says what and where."""
+    error = refusal(action, body)
+    assert error.code is errors.MALFORMED_INPUT
+    assert text in error.message
+
+
+@pytest.mark.parametrize("entries", ["", "Entries=", "&SendMessageBatchRequestEntry="])
+def test_a_batch_without_entries(entries: str) -> None:
+    """Is empty: there is no other way to say so."""
+    assert refusal("SendMessageBatch", entries).code is errors.EMPTY_BATCH_REQUEST
+
+
+def test_too_many_entries_are_counted() -> None:
+    """As far as their parameters are read at all."""
+    members = "&".join(f"DeleteMessageBatchRequestEntry.{n}.Id=e{n}" for n in range(1, SQS_BATCH_ENTRIES_MAX + 2))
+    error = refusal("DeleteMessageBatch", members)
+    assert error.code is errors.TOO_MANY_ENTRIES
+    assert error.message.endswith("You have sent 11.")
+
+
+def test_how_long_a_request_may_wait() -> None:
+    """Not at all, unless it is a receive: then as long as it says, or as its queue says."""
+    assert ask("DeleteQueue").wait_s == 0
+    assert ask("ReceiveMessage", "WaitTimeSeconds=20").wait_s == 20
+    assert ask("ReceiveMessage").wait_s is None
+
+
+def test_a_call_may_be_answered_more_than_once() -> None:
+    """A long poll asks again with the same call; each reply has its own id."""
+    call = ask("ReceiveMessage")
+    first, second = call.encode(received()), call.encode(received(message()))
+    assert understood_xml("ReceiveMessage", first) == {}
+    assert understood_xml("ReceiveMessage", second)["Messages"][0]["Body"] == "hello"
+    ids = {uuid.UUID(header_fields(reply)["x-amzn-RequestId"]) for reply in (first, second)}
+    assert len(ids) == 2
+    assert {identifier.version for identifier in ids} == {4}
+
+
+@pytest.mark.parametrize("code", errors.CODES, ids=lambda code: code.query)
+def test_a_client_understands_each_error(code: errors.Code) -> None:
+    """Status, whose fault it is, the older code, the text."""
+    reply = encode_error(SqsError(code, "a < b"))
+    assert (reply.status, reply.code) == (code.status, code.name)
+    with pytest.raises(ClientError) as caught:
+        understood_xml("ListQueues", reply)
+    assert caught.value.response["Error"] == {
+        "Type": code.fault,
+        "Code": code.query,
+        "Message": "a < b",
+        "Detail": None,
+    }
+
+
+def test_errors_of_the_engine_are_answered() -> None:
+    """Those that the client made and those that we made."""
+    call = ask("SendMessage", "MessageBody=x")
+    assert understood_xml("SendMessage", call.encode([SENT]))["MD5OfMessageBody"] == "9dd4e461268c8034f5c8564e155c67a6"
+    for result, text in [(QueueNotFound(QUEUE), "NonExistentQueue"), (InternalError(), "InternalFailure")]:
+        with pytest.raises(ClientError, match=text):
+            understood_xml("SendMessage", call.encode(result))
+
+
+def test_what_every_request_may_be_answered_with_in_query() -> None:
+    """The table promises what this codec raises."""
+    raised = {refusal("Foo").code, refusal("PurgeQueue", "%").code, refusal("PurgeQueue", "a=1&a=2").code}
+    raised |= {refusal("PurgeQueue", "Version=1").code, refusal("PurgeQueue", target=b"/orders").code}
+    assert raised == {*BY_PROTOCOL["Query"], errors.UNKNOWN_OPERATION}
+    assert errors.UNKNOWN_OPERATION in EVERYWHERE
+
+
+# Round trips: a request, as an old client and as today's sends it, becomes the same struct.
+
+
+def members_of(kind: Any) -> st.SearchStrategy[Any]:
+    """Return requests, or parts of them, of the type ``kind``, as a client of botocore gives them."""
+    strategy: st.SearchStrategy[Any] = _MEMBERS[type(kind)](kind)
+    return strategy
+
+
+def _structures(kind: Any) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({}, optional={field.encode_name: members_of(field.type) for field in kind.fields})
+
+
+def _present(kind: Any) -> st.SearchStrategy[Any]:
+    (present,) = (choice for choice in kind.types if not isinstance(choice, inspect.NoneType))
+    return members_of(present)
+
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
+_MEMBERS: dict[type, Any] = {
+    inspect.UnionType: _present,
+    inspect.StructType: _structures,
+    # An empty list and a structure without members are nothing in a form, so no test can tell them from each other.
+    inspect.ListType: lambda kind: st.lists(members_of(kind.item_type).filter(_is_something), min_size=1, max_size=3),
+    inspect.DictType: lambda kind: st.dictionaries(TEXT, members_of(kind.value_type), min_size=1, max_size=3),
+    inspect.StrType: lambda kind: TEXT,
+    inspect.IntType: lambda kind: st.integers(kind.ge or 0, kind.le or 2**31),
+    inspect.BytesType: lambda kind: st.binary(max_size=8),
+}
+
+
+def _is_something(part: Any) -> bool:
+    return bool(part != {})
+
+
+@UNHURRIED
+@given(data=st.data(), action=st.sampled_from(list(ACTIONS)))
+def test_a_request_is_the_same_in_both_protocols(data: st.DataObject, action: str) -> None:
+    """Whatever its members hold; botocore writes the form."""
+    request = ACTIONS[action].request
+    members = data.draw(_structures(inspect.type_info(request)))
+    in_json = msgspec.json.decode(msgspec.json.encode(members), type=request)
+    form = Form(ROOT, b"", form_of_request(action, members).encode())
+    in_query = msgspec.convert(reader(request, action)(parameters(form)), request)
+    if hasattr(in_query, "entries") and "Entries" not in members:
+        in_json = msgspec.structs.replace(in_json, entries=[])
+    assert in_query == in_json
+
+
+# Bytes of all kinds.
+
+
+def check(action: str | bytes, form: Form) -> None:
+    """Fail unless ``form`` gives a call, or an error that can be sent."""
+    try:
+        outcome = decode(action, form, CONTEXT)
+    except SqsError as error:
+        reply = encode_error(error)
+        assert 400 <= reply.status < 500
+        ET.fromstring(reply.body)
+    else:
+        assert isinstance(outcome, QueryCall)
+
+
+@UNHURRIED
+@given(action=st.sampled_from([*ACTIONS, "Foo"]) | st.binary(), target=st.binary(), body=st.binary())
+def test_any_bytes_give_a_call_or_an_error(action: str | bytes, target: bytes, body: bytes) -> None:
+    """Whatever they are."""
+    check(action, form_of(target, body))
+
+
+PARTS = st.sampled_from(
+    [
+        "QueueUrl", "QueueName", "Attribute", "AttributeName", "AttributeNames", "MessageAttribute", "Name", "Value",
+        "Key", "Tag", "SendMessageBatchRequestEntry", "DeleteMessageBatchRequestEntry", "Id", "MessageBody",
+        "MessageSystemAttribute", "ChangeMessageVisibilityBatchRequestEntry", "VisibilityTimeout", "ReceiptHandle",
+        "MaxNumberOfMessages", "DataType", "StringValue", "BinaryValue", "StringListValue", "Entries", "Version",
+        "AWSTraceHeader", "NextToken", "member", "entry", "0", "1", "2", "3", "",
+    ]
+)  # fmt: skip
+NAMES = st.lists(PARTS, min_size=1, max_size=9).map(".".join)
+VALUES = st.sampled_from(
+    [URL, "String", "Binary", "Number", "a", "1", "YQ==", "2012-11-05", "All", "%", "%41", "%ff", ""]
+)
+
+
+@UNHURRIED
+@given(
+    action=st.sampled_from(list(ACTIONS)),
+    pairs=st.lists(st.tuples(NAMES, VALUES | TEXT), max_size=8),
+    target=st.sampled_from([ROOT, AT_QUEUE]),
+)
+def test_any_parameters_give_a_call_or_an_error(action: str, pairs: list[tuple[str, str]], target: bytes) -> None:
+    """Also when their names are right in part."""
+    body = "&".join(f"{name}={value}" for name, value in pairs)
+    check(action, form_of(target, body.encode()))

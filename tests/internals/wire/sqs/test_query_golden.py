@@ -1,0 +1,226 @@
+"""Golden bytes of the Query protocol: for each action a form and the XML that answers it.
+
+The same requests, commands and results as in ``test_golden``; here they are bytes.
+"""
+
+from typing import NamedTuple
+
+import pytest
+
+from tests.clients.sqs_client import header_fields
+from tests.clients.sqs_old_client import form_of_request, understood_xml
+from tests.internals.wire.sqs import test_golden
+from tests.internals.wire.sqs.asking import CONTEXT, URL
+from veilmq.wire.sqs.actions import ACTIONS
+from veilmq.wire.sqs.query import QueryCall, decode
+from veilmq.wire.sqs.query_form import action_of, form_of
+
+QUOTED = "http%3A%2F%2F127.0.0.1%3A9324%2F000000000000%2Forders"
+ENVELOPE = (
+    '<?xml version="1.0"?><{action}Response xmlns="http://queue.amazonaws.com/doc/2012-11-05/">{result}'
+    "<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata></{action}Response>"
+)
+
+
+class Pair(NamedTuple):
+    """What is sent beside ``Action`` and ``Version``, and what is between the beginning and the end of the reply."""
+
+    action: str
+    form: str
+    result: str
+
+
+PAIRS = [
+    Pair(
+        "CreateQueue",
+        "QueueName=orders&Attribute.1.Name=VisibilityTimeout&Attribute.1.Value=60&"
+        "Attribute.2.Name=DelaySeconds&Attribute.2.Value=0",
+        f"<CreateQueueResult><QueueUrl>{URL}</QueueUrl></CreateQueueResult>",
+    ),
+    Pair(
+        "GetQueueUrl",
+        "QueueName=orders",
+        f"<GetQueueUrlResult><QueueUrl>{URL}</QueueUrl></GetQueueUrlResult>",
+    ),
+    Pair(
+        "ListQueues",
+        "QueueNamePrefix=o&MaxResults=1",
+        f"<ListQueuesResult><QueueUrl>{URL}</QueueUrl><NextToken>TFgCOcDh8KgaDvlBekrqkm9yZGVycw==</NextToken>"
+        "</ListQueuesResult>",
+    ),
+    Pair(
+        "DeleteQueue",
+        f"QueueUrl={QUOTED}",
+        "",
+    ),
+    Pair(
+        "PurgeQueue",
+        f"QueueUrl={QUOTED}",
+        "",
+    ),
+    Pair(
+        "GetQueueAttributes",
+        f"QueueUrl={QUOTED}&AttributeName.1=All",
+        "<GetQueueAttributesResult><Attribute><Name>VisibilityTimeout</Name><Value>30</Value></Attribute>"
+        "<Attribute><Name>MaximumMessageSize</Name><Value>1048576</Value></Attribute><Attribute>"
+        "<Name>MessageRetentionPeriod</Name><Value>345600</Value></Attribute><Attribute>"
+        "<Name>DelaySeconds</Name><Value>0</Value></Attribute><Attribute>"
+        "<Name>ReceiveMessageWaitTimeSeconds</Name><Value>0</Value></Attribute><Attribute>"
+        "<Name>SqsManagedSseEnabled</Name><Value>true</Value></Attribute><Attribute><Name>QueueArn</Name>"
+        "<Value>arn:aws:sqs:us-east-1:000000000000:orders</Value></Attribute><Attribute>"
+        "<Name>ApproximateNumberOfMessages</Name><Value>3</Value></Attribute><Attribute>"
+        "<Name>ApproximateNumberOfMessagesNotVisible</Name><Value>2</Value></Attribute><Attribute>"
+        "<Name>ApproximateNumberOfMessagesDelayed</Name><Value>1</Value></Attribute><Attribute>"
+        "<Name>CreatedTimestamp</Name><Value>1700000000</Value></Attribute><Attribute>"
+        "<Name>LastModifiedTimestamp</Name><Value>1700000060</Value></Attribute></GetQueueAttributesResult>",
+    ),
+    Pair(
+        "SetQueueAttributes",
+        f"QueueUrl={QUOTED}&Attribute.1.Name=ReceiveMessageWaitTimeSeconds&Attribute.1.Value=20",
+        "",
+    ),
+    Pair(
+        "TagQueue",
+        f"QueueUrl={QUOTED}&Tag.1.Key=team&Tag.1.Value=a",
+        "",
+    ),
+    Pair(
+        "UntagQueue",
+        f"QueueUrl={QUOTED}&TagKey.1=team&TagKey.2=stage",
+        "",
+    ),
+    Pair(
+        "ListQueueTags",
+        f"QueueUrl={QUOTED}",
+        "<ListQueueTagsResult><Tag><Key>team</Key><Value>a</Value></Tag></ListQueueTagsResult>",
+    ),
+    Pair(
+        "ListDeadLetterSourceQueues",
+        f"QueueUrl={QUOTED}&MaxResults=1",
+        "<ListDeadLetterSourceQueuesResult><QueueUrl>http://127.0.0.1:9324/000000000000/jobs</QueueUrl>"
+        "<NextToken>zH8ky-MYYg4nkoyLPZN_ITAwMDAwMDAwMDAwMC9qb2Jz</NextToken>"
+        "</ListDeadLetterSourceQueuesResult>",
+    ),
+    Pair(
+        "StartMessageMoveTask",
+        "SourceArn=arn%3Aaws%3Asqs%3Aus-east-1%3A000000000000%3Aorders&"
+        "DestinationArn=arn%3Aaws%3Asqs%3Aus-east-1%3A000000000000%3Ajobs&MaxNumberOfMessagesPerSecond=500",
+        f"<StartMessageMoveTaskResult><TaskHandle>{test_golden.HANDLE}</TaskHandle></StartMessageMoveTaskResult>",
+    ),
+    Pair(
+        "CancelMessageMoveTask",
+        f"TaskHandle={test_golden.HANDLE}",
+        "<CancelMessageMoveTaskResult><ApproximateNumberOfMessagesMoved>2</ApproximateNumberOfMessagesMoved>"
+        "</CancelMessageMoveTaskResult>",
+    ),
+    Pair(
+        "ListMessageMoveTasks",
+        "SourceArn=arn%3Aaws%3Asqs%3Aus-east-1%3A000000000000%3Aorders&MaxResults=10",
+        "<ListMessageMoveTasksResult><ListMessageMoveTasksResultEntry>"
+        f"<TaskHandle>{test_golden.HANDLE}</TaskHandle>"
+        "<Status>RUNNING</Status><SourceArn>arn:aws:sqs:us-east-1:000000000000:orders</SourceArn>"
+        "<DestinationArn>arn:aws:sqs:us-east-1:000000000000:jobs</DestinationArn>"
+        "<MaxNumberOfMessagesPerSecond>500</MaxNumberOfMessagesPerSecond>"
+        "<ApproximateNumberOfMessagesMoved>2</ApproximateNumberOfMessagesMoved>"
+        "<ApproximateNumberOfMessagesToMove>7</ApproximateNumberOfMessagesToMove>"
+        "<StartedTimestamp>1700000000123</StartedTimestamp></ListMessageMoveTasksResultEntry>"
+        "</ListMessageMoveTasksResult>",
+    ),
+    Pair(
+        "AddPermission",
+        f"QueueUrl={QUOTED}&Label=send&AWSAccountId.1=111111111111&ActionName.1=SendMessage",
+        "",
+    ),
+    Pair("RemovePermission", f"QueueUrl={QUOTED}&Label=send", ""),
+    Pair(
+        "SendMessage",
+        f"QueueUrl={QUOTED}&MessageBody=hello&DelaySeconds=5",
+        "<SendMessageResult><MD5OfMessageBody>5d41402abc4b2a76b9719d911017c592</MD5OfMessageBody>"
+        "<MessageId>00010203-0405-0607-0809-0a0b0c0d0e0f</MessageId></SendMessageResult>",
+    ),
+    Pair(
+        "SendMessageBatch",
+        f"QueueUrl={QUOTED}&SendMessageBatchRequestEntry.1.Id=a&SendMessageBatchRequestEntry.1.MessageBody=hello&"
+        "SendMessageBatchRequestEntry.2.Id=b&SendMessageBatchRequestEntry.2.MessageBody=",
+        "<SendMessageBatchResult><SendMessageBatchResultEntry>"
+        "<MD5OfMessageBody>5d41402abc4b2a76b9719d911017c592</MD5OfMessageBody>"
+        "<MessageId>00010203-0405-0607-0809-0a0b0c0d0e0f</MessageId><Id>a</Id></SendMessageBatchResultEntry>"
+        "<BatchResultErrorEntry><Id>b</Id><SenderFault>true</SenderFault><Code>MissingParameter</Code>"
+        "<Message>The request must contain the parameter MessageBody.</Message>"
+        "</BatchResultErrorEntry></SendMessageBatchResult>",
+    ),
+    Pair(
+        "ReceiveMessage",
+        f"QueueUrl={QUOTED}&MaxNumberOfMessages=10&VisibilityTimeout=60&AttributeName.1=ApproximateReceiveCount",
+        "<ReceiveMessageResult><Message><MessageId>00010203-0405-0607-0809-0a0b0c0d0e0f</MessageId>"
+        "<ReceiptHandle>receipt-1</ReceiptHandle><MD5OfBody>5d41402abc4b2a76b9719d911017c592</MD5OfBody>"
+        "<Body>hello</Body><Attribute><Name>ApproximateReceiveCount</Name>"
+        "<Value>2</Value></Attribute></Message></ReceiveMessageResult>",
+    ),
+    Pair(
+        "DeleteMessage",
+        f"QueueUrl={QUOTED}&ReceiptHandle=r",
+        "",
+    ),
+    Pair(
+        "DeleteMessageBatch",
+        f"QueueUrl={QUOTED}&DeleteMessageBatchRequestEntry.1.Id=a&DeleteMessageBatchRequestEntry.1.ReceiptHandle=r&"
+        "DeleteMessageBatchRequestEntry.2.Id=b&DeleteMessageBatchRequestEntry.2.ReceiptHandle=s",
+        "<DeleteMessageBatchResult><DeleteMessageBatchResultEntry><Id>a</Id></DeleteMessageBatchResultEntry>"
+        "<DeleteMessageBatchResultEntry><Id>b</Id></DeleteMessageBatchResultEntry></DeleteMessageBatchResult>",
+    ),
+    Pair(
+        "ChangeMessageVisibility",
+        f"QueueUrl={QUOTED}&ReceiptHandle=r&VisibilityTimeout=0",
+        "",
+    ),
+    Pair(
+        "ChangeMessageVisibilityBatch",
+        f"QueueUrl={QUOTED}&ChangeMessageVisibilityBatchRequestEntry.1.Id=a&"
+        "ChangeMessageVisibilityBatchRequestEntry.1.ReceiptHandle=r&"
+        "ChangeMessageVisibilityBatchRequestEntry.1.VisibilityTimeout=43200&"
+        "ChangeMessageVisibilityBatchRequestEntry.2.Id=b&"
+        "ChangeMessageVisibilityBatchRequestEntry.2.ReceiptHandle=s&"
+        "ChangeMessageVisibilityBatchRequestEntry.2.VisibilityTimeout=1",
+        "<ChangeMessageVisibilityBatchResult><ChangeMessageVisibilityBatchResultEntry>"
+        "<Id>a</Id></ChangeMessageVisibilityBatchResultEntry><BatchResultErrorEntry><Id>b</Id>"
+        "<SenderFault>true</SenderFault><Code>ReceiptHandleIsInvalid</Code>"
+        '<Message>The input receipt handle "s" is not a valid receipt handle.</Message>'
+        "</BatchResultErrorEntry></ChangeMessageVisibilityBatchResult>",
+    ),
+]
+
+ASKED = {pair.action: pair for pair in test_golden.PAIRS}
+
+
+def decoded(action: str, form: str) -> QueryCall:
+    """Return what the codec makes of ``form``, sent to the root of the server."""
+    read = form_of(b"/", form.encode())
+    assert action_of(read) == action.encode()
+    return decode(action, read, CONTEXT)
+
+
+@pytest.mark.parametrize("pair", [pytest.param(pair, id=pair.action) for pair in PAIRS])
+def test_golden_pair(pair: Pair) -> None:
+    """The form becomes the command of the golden pair in JSON, and its result those bytes."""
+    asked = ASKED[pair.action]
+    call = decoded(pair.action, f"Action={pair.action}&Version=2012-11-05&{pair.form}")
+    assert call.command == asked.command
+    reply = call.encode(asked.result)
+    headers = header_fields(reply)
+    assert (reply.status, headers["Content-Type"]) == (200, "text/xml")
+    request_id = headers["x-amzn-RequestId"]
+    assert reply.body.decode() == ENVELOPE.format(action=pair.action, result=pair.result, request_id=request_id)
+
+
+@pytest.mark.parametrize("asked", [pytest.param(pair, id=pair.action) for pair in test_golden.PAIRS])
+def test_an_old_client_speaks_of_the_same(asked: test_golden.Pair) -> None:
+    """What it sends becomes the golden command, and it understands the golden reply, as a client of JSON does."""
+    call = decoded(asked.action, form_of_request(asked.action, asked.request))
+    assert call.command == asked.command
+    assert understood_xml(asked.action, call.encode(asked.result)) == asked.reply
+
+
+def test_every_action_has_a_golden_pair_in_query_too() -> None:
+    """No action is without one: what ``test_golden`` has in JSON is here in bytes of this protocol."""
+    assert [pair.action for pair in PAIRS] == list(ACTIONS)

@@ -1,0 +1,226 @@
+"""What the state machines share that run an engine beside a naive model: the store, time, accidents, the comparison."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from tests.store.host import RESTLESS, Host
+from tests.store.naive import NaiveQueue
+from tests.store.postgres_host import PostgresHost
+from veilmq.core import commands, results
+from veilmq.core.commands import NewMessage, SendTerms
+from veilmq.core.looks import LookAtLeases, LookAtQueue, MessageState, Peek
+
+SHORT_TIMES_MS = st.sampled_from((0, 1, 999, 1_000, 30_000))
+RULES = st.sampled_from(
+    (
+        "",
+        """{"version": 1, "keys": {"quick": 0, "slow": 1}, "default": 2, "classes": [
+            {"name": "a", "visibility_timeout_s": 0},
+            {"name": "b", "visibility_timeout_s": 1},
+            {"name": "c", "visibility_timeout_s": 30}
+        ]}""",
+    )
+)
+TERMS = st.sampled_from((None, None, SendTerms(receipts=True), SendTerms(receipts=True, together=True)))
+WINDOWS = st.sampled_from((1, 2, 7))
+CACHES = st.sampled_from((0, 1_000_000))
+
+WHOLE = os.environ.get("PROVE") == "whole"
+_MORE_EXAMPLES = 20  # of a whole run
+
+T = TypeVar("T")
+
+
+class ModelFrame(RuleBasedStateMachine):
+    """An engine with a store of this run's own, in a folder or at `url`; whoever inherits opens it, and compares."""
+
+    url: ClassVar[str | None] = None
+    times_ms: ClassVar[st.SearchStrategy[int]] = SHORT_TIMES_MS
+    restarts: ClassVar[tuple[str, ...]] = ("close", "crash")
+
+    def __init__(self) -> None:
+        """Make the folder; nothing is open yet."""
+        super().__init__()
+        self.base = Path(tempfile.mkdtemp(prefix="veilmq-model-"))
+        self.bodies = 0
+        self.is_looking = False
+        self.host: Host | None = None
+
+    def open_host(self, *, ready: int, hidden: int, cache: int) -> None:
+        """Open with windows of so many messages and leases, and room for `cache` bytes of bodies: in a folder alone."""
+        if self.url is not None:
+            self.host = PostgresHost.on_empty(self.url)
+            return
+        options = replace(
+            RESTLESS,
+            ready_window_messages=ready,
+            hidden_window_leases=hidden,
+            body_cache_bytes=cache,
+            free_space_reserve_bytes=0,
+        )
+        self.host = Host(self.base / "store", options=options)
+
+    def teardown(self) -> None:
+        """End this run's store."""
+        if self.host is not None:
+            assert self.host.failures == []
+            self.host.close()
+        shutil.rmtree(self.base)
+
+    @property
+    def live(self) -> Host:
+        """The host, which is open between the first step and the last."""
+        assert self.host is not None
+        return self.host
+
+    @property
+    def now_ms(self) -> int:
+        """The present instant."""
+        return self.live.clock.now_ms()
+
+    # Time and accidents.
+
+    @rule(data=st.data())
+    def wait(self, data: st.DataObject) -> None:
+        """Let time pass."""
+        self.live.advance(data.draw(self.times_ms))
+
+    @rule(data=st.data())
+    def restart(self, data: st.DataObject) -> None:
+        """Have one of the accidents."""
+        self.suffer(data.draw(st.sampled_from(self.restarts)))
+
+    def suffer(self, kind: str) -> None:
+        """Stop and start in good order, or start from what is kept at this moment; the store is sound."""
+        if kind == "crash":
+            self.live.crash()
+        else:
+            self.live.reopen()
+        if self.url is not None:
+            self.live.advance(1)  # what two nodes are sent in one millisecond has no order
+        self.live.check()
+
+    # Comparison.
+
+    @rule()
+    def look(self) -> None:
+        """Look at all messages in the next comparison."""
+        self.is_looking = True
+
+    @invariant()
+    def they_agree(self) -> None:
+        """Compare after every step."""
+        if self.host is not None:
+            self.compare()
+            self.is_looking = False
+
+    def compare(self) -> None:
+        """Assert that engine and model agree."""
+        raise NotImplementedError
+
+    def check_queue(self, name: str, model: NaiveQueue) -> None:
+        """Assert the same counters, the same oldest message, and nothing lost."""
+        counts = self.live.do(commands.ShowQueue(queue=name, counts=True)).counts
+        assert (counts.visible, counts.in_flight, counts.delayed) == model.counts(self.now_ms), name
+        assert counts.oldest_sent_at_ms == model.oldest_ms(self.now_ms), name
+        self.check_looks(name, model.counts(self.now_ms))
+        model.check_conservation()
+
+    def check_looks(self, name: str, counts: tuple[int, int, int]) -> None:
+        """Assert, if it is time, that looks show what is counted, each message in its state, and the leases."""
+        if not self.is_looking:
+            return
+        whole = self.live.do(LookAtQueue(queue=name))
+        for state, count in zip(MessageState, counts, strict=True):
+            seen = self.live.do(LookAtQueue(queue=name, state=state))
+            assert len(seen) == count, (name, state)
+            assert {each.id for each in seen} == {each.id for each in whole if each.state is state}
+        leases = self.live.do(LookAtLeases(queue=name))
+        assert {each.message_id for each in leases} == {
+            each.id for each in whole if each.state is MessageState.IN_FLIGHT and each.visible_at_ms is not None
+        }
+        assert all(each.visible_at_ms > self.now_ms >= each.received_at_ms for each in leases)
+
+    def peek(self, name: str, count: int) -> list[bytes]:
+        """Return what a peek shows, by ids."""
+        return [each.id for each in self.live.do(Peek(queue=name, count=count)).messages]
+
+    def check_due(self, due_ms: int | None, model: NaiveQueue) -> None:
+        """Assert that whoever waits until `due_ms` misses nothing, and is not sent away and back at once.
+
+        It may come in vain at a later instant: for a message that retention ends before it would be visible.
+        """
+        truth_ms = model.next_due_ms(self.now_ms)
+        if truth_ms is not None:
+            assert due_ms is not None
+            assert due_ms <= truth_ms
+        if due_ms is not None and due_ms <= self.now_ms:
+            assert truth_ms == self.now_ms
+
+
+DOORS = st.sampled_from(
+    (
+        {},
+        {"any_receive": True},
+        {"only_live": True},
+        {"only_live": True, "any_epoch": True},
+    )
+)
+"""How receipts may be judged: by the rules of SQS, also without fencing, by those of SMQ, and with lenient handles."""
+
+
+def one_of(data: st.DataObject, issued: Sequence[T]) -> T:
+    """Return one of what was issued: mostly of the last ten, sometimes any."""
+    last = len(issued) - 1
+    recent = st.integers(max(0, last - 9), last)
+    return issued[data.draw(recent | recent | st.integers(0, last))]
+
+
+def naive_send(new: NewMessage, sent: results.SentMessage) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a message that was sent, and the answer, as the models speak of them."""
+    terms = ("body", "group", "dedup_id", "delay_s", "priority")
+    answer = {"id": sent.id, "sequence": sent.sequence, "receipt": sent.receipt}
+    return {name: getattr(new, name) for name in terms}, answer
+
+
+def naive_terms(received: results.ReceivedMessage) -> dict[str, Any]:
+    """Return a received message as the models speak of it."""
+    return {
+        "id": received.id,
+        "body": received.body,
+        "priority": received.priority,
+        "sent_at_ms": received.sent_at_ms,
+        "count": received.receive_count,
+        "first_ms": received.first_received_at_ms,
+        "visible_at_ms": received.visible_at_ms,
+        "sequence": received.sequence,
+        "receipt": received.receipt,
+    }
+
+
+def run_model(
+    machine: type[ModelFrame], *, examples: int, steps: int, url: str | None = None, examples_there: int = 0
+) -> None:
+    """Run `machine` at random, and reproducibly: a failure prints the steps that lead to it.
+
+    A step takes longer at `url`, where it is run `examples_there` times; `PROVE=whole` runs all more often.
+    """
+    there = type(f"{machine.__name__}There", (machine,), {"url": url})
+    run_state_machine_as_test(
+        machine if url is None else there,
+        settings=settings(
+            max_examples=(examples if url is None else examples_there) * (_MORE_EXAMPLES if WHOLE else 1),
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        ),
+    )

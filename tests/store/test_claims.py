@@ -1,0 +1,982 @@
+"""Claims on the engine: what each command does, in each state of a claim."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store.host import QUEUE, RESTLESS, Host, hosting, message
+from tests.store.stores import Store, on_postgres
+from veilmq.core import claims, commands, limits
+from veilmq.core.claims import ClaimState
+from veilmq.core.commands import Command
+from veilmq.core.errors import (
+    ClaimAcknowledged,
+    ClaimGap,
+    ClaimLost,
+    ClaimReleased,
+    ConsumerTaken,
+    CursorInvalid,
+    DeadLetterQueueRefused,
+    EpochFenced,
+    InternalError,
+    MessageNotClaimed,
+    ShardNotFound,
+    SourceNotFound,
+    VeilmqError,
+)
+from veilmq.core.looks import Peek
+from veilmq.core.results import ReceiptState
+
+DEAD = "000000000000/dead"
+HOUR_MS = 3_600_000
+SLICES = replace(RESTLESS, claim_slice_rows=40)
+
+
+@pytest.fixture
+def jobs(host: Host) -> Host:
+    """A queue of four messages, and the source `s` in its first epoch."""
+    host.create()
+    host.send("a", "b", "c", "d")
+    open_source(host)
+    return host
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[Host]:
+    """An embedded store whose slices are of eight messages that are taken singly, or of forty that are deleted."""
+    with hosting(tmp_path / "store", options=SLICES) as host:
+        yield host
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def sliced(request: pytest.FixtureRequest) -> Iterator[Host]:
+    """A store that survives, whose slices are of eight messages."""
+    if request.param == "sqlite":
+        yield request.getfixturevalue("embedded")
+        return
+    with on_postgres(request.getfixturevalue("postgres_url")).open(claim_slice_rows=8) as host:
+        yield host
+
+
+def open_source(host: Host, source: str = "s", **terms: Any) -> claims.SourceView:
+    """Open a source."""
+    view: claims.SourceView = host.do(claims.OpenSource(queue=QUEUE, source=source, **terms))
+    return view
+
+
+def claim(host: Host, number: int = 1, count: int = 100, *, epoch: int = 1, **terms: Any) -> claims.Bound:
+    """Claim once."""
+    command = {"source": "s", "number": number, "epoch": epoch, "messages_max": count, **terms}
+    bound: claims.Bound = host.do(claims.Claim(queue=QUEUE, **command))
+    return bound
+
+
+def claim_whole(host: Host, number: int = 1, count: int = 100, **terms: Any) -> claims.Bound:
+    """Claim until there is no more of it."""
+    while (bound := claim(host, number, count, **terms)).more:
+        pass
+    return bound
+
+
+def acknowledge(host: Host, number: int, *, epoch: int = 1, source: str = "s") -> claims.Acknowledged:
+    """Acknowledge up to a number."""
+    done: claims.Acknowledged = host.do(
+        claims.AcknowledgeClaims(queue=QUEUE, source=source, epoch=epoch, number=number)
+    )
+    return done
+
+
+def read(
+    host: Host, number: int = 1, shard: int = 0, *, source: str = "s", page: int = 3
+) -> list[claims.ClaimedMessage]:
+    """Read a shard to its end."""
+    messages, cursor = [], ""
+    while True:
+        command = claims.ReadClaim(
+            queue=QUEUE, source=source, number=number, shard=shard, cursor=cursor, messages_max=page
+        )
+        found: claims.ClaimPage = host.do(command)
+        messages += found.messages
+        cursor = found.cursor
+        if not cursor:
+            return messages
+
+
+def bodies(messages: list[Any]) -> list[str]:
+    """Return what the messages say."""
+    return [each.body for each in messages]
+
+
+def view(host: Host, source: str = "s") -> claims.SourceView:
+    """Return a source as an operator sees it."""
+    found: claims.SourceView
+    (found,) = [each for each in host.do(claims.ListSources(queue=QUEUE)) if each.source == source]
+    return found
+
+
+def settle(host: Host) -> None:
+    """Let time pass until claims that ended have no messages left."""
+    for _ in range(host.slices):
+        host.advance(5)
+
+
+# Binding and reading.
+
+
+def test_a_claim_has_the_same_messages_for_ever(jobs: Host) -> None:
+    bound = claim(jobs, 1, 3)
+    assert bound == claims.Bound(number=1, messages=3, shards=1)
+    for _ in range(2):
+        assert bodies(read(jobs)) == ["a", "b", "c"]
+        jobs.send("later")
+        assert claim(jobs, 1, 100) == claims.Bound(number=1, messages=3, shards=1, again=True)
+
+
+def test_binding_is_one_receive_and_reading_none(jobs: Host) -> None:
+    jobs.receive(2, timeout_s=1)
+    jobs.advance(1_000)
+    bound_at_ms = jobs.clock.now_ms()
+    claim(jobs)
+    for _ in range(3):
+        got = {each.body: each for each in read(jobs)}
+        assert {body: each.receive_count for body, each in got.items()} == {"a": 2, "b": 2, "c": 1, "d": 1}
+        assert {each.received_at_ms for each in got.values()} == {bound_at_ms}
+    host_ends_hold(jobs)
+    again = jobs.receive(10)
+    assert {each.body: each.receive_count for each in again} == {"a": 3, "b": 3, "c": 2, "d": 2}
+    assert {each.body: each.first_received_at_ms - bound_at_ms for each in again} == {
+        "a": -1_000,
+        "b": -1_000,
+        "c": 0,
+        "d": 0,
+    }
+
+
+def host_ends_hold(host: Host) -> int:
+    """Let the hold of an hour end; return what it was, in ms."""
+    host.advance(HOUR_MS)
+    return HOUR_MS
+
+
+def test_claimed_messages_are_in_flight_and_nobody_gets_them(jobs: Host) -> None:
+    claim(jobs, 1, 3)
+    assert jobs.counts() == (1, 3, 0)
+    assert bodies(jobs.do(Peek(queue=QUEUE, count=10)).messages) == ["d"]
+    assert bodies(jobs.receive(10)) == ["d"]
+    assert jobs.due_ms() == jobs.clock.now_ms() + 30_000
+
+
+def test_claims_take_in_the_order_of_receives(host: Host) -> None:
+    """Lower priorities first, and of one what became visible first, whether it was received before or not."""
+    host.create()
+    open_source(host)
+    for body in "abc":
+        host.send(body)
+        host.advance(10)
+    host.send("first", priority=1)
+    first, released = host.receive(2, timeout_s=60)
+    assert bodies([first, released]) == ["first", "a"]
+    host.change(released.receipt, 0)
+    host.advance(10)
+    host.send("z")
+    for number, expected in enumerate("bca", start=1):
+        assert claim(host, number, 1).messages == 1
+        assert bodies(read(host, number)) == [expected]
+    host.advance(60_000)
+    assert claim(host, 4, 1).messages == 1
+    assert bodies(read(host, 4)) == ["first"]
+    assert claim(host, 5, 9).messages == 1
+    assert bodies(read(host, 5)) == ["z"]
+
+
+def test_a_message_that_returned_has_its_place_among_those_never_received(host: Host) -> None:
+    """By the instant at which it became visible; a stretch of new messages ends there."""
+    host.create()
+    host.send("returned")
+    host.receive(1, timeout_s=5)
+    host.send("before")
+    host.advance(10_000)
+    host.send("after")
+    open_source(host)
+    assert claim(host, 1, 2).messages == 2
+    assert sorted(bodies(read(host))) == ["before", "returned"]
+
+
+def test_nothing_visible_records_nothing_and_tells_when_to_come_back(host: Host) -> None:
+    host.create()
+    open_source(host)
+    assert claim(host) == claims.Bound(number=1, messages=0, shards=0)
+    host.send("a", delay_s=10)
+    assert claim(host).next_due_ms == host.clock.now_ms() + 10_000
+    assert view(host).last == 0
+    host.advance(10_000)
+    assert claim(host).messages == 1
+    assert bodies(read(host)) == ["a"]
+
+
+def test_shards_are_even_and_do_not_overlap(host: Host) -> None:
+    host.create()
+    open_source(host)
+    host.send(*(str(number) for number in range(25)))
+    assert claim(host, 1, 25, shard_messages=10).shards == 3
+    shards = [read(host, 1, shard) for shard in range(3)]
+    assert sorted(len(shard) for shard in shards) == [8, 8, 9]
+    assert [int(each.body) for shard in shards for each in shard] == list(range(25))
+    with pytest.raises(ShardNotFound):
+        read(host, 1, 3)
+
+
+def test_a_group_of_a_fifo_queue_is_in_one_shard_in_its_order(host: Host) -> None:
+    check_groups(host, fifo=True)
+
+
+def test_a_group_of_a_fair_queue_is_in_one_shard_in_its_order(host: Host) -> None:
+    check_groups(host, fifo=False)
+
+
+def check_groups(host: Host, *, fifo: bool) -> None:
+    """Claim from a queue of seven groups: each is in one shard, in its order."""
+    host.create(fifo=fifo)
+    open_source(host)
+    for number in range(40):
+        new = message(f"{number % 7}-{number:02}", group=str(number % 7), dedup_id=str(number))
+        host.do(commands.Send(queue=QUEUE, messages=(new,)))
+    bound = claim_whole(host, 1, 40, shard_messages=10)
+    assert (bound.messages, bound.shards) == (40, 4)
+    homes: dict[str, list[tuple[int, str]]] = {}
+    for shard in range(4):
+        for each in read(host, 1, shard):
+            homes.setdefault(each.body[0], []).append((shard, each.body))
+            assert (each.sequence is not None) is fifo
+    assert sum(len(messages) for messages in homes.values()) == 40
+    for messages in homes.values():
+        assert len({shard for shard, _ in messages}) == 1
+        assert messages == sorted(messages)
+
+
+@pytest.mark.parametrize(("kind", "cursor"), [("returned", ""), ("fair", "g"), ("fifo", "g")])
+def test_a_page_looks_once_at_most_at_what_is_behind_it(tmp_path: Path, kind: str, cursor: str) -> None:
+    """In tens of steps of SQLite's machine, of a claim in many small ranges."""
+
+    def count_a_step() -> bool:
+        looked.append(None)
+        return False
+
+    steps: list[int] = []
+    for count in (200, 2_000):
+        with hosting(tmp_path / f"{count}", options=SLICES) as host:
+            fill(host, kind, count)
+            open_source(host)
+            claim_whole(host, 1, count)
+            connection = host.engine._journal._connection
+            looked: list[None] = []
+            connection.set_progress_handler(count_a_step, 10)
+            page = host.do(claims.ReadClaim(queue=QUEUE, source="s", number=1, cursor=cursor, messages_max=20))
+            connection.set_progress_handler(None)
+            assert len(page.messages) == 20
+            steps.append(len(looked))
+    assert steps[1] - steps[0] < 1_800  # each lease of a group is counted once, to bound what a page looks at
+
+
+def test_a_page_is_bounded_by_its_bytes(host: Host) -> None:
+    host.create()
+    open_source(host)
+    host.send(*("x" * 1_000_000 for _ in range(10)))
+    claim(host)
+    page = host.do(claims.ReadClaim(queue=QUEUE, source="s", number=1))
+    assert len(page.messages) == -(-limits.CLAIM_PAGE_BYTES // 1_000_000)
+    assert len(read(host, page=2_000)) == 10
+
+
+@pytest.mark.parametrize("cursor", ["x", "u-1", "u99999999999999999999", "g1 ", "9"])
+def test_a_cursor_that_nobody_named_is_refused(jobs: Host, cursor: str) -> None:
+    claim(jobs)
+    with pytest.raises(CursorInvalid):
+        jobs.do(claims.ReadClaim(queue=QUEUE, source="s", number=1, cursor=cursor))
+
+
+# Every state and every command on a claim.
+
+STATES: dict[str, Callable[[Host], object]] = {
+    "unknown": lambda host: None,
+    "open": claim,
+    "lost": lambda host: (claim(host), host_ends_hold(host)),
+    "released": lambda host: (claim(host), host.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))),
+    "purged": lambda host: (claim(host), host.do(commands.PurgeQueue(queue=QUEUE))),
+    "acknowledged": lambda host: (claim(host), acknowledge(host, 1)),
+}
+COMMANDS: dict[str, Command] = {
+    "claim": claims.Claim(queue=QUEUE, source="s", epoch=1, number=1, messages_max=10),
+    "read": claims.ReadClaim(queue=QUEUE, source="s", number=1),
+    "acknowledge": claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1),
+    "release": claims.ReleaseClaim(queue=QUEUE, source="s", number=1),
+    "evict": claims.EvictMessage(queue=QUEUE, source="s", number=1, message=bytes(16)),
+}
+OUTCOMES: dict[str, tuple[type[VeilmqError] | None, ...]] = {
+    "unknown": (None, ClaimLost, ClaimGap, ClaimLost, ClaimLost),
+    "open": (None, None, None, None, MessageNotClaimed),
+    "lost": (ClaimLost, ClaimLost, None, ClaimLost, ClaimLost),
+    "released": (ClaimReleased, ClaimReleased, None, None, ClaimReleased),
+    "purged": (ClaimLost, ClaimLost, None, ClaimLost, ClaimLost),
+    "acknowledged": (ClaimAcknowledged, ClaimAcknowledged, None, ClaimAcknowledged, ClaimAcknowledged),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_in_each_state(jobs: Host, state: str, name: str) -> None:
+    STATES[state](jobs)
+    error = OUTCOMES[state][list(COMMANDS).index(name)]
+    for _ in range(2 if error or name != "release" else 1):  # and once more: the same
+        if error is None:
+            jobs.do(COMMANDS[name])
+        else:
+            with pytest.raises(error):
+                jobs.do(COMMANDS[name])
+
+
+def test_numbers_have_no_gaps(jobs: Host) -> None:
+    with pytest.raises(ClaimGap):
+        claim(jobs, 2)
+    claim(jobs, 1, 1)
+    assert claim(jobs, 2, 1).messages == 1
+    assert claim(jobs, 1).again
+    with pytest.raises(ClaimGap):
+        acknowledge(jobs, 3)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        claims.Claim(queue=QUEUE, source="x", epoch=1, number=1, messages_max=1),
+        claims.Heartbeat(queue=QUEUE, source="x", epoch=1),
+        claims.AcknowledgeClaims(queue=QUEUE, source="x", epoch=1, number=1),
+        claims.ReleaseClaim(queue=QUEUE, source="x", number=1),
+        claims.EvictMessage(queue=QUEUE, source="x", number=1, message=bytes(16)),
+        claims.CloseSource(queue=QUEUE, source="x"),
+    ],
+)
+def test_a_source_that_was_never_opened(jobs: Host, command: Command) -> None:
+    with pytest.raises(SourceNotFound):
+        jobs.do(command)
+
+
+def test_who_reads_without_a_source_finds_the_claim_lost(jobs: Host) -> None:
+    with pytest.raises(ClaimLost):
+        read(jobs, source="x")
+
+
+# Sources.
+
+
+def test_a_new_epoch_fences_the_ones_before(jobs: Host) -> None:
+    claim(jobs, 1, 2)
+    assert open_source(jobs).epoch == 2
+    for command in (
+        claims.Claim(queue=QUEUE, source="s", epoch=1, number=1, messages_max=1),
+        claims.Heartbeat(queue=QUEUE, source="s", epoch=1),
+        claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1),
+    ):
+        with pytest.raises(EpochFenced):
+            jobs.do(command)
+    assert bodies(read(jobs)) == ["a", "b"]
+    assert claim(jobs, 1, 2, epoch=2).again
+    assert acknowledge(jobs, 1, epoch=2).acknowledged == 1
+
+
+def test_of_a_consumer_there_is_one_source(jobs: Host) -> None:
+    open_source(jobs, consumer="c")
+    claim(jobs, 1, 2, epoch=2)
+    with pytest.raises(ConsumerTaken):
+        open_source(jobs, "t", consumer="c")
+    assert open_source(jobs, "u", consumer="other").epoch == 1
+    assert open_source(jobs, "t", consumer="c", takeover=True).epoch == 1
+    assert [view(jobs, source).consumer for source in "stu"] == ["", "c", "other"]
+    assert jobs.counts() == (4, 0, 0)
+    assert [each.state for each in view(jobs).claims] == [ClaimState.RELEASED]
+    with pytest.raises(EpochFenced):
+        claim(jobs, 2, epoch=2)
+    with pytest.raises(ClaimReleased):
+        read(jobs)
+
+
+def test_who_has_no_open_claims_gives_way(jobs: Host) -> None:
+    open_source(jobs, consumer="c")
+    open_source(jobs, "t", consumer="c")
+    with pytest.raises(EpochFenced):
+        claim(jobs, 1, epoch=2)
+
+
+def test_a_hold_ends_when_no_heartbeat_came(jobs: Host) -> None:
+    woken: list[int] = []
+    claim(jobs, 1, 2)
+    jobs.engine.watch(QUEUE, woken.append)
+    jobs.advance(HOUR_MS - 1)
+    told = jobs.do(claims.Heartbeat(queue=QUEUE, source="s", epoch=1))
+    assert (told.alive, told.hold_until_ms) == (True, jobs.clock.now_ms() + HOUR_MS)
+    jobs.advance(60_000)
+    assert not view(jobs).alive
+    jobs.advance(HOUR_MS - 60_001)
+    assert jobs.counts() == (2, 2, 0)
+    woken.clear()
+    jobs.advance(1)
+    assert woken
+    assert jobs.counts() == (4, 0, 0)
+    assert [each.state for each in view(jobs).claims] == [ClaimState.LOST]
+    jobs.do(claims.Heartbeat(queue=QUEUE, source="s", epoch=1))
+    with pytest.raises(ClaimLost):
+        read(jobs)
+
+
+def test_a_heartbeat_changes_hold_and_lease(jobs: Host) -> None:
+    now_ms = jobs.clock.now_ms()
+    told = jobs.do(claims.Heartbeat(queue=QUEUE, source="s", epoch=1, lease_s=5, hold_s=60))
+    assert (told.lease_until_ms, told.hold_until_ms) == (now_ms + 5_000, now_ms + 60_000)
+    assert jobs.do(claims.Heartbeat(queue=QUEUE, source="s", epoch=1)).hold_until_ms == now_ms + 60_000
+
+
+def test_an_acknowledgement_deletes_a_prefix_and_tells_what_was_lost(jobs: Host) -> None:
+    for number in (1, 2, 3):
+        claim(jobs, number, 1)
+    jobs.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=2))
+    assert jobs.counts() == (2, 2, 0)
+    for _ in range(2):  # whose answer was lost asks again
+        assert acknowledge(jobs, 3) == claims.Acknowledged(acknowledged=3, lost=[2])
+    assert acknowledge(jobs, 2) == claims.Acknowledged(acknowledged=3, lost=[])
+    assert jobs.counts() == (2, 0, 0)
+    assert view(jobs).claims == []
+    assert sorted(bodies(jobs.receive(10))) == ["b", "d"]
+
+
+@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+@pytest.mark.parametrize("size_bytes", [900_000, 60_000], ids=["long", "short"])
+def test_a_claim_is_no_longer_than_its_bytes(sliced: Host, size_bytes: int, fifo: bool) -> None:
+    """Over slices and from claim to claim; nothing is left behind."""
+    bytes_max, count = 2_500_000, 5 if size_bytes > 500_000 else 60
+    if fifo:
+        sliced.create(fifo=True)
+    else:
+        sliced.create()
+    for place in range(count):
+        group, dedup_id = (f"g{place}", str(place)) if fifo else (None, None)
+        long = message("x" * size_bytes, group=group, dedup_id=dedup_id)
+        sliced.do(commands.Send(queue=QUEUE, messages=(long,)))
+    open_source(sliced)
+    bound: list[int] = []
+    number = 0
+    while sum(bound) < count:
+        number += 1
+        while (found := claim(sliced, number, bytes_max=bytes_max)).more:
+            pass
+        assert 0 < found.messages * size_bytes <= bytes_max
+        bound.append(found.messages)
+    assert len(bound) <= (3 if size_bytes > 500_000 else 6 if not fifo else 12)
+
+
+def test_a_closed_source_is_forgotten(jobs: Host) -> None:
+    claim(jobs, 1, 2)
+    jobs.do(claims.CloseSource(queue=QUEUE, source="s"))
+    assert jobs.counts() == (4, 0, 0)
+    assert jobs.do(claims.ListSources(queue=QUEUE)) == []
+    assert open_source(jobs).acknowledged == 0
+
+
+def test_sources_with_open_claims_are_listed_first(jobs: Host) -> None:
+    open_source(jobs, "a")
+    claim(jobs, 1, 1)
+    assert [each.source for each in jobs.do(claims.ListSources(queue=QUEUE))] == ["s", "a"]
+    assert view(jobs).ready == 3
+
+
+def test_only_so_many_sources_are_listed(jobs: Host) -> None:
+    """Those with open claims, and of the others those that were heard of last: each read of a table makes one."""
+    claim(jobs, 1, 1)
+    for name in ("c", "b", "a"):
+        jobs.advance(1)
+        open_source(jobs, name)
+    listed = [each.source for each in jobs.do(claims.ListSources(queue=QUEUE, count=3))]
+    assert listed == ["s", "a", "b"]
+
+
+def test_a_silent_source_is_forgotten_after_two_weeks(kept: Host) -> None:
+    kept.create(retention_s=1_209_600)
+    open_source(kept)
+    kept.send("a")
+    claim(kept, 1)
+    acknowledge(kept, 1)
+    kept.advance(limits.SOURCE_SILENCE_S * 1_000 - 1)
+    kept.reopen()
+    assert view(kept).acknowledged == 1
+    kept.advance(1)
+    assert kept.do(claims.ListSources(queue=QUEUE)) == []
+
+
+# The queue.
+
+
+@pytest.mark.differs_on_postgres("not in what it does: a smaller quota is tested there, in less time")
+def test_claimed_messages_take_no_place_of_the_quota(host: Host) -> None:
+    """150,000 of them, and a receive of the default quota of 120,000 still gets one."""
+    host.create()
+    open_source(host)
+    for _ in range(151):
+        host.send(*("x" for _ in range(1_000)))
+    assert claim_whole(host, 1, 150_000).messages == 150_000
+    assert host.counts() == (1_000, 150_000, 0)
+    received = host.do(commands.Receive(queue=QUEUE))
+    assert len(received.messages) == 1
+    assert not received.over_limit
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_the_quota_counts_leases_alone(host: Host, *, fifo: bool) -> None:
+    host.create(fifo=fifo, in_flight_max=2)
+    open_source(host)
+    for number in range(8):
+        new = message(str(number), group=str(number) if fifo else None, dedup_id=str(number))
+        host.do(commands.Send(queue=QUEUE, messages=(new,)))
+    host.receive(1, timeout_s=0)
+    assert claim(host, 1, 4).messages == 4
+    assert len(host.receive(10)) == 2
+    assert host.counts() == (2, 6, 0)
+    assert host.do(commands.Receive(queue=QUEUE)).over_limit is not fifo
+    assert claim(host, 2, 4).messages == 2
+
+
+def test_a_queue_has_a_limit_of_claimed_messages(store: Store) -> None:
+    with store.open(claimed_max=3) as host:
+        host.create()
+        open_source(host)
+        host.send("a", "b", "c", "d", "e")
+        woken: list[int] = []
+        assert claim(host, 1, 2).messages == 2
+        assert claim(host, 2, 9) == claims.Bound(number=2, messages=1, shards=1)
+        assert claim(host, 3, 9) == claims.Bound(number=3, messages=0, shards=0, next_due_ms=None)
+        host.engine.watch(QUEUE, woken.append)
+        acknowledge(host, 1)
+        assert woken
+        assert claim(host, 3, 9).messages == 2
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("received", [False, True])
+def test_retention_pauses_while_a_message_is_claimed(kept: Host, *, received: bool, restarts: bool) -> None:
+    kept.create(retention_s=60)
+    kept.send("a", "b", "c")
+    if received:
+        kept.receive(3, timeout_s=0)
+    open_source(kept)
+    claim(kept, 1, 2)
+    kept.advance(60_000)
+    if restarts:
+        kept.crash()
+    kept.send("d")
+    settle(kept)
+    assert kept.counts() == (1, 2, 0)
+    assert bodies(read(kept)) == ["a", "b"]
+    kept.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))
+    assert kept.counts() == (1, 0, 0)
+    assert bodies(kept.receive(10)) == ["d"]
+
+
+def test_a_group_stays_blocked_by_a_claimed_message_past_its_retention(kept: Host) -> None:
+    kept.create(fifo=True, retention_s=60)
+    open_source(kept)
+    send_to_group(kept, "a1")
+    claim(kept, 1, 1)
+    kept.advance(60_000)
+    send_to_group(kept, "a2")
+    assert kept.receive(10) == []
+    kept.crash()
+    assert kept.receive(10) == []
+    acknowledge(kept, 1)
+    assert bodies(kept.receive(10)) == ["a2"]
+
+
+def test_a_group_stays_blocked_by_what_is_left_of_it_in_a_claim(kept: Host) -> None:
+    """Past its retention, too, and read from the disk."""
+    kept.create(DEAD, fifo=True)
+    kept.create(fifo=True, retention_s=60, dead_letter_queue=DEAD, receives_max=5)
+    open_source(kept)
+    send_to_group(kept, "a1", "a2")
+    claim(kept, 1, 2)
+    evicted = read(kept)[0].id
+    kept.advance(60_000)
+    send_to_group(kept, "a3")
+    kept.crash()
+    kept.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=evicted))
+    assert kept.receive(10) == []
+    acknowledge(kept, 1)
+    assert bodies(kept.receive(10)) == ["a3"]
+
+
+def send_to_group(host: Host, *texts: str) -> None:
+    """Send messages whose first letters are their groups."""
+    messages = tuple(message(text, group=text[0], dedup_id=text) for text in texts)
+    host.do(commands.Send(queue=QUEUE, messages=messages))
+
+
+def test_what_comes_back_to_a_group_comes_in_its_order(sliced: Host) -> None:
+    sliced.create(fifo=True)
+    open_source(sliced)
+    send_to_group(sliced, *(f"a{number:02}" for number in range(12)), "b")
+    assert claim_whole(sliced, 1, 100).messages < 13
+    sliced.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))
+    settle(sliced)
+    got = [each.body for _ in range(13) for each in sliced.receive(10, timeout_s=600) if each.body != "b"]
+    assert got == [f"a{number:02}" for number in range(len(got))]
+
+
+def test_a_purge_loses_claims(jobs: Host) -> None:
+    claim(jobs, 1, 2)
+    jobs.do(commands.PurgeQueue(queue=QUEUE))
+    jobs.send("e")
+    settle(jobs)
+    assert jobs.counts() == (1, 0, 0)
+    assert acknowledge(jobs, 1).lost == [1]
+    assert bodies(jobs.receive(10)) == ["e"]
+
+
+def test_the_counters_of_a_purged_lane_do_without_its_claims(kept: Host) -> None:
+    """The janitor was at one slice of it when the process ended."""
+    kept.create()
+    kept.send(*(str(number) for number in range(1_500)))
+    kept.receive(1_500, timeout_s=0)
+    open_source(kept)
+    claim_whole(kept, 1, 1_500)
+    kept.do(commands.PurgeQueue(queue=QUEUE))
+    kept.crash()
+    kept.check()
+
+
+def test_the_deletion_of_the_queue_ends_its_sources(jobs: Host) -> None:
+    claim(jobs, 1, 2)
+    jobs.do(commands.DeleteQueue(queue=QUEUE))
+    jobs.create()
+    settle(jobs)
+    assert jobs.do(claims.ListSources(queue=QUEUE)) == []
+    with pytest.raises(SourceNotFound):
+        acknowledge(jobs, 1)
+
+
+def test_receipts_from_before_a_claim_are_superseded(jobs: Host) -> None:
+    (old,) = jobs.receive(1, timeout_s=0)
+    claim(jobs)
+    assert jobs.delete(old.receipt) == [ReceiptState.SUPERSEDED]
+    assert jobs.change(old.receipt, 10).state is ReceiptState.SUPERSEDED
+    host_ends_hold(jobs)
+    assert jobs.delete(old.receipt) == [ReceiptState.SUPERSEDED]
+    assert jobs.counts() == (4, 0, 0)
+
+
+def test_a_message_received_too_often_is_no_claims(host: Host) -> None:
+    host.create(DEAD)
+    host.create(dead_letter_queue=DEAD, receives_max=2)
+    open_source(host)
+    host.send("a", "b")
+    for _ in range(2):
+        (worst,) = host.receive(1, timeout_s=60)
+        host.change(worst.receipt, 0)
+    bound = claim_whole(host)
+    assert (bound.messages, host.counts(DEAD)) == (1, (1, 0, 0))
+    assert bodies(read(host)) == ["b"]
+    assert [(each.body, each.receive_count) for each in host.receive(10, queue=DEAD)] == [("a", 3)]
+
+
+def test_a_slice_moves_no_more_dead_letters_than_a_receive(host: Host) -> None:
+    """And says that there is something at once, whether it bound anything or not."""
+    host.create(DEAD)
+    host.create(dead_letter_queue=DEAD, receives_max=1)
+    open_source(host)
+    host.send(*(str(number) for number in range(150)))
+    host.receive(150, timeout_s=0)
+    woken: list[int] = []
+    host.engine.watch(DEAD, woken.append)
+    assert claim(host) == claims.Bound(number=1, messages=0, shards=0, next_due_ms=host.clock.now_ms())
+    assert host.counts(DEAD)[0] == limits.DEAD_LETTERS_PER_RECEIVE
+    assert woken == [host.clock.now_ms()]
+    host.send("alive")
+    assert claim_whole(host).messages == 1
+    assert host.counts(DEAD)[0] == 150
+
+
+def test_claims_count_for_the_limit_of_receives(host: Host) -> None:
+    host.create(DEAD)
+    host.create(dead_letter_queue=DEAD, receives_max=1)
+    open_source(host)
+    host.send("a")
+    claim(host)
+    host_ends_hold(host)
+    assert host.receive(1) == []
+    (dead,) = host.receive(1, queue=DEAD)
+    assert dead.receive_count == 2
+
+
+# Eviction.
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+@pytest.mark.parametrize("received", [False, True])
+@pytest.mark.parametrize("victim", ["a", "b", "c"])
+def test_an_evicted_message_is_a_dead_letter(host: Host, victim: str, *, received: bool, fifo: bool) -> None:
+    host.create(DEAD, fifo=fifo)
+    host.create(fifo=fifo, dead_letter_queue=DEAD, receives_max=5)
+    open_source(host)
+    for body in "abc":
+        new = message(body, group="g" if fifo else None, dedup_id=body)
+        host.do(commands.Send(queue=QUEUE, messages=(new,)))
+    if received:
+        host.receive(3, timeout_s=0)
+    claim(host)
+    before = read(host)
+    (gone,) = [each for each in before if each.body == victim]
+    told = host.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=gone.id))
+    assert told.claims[0].messages == 2
+    assert bodies(read(host)) == [each.body for each in before if each is not gone]
+    with pytest.raises(MessageNotClaimed):
+        host.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=gone.id))
+    (dead,) = host.receive(10, queue=DEAD)
+    assert (dead.id, dead.source, dead.receive_count) == (gone.id, QUEUE, gone.receive_count + 1)
+    assert host.counts() == (0, 2, 0)
+    acknowledge(host, 1)
+    assert host.counts() == (0, 0, 0)
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+@pytest.mark.parametrize("count", [2, 30])
+def test_a_claim_of_which_everything_was_evicted_is_bound_all_the_same(sliced: Host, count: int, *, fifo: bool) -> None:
+    """Who asks for its number, and whole or not, hears that it is there, and goes on with the next one."""
+    sliced.create(DEAD, fifo=fifo)
+    sliced.create(fifo=fifo, dead_letter_queue=DEAD, receives_max=5)
+    names = [str(number) for number in range(30)]
+    new = tuple(message(name, group=name if fifo else None, dedup_id=name) for name in names)
+    ids = [each.id for each in sliced.do(commands.Send(queue=QUEUE, messages=new))]
+    sliced.receive(30, timeout_s=0)
+    open_source(sliced)
+    bound = claim(sliced, 1, count)
+    assert bound.more is (count == 30)
+    sliced.receive(30, timeout_s=60)
+    for each in ids[: bound.messages]:
+        sliced.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=each))
+    assert claim(sliced, 1, count) == claims.Bound(number=1, messages=0, shards=1, again=True)
+    sliced.advance(60_000)
+    assert claim(sliced, 1, count) == claims.Bound(number=1, messages=0, shards=1, again=True)
+    assert claim(sliced, 2, 2).messages == 2
+    assert acknowledge(sliced, 1) == claims.Acknowledged(acknowledged=1, lost=[])
+
+
+def test_an_evicted_message_frees_its_group(host: Host) -> None:
+    """Whoever waits for the group is told."""
+    host.create(DEAD, fifo=True)
+    host.create(fifo=True, content_deduplication=True, dead_letter_queue=DEAD, receives_max=5)
+    host.do(commands.Send(queue=QUEUE, messages=(message("a", group="g"), message("b", group="g"))))
+    open_source(host)
+    claim(host, 1, 1)
+    evicted = read(host)[0].id
+    woken: list[int] = []
+    host.engine.watch(QUEUE, woken.append)
+    assert host.due_ms() is None
+    host.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=evicted))
+    assert woken == [host.clock.now_ms()]
+    assert host.receive_one().body == "b"
+
+
+def test_evicting_needs_a_dead_letter_queue(jobs: Host) -> None:
+    claim(jobs)
+    with pytest.raises(DeadLetterQueueRefused):
+        jobs.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=read(jobs)[0].id))
+    assert len(read(jobs)) == 4
+
+
+def test_dead_letters_can_be_claimed_and_keep_their_retention(kept: Host) -> None:
+    """Their retention counts from their first queue: the claimed ones are spared, the others go."""
+    kept.create(DEAD, retention_s=120)
+    kept.create("000000000000/first", dead_letter_queue=DEAD, receives_max=1)
+    kept.send("a", "b", "c", queue="000000000000/first")
+    kept.advance(60_000)
+    kept.receive(3, queue="000000000000/first", timeout_s=0)
+    kept.receive(3, queue="000000000000/first")
+    kept.do(claims.OpenSource(queue=DEAD, source="s"))
+    bound = kept.do(claims.Claim(queue=DEAD, source="s", epoch=1, number=1, messages_max=2))
+    assert bound.messages == 2
+    kept.advance(60_000)
+    settle(kept)
+    assert kept.counts(DEAD) == (0, 2, 0)
+    page = kept.do(claims.ReadClaim(queue=DEAD, source="s", number=1))
+    assert [(each.body, each.receive_count) for each in page.messages] == [("a", 2), ("b", 2)]
+    kept.do(claims.CloseSource(queue=DEAD, source="s"))
+    assert kept.counts(DEAD) == (0, 0, 0)
+
+
+def test_a_move_task_does_not_touch_claimed_messages(host: Host) -> None:
+    host.create(DEAD)
+    host.create("000000000000/first", dead_letter_queue=DEAD, receives_max=1)
+    host.send("a", "b", queue="000000000000/first")
+    host.receive(2, queue="000000000000/first", timeout_s=0)
+    host.receive(2, queue="000000000000/first")
+    host.do(claims.OpenSource(queue=DEAD, source="s"))
+    host.do(claims.Claim(queue=DEAD, source="s", epoch=1, number=1, messages_max=1))
+    task = host.do(commands.StartMove(source=DEAD))
+    assert task.messages_to_move == 1
+    host.advance(1_000)
+    assert host.counts(DEAD) == (0, 1, 0)
+    assert host.counts("000000000000/first") == (1, 0, 0)
+
+
+# Slices, restarts, accidents.
+
+
+def fill(host: Host, kind: str, count: int) -> None:
+    """Send messages: never received ones, returned ones, or such of groups."""
+    host.create(fifo=kind == "fifo")
+    for start in range(0, count, 100):
+        messages = tuple(
+            message(f"{number}", group=None if kind in {"fresh", "returned"} else f"{number}", dedup_id=f"{number}")
+            for number in range(start, start + 100)
+        )
+        host.do(commands.Send(queue=QUEUE, messages=messages))
+    if kind == "returned":
+        host.receive(count, timeout_s=0)
+
+
+def changes(host: Host) -> int:
+    """Return how many rows were ever written."""
+    return int(host.engine._journal._connection.total_changes())
+
+
+@pytest.mark.parametrize("kind", ["fresh", "returned", "fair", "fifo"])
+@pytest.mark.parametrize("end", ["acknowledge", "release"])
+def test_no_command_handles_more_rows_than_a_slice(embedded: Host, kind: str, end: str) -> None:
+    """Rows, not time: slices are of so many, whatever the claim has."""
+    fill(embedded, kind, 300)
+    open_source(embedded)
+    rows = []
+
+    def count(command: Command | None) -> Any:
+        before = changes(embedded)
+        answer = None
+        if command is None:
+            embedded.advance(5)
+        else:
+            answer = embedded.do(command)
+        rows.append(changes(embedded) - before)
+        return answer
+
+    more = True
+    while more:
+        more = count(claims.Claim(queue=QUEUE, source="s", epoch=1, number=1, messages_max=300)).more
+    messages = view(embedded).claims[0].messages
+    assert messages == 300
+    if end == "acknowledge":
+        count(claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1))
+        assert embedded.counts() == (0, 0, 0)
+    else:
+        count(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))
+    for _ in range(200):
+        count(None)
+    assert embedded.counts() == ((0, 0, 0) if end == "acknowledge" else (300, 0, 0))
+    assert max(rows) <= 3 * SLICES.claim_slice_rows + 10  # a message may have a message, a lease and a turn
+    assert rows[-1] == 0
+
+
+def test_a_claim_waits_for_the_groups_of_one_that_is_being_deleted(embedded: Host) -> None:
+    """Nothing is not the answer while messages of its groups go: it helps with that, a slice at a time."""
+    embedded.create(fifo=True)
+    new = tuple(message(str(number), group=f"g{number % 2}", dedup_id=str(number)) for number in range(40))
+    embedded.do(commands.Send(queue=QUEUE, messages=new))
+    open_source(embedded)
+    assert claim_whole(embedded, 1, 40).messages == 8
+    ending = claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1)
+    following = claims.Claim(queue=QUEUE, source="s", epoch=1, number=2, messages_max=40)
+    _, *bound = embedded.do_together(ending, *[following] * 3)
+    assert [(each.messages, each.more) for each in bound] == [(0, True), (4, True), (8, True)]
+    assert claim(embedded, 2, 40).messages == 8
+
+
+@pytest.mark.parametrize("received", [False, True])
+def test_slices_have_fewer_of_large_messages(embedded: Host, *, received: bool) -> None:
+    """Reading their pages takes long, to bind what was received before, and to delete anything."""
+    embedded.create()
+    for _ in range(20):
+        embedded.send("x" * 200_000)
+    if received:
+        embedded.receive(20, timeout_s=0)
+    open_source(embedded)
+    bound = claim(embedded, 1, 20)
+    assert bound.messages == (3 if received else 20)
+    claim_whole(embedded, 1, 20)
+    left: list[int] = []
+
+    def count(_: object) -> None:
+        left.extend(*embedded.engine._journal._connection.execute("SELECT count(*) FROM message"))
+
+    embedded.do_together(claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1), told=count)
+    assert left == [18 if received else 16]
+    settle(embedded)
+    assert embedded.counts() == (0, 0, 0)
+
+
+@pytest.mark.parametrize("restart", ["reopen", "crash"])
+@pytest.mark.parametrize("kind", ["fresh", "returned", "fifo"])
+def test_a_claim_goes_on_where_a_restart_cut_it(sliced: Host, kind: str, restart: str) -> None:
+    fill(sliced, kind, 100)
+    open_source(sliced)
+    first = claim(sliced, 1, 100)
+    getattr(sliced, restart)()
+    assert view(sliced).claims[0].state is (ClaimState.BINDING if first.more else ClaimState.OPEN)
+    messages = claim_whole(sliced, 1, 100).messages
+    assert messages == 100
+    getattr(sliced, restart)()
+    assert len(read(sliced)) == messages
+    acknowledge(sliced, 1)
+    getattr(sliced, restart)()
+    assert sliced.counts() == (100 - messages, 0, 0)
+    settle(sliced)
+    assert len(sliced.receive(100)) == 100 - messages
+
+
+def test_whoever_reads_or_goes_on_has_the_claim_whole(sliced: Host) -> None:
+    fill(sliced, "returned", 100)
+    open_source(sliced)
+    assert claim(sliced, 1, 100).more
+    part = len(read(sliced))
+    assert claim(sliced, 1, 100) == claims.Bound(number=1, messages=part, shards=1, again=True)
+    assert claim(sliced, 2, 100).more
+    claim(sliced, 3, 100)
+    assert [each.state for each in view(sliced).claims] == [ClaimState.OPEN, ClaimState.OPEN, ClaimState.BINDING]
+    read(sliced)
+    assert [each.state for each in view(sliced).claims] == [ClaimState.OPEN, ClaimState.OPEN, ClaimState.BINDING]
+    assert claim_whole(sliced, 3, 20).messages == 20
+
+
+@pytest.mark.differs_on_postgres("there are no batches that fail, or wait, as one")
+def test_a_batch_that_is_rolled_back_takes_its_claims_along(jobs: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch is applied again without the command at fault, on memory that was built anew."""
+    claim(jobs, 1, 1)
+
+    class Faulty(commands.Command, frozen=True, kw_only=True):
+        """Fails."""
+
+    def fail(command: Faulty, now_ms: int) -> None:
+        raise RuntimeError
+
+    reload = type(jobs.engine._machine).reload
+
+    def reload_and_fail(machine: Any) -> None:
+        reload(machine)
+        machine.handlers[Faulty] = fail
+
+    monkeypatch.setattr(type(jobs.engine._machine), "reload", reload_and_fail)
+    jobs.engine._machine.handlers[Faulty] = fail
+    bound, failed, acknowledged = jobs.do_together(
+        claims.Claim(queue=QUEUE, source="s", epoch=1, number=2, messages_max=2),
+        Faulty(),
+        claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1),
+    )
+    assert (bound.messages, acknowledged.acknowledged) == (2, 1)
+    assert isinstance(failed, InternalError)
+    assert jobs.counts() == (1, 2, 0)
+    assert bodies(read(jobs, 2)) == ["b", "c"]

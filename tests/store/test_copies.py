@@ -1,0 +1,352 @@
+"""Stores are copied to stores of the other kind: what anybody can see of a queue is the same there."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.store.copied import CopyRefused, copied, moved_to_database, moved_to_folder
+from tests.store.host import QUEUE, Host, message
+from tests.store.postgres_host import PostgresHost, making_database, prepare, set_clock
+from veilmq.core import commands, results
+from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccount
+from veilmq.core.claims import AcknowledgeClaims, Claim, OpenSource
+from veilmq.core.errors import ReceiptInvalid
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.publications import Stage
+from veilmq.core.results import ReceiptState, SentMessage
+from veilmq.core.topics import CreateTopic, ListPushes, PublishToTopic, Subscribe, Subscription
+
+DEAD = "000000000000/dead"
+FIFO = "000000000000/ordered"
+
+Move = Callable[[], Host]
+
+
+class House:
+    """A host, and the way to the other kind of store; `host` is the one that is open."""
+
+    def __init__(self, host: Host, url: str, folder: Path) -> None:
+        """`url` and `folder` are for copies."""
+        self.host: Host | None = host
+        self._url = url
+        self._folder = folder
+        self.keeps_receipts = not isinstance(host, PostgresHost)
+
+    @property
+    def first(self) -> Host:
+        """The host whose store is to be copied."""
+        assert self.host is not None
+        return self.host
+
+    def move(self) -> Host:
+        """Go on with a copy; a copy that is refused leaves nothing open."""
+        host, self.host = self.host, None
+        if isinstance(host, PostgresHost):
+            self.host = moved_to_folder(host, self._folder)
+        else:
+            assert host is not None
+            self.host = moved_to_database(host, self._url)
+        return self.host
+
+
+@pytest.fixture(params=["from a folder", "from a database"])
+def house(request: pytest.FixtureRequest, postgres_url: str, tmp_path: Path) -> Iterator[House]:
+    """Return a house whose store is to be copied."""
+    host: Host = Host(tmp_path / "store")
+    if request.param == "from a database":
+        host.close()
+        host = PostgresHost.on_empty(postgres_url)
+    house = House(host, postgres_url, tmp_path / "copy")
+    try:
+        yield house
+    finally:
+        if house.host is not None:
+            house.host.check()
+            house.host.close()
+
+
+def fifo(body: str, group: str, dedup_id: str) -> commands.NewMessage:
+    """Return a message for a FIFO queue."""
+    return message(body, group=group, dedup_id=dedup_id)
+
+
+def sent(host: Host, queue: str, *messages: commands.NewMessage) -> list[SentMessage]:
+    """Send, and return the answers."""
+    answers: list[SentMessage] = host.do(commands.Send(queue=queue, messages=messages))
+    return answers
+
+
+def bodies(messages: list[results.ReceivedMessage]) -> list[str]:
+    """Return what was received."""
+    return [each.body for each in messages]
+
+
+def test_queues_keep_settings_tags_and_times(house: House) -> None:
+    """Created and modified when they were."""
+    host = house.first
+    host.create(DEAD)
+    host.create(visibility_timeout_s=7, dead_letter_queue=DEAD, receives_max=3)
+    host.advance(5_000)
+    host.do(commands.SetQueue(queue=QUEUE, settings={"delay_s": 9}))
+    host.do(commands.TagQueue(queue=QUEUE, tags={"team": "mail"}))
+    before = [host.do(commands.ShowQueue(queue=name, counts=True)) for name in (QUEUE, DEAD)]
+    there = house.move()
+    assert [there.do(commands.ShowQueue(queue=name, counts=True)) for name in (QUEUE, DEAD)] == before
+    page = there.do(commands.ListDeadLetterSources(queue=DEAD))
+    assert page.names == [QUEUE]
+
+
+def test_messages_keep_their_states_order_and_counts(house: House) -> None:
+    """Ready, released, in flight and delayed; priorities, first receives, properties."""
+    host = house.first
+    host.create()
+    host.send("in flight", "released")
+    host.advance(10)
+    (flying, _) = host.receive(2, timeout_s=0) and host.receive(2, timeout_s=30)
+    host.advance(10)
+    host.send("ready", "later")
+    host.send("delayed", delay_s=60)
+    host.send("urgent", priority=1)
+    host.send("whenever", priority=16)
+    host.change(flying.receipt, 120)
+    host.advance(31_000)
+    assert host.counts() == (5, 1, 1)
+    there = house.move()
+    assert there.counts() == (5, 1, 1)
+    taken = there.receive(10, timeout_s=600)
+    assert bodies(taken) == ["urgent", "ready", "later", "released", "whenever"]
+    again = taken[3]
+    assert (again.receive_count, again.first_received_at_ms, again.sent_at_ms) == (
+        3,
+        flying.first_received_at_ms,
+        flying.sent_at_ms,
+    )
+    assert taken[0].priority == 1
+    there.advance(29_000)
+    assert bodies(there.receive(10, timeout_s=600)) == ["delayed"]
+    there.advance(60_000)
+    (back,) = there.receive(10, timeout_s=600)
+    assert (back.body, back.id, back.receive_count) == ("in flight", flying.id, 3)
+
+
+def test_receipts_act_where_they_can_and_are_refused_elsewhere(house: House) -> None:
+    """On a database those of a folder do; the other way each is told that it is no receipt of this store."""
+    host = house.first
+    host.create()
+    host.send("a", "b", "c")
+    first, second, _ = host.receive(3, timeout_s=600)
+    host.change(second.receipt, 0)
+    (renewed,) = host.receive(1, timeout_s=600)
+    there = house.move()
+    if not house.keeps_receipts:
+        assert isinstance(there.delete(first.receipt)[0], ReceiptInvalid)
+        assert isinstance(there.change(renewed.receipt, 0), ReceiptInvalid)
+        return
+    assert there.delete(first.receipt, second.receipt) == [ReceiptState.LIVE, ReceiptState.SUPERSEDED]
+    assert there.change(renewed.receipt, 0).state is ReceiptState.LIVE
+    assert bodies(there.receive(10)) == ["b"]
+    assert there.delete(first.receipt) == [ReceiptState.GONE]
+
+
+def test_groups_keep_their_order_and_their_locks(house: House) -> None:
+    """One that has something in flight waits; what was received before comes first again."""
+    host = house.first
+    host.create(FIFO, fifo=True)
+    sent(host, FIFO, *(fifo(f"{group}{number}", group, f"{group}{number}") for number in range(3) for group in "xy"))
+    (first,) = host.receive(1, queue=FIFO, timeout_s=60)
+    there = house.move()
+    assert there.counts(FIFO) == (5, 1, 0)
+    assert bodies(there.receive(10, queue=FIFO, timeout_s=600)) == ["y0", "y1", "y2"]
+    sent(there, FIFO, fifo("x3", "x", "x3"))
+    assert there.receive(10, queue=FIFO) == []
+    there.advance(60_000)
+    again = there.receive(10, queue=FIFO)
+    assert bodies(again) == ["x0", "x1", "x2", "x3"]
+    assert (again[0].id, again[0].receive_count) == (first.id, 2)
+    sequences = [each.sequence for each in again]
+    assert sequences == sorted(sequences, key=lambda each: each or 0)
+
+
+def test_the_delay_of_a_fifo_queue_goes_on(house: House) -> None:
+    """For what waits and for what is sent there; a later change of the delay counts for both."""
+    host = house.first
+    host.create(FIFO, fifo=True, delay_s=30)
+    sent(host, FIFO, fifo("waits", "x", "1"))
+    host.advance(20_000)
+    there = house.move()
+    sent(there, FIFO, fifo("comes", "y", "2"))
+    assert there.counts(FIFO) == (0, 0, 2)
+    there.advance(10_000)
+    assert bodies(there.receive(10, queue=FIFO)) == ["waits"]
+    assert there.counts(FIFO) == (0, 1, 1)
+    there.do(commands.SetQueue(queue=FIFO, settings={"delay_s": 0}))
+    assert bodies(there.receive(10, queue=FIFO)) == ["comes"]
+
+
+def test_duplicates_stay_duplicates(house: House) -> None:
+    """Also of what was deleted before the copy; for five minutes from their sending, and in their own queue."""
+    host = house.first
+    for name in (FIFO, "000000000000/other"):
+        host.create(name, fifo=True)
+    (answer,) = sent(host, FIFO, fifo("a", "g", "one"))
+    host.delete(*(each.receipt for each in host.receive(1, queue=FIFO)), queue=FIFO)
+    host.advance(100_000)
+    there = house.move()
+    assert sent(there, FIFO, fifo("again", "g", "one")) == [answer]
+    assert there.counts(FIFO) == (0, 0, 0)
+    sent(there, "000000000000/other", fifo("another", "g", "one"))
+    assert there.counts("000000000000/other") == (1, 0, 0)
+    there.advance(200_000)
+    assert sent(there, FIFO, fifo("anew", "g", "one")) != [answer]
+    assert there.counts(FIFO) == (1, 0, 0)
+
+
+def test_dead_letters_keep_where_they_came_from(house: House) -> None:
+    """Source, receives there, first receive; of a standard queue the retention goes on from the first sending."""
+    host = house.first
+    host.create(DEAD, retention_s=600)
+    host.create(dead_letter_queue=DEAD, receives_max=1, retention_s=600)
+    host.send("poison")
+    (dead,) = host.receive(1, timeout_s=0)
+    host.advance(1_000)
+    assert host.receive(1) == []
+    host.receive(1, queue=DEAD, timeout_s=10)
+    there = house.move()
+    there.advance(10_000)
+    (letter,) = there.receive(1, queue=DEAD, timeout_s=0)
+    assert (letter.body, letter.source, letter.receive_count) == ("poison", QUEUE, 3)
+    assert (letter.first_received_at_ms, letter.sent_at_ms) == (dead.first_received_at_ms, dead.sent_at_ms)
+    there.advance(600 * SECOND_MS - (there.clock.now_ms() - dead.sent_at_ms))
+    assert there.counts(DEAD) == (0, 0, 0)
+    assert there.receive(1, queue=DEAD) == []
+
+
+def test_move_tasks_and_their_history_go_along(house: House) -> None:
+    """What is remembered of the last ones."""
+    host = house.first
+    host.create(DEAD)
+    host.create(dead_letter_queue=DEAD, receives_max=1)
+    task = host.do(commands.StartMove(source=DEAD))
+    host.advance(1_000)
+    before = host.do(commands.ListMoves(source=DEAD, count=10))
+    assert [each.id for each in before] == [task.id]
+    there = house.move()
+    assert there.do(commands.ListMoves(source=DEAD, count=10)) == before
+    there.do(commands.StartMove(source=DEAD))
+    assert len(there.do(commands.ListMoves(source=DEAD, count=10))) == 2
+
+
+def test_accounts_keep_their_settings_and_queues_their_numbers(house: House) -> None:
+    """A new queue gets none that a deleted one had: its receipts would name the new one's messages."""
+    host = house.first
+    host.create()
+    host.create("000000000000/deleted")
+    host.send("a", queue="000000000000/deleted")
+    (old,) = host.receive(1, queue="000000000000/deleted", timeout_s=600)
+    host.do(commands.DeleteQueue(queue="000000000000/deleted"))
+    host.do(SetAccount(account="000000000000", settings=AccountSettings(logging_bucket="logs")))
+    there = house.move()
+    assert there.do(ShowAccount(account="000000000000")).logging_bucket == "logs"
+    there.create("000000000000/deleted")
+    assert isinstance(there.delete(old.receipt, queue="000000000000/deleted")[0], ReceiptInvalid)
+
+
+def test_groups_share_fairly_in_the_copy(house: House) -> None:
+    """A quiet group's message comes before those of one that has much in flight."""
+    host = house.first
+    host.create()
+    sent(host, QUEUE, *(message(f"noisy {number}", group="noisy") for number in range(50)))
+    host.receive(40, timeout_s=600)
+    host.advance(10)
+    sent(host, QUEUE, message("quiet", group="quiet"), message("none"))
+    there = house.move()
+    assert bodies(there.receive(2, timeout_s=600)) == ["quiet", "none"]
+    assert bodies(there.receive(10, timeout_s=600)) == [f"noisy {number}" for number in range(40, 50)]
+
+
+def test_topics_and_subscriptions_go_along(house: House) -> None:
+    """Also those that are pushed, with what waits for it."""
+    host = house.first
+    host.create()
+    host.do(CreateTopic(topic="000000000000/news"))
+    for wanted in (
+        Subscription(topic="000000000000/news", name="here", endpoint="here", queue=QUEUE),
+        Subscription(topic="000000000000/news", name="there", endpoint="there", push_url="http://example.com/"),
+    ):
+        host.do(Subscribe(subscription=wanted))
+    before = host.do(ListPushes())
+    there = house.move()
+    assert there.do(ListPushes()) == before
+    there.do(PublishToTopic(topic="000000000000/news", size_bytes=5, make=lambda _: message("hello")))
+    assert bodies(there.receive(1)) == ["hello"]
+
+
+def test_what_is_past_its_retention_stays_behind(house: House) -> None:
+    """As if it had been looked at then."""
+    host = house.first
+    host.create(retention_s=60)
+    host.send("old")
+    host.advance(59_999)
+    host.send("new")
+    host.advance(1)
+    there = house.move()
+    there.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 345_600}))
+    assert bodies(there.receive(10)) == ["new"]
+
+
+def test_between_databases_everything_goes_on(postgres_url: str) -> None:
+    """Receipts, duplicates and claims: every table is as it was, and counters go on."""
+    host = PostgresHost.on_empty(postgres_url)
+    host.create()
+    host.create(FIFO, fifo=True)
+    host.send("claimed", "received", "ready")
+    opened = host.do(OpenSource(queue=QUEUE, source="reader"))
+    host.do(Claim(queue=QUEUE, source="reader", epoch=opened.epoch, number=1, messages_max=1))
+    (received,) = host.receive(1, timeout_s=600)
+    (answer,) = sent(host, FIFO, fifo("a", "g", "one"))
+    with making_database(postgres_url) as url:
+        asyncio.run(prepare(url))
+        asyncio.run(set_clock(url, host.clock.now_ms()))
+        host.close()
+        assert copied(postgres_url, url, host.clock.now_ms()) == (4, True)
+        there = PostgresHost(url)
+        try:
+            assert there.delete(received.receipt) == [ReceiptState.LIVE]
+            assert sent(there, FIFO, fifo("again", "g", "one")) == [answer]
+            acknowledge = AcknowledgeClaims(queue=QUEUE, source="reader", epoch=opened.epoch, number=1)
+            assert there.do(acknowledge).acknowledged == 1
+            assert bodies(there.receive(10)) == ["ready"]
+            there.create("000000000000/new")
+            there.check()
+        finally:
+            there.close()
+
+
+def test_what_is_only_to_be_dropped_stays_behind(house: House) -> None:
+    """What goes with its queue, and is only to be dropped, is no obstacle."""
+    host = house.first
+    host.create()
+    host.do(Stage(queue=QUEUE, writer="job", batch=1, attempt="a", part=0, messages=(message("staged"),)))
+    host.do(commands.DeleteQueue(queue=QUEUE))
+    there = house.move()
+    assert there.do(commands.ListQueues(account="000000000000")).names == []
+
+
+def test_events_of_what_was_purged_are_not_lost(house: House) -> None:
+    """That a receipt has ended by a purge is in the log when its message is removed, which may be later."""
+    house.first.create(event_log="closed")
+    house.first.send("in flight")
+    house.first.receive(1, timeout_s=600)
+    house.first.do(commands.PurgeQueue(queue=QUEUE))
+    with pytest.raises(CopyRefused, match="event log"):
+        house.move()
+
+
+def test_open_stages_are_named(house: House) -> None:
+    """The copy would lose what they have."""
+    house.first.create()
+    house.first.do(Stage(queue=QUEUE, writer="job", batch=1, attempt="a", part=0, messages=(message("staged"),)))
+    with pytest.raises(CopyRefused, match="stage"):
+        house.move()

@@ -1,0 +1,90 @@
+"""Stores that move house at random, from a folder to a database and back: the naive models notice nothing of it.
+
+But for receipts, which a folder does not take over, what attempts gave, and the sequence numbers of messages.
+"""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis.stateful import precondition, rule
+
+from tests.store import test_fifo_model, test_model
+from tests.store.copied import moved_to_database, moved_to_folder
+from tests.store.host import RESTLESS
+from tests.store.model_frame import ModelFrame, run_model
+from tests.store.naive import NaiveQueue
+from tests.store.postgres_host import PostgresHost
+from veilmq.core import commands
+
+SMALL = replace(RESTLESS, ready_window_messages=2, hidden_window_leases=2, body_cache_bytes=0)
+
+
+class Moving(ModelFrame):
+    """A machine with one more rule; `database` is where it moves to, and from there to a new folder each time."""
+
+    database: str
+    moves = 0
+
+    @precondition(lambda self: self.host is not None)
+    @rule()
+    def move_house(self) -> None:
+        """Go on with a copy of the store."""
+        self.live.advance(10)  # sequence numbers of a folder go on from the next millisecond
+        self.moves += 1
+        keeps_receipts = not isinstance(self.live, PostgresHost)
+        if keeps_receipts:
+            self.host = moved_to_database(self.live, self.database)
+        else:
+            self.host = moved_to_folder(self.live, self.base / f"moved-{self.moves}" / "store", SMALL)
+        self.live.check()
+        self.note_move(keeps_receipts=keeps_receipts)
+
+    def note_move(self, *, keeps_receipts: bool) -> None:
+        """Have the models forget what does not move."""
+        raise NotImplementedError
+
+    def suffer(self, kind: str) -> None:
+        """Have an accident; what two nodes are sent in one millisecond has no order."""
+        if kind == "crash":
+            self.live.crash()
+        else:
+            self.live.reopen()
+        self.live.advance(1)
+        self.live.check()
+
+
+class MovingStandard(Moving, test_model.EngineAndModel):
+    """Standard queues."""
+
+    def compare(self) -> None:
+        """Assert the same queues, and that each is the same."""
+        pages = [self.live.do(commands.ListQueues(account=account)) for account in "ab"]
+        names = [f"{account}/{name}" for account, page in zip("ab", pages, strict=True) for name in page.names]
+        assert names == sorted(self.models)
+        for name, model in self.models.items():
+            self.check_queue(name, model)
+
+    def note_move(self, *, keeps_receipts: bool) -> None:
+        """Forget the receipts."""
+        if not keeps_receipts:
+            self.incarnations = {name: number + 1 for name, number in self.incarnations.items()}
+
+
+class MovingFifo(Moving, test_fifo_model.EngineAndModel):
+    """A FIFO queue."""
+
+    def note_move(self, *, keeps_receipts: bool) -> None:
+        """Forget the receipts, what attempts gave, and the sequence numbers of the messages that are there."""
+        self.model.attempts.clear()
+        self.model.terms = NaiveQueue.terms  # type: ignore[misc]
+        if not keeps_receipts:
+            self.issued = []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("machine", [MovingStandard, MovingFifo], ids=["standard", "fifo"])
+def test_a_store_that_moves_answers_as_before(machine: type[Moving], postgres_url: str) -> None:
+    """At random, and reproducibly."""
+    there = type(machine.__name__, (machine,), {"database": postgres_url})
+    run_model(there, examples=4, steps=30)

@@ -1,0 +1,497 @@
+"""The event log: each way in which a receipt ends, when that is written, and what it says."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.store.host import QUEUE, Host, message
+from tests.store.logged import (
+    LOGGED,
+    check_conservation,
+    events_of,
+    logging_to,
+    numbered,
+    outcomes,
+    plan,
+    with_type,
+)
+from tests.store.stores import Store
+from veilmq.core import claims, commands
+from veilmq.core.commands import NewMessage
+from veilmq.core.events import CountEvents, EventCounts, ForgetEvents, PlanExport, ReadEvents
+from veilmq.core.properties import Attribute, Properties, encode
+
+DEAD = "000000000000/dead"
+FIFO = "000000000000/jobs.fifo"
+
+
+@pytest.fixture
+def host(store: Store) -> Iterator[Host]:
+    """Return an engine with one logged queue of 30 s."""
+    with store.open(event_log="closed") as opened:
+        opened.create()
+        yield opened
+
+
+@pytest.fixture
+def kept(kept_store: Store) -> Iterator[Host]:
+    """Return the same on a store that survives."""
+    with kept_store.open(event_log="closed") as opened:
+        opened.create()
+        yield opened
+
+
+# The ends of receipts.
+
+
+def test_a_delete_in_time(host: Host) -> None:
+    host.send("a")
+    receipt = host.receive_one().receipt
+    assert outcomes(host) == []
+    host.advance(1_234)
+    host.delete(receipt)
+    assert outcomes(host) == [("deleted", 1_234)]
+
+
+def test_a_delete_again_says_nothing_more(host: Host) -> None:
+    host.send("a")
+    receipt = host.receive_one().receipt
+    host.delete(receipt)
+    host.advance(60_000)
+    host.delete(receipt)
+    assert outcomes(host) == [("deleted", 0)]
+
+
+def test_an_expiry_is_seen_by_the_next_receive(host: Host) -> None:
+    host.send("a")
+    host.receive_one()
+    host.advance(45_000)
+    assert outcomes(host) == []
+    host.receive_one()
+    assert outcomes(host) == [("expired", 30_000)]
+
+
+def test_a_late_delete_of_a_message_that_nobody_received_since(host: Host) -> None:
+    host.send("a")
+    receipt = host.receive_one().receipt
+    host.advance(45_000)
+    assert host.delete(receipt)[0].value == "expired"
+    assert outcomes(host) == [("expired", 30_000), ("late_deleted", 45_000)]
+
+
+def test_a_late_delete_of_a_message_that_was_received_since(host: Host) -> None:
+    host.send("a")
+    late = host.receive_one().receipt
+    host.advance(40_000)
+    again = host.receive_one().receipt
+    host.advance(1_000)
+    assert host.delete(late)[0].value == "superseded"
+    host.delete(late)
+    host.advance(1_000)
+    host.delete(again)
+    assert outcomes(host) == [("expired", 30_000), ("late_deleted", 41_000), ("deleted", 2_000)]
+
+
+def test_a_late_delete_of_a_message_that_another_one_deleted(host: Host) -> None:
+    host.send("a")
+    late = host.receive_one().receipt
+    host.advance(40_000)
+    host.delete(host.receive_one().receipt)
+    host.advance(60_000)
+    assert [host.delete(late)[0].value for _ in range(2)] == ["gone", "gone"]
+    assert outcomes(host) == [("expired", 30_000), ("deleted", 0), ("late_deleted", 100_000)]
+
+
+@pytest.mark.parametrize("restart", ["reopen", "crash"])
+def test_a_late_delete_after_a_restart(kept: Host, restart: str) -> None:
+    kept.send("a")
+    late = kept.receive_one().receipt
+    kept.advance(40_000)
+    again = kept.receive_one().receipt
+    getattr(kept, restart)()
+    kept.delete(late)
+    kept.delete(again)
+    assert outcomes(kept) == [("expired", 30_000), ("late_deleted", 40_000), ("deleted", 0)]
+
+
+def test_a_release(host: Host) -> None:
+    host.send("a")
+    receipt = host.receive_one().receipt
+    host.advance(500)
+    host.change(receipt, 0)
+    assert outcomes(host) == [("nacked", 500)]
+    host.receive_one()
+    host.advance(60_000)
+    host.delete(receipt)
+    assert outcomes(host) == [("nacked", 500)]
+
+
+def test_a_released_receipt_that_is_used_again_has_ended_all_the_same(host: Host) -> None:
+    host.send("a")
+    receipt = host.receive_one().receipt
+    host.change(receipt, 0)
+    host.change(receipt, 60)
+    host.delete(receipt)
+    assert outcomes(host) == [("nacked", 0)]
+
+
+def test_moves_of_the_deadline_are_counted_and_the_timeout_goes_on_to_the_last(host: Host) -> None:
+    host.send("a")
+    receipt = host.receive_one().receipt
+    for _ in range(3):
+        host.advance(20_000)
+        host.change(receipt, 30)
+    host.advance(29_999)
+    host.delete(receipt)
+    (event,) = events_of(host)
+    assert (event.outcome.value, event.extensions, event.visibility_ms) == ("deleted", 3, 90_000)
+    assert event.held_ms == 89_999
+
+
+def test_a_change_with_an_expired_receipt_goes_on_with_it(host: Host) -> None:
+    host.send("a")
+    receipt = host.receive_one().receipt
+    host.advance(40_000)
+    host.change(receipt, 30)
+    host.advance(1_000)
+    host.delete(receipt)
+    (event,) = events_of(host)
+    assert (event.outcome.value, event.held_ms, event.visibility_ms) == ("deleted", 41_000, 70_000)
+
+
+def test_a_dead_letter(host: Host) -> None:
+    host.create(DEAD)
+    host.do(commands.SetQueue(queue=QUEUE, settings={"dead_letter_queue": DEAD, "receives_max": 1}))
+    host.send("expires", "released")
+    expires, released = host.receive(2)
+    host.change(released.receipt, 0)
+    host.advance(31_000)
+    assert host.receive(10) == []
+    assert sorted(outcomes(host)) == [
+        ("dead_lettered", 31_000),
+        ("dead_lettered", 31_000),
+        ("expired", 30_000),
+        ("nacked", 0),
+    ]
+    check_conservation(events_of(host))
+    host.delete(expires.receipt)
+    assert outcomes(host)[-1] == ("late_deleted", 31_000)
+    host.delete(released.receipt)
+    assert len(outcomes(host)) == 5
+    host.delete(host.receive(queue=DEAD)[0].receipt, queue=DEAD)
+    last = events_of(host)[-1]
+    assert (last.queue, last.outcome.value, last.receive_count) == (DEAD, "deleted", 1)
+
+
+def test_a_message_that_a_task_moves(host: Host) -> None:
+    host.create(DEAD)
+    host.do(commands.SetQueue(queue=QUEUE, settings={"dead_letter_queue": DEAD, "receives_max": 1}))
+    host.send("a", queue=DEAD)
+    host.receive_one(queue=DEAD)
+    host.advance(31_000)
+    host.do(commands.StartMove(source=DEAD, destination=QUEUE))
+    host.advance(1_000)
+    assert outcomes(host) == [("expired", 30_000)]
+    assert len(host.receive(10)) == 1
+
+
+def test_retention_ends_a_receipt_at_its_own_time(host: Host) -> None:
+    host.create("000000000000/short", retention_s=60, visibility_timeout_s=300)
+    host.send("a", queue="000000000000/short")
+    receipt = host.receive_one(queue="000000000000/short").receipt
+    host.advance(200_000)
+    host.delete(receipt, queue="000000000000/short")
+    host.advance(120_000)
+    expired, late = events_of(host)
+    assert (expired.outcome.value, expired.held_ms, expired.visibility_ms) == ("expired", 60_000, 60_000)
+    assert (late.outcome.value, late.held_ms) == ("late_deleted", 200_000)
+
+
+@pytest.mark.parametrize("end", [commands.PurgeQueue, commands.DeleteQueue])
+def test_a_purge_ends_receipts_when_the_janitor_comes(
+    host: Host, end: type[commands.PurgeQueue | commands.DeleteQueue]
+) -> None:
+    host.send(*"abc")
+    host.receive(2)
+    host.advance(10_000)
+    host.do(end(queue=QUEUE))
+    host.advance(60_000)
+    host.sweep()
+    assert outcomes(host) == [("expired", 10_000)] * 2
+
+
+@pytest.mark.parametrize("restart", ["reopen", "crash"])
+def test_a_purged_lane_is_known_after_a_restart(kept: Host, restart: str) -> None:
+    kept.send("a", "b")
+    late = kept.receive(2)[0].receipt
+    kept.advance(10_000)
+    kept.do(commands.PurgeQueue(queue=QUEUE))
+    kept.delete(late)
+    getattr(kept, restart)()
+    kept.advance(5_000)
+    kept.sweep()
+    kept.delete(late)
+    assert sorted(outcomes(kept)) == [("expired", 10_000), ("expired", 10_000), ("late_deleted", 10_000)]
+
+
+def test_a_late_delete_in_a_fifo_queue_is_refused_and_told_of_once(host: Host) -> None:
+    host.create(FIFO, fifo=True)
+    host.do(commands.Send(queue=FIFO, messages=(message("a", group="g", dedup_id="1"),)))
+    late = host.receive_one(queue=FIFO).receipt
+    host.advance(40_000)
+    assert [host.delete(late, queue=FIFO)[0].value for _ in range(2)] == ["expired", "expired"]
+    again = host.receive_one(queue=FIFO)
+    host.delete(again.receipt, queue=FIFO)
+    assert outcomes(host) == [("expired", 30_000), ("late_deleted", 40_000), ("deleted", 0)]
+    assert events_of(host)[0].group_hash is not None
+
+
+def test_a_receipt_that_a_change_renewed_has_one_end(host: Host) -> None:
+    host.send("a")
+    first = host.receive_one().receipt
+    second = host.change(first, 60, only_live=True, renew_receipt=True).receipt
+    assert host.delete(first, only_live=True)[0].value == "superseded"
+    host.delete(second, only_live=True)
+    assert outcomes(host) == [("deleted", 0)]
+
+
+# What an event says.
+
+
+def test_a_message_that_nobody_received_has_no_event(host: Host) -> None:
+    """Though its sender has a receipt, changes its delay and takes it back; once received it begins as all others."""
+    terms = commands.SendTerms(receipts=True)
+    new = tuple(message(body, delay_s=30) for body in "ab")
+    a, b = (each.receipt for each in host.do(commands.Send(queue=QUEUE, messages=new, terms=terms)))
+    host.delete(a)
+    renewed = host.change(b, 5, renew_receipt=True).receipt
+    host.change(renewed, 0)
+    got = host.receive_one(timeout_s=10)
+    host.delete(renewed, a)
+    host.advance(2_000)
+    host.delete(got.receipt)
+    assert outcomes(host) == [("deleted", 2_000)]
+
+
+def test_what_an_event_says(host: Host) -> None:
+    host.do(
+        commands.Send(
+            queue=QUEUE,
+            messages=(
+                NewMessage(body="é" * 50, size_bytes=100, properties=with_type("resize")),
+                NewMessage(body="", size_bytes=0),
+            ),
+        )
+    )
+    host.advance(5_000)
+    received = host.do(commands.Receive(queue=QUEUE, count=10, timeout_s=7, requested_at_ms=host.clock.now_ms() - 900))
+    host.advance(100)
+    host.delete(*[each.receipt for each in received.messages])
+    first, second = events_of(host)
+    sent = received.messages[0]
+    assert (first.queue, first.key, first.size_bucket, first.group_hash) == (QUEUE, "resize", 128, None)
+    assert (first.message_id, first.sent_at_ms, first.received_at_ms) == (
+        sent.id,
+        sent.sent_at_ms,
+        sent.sent_at_ms + 5_000,
+    )
+    assert (first.closed_at_ms, first.held_ms, first.visibility_ms) == (sent.sent_at_ms + 5_100, 100, 7_000)
+    assert (first.extensions, first.receive_count, first.batch_size, first.batch_position) == (0, 1, 2, 0)
+    assert (second.key, second.size_bucket, second.batch_position) == ("", 1, 1)
+
+
+def test_it_says_the_same_when_nothing_is_remembered(kept: Host) -> None:
+    kept.do(commands.Send(queue=QUEUE, messages=(NewMessage(body="abc", size_bytes=3, properties=with_type("x")),)))
+    receipt = kept.receive_one().receipt
+    kept.change(receipt, 50)
+    kept.crash()
+    kept.delete(receipt)
+    (event,) = events_of(kept)
+    assert (event.key, event.size_bucket, event.extensions, event.batch_size) == ("x", 4, 1, 1)
+
+
+@pytest.mark.differs_on_postgres("nothing is remembered there")
+def test_large_properties_are_not_remembered(host: Host) -> None:
+    """What is remembered of very many messages must not take more memory than their number says."""
+    attributes = {"Type": Attribute("String", "thumbnail"), "more": Attribute("String", "x" * 5_000)}
+    properties = encode(Properties(attributes=attributes))
+    new = NewMessage(body="a", properties=properties, size_bytes=5_000)
+    host.do(commands.Send(queue=QUEUE, messages=(new,)))
+    receipt = host.receive_one().receipt
+    log = host.engine._machine.events
+    host.delete(receipt)
+    (event,) = events_of(host)
+    assert (event.key, event.outcome.value) == ("thumbnail", "deleted")
+    assert (log._facts, log._keys) == ({}, {})
+
+
+def test_another_routing_attribute(store: Store) -> None:
+    with store.open(event_log="closed", routing_attribute="Kind") as host:
+        host.create()
+        host.do(commands.Send(queue=QUEUE, messages=(NewMessage(body="a", size_bytes=1, properties=with_type("x")),)))
+        host.delete(host.receive_one().receipt)
+        assert events_of(host)[0].key == ""
+
+
+# Which queues are logged.
+
+
+def test_a_queue_says_for_itself_whether_it_is_logged(host: Host) -> None:
+    host.do(commands.SetQueue(queue=QUEUE, settings={"event_log": "off"}))
+    host.send("a", "b")
+    first, second = host.receive(2)
+    host.delete(first.receipt)
+    host.do(commands.SetQueue(queue=QUEUE, settings={"event_log": None}))
+    host.delete(second.receipt)
+    assert outcomes(host) == [], "a receipt of a queue that was not logged"
+    host.send("c")
+    third = host.receive_one()
+    host.do(commands.SetQueue(queue=QUEUE, settings={"event_log": "off"}))
+    host.delete(third.receipt)
+    assert outcomes(host) == [], "nor is its end, where the queue is not logged any more"
+
+
+def test_a_server_that_logs_nothing_logs_the_queue_that_wants_it(store: Store) -> None:
+    with store.open(event_log="off") as host:
+        host.create(event_log="closed")
+        host.create(DEAD)
+        host.send("a")
+        host.send("b", queue=DEAD)
+        host.delete(host.receive_one().receipt)
+        host.delete(host.receive_one(queue=DEAD).receipt, queue=DEAD)
+        assert [event.queue for event in events_of(host)] == [QUEUE]
+
+
+# Numbers, ranges and room.
+
+
+def cycle(host: Host, messages: int) -> None:
+    """Send, receive and delete so many, each in a batch of its own."""
+    for n in range(messages):
+        host.send(str(n))
+        host.delete(host.receive_one().receipt)
+
+
+def test_a_planned_range_stays_as_it_is_until_it_is_forgotten(kept: Host) -> None:
+    cycle(kept, 3)
+    assert plan(kept, 2) == (1, 2)
+    cycle(kept, 2)
+    kept.crash()
+    assert plan(kept, 100) == (1, 2)
+    kept.do(ForgetEvents(last=2))
+    assert plan(kept, 100) == (3, 5)
+    kept.reopen()
+    kept.do(ForgetEvents(last=5))
+    assert kept.do(PlanExport(events_max=100)) is None
+    cycle(kept, 1)
+    kept.reopen()
+    assert [number for number, _ in numbered(kept)] == [6]
+
+
+@pytest.mark.differs_on_postgres("events that are numbered together are one batch")
+def test_a_range_is_read_in_slices(host: Host) -> None:
+    cycle(host, 5)
+    first, last = plan(host)
+    pages = []
+    while first <= last:
+        page = host.do(ReadEvents(first=first, last=last, bytes_max=1))
+        pages.append([number for number, _ in page.batches])
+        first = page.next
+    assert pages == [[1], [2], [3], [4], [5]]
+
+
+@pytest.mark.differs_on_postgres("events that are numbered together are one batch")
+def test_forgetting_goes_on_in_slices(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("veilmq.engines.embedded.event_export._FORGOTTEN_PER_COMMAND", 2)
+    cycle(host, 5)
+    plan(host)
+    more = [host.do(ForgetEvents(last=5)).more for _ in range(3)]
+    assert more == [True, True, False]
+    assert host.do(CountEvents()) == EventCounts(recorded=5, exported=5, dropped=0)
+
+
+def test_events_of_one_batch_of_commands_are_one_row(host: Host) -> None:
+    host.send(*"abcd")
+    received = host.receive(4)
+    host.do_together(*[commands.Delete(queue=QUEUE, receipts=(each.receipt,)) for each in received])
+    assert len(outcomes(host)) == 4
+    page = host.do(ReadEvents(first=1, last=4, bytes_max=1 << 20))
+    assert len(page.batches) == 1
+
+
+def test_new_events_are_dropped_while_too_many_wait(kept_store: Store) -> None:
+    with kept_store.open(event_log="closed", events_waiting_max=3) as host:
+        host.create()
+        cycle(host, 5)
+        assert host.do(CountEvents()) == EventCounts(recorded=3, exported=0, dropped=2)
+        host.reopen()
+        assert host.do(CountEvents()).dropped == 2
+        host.do(ForgetEvents(last=plan(host)[1]))
+        cycle(host, 1)
+        assert host.do(CountEvents()) == EventCounts(recorded=4, exported=3, dropped=2)
+
+
+def test_a_full_disk_takes_no_events_and_lets_itself_be_drained(tmp_path: Path) -> None:
+    with logging_to(tmp_path / "store", replace(LOGGED, database_pages_max=100)) as host:
+        host.create()
+        host.send("a", "b")
+        first, second = host.receive(2)
+        host.do_together(commands.Send(queue=QUEUE, messages=(message("x" * 600_000),)))
+        host.delete(first.receipt)
+        assert host.do(CountEvents()) == EventCounts(recorded=0, exported=0, dropped=1)
+        host.delete(second.receipt)
+
+
+def test_receipts_that_expired_are_forgotten_after_a_day(host: Host) -> None:
+    host.send("a")
+    late = host.receive_one(timeout_s=1).receipt
+    host.advance(2_000)
+    held = host.receive_one(timeout_s=43_200).receipt
+    host.advance(86_400_000 + 61_000)
+    host.sweep()
+    host.delete(late)
+    host.delete(held)
+    assert [outcome for outcome, _ in outcomes(host)] == ["expired", "expired", "late_deleted"]
+
+
+# Other ways in which a message is taken, and the folders of earlier versions.
+
+
+def test_a_claim_ends_the_receipts_before_it_and_gives_none(host: Host) -> None:
+    host.send("a", "b")
+    late = host.receive(timeout_s=1)[0].receipt
+    host.advance(2_000)
+    epoch = host.do(claims.OpenSource(queue=QUEUE, source="s")).epoch
+    bound = host.do(claims.Claim(queue=QUEUE, source="s", epoch=epoch, number=1, messages_max=10))
+    assert bound.messages == 2
+    assert outcomes(host) == [("expired", 1_000)]
+    host.delete(late)
+    assert outcomes(host)[1:] == [("late_deleted", 2_000)]
+    host.do(claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=epoch, number=1))
+    host.sweep()
+    assert len(outcomes(host)) == 2
+
+
+def test_a_message_that_a_claim_gave_back_begins_anew(host: Host) -> None:
+    host.send("a")
+    host.receive(timeout_s=1)
+    host.advance(2_000)
+    epoch = host.do(claims.OpenSource(queue=QUEUE, source="s")).epoch
+    host.do(claims.Claim(queue=QUEUE, source="s", epoch=epoch, number=1, messages_max=10))
+    host.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))
+    host.advance(1_000)
+    host.delete(host.receive_one().receipt)
+    assert outcomes(host) == [("expired", 1_000), ("deleted", 0)]
+
+
+def test_a_refused_late_delete_is_remembered_of_a_lease_outside_the_window() -> None:
+    with logging_to(None, replace(LOGGED, hidden_window_leases=1)) as host:
+        host.create(FIFO, fifo=True)
+        news = tuple(message(body, group="g", dedup_id=body) for body in "ab")
+        host.do(commands.Send(queue=FIFO, messages=news))
+        late = host.receive(2, queue=FIFO, timeout_s=0)
+        host.delete(*[each.receipt for each in late], queue=FIFO)
+        host.receive(2, queue=FIFO)
+        assert outcomes(host) == [("expired", 0), ("late_deleted", 0)] * 2

@@ -1,0 +1,257 @@
+"""Fair queues through the port: quiet groups first, nothing lost, at no cost that grows with the backlog."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.store.host import QUEUE, Host, message
+from tests.store.postgres_host import hosting_postgres
+from tests.store.stores import embedded
+from veilmq.core import commands, results
+
+MINUTE_MS = 60_000
+NOISY, QUIET = "noisy", "quiet"
+
+TINY = {"ready_window_messages": 2, "hidden_window_leases": 2, "body_cache_bytes": 0}
+
+
+@pytest.fixture(params=["memory", "folder", "tiny windows", "postgres"])
+def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
+    """Return an engine with a standard queue: in memory, on disk, with next to nothing in memory, on PostgreSQL."""
+    if request.param == "postgres":
+        with hosting_postgres(request.getfixturevalue("postgres_url")) as there:
+            there.create()
+            yield there
+        return
+    folder = None if request.param == "memory" else tmp_path / "store"
+    with embedded(folder).open(**TINY if request.param == "tiny windows" else {}) as each:
+        each.create()
+        yield each
+
+
+def send(host: Host, group: str | None, *bodies: str, queue: str = QUEUE) -> None:
+    messages = tuple(message(body, group=group) for body in bodies)
+    sent = host.do(commands.Send(queue=queue, messages=messages))
+    assert all(isinstance(each, results.SentMessage) for each in sent)
+
+
+def crowd(host: Host, waiting: int) -> list[results.ReceivedMessage]:
+    """Have 40 messages of a noisy group in flight and so many waiting; return those in flight."""
+    for start in range(0, 40 + waiting, 50):
+        send(host, NOISY, *(f"n{n}" for n in range(start, min(start + 50, 40 + waiting))))
+    return [message for _ in range(4) for message in host.receive(10, timeout_s=3_600)]
+
+
+def bodies(host: Host, count: int = 1) -> list[str]:
+    return [each.body for each in host.receive(count, timeout_s=3_600)]
+
+
+def test_a_quiet_groups_message_is_the_next_one(host: Host) -> None:
+    crowd(host, 60)
+    assert bodies(host) == ["n40"]
+    send(host, QUIET, "q")
+    assert bodies(host, 3) == ["q", "n41", "n42"]
+
+
+def test_a_message_without_a_group_is_a_tenant_of_its_own(host: Host) -> None:
+    crowd(host, 60)
+    send(host, None, "alone")
+    assert bodies(host, 2) == ["alone", "n40"]
+
+
+def test_groups_that_are_not_noisy_come_in_the_order_of_their_sending(host: Host) -> None:
+    for n in range(12):
+        send(host, f"g{n % 3}", f"m{n}")
+        host.advance(1)
+    assert bodies(host, 10) + bodies(host, 10) == [f"m{n}" for n in range(12)]
+
+
+def test_messages_of_one_group_may_be_in_flight_together(host: Host) -> None:
+    send(host, QUIET, "a", "b", "c")
+    assert bodies(host) + bodies(host) + bodies(host) == ["a", "b", "c"]
+
+
+def test_among_noisy_groups_the_one_with_the_fewest_in_flight_comes_first(host: Host) -> None:
+    crowd(host, 10)
+    send(host, "other", *(f"o{n}" for n in range(50)))
+    assert bodies(host, 31) == [f"o{n}" for n in range(31)], "thirty of the other make it noisy too"
+    assert bodies(host, 4) == ["o31", "o32", "o33", "o34"], "31 to 34 in flight against 40"
+
+
+def test_a_returned_message_of_a_noisy_group_waits_for_the_quiet(host: Host) -> None:
+    in_flight = crowd(host, 0)
+    host.change(in_flight[0].receipt, 0)
+    host.advance(1)
+    send(host, QUIET, "q")
+    assert bodies(host, 2) == ["q", "n0"]
+
+
+def test_receipts_of_what_stands_aside_act(host: Host) -> None:
+    in_flight = crowd(host, 0)
+    for each in in_flight[:2]:
+        host.change(each.receipt, 0)
+    host.advance(1)
+    send(host, QUIET, "q")
+    assert bodies(host) == ["q"], "both are passed over"
+    assert host.delete(in_flight[0].receipt) == [results.ReceiptState.EXPIRED]
+    assert host.change(in_flight[1].receipt, 60).state is results.ReceiptState.EXPIRED
+    assert host.counts() == (0, 40, 0)
+    assert bodies(host) == []
+    host.advance(60_000)
+    assert bodies(host) == ["n1"]
+
+
+def test_a_group_is_quiet_again_when_its_backlog_is_drained(host: Host) -> None:
+    in_flight = crowd(host, 1)
+    assert bodies(host) == ["n40"]
+    host.delete(*(each.receipt for each in in_flight))
+    host.advance(2 * MINUTE_MS * 10)  # processing time is forgotten too
+    send(host, "other", "o")
+    host.advance(1)
+    send(host, NOISY, "new")
+    host.advance(1)
+    send(host, QUIET, "q")
+    assert bodies(host, 3) == ["o", "new", "q"]
+
+
+def test_a_group_that_sent_nothing_for_five_minutes_is_quiet_again(host: Host) -> None:
+    crowd(host, 10)
+    host.advance(5 * MINUTE_MS)
+    send(host, QUIET, "q")
+    assert bodies(host, 2) == ["n40", "n41"]
+
+
+def test_nothing_is_lost_by_a_restart(kept: Host) -> None:
+    kept.create()
+    crowd(kept, 60)
+    send(kept, QUIET, "q0")
+    kept.crash()
+    assert bodies(kept) == ["q0"], "those in flight are counted again"
+    send(kept, QUIET, "q1")
+    kept.reopen()
+    assert bodies(kept) == ["q1"]
+    rest = [body for _ in range(6) for body in bodies(kept, 10)]
+    assert sorted(rest) == sorted(f"n{n}" for n in range(40, 100))
+    assert bodies(kept) == []
+    assert kept.counts() == (0, 102, 0)
+
+
+def test_delays_purge_and_retention_are_as_ever(host: Host) -> None:
+    host.do(commands.Send(queue=QUEUE, messages=(message("late", group=QUIET, delay_s=10),)))
+    send(host, NOISY, "a", "b")
+    assert bodies(host, 10) == ["a", "b"]
+    host.advance(10_000)
+    assert bodies(host, 10) == ["late"]
+    send(host, QUIET, "c")
+    host.do(commands.PurgeQueue(queue=QUEUE))
+    assert host.counts() == (0, 0, 0)
+    send(host, QUIET, "d")
+    host.advance(345_600_000)
+    assert bodies(host) == []
+    assert host.counts() == (0, 0, 0)
+
+
+def test_who_waits_is_told_of_messages_whose_group_has_just_become_noisy(host: Host) -> None:
+    """They step aside, but they can be had."""
+    send(host, NOISY, *(f"n{n}" for n in range(40)))
+    for _ in range(3):
+        host.receive(10, timeout_s=3_600)
+    assert host.due_ms() == host.clock.now_ms()
+
+
+def test_messages_that_are_changed_after_a_restart_are_in_flight_once(kept: Host) -> None:
+    kept.create()
+    send(kept, NOISY, *(f"n{n}" for n in range(29)))
+    held = kept.receive(29, timeout_s=3_600)
+    kept.reopen()
+    for each in held[:5]:
+        kept.change(each.receipt, 7_200)
+    send(kept, NOISY, "n29")
+    kept.advance(1)
+    send(kept, QUIET, "q")
+    assert bodies(kept, 2) == ["n29", "q"], "29 in flight are not noisy"
+
+
+def test_processing_is_recent_by_when_it_ended_not_by_when_that_was_seen(host: Host) -> None:
+    send(host, NOISY, "n")
+    send(host, QUIET, "a")
+    (long,) = host.receive(1, timeout_s=3_600)
+    host.advance(55_000)
+    host.receive(1, timeout_s=6)
+    host.advance(5_000)
+    host.delete(long.receipt)
+    host.advance(20 * MINUTE_MS)
+    send(host, QUIET, "b")
+    host.advance(1)
+    send(host, "other", "o")
+    assert bodies(host, 3) == ["a", "b", "o"], "6 of 66 s are less than a tenth, however long ago"
+
+
+def test_a_group_that_sends_with_delays_is_not_silent(host: Host) -> None:
+    crowd(host, 10)
+    host.advance(4 * MINUTE_MS)
+    host.do(commands.Send(queue=QUEUE, messages=(message("late", group=NOISY, delay_s=900),)))
+    host.advance(MINUTE_MS)
+    send(host, QUIET, "q")
+    assert bodies(host) == ["q"]
+
+
+def test_what_retention_ends_is_not_in_flight_any_more(host: Host) -> None:
+    host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    crowd(host, 0)
+    host.advance(MINUTE_MS)
+    assert host.counts() == (0, 0, 0)
+    host.advance(30 * MINUTE_MS)  # processing time is forgotten
+    send(host, NOISY, "n")
+    host.advance(1)
+    send(host, QUIET, "q")
+    assert bodies(host, 2) == ["n", "q"]
+
+
+def test_a_group_whose_first_message_is_past_its_retention_has_the_turn_of_its_next_one(host: Host) -> None:
+    host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    for group, body in (("a", "a1"), ("b", "b1"), ("a", "a2")):
+        send(host, group, body)
+        host.advance(1_000)
+    host.advance(57_000)
+    assert bodies(host, 10) == ["b1", "a2"]
+
+
+def test_no_message_that_stood_aside_is_given_twice_in_one_answer(host: Host) -> None:
+    """Those of the second group returned earlier: the window of leases may not be read again behind them."""
+    most = crowd(host, 0)
+    send(host, "other", *(f"o{n}" for n in range(35)))
+    fewer = [each for _ in range(5) for each in host.receive(7, timeout_s=3_600)]
+    for each in (*most[:3], *fewer[:3]):
+        host.change(each.receipt, 0)
+        host.advance(1)
+    send(host, QUIET, "q")
+    assert bodies(host) == ["q"], "the others step aside"
+    assert bodies(host, 10) == ["o0", "o1", "o2", "n0", "n1", "n2"]
+
+
+@pytest.mark.differs_on_postgres("counted there by the pages that are read: postgres/test_fair.py")
+def test_a_quiet_group_is_found_at_once_behind_a_backlog(host: Host) -> None:
+    """A receive reads no more of the backlog when it is ten times as long."""
+    crowd(host, 200)
+    few = steps(host, "q1")
+    for start in range(0, 1_800, 50):
+        send(host, NOISY, *(f"m{n}" for n in range(start, start + 50)))
+    assert steps(host, "q2") <= few + 5
+
+
+def steps(host: Host, body: str) -> int:
+    """Return how many statements the store runs to give a quiet group's message."""
+    connection = host.engine._journal._connection
+    ran: list[str] = []
+    send(host, body, body)
+
+    def note(cursor: object, sql: str, bindings: object) -> bool:
+        ran.append(sql)
+        return True
+
+    connection.set_exec_trace(note)
+    assert bodies(host) == [body]
+    connection.set_exec_trace(None)
+    return len(ran)

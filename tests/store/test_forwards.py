@@ -1,0 +1,476 @@
+"""Forwards on every store: what a message keeps, what is refused, order, deduplication, and nothing lost or doubled."""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.store.host import QUEUE, Host, hosting, message
+from tests.store.logged import events_of, logging_to
+from tests.store.stores import embedded
+from tests.store.test_full_disk import fill
+from veilmq.core import commands
+from veilmq.core.commands import NewMessage
+from veilmq.core.errors import (
+    DestinationRefused,
+    GroupHeld,
+    MessageTooLong,
+    QueueNotFound,
+    ReceiptEnded,
+    ReceiptInvalid,
+    StoreFull,
+    VeilmqError,
+)
+from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
+from veilmq.core.properties import Attribute, Properties, encode
+from veilmq.core.results import ReceiptState, ReceivedMessage
+
+FAST = "000000000000/fast"
+SLOW = "000000000000/slow"
+FIFO = "000000000000/jobs.fifo"
+FIFO_FAST = "000000000000/fast.fifo"
+FIFO_SLOW = "000000000000/slow.fifo"
+
+
+@pytest.fixture
+def queues(host: Host) -> Host:
+    """An intake and two targets of each type."""
+    return made(host)
+
+
+def made(host: Host) -> Host:
+    """Create the queues."""
+    for name in (QUEUE, FAST, SLOW):
+        host.create(name)
+    for name in (FIFO, FIFO_FAST, FIFO_SLOW):
+        host.create(name, fifo=True)
+    return host
+
+
+def forward(host: Host, *entries: tuple[str, str], intake: str = QUEUE) -> list[Any]:
+    """Return what a forward of receipts to targets answers."""
+    pairs = tuple(ForwardEntry(receipt=receipt, target=target) for receipt, target in entries)
+    answers: list[Any] = host.do(Forward(queue=intake, entries=pairs))
+    return answers
+
+
+def all_to(target: str, messages: Sequence[ReceivedMessage]) -> list[tuple[str, str]]:
+    """Return the entries that forward all messages to one target."""
+    return [(each.receipt, target) for each in messages]
+
+
+def send(host: Host, *messages: NewMessage, queue: str = QUEUE) -> list[Any]:
+    """Return what a send answers."""
+    answers: list[Any] = host.do(commands.Send(queue=queue, messages=messages))
+    return answers
+
+
+def in_turn(host: Host, *bodies: str, queue: str = FIFO) -> None:
+    """Send to a FIFO queue; groups are first letters."""
+    send(host, *(message(body, group=body[0], dedup_id=body) for body in bodies), queue=queue)
+
+
+def bodies(host: Host, queue: str) -> list[str]:
+    """Receive all, in order."""
+    return [each.body for each in host.receive(100, queue=queue)]
+
+
+def reasons(answers: Sequence[Any]) -> list[type]:
+    """Return the types of the answers."""
+    return [type(each) for each in answers]
+
+
+# What arrives.
+
+
+def test_a_delayed_message_is_not_forwarded_by_the_receipt_of_its_send(queues: Host) -> None:
+    """It is nobody's to work on before it was received."""
+    terms = commands.SendTerms(receipts=True)
+    for intake, target in ((QUEUE, FAST), (FIFO, FIFO_FAST)):
+        new = message("a", delay_s=30, group="g", dedup_id="a")
+        (sent,) = queues.do(commands.Send(queue=intake, messages=(new,), terms=terms))
+        (refused,) = forward(queues, (sent.receipt, target), intake=intake)
+        assert isinstance(refused, ReceiptInvalid)
+        assert (queues.counts(intake), queues.counts(target)) == ((0, 0, 1), (0, 0, 0))
+
+
+def test_a_message_goes_on_with_what_it_is_and_without_what_happened_to_it(queues: Host) -> None:
+    """Id, body, properties, priority and group stay; times and receives begin anew."""
+    properties = encode(Properties(attributes={"kind": Attribute("String", "x")}, group="tenant"))
+    send(queues, NewMessage(body="a", size_bytes=6, properties=properties, priority=3, group="tenant"))
+    queues.receive_one(timeout_s=0)
+    queues.advance(5_000)
+    before = queues.receive_one()
+    queues.advance(1_000)
+    (answer,) = forward(queues, (before.receipt, FAST))
+    assert answer == Forwarded(id=before.id)
+    assert queues.counts() == (0, 0, 0)
+    queues.advance(2_000)
+    got = queues.receive_one(queue=FAST)
+    assert (got.id, got.body, got.properties, got.priority) == (before.id, "a", properties, 3)
+    assert (got.receive_count, got.source, before.receive_count) == (1, None, 2)
+    now_ms = queues.clock.now_ms()
+    assert (got.sent_at_ms, got.first_received_at_ms) == (now_ms - 2_000, now_ms)
+    assert queues.delete(got.receipt, queue=FAST) == [ReceiptState.LIVE]
+
+
+def test_one_command_serves_several_targets(queues: Host) -> None:
+    queues.send(*"abcd")
+    a, b, c, d = queues.receive(4)
+    forward(queues, (a.receipt, FAST), (b.receipt, SLOW), (c.receipt, FAST))
+    assert (bodies(queues, FAST), bodies(queues, SLOW)) == (["a", "c"], ["b"])
+    assert queues.counts() == (0, 1, 0)
+    assert queues.delete(d.receipt) == [ReceiptState.LIVE]
+
+
+def test_the_delay_of_the_target_counts_from_the_forward(queues: Host) -> None:
+    """As with a send; and a poll that waits there is told when."""
+    queues.create("000000000000/late", delay_s=60)
+    woken: list[int] = []
+    queues.engine.watch("000000000000/late", woken.append)
+    queues.send("a")
+    queues.advance(10_000)
+    forward(queues, (queues.receive_one().receipt, "000000000000/late"))
+    assert woken == [queues.clock.now_ms() + 60_000]
+    assert queues.counts("000000000000/late") == (0, 0, 1)
+    queues.advance(60_000)
+    assert bodies(queues, "000000000000/late") == ["a"]
+
+
+def test_a_poll_of_a_fifo_target_is_woken(queues: Host) -> None:
+    woken: list[int] = []
+    queues.engine.watch(FIFO_FAST, woken.append)
+    in_turn(queues, "a1")
+    forward(queues, (queues.receive_one(queue=FIFO).receipt, FIFO_FAST), intake=FIFO)
+    assert woken == [queues.clock.now_ms()]
+
+
+def test_retention_counts_from_the_forward(queues: Host) -> None:
+    queues.create("000000000000/brief", retention_s=60)
+    queues.send("a")
+    queues.advance(100_000)
+    forward(queues, (queues.receive_one().receipt, "000000000000/brief"))
+    queues.advance(59_000)
+    assert queues.counts("000000000000/brief") == (1, 0, 0)
+    queues.advance(1_000)
+    assert queues.counts("000000000000/brief") == (0, 0, 0)
+
+
+def test_groups_of_a_standard_queue_share_fairly_in_the_target(queues: Host) -> None:
+    """They go to a lane of groups, also after a restart of the store."""
+    send(queues, *(message(body, group=body[0]) for body in ("a1", "a2", "b1")))
+    forward(queues, *all_to(FAST, queues.receive(10)))
+    assert sorted(bodies(queues, FAST)) == ["a1", "a2", "b1"]
+
+
+# What is refused.
+
+
+def test_only_a_live_receipt_forwards(queues: Host) -> None:
+    """One that expired, was superseded, or whose message is gone sends nothing; one that is none neither."""
+    queues.send("a", "b", "c")
+    expired, deleted, superseded = queues.receive(3)
+    queues.delete(deleted.receipt)
+    queues.advance(30_000)
+    again = queues.receive(2, timeout_s=60)
+    assert {each.body for each in again} == {"a", "c"}
+    ended = forward(queues, *all_to(FAST, [expired, deleted, superseded]))
+    assert reasons(ended) == [ReceiptEnded] * 3
+    assert [each.state for each in ended] == [ReceiptState.SUPERSEDED, ReceiptState.GONE, ReceiptState.SUPERSEDED]
+    queues.advance(60_000)
+    (late, *_) = forward(queues, *all_to(FAST, again))
+    assert late.state is ReceiptState.EXPIRED
+    assert "nothing was forwarded" in str(late)
+    assert reasons(forward(queues, ("nonsense", FAST))) == [ReceiptInvalid]
+    assert queues.counts(FAST) == (0, 0, 0)
+    assert queues.counts() == (2, 0, 0)
+
+
+def test_a_receipt_of_another_queue_is_refused(queues: Host) -> None:
+    queues.send("a", queue=SLOW)
+    assert reasons(forward(queues, (queues.receive_one(queue=SLOW).receipt, FAST))) == [ReceiptInvalid]
+    assert queues.counts(SLOW) == (0, 1, 0)
+
+
+def test_a_forward_asked_for_twice_moves_once(queues: Host) -> None:
+    """Whoever lost the answer asks again and hears that it is gone; so does the second of two entries."""
+    queues.send("a", "b")
+    a, b = queues.receive(2)
+    assert reasons(forward(queues, (a.receipt, FAST), (a.receipt, SLOW))) == [Forwarded, ReceiptEnded]
+    (again,) = forward(queues, (a.receipt, FAST))
+    assert again.state is ReceiptState.GONE
+    assert (bodies(queues, FAST), bodies(queues, SLOW)) == (["a"], [])
+    assert queues.delete(b.receipt) == [ReceiptState.LIVE]
+
+
+@pytest.mark.parametrize(
+    ("intake", "target", "reason"),
+    [
+        pytest.param(QUEUE, QUEUE, DestinationRefused, id="itself"),
+        pytest.param(QUEUE, FIFO, DestinationRefused, id="standard-to-fifo"),
+        pytest.param(FIFO, QUEUE, DestinationRefused, id="fifo-to-standard"),
+        pytest.param(QUEUE, "000000000000/none", QueueNotFound, id="missing"),
+        pytest.param(QUEUE, "000000000000/small", MessageTooLong, id="too-long"),
+        pytest.param(FIFO, "000000000000/small.fifo", MessageTooLong, id="too-long-fifo"),
+    ],
+)
+def test_what_the_target_cannot_take_stays(queues: Host, intake: str, target: str, reason: type) -> None:
+    """In flight, with its receipt in force."""
+    queues.create("000000000000/small", message_bytes_max=1_024)
+    queues.create("000000000000/small.fifo", message_bytes_max=1_024, fifo=True)
+    attributes = encode(Properties(attributes={"kind": Attribute("String", "x" * 600)}, group="g"))
+    long = NewMessage(body="é" * 300, size_bytes=1_210, properties=attributes, group="g", dedup_id="d")
+    send(queues, long, queue=intake)
+    held = queues.receive_one(queue=intake)
+    assert reasons(forward(queues, (held.receipt, target), intake=intake)) == [reason]
+    assert queues.counts(intake) == (0, 1, 0)
+    assert queues.delete(held.receipt, queue=intake) == [ReceiptState.LIVE]
+
+
+def test_an_intake_that_is_missing_fails_the_command(host: Host) -> None:
+    with pytest.raises(QueueNotFound):
+        forward(host, ("x", FAST))
+
+
+def test_a_forward_of_nothing_answers_nothing(queues: Host) -> None:
+    assert forward(queues) == []
+
+
+# FIFO.
+
+
+@pytest.mark.differs_on_shards("the answer tells no sequence number: the target gives it later")
+def test_order_and_sequence_numbers_of_the_target(queues: Host) -> None:
+    """A group keeps its order, its next messages follow, and the target numbers them anew."""
+    in_turn(queues, "x9", queue=FIFO_FAST)
+    in_turn(queues, "a1", "a2", "b1", "a3")
+    first = queues.receive(2, queue=FIFO)
+    answers = forward(queues, *all_to(FIFO_FAST, first), intake=FIFO)
+    rest = queues.receive(10, queue=FIFO)
+    answers += forward(queues, *all_to(FIFO_FAST, rest), intake=FIFO)
+    numbers = [each.sequence for each in answers]
+    assert None not in numbers
+    assert numbers == sorted(set(numbers))
+    got = [each.body for each in queues.receive(10, queue=FIFO_FAST)]
+    assert [body for body in got if body[0] == "a"] == ["a1", "a2", "a3"]
+    assert sorted(got) == ["a1", "a2", "a3", "b1", "x9"]
+
+
+def test_no_message_overtakes_one_of_its_group_that_is_refused(queues: Host) -> None:
+    """Other groups go on."""
+    in_turn(queues, "a1", "b1", "a2")
+    got = {each.body: each.receipt for each in queues.receive(10, queue=FIFO)}
+    pairs = [(got["a1"], "000000000000/none.fifo"), (got["b1"], FIFO_FAST), (got["a2"], FIFO_SLOW)]
+    assert reasons(forward(queues, *pairs, intake=FIFO)) == [QueueNotFound, Forwarded, GroupHeld]
+    assert reasons(forward(queues, *((receipt, FIFO_SLOW) for receipt, _ in pairs), intake=FIFO)) == [
+        Forwarded,
+        ReceiptEnded,
+        Forwarded,
+    ]
+    assert bodies(queues, FIFO_SLOW) == ["a1", "a2"]
+
+
+def test_what_is_gone_holds_no_group(queues: Host) -> None:
+    """The whole command again, after its answer was lost in part of the world."""
+    in_turn(queues, "a1", "a2")
+    first, second = queues.receive(10, queue=FIFO)
+    forward(queues, (first.receipt, FIFO_FAST), intake=FIFO)
+    assert reasons(forward(queues, *all_to(FIFO_FAST, [first, second]), intake=FIFO)) == [ReceiptEnded, Forwarded]
+
+
+def test_what_the_intake_took_for_two_messages_stays_two(queues: Host) -> None:
+    """Equal deduplication ids, six minutes apart; and of two groups, where the intake counts by group."""
+    for _ in range(2):
+        in_turn(queues, "a1")
+        queues.advance(360_000)
+    answers = []
+    while got := queues.receive(10, queue=FIFO):
+        answers += forward(queues, *all_to(FIFO_FAST, got), intake=FIFO)
+    assert [each.duplicate for each in answers] == [False, False]
+    assert queues.counts(FIFO_FAST) == (2, 0, 0)
+
+
+@pytest.mark.differs_on_shards("the answer does not tell a duplicate, which the target finds later")
+def test_a_message_that_was_sent_with_its_id_for_deduplication_is_not_stored_twice(queues: Host) -> None:
+    """As a forwarder leaves it that sends and then deletes, killed in between; five minutes long."""
+    in_turn(queues, "a1", "a2")
+    first, second = queues.receive(10, queue=FIFO)
+    (before,) = send(queues, message("a1", group="a", dedup_id=str(UUID(bytes=first.id))), queue=FIFO_FAST)
+    answers = forward(queues, *all_to(FIFO_FAST, [first, second]), intake=FIFO)
+    assert answers[0] == Forwarded(id=before.id, sequence=before.sequence, duplicate=True)
+    assert answers[1].duplicate is False
+    assert queues.counts(FIFO) == (0, 0, 0)
+    assert bodies(queues, FIFO_FAST) == ["a1", "a2"]
+
+
+def test_a_message_may_come_back_and_go_again(queues: Host) -> None:
+    """It is no duplicate of itself."""
+    in_turn(queues, "a1")
+    path = [FIFO, FIFO_FAST, FIFO, FIFO_FAST]
+    for intake, target in pairwise(path):
+        (answer,) = forward(queues, (queues.receive_one(queue=intake).receipt, target), intake=intake)
+        assert answer.duplicate is False
+    assert bodies(queues, FIFO_FAST) == ["a1"]
+
+
+# The quota, the event log, the disk.
+
+
+def test_a_forward_frees_its_place_in_flight(queues: Host) -> None:
+    queues.create("000000000000/one", in_flight_max=1)
+    queues.send("a", "b", queue="000000000000/one")
+    held = queues.receive_one(queue="000000000000/one")
+    assert queues.receive(1, queue="000000000000/one") == []
+    woken: list[int] = []
+    queues.engine.watch("000000000000/one", woken.append)
+    forward(queues, (held.receipt, FAST), intake="000000000000/one")
+    assert woken == [queues.clock.now_ms()]
+    assert bodies(queues, "000000000000/one") == ["b"]
+
+
+def test_the_event_log_has_the_work_of_the_intake_as_done(tmp_path: Path) -> None:
+    with logging_to(tmp_path / "store") as host:
+        made(host).send("a")
+        held = host.receive_one()
+        host.advance(4_000)
+        forward(host, (held.receipt, FAST), (held.receipt, FAST))
+        (event,) = events_of(host)
+        assert (event.queue, event.outcome.value, event.held_ms) == (QUEUE, "deleted", 4_000)
+        assert event.message_id == held.id
+
+
+def test_what_was_forwarded_survives_a_crash(kept: Host) -> None:
+    """With a lease that it has got meanwhile; the intake's receipt stays without effect."""
+    made(kept).send("a", "b")
+    first, second = kept.receive(2)
+    forward(kept, (first.receipt, FAST))
+    there = kept.receive_one(queue=FAST)
+    kept.crash()
+    assert (kept.counts(), kept.counts(FAST)) == ((0, 1, 0), (0, 1, 0))
+    assert reasons(forward(kept, (first.receipt, SLOW), (second.receipt, FAST))) == [ReceiptEnded, Forwarded]
+    assert kept.delete(there.receipt, queue=FAST) == [ReceiptState.LIVE]
+    assert bodies(kept, FAST) == ["b"]
+
+
+def test_a_full_store_forwards_nothing_and_loses_nothing(tmp_path: Path) -> None:
+    """It is refused as a send is, while deletes go on; when there is room again, so does the forward."""
+    with embedded(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
+        made(host)
+        sent = fill(host)
+        held = host.receive(5, timeout_s=3_600)
+        rest = host.receive(len(sent), timeout_s=3_600)
+        entries = tuple(ForwardEntry(receipt=each.receipt, target=FAST) for each in held)
+        refused, deleted = host.do_together(
+            Forward(queue=QUEUE, entries=entries), commands.Delete(queue=QUEUE, receipts=(rest[0].receipt,))
+        )
+        assert (type(refused), deleted) == (StoreFull, [ReceiptState.LIVE])
+        assert (host.counts(), host.counts(FAST)) == ((0, len(sent) - 1, 0), (0, 0, 0))
+        host.delete(*(each.receipt for each in rest[1:]))
+        host.advance(2_000)
+        assert reasons(forward(host, *all_to(FAST, held))) == [Forwarded] * 5
+        host.reopen()
+        assert bodies(host, FAST) == [each.body for each in held]
+
+
+def test_a_forward_that_runs_out_of_room_changes_nothing(tmp_path: Path) -> None:
+    """In the middle of its transaction: all of its messages stay, and the delete beside it is done."""
+    with embedded(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
+        made(host).send("x", *("y" * 900_000 for _ in range(2)))
+        small, *large = host.receive(3, timeout_s=3_600)
+        entries = tuple(ForwardEntry(receipt=each.receipt, target=FAST) for each in large)
+        refused, deleted = host.do_together(
+            Forward(queue=QUEUE, entries=entries), commands.Delete(queue=QUEUE, receipts=(small.receipt,))
+        )
+        assert (type(refused), deleted) == (StoreFull, [ReceiptState.LIVE])
+        assert (host.counts(), host.counts(FAST)) == ((0, 2, 0), (0, 0, 0))
+        assert host.delete(large[0].receipt) == [ReceiptState.LIVE]
+
+
+# Whatever happens: one place for each message.
+
+_STEPS = st.one_of(
+    st.tuples(st.just("send"), st.sampled_from(["a", "b", "c"]), st.integers(1, 4)),
+    st.tuples(st.just("receive"), st.integers(0, 2), st.sampled_from([0, 1, 30])),
+    st.tuples(st.just("forward"), st.integers(0, 2), st.integers(0, 2), st.integers(0, 3)),
+    st.tuples(st.just("delete"), st.integers(0, 2)),
+    st.tuples(st.just("advance"), st.sampled_from([0, 999, 1_000, 30_000])),
+    st.tuples(st.just("crash")),
+)
+
+
+@pytest.mark.parametrize("names", [(QUEUE, FAST, SLOW), (FIFO, FIFO_FAST, FIFO_SLOW)], ids=["standard", "fifo"])
+def test_every_message_is_in_one_place(tmp_path_factory: pytest.TempPathFactory, names: tuple[str, ...]) -> None:
+    """Sent = deleted + what the queues have, each message once, whatever is forwarded, and by whom, and when."""
+
+    @settings(max_examples=40, deadline=None)
+    @given(st.lists(_STEPS, max_size=40))
+    def play(steps: list[tuple[Any, ...]]) -> None:
+        with hosting(tmp_path_factory.mktemp("forwards") / "store") as host:
+            made(host)
+            _Play(host, names).run(steps)
+
+    play()
+
+
+class _Play:
+    """One history, and what it says must be there."""
+
+    def __init__(self, host: Host, names: tuple[str, ...]) -> None:
+        self._host = host
+        self._names = names
+        self._numbers = count()
+        self._held: list[list[ReceivedMessage]] = [[], [], []]
+        self._expected = {name: Counter[str]() for name in names}
+
+    def run(self, steps: list[tuple[Any, ...]]) -> None:
+        """Play it, and look into every queue at the end."""
+        for name, *rest in steps:
+            getattr(self, f"_{name}")(*rest)
+        self._host.advance(60_000)
+        for name in self._names:
+            found: Counter[str] = Counter()
+            while got := self._host.receive(10, queue=name, timeout_s=600):
+                found.update(each.body for each in got)
+                self._host.delete(*(each.receipt for each in got), queue=name)
+            assert found == self._expected[name]
+
+    def _send(self, group: str, messages: int) -> None:
+        sent = [f"{group}{next(self._numbers)}" for _ in range(messages)]
+        send(self._host, *(message(body, group=group, dedup_id=body) for body in sent), queue=self._names[0])
+        self._expected[self._names[0]].update(sent)
+
+    def _receive(self, place: int, timeout_s: int) -> None:
+        self._held[place] += self._host.receive(3, queue=self._names[place], timeout_s=timeout_s)
+
+    def _forward(self, place: int, target: int, skipped: int) -> None:
+        intake, to = self._names[place], self._names[target]
+        tried = self._held[place][skipped:]
+        for each, answer in zip(tried, forward(self._host, *all_to(to, tried), intake=intake), strict=True):
+            if isinstance(answer, Forwarded):
+                assert answer.duplicate is False
+                self._expected[intake][each.body] -= 1
+                self._expected[to][each.body] += 1
+            else:
+                assert isinstance(answer, VeilmqError)
+        self._expected[intake] = +self._expected[intake]
+
+    def _delete(self, place: int) -> None:
+        name = self._names[place]
+        before = sum(self._host.counts(name))
+        if self._held[place]:
+            each = self._held[place].pop()
+            self._host.delete(each.receipt, queue=name)
+            self._expected[name][each.body] -= before - sum(self._host.counts(name))
+            self._expected[name] = +self._expected[name]
+
+    def _advance(self, time_ms: int) -> None:
+        self._host.advance(time_ms)
+
+    def _crash(self) -> None:
+        self._host.crash()

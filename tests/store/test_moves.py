@@ -1,0 +1,495 @@
+"""Move tasks: dead letters on their way back, on a virtual clock."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.store.host import QUEUE, Host
+from tests.store.stores import embedded
+from tests.store.test_dead_letters import DEAD, DEEPER, LONG_S, bodies, change, create, pair, wear_out
+from veilmq.core import commands
+from veilmq.core.errors import (
+    DestinationRefused,
+    MoveTaskNotFound,
+    MoveTaskRunning,
+    NotADeadLetterQueue,
+    QueueNotFound,
+)
+from veilmq.core.limits import MOVE_TASKS_KEPT
+from veilmq.core.redrive import QUEUE_MISSING, SOURCE_UNKNOWN
+from veilmq.core.results import MoveStatus, MoveTask
+
+PAUSE_MS = 10
+OTHER = "000000000000/other"
+
+
+@pytest.fixture
+def dying(host: Host) -> Host:
+    """A pair of queues, the limit being one receive."""
+    pair(host, receives_max=1, retention_s=LONG_S)
+    return host
+
+
+def kill(host: Host, *sent: str, queue: str = QUEUE) -> None:
+    """Send messages and let them become dead letters."""
+    for start in range(0, len(sent), 100):
+        host.send(*sent[start : start + 100], queue=queue)
+    wear_out(host, 1, queue)
+    while any(host.counts(queue)):
+        host.receive(10, queue=queue)
+
+
+def start(host: Host, destination: str | None = None, rate: int | None = None, source: str = DEAD) -> MoveTask:
+    """Start a task; nothing is moved yet when this returns."""
+    task: MoveTask = host.do(commands.StartMove(source=source, destination=destination, moves_per_s_max=rate))
+    assert task.status is MoveStatus.RUNNING
+    return task
+
+
+def latest(host: Host, source: str = DEAD) -> MoveTask:
+    """Return the latest task of the source."""
+    task: MoveTask
+    (task,) = host.do(commands.ListMoves(source=source))
+    return task
+
+
+def run(host: Host, time_ms: int) -> None:
+    """Let time pass in steps so small that no slice is late."""
+    for _ in range(0, time_ms, PAUSE_MS):
+        host.advance(PAUSE_MS)
+
+
+def finish(host: Host, source: str = DEAD) -> MoveTask:
+    """Let time pass until the task has ended, as little as possible; return it."""
+    for _ in range(1_000):
+        task = latest(host, source)
+        if task.status is not MoveStatus.RUNNING:
+            return task
+        host.advance(PAUSE_MS)
+    pytest.fail("the task does not end")
+
+
+# What is moved, and how it arrives.
+
+
+def test_dead_letters_go_back_to_where_they_came_from(dying: Host) -> None:
+    """Each to its own source; a task without a destination asks the messages."""
+    create(dying, OTHER, dead_letter_queue=DEAD, receives_max=1)
+    kill(dying, "a", "b")
+    kill(dying, "c", queue=OTHER)
+    task = start(dying)
+    assert (task.messages_moved, task.messages_to_move, task.started_at_ms) == (0, 3, dying.clock.now_ms())
+    ended = finish(dying)
+    assert (ended.id, ended.status, ended.messages_moved, ended.failure) == (task.id, MoveStatus.COMPLETED, 3, None)
+    assert (bodies(dying), bodies(dying, OTHER), bodies(dying, DEAD)) == (["a", "b"], ["c"], [])
+
+
+def test_dead_letters_go_to_a_destination(dying: Host) -> None:
+    """All of them, those that were sent to the dead-letter queue directly included."""
+    create(dying, OTHER)
+    kill(dying, "a")
+    dying.send("direct", queue=DEAD)
+    start(dying, OTHER)
+    ended = finish(dying)
+    assert (ended.destination, ended.messages_moved) == (OTHER, 2)
+    assert sorted(bodies(dying, OTHER)) == ["a", "direct"]
+
+
+def test_a_moved_message_is_a_new_one(dying: Host) -> None:
+    """Another id, sent now, received never, of no source; visible at once whatever the destination's delay."""
+    new = commands.NewMessage(body="a", size_bytes=1, properties=b"opaque", priority=3)
+    dying.do(commands.Send(queue=QUEUE, messages=(new,)))
+    wear_out(dying, 2)
+    dead = dying.receive_one(queue=DEAD, timeout_s=0)
+    dying.advance(5_000)
+    change(dying, QUEUE, delay_s=60)
+    start(dying)
+    finish(dying)
+    now_ms = dying.clock.now_ms()
+    got = dying.receive_one()
+    assert (got.body, got.properties, got.priority) == ("a", b"opaque", 3)
+    assert got.id != dead.id
+    assert (got.receive_count, got.source) == (1, None)
+    assert now_ms - 100 <= got.sent_at_ms <= got.first_received_at_ms == now_ms
+
+
+def test_a_moved_message_may_die_again_and_a_task_does_not_chase_it(dying: Host) -> None:
+    """A task moves no more than was there when it began."""
+    kill(dying, "a", "b", "c")
+    start(dying, rate=1)
+    dying.advance(PAUSE_MS)  # the first one
+    wear_out(dying, 2)  # it dies again, behind the others
+    assert sum(dying.counts(DEAD)) == 3 - 2
+    ended = finish(dying)
+    assert (ended.status, ended.messages_moved) == (MoveStatus.COMPLETED, 3)
+    assert sum(dying.counts(DEAD)) + sum(dying.counts()) == 3
+
+
+def test_only_visible_messages_are_moved(dying: Host) -> None:
+    """One in flight and one that is delayed stay; the task ends without them."""
+    create(dying, OTHER)
+    kill(dying, "a", "b")
+    dying.send("delayed", queue=DEAD, delay_s=60)
+    held = dying.receive(1, queue=DEAD, timeout_s=600)[0]
+    assert start(dying, OTHER).messages_to_move == 1
+    assert finish(dying).messages_moved == 1
+    assert dying.counts(DEAD) == (0, 1, 1)
+    assert [state.value for state in dying.delete(held.receipt, queue=DEAD)] == ["live"]
+
+
+def test_a_message_that_returns_while_the_task_runs_takes_the_place_of_one_that_was_received(dying: Host) -> None:
+    """What is visible when a slice comes counts."""
+    create(dying, OTHER)
+    kill(dying, "a", "b", "c")
+    held = dying.receive(1, queue=DEAD, timeout_s=600)[0]
+    start(dying, OTHER, rate=1)
+    dying.advance(0)  # the first slice
+    dying.receive(1, queue=DEAD, timeout_s=600)
+    dying.change(held.receipt, 0, queue=DEAD)
+    assert finish(dying).messages_moved == 2
+    assert bodies(dying, OTHER) == ["b", "a"]
+    assert dying.counts(DEAD) == (0, 1, 0)
+
+
+def test_a_task_without_messages_ends_at_once(dying: Host) -> None:
+    """Nothing to move is no failure."""
+    task = start(dying)
+    ended = finish(dying)
+    assert (ended.status, ended.messages_moved, ended.messages_to_move) == (MoveStatus.COMPLETED, 0, 0)
+    assert ended.id == task.id
+
+
+def test_messages_past_their_retention_are_not_moved(dying: Host) -> None:
+    """What has ended is gone, also in the middle of a task."""
+    change(dying, DEAD, retention_s=60)
+    kill(dying, "old", "older")
+    dying.advance(56_000)
+    kill(dying, "young")
+    start(dying, rate=1)
+    dying.advance(PAUSE_MS)
+    assert latest(dying).messages_moved == 1
+    dying.advance(2_000)
+    assert finish(dying).messages_moved == 2
+    assert sorted(bodies(dying)) == ["old", "young"]
+
+
+def test_the_destination_is_roused(dying: Host) -> None:
+    """A poll that waits there is answered by the move."""
+    kill(dying, "a", "b")
+    woken: list[int] = []
+    dying.engine.watch(QUEUE, woken.append)
+    start(dying)
+    finish(dying)
+    assert len(woken) == 1
+
+
+def test_messages_of_groups_of_a_standard_queue_die_return_and_end(kept: Host) -> None:
+    """As those without a group do: groups share fairly in both queues, and that is all."""
+    pair(kept, receives_max=1, retention_s=100)
+    names = [f"{group}{number}" for number in range(4) for group in "abc"]
+    new = [commands.NewMessage(body=name, size_bytes=2, group=name[0]) for name in names]
+    kept.do(commands.Send(queue=QUEUE, messages=tuple(new)))
+    wear_out(kept, 2)
+    kept.crash()
+    assert (kept.counts(), kept.counts(DEAD)) == ((0, 0, 0), (12, 0, 0))
+    assert {each.source for each in kept.receive(12, queue=DEAD, timeout_s=0)} == {QUEUE}
+    start(kept)
+    assert finish(kept).messages_moved == 12
+    kept.crash()
+    assert (kept.counts(), kept.counts(DEAD)) == ((12, 0, 0), (0, 0, 0))
+    sent_at_ms = kept.clock.now_ms()
+    wear_out(kept, 2)
+    assert len(kept.receive(5, queue=DEAD, timeout_s=200)) == 5
+    assert kept.counts(DEAD) == (7, 5, 0)
+    kept.advance(sent_at_ms + 99_000 - kept.clock.now_ms())
+    assert kept.counts(DEAD) == (7, 5, 0)
+    kept.advance(1_000)
+    assert kept.counts(DEAD) == (0, 0, 0)
+    assert kept.receive(10, queue=DEAD) == []
+    kept.reopen()
+    kept.check()
+
+
+# How fast.
+
+
+def test_a_rate_holds(dying: Host) -> None:
+    """Never more in a second than asked for, and not much less."""
+    kill(dying, *(str(number) for number in range(30)))
+    start(dying, rate=7)
+    for second in range(1, 5):
+        run(dying, 1_000)
+        assert 7 * second - 1 <= latest(dying).messages_moved <= 7 * second + 1
+    run(dying, 1_000)
+    assert latest(dying).status is MoveStatus.COMPLETED
+
+
+def test_the_slowest_rate_is_one_a_second(dying: Host) -> None:
+    """One slice, one message, one second."""
+    kill(dying, "a", "b", "c")
+    start(dying, rate=1)
+    dying.advance(0)
+    assert latest(dying).messages_moved == 1
+    dying.advance(999)
+    assert latest(dying).messages_moved == 1
+    dying.advance(1)
+    assert latest(dying).messages_moved == 2
+
+
+def test_without_a_rate_slices_follow_each_other_with_a_pause(dying: Host) -> None:
+    """Many messages take many slices, none of them long, and others get their turn between them."""
+    kill(dying, *(str(number) for number in range(1_000)))
+    start(dying)
+    seen = []
+    while latest(dying).status is MoveStatus.RUNNING:
+        seen.append(latest(dying).messages_moved)
+        assert sum(dying.counts()) + sum(dying.counts(DEAD)) == 1_000
+        dying.advance(PAUSE_MS)
+    steps = [later - earlier for earlier, later in zip(seen, [*seen[1:], 1_000], strict=True)]
+    assert max(steps) <= 200
+    assert (sum(dying.counts()), latest(dying).messages_moved) == (1_000, 1_000)
+
+
+def test_large_messages_make_small_slices(dying: Host) -> None:
+    """A slice is bounded in bytes too."""
+    kill(dying, *("x" * 600_000 for _ in range(6)))
+    start(dying)
+    seen = {latest(dying).messages_moved}
+    while latest(dying).status is MoveStatus.RUNNING:
+        dying.advance(PAUSE_MS)
+        seen.add(latest(dying).messages_moved)
+    assert seen >= {2, 4, 6}
+    assert not seen & {3, 5}
+
+
+def test_tasks_of_several_queues_run_beside_each_other(dying: Host) -> None:
+    """One for each dead-letter queue."""
+    create(dying, DEEPER)
+    create(dying, OTHER, dead_letter_queue=DEEPER, receives_max=1)
+    kill(dying, "a", "b")
+    kill(dying, "c", queue=OTHER)
+    start(dying, rate=1)
+    start(dying, source=DEEPER)
+    assert finish(dying, DEEPER).messages_moved == 1
+    assert latest(dying).messages_moved == 1
+    assert finish(dying).messages_moved == 2
+
+
+# What cannot be started.
+
+
+def test_a_task_needs_a_dead_letter_queue(dying: Host) -> None:
+    """That is one which some queue names as its own; and it must exist."""
+    with pytest.raises(NotADeadLetterQueue):
+        dying.do(commands.StartMove(source=QUEUE))
+    with pytest.raises(QueueNotFound, match="nothing"):
+        dying.do(commands.StartMove(source="000000000000/nothing"))
+    change(dying, QUEUE, dead_letter_queue="", receives_max=0)
+    with pytest.raises(NotADeadLetterQueue):
+        dying.do(commands.StartMove(source=DEAD))
+
+
+def test_a_destination_must_fit(dying: Host) -> None:
+    """Not the source itself, not another type, not another account, and it must exist."""
+    create(dying, "000000000000/ordered", fifo=True)
+    create(dying, "111111111111/foreign")
+    for destination, why in (
+        (DEAD, "itself"),
+        ("000000000000/ordered", "another type"),
+        ("111111111111/foreign", "another account"),
+    ):
+        with pytest.raises(DestinationRefused, match=why):
+            dying.do(commands.StartMove(source=DEAD, destination=destination))
+    with pytest.raises(QueueNotFound, match="nothing"):
+        dying.do(commands.StartMove(source=DEAD, destination="000000000000/nothing"))
+    assert dying.do(commands.ListMoves(source=DEAD)) == []
+
+
+def test_a_source_has_one_task_at_a_time(dying: Host) -> None:
+    """The next one may follow when it has ended."""
+    kill(dying, "a", "b")
+    start(dying, rate=1)
+    with pytest.raises(MoveTaskRunning):
+        start(dying)
+    finish(dying)
+    start(dying)
+
+
+# How a task ends.
+
+
+def test_a_task_can_be_cancelled(dying: Host) -> None:
+    """What is moved stays moved, the rest stays; a task that has ended cannot be cancelled."""
+    kill(dying, *"abcdef")
+    task = start(dying, rate=1)
+    run(dying, 1_000)
+    cancelled = dying.do(commands.CancelMove(source=DEAD, task=task.id))
+    assert (cancelled.status, cancelled.messages_moved, cancelled.messages_to_move) == (MoveStatus.CANCELLED, 2, 6)
+    dying.advance(60_000)
+    assert latest(dying) == cancelled
+    assert (dying.counts(), dying.counts(DEAD)) == ((2, 0, 0), (4, 0, 0))
+    for unknown in (task.id, b"0" * 16):
+        with pytest.raises(MoveTaskNotFound):
+            dying.do(commands.CancelMove(source=DEAD, task=unknown))
+
+
+def test_a_task_is_cancelled_under_its_own_queue_alone(dying: Host) -> None:
+    """Its id beside the name of another queue, which may be somebody else's, stops nothing."""
+    kill(dying, *"abcdef")
+    create(dying, OTHER)
+    task = start(dying, rate=1)
+    for elsewhere in (OTHER, QUEUE):
+        with pytest.raises(MoveTaskNotFound):
+            dying.do(commands.CancelMove(source=elsewhere, task=task.id))
+    with pytest.raises(QueueNotFound):
+        dying.do(commands.CancelMove(source=f"{QUEUE}-nowhere", task=task.id))
+    assert latest(dying).status is MoveStatus.RUNNING
+
+
+def test_a_message_of_unknown_source_fails_a_task_without_a_destination(dying: Host) -> None:
+    """It stays, visible and unharmed, with all behind it; what came before it is moved."""
+    kill(dying, "a")
+    dying.send("direct", queue=DEAD)
+    dying.advance(1)
+    kill(dying, "b")
+    start(dying)
+    ended = finish(dying)
+    assert (ended.status, ended.failure, ended.messages_moved) == (MoveStatus.FAILED, SOURCE_UNKNOWN, 1)
+    assert dying.counts(DEAD) == (2, 0, 0)
+    assert [each.receive_count for each in dying.receive(1, queue=DEAD, timeout_s=0)] == [1]
+    assert bodies(dying) == ["a"]
+
+
+def test_a_returned_message_of_unknown_source_stays_as_it_was(dying: Host) -> None:
+    """With its receive count, and in its place."""
+    dying.send("direct", queue=DEAD)
+    dying.receive(1, queue=DEAD, timeout_s=0)
+    for _ in range(2):
+        start(dying)
+        assert finish(dying).status is MoveStatus.FAILED
+        assert dying.counts(DEAD) == (1, 0, 0)
+    assert dying.receive_one(queue=DEAD).receive_count == 2
+
+
+@pytest.mark.parametrize("destination", [None, OTHER])
+def test_a_queue_that_is_gone_fails_the_task(dying: Host, destination: str | None) -> None:
+    """The destination, or the source of a message, is deleted while the task runs; nothing is lost."""
+    create(dying, OTHER)
+    kill(dying, "a", "b", "c")
+    create(dying, DEEPER, dead_letter_queue=DEAD, receives_max=1)  # so that it stays a dead-letter queue
+    start(dying, destination, rate=1)
+    dying.advance(0)
+    dying.do(commands.DeleteQueue(queue=destination or QUEUE))
+    ended = finish(dying)
+    assert (ended.status, ended.failure, ended.messages_moved) == (MoveStatus.FAILED, QUEUE_MISSING, 1)
+    assert sorted(bodies(dying, DEAD)) == ["b", "c"]
+
+
+def test_a_task_ends_with_its_queue(dying: Host) -> None:
+    """Deleting the dead-letter queue ends the task and its history; the next of that name has none."""
+    with embedded(None).open(queue_name_pause_s=0) as host:
+        pair(host, receives_max=1)
+        kill(host, "a", "b")
+        task = start(host, rate=1)
+        host.do(commands.DeleteQueue(queue=DEAD))
+        for about in (commands.CancelMove(source=DEAD, task=task.id), commands.ListMoves(source=DEAD)):
+            with pytest.raises(QueueNotFound):
+                host.do(about)
+        create(host, DEAD)
+        host.advance(5_000)
+        assert host.do(commands.ListMoves(source=DEAD)) == []
+        start(host)
+        assert finish(host).status is MoveStatus.COMPLETED
+
+
+def test_a_purge_completes_the_task(dying: Host) -> None:
+    """Nothing is visible any more."""
+    kill(dying, "a", "b", "c")
+    start(dying, rate=1)
+    dying.advance(0)
+    dying.do(commands.PurgeQueue(queue=DEAD))
+    ended = finish(dying)
+    assert (ended.status, ended.messages_moved, ended.messages_to_move) == (MoveStatus.COMPLETED, 1, 3)
+
+
+def test_the_latest_tasks_are_kept(dying: Host) -> None:
+    """Ten, newest first; older ones are forgotten."""
+    begun = []
+    for _ in range(MOVE_TASKS_KEPT + 2):
+        begun.append(start(dying).id)
+        finish(dying)
+    told = dying.do(commands.ListMoves(source=DEAD, count=10))
+    assert [task.id for task in told] == begun[:1:-1]
+    assert [task.id for task in dying.do(commands.ListMoves(source=DEAD, count=3))] == begun[:-4:-1]
+
+
+# Accidents.
+
+
+@pytest.mark.parametrize("abruptly", [False, True], ids=["closed", "crashed"])
+def test_a_task_goes_on_after_a_restart(kept: Host, *, abruptly: bool) -> None:
+    """Where it was, at its rate; what has ended stays ended."""
+    pair(kept, receives_max=1)
+    kill(kept, *"abcdef")
+    task = start(kept, rate=2)
+    run(kept, 600)
+    assert latest(kept).messages_moved == 2
+    for _ in range(3):
+        if abruptly:
+            kept.crash()
+        else:
+            kept.reopen()
+    kept.advance(0)
+    assert latest(kept).messages_moved == 2
+    run(kept, 400)
+    assert latest(kept).messages_moved == 3
+    ended = finish(kept)
+    assert (ended.id, ended.status, ended.messages_moved) == (task.id, MoveStatus.COMPLETED, 6)
+    kept.reopen()
+    assert latest(kept) == ended
+    assert (kept.counts(), kept.counts(DEAD)) == ((6, 0, 0), (0, 0, 0))
+    kept.check()
+
+
+@pytest.mark.differs_on_postgres("goes on from copies of the folder in use")
+def test_nothing_is_lost_doubled_or_miscounted_by_crashes_at_any_moment(kept: Host) -> None:
+    """Copies of the folder in use, after every slice and between two of them: the sum and the count always agree."""
+    create(kept, OTHER)
+    pair(kept, receives_max=1, retention_s=LONG_S)
+    total = 700
+    kill(kept, *(str(number) for number in range(total)))
+    start(kept, OTHER)
+    task = latest(kept)
+    for _ in range(60):
+        if task.status is not MoveStatus.RUNNING:
+            break
+        kept.in_loop(lambda: kept.clock.advance(PAUSE_MS // 2))
+        kept.crash()
+        task = latest(kept)
+        assert sum(kept.counts(OTHER)) == task.messages_moved
+        assert sum(kept.counts(DEAD)) == total - task.messages_moved
+        kept.check()
+    assert (task.status, task.messages_moved) == (MoveStatus.COMPLETED, total)
+    found = [body for _ in range(total // 10) for body in (each.body for each in kept.receive(10, queue=OTHER))]
+    assert sorted(found, key=int) == [str(number) for number in range(total)]
+
+
+def test_a_full_disk_holds_a_task_up_and_loses_nothing(tmp_path: Path) -> None:
+    """It waits, still running, and goes on when there is room."""
+    with embedded(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
+        pair(host, receives_max=1)
+        kill(host, "a", "b")
+        while not isinstance(host.do_together(filling())[0], Exception):
+            pass
+        start(host)
+        host.advance(3_000)
+        assert (latest(host).status, latest(host).messages_moved) == (MoveStatus.RUNNING, 0)
+        host.do(commands.PurgeQueue(queue=QUEUE))
+        host.advance(60_000)
+        assert finish(host).messages_moved == 2
+        assert host.failures == []
+
+
+def filling() -> commands.Send:
+    """Return a send that takes room."""
+    return commands.Send(queue=QUEUE, messages=(commands.NewMessage(body="x" * 20_000, size_bytes=1),))

@@ -1,0 +1,312 @@
+"""A peek shows what a receive would give, in its order, and nothing changes by it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store.host import QUEUE, Host, message
+from tests.store.stores import embedded
+from veilmq.core import commands
+from veilmq.core.errors import QueueNotFound
+from veilmq.core.looks import Peek, PeekedMessage
+from veilmq.core.properties import Properties, encode
+
+DEAD = "000000000000/dead"
+TINY = {"ready_window_messages": 2, "hidden_window_leases": 2, "body_cache_bytes": 0}
+
+
+def peek(host: Host, count: int = 10, queue: str = QUEUE) -> list[PeekedMessage]:
+    """Return what a peek shows."""
+    shown: list[PeekedMessage] = host.do(Peek(queue=queue, count=count)).messages
+    return shown
+
+
+def bodies(host: Host, count: int = 10) -> list[str]:
+    """Return the bodies that a peek shows."""
+    return [each.body for each in peek(host, count)]
+
+
+def send(host: Host, *bodies: str, **terms: Any) -> None:
+    """Send messages, each in a group named by its first letter, or as `terms` have it."""
+    groups = {"group": None} if terms.pop("plain", False) else {}
+    new = [message(body, **{"group": body[0], "dedup_id": body, **terms, **groups}) for body in bodies]
+    host.do(commands.Send(queue=QUEUE, messages=tuple(new)))
+
+
+def test_a_message_is_shown_as_it_is(host: Host) -> None:
+    """Before its first receive, and with what is known of it later."""
+    host.create()
+    new = commands.NewMessage(body="a", size_bytes=1, properties=encode(Properties(group="g")), priority=3)
+    (sent,) = host.do(commands.Send(queue=QUEUE, messages=(new,)))
+    first_ms = host.clock.now_ms()
+    shown = PeekedMessage(
+        id=sent.id,
+        body="a",
+        properties=new.properties,
+        sent_at_ms=first_ms,
+        first_received_at_ms=None,
+        receive_count=0,
+        priority=3,
+    )
+    assert peek(host) == [shown]
+    host.advance(5)
+    host.receive(1, timeout_s=1)
+    assert peek(host) == []
+    host.advance(1_000)
+    (again,) = peek(host)
+    assert (again.receive_count, again.first_received_at_ms, again.sent_at_ms) == (1, first_ms + 5, first_ms)
+
+
+def test_neither_delayed_nor_in_flight_nor_deleted_messages_are_shown(host: Host) -> None:
+    """Each from the very instant on at which it is visible."""
+    host.create()
+    host.send("delayed", delay_s=5)
+    host.send("taken", "left")
+    (taken,) = host.receive(1, timeout_s=3)
+    assert bodies(host) == ["left"]
+    host.advance(2_999)
+    assert bodies(host) == ["left"]
+    host.advance(1)
+    assert bodies(host) == ["left", "taken"]
+    host.advance(2_000)
+    assert bodies(host) == ["left", "taken", "delayed"]
+    host.delete(taken.receipt)
+    assert bodies(host) == ["left", "delayed"]
+    host.do(commands.PurgeQueue(queue=QUEUE))
+    assert bodies(host) == []
+
+
+def test_a_peek_shows_no_more_than_was_asked(host: Host) -> None:
+    """One without a number, and as many as there are."""
+    host.create()
+    host.send(*"abcde")
+    assert [each.body for each in host.do(Peek(queue=QUEUE)).messages] == ["a"]
+    assert [len(peek(host, count)) for count in (0, 1, 4, 5, 16)] == [0, 1, 4, 5, 5]
+
+
+def test_the_setting_is_told(host: Host) -> None:
+    """As with receives; also where there is nothing."""
+    host.create(smq_base64=True)
+    assert host.do(Peek(queue=QUEUE)).smq_base64
+    host.do(commands.SetQueue(queue=QUEUE, settings={"smq_base64": False}))
+    assert not host.do(Peek(queue=QUEUE)).smq_base64
+
+
+def test_a_queue_that_does_not_exist(host: Host) -> None:
+    """As everywhere."""
+    with pytest.raises(QueueNotFound):
+        peek(host)
+
+
+def test_the_order_is_that_of_a_receive(host: Host) -> None:
+    """By priority, then by when each became visible, across lanes with and without groups."""
+    host.create()
+    for number, (priority, plain) in enumerate([(8, True), (16, True), (8, False), (1, False), (8, True), (1, True)]):
+        send(host, f"{number}", priority=priority, plain=plain)
+        host.advance(1)
+    (first,) = host.receive(1, timeout_s=1)
+    assert first.body == "3"
+    host.advance(1_000)
+    shown = bodies(host)
+    assert shown == ["5", "3", "0", "2", "4", "1"]
+    assert [each.body for each in host.receive(10)] == shown
+
+
+@pytest.mark.parametrize("settings", [{}, {"fifo": True}], ids=["standard", "fifo"])
+def test_any_number_of_peeks_changes_nothing(host: Host, settings: dict[str, Any]) -> None:
+    """Neither counters nor order nor receive counts nor who waits, and no receipt loses its force."""
+    host.create(**settings)
+    send(host, "a1", "b1", "a2", "c1", "c2")
+    (a1,) = host.receive(1)
+    due_ms: list[int] = []
+    host.engine.watch(QUEUE, due_ms.append)
+    before = host.counts()
+    shown = bodies(host, 3)
+    for _ in range(3):
+        assert bodies(host, 3) == shown
+    assert host.counts() == before
+    assert due_ms == []
+    got = host.receive(3)
+    assert [each.body for each in got] == shown
+    assert {each.receive_count for each in got} == {1}
+    assert host.change(a1.receipt, 5).visible_at_ms == host.clock.now_ms() + 5_000
+
+
+@pytest.mark.parametrize("settings", [{}, {"fifo": True}], ids=["standard", "fifo"])
+@pytest.mark.differs_on_postgres("looks into the folder of the store")
+def test_a_peek_writes_nothing(kept: Host, settings: dict[str, Any]) -> None:
+    """Not a byte, whatever the lanes have: returned and delayed messages, and groups."""
+    kept.create(**settings)
+    send(kept, "a1", "b1", "a2", "c1", "c2")
+    send(kept, "d1", delay_s=1)
+    send(kept, "plain1", "plain2", plain=not settings)
+    kept.receive(3, timeout_s=1)
+    kept.advance(1_000)
+    kept.counts()
+    assert kept.folder is not None
+    before = {path: path.read_bytes() for path in kept.folder.iterdir()}
+    for count in (1, 3, 16):
+        assert peek(kept, count)
+    assert {path: path.read_bytes() for path in kept.folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("options", [{}, TINY], ids=["in-memory", "on-disk"])
+@pytest.mark.parametrize("kind", ["plain", "fair", "fifo"])
+def test_a_peek_after_a_restart(tmp_path: Path, kind: str, options: dict[str, int]) -> None:
+    """What was in memory is read again, and what never was in memory is read too."""
+    with embedded(tmp_path / "store").open(**options) as host:
+        host.create(fifo=kind == "fifo")
+        send(host, *(f"{group}{number}" for number in range(9) for group in "abcd"), plain=kind == "plain")
+        host.receive(10, timeout_s=1)
+        host.advance(1_000)
+        shown = bodies(host, 36)
+        assert len(shown) == 36
+        for accident in (host.reopen, host.crash):
+            accident()
+            if kind == "fair":  # who was noisy is forgotten
+                assert sorted(bodies(host, 36)) == sorted(shown)
+                shown = bodies(host, 36)
+            assert bodies(host, 36) == shown
+            assert bodies(host, 5) == shown[:5]
+        assert [each.body for each in host.receive(36)] == shown
+
+
+def test_messages_behind_many_in_flight(host: Host) -> None:
+    """What is visible is shown, however much is hidden before it, and when that returns it comes behind."""
+    host.create()
+    many = 300
+    for start in range(0, many, 10):
+        host.send(*(f"{start + number}" for number in range(10)))
+    while host.receive(10, timeout_s=60):
+        pass
+    assert bodies(host) == []
+    host.send("fresh")
+    assert bodies(host) == ["fresh"]
+    host.advance(60_000)
+    assert bodies(host, 2) == ["fresh", "0"]
+
+
+def test_of_a_group_that_is_blocked_nothing_is_shown(host: Host) -> None:
+    """What waits behind a message of its group in flight is visible to counters, and not to be had."""
+    host.create(fifo=True)
+    send(host, "a1", "a2", "b1")
+    (a1,) = host.receive(1)
+    assert bodies(host) == ["b1"]
+    host.advance(1)
+    host.change(a1.receipt, 0)
+    assert bodies(host) == ["b1", "a1", "a2"]
+
+
+@pytest.mark.differs_on_postgres("passes over any number of delayed messages")
+def test_delayed_messages_of_a_group_are_passed_over(host: Host) -> None:
+    """As by a receive, until so many are passed over that it stops there."""
+    host.create(fifo=True)
+    send(host, *(f"a{number:03}" for number in range(99)), delay_s=5)
+    send(host, "a_first")
+    send(host, "a_late", delay_s=5)
+    send(host, "a_second")
+    send(host, "a_later", delay_s=5)
+    send(host, "a_third")
+    assert bodies(host) == ["a_first", "a_second"]
+    assert [each.body for each in host.receive(10, timeout_s=0)] == ["a_first", "a_second"]
+    host.advance(5_000)
+    shown = bodies(host, 200)
+    assert shown == [*sorted(shown[:99]), "a_first", "a_late", "a_second", "a_later", "a_third"]
+    assert [each.body for each in host.receive(200)] == shown
+
+
+def test_what_a_receive_would_bury_is_not_shown(host: Host) -> None:
+    """Where the queue has a place to bury it; in that place it is shown with its past."""
+    host.create(DEAD)
+    host.create(dead_letter_queue=DEAD, receives_max=1)
+    host.send("a", "b")
+    host.receive(1, timeout_s=0)
+    assert bodies(host) == ["b"]
+    assert host.counts() == (2, 0, 0)
+    host.do(commands.SetQueue(queue=QUEUE, settings={"dead_letter_queue": "", "receives_max": 0}))
+    assert sorted(bodies(host)) == ["a", "b"]
+    host.do(commands.SetQueue(queue=QUEUE, settings={"dead_letter_queue": DEAD, "receives_max": 1}))
+    sent_at_ms = host.clock.now_ms()
+    host.advance(7)
+    host.receive(10)
+    (letter,) = peek(host, queue=DEAD)
+    assert (letter.body, letter.source, letter.receive_count) == ("a", QUEUE, 1)
+    assert (letter.sent_at_ms, letter.first_received_at_ms) == (sent_at_ms, sent_at_ms)
+
+
+def test_what_is_past_its_retention_is_not_shown(host: Host) -> None:
+    """Sent, returned and moved here alike, from the very instant on."""
+    host.create(DEAD, retention_s=60)
+    host.create(dead_letter_queue=DEAD, receives_max=1, retention_s=60)
+    host.send("buried")
+    host.receive(1, timeout_s=0)
+    host.receive(1)
+    host.send("returned", "fresh", queue=DEAD)
+    host.receive(2, queue=DEAD, timeout_s=0)
+    host.advance(59_999)
+    assert len(peek(host, queue=DEAD)) == 3
+    host.advance(1)
+    assert peek(host, queue=DEAD) == []
+
+
+def test_noisy_groups_come_last(host: Host) -> None:
+    """As in a receive: those that were sent and those that came back, first of the group with fewer in flight."""
+    host.create()
+    send(host, *(f"{group}{number:03}" for number in range(60) for group in "nm"))
+    taken = host.receive(70, timeout_s=60)
+    few, many = "m", "n"
+    host.delete(*[each.receipt for each in taken if each.body.startswith(few)][:5])
+    host.advance(1)
+    send(host, "q1", "q2")
+    back = host.receive(7, timeout_s=1)
+    assert [each.body[0] for each in back] == ["q", "q", *(few * 5)]
+    host.advance(1_000)
+    shown = bodies(host, 60)
+    assert [body[0] for body in shown] == ["q"] * 2 + [few] * 25 + [many] * 25
+    for count in (1, 2, 3, 7, 30, 40):
+        assert bodies(host, count) == shown[:count]
+    assert [each.body for each in host.receive(60)] == shown
+
+
+def test_a_peek_makes_no_group_noisy(host: Host) -> None:
+    """A group that takes too much only while somebody looks is quiet when a receive comes."""
+    host.create()
+    send(host, *(f"n{number:03}" for number in range(31)))
+    taken = host.receive(30, timeout_s=60)
+    peek(host)
+    host.delete(*(each.receipt for each in taken))
+    host.advance(1)
+    send(host, "q1")
+    assert [each.body for each in host.receive(10)] == ["n030", "q1"]
+
+
+@pytest.mark.differs_on_postgres("looks into the folder of the store")
+def test_a_peek_that_finds_a_group_quiet_again_writes_nothing(kept: Host) -> None:
+    """It goes back to its place in memory alone."""
+    kept.create()
+    send(kept, *(f"n{number:03}" for number in range(40)))
+    kept.receive(35, timeout_s=600)
+    send(kept, "q1")
+    assert kept.receive(1, timeout_s=600)[0].body == "q1"
+    kept.advance(301_000)
+    send(kept, "q2")
+    kept.counts()
+    assert kept.folder is not None
+    before = {path: path.read_bytes() for path in kept.folder.iterdir()}
+    assert bodies(kept, 2) == ["n035", "n036"]
+    assert {path: path.read_bytes() for path in kept.folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+def test_a_peek_ends_where_bodies_become_long(host: Host, *, fifo: bool) -> None:
+    """With the message that brings them there."""
+    host.create(fifo=fifo)
+    sent = [f"{number:02}" for number in range(20)]
+    for body in sent:
+        send(host, body)
+    shown = {
+        bytes_max: [each.body for each in host.do(Peek(queue=QUEUE, count=18, bytes_max=bytes_max)).messages]
+        for bytes_max in (1, 2, 3, 24, 1_000)
+    }
+    assert shown == {1: sent[:1], 2: sent[:1], 3: sent[:2], 24: sent[:12], 1_000: sent[:18]}

@@ -1,0 +1,466 @@
+"""Publications: staged by many, decided once, in the queue in their order, whatever ends in between."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.store.host import QUEUE, Host, hosting, message
+from tests.store.stores import embedded
+from veilmq.core import commands
+from veilmq.core.errors import (
+    DeduplicationIdMissing,
+    GroupMissing,
+    MessageTooLong,
+    QueueNotFound,
+    StageMissing,
+    StageRefused,
+    StoreFull,
+)
+from veilmq.core.limits import DEDUPLICATION_S, WRITER_SILENCE_S
+from veilmq.core.publications import Abandon, ListWriters, Publish, Published, Stage, Staged, WriterView
+
+WRITER = "query"
+FIFO = "000000000000/jobs.fifo"
+PIECE = 500
+"""Messages of a piece, by which a publication is staged and published."""
+MANY = 4 * PIECE
+
+
+def stage(
+    host: Host, *messages: commands.NewMessage, batch: int = 0, attempt: str = "a", part: int = 0, queue: str = QUEUE
+) -> Staged:
+    """Stage messages in one call."""
+    staged: Staged = host.do(
+        Stage(queue=queue, writer=WRITER, batch=batch, attempt=attempt, part=part, messages=messages)
+    )
+    return staged
+
+
+def bodies(*names: str) -> list[commands.NewMessage]:
+    """Return messages of these bodies."""
+    return [message(name) for name in names]
+
+
+def many(count: int = MANY, prefix: str = "m") -> list[commands.NewMessage]:
+    """Return so many messages that a publication takes several slices."""
+    return bodies(*(f"{prefix}{number}" for number in range(count)))
+
+
+def publish(host: Host, *attempts: tuple[str, int], batch: int = 0, queue: str = QUEUE) -> Published:
+    """Publish, one slice of it at least."""
+    published: Published = host.do(Publish(queue=queue, writer=WRITER, batch=batch, attempts=attempts))
+    return published
+
+
+def publish_all(host: Host, *attempts: tuple[str, int], batch: int = 0, queue: str = QUEUE) -> Published:
+    """Publish, and ask again until all is in the queue; return the first answer."""
+    first = published = publish(host, *attempts, batch=batch, queue=queue)
+    while published.more:
+        published = publish(host, *attempts, batch=batch, queue=queue)
+    return first
+
+
+def received(host: Host, queue: str = QUEUE) -> list[str]:
+    """Receive all there is, in order."""
+    found: list[str] = []
+    while got := host.receive(500, queue=queue, timeout_s=600):
+        found += [each.body for each in got]
+        host.delete(*(each.receipt for each in got), queue=queue)
+    return found
+
+
+def writer(host: Host, queue: str = QUEUE) -> WriterView:
+    """Return the only writer."""
+    only: WriterView
+    (only,) = host.do(ListWriters(queue=queue))
+    return only
+
+
+def settle(host: Host, time_ms: int = 500) -> None:
+    """Let the slices that happen by themselves happen."""
+    for _ in range(0, time_ms, 10):
+        host.advance(10)
+
+
+def rows(host: Host) -> int:
+    """Return how many rows the tables of publications have beside the writers."""
+    return sum(host.rows(table) for table in ("stage", "piece", "publication"))
+
+
+@pytest.fixture
+def ready(host: Host) -> Host:
+    """A host with a standard and a FIFO queue."""
+    host.create()
+    host.create(FIFO, fifo=True, content_deduplication=True)
+    return host
+
+
+# Staging.
+
+
+def test_what_is_staged_is_seen_by_nobody(ready: Host) -> None:
+    assert stage(ready, *bodies("a", "b")) == Staged(messages=2)
+    assert ready.counts() == (0, 0, 0)
+    assert ready.receive() == []
+    assert writer(ready).staged == 2
+
+
+def test_a_part_is_kept_once(ready: Host) -> None:
+    stage(ready, *bodies("a", "b"))
+    assert stage(ready, *bodies("a", "b")) == Staged(messages=2, again=True)
+    assert stage(ready, *bodies("c"), part=1) == Staged(messages=3)
+    publish_all(ready, ("a", 3))
+    assert received(ready) == ["a", "b", "c"]
+
+
+def test_parts_count_in_their_order_not_in_that_of_their_coming(ready: Host) -> None:
+    stage(ready, *bodies("late"), part=1)
+    stage(ready, *bodies("early"), part=0)
+    publish_all(ready, ("a", 2))
+    assert received(ready) == ["early", "late"]
+
+
+def test_a_message_that_cannot_be_sent_is_told_and_nothing_staged(ready: Host) -> None:
+    ready.do(commands.SetQueue(queue=QUEUE, settings={"message_bytes_max": 1024}))
+    with pytest.raises(StageRefused) as caught:
+        stage(ready, message("a"), message("x" * 1025))
+    assert caught.value.index == 1
+    assert isinstance(caught.value.reason, MessageTooLong)
+    assert ready.do(ListWriters(queue=QUEUE)) == []
+
+
+def test_a_fifo_queue_asks_for_groups_and_ids_when_staging(ready: Host) -> None:
+    with pytest.raises(StageRefused) as caught:
+        stage(ready, message("a"), queue=FIFO)
+    assert isinstance(caught.value.reason, GroupMissing)
+    ready.do(commands.SetQueue(queue=FIFO, settings={"content_deduplication": False}))
+    with pytest.raises(StageRefused) as caught:
+        stage(ready, message("a", group="g"), queue=FIFO)
+    assert isinstance(caught.value.reason, DeduplicationIdMissing)
+
+
+def test_a_missing_queue_is_told(ready: Host) -> None:
+    with pytest.raises(QueueNotFound):
+        stage(ready, *bodies("a"), queue="000000000000/none")
+    with pytest.raises(QueueNotFound):
+        publish(ready, queue="000000000000/none")
+    with pytest.raises(QueueNotFound):
+        ready.do(Abandon(queue="000000000000/none", writer=WRITER, batch=0))
+
+
+# Publishing.
+
+
+def test_attempts_follow_each_other_as_they_are_named(ready: Host) -> None:
+    stage(ready, *bodies("a1", "a2"), attempt="a")
+    stage(ready, *bodies("b1", "b2"), attempt="b")
+    assert publish_all(ready, ("b", 2), ("a", 2)) == Published(messages=4)
+    assert received(ready) == ["b1", "b2", "a1", "a2"]
+    settle(ready)
+    assert rows(ready) == 0
+
+
+def test_a_batch_is_published_once(ready: Host) -> None:
+    stage(ready, *bodies("a"))
+    publish_all(ready, ("a", 1))
+    assert stage(ready, *bodies("other"), attempt="again") == Staged(messages=0, again=True)
+    assert publish_all(ready, ("again", 1)) == Published(messages=1, again=True)
+    assert received(ready) == ["a"]
+
+
+def test_an_attempt_that_is_named_twice_counts_once(ready: Host) -> None:
+    stage(ready, *bodies("a", "b"))
+    assert publish(ready, ("a", 2), ("a", 2)) == Published(messages=2)
+    assert received(ready) == ["a", "b"]
+
+
+def test_an_older_batch_is_answered_without_its_numbers(ready: Host) -> None:
+    publish_all(ready, batch=5)
+    assert publish(ready, ("a", 7), batch=4) == Published(messages=0, again=True)
+    assert publish(ready, ("a", 7), batch=5) == Published(messages=0, again=True)
+
+
+def test_writers_and_queues_do_not_share_batches(ready: Host) -> None:
+    ready.create("000000000000/other")
+    publish(ready, batch=3)
+    assert not publish(ready, batch=3, queue="000000000000/other").again
+    assert not ready.do(Publish(queue=QUEUE, writer="other", batch=0, attempts=())).again
+
+
+def test_a_number_that_does_not_agree_is_refused_and_changes_nothing(ready: Host) -> None:
+    stage(ready, *bodies("a", "b"))
+    for wanted in (("a", 3), ("a", 1), ("never", 1)):
+        with pytest.raises(StageMissing):
+            publish(ready, wanted)
+    assert writer(ready) == WriterView(
+        writer=WRITER, batch=None, messages=0, duplicates=0, staged=2, seen_at_ms=ready.clock.now_ms()
+    )
+    assert publish_all(ready, ("a", 2), ("empty", 0)) == Published(messages=2)
+
+
+def test_what_is_not_named_is_dropped_also_of_earlier_batches(ready: Host) -> None:
+    stage(ready, *many(), batch=0, attempt="old")
+    stage(ready, *many(), batch=1, attempt="failed")
+    stage(ready, *bodies("a"), batch=1, attempt="good")
+    stage(ready, *bodies("next"), batch=2)
+    publish_all(ready, ("good", 1), batch=1)
+    settle(ready)
+    assert received(ready) == ["a"]
+    assert writer(ready).staged == 1
+    assert rows(ready) == 2  # of the next batch: a stage and its piece
+
+
+def test_an_abandoned_batch_is_dropped_and_may_be_staged_anew(ready: Host) -> None:
+    stage(ready, *many())
+    ready.do(Abandon(queue=QUEUE, writer=WRITER, batch=0))
+    assert stage(ready, *bodies("a")) == Staged(messages=1)
+    settle(ready)
+    publish_all(ready, ("a", 1))
+    assert received(ready) == ["a"]
+    ready.do(Abandon(queue=QUEUE, writer="nobody", batch=0))
+
+
+def test_many_come_in_slices_while_others_go_on(ready: Host) -> None:
+    stage(ready, *many())
+    first = publish(ready, ("a", MANY))
+    assert (first.more, first.again) == (True, False)
+    assert 0 < ready.counts()[0] < MANY
+    second = publish(ready, ("a", MANY))
+    assert (second.more, second.again, second.messages) == (True, True, MANY)
+    ready.send("between")
+    publish_all(ready, ("a", MANY))
+    found = received(ready)
+    assert found.index("between") > 0
+    assert [name for name in found if name != "between"] == [each.body for each in many()]
+
+
+def test_the_rest_comes_by_itself(ready: Host) -> None:
+    stage(ready, *many())
+    publish(ready, ("a", MANY))
+    settle(ready)
+    assert ready.counts() == (MANY, 0, 0)
+    assert rows(ready) == 0
+
+
+def test_publications_of_a_writer_keep_their_order_and_others_get_their_turn(ready: Host) -> None:
+    for batch in range(2):
+        stage(ready, *many(prefix=f"{batch}-"), batch=batch)
+    other = Stage(queue=QUEUE, writer="other", batch=0, attempt="a", part=0, messages=tuple(many(prefix="o-")))
+    ready.do(other)
+    publish(ready, ("a", MANY), batch=0)
+    publish(ready, ("a", MANY), batch=1)
+    ready.do(Publish(queue=QUEUE, writer="other", batch=0, attempts=(("a", MANY),)))
+    settle(ready)
+    found = received(ready)
+    mine = [name for name in found if not name.startswith("o-")]
+    assert mine == [each.body for batch in range(2) for each in many(prefix=f"{batch}-")]
+    assert found.index("o-0") < found.index(f"0-{MANY - 1}")
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_rate_is_kept_by_whoever_publishes_and_by_itself(kept: Host, *, restart: bool) -> None:
+    """100 a second: 10 each tenth of a second, however often it is asked for."""
+    kept.create()
+    stage(kept, *many(100))
+    slow = Publish(queue=QUEUE, writer=WRITER, batch=0, attempts=(("a", 100),), messages_per_s_max=100)
+    for tenth in range(1, 10):
+        published = kept.do(slow)
+        assert (published.more, published.next_due_ms) == (True, kept.clock.now_ms() + 100)
+        assert kept.counts()[0] == 10 * tenth
+        if restart:
+            kept.crash()
+        kept.advance(99)
+        assert kept.counts()[0] == 10 * tenth
+        kept.advance(1)
+    kept.advance(100)
+    assert not kept.do(slow).more
+    assert received(kept) == [each.body for each in many(100)]
+
+
+def test_a_later_publication_waits_for_a_slow_one_of_its_writer(ready: Host) -> None:
+    stage(ready, *many(20, "slow"))
+    stage(ready, *many(5, "fast"), batch=1)
+    ready.do(Publish(queue=QUEUE, writer=WRITER, batch=0, attempts=(("a", 20),), messages_per_s_max=10))
+    assert publish(ready, ("a", 5), batch=1).more
+    settle(ready, 1_800)
+    assert ready.counts() == (19, 0, 0)
+    settle(ready)
+    assert received(ready) == [each.body for each in many(20, "slow") + many(5, "fast")]
+
+
+def test_deciding_on_many_attempts_is_a_command_of_its_own(ready: Host) -> None:
+    attempts = tuple((f"a{number}", 1) for number in range(150))
+    for name, _ in attempts:
+        stage(ready, message(name), attempt=name)
+    assert publish(ready, *attempts).more
+    assert publish_all(ready, *attempts).again
+    assert received(ready) == [name for name, _ in attempts]
+
+
+# As if sent then.
+
+
+def test_a_message_enters_as_if_it_were_sent_then(ready: Host) -> None:
+    stage(ready, message("now"), message("later", delay_s=30), message("grouped", group="g"))
+    ready.advance(60_000)
+    publish_all(ready, ("a", 3))
+    assert ready.counts() == (2, 0, 1)
+    got = {each.body: each.sent_at_ms for each in ready.receive(10, timeout_s=600)}
+    assert got == dict.fromkeys(("now", "grouped"), ready.clock.now_ms())
+    ready.advance(30_000)
+    assert ready.receive_one().body == "later"
+
+
+def test_whoever_waits_is_told(ready: Host) -> None:
+    woken: list[int] = []
+    ready.engine.watch(QUEUE, woken.append)
+    ready.engine.watch(FIFO, woken.append)
+    stage(ready, *bodies("a"))
+    stage(ready, message("a", group="g"), queue=FIFO)
+    assert woken == []
+    publish(ready, ("a", 1))
+    assert woken == [ready.clock.now_ms()]
+    publish(ready, ("a", 1), queue=FIFO)
+    assert woken == [ready.clock.now_ms()] * 2
+
+
+def test_a_fifo_queue_keeps_order_and_stores_no_duplicate(ready: Host) -> None:
+    ready.do(commands.Send(queue=FIFO, messages=(message("b", group="g"),)))
+    stage(ready, *(message(name, group="g") for name in "abac"), queue=FIFO)
+    published = publish_all(ready, ("a", 4), queue=FIFO)
+    assert (published.messages, published.duplicates) == (4, 2)
+    got = []
+    while one := ready.receive(1, queue=FIFO):
+        got.append((one[0].body, one[0].sequence))
+        ready.delete(one[0].receipt, queue=FIFO)
+    assert [body for body, _ in got] == ["b", "a", "c"]
+    assert [sequence for _, sequence in got] == sorted(sequence for _, sequence in got if sequence is not None)
+    assert writer(ready, FIFO).duplicates == 2
+
+
+def test_duplicates_are_those_of_the_moment_of_entering(ready: Host) -> None:
+    stage(ready, message("a", group="g", dedup_id="1"), queue=FIFO)
+    ready.advance(DEDUPLICATION_S * 1_000)
+    publish_all(ready, ("a", 1), queue=FIFO)
+    ready.do(commands.Send(queue=FIFO, messages=(message("again", group="g", dedup_id="1"),)))
+    assert received(ready, FIFO) == ["a"]
+
+
+def test_settings_that_change_between_do_not_lose_what_was_checked(ready: Host) -> None:
+    stage(ready, message("x" * 2_000, group="g"), queue=FIFO)
+    ready.do(commands.SetQueue(queue=FIFO, settings={"message_bytes_max": 1_024, "content_deduplication": False}))
+    publish_all(ready, ("a", 1), queue=FIFO)
+    assert received(ready, FIFO) == ["x" * 2_000]
+
+
+# What ends, and what goes on.
+
+
+def test_a_purge_takes_what_was_decided_and_leaves_what_is_only_staged(ready: Host) -> None:
+    stage(ready, *many())
+    stage(ready, *bodies("next"), batch=1)
+    publish(ready, ("a", MANY))
+    ready.do(commands.PurgeQueue(queue=QUEUE))
+    assert not publish(ready, ("a", MANY)).more
+    settle(ready)
+    assert ready.counts() == (0, 0, 0)
+    publish_all(ready, ("a", 1), batch=1)
+    assert received(ready) == ["next"]
+
+
+def test_a_deleted_queue_takes_its_writers_along(ready: Host) -> None:
+    stage(ready, *many())
+    stage(ready, *bodies("next"), batch=1)
+    publish(ready, ("a", MANY))
+    ready.do(commands.DeleteQueue(queue=QUEUE))
+    settle(ready)
+    assert rows(ready) == 0
+    ready.create()
+    assert ready.do(ListWriters(queue=QUEUE)) == []
+    assert ready.counts() == (0, 0, 0)
+
+
+def test_no_lane_of_a_deleted_queue_waits_for_its_publications(tmp_path: Path) -> None:
+    with hosting(tmp_path / "store") as host:
+        host.create()
+        stage(host, *many())
+        publish(host, ("a", MANY))
+        host.do(commands.DeleteQueue(queue=QUEUE))
+        settle(host)
+        lanes = host.engine._journal._connection.execute("SELECT count(*) FROM lane WHERE queue IS NOT NULL")
+        assert list(lanes) == [(0,)]
+
+
+def test_a_silent_writer_is_forgotten_with_what_it_staged(ready: Host) -> None:
+    stage(ready, *many())
+    ready.advance(WRITER_SILENCE_S * 1_000 - 1)
+    assert writer(ready).staged == MANY
+    ready.advance(1)
+    settle(ready)
+    assert ready.do(ListWriters(queue=QUEUE)) == []
+    assert rows(ready) == 0
+
+
+def test_a_writer_that_is_heard_of_is_kept(ready: Host) -> None:
+    stage(ready, *bodies("a"))
+    ready.advance(WRITER_SILENCE_S * 1_000 - 1)
+    stage(ready, *bodies("b"), part=1)
+    ready.advance(WRITER_SILENCE_S * 1_000 - 1)
+    assert publish_all(ready, ("a", 2)) == Published(messages=2)
+
+
+@pytest.mark.parametrize("how", ["crash", "reopen"])
+def test_a_publication_goes_on_after_a_restart(kept: Host, how: str) -> None:
+    kept.create()
+    stage(kept, *many())
+    stage(kept, *many(3 * PIECE, "b"), attempt="b")
+    stage(kept, *bodies("never"), attempt="unnamed")
+    wanted = (("b", 3 * PIECE), ("a", MANY))
+    slices = 0
+    while publish(kept, *wanted).more:
+        kept.advance(1)  # another node gives other positions at the same instant
+        getattr(kept, how)()
+        slices += 1
+    assert slices > 3
+    settle(kept)
+    assert kept.counts() == (MANY + 3 * PIECE, 0, 0)
+    assert rows(kept) == 0
+    kept.check()
+    found = received(kept)
+    assert found == [each.body for each in many(3 * PIECE, "b") + many()]
+
+
+def test_what_is_staged_and_the_guard_survive_a_crash(kept: Host) -> None:
+    kept.create()
+    stage(kept, *bodies("a"))
+    kept.crash()
+    assert stage(kept, *bodies("a")) == Staged(messages=1, again=True)
+    publish_all(kept, ("a", 1))
+    kept.crash()
+    assert publish_all(kept, ("a", 1)).again
+    assert received(kept) == ["a"]
+
+
+def fill(host: Host, body: str) -> int:
+    """Stage messages until the store is full; return how many that were."""
+    for part in range(1_000):
+        try:
+            stage(host, message(f"{part}-{body}"), part=part)
+        except StoreFull:
+            return part
+    pytest.fail("the store took everything")
+
+
+@pytest.mark.parametrize("pages", [500, 600])
+def test_a_full_store_stages_nothing_and_publishes_all_the_same(pages: int) -> None:
+    """Messages take the room of their pieces: less than a slice of them need not be free."""
+    with embedded(None).open(database_pages_max=pages, free_space_reserve_bytes=0) as host:
+        host.create()
+        part = fill(host, body := "x" * 50_000)
+        assert part > 10
+        publish(host, ("a", part))
+        settle(host)
+        assert host.counts() == (part, 0, 0)
+        assert received(host) == [f"{number}-{body}" for number in range(part)]
+        settle(host)
+        assert stage(host, *bodies("a"), batch=1) == Staged(messages=1)

@@ -1,0 +1,192 @@
+"""The receipt table of docs/lifecycle.md at the engine: every cell, with `only_live` and without, and renewal."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.store.host import QUEUE, Host
+from veilmq.core import commands
+from veilmq.core.commands import VisibilityChange
+from veilmq.core.errors import LeaseTooLong, QueueNotFound, ReceiptInvalid
+from veilmq.core.results import LeaseChange, ReceiptState
+
+OTHER = "000000000000/other"
+ACTS, NOTHING = True, False
+
+
+def live(host: Host) -> str:
+    """A lease that runs."""
+    return host.receive_one().receipt
+
+
+def expired(host: Host) -> str:
+    """A lease that has ended, this very millisecond, of a message that nobody received since."""
+    receipt = live(host)
+    host.advance(30_000)
+    return receipt
+
+
+def superseded(host: Host) -> str:
+    """The message was received again and is in flight."""
+    receipt = expired(host)
+    host.receive_one()
+    return receipt
+
+
+def superseded_and_visible(host: Host) -> str:
+    """The message was received again and has come back."""
+    receipt = superseded(host)
+    host.advance(30_000)
+    return receipt
+
+
+def deleted(host: Host) -> str:
+    """The message was deleted."""
+    receipt = live(host)
+    host.delete(receipt)
+    return receipt
+
+
+def purged(host: Host) -> str:
+    """The message was purged."""
+    receipt = live(host)
+    host.do(commands.PurgeQueue(queue=QUEUE))
+    return receipt
+
+
+def past_retention(host: Host) -> str:
+    """The message is past its retention."""
+    receipt = live(host)
+    host.advance(345_600_000)
+    return receipt
+
+
+CELLS = [
+    pytest.param(live, False, ReceiptState.LIVE, ACTS, id="live"),
+    pytest.param(live, True, ReceiptState.LIVE, ACTS, id="live-only-live"),
+    pytest.param(expired, False, ReceiptState.EXPIRED, ACTS, id="expired"),
+    pytest.param(expired, True, ReceiptState.EXPIRED, NOTHING, id="expired-only-live"),
+    pytest.param(superseded, False, ReceiptState.SUPERSEDED, NOTHING, id="superseded"),
+    pytest.param(superseded, True, ReceiptState.SUPERSEDED, NOTHING, id="superseded-only-live"),
+    pytest.param(superseded_and_visible, False, ReceiptState.SUPERSEDED, NOTHING, id="superseded-visible"),
+    pytest.param(deleted, False, ReceiptState.GONE, NOTHING, id="deleted"),
+    pytest.param(deleted, True, ReceiptState.GONE, NOTHING, id="deleted-only-live"),
+    pytest.param(purged, False, ReceiptState.GONE, NOTHING, id="purged"),
+    pytest.param(past_retention, False, ReceiptState.GONE, NOTHING, id="past-retention"),
+]
+Make = Callable[[Host], str]
+
+
+@pytest.fixture
+def one(host: Host) -> Host:
+    """Return an engine whose queue has one message."""
+    host.create()
+    host.create(OTHER)
+    host.send("a")
+    return host
+
+
+@pytest.mark.parametrize(("make", "only_live", "state", "acts"), CELLS)
+def test_delete(one: Host, make: Make, state: ReceiptState, *, only_live: bool, acts: bool) -> None:
+    """Each row, by delete."""
+    receipt = make(one)
+    before = one.counts()
+    assert one.delete(receipt, only_live=only_live) == [state]
+    assert one.counts() == ((0, 0, 0) if acts else before)
+
+
+@pytest.mark.parametrize(("make", "only_live", "state", "acts"), CELLS)
+def test_change(one: Host, make: Make, state: ReceiptState, *, only_live: bool, acts: bool) -> None:
+    """Each row, by change."""
+    receipt = make(one)
+    before, due_ms = one.counts(), one.due_ms()
+    until_ms = one.clock.now_ms() + 7_000
+    answer = one.change(receipt, 7, only_live=only_live)
+    assert answer == LeaseChange(
+        state=state, visible_at_ms=until_ms if acts else None, hidden_for_ms=7_000 if acts else None
+    )
+    assert one.counts() == ((0, 1, 0) if acts else before)
+    assert one.due_ms() == (until_ms if acts else due_ms)
+
+
+@pytest.mark.parametrize("only_live", [False, True])
+@pytest.mark.parametrize("damage", ["", "x", "forged", "é" * 44], ids=["empty", "short", "forged", "not-ascii"])
+def test_invalid(one: Host, damage: str, *, only_live: bool) -> None:
+    """Malformed and forged receipts are invalid, in both commands, and do nothing."""
+    receipt = live(one)
+    if damage == "forged":
+        damage = receipt[:10] + ("A" if receipt[10] != "A" else "B") + receipt[11:]
+    (answer,) = one.delete(damage, only_live=only_live)
+    assert isinstance(answer, ReceiptInvalid)
+    assert isinstance(one.change(damage, 0, only_live=only_live), ReceiptInvalid)
+    assert one.counts() == (0, 1, 0)
+
+
+def test_a_receipt_of_another_queue_is_invalid(one: Host) -> None:
+    """Also of one that has the same name again."""
+    receipt = live(one)
+    assert isinstance(one.delete(receipt, queue=OTHER)[0], ReceiptInvalid)
+    assert isinstance(one.change(receipt, 0, queue=OTHER), ReceiptInvalid)
+    one.do(commands.DeleteQueue(queue=QUEUE))
+    with pytest.raises(QueueNotFound):
+        one.delete(receipt)
+    one.create()
+    one.send("b")
+    assert isinstance(one.delete(receipt)[0], ReceiptInvalid)
+    assert one.counts() == (1, 0, 0)
+
+
+@pytest.mark.parametrize("make", [live, expired])
+def test_renewal_supersedes_the_old_receipt(one: Host, make: Make) -> None:
+    """`renew_receipt` gives a new receipt, which acts, and puts the old one out of force; it is no receive."""
+    old = make(one)
+    answer = one.change(old, 10, renew_receipt=True)
+    assert answer.visible_at_ms == one.clock.now_ms() + 10_000
+    assert one.delete(old) == [ReceiptState.SUPERSEDED]
+    again = one.change(answer.receipt, 0, renew_receipt=True)
+    assert one.delete(answer.receipt) == [ReceiptState.SUPERSEDED]
+    assert one.delete(again.receipt, only_live=True) == [ReceiptState.EXPIRED]
+    assert one.receive_one().receive_count == 2
+
+
+def test_without_renewal_the_receipt_stays(one: Host) -> None:
+    """As SQS has it: the handle of the receive works after any number of changes."""
+    receipt = live(one)
+    for timeout_s in (10, 1, 43_200, 0, 5):
+        assert one.change(receipt, timeout_s).receipt is None
+    assert one.delete(receipt) == [ReceiptState.LIVE]
+
+
+def test_twelve_hours_since_the_receive(one: Host) -> None:
+    """A change beyond them is refused and the old deadline stays; each receive counts anew."""
+    got = one.receive_one()
+    one.advance(1)
+    assert isinstance(one.change(got.receipt, 43_200), LeaseTooLong)
+    assert one.due_ms() == got.visible_at_ms
+    one.change(got.receipt, 0)
+    assert one.change(one.receive_one().receipt, 43_200).visible_at_ms == one.clock.now_ms() + 43_200_000
+
+
+def test_the_entries_of_a_command_succeed_and_fail_alone(one: Host) -> None:
+    """In order, each with its own answer, also twice the same receipt."""
+    one.send("b", "c")
+    a, b, _ = (each.receipt for each in one.receive(10))
+    first, second, third, fourth = one.delete(a, "nonsense", a, b)
+    assert (first, third, fourth) == (ReceiptState.LIVE, ReceiptState.GONE, ReceiptState.LIVE)
+    assert isinstance(second, ReceiptInvalid)
+    assert one.counts() == (0, 1, 0)
+
+
+def test_the_changes_of_a_command_succeed_and_fail_alone(one: Host) -> None:
+    """In order, each with its own answer."""
+    receipt = live(one)
+    changes = [("nonsense", 1), (receipt, 5), (receipt, 43_201), (receipt, 9)]
+    answers = one.do(
+        commands.ChangeVisibility(
+            queue=QUEUE, changes=tuple(VisibilityChange(receipt=text, timeout_s=after) for text, after in changes)
+        )
+    )
+    assert isinstance(answers[0], ReceiptInvalid)
+    assert isinstance(answers[2], LeaseTooLong)
+    assert [answer.state for answer in (answers[1], answers[3])] == [ReceiptState.LIVE] * 2
+    assert one.due_ms() == one.clock.now_ms() + 9_000

@@ -1,0 +1,497 @@
+"""What SMQ asks of an engine beside SQS: terms of sends, lenient receipts, leases without an end, and more."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.store.host import QUEUE, Host, message
+from tests.store.stores import embedded
+from veilmq.core import commands
+from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccount
+from veilmq.core.commands import NewMessage, SendTerms, VisibilityChange
+from veilmq.core.errors import (
+    BodyUnreadable,
+    DeduplicationIdMissing,
+    GroupMissing,
+    LeaseTooLong,
+    MessageTooLong,
+    QueueDeletedRecently,
+    QueueExists,
+    SettingsConflict,
+    VeilmqError,
+)
+from veilmq.core.limits import QUEUE_NAME_PAUSE_S
+from veilmq.core.results import LeaseChange, ReceiptState, SentMessage
+
+RECEIPTS = SendTerms(receipts=True)
+KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "plain": ({}, {}),
+    "fair": ({}, {"group": "g"}),
+    "fifo": ({"fifo": True}, {"group": "g", "dedup_id": "d"}),
+}
+
+
+def send(host: Host, *messages: NewMessage, terms: SendTerms | None = RECEIPTS) -> list[SentMessage | VeilmqError]:
+    """Return what a send on terms answers."""
+    sent: list[SentMessage | VeilmqError] = host.do(commands.Send(queue=QUEUE, messages=messages, terms=terms))
+    return sent
+
+
+def only_sent(host: Host, new: NewMessage, terms: SendTerms = RECEIPTS) -> SentMessage:
+    """Return the one message that was sent."""
+    (sent,) = send(host, new, terms=terms)
+    assert isinstance(sent, SentMessage)
+    return sent
+
+
+def smq_change(host: Host, receipt: str, timeout_s: int, *, any_epoch: bool = False) -> LeaseChange:
+    """Return what a change by the rules of SMQ answers."""
+    (answer,) = host.do(
+        commands.ChangeVisibility(
+            queue=QUEUE,
+            changes=(VisibilityChange(receipt=receipt, timeout_s=timeout_s),),
+            only_live=True,
+            any_epoch=any_epoch,
+            renew_receipt=True,
+            lease_s_max=None,
+        )
+    )
+    assert isinstance(answer, LeaseChange)
+    return answer
+
+
+def smq_delete(host: Host, receipt: str, *, any_epoch: bool = False) -> ReceiptState:
+    """Return what a deletion by the rules of SMQ answers."""
+    (state,) = host.do(commands.Delete(queue=QUEUE, receipts=(receipt,), only_live=True, any_epoch=any_epoch))
+    assert isinstance(state, ReceiptState)
+    return state
+
+
+# Receipts of delayed messages.
+
+
+class Delayed:
+    """A queue of some kind with one delayed message, of which there is a receipt."""
+
+    def __init__(self, host: Host, kind: str) -> None:
+        """Send it with 30 s of delay."""
+        settings, terms = KINDS[kind]
+        host.create(**settings)
+        self.host = host
+        sent = only_sent(host, message("a", delay_s=30, **terms))
+        assert sent.receipt is not None
+        self.id, self.receipt = sent.id, sent.receipt
+
+
+@pytest.fixture(params=list(KINDS))
+def delayed(host: Host, request: pytest.FixtureRequest) -> Delayed:
+    """Return a delayed message on each kind of lane."""
+    return Delayed(host, request.param)
+
+
+def test_a_delayed_message_is_deleted_by_its_receipt(delayed: Delayed) -> None:
+    """Before it was ever visible; then it is gone for good."""
+    host = delayed.host
+    assert host.counts() == (0, 0, 1)
+    assert smq_delete(host, delayed.receipt) is ReceiptState.LIVE
+    assert host.counts() == (0, 0, 0)
+    assert smq_delete(host, delayed.receipt) is ReceiptState.GONE
+    host.advance(30_000)
+    assert host.receive(10) == []
+
+
+@pytest.mark.parametrize("timeout_s", [1, 5, 30, 43_200], ids=["shortest", "shorter", "same", "longer"])
+def test_a_delay_is_changed_by_its_receipt(delayed: Delayed, timeout_s: int) -> None:
+    """Counted from the change, shorter or longer; the message stays delayed, and is visible at that very instant."""
+    host = delayed.host
+    host.advance(1_500)
+    until_ms = host.clock.now_ms() + timeout_s * 1_000
+    changed = smq_change(host, delayed.receipt, timeout_s)
+    assert (changed.state, changed.visible_at_ms) == (ReceiptState.LIVE, until_ms)
+    assert changed.hidden_for_ms == timeout_s * 1_000
+    assert host.counts() == (0, 0, 1)
+    assert host.due_ms() == until_ms
+    host.advance(timeout_s * 1_000 - 1)
+    assert host.receive(10) == []
+    host.advance(1)
+    assert host.counts() == (1, 0, 0)
+    got = host.receive_one()
+    assert (got.id, got.receive_count, got.first_received_at_ms) == (delayed.id, 1, until_ms)
+
+
+def test_each_change_of_a_delay_issues_a_receipt_that_supersedes(delayed: Delayed) -> None:
+    """Only the latest one acts."""
+    host = delayed.host
+    first = smq_change(host, delayed.receipt, 10).receipt
+    assert first is not None
+    assert smq_change(host, delayed.receipt, 1).state is ReceiptState.SUPERSEDED
+    second = smq_change(host, first, 20).receipt
+    assert second is not None
+    assert smq_delete(host, first) is ReceiptState.SUPERSEDED
+    assert smq_delete(host, delayed.receipt) is ReceiptState.SUPERSEDED
+    assert host.counts() == (0, 0, 1)
+    assert smq_delete(host, second) is ReceiptState.LIVE
+    assert host.counts() == (0, 0, 0)
+
+
+def test_after_its_delay_the_receipt_of_a_delayed_message_is_expired(delayed: Delayed) -> None:
+    """To SMQ it is dead then; to SQS's rules it may still delete what nobody has received."""
+    host = delayed.host
+    host.advance(30_000)
+    assert smq_change(host, delayed.receipt, 1).state is ReceiptState.EXPIRED
+    assert smq_delete(host, delayed.receipt) is ReceiptState.EXPIRED
+    assert host.counts() == (1, 0, 0)
+
+
+@pytest.mark.parametrize("any_epoch", [False, True])
+def test_the_first_receive_supersedes_the_receipt_of_the_send(delayed: Delayed, *, any_epoch: bool) -> None:
+    """Whatever the delay was changed to before, and however lenient handles are."""
+    host = delayed.host
+    changed = smq_change(host, delayed.receipt, 10).receipt
+    assert changed is not None
+    host.advance(10_000)
+    got = host.receive_one()
+    for receipt in (delayed.receipt, changed):
+        assert smq_delete(host, receipt, any_epoch=any_epoch) is ReceiptState.SUPERSEDED
+        assert smq_change(host, receipt, 1, any_epoch=any_epoch).state is ReceiptState.SUPERSEDED
+    assert host.counts() == (0, 1, 0)
+    assert smq_delete(host, got.receipt) is ReceiptState.LIVE
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("accident", ["crash", "reopen"])
+def test_receipts_of_delayed_messages_work_after_a_restart(kept: Host, kind: str, accident: str) -> None:
+    """Those of the send as those of a change, and in the same order of events."""
+    delayed = Delayed(kept, kind)
+    getattr(kept, accident)()
+    changed = smq_change(kept, delayed.receipt, 10).receipt
+    assert changed is not None
+    getattr(kept, accident)()
+    assert smq_delete(kept, delayed.receipt) is ReceiptState.SUPERSEDED
+    assert kept.counts() == (0, 0, 1)
+    again = smq_change(kept, changed, 5).receipt
+    assert again is not None
+    getattr(kept, accident)()
+    kept.advance(4_999)
+    assert kept.receive(10) == []
+    assert smq_delete(kept, again) is ReceiptState.LIVE
+
+
+def test_a_delayed_message_is_changed_and_released_by_the_rules_of_sqs(delayed: Delayed) -> None:
+    """The receipt is of no protocol: 0 makes the message visible, and twelve hours are counted from now."""
+    host = delayed.host
+    changed = host.change(delayed.receipt, 43_200)
+    assert changed.visible_at_ms == host.clock.now_ms() + 43_200_000
+    assert host.change(delayed.receipt, 0).visible_at_ms == host.clock.now_ms()
+    assert host.counts() == (1, 0, 0)
+    assert host.receive_one().receive_count == 1
+
+
+def test_only_a_delayed_message_has_a_receipt(host: Host) -> None:
+    """Neither one that is visible at once, nor one for which none was asked."""
+    host.create(delay_s=5)
+    assert only_sent(host, message("a", delay_s=0)).receipt is None
+    assert only_sent(host, message("b")).receipt is not None
+    assert only_sent(host, message("c"), SendTerms()).receipt is None
+
+
+def test_a_delayed_duplicate_has_no_receipt(host: Host) -> None:
+    """What it would name was sent before, by whoever has its receipt."""
+    host.create(fifo=True, content_deduplication=True)
+    first, second = (only_sent(host, message("a", delay_s=5, group="g")) for _ in range(2))
+    assert first.receipt is not None
+    assert (second.id, second.receipt) == (first.id, None)
+
+
+def test_a_group_goes_on_when_the_delay_of_its_first_message_is_changed(host: Host) -> None:
+    """Passed over or not, the message comes when its new delay ends, and its group is blocked by nothing."""
+    host.create(fifo=True)
+    sent = [
+        only_sent(host, message(body, delay_s=delay_s, group="g", dedup_id=body))
+        for body, delay_s in (("a", 30), ("b", 0), ("c", 40), ("d", 0))
+    ]
+    assert [each.body for each in host.receive(10, timeout_s=1)] == ["b", "d"]
+    assert sent[0].receipt is not None
+    assert sent[2].receipt is not None
+    smq_change(host, sent[0].receipt, 1)
+    smq_change(host, sent[2].receipt, 2)
+    host.advance(1_000)
+    assert [each.body for each in host.receive(10, timeout_s=1)] == ["a", "b", "d"]
+    host.advance(1_000)
+    assert [each.body for each in host.receive(10)] == ["a", "b", "c", "d"]
+
+
+def test_a_changed_delay_makes_no_group_noisy(host: Host) -> None:
+    """Nobody works on messages that are delayed, so however many delays are changed, others do not go first."""
+    host.create()
+    for number in range(40):
+        sent = only_sent(host, message(f"a{number}", delay_s=60, group="a"))
+        assert sent.receipt is not None
+        smq_change(host, sent.receipt, 1)
+    host.advance(1_000)
+    send(host, message("b", group="b"))
+    assert host.receive(1)[0].body.startswith("a")
+
+
+# What goes together.
+
+
+@pytest.mark.parametrize("settings", [{}, {"fifo": True}], ids=["standard", "fifo"])
+def test_messages_that_go_together_are_all_stored_or_none(host: Host, settings: dict[str, Any]) -> None:
+    """The error of one is the command's; without it, all are there."""
+    host.create(message_bytes_max=1_024, **settings)
+    terms = SendTerms(together=True)
+    good = [message(body, group="g", dedup_id=body) for body in "abc"]
+    with pytest.raises(MessageTooLong) as refused:
+        send(host, *good, message("x" * 1_025, group="g", dedup_id="x"), terms=terms)
+    assert refused.value.bytes_max == 1_024
+    assert host.counts() == (0, 0, 0)
+    sent = send(host, *good, terms=terms)
+    assert len({each.id for each in sent if isinstance(each, SentMessage)}) == 3
+    assert [each.body for each in host.receive(10)] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [(message("x", dedup_id="x"), GroupMissing), (message("x", group="g"), DeduplicationIdMissing)],
+    ids=["group", "deduplication-id"],
+)
+def test_fifo_messages_that_go_together_are_checked_together(
+    host: Host, bad: NewMessage, error: type[VeilmqError]
+) -> None:
+    """Nothing is stored, and nothing remembered: the good one is no duplicate when it comes again."""
+    host.create(fifo=True)
+    good = message("a", group="g", dedup_id="a")
+    with pytest.raises(error):
+        send(host, good, bad, terms=SendTerms(together=True))
+    assert host.counts() == (0, 0, 0)
+    send(host, good)
+    assert host.counts() == (1, 0, 0)
+
+
+def test_messages_on_terms_are_taken_and_refused_alone(host: Host) -> None:
+    """As long as nobody says that they go together."""
+    host.create(message_bytes_max=1_024)
+    answers = send(host, message("x" * 1_025), message("a", delay_s=3), message("b"))
+    assert [type(answer) for answer in answers] == [MessageTooLong, SentMessage, SentMessage]
+    assert host.counts() == (1, 0, 1)
+
+
+def test_a_send_on_terms_rouses_who_waits(host: Host) -> None:
+    """At once, and when a delay ends."""
+    host.create()
+    due_ms: list[int] = []
+    host.engine.watch(QUEUE, due_ms.append)
+    send(host, message("a", delay_s=3), message("b", delay_s=2))
+    assert due_ms[-1] == host.clock.now_ms() + 2_000
+    send(host, message("c"))
+    assert due_ms[-1] == host.clock.now_ms()
+
+
+# FIFO queues without deduplication.
+
+
+def test_an_unrepeated_message_is_nobodys_duplicate(host: Host) -> None:
+    """Without an id it is stored, and again; with one it may be a duplicate as ever."""
+    host.create(fifo=True)
+    terms = SendTerms(unrepeated=True)
+    assert isinstance(send(host, message("a", group="g"))[0], DeduplicationIdMissing)
+    first, second = (only_sent(host, message("a", group="g"), terms) for _ in range(2))
+    assert first.id != second.id
+    assert first.sequence is not None
+    assert second.sequence is not None
+    assert second.sequence > first.sequence
+    third, fourth = (only_sent(host, message("a", group="g", dedup_id="d"), terms) for _ in range(2))
+    assert third.id == fourth.id
+    assert [each.body for each in host.receive(10)] == ["a", "a", "a"]
+    assert isinstance(send(host, message("a"), terms=terms)[0], GroupMissing)
+
+
+def test_a_queue_that_knows_messages_by_their_content_goes_on_to_do_so(host: Host) -> None:
+    """That is its owner's choice, whoever sends."""
+    host.create(fifo=True, content_deduplication=True)
+    first, second = (only_sent(host, message("a", group="g"), SendTerms(unrepeated=True)) for _ in range(2))
+    assert first.id == second.id
+
+
+# Bodies that are decoded.
+
+
+def _decode(new: NewMessage) -> NewMessage:
+    if not new.body.startswith("coded "):
+        raise BodyUnreadable
+    return msgspec.structs.replace(new, body=new.body.removeprefix("coded "))
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_bodies_are_decoded_where_the_queue_is_set_to(host: Host, kind: str) -> None:
+    """What is stored is what `decode` makes; receives tell the setting. Others take bodies as they are."""
+    settings, more = KINDS[kind]
+    host.create(**settings)
+    terms = SendTerms(decode=_decode)
+    send(host, message("coded a", **more), terms=terms)
+    received = host.do(commands.Receive(queue=QUEUE, timeout_s=0))
+    assert (received.messages[0].body, received.smq_base64) == ("coded a", False)
+    host.delete(host.receive_one().receipt)
+    host.do(commands.SetQueue(queue=QUEUE, settings={"smq_base64": True}))
+    send(host, message("coded b", **{**more, **({"dedup_id": "e"} if "dedup_id" in more else {})}), terms=terms)
+    received = host.do(commands.Receive(queue=QUEUE))
+    assert (received.messages[0].body, received.smq_base64) == ("b", True)
+
+
+def test_a_body_that_cannot_be_decoded_is_refused(host: Host) -> None:
+    """Alone, or with all that go with it; and the size that counts is the one that was sent."""
+    host.create(smq_base64=True, message_bytes_max=1_024)
+    bad, good = message("a"), message("coded a")
+    answers = send(host, bad, good, terms=SendTerms(decode=_decode))
+    assert [type(answer) for answer in answers] == [BodyUnreadable, SentMessage]
+    with pytest.raises(BodyUnreadable):
+        send(host, good, bad, terms=SendTerms(decode=_decode, together=True))
+    assert host.counts() == (1, 0, 0)
+    assert isinstance(send(host, message("coded " + "x" * 1_020), terms=SendTerms(decode=_decode))[0], MessageTooLong)
+
+
+def test_an_attempt_tells_the_setting_too(host: Host) -> None:
+    """Also when it is repeated."""
+    host.create(fifo=True, smq_base64=True)
+    send(host, message("a", group="g", dedup_id="a"), terms=None)
+    for _ in range(2):
+        assert host.do(commands.Receive(queue=QUEUE, attempt_id="t")).smq_base64
+
+
+# Receipts and leases.
+
+
+@pytest.fixture(params=list(KINDS))
+def leased(host: Host, request: pytest.FixtureRequest) -> tuple[Host, str]:
+    """Return the receipt of a message in flight, on each kind of lane."""
+    settings, terms = KINDS[request.param]
+    host.create(**settings)
+    send(host, message("a", **terms))
+    return host, host.receive_one().receipt
+
+
+def test_lenient_receipts_outlive_changes(leased: tuple[Host, str]) -> None:
+    """With `any_epoch` what only a change superseded is live, for a change and for a delete; without, it is not."""
+    host, receipt = leased
+    assert smq_change(host, receipt, 10).state is ReceiptState.LIVE
+    assert smq_delete(host, receipt) is ReceiptState.SUPERSEDED
+    assert smq_change(host, receipt, 10).state is ReceiptState.SUPERSEDED
+    lenient = smq_change(host, receipt, 20, any_epoch=True)
+    assert lenient.visible_at_ms == host.clock.now_ms() + 20_000
+    assert smq_delete(host, receipt, any_epoch=True) is ReceiptState.LIVE
+    assert host.counts() == (0, 0, 0)
+
+
+def test_lenient_receipts_do_not_outlive_their_lease_or_receive(leased: tuple[Host, str]) -> None:
+    """Expired is expired, and another receive supersedes them."""
+    host, receipt = leased
+    smq_change(host, receipt, 1)
+    host.advance(1_000)
+    assert smq_delete(host, receipt, any_epoch=True) is ReceiptState.EXPIRED
+    host.receive_one()
+    assert smq_delete(host, receipt, any_epoch=True) is ReceiptState.SUPERSEDED
+    assert smq_change(host, receipt, 5, any_epoch=True).state is ReceiptState.SUPERSEDED
+    assert host.counts() == (0, 1, 0)
+
+
+def test_leases_go_on_for_as_long_as_they_are_changed(leased: tuple[Host, str]) -> None:
+    """Without `lease_s_max` each change may say twelve hours; SQS's rules refuse what passes its own twelve."""
+    host, receipt = leased
+    for _ in range(5):
+        changed = smq_change(host, receipt, 43_200)
+        assert changed.receipt is not None
+        receipt = changed.receipt
+        host.advance(43_199_999)
+        assert host.receive(10) == []
+    assert isinstance(host.change(receipt, 1), LeaseTooLong)
+    host.advance(1)
+    assert host.receive_one().receive_count == 2
+
+
+def test_a_lease_is_bounded_by_what_the_command_says(leased: tuple[Host, str]) -> None:
+    """To the second; the refused change leaves the old deadline."""
+    host, receipt = leased
+    host.advance(1_000)
+    change = commands.ChangeVisibility(
+        queue=QUEUE, changes=(VisibilityChange(receipt=receipt, timeout_s=59),), lease_s_max=60
+    )
+    assert host.do(change)[0].state is ReceiptState.LIVE
+    longer = msgspec.structs.replace(change, changes=(VisibilityChange(receipt=receipt, timeout_s=60),))
+    assert isinstance(host.do(longer)[0], LeaseTooLong)
+    assert host.due_ms() == host.clock.now_ms() + 59_000
+
+
+# Queues and accounts.
+
+
+def test_a_new_queue_is_new_and_has_the_defaults(host: Host) -> None:
+    """They count where the settings say nothing, and tell no existing queue apart."""
+    create = commands.CreateQueue(
+        queue=QUEUE, settings={"delay_s": 7}, defaults={"delay_s": 9, "message_bytes_max": 65_536}
+    )
+    view = host.do(create)
+    assert (view.is_new, view.settings.delay_s, view.settings.message_bytes_max) == (True, 7, 65_536)
+    again = host.do(msgspec.structs.replace(create, defaults={"message_bytes_max": 1_024}))
+    assert (again.is_new, again.settings) == (False, view.settings)
+    assert not host.do(commands.ShowQueue(queue=QUEUE)).is_new
+    with pytest.raises(QueueExists):
+        host.do(msgspec.structs.replace(create, settings={"delay_s": 9}))
+
+
+def test_defaults_have_to_fit_as_settings_do(host: Host) -> None:
+    """They are the new queue's."""
+    with pytest.raises(SettingsConflict):
+        host.do(commands.CreateQueue(queue=QUEUE, defaults={"content_deduplication": True}))
+
+
+def test_a_name_may_be_taken_at_once() -> None:
+    """Of a queue that was deleted just now, by who says so."""
+    with embedded(None).open(queue_name_pause_s=QUEUE_NAME_PAUSE_S) as patient:
+        patient.create()
+        patient.do(commands.DeleteQueue(queue=QUEUE))
+        with pytest.raises(QueueDeletedRecently):
+            patient.create()
+        assert patient.do(commands.CreateQueue(queue=QUEUE, at_once=True)).is_new
+
+
+def test_a_listing_tells_what_its_queues_are(host: Host) -> None:
+    """With their counters, where that was asked for; one page of it."""
+    for name in "abc":
+        host.create(f"1/{name}")
+    host.send("x", "y", queue="1/b")
+    host.receive(1, queue="1/b")
+    page = host.do(commands.ListQueues(account="1", after="a", count=1, views=True))
+    (view,) = page.views
+    assert (page.names, page.more, view.queue, view.is_new) == (["b"], True, "1/b", False)
+    assert (view.counts.visible, view.counts.in_flight) == (1, 1)
+    assert host.do(commands.ListQueues(account="1")).views == []
+
+
+def test_an_account_has_what_it_has_set(kept: Host) -> None:
+    """Each its own, empty at first, and kept."""
+    assert kept.do(ShowAccount(account="1")) == AccountSettings()
+    kept.do(SetAccount(account="1", settings=AccountSettings(logging_bucket="b")))
+    kept.do(SetAccount(account="2", settings=AccountSettings(logging_bucket="c")))
+    for accident in (kept.crash, kept.reopen):
+        accident()
+        assert kept.do(ShowAccount(account="1")).logging_bucket == "b"
+        assert kept.do(ShowAccount(account="2")).logging_bucket == "c"
+    kept.do(SetAccount(account="1", settings=AccountSettings()))
+    assert kept.do(ShowAccount(account="1")) == AccountSettings()
+
+
+RULES = '{"version":1,"classes":[{"name":"all","visibility_timeout_s":43200}],"default":0}'
+
+
+@pytest.mark.parametrize("settings", [{"visibility_timeout_s": 43_200}, {"visibility_rules": RULES}], ids=list)
+def test_the_lease_of_a_receive_that_waited_is_as_long_as_it_says(host: Host, settings: dict[str, Any]) -> None:
+    """Where nothing bounds it; otherwise it ends twelve hours after the receive was asked for."""
+    host.create(QUEUE, **settings)
+    send(host, message("a"), message("b"), message("c"))
+    now_ms = host.clock.now_ms()
+    for lease_s_max, end_ms in ((None, now_ms + 43_200_000), (43_200, now_ms + 43_180_000), (60, now_ms + 40_000)):
+        command = commands.Receive(queue=QUEUE, requested_at_ms=now_ms - 20_000, lease_s_max=lease_s_max)
+        (got,) = host.do(command).messages
+        assert got.visible_at_ms == end_ms

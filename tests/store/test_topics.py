@@ -1,0 +1,468 @@
+"""Topics on every store: what they are, who is subscribed, what arrives where, and all or nothing of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store.host import QUEUE, Host, hosting, message
+from tests.store.stores import embedded
+from tests.store.test_full_disk import fill
+from veilmq.core import commands
+from veilmq.core.commands import NewMessage
+from veilmq.core.errors import GroupMissing, MessageTooLong, QueueNotFound, StoreFull
+from veilmq.core.limits import SMQ_SUBSCRIPTIONS_MAX
+from veilmq.core.results import ReceiptState
+from veilmq.core.settings import SettingValue
+from veilmq.core.topic_errors import (
+    SubscriptionExists,
+    SubscriptionNotFound,
+    TooManySubscriptions,
+    TopicExists,
+    TopicNotFound,
+)
+from veilmq.core.topics import (
+    PUSHES,
+    CreateTopic,
+    DeleteTopic,
+    ListPushes,
+    ListSubscriptions,
+    ListTopics,
+    Notification,
+    PublishedMessage,
+    PublishToTopic,
+    RetryStrategy,
+    SetSubscription,
+    SetTopic,
+    ShowSubscription,
+    ShowTopic,
+    Subscribe,
+    Subscription,
+    TopicSettings,
+    TopicView,
+    Unsubscribe,
+    push_queue,
+)
+
+TOPIC = "000000000000/news"
+OTHER = "000000000000/copies"
+FIFO = "000000000000/jobs.fifo"
+URL = "https://hook.example/in"
+PUSHED = push_queue(TOPIC, "pushed")
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def topic(host: Host) -> Host:
+    """A topic, and two queues that do not know of it."""
+    return made(host)
+
+
+def made(host: Host) -> Host:
+    """Create a topic and two queues."""
+    create(host)
+    host.create(QUEUE)
+    host.create(OTHER)
+    return host
+
+
+def create(host: Host, name: str = TOPIC, **settings: SettingValue) -> TopicView:
+    """Create a topic."""
+    view: TopicView = host.do(CreateTopic(topic=name, settings=settings))
+    return view
+
+
+def to_queue(name: str, queue: str = QUEUE, **others: Any) -> Subscription:
+    """Return a subscription of a queue."""
+    return Subscription(topic=TOPIC, name=name, endpoint=f"to {queue}", queue=queue, **others)
+
+
+def to_url(name: str = "pushed", **others: Any) -> Subscription:
+    """Return a subscription that is pushed."""
+    return Subscription(topic=TOPIC, name=name, endpoint=URL, push_url=URL, **others)
+
+
+def subscribe(host: Host, *subscriptions: Subscription) -> None:
+    """Subscribe all of them."""
+    for each in subscriptions:
+        assert host.do(Subscribe(subscription=each)).is_new
+
+
+def publishing(
+    body: str = "hello", *, tag: str = "", make: Callable[[Notification], NewMessage] | None = None
+) -> PublishToTopic:
+    """Return the command that publishes ``body``: each subscription gets it with its name in front."""
+
+    def named(notification: Notification) -> NewMessage:
+        return message(f"{notification.subscription.name}: {body}")
+
+    return PublishToTopic(topic=TOPIC, size_bytes=len(body), make=make or named, tag=tag)
+
+
+def publish(host: Host, body: str = "hello", **others: Any) -> PublishedMessage:
+    """Return what a publication answers."""
+    answer: PublishedMessage = host.do(publishing(body, **others))
+    return answer
+
+
+def names_of(host: Host, **wanted: Any) -> tuple[list[str], bool]:
+    """Return a page of subscriptions."""
+    page = host.do(ListSubscriptions(topic=TOPIC, **wanted))
+    return [each.subscription.name for each in page.subscriptions], page.more
+
+
+# Topics.
+
+
+def test_a_topic_is_created_once_and_found_with_the_same_settings(host: Host) -> None:
+    view = create(host, message_bytes_max=2_048)
+    settings = TopicSettings(message_bytes_max=2_048)
+    now_ms = host.clock.now_ms()
+    assert view == TopicView(topic=TOPIC, settings=settings, created_at_ms=now_ms, modified_at_ms=now_ms, is_new=True)
+    host.advance(5)
+    assert not create(host).is_new
+    assert not create(host, message_bytes_max=2_048).is_new
+    with pytest.raises(TopicExists, match="another operations_logged"):
+        create(host, operations_logged=True)
+
+
+def test_settings_change_and_say_when(host: Host) -> None:
+    create(host)
+    host.advance(5)
+    host.do(SetTopic(topic=TOPIC, settings={"operations_logged": True}))
+    view = host.do(ShowTopic(topic=TOPIC))
+    assert view.settings == TopicSettings(operations_logged=True)
+    assert view.modified_at_ms == view.created_at_ms + 5
+
+
+def test_topics_are_listed_by_name_and_account(host: Host) -> None:
+    for name in ("a1", "b", "a2", "a3"):
+        create(host, f"000000000000/{name}")
+    create(host, "111111111111/a4")
+    page = host.do(ListTopics(account="000000000000", prefix="a", after="a1", count=1))
+    assert ([each.topic for each in page.topics], page.more) == (["000000000000/a2"], True)
+    page = host.do(ListTopics(account="000000000000"))
+    assert ([each.topic for each in page.topics], page.more) == (
+        [f"000000000000/{name}" for name in ("a1", "a2", "a3", "b")],
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        SetTopic(topic=TOPIC, settings={}),
+        DeleteTopic(topic=TOPIC),
+        ShowTopic(topic=TOPIC),
+        Subscribe(subscription=to_url()),
+        SetSubscription(topic=TOPIC, name="x", strategy=RetryStrategy.BACKOFF),
+        Unsubscribe(topic=TOPIC, name="x"),
+        ShowSubscription(topic=TOPIC, name="x"),
+        ListSubscriptions(topic=TOPIC),
+        publishing(),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+def test_a_topic_that_is_not_there_is_an_error(host: Host, command: commands.Command) -> None:
+    with pytest.raises(TopicNotFound, match="000000000000/news does not exist"):
+        host.do(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        SetSubscription(topic=TOPIC, name="x", strategy=RetryStrategy.BACKOFF),
+        Unsubscribe(topic=TOPIC, name="x"),
+        ShowSubscription(topic=TOPIC, name="x"),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+def test_a_subscription_that_is_not_there_is_an_error(topic: Host, command: commands.Command) -> None:
+    with pytest.raises(SubscriptionNotFound, match="has no subscription x"):
+        topic.do(command)
+
+
+# Subscriptions.
+
+
+def test_a_subscription_is_made_once_and_found_as_it_is(topic: Host) -> None:
+    subscribe(topic, to_queue("s", filter_tag="red"))
+    topic.advance(5)
+    again = topic.do(Subscribe(subscription=to_queue("s", filter_tag="red")))
+    assert not again.is_new
+    assert again == topic.do(ShowSubscription(topic=TOPIC, name="s"))
+    with pytest.raises(SubscriptionExists, match="another filter_tag"):
+        topic.do(Subscribe(subscription=to_queue("s")))
+
+
+def test_the_strategy_changes_and_nothing_else(topic: Host) -> None:
+    subscribe(topic, to_url())
+    topic.advance(5)
+    topic.do(SetSubscription(topic=TOPIC, name="pushed", strategy=RetryStrategy.EXPONENTIAL_DECAY))
+    view = topic.do(ShowSubscription(topic=TOPIC, name="pushed"))
+    assert view.subscription == to_url(strategy=RetryStrategy.EXPONENTIAL_DECAY)
+    assert view.modified_at_ms == view.created_at_ms + 5
+
+
+def test_subscriptions_are_listed_by_name(topic: Host) -> None:
+    subscribe(topic, to_queue("b"), to_queue("a2"), to_url("a1"))
+    assert names_of(topic) == (["a1", "a2", "b"], False)
+    assert names_of(topic, prefix="a", count=1) == (["a1"], True)
+    assert names_of(topic, prefix="a", after="a1") == (["a2"], False)
+
+
+def test_a_queue_must_be_there_to_be_subscribed(topic: Host) -> None:
+    with pytest.raises(QueueNotFound):
+        topic.do(Subscribe(subscription=to_queue("s", "000000000000/nowhere")))
+    assert names_of(topic) == ([], False)
+
+
+def test_a_topic_has_so_many_subscriptions_and_no_more(topic: Host) -> None:
+    subscribe(topic, *(to_queue(f"s{number}") for number in range(SMQ_SUBSCRIPTIONS_MAX)))
+    with pytest.raises(TooManySubscriptions, match=f"may have {SMQ_SUBSCRIPTIONS_MAX} subscriptions"):
+        topic.do(Subscribe(subscription=to_queue("one-more")))
+
+
+# What arrives.
+
+
+def test_a_message_goes_to_every_queue_with_one_id(topic: Host) -> None:
+    subscribe(topic, to_queue("s1"), to_queue("s2", OTHER), to_url())
+    published = publish(topic)
+    assert (published.deliveries, published.undeliverable) == (3, ())
+    got = [topic.receive_one(queue=queue) for queue in (QUEUE, OTHER, PUSHED)]
+    assert [each.body for each in got] == ["s1: hello", "s2: hello", "pushed: hello"]
+    assert {each.id for each in got} == {published.id}
+
+
+def test_what_is_made_is_told_the_instant(topic: Host) -> None:
+    subscribe(topic, to_queue("s"))
+    told: list[Notification] = []
+
+    def make(notification: Notification) -> NewMessage:
+        told.append(notification)
+        return message("x")
+
+    published = publish(topic, make=make)
+    assert told == [Notification(subscription=to_queue("s"), id=published.id, published_at_ms=topic.clock.now_ms())]
+
+
+def test_a_filter_lets_equal_tags_pass(topic: Host) -> None:
+    subscribe(topic, to_queue("all"), to_queue("red", OTHER, filter_tag="red"))
+    assert publish(topic, tag="red").deliveries == 2
+    assert publish(topic, tag="blue").deliveries == 1
+    assert publish(topic).deliveries == 1
+    assert (topic.counts(QUEUE), topic.counts(OTHER)) == ((3, 0, 0), (1, 0, 0))
+
+
+def test_nobody_subscribed_is_no_error(topic: Host) -> None:
+    assert publish(topic).deliveries == 0
+
+
+def test_the_limit_of_the_topic_counts(topic: Host) -> None:
+    topic.do(SetTopic(topic=TOPIC, settings={"message_bytes_max": 1_024}))
+    assert publish(topic, "x" * 1_024).deliveries == 0
+    with pytest.raises(MessageTooLong):
+        publish(topic, "x" * 1_025)
+
+
+def test_delays_groups_and_priorities_are_those_of_the_queue_and_the_message(topic: Host) -> None:
+    topic.do(commands.SetQueue(queue=OTHER, settings={"delay_s": 60}))
+    subscribe(topic, to_queue("now"), to_queue("late", OTHER))
+    woken: list[int] = []
+    topic.engine.watch(OTHER, woken.append)
+    publish(topic, make=lambda _: message("x", group="g", priority=3))
+    assert topic.clock.now_ms() + 60_000 in woken  # and perhaps for the settings, where another node hears of them late
+    assert topic.counts(OTHER) == (0, 0, 1)
+    assert topic.receive_one().priority == 3
+    topic.advance(60_000)
+    assert topic.receive_one(queue=OTHER).body == "x"
+
+
+def test_a_fifo_queue_gets_groups_in_order_and_no_message_for_a_copy_of_another(topic: Host) -> None:
+    """Two publications of one text are two messages, whatever the queue thinks of equal bodies."""
+    topic.create(FIFO, fifo=True, content_deduplication=True)
+    subscribe(topic, to_queue("ordered", FIFO))
+    woken: list[int] = []
+    topic.engine.watch(FIFO, woken.append)
+    ids = [publish(topic, make=lambda _: message("x", group="g")).id for _ in range(2)]
+    assert woken[:1] == [topic.clock.now_ms()]
+    got = topic.receive(10, queue=FIFO)
+    assert [each.id for each in got] == ids
+    assert got[0].sequence is not None
+
+
+# What does not.
+
+
+def test_a_queue_that_is_gone_or_refuses_stops_nobody_else(topic: Host) -> None:
+    topic.create(FIFO, fifo=True)
+    topic.create("000000000000/small", message_bytes_max=1_024)
+    subscribe(
+        topic,
+        to_queue("fine"),
+        to_queue("gone", OTHER),
+        to_queue("groupless", FIFO),
+        to_queue("small", "000000000000/small"),
+    )
+    topic.do(commands.DeleteQueue(queue=OTHER))
+    published = publish(topic, "x" * 1_024)
+    assert published.deliveries == 1
+    assert [(name, type(why)) for name, why in published.undeliverable] == [
+        ("gone", QueueNotFound),
+        ("groupless", GroupMissing),
+        ("small", MessageTooLong),
+    ]
+    assert topic.receive_one().body == "fine: " + "x" * 1_024
+    topic.create(OTHER)
+    assert publish(topic).deliveries == 3
+
+
+def test_a_defect_of_what_makes_messages_stores_nothing(topic: Host) -> None:
+    """The first subscription would have had its message already."""
+    subscribe(topic, to_queue("a"), to_queue("b", OTHER), to_url())
+
+    def make(notification: Notification) -> NewMessage:
+        if notification.subscription.name == "pushed":
+            raise ZeroDivisionError
+        return message("x")
+
+    failed, fine = topic.do_together(publishing(make=make), publishing())
+    assert type(failed).__name__ == "InternalError"
+    assert fine.deliveries == 3
+    assert [topic.counts(queue) for queue in (QUEUE, OTHER, PUSHED)] == [(1, 0, 0)] * 3
+
+
+def test_a_full_disk_takes_no_message_for_anybody(tmp_path: Path) -> None:
+    with embedded(tmp_path / "store").open(database_pages_max=300, purge_pause_s=0, queue_name_pause_s=0) as host:
+        made(host)
+        subscribe(host, to_queue("a"), to_queue("b", OTHER))
+        fill(host)
+        before = host.counts(QUEUE)[0], host.counts(OTHER)[0]
+        with pytest.raises(StoreFull):
+            publish(host, "x" * 1_000)
+        with pytest.raises(StoreFull):
+            host.do(CreateTopic(topic="000000000000/more"))
+        with pytest.raises(StoreFull):
+            host.do(Subscribe(subscription=to_url()))
+        assert (host.counts(QUEUE)[0], host.counts(OTHER)[0]) == before
+
+
+# Queues of subscriptions that are pushed.
+
+
+def test_a_pushed_subscription_has_a_queue_that_nobody_lists(topic: Host) -> None:
+    subscribe(topic, to_url())
+    settings = topic.do(commands.ShowQueue(queue=PUSHED)).settings
+    assert (settings.retention_s, settings.event_log) == (86_400, "off")
+    assert topic.do(commands.ListQueues(account="000000000000")).names == ["copies", "jobs"]
+
+
+@pytest.mark.differs_on_postgres("a node knows no list of all queues")
+def test_metrics_tell_of_it(topic: Host) -> None:
+    subscribe(topic, to_url())
+    assert PUSHED in topic.engine.queues()
+
+
+def test_messages_wait_a_day_to_be_pushed_and_are_counted(topic: Host) -> None:
+    subscribe(topic, to_url(), to_queue("s"))
+    publish(topic)
+    publish(topic)
+    (first,) = topic.receive(queue=PUSHED)
+    assert topic.do(ShowTopic(topic=TOPIC)).messages == 2
+    assert topic.delete(first.receipt, queue=PUSHED) == [ReceiptState.LIVE]
+    assert topic.do(ListTopics(account="000000000000")).topics[0].messages == 1
+    topic.advance(DAY_MS)
+    assert topic.do(ShowTopic(topic=TOPIC)).messages == 0
+
+
+def test_who_watches_pushes_is_told_of_every_change(topic: Host) -> None:
+    told: list[list[Subscription]] = []
+    topic.engine.watch(PUSHES, lambda _: topic.engine.submit(ListPushes(), told.append))
+    subscribe(topic, to_queue("s"))
+    assert told == []
+    subscribe(topic, to_url())
+    topic.do(SetSubscription(topic=TOPIC, name="pushed", strategy=RetryStrategy.EXPONENTIAL_DECAY))
+    topic.do(Unsubscribe(topic=TOPIC, name="pushed"))
+    changed = to_url(strategy=RetryStrategy.EXPONENTIAL_DECAY)
+    assert told == [[to_url()], [changed], []]
+    topic.engine.unwatch(PUSHES)
+    subscribe(topic, to_url())
+    assert topic.do(ListPushes()) == [to_url()]
+
+
+@pytest.mark.parametrize(
+    "end", [Unsubscribe(topic=TOPIC, name="pushed"), DeleteTopic(topic=TOPIC)], ids=["unsubscribe", "delete"]
+)
+def test_what_was_not_pushed_ends_with_the_subscription(topic: Host, end: commands.Command) -> None:
+    """And the same name begins anew, at once. What queues of others have stays there."""
+    subscribe(topic, to_url(), to_queue("s"))
+    publish(topic)
+    woken: list[int] = []
+    topic.engine.watch(PUSHED, woken.append)
+    topic.do(end)
+    assert woken == [topic.clock.now_ms()]
+    with pytest.raises(QueueNotFound):
+        topic.receive(queue=PUSHED)
+    assert topic.receive_one().body == "s: hello"
+    create(topic)
+    subscribe(topic, to_url())
+    assert topic.counts(PUSHED) == (0, 0, 0)
+    publish(topic, "again")
+    assert topic.receive_one(queue=PUSHED).body == "pushed: again"
+
+
+# What is kept.
+
+
+def test_all_is_as_it_was_after_a_restart_and_after_a_crash(kept: Host) -> None:
+    made(kept)
+    create(kept, "000000000000/logged", operations_logged=True)
+    subscribe(kept, to_url(filter_tag="x"), to_queue("s"))
+    kept.do(SetSubscription(topic=TOPIC, name="pushed", strategy=RetryStrategy.EXPONENTIAL_DECAY))
+    published = publish(kept, tag="x")
+
+    def seen() -> list[Any]:
+        return [
+            kept.do(ListTopics(account="000000000000")),
+            kept.do(ListSubscriptions(topic=TOPIC)),
+            kept.do(ListPushes()),
+            kept.counts(QUEUE),
+            kept.counts(PUSHED),
+        ]
+
+    before = seen()
+    kept.reopen()
+    assert seen() == before
+    kept.crash()
+    assert seen() == before
+    assert kept.receive_one(queue=PUSHED).id == published.id
+    kept.do(DeleteTopic(topic=TOPIC))
+    kept.crash()
+    assert kept.do(ListPushes()) == []
+    kept.check()
+
+
+def test_a_batch_that_is_rolled_back_leaves_topics_as_they_are_on_disk(tmp_path: Path) -> None:
+    """The commands of the batch that can go on are applied again, to what was there before."""
+
+    def fail(_: Notification) -> NewMessage:
+        raise ZeroDivisionError
+
+    with hosting(tmp_path / "store") as host:
+        made(host)
+        created, subscribed, failed, published = host.do_together(
+            CreateTopic(topic="000000000000/more"),
+            Subscribe(subscription=to_url()),
+            publishing(make=fail),
+            publishing(),
+        )
+        assert (created.is_new, subscribed.is_new, type(failed).__name__) == (True, True, "InternalError")
+        assert published.deliveries == 1
+        host.reopen()
+        assert [each.topic for each in host.do(ListTopics(account="000000000000")).topics] == [
+            "000000000000/more",
+            TOPIC,
+        ]
+        assert host.counts(PUSHED) == (1, 0, 0)
