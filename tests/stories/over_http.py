@@ -6,6 +6,7 @@ import select
 from collections.abc import Iterator
 from functools import singledispatchmethod
 from http.client import HTTPConnection
+from itertools import count
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -47,26 +48,39 @@ NO_QUEUE = "QueueDoesNotExist"
 DELETED_LATELY = "QueueDeletedRecently"
 PURGED_LATELY = "PurgeQueueInProgress"
 PATIENCE_S = 60.0
+_NUMBERS = count()
 
 
 class HttpTeller:
     """Executes the steps of one story."""
 
     def __init__(self, server: RunningServer, book: Book | None = None) -> None:
-        """`server` has no queues and runs on the virtual clock; `book` is shared with who tells some of the steps."""
+        """`server` runs on the virtual clock; `book` is shared with what tells some of the steps.
+
+        The server may be that of other stories: the queues of each have a prefix of their own.
+        """
         self._server = server
         self._start_ms = server.clock.now_ms()
         self._sqs = _client(server)
+        self._prefix = f"s{next(_NUMBERS)}-"
         self._book = book or Book()
         self._urls: dict[str, str] = {}
         self._fifo: set[str] = set()
         self._polls: dict[str, tuple[str, HTTPConnection]] = {}
 
-    def meet(self, queue: str, name: str) -> None:
-        """Take note of a queue that somebody else has created, under `name`."""
-        self._urls[queue] = self._sqs.get_queue_url(QueueName=name)["QueueUrl"]
-        if name.endswith(".fifo"):
+    def name(self, queue: str, *, fifo: bool) -> str:
+        """Return the name on the server of a queue of this story."""
+        if fifo:
             self._fifo.add(queue)
+        return f"{self._prefix}{queue}{'.fifo' if fifo else ''}"
+
+    def told_name(self, name: str | None) -> str | None:
+        """Return the name in the story of a queue on the server."""
+        return name and name.removesuffix(".fifo").removeprefix(self._prefix)
+
+    def meet(self, queue: str, name: str) -> None:
+        """Take note of a queue that was created elsewhere, under `name`."""
+        self._urls[queue] = self._sqs.get_queue_url(QueueName=name)["QueueUrl"]
 
     def url(self, queue: str) -> str:
         """Return the URL of a queue."""
@@ -88,7 +102,10 @@ class HttpTeller:
         return visible, in_flight, delayed
 
     def finish(self) -> None:
-        """Close what is open; assert that no poll was left without its answer being told."""
+        """Delete the queues, close what is open; assert that no poll was left without its answer being told."""
+        for url in self._urls.values():
+            with contextlib.suppress(self._sqs.exceptions.QueueDoesNotExist):
+                self._sqs.delete_queue(QueueUrl=url)
         self._sqs.close()
         for _, connection in self._polls.values():
             connection.close()
@@ -101,10 +118,7 @@ class HttpTeller:
 
     @tell.register
     def _(self, action: story.Queue) -> None:
-        name = action.queue
-        if action.settings.get("fifo"):
-            self._fifo.add(name)
-            name += ".fifo"
+        name = self.name(action.queue, fifo=bool(action.settings.get("fifo")))
         if action.too_soon:
             with expecting(DELETED_LATELY):
                 self._sqs.create_queue(QueueName=name)
@@ -242,10 +256,6 @@ class HttpTeller:
         arn: str = answer["Attributes"]["QueueArn"]
         return arn
 
-    @staticmethod
-    def _source(arn: str | None) -> str | None:
-        return arn and arn.rpartition(":")[2].removesuffix(".fifo")
-
     def _got(self, answer: Any) -> list[Got]:
         return [
             Got(
@@ -253,7 +263,9 @@ class HttpTeller:
                 receipt=each["ReceiptHandle"],
                 count=int(each["Attributes"]["ApproximateReceiveCount"]),
                 first_ms=int(each["Attributes"]["ApproximateFirstReceiveTimestamp"]) - self._start_ms,
-                source=self._source(each["Attributes"].get("DeadLetterQueueSourceArn")),
+                source=self.told_name(
+                    each["Attributes"].get("DeadLetterQueueSourceArn", "").rpartition(":")[2] or None
+                ),
             )
             for each in answer.get("Messages", [])
         ]

@@ -56,7 +56,7 @@ class SmqTeller:
     """Executes the steps of one story."""
 
     def __init__(self, server: RunningServer, told: story.Story) -> None:
-        """`server` has no queues and runs on the virtual clock; `told` says which steps SMQ cannot say."""
+        """`server` runs on the virtual clock; `told` says which steps SMQ cannot say."""
         self._server = server
         self._start_ms = server.clock.now_ms()
         self._book = Book()
@@ -93,7 +93,7 @@ class SmqTeller:
             self._tell(action)
 
     def _create(self, action: story.Queue) -> None:
-        name = f"{action.queue}.fifo" if action.settings.get("fifo") else action.queue
+        name = self._sqs.name(action.queue, fifo=bool(action.settings.get("fifo")))
         if self._sqs_only[id(action)]:
             self._sqs.tell(action)
         else:
@@ -229,8 +229,11 @@ class SmqTeller:
             receipt=message.receipt_handle,
             count=message.dequeue_count,
             first_ms=message.first_dequeue_time - self._start_ms,
-            source=_source(system.get("DLQSourceArn")),
+            source=self._source(system.get("DLQSourceArn")),
         )
+
+    def _source(self, arn: str | None) -> str | None:
+        return self._sqs.told_name(arn and arn.rpartition("/")[2])
 
     def _read(self, message: ET.Element) -> Got:
         system = {each.findtext("Name"): each.findtext("Value") for each in message.iter("SystemPropertyValue")}
@@ -239,7 +242,7 @@ class SmqTeller:
             receipt=message.findtext("ReceiptHandle", ""),
             count=int(message.findtext("DequeueCount", "")),
             first_ms=int(message.findtext("FirstDequeueTime", "")) - self._start_ms,
-            source=_source(system.get("DLQSourceArn")),
+            source=self._source(system.get("DLQSourceArn")),
         )
 
 
@@ -261,7 +264,3 @@ def _dashed(identifier: str) -> str:
     """Return a message id as SQS writes it: the book has those of both."""
     text = identifier.lower()
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
-
-
-def _source(arn: str | None) -> str | None:
-    return arn and arn.rpartition("/")[2].removesuffix(".fifo")
