@@ -24,9 +24,11 @@ import time
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from queue import Queue
 
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
@@ -351,12 +353,11 @@ def record(checkout: Path, recorded: Path, arguments: list[str]) -> int:
 # Trying.
 
 
-def judge(edit: Edit, suite: Suite, work: Path) -> Verdict:
-    """Apply ``edit`` to the copy in ``work``, run the tests that cover it, and take it back.
+def judge(edit: Edit, tests: list[str], suite: Suite, work: Path) -> Verdict:
+    """Apply ``edit`` to the copy in ``work``, run ``tests``, which cover it, and take it back.
 
     Raises ``RuntimeError`` if the tests cannot run at all: those of the record are not those of the checkout.
     """
-    tests = suite.covering(edit)
     if not tests:
         return Verdict(edit.key, edit.package, "uncovered")
     path, original = work / edit.file, ROOT / edit.file
@@ -408,11 +409,18 @@ def _show(*words: object) -> None:
     sys.stdout.flush()
 
 
+def _copy(work: Path) -> Path:
+    """Copy the sources into ``work``; return it."""
+    shutil.copytree(ROOT / "src", work / "src", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    return work
+
+
 def main() -> int:
     """Draw, try what has no verdict yet, print the table."""
     parser = argparse.ArgumentParser(prog="make mutations", description=__doc__.partition("\n")[0])
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000, help="draws the mutations")
     parser.add_argument("--count", type=int, default=200, help="how many (default 200)")
+    parser.add_argument("--workers", type=int, default=2, help="how many are tried at a time (default 2)")
     parser.add_argument("--name", default="suite", help="the name of the suite that is tried")
     parser.add_argument("--checkout", type=Path, default=ROOT, help="where its tests are; the product is this one")
     parser.add_argument("--record", action="store_true", help="run the suite, keep what covers which line")
@@ -430,19 +438,30 @@ def main() -> int:
     _show(f"seed {options.seed}: --seed {options.seed} draws these mutations again")
     suite, out = Suite(options.checkout, recorded), BUILD / f"{options.seed}-{options.name}.jsonl"
     edits = draw(options.seed, options.count)
-    work = BUILD / "work"
-    shutil.copytree(ROOT / "src", work / "src", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    known = verdicts_in(out)
-    for number, edit in enumerate(edits, 1):
-        if options.list:
+    if options.list:
+        for edit in edits:
             _show(edit.key, len(suite.covering(edit)))
-        elif edit.key not in known:
-            verdict = judge(edit, suite, work)
+        return 0
+    known = verdicts_in(out)
+    left = [(edit, suite.covering(edit)) for edit in edits if edit.key not in known]
+    with ThreadPoolExecutor(options.workers) as threads:
+        copies: Queue[Path] = Queue()
+        for number in range(options.workers):
+            copies.put(_copy(BUILD / f"work-{number}"))
+
+        def judged(edit: Edit, tests: list[str]) -> Verdict:
+            work = copies.get()
+            try:
+                return judge(edit, tests, suite, work)
+            finally:
+                copies.put(work)
+
+        for number, done in enumerate(as_completed([threads.submit(judged, *each) for each in left]), 1):
+            verdict = done.result()
             with out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(verdict), ensure_ascii=False) + "\n")
-            _show(f"{number} of {len(edits)}: {verdict.verdict}: {edit.key} {verdict.test}")
-    if not options.list:
-        _show(table([out]))
+            _show(f"{number} of {len(left)}: {verdict.verdict}: {verdict.key} {verdict.test}")
+    _show(table([out]))
     return 0
 
 

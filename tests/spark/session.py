@@ -12,9 +12,11 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFIGURATION = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # short lives: little to optimise
     "spark.driver.memory": "1g",
     "spark.log.level": "ERROR",
     "spark.python.unix.domain.socket.enabled": "true",  # as docs/spark.md advises
+    "spark.sql.codegen.wholeStage": "false",  # compiling takes longer than the few rows of a test
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",

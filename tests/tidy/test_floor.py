@@ -21,6 +21,13 @@ def is_free(lock: Path, kind: int) -> bool:
         return True
 
 
+def test_a_group_has_one_worker(request: pytest.FixtureRequest) -> None:
+    """The name of a group ends the ids of its tests: by that pytest-xdist gives them to one worker."""
+    if hasattr(request.config, "workerinput"):
+        grouped = [item.nodeid for item in request.session.items if item.get_closest_marker("xdist_group")]
+        assert [name for name in grouped if "@" not in name] == []
+
+
 def test_ordinary_tests_share_the_floor(tmp_path: Path) -> None:
     """One more ordinary test may come in, a serial one may not."""
     with floor(tmp_path, alone=False), floor(tmp_path, alone=False):

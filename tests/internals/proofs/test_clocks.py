@@ -23,7 +23,7 @@ from tests.server.keys import SECRETS, written
 from veilmq.client import SigningKey
 from veilmq.client.claims import Claims
 
-LIBRARY = "lib*/**/faketime/libfaketimeMT.so.1"  # below /usr
+LIBRARIES = ("lib*/faketime/libfaketimeMT.so.1", "lib*/*/faketime/libfaketimeMT.so.1")  # below /usr
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MOUNT = f'mount --bind "$0" {BOOT_ID} && exec "$@"'
 DAYS_S = 5 * 86_400
@@ -80,7 +80,7 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     """A machine with a server that runs."""
-    found = sorted(Path("/usr").glob(LIBRARY))
+    found = [path for places in LIBRARIES for path in Path("/usr").glob(places)]
     need(found, "libfaketime (scripts/install-faketime.sh)")
     with contextlib.ExitStack() as closing:
         machine = Machine(tmp_path / "store", str(found[0]), closing)
