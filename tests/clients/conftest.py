@@ -8,6 +8,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
+from tests.conftest import EVERYTHING, stores_of
 from veilmq.testing import RunningServer
 
 
@@ -23,18 +24,15 @@ def server(veilmq_server: RunningServer) -> RunningServer:
     return veilmq_server
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run a client's program on PostgreSQL once, with keys, and not without them as well: those meet no store."""
-    left_out = [item for item in items if _is_told_already(item)]
-    items[:] = [item for item in items if item not in left_out]
-    config.hook.pytest_deselected(items=left_out)
+PROGRAMS = {"test_aws_cli", "test_boto3_program", "test_celery", "test_extended", "test_javascript"}
+"""Tests of client programs, whose processes take their time, and to which all stores are one."""
 
 
-def _is_told_already(item: pytest.Item) -> bool:
-    call = getattr(item, "callspec", None)
-    if call is None or call.params.get("veilmq_settings") != "postgres":
-        return False
-    return call.params.get("kind") == "server" or item.name.startswith("test_batches_tags_and_permissions")
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the programs on PostgreSQL to `make test-all`."""
+    for item in items:
+        if item.path.stem in PROGRAMS and "postgres" in stores_of(item):
+            item.add_marker(EVERYTHING)
 
 
 CREDENTIALS = """

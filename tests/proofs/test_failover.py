@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import EVERYTHING
 from tests.proofs.callers import Callers
 from tests.proofs.ledger import Ledger
 from tests.proofs.served import Served
@@ -136,7 +137,7 @@ def served(pair: Pair, tmp_path: Path, durability: str) -> Iterator[Served]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("durability", ["strict", "standard"])
+@pytest.mark.parametrize("durability", ["strict", pytest.param("standard", marks=EVERYTHING)])
 def test_failover(pair: Pair, served: Served, durability: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing acknowledged is lost, and who asks is served again without anybody's help."""
     load, keeping = Load(), Keeping()

@@ -21,6 +21,7 @@ import pytest
 
 from tests.cli.conftest import COMMAND, environment
 from tests.client.traffic import drained
+from tests.conftest import EVERYTHING
 from tests.proofs.served import ServedFolder
 from veilmq.client import HttpQueueClient, NewMessage, Unreachable
 from veilmq.core.properties import Attribute
@@ -194,8 +195,8 @@ def check(client: HttpQueueClient, sent: list[int], suffix: str, *, once: bool) 
     ("suffix", "options", "once"),
     [
         pytest.param("", (), True, id="forward-standard"),
-        pytest.param(".fifo", (), True, id="forward-fifo"),
-        pytest.param("", ("--plain",), False, id="plain-standard"),
+        pytest.param(".fifo", (), True, id="forward-fifo", marks=EVERYTHING),
+        pytest.param("", ("--plain",), False, id="plain-standard", marks=EVERYTHING),
         pytest.param(".fifo", ("--plain",), True, id="plain-fifo"),
     ],
 )

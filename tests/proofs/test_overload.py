@@ -21,6 +21,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from tests.conftest import EVERYTHING
 from tests.proofs.flooding import BODY_BYTES
 from tests.proofs.served import ServedFolder
 from tests.server.http_host import held_bytes, wait_until
@@ -155,7 +156,7 @@ def check_served(others: Running, health: Running, disk: Running) -> None:
     assert pages["longest_ms"] - sync["longest_ms"] <= HEALTH_MS_MAX
 
 
-@pytest.mark.parametrize("kind", ["unsigned", "wrong"])
+@pytest.mark.parametrize("kind", ["unsigned", pytest.param("wrong", marks=EVERYTHING)])
 def test_large_bodies_of_eight_strangers_keep_nobody_waiting(place: Place, kind: str) -> None:
     """Requests of others are answered within a quarter of a second, all of them."""
     flood = place.start(kind, connections=FEW, seconds=SECONDS)
@@ -165,7 +166,7 @@ def test_large_bodies_of_eight_strangers_keep_nobody_waiting(place: Place, kind:
     show(f"  bodies of strangers: {flood.figures()['count']:.0f}")
 
 
-@pytest.mark.parametrize("kind", ["unsigned", "wrong"])
+@pytest.mark.parametrize("kind", ["unsigned", pytest.param("wrong", marks=EVERYTHING)])
 def test_large_bodies_of_many_strangers_cost_little_memory(place: Place, kind: str) -> None:
     """An honest client goes on with large bodies at half of its rate or more, on the key that strangers name."""
     batch = honest_batch(place)

@@ -161,6 +161,7 @@ def test_a_clean_stop_while_idle(
     check(client, tmp_path / "stream", sent)
 
 
+@EVERYTHING
 def test_a_downtime_longer_than_the_hold(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path
 ) -> None:

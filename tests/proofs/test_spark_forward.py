@@ -103,6 +103,7 @@ def test_a_task_fails_when_it_has_staged_all_and_is_tried_again(
     check_nothing_left(client, server.endpoint, IN, OUT)
 
 
+@EVERYTHING
 def test_groups_keep_their_order_through_a_kill_and_have_no_duplicate(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path
 ) -> None:

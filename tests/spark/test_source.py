@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.client.traffic import left, send, send_in_order
+from tests.conftest import EVERYTHING
 from tests.spark.stream import ROOT, Stream, kept
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.client.claims import Claims
@@ -199,7 +200,9 @@ def test_a_checkpoint_that_was_put_back_is_told(
 
 
 @pytest.mark.parametrize("away_ms", [0, 2 * HOUR_MS], ids=["back-in-time", "after-the-hold"])
-@pytest.mark.parametrize("count", [80, 100], ids=["all-of-it", "part-of-it"])
+@pytest.mark.parametrize(
+    "count", [pytest.param(80, id="all-of-it", marks=EVERYTHING), pytest.param(100, id="part-of-it")]
+)
 def test_a_claim_that_spark_was_never_told_of(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path, away_ms: int, count: int
 ) -> None:
@@ -218,6 +221,7 @@ def test_a_claim_that_spark_was_never_told_of(
     assert left(client, QUEUE) == (0, 0)
 
 
+@EVERYTHING
 def test_a_stream_goes_on_after_a_long_rest(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
@@ -343,6 +347,7 @@ def test_a_batch_read_that_cannot_be_is_told(
         reader.load().count()
 
 
+@EVERYTHING
 def test_the_example_keeps_a_queue_in_a_folder(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,23 +22,58 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("stories"))
 
 
-@pytest.fixture(scope="session")
-def serve(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
-    """Return a call that gives the one server on a "memory", a "folder" or "postgres" with such settings."""
+@contextmanager
+def sharing(place: Callable[[ExitStack], dict[str, Any]]) -> Iterator[Serve]:
+    """Yield a call that gives the one server with such settings, on an empty store of ``place``."""
     running: dict[Any, RunningServer] = {}
     with ExitStack() as closing:
 
-        def place(store: str) -> dict[str, Any]:
-            if store != "postgres":
-                return {"data": tmp_path_factory.mktemp("stories") / "store" if store == "folder" else None}
-            url = closing.enter_context(making_database(request.getfixturevalue("postgres_url")))
-            asyncio.run(prepare(url))
-            return emptied(url)
-
-        def serve(store: str, **settings: Any) -> RunningServer:
-            key = (store, *settings.items())
+        def serve(**settings: Any) -> RunningServer:
+            key = tuple(settings.items())
             if key not in running:
-                running[key] = closing.enter_context(RunningServer(**place(store), **settings))
+                running[key] = closing.enter_context(RunningServer(**place(closing), **settings))
             return running[key]
 
         yield serve
+
+
+@pytest.fixture(scope="session")
+def serve_on_memory() -> Iterator[Serve]:
+    """Give servers in memory."""
+    with sharing(lambda _: {}) as serve:
+        yield serve
+
+
+@pytest.fixture(scope="session")
+def serve_on_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    """Give servers on folders."""
+
+    def place(_: ExitStack) -> dict[str, Path]:
+        return {"data": tmp_path_factory.mktemp("stories") / "store"}
+
+    with sharing(place) as serve:
+        yield serve
+
+
+@pytest.fixture(scope="session")
+def serve_on_postgres(postgres_url: str) -> Iterator[Serve]:
+    """Give servers on databases."""
+
+    def place(closing: ExitStack) -> dict[str, Any]:
+        url = closing.enter_context(making_database(postgres_url))
+        asyncio.run(prepare(url))
+        return emptied(url)
+
+    with sharing(place) as serve:
+        yield serve
+
+
+@pytest.fixture
+def serve(request: pytest.FixtureRequest) -> Serve:
+    """Return a call that gives the one server on a "memory", a "folder" or "postgres" with such settings."""
+
+    def serve(store: str, **settings: Any) -> RunningServer:
+        served: RunningServer = request.getfixturevalue(f"serve_on_{store}")(**settings)
+        return served
+
+    return serve

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from functools import cache
 
 from cyclopts import App, CycloptsError, UnknownOptionError
 
@@ -66,8 +67,9 @@ _REMEDIES = {
 }
 
 
+@cache
 def build() -> App:
-    """Return the application: every command under its name."""
+    """Return the application, made once: every command under its name."""
     app = App(
         name="veilmq",
         help="A message queue whose received messages become invisible, not gone.",

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.client.traffic import drained, left, send_in_order
-from tests.conftest import need_java
+from tests.conftest import EVERYTHING, need_java
 from tests.internals.pipeline.archived_file import written
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.client.claims import Claims
@@ -145,6 +145,7 @@ def run(spark: SparkSession, options: ArchiveOptions) -> Archived:
     return archive(spark, options, clock_s=time.monotonic)
 
 
+@EVERYTHING
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import urllib3
 
-from tests.conftest import need
+from tests.conftest import EVERYTHING, need
 from tests.proofs.served import ServedFolder
 from tests.proofs.sqs_caller import Refused, SqsCaller
 from tests.server.keys import SECRETS, written
@@ -160,7 +160,9 @@ def test_a_step_while_it_runs(machine: Machine, step_s: int) -> None:
         content.check()
 
 
-@pytest.mark.parametrize("step_s", [DAYS_S, -DAYS_S], ids=["forward", "backward"])
+@pytest.mark.parametrize(
+    "step_s", [pytest.param(DAYS_S, id="forward"), pytest.param(-DAYS_S, id="backward", marks=EVERYTHING)]
+)
 def test_a_step_while_it_is_down(machine: Machine, step_s: int) -> None:
     """After an end in good order, and after a kill that leaves a mark of before the last batches."""
     content = Content(machine)
