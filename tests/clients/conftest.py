@@ -4,9 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 
 from tests.conftest import EVERYTHING, stores_of
 from veilmq.testing import RunningServer
@@ -24,14 +22,16 @@ def server(veilmq_server: RunningServer) -> RunningServer:
     return veilmq_server
 
 
-PROGRAMS = {"test_aws_cli", "test_boto3_program", "test_celery", "test_extended", "test_javascript"}
-"""Tests of client programs, whose processes take their time, and to which all stores are one."""
+HERE = Path(__file__).parent
+ON_POSTGRES = {"test_boto3", "test_boto3_fifo", "test_messages"}
+"""What `make test` runs of clients on PostgreSQL, a cross-section: to a client all stores are one."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the programs on PostgreSQL to `make test-all`."""
+    """Leave the other clients on PostgreSQL to `make test-all`."""
     for item in items:
-        if item.path.stem in PROGRAMS and "postgres" in stores_of(item):
+        on_postgres = item.path.is_relative_to(HERE) and "postgres" in stores_of(item)
+        if on_postgres and item.path.stem not in ON_POSTGRES:
             item.add_marker(EVERYTHING)
 
 
@@ -57,18 +57,6 @@ def verifying_server(tmp_path: Path, veilmq_settings: dict[str, Any]) -> Iterato
 def sqs(veilmq_boto3: Any) -> Any:
     """The client that everybody has, told only where the server is."""
     return veilmq_boto3
-
-
-def client(server: RunningServer) -> Any:
-    """Return a stock client of this server."""
-    return boto3.client(
-        "sqs",
-        endpoint_url=server.endpoint,
-        region_name="us-east-1",
-        aws_access_key_id="any",
-        aws_secret_access_key="any",
-        config=Config(retries={"total_max_attempts": 1}, read_timeout=60),
-    )
 
 
 @pytest.fixture

@@ -3,36 +3,23 @@
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from tests.clients import boto
 from veilmq.testing import RunningServer
-
-
-def client(server: RunningServer) -> Any:
-    """Return a client of ``server``."""
-    return boto3.client(
-        "sqs",
-        endpoint_url=server.endpoint,
-        region_name="us-east-1",
-        aws_access_key_id="any",
-        aws_secret_access_key="any",
-        config=Config(retries={"total_max_attempts": 1}),
-    )
 
 
 def test_a_token_outlives_a_restart_and_no_other_listing_takes_it(tmp_path: Path) -> None:
     """It is made with a key of the store, over what was listed."""
     with RunningServer(data=tmp_path / "data") as server:
-        sqs = client(server)
+        sqs = boto.client(server.endpoint)
         for name in ("a1", "a2", "a3"):
             sqs.create_queue(QueueName=name)
         page = sqs.list_queues(QueueNamePrefix="a", MaxResults=2)
         assert len(page["QueueUrls"]) == 2
     with RunningServer(data=tmp_path / "data") as server:
-        sqs = client(server)
+        sqs = boto.client(server.endpoint)
         rest = sqs.list_queues(QueueNamePrefix="a", MaxResults=2, NextToken=page["NextToken"])
         assert [url.rpartition("/")[2] for url in rest["QueueUrls"]] == ["a3"]
         assert "NextToken" not in rest

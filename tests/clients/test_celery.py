@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.conftest import client
+from tests.clients import boto
 from tests.clients.program import Program, packages, python
 from veilmq.testing import RunningServer
 
@@ -23,7 +23,7 @@ class Setting:
         self.protocol = protocol
         self.environment = {"QUEUE": queue, **packages(*clients)}
         self.server = server
-        self.sqs = client(server)
+        self.sqs = boto.client(server.endpoint)
         attributes = {"VisibilityTimeout": "3600", **({"FifoQueue": "true"} if queue.endswith(".fifo") else {})}
         self.url = self.sqs.create_queue(QueueName=queue, Attributes=attributes)["QueueUrl"]
 

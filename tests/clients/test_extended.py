@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.clients.conftest import client
+from tests.clients import boto
 from tests.clients.program import Program, packages, python
 from veilmq.testing import RunningServer
 
@@ -13,7 +13,7 @@ MESSAGES = 64  # it takes as the handle what follows the last `-`, which a quart
 
 def test_bodies_in_s3_are_received_hidden_and_deleted(verifying_server: RunningServer) -> None:
     """The client gives every handle back whole: to a change of the timeout, to a delete and in a batch."""
-    sqs = client(verifying_server)
+    sqs = boto.client(verifying_server.endpoint)
     url = sqs.create_queue(QueueName="large")["QueueUrl"]
 
     def counts() -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 import urllib3
 from pyarrow import dataset
 
-from tests.clients.conftest import client
+from tests.clients import boto
 from tests.clients.smq.raw import ask
 from veilmq.client import ClientError, HttpQueueClient
 from veilmq.client.claims import Claims
@@ -192,7 +192,7 @@ def fenced(place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
 
 
 def test_by_default_an_earlier_receipt_does_nothing(fenced: RunningServer) -> None:
-    sqs = client(fenced)
+    sqs = boto.client(fenced.endpoint)
     url = sqs.create_queue(QueueName="jobs")["QueueUrl"]
     ((first, _),) = received_twice(sqs, url)
     for act in (*DELETES.values(), *RELEASES.values()):

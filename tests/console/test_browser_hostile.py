@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.clients.conftest import client as boto_client
+from tests.clients import boto
 from tests.console.conftest import Visit
 from tests.console.every_page import addresses
 from veilmq.testing import RunningServer
@@ -30,7 +30,7 @@ SEEN: Final = addresses("jobs")
 def server() -> Iterator[RunningServer]:
     """A server on which somebody has tried everything."""
     with RunningServer() as running:
-        sqs = boto_client(running)
+        sqs = boto.client(running.endpoint)
         dead = sqs.create_queue(QueueName="dead")["QueueUrl"]
         arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
         url = sqs.create_queue(
@@ -79,7 +79,7 @@ def test_a_bar_that_appears_is_unharmed(visit: Visit, server: RunningServer) -> 
     """What an open page is told is put in by a script of ours, as text too."""
     page = visit(SEEN["queue"])
     expect(page.locator("html")).to_have_attribute("data-live", "on")
-    sqs = boto_client(server)
+    sqs = boto.client(server.endpoint)
     url = sqs.get_queue_url(QueueName="jobs")["QueueUrl"]
     (message,) = sqs.receive_message(QueueUrl=url)["Messages"]
     server.advance(seconds=1)

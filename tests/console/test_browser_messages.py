@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.clients.conftest import client as boto_client
+from tests.clients import boto
 from tests.console.keyboard import Keyboard
 from veilmq.testing import RunningServer
 
@@ -19,7 +19,7 @@ TIGHT = "<svg/onload=window.broken='svg'>"  # without a space, as groups have to
 @pytest.fixture
 def sqs(server: RunningServer) -> Any:
     """A stock client of SQS, with the queue ``orders``."""
-    client = boto_client(server)
+    client = boto.client(server.endpoint)
     client.create_queue(QueueName="orders")
     return client
 

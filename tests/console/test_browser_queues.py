@@ -7,7 +7,7 @@ import pytest
 from mns.account import Account
 from playwright.sync_api import Page, expect
 
-from tests.clients.conftest import client as boto_client
+from tests.clients import boto
 from tests.console.conftest import Visit
 from tests.console.keyboard import Keyboard
 from veilmq.testing import RunningServer
@@ -20,7 +20,7 @@ TIMEOUT = re.compile("^Visibility timeout")
 @pytest.fixture
 def sqs(server: RunningServer) -> Any:
     """A stock client of SQS."""
-    return boto_client(server)
+    return boto.client(server.endpoint)
 
 
 def attributes(sqs: Any, name: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.conftest import client as boto_client
+from tests.clients import boto
 from tests.console.visitor import Seen, Visitor
 from tests.server.keys import OWNER, REGION, SECRETS, client, written
 from veilmq.testing import RunningQueue, RunningServer
@@ -27,7 +27,7 @@ def failed(server: RunningServer, count: int, *, name: str = "orders") -> tuple[
     """Return a queue and its dead-letter queue, with so many dead letters."""
     dead = server.queue(f"{name}-dead")
     queue = server.queue(name, dead_letter_queue=f"{name}-dead", receives_max=1)
-    sqs = boto_client(server)
+    sqs = boto.client(server.endpoint)
     for number in range(count):
         sqs.send_message(QueueUrl=queue.url, MessageBody=str(number))
     while queue.counts.visible:
@@ -117,7 +117,7 @@ def test_a_move_that_has_ended_meanwhile_is_not_cancelled(server: RunningServer,
 
 def test_why_a_move_failed_is_told(server: RunningServer, visitor: Visitor) -> None:
     _, dead = failed(server, 0)
-    boto_client(server).send_message(QueueUrl=dead.url, MessageBody="sent directly")
+    boto.client(server.endpoint).send_message(QueueUrl=dead.url, MessageBody="sent directly")
     start(visitor, "orders-dead")
     server.advance(seconds=1)
     assert "failed: a message was sent to this queue directly" in visitor.get(at("orders-dead")).text

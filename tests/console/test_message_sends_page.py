@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.conftest import client as boto_client
+from tests.clients import boto
 from tests.console.visitor import Seen, Visitor
 from tests.server.keys import OWNER, REGION, SECRETS, client, written
 from veilmq.testing import RunningServer
@@ -31,7 +31,7 @@ def send(visitor: Visitor, queue: str, fields: dict[str, str], account: str = AC
 def received(server: RunningServer, url: str) -> dict[str, Any]:
     """Return the one message of a queue, as somebody's program gets it."""
     names: dict[str, Any] = {"MessageSystemAttributeNames": ["All"], "MessageAttributeNames": ["All"]}
-    (message,) = boto_client(server).receive_message(QueueUrl=url, **names)["Messages"]
+    (message,) = boto.client(server.endpoint).receive_message(QueueUrl=url, **names)["Messages"]
     return dict(message)
 
 

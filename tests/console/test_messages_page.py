@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.conftest import client as boto_client
+from tests.clients import boto
 from tests.console.visitor import Seen, Visitor
 from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, written
 from veilmq.testing import MessageState, RunningQueue, RunningServer
@@ -31,7 +31,7 @@ def server() -> Iterator[RunningServer]:
 @pytest.fixture(scope="module")
 def sqs(server: RunningServer) -> Any:
     """Somebody's program."""
-    return boto_client(server)
+    return boto.client(server.endpoint)
 
 
 def at(queue: str, query: str = "", account: str = ACCOUNT) -> str:
@@ -43,7 +43,7 @@ def filled(server: RunningServer, name: str, *bodies: str, **settings: Any) -> R
     """Return a new queue with these messages."""
     queue = server.queue(name, **settings)
     for body in bodies:
-        boto_client(server).send_message(
+        boto.client(server.endpoint).send_message(
             QueueUrl=queue.url, MessageBody=body, **({"MessageGroupId": "g"} if name.endswith(".fifo") else {})
         )
     return queue

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import boto3
 import pytest
 
+from tests.clients import boto
 from veilmq.client import HttpQueueClient, SigningKey
 from veilmq.client.boto import BotoQueueClient
 from veilmq.client.port import MessageClient
@@ -116,15 +116,9 @@ def test_a_rejected_dead_letter_of_a_fifo_queue_is_nobodys_duplicate(
 
 def test_through_boto3_it_is_copied(server: RunningServer, client: HttpQueueClient) -> None:
     """As on a server that knows no dead letters of clients: another message, which names the first."""
-    boto: Any = boto3.client(
-        "sqs",
-        endpoint_url=server.endpoint,
-        region_name="us-east-1",
-        aws_access_key_id="any",
-        aws_secret_access_key="any",
-    )
+    sqs = boto.client(server.endpoint)
     sent = client.send("work", "a")
-    run(server, "work", reject=True, until=lambda: client.show("dead").visible, own=BotoQueueClient(boto))
+    run(server, "work", reject=True, until=lambda: client.show("dead").visible, own=BotoQueueClient(sqs))
     (letter,) = client.receive("dead")
     assert letter.id != sent.id
     assert letter.attributes["veilmq-message-id"].text == sent.id

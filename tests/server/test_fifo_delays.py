@@ -4,10 +4,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 
+from tests.clients import boto
 from tests.clients.smq.raw import ask, message
 from veilmq.testing import RunningServer
 
@@ -25,15 +24,7 @@ class Orders:
     def __init__(self, server: RunningServer, **settings: str) -> None:
         """Create the queue."""
         self.server = server
-        config = Config(retries={"total_max_attempts": 1}, read_timeout=60)
-        self.sqs = boto3.client(
-            "sqs",
-            endpoint_url=server.endpoint,
-            region_name="us-east-1",
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-            config=config,
-        )
+        self.sqs = boto.client(server.endpoint)
         attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true", **settings}
         self.url = self.sqs.create_queue(QueueName="orders.fifo", Attributes=attributes)["QueueUrl"]
         self.receipts: dict[str, str] = {}

@@ -8,10 +8,10 @@ from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
 
-import boto3
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.clients import boto
 from veilmq.testing import RunningServer
 
 QUOTA = 3
@@ -26,13 +26,7 @@ class Client:
     def __init__(self, server: RunningServer, **attributes: str) -> None:
         """Create the queue."""
         self.server = server
-        self.sqs = boto3.client(
-            "sqs",
-            endpoint_url=server.endpoint,
-            region_name="us-east-1",
-            aws_access_key_id="quota",
-            aws_secret_access_key="quota",
-        )
+        self.sqs = boto.client(server.endpoint)
         self.fifo = "FifoQueue" in attributes
         name = "q.fifo" if self.fifo else "q"
         self.url = self.sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]

@@ -10,9 +10,9 @@ from itertools import count
 from typing import Any
 from urllib.parse import urlsplit
 
-import boto3
 from botocore.exceptions import ClientError
 
+from tests.clients import boto
 from tests.stories import story
 from tests.stories.book import Book, Got
 from veilmq.testing import RunningServer
@@ -61,7 +61,7 @@ class HttpTeller:
         """
         self._server = server
         self._start_ms = server.clock.now_ms()
-        self._sqs = _client(server)
+        self._sqs = boto.client(server.endpoint)
         self._prefix = f"s{next(_NUMBERS)}-"
         self._book = book or Book()
         self._urls: dict[str, str] = {}
@@ -89,7 +89,7 @@ class HttpTeller:
     def go_on_with(self, server: RunningServer) -> None:
         """Tell the rest to `server`, which has the same queues."""
         self._sqs.close()
-        self._server, self._sqs = server, _client(server)
+        self._server, self._sqs = server, boto.client(server.endpoint)
         self._urls = {name: server.endpoint + urlsplit(url).path for name, url in self._urls.items()}
 
     def counts(self, queue: str) -> story.Counts:
@@ -269,16 +269,6 @@ class HttpTeller:
             )
             for each in answer.get("Messages", [])
         ]
-
-
-def _client(server: RunningServer) -> Any:
-    return boto3.client(
-        "sqs",
-        endpoint_url=server.endpoint,
-        region_name="us-east-1",
-        aws_access_key_id="story",
-        aws_secret_access_key="teller",
-    )
 
 
 def _text(value: int | bool | str) -> str:

@@ -18,10 +18,13 @@ STORIES = stories(PAGE.read_text(encoding="utf-8"))
 _AT_THE_PORT = {("stale_receipts", "act"): "any_receive"}  # a setting of a server → what its commands then have
 
 
-_EACH_STORE = pytest.mark.parametrize("store", [pytest.param("memory", marks=EVERYTHING), "folder", "postgres"])
+STORES = [pytest.param("memory", marks=EVERYTHING), "folder", "postgres"]
+SERVED = [("http", "folder"), ("http", "postgres"), ("smq", "folder")]
+"""The protocols and stores of which `make test` plays each story; the other pairs are for `make test-all`."""
+OTHERS = [("http", "memory"), ("smq", "memory"), ("smq", "postgres")]
 
 
-@_EACH_STORE
+@pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("told", STORIES, ids=lambda each: each.title)
 def test_story_through_the_port(told: Story, store: str, place: Callable[[str], Place]) -> None:
     """Each step does what it says, and every counter of every queue is as told after it."""
@@ -29,8 +32,7 @@ def test_story_through_the_port(told: Story, store: str, place: Callable[[str], 
         play(told, EngineTeller(host, **{_AT_THE_PORT[each]: True for each in told.server}))
 
 
-@_EACH_STORE
-@pytest.mark.parametrize("door", ["http", "smq"])
+@pytest.mark.parametrize(("door", "store"), [*SERVED, *(pytest.param(*each, marks=EVERYTHING) for each in OTHERS)])
 @pytest.mark.parametrize("told", STORIES, ids=lambda each: each.title)
 def test_story(told: Story, door: str, store: str, serve: Callable[..., RunningServer]) -> None:
     """The same over SQS and over SMQ."""

@@ -7,11 +7,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
+from tests.clients import boto
 from veilmq.client.claims import Claims
 from veilmq.testing import RunningQueue, RunningServer, faults
 from veilmq.testing.faults import Fault
@@ -64,14 +63,7 @@ class Calling:
 
 def impatient(server: RunningServer, *, read_timeout_s: float = 0.2) -> Any:
     """Return a client that tries nothing twice and gives up after a moment."""
-    return boto3.client(
-        "sqs",
-        endpoint_url=server.endpoint,
-        region_name="us-east-1",
-        aws_access_key_id="any",
-        aws_secret_access_key="any",
-        config=Config(retries={"total_max_attempts": 1}, read_timeout=read_timeout_s),
-    )
+    return boto.client(server.endpoint, read_timeout=read_timeout_s)
 
 
 @pytest.mark.parametrize(("fault", "status", "code"), REFUSALS)
@@ -106,14 +98,7 @@ def test_breaks(
 
 def test_a_stock_client_tries_again(veilmq_server: RunningServer, queue: RunningQueue) -> None:
     """boto3's own retries get over two failures; a dropped answer doubles what it sends."""
-    sqs = boto3.client(
-        "sqs",
-        endpoint_url=veilmq_server.endpoint,
-        region_name="us-east-1",
-        aws_access_key_id="any",
-        aws_secret_access_key="any",
-        config=Config(retries={"mode": "standard", "total_max_attempts": 3}),
-    )
+    sqs = boto.client(veilmq_server.endpoint, retries={"mode": "standard", "total_max_attempts": 3})
     veilmq_server.faults.script("SendMessage", faults.UNAVAILABLE)
     veilmq_server.faults.script("SendMessage", faults.ANSWER_DROPPED)
     sqs.send_message(QueueUrl=queue.url, MessageBody="a")

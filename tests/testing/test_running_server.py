@@ -7,23 +7,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
+from tests.clients import boto
 from veilmq.testing import RunningServer, SystemClock, VirtualClock
 
 PATIENCE_S = 60.0
-
-
-def client(server: RunningServer) -> Any:
-    """Return a boto3 client of ``server``."""
-    return boto3.client(
-        "sqs",
-        endpoint_url=server.endpoint,
-        region_name="us-east-1",
-        aws_access_key_id="any",
-        aws_secret_access_key="any",
-    )
 
 
 class Waiting:
@@ -32,7 +21,7 @@ class Waiting:
     def __init__(self, server: RunningServer, url: str, *, wait_s: int = 20) -> None:
         """Ask, and return once the server has parked it."""
         self._answers: list[list[str]] = []
-        self._thread = threading.Thread(target=self._ask, args=(client(server), url, wait_s))
+        self._thread = threading.Thread(target=self._ask, args=(boto.client(server.endpoint), url, wait_s))
         waiting = server.parked
         self._thread.start()
         server.wait_parked(waiting + 1)
@@ -87,7 +76,7 @@ def test_waiting_ends(veilmq_server: RunningServer) -> None:
 def test_the_clock_starts_where_it_was_put() -> None:
     """Messages bear the virtual instant."""
     with RunningServer(clock=VirtualClock(start_ms=1_000_000_000_000)) as server:
-        sqs = client(server)
+        sqs = boto.client(server.endpoint)
         url = sqs.create_queue(QueueName="q")["QueueUrl"]
         sqs.send_message(QueueUrl=url, MessageBody="a")
         reply = sqs.receive_message(QueueUrl=url, MessageSystemAttributeNames=["SentTimestamp"])
@@ -103,9 +92,9 @@ def test_the_system_clock_cannot_be_moved() -> None:
 def test_a_folder_outlives_the_server(tmp_path: Path) -> None:
     """What one server acknowledged the next one has."""
     with RunningServer(data=tmp_path) as server:
-        client(server).create_queue(QueueName="q")
+        boto.client(server.endpoint).create_queue(QueueName="q")
     with RunningServer(data=tmp_path) as server:
-        urls = client(server).list_queues()["QueueUrls"]
+        urls = boto.client(server.endpoint).list_queues()["QueueUrls"]
         assert urls == [f"{server.endpoint}/000000000000/q"]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.conftest import client
+from tests.clients import boto
 from tests.console.every_page import ACCOUNT, addresses
 from tests.console.test_messages_page import _CHOICE, act
 from tests.console.visitor import Visitor
@@ -41,7 +41,7 @@ def running() -> Iterator[tuple[RunningServer, type[Store]]]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(EmbeddedEngine, "submit", asked)
         with RunningServer() as server:
-            sqs: Any = client(server)
+            sqs: Any = boto.client(server.endpoint)
             url = sqs.create_queue(QueueName="orders")["QueueUrl"]
             sqs.send_message(QueueUrl=url, MessageBody="a body to be read")
             yield server, Store
@@ -85,7 +85,7 @@ def test_what_was_received_is_shown_though_the_store_went_then(running: tuple[Ru
 
 def test_what_was_done_is_told_when_the_store_is_there_again(running: tuple[RunningServer, type[Store]]) -> None:
     server, store = running
-    sqs: Any = client(server)
+    sqs: Any = boto.client(server.endpoint)
     url = sqs.create_queue(QueueName="done")["QueueUrl"]
     for body in "ab":
         sqs.send_message(QueueUrl=url, MessageBody=body)

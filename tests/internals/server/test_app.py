@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import boto3
 import pytest
-from botocore.config import Config
 
+from tests.clients import boto
 from veilmq.engines.embedded import FolderError
 from veilmq.server.app import StoreFailedError, announce, program_as_started
 from veilmq.server.listener import BindError
@@ -65,24 +64,12 @@ class Process:
 
     def client(self) -> Any:
         """Return a boto3 client that does not retry."""
-        return client(self.endpoint)
+        return boto.client(self.endpoint)
 
     def end(self, *, within_s: float = PATIENCE_S) -> tuple[int, str]:
         """Return exit status and log once it has ended."""
         _, log = self.popen.communicate(timeout=within_s)
         return self.popen.returncode, log
-
-
-def client(endpoint: str) -> Any:
-    """Return a boto3 client that does not retry."""
-    return boto3.client(
-        "sqs",
-        endpoint_url=endpoint,
-        region_name="us-east-1",
-        aws_access_key_id="any",
-        aws_secret_access_key="any",
-        config=Config(retries={"total_max_attempts": 1}, read_timeout=PATIENCE_S),
-    )
 
 
 @pytest.fixture
@@ -121,7 +108,7 @@ def test_sigterm_answers_who_waits_and_keeps_what_was_acknowledged(process: Proc
     assert answers[0]["ResponseMetadata"]["HTTPHeaders"]["connection"] == "close"
     assert process.end()[0] == 0
     with RunningServer(data=tmp_path / "data") as again:
-        found = client(again.endpoint).receive_message(QueueUrl=url.replace(process.endpoint, again.endpoint))
+        found = boto.client(again.endpoint).receive_message(QueueUrl=url.replace(process.endpoint, again.endpoint))
         assert [message["Body"] for message in found["Messages"]] == ["kept"]
 
 
@@ -217,7 +204,7 @@ def test_off_loopback_needs_insecure() -> None:
         RunningServer(host="0.0.0.0")
     with RunningServer(host="0.0.0.0", insecure=True) as server:
         port = server.endpoint.rpartition(":")[2]
-        assert client(f"http://127.0.0.1:{port}").list_queues()["ResponseMetadata"]["HTTPStatusCode"] == 200
+        assert boto.client(f"http://127.0.0.1:{port}").list_queues()["ResponseMetadata"]["HTTPStatusCode"] == 200
 
 
 def test_a_failed_store_ends_the_server(tmp_path: Path) -> None:
@@ -297,7 +284,7 @@ def test_queue_urls_have_the_port_where_no_host_is_sent(version: str) -> None:
 def test_account_and_region_reach_the_replies() -> None:
     """In the URL and in the ARN of a queue."""
     with RunningServer(account="123456789012", region="eu-central-1") as server:
-        sqs = client(server.endpoint)
+        sqs = boto.client(server.endpoint)
         url = sqs.create_queue(QueueName="q")["QueueUrl"]
         assert url == f"{server.endpoint}/123456789012/q"
         attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]
