@@ -2,8 +2,8 @@
 
 A seed draws small changes of `src/veilmq` over all packages by their size: a comparison inverted, a bound off by one,
 a branch, a lock or an `await` dropped, arithmetic and loops changed, a condition of an SQL query dropped. Each is
-applied to a copy of `src`, and the tests that executed its line run, the most specific first, for at most a minute.
-A run of the whole suite with coverage contexts (`--record`) tells which tests these are.
+applied to a copy of the tree, so that processes run it, too. The tests that executed its line run, the most specific
+first, for at most a minute; a run of the whole suite with coverage contexts (`--record`) tells which tests these are.
 
 A failure counts only if the same test passes without the mutation. Verdicts are appended to a file: a run that was
 interrupted goes on. Of two files `--compare` prints the shares by package, and what the second suite no longer detects.
@@ -42,6 +42,13 @@ SECONDS_MAX = 60.0
 SECONDS_OF_TESTS = 40.0
 """The tests that are chosen took so long in the recorded run; starting takes the rest of the minute."""
 PER_PACKAGE_MIN = 5
+INSTALLED = (
+    ".venv",
+    ".clients",
+    "build/docs",
+    "tests/clients/javascript/node_modules",
+    "tests/console/axe/node_modules",
+)
 SQL_SHARE = 0.1
 
 _INVERTED = {
@@ -243,9 +250,8 @@ def _is_python(code: str) -> bool:
 class Suite:
     """The tests of a checkout and what each executed, as ``record`` left it."""
 
-    def __init__(self, checkout: Path, recorded: Path) -> None:
-        """Read the recorded run; ``checkout`` has the tests and an environment."""
-        self.checkout = checkout
+    def __init__(self, recorded: Path) -> None:
+        """Read the recorded run."""
         self._database = sqlite3.connect(recorded / "coverage.db")
         self._seconds = _seconds(recorded / "tests.xml")
         self._tests = {
@@ -290,13 +296,13 @@ class Suite:
         rows = self._database.execute("SELECT context_id, numbits FROM line_bits WHERE file_id = ?", (number,))
         return [(self._tests[context], frozenset(numbits_to_nums(bits))) for context, bits in rows]
 
-    def run(self, tests: Sequence[str], source: Path) -> tuple[int | None, str]:
-        """Run tests on the sources in ``source``; return the exit status (``None`` after a minute) and what failed."""
+    def run(self, tests: Sequence[str], work: Path) -> tuple[int | None, str]:
+        """Run tests in the copy ``work``; return the exit status (``None`` after a minute) and what failed."""
         command = [".venv/bin/python", "-m", "pytest", "-x", "-q", "-n0", "-rfE", "--timeout", "30", "--no-header"]
-        environment = os.environ | {"PYTHONPATH": str(source.parent), "CI": "true", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = os.environ | {"PYTHONPATH": str(work / "src"), "CI": "true", "PYTHONDONTWRITEBYTECODE": "1"}
         with subprocess.Popen(
             [*command, *tests],
-            cwd=self.checkout,
+            cwd=work,
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -364,12 +370,12 @@ def judge(edit: Edit, tests: list[str], suite: Suite, work: Path) -> Verdict:
     while tests:
         path.write_text(edit.text, encoding="utf-8")
         try:
-            status, failed = suite.run(tests, work / SOURCE)
+            status, failed = suite.run(tests, work)
         finally:
             shutil.copyfile(original, path)
         if status in {None, 0}:
             break
-        if failed in suite.sound or suite.run([failed] if failed else tests, work / SOURCE)[0] == 0:
+        if failed in suite.sound or suite.run([failed] if failed else tests, work)[0] == 0:
             suite.sound |= {failed} - {""}
             return Verdict(edit.key, edit.package, "detected", len(tests), failed)
         if not failed:
@@ -409,8 +415,16 @@ def _show(*words: object) -> None:
     sys.stdout.flush()
 
 
-def _copy(work: Path) -> Path:
-    """Copy the sources into ``work``; return it."""
+def _copy(checkout: Path, work: Path) -> Path:
+    """Copy the tests of ``checkout`` and our sources into ``work``, which links what is installed; return it."""
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=checkout, check=True, capture_output=True, text=True).stdout
+    for name in (name for name in names.split("\0") if name and not name.startswith("src/")):
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(checkout / name, work / name)
+    for name in INSTALLED:
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        (work / name).unlink(missing_ok=True)
+        (work / name).symlink_to((checkout / name).resolve())
     shutil.copytree(ROOT / "src", work / "src", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     return work
 
@@ -436,7 +450,7 @@ def main() -> int:
     if options.record or not (recorded / "tests.xml").exists():
         return record(options.checkout, recorded, rest)
     _show(f"seed {options.seed}: --seed {options.seed} draws these mutations again")
-    suite, out = Suite(options.checkout, recorded), BUILD / f"{options.seed}-{options.name}.jsonl"
+    suite, out = Suite(recorded), BUILD / f"{options.seed}-{options.name}.jsonl"
     edits = draw(options.seed, options.count)
     if options.list:
         for edit in edits:
@@ -447,7 +461,7 @@ def main() -> int:
     with ThreadPoolExecutor(options.workers) as threads:
         copies: Queue[Path] = Queue()
         for number in range(options.workers):
-            copies.put(_copy(BUILD / f"work-{number}"))
+            copies.put(_copy(options.checkout, BUILD / f"work-{number}"))
 
         def judged(edit: Edit, tests: list[str]) -> Verdict:
             work = copies.get()
