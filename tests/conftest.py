@@ -9,6 +9,8 @@ pass it for ever. The wait happens outside the test's own timeout.
 import contextlib
 import fcntl
 import os
+import shutil
+import tempfile
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -38,7 +40,16 @@ EVERYTHING = pytest.mark.everything
 """For another form of what a commit proves once, or what needs an S3 server: only in `make test-all`."""
 SERVED = frozenset({"postgres", "shards", "postgres_url", "whole_browser"})
 """Stores and fixtures that are services: `make test-fast` starts none."""
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES_MIN = 4 << 30
+"""What a run of all tests has in temporary folders, with room to spare."""
 ON_SPARK = (pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600))
+
+
+def pytest_configure() -> None:
+    """Have temporary folders in memory where there is room: no test is about the speed of a disk, and most sync."""
+    if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES_MIN:
+        os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 
 def in_ci() -> bool:

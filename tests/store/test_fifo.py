@@ -565,7 +565,10 @@ def crowd(host: Host, groups: int) -> None:
 @pytest.mark.differs_on_postgres("not in what it does: its database's steps are not seen from here")
 @pytest.mark.parametrize("delay_s", [0, 100])
 def test_a_new_delay_takes_as_many_steps_whatever_waits_for_it(host: Host, delay_s: int) -> None:
-    """20,000 groups are no more work than 2,000, neither for the change nor for a look at the counts."""
+    """20,000 groups are no more work than 2,000, neither for the change nor for a look at the counts.
+
+    A slice of what goes on by itself (5,000 calls) may fall into either; a call for each group would be 18,000.
+    """
     host.create(fifo=True, delay_s=10 if delay_s else 900)
     steps = {}
     for groups in (2_000, 20_000):
@@ -575,7 +578,7 @@ def test_a_new_delay_takes_as_many_steps_whatever_waits_for_it(host: Host, delay
         steps[groups] = calls(lambda: set_delay(host, delay_s)), calls(host.counts)
         delayed = groups if delay_s else 0
         assert host.counts() == (groups - delayed, 0, delayed)
-    assert all(many < few * 1.2 + 500 for few, many in zip(steps[2_000], steps[20_000], strict=True)), steps
+    assert all(many < few * 1.2 + 8_000 for few, many in zip(steps[2_000], steps[20_000], strict=True)), steps
 
 
 def calls(work: Callable[[], object]) -> int:
