@@ -43,7 +43,12 @@ SERVED = frozenset({"postgres", "shards", "postgres_url", "whole_browser"})
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 << 30
 """What a run of all tests has in temporary folders, with room to spare."""
-ON_SPARK = (pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600))
+MARKS = {
+    "browser": (pytest.mark.xdist_group("browser"), pytest.mark.timeout(600)),
+    "serve": (pytest.mark.xdist_group("stories"),),
+    "spark": (pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)),
+}
+"""Fixture → the marks of its tests, which run in one of the workers, so that there is one of what it starts."""
 
 
 def pytest_configure() -> None:
@@ -216,8 +221,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.service)
         if item.path.parent in PROOFS:
             item.add_marker(pytest.mark.proof)
-        if "spark" in getattr(item, "fixturenames", ()):
-            for mark in ON_SPARK:
+        for fixture in MARKS.keys() & set(getattr(item, "fixturenames", ())):
+            for mark in MARKS[fixture]:
                 item.add_marker(mark)
         if "running_s3" in getattr(item, "fixturenames", ()):
             item.add_marker(EVERYTHING)

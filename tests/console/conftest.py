@@ -25,18 +25,8 @@ FLAGS = [
     "--no-first-run",
     "--no-sandbox",  # build machines run as root
 ]
-ONE_WORKER = (pytest.mark.xdist_group("browser"), pytest.mark.timeout(600))
 
 Visit = Callable[..., Page]
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run all tests in a browser in one of the workers, so that there is one browser."""
-    for item in items:
-        if "browser" in getattr(item, "fixturenames", ()):
-            for mark in ONE_WORKER:
-                item.add_marker(mark)
 
 
 @pytest.fixture

@@ -14,14 +14,6 @@ from veilmq.testing import RunningServer
 Serve = Callable[..., RunningServer]
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tell the stories that share servers in one of the workers."""
-    for item in items:
-        if "serve" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("stories"))
-
-
 @contextmanager
 def sharing(place: Callable[[ExitStack], dict[str, Any]]) -> Iterator[Serve]:
     """Yield a call that gives the one server with such settings, on an empty store of ``place``."""
