@@ -9,7 +9,8 @@ cd "${0%/*}/.."
 axe=tests/console/axe
 
 # A Python that knows where the tests look; the folders of applications of macOS, too.
-has_browser() { .venv/bin/python tests/console/chromium.py >/dev/null 2>&1; }
+python=$(scripts/find-python.sh)
+has_browser() { "$python" tests/console/chromium.py >/dev/null 2>&1; }
 
 has_axe() { [ -f "$axe/node_modules/axe-core/axe.min.js" ] && [ "$(cat "$axe/node_modules/.of" 2>/dev/null)" = "$wanted" ]; }
 

@@ -13,8 +13,12 @@ as_root() {
 
 may_be_root() { [ "$(id -u)" = 0 ] || { command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; }; }
 
+# $APT_UPDATED, where it is set, names a file that says that the lists are new.
 with_apt() {
-    as_root apt-get update -qq
+    if [ ! -e "${APT_UPDATED:-}" ]; then
+        as_root apt-get update -qq
+        : >"${APT_UPDATED:-/dev/null}"
+    fi
     for package in $1; do
         if apt-cache show "$package" >/dev/null 2>&1; then
             as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package"

@@ -26,7 +26,8 @@ def checkout(tmp_path: Path) -> Path:
         found = shutil.which(tool)
         assert found, tool
         program(tmp_path / "bin" / tool, f'#!/bin/sh\nexec {found} "$@"\n')
-    program(tmp_path / ".venv/bin/python", "#!/bin/sh\nexit 1\n")  # as if it had found no browser
+    program(tmp_path / "scripts/find-python.sh", "#!/bin/sh\necho bin/python\n")
+    program(tmp_path / "bin/python", "#!/bin/sh\nexit 1\n")  # as if it had found no browser
     return tmp_path
 
 
@@ -61,7 +62,7 @@ def test_it_asks_the_package_manager_once(checkout: Path) -> None:
     calls = checkout / "calls"
     program(checkout / "bin/apt-cache", "#!/bin/sh\n")
     program(
-        checkout / "bin/apt-get", f'#!/bin/sh\necho "$*" >>{calls}; echo "#!/bin/sh" >{checkout}/.venv/bin/python\n'
+        checkout / "bin/apt-get", f'#!/bin/sh\necho "$*" >>{calls}; echo "#!/bin/sh" >{checkout}/bin/python\n'
     )
     program(checkout / "bin/env", '#!/bin/sh\nshift; exec "$@"\n')
     program(checkout / "bin/sudo", '#!/bin/sh\nshift; exec "$@"\n')
