@@ -34,8 +34,8 @@ TERMS = st.sampled_from((None, None, SendTerms(receipts=True), SendTerms(receipt
 WINDOWS = st.sampled_from((1, 2, 7))
 CACHES = st.sampled_from((0, 1_000_000))
 
-WHOLE = os.environ.get("PROVE") == "whole"
-_MORE_EXAMPLES = 20  # of a whole run
+_EXAMPLES = {"whole": 20, "few": 0.2}
+"""What `PROVE` multiplies the examples of a model by."""
 
 T = TypeVar("T")
 
@@ -212,13 +212,14 @@ def run_model(
 ) -> None:
     """Run `machine` at random, and reproducibly: a failure prints the steps that lead to it.
 
-    A step takes longer at `url`, where it is run `examples_there` times; `PROVE=whole` runs all more often.
+    A step takes longer at `url`, where it is run `examples_there` times; `PROVE` is "whole" for more, "few" for less.
     """
     there = type(f"{machine.__name__}There", (machine,), {"url": url})
+    share = _EXAMPLES.get(os.environ.get("PROVE", ""), 1)
     run_state_machine_as_test(
         machine if url is None else there,
         settings=settings(
-            max_examples=(examples if url is None else examples_there) * (_MORE_EXAMPLES if WHOLE else 1),
+            max_examples=max(1, round((examples if url is None else examples_there) * share)),
             stateful_step_count=steps,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -227,4 +227,4 @@ class Doors(ModelFrame):
 @pytest.mark.timeout(600)
 def test_no_sequence_of_calls_gives_two_live_leases() -> None:
     """At random, and reproducibly."""
-    run_model(Doors, examples=50, steps=50)
+    run_model(Doors, examples=30, steps=50)

@@ -196,4 +196,4 @@ class EventModel(ModelFrame):
 @pytest.mark.timeout(600)
 def test_every_receipt_ends_once_and_at_its_time(model_url: str | None) -> None:
     """At random, with restarts and crashes between any two steps."""
-    run_model(EventModel, examples=40, steps=40, url=model_url, examples_there=5)
+    run_model(EventModel, examples=25, steps=40, url=model_url, examples_there=5)

@@ -181,4 +181,4 @@ def test_the_engine_agrees_with_the_model(model_url: str | None, monkeypatch: py
     """At random, and reproducibly."""
     monkeypatch.setattr(fairness, "FAIR_IN_FLIGHT_MIN", IN_FLIGHT_MIN)
     monkeypatch.setattr(fairness, "FAIR_SHARE_PERCENT", SHARE_PERCENT)
-    run_model(EngineAndModel, examples=40, steps=30, url=model_url, examples_there=5)
+    run_model(EngineAndModel, examples=25, steps=30, url=model_url, examples_there=5)

@@ -23,7 +23,7 @@ WRITER = "query"
 FIFO = "000000000000/jobs.fifo"
 PIECE = 500
 """Messages of a piece, by which a publication is staged and published."""
-MANY = 4 * PIECE
+MANY = 2 * PIECE + 1
 
 
 def stage(

@@ -150,4 +150,4 @@ class ChainAndModel(ModelFrame):
 @pytest.mark.timeout(600)
 def test_the_chain_agrees_with_the_model(model_url: str | None) -> None:
     """At random, and reproducibly."""
-    run_model(ChainAndModel, examples=40, steps=40, url=model_url, examples_there=5)
+    run_model(ChainAndModel, examples=25, steps=40, url=model_url, examples_there=5)

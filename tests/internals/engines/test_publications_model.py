@@ -158,4 +158,4 @@ def test_publications_agree_with_the_model(monkeypatch: pytest.MonkeyPatch, mode
     monkeypatch.setattr(staging, "PIECE_MESSAGES", 2)
     monkeypatch.setattr(publications, "_SLICE_MESSAGES", 2)
     monkeypatch.setattr(publication_slices, "SLICE_MESSAGES", 2)
-    run_model(PublicationsAndModel, examples=40, steps=30, url=model_url, examples_there=6)
+    run_model(PublicationsAndModel, examples=25, steps=30, url=model_url, examples_there=6)
