@@ -299,7 +299,7 @@ class Suite:
     def run(self, tests: Sequence[str], work: Path) -> tuple[int | None, str]:
         """Run tests in the copy ``work``; return the exit status (``None`` after a minute) and what failed."""
         command = [".venv/bin/python", "-m", "pytest", "-x", "-q", "-n0", "-rfE", "--timeout", "30", "--no-header"]
-        environment = os.environ | {"PYTHONPATH": str(work / "src"), "CI": "true", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = os.environ | {"PYTHONPATH": str(work / "src"), "CI": "true"}
         with subprocess.Popen(
             [*command, *tests],
             cwd=work,
@@ -368,11 +368,11 @@ def judge(edit: Edit, tests: list[str], suite: Suite, work: Path) -> Verdict:
         return Verdict(edit.key, edit.package, "uncovered")
     path, original = work / edit.file, ROOT / edit.file
     while tests:
-        path.write_text(edit.text, encoding="utf-8")
+        _write(path, edit.text)
         try:
             status, failed = suite.run(tests, work)
         finally:
-            shutil.copyfile(original, path)
+            _write(path, original.read_text(encoding="utf-8"))
         if status in {None, 0}:
             break
         if failed in suite.sound or suite.run([failed] if failed else tests, work)[0] == 0:
@@ -382,6 +382,13 @@ def judge(edit: Edit, tests: list[str], suite: Suite, work: Path) -> Verdict:
             raise RuntimeError("the tests do not run without a mutation either: record the suite again (--record)")
         tests.remove(failed)  # it fails without the mutation, too
     return Verdict(edit.key, edit.package, "survived", len(tests))
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a source, and drop its bytecode, which knows a source by its second and its size alone."""
+    path.write_text(text, encoding="utf-8")
+    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+        compiled.unlink()
 
 
 def verdicts_in(path: Path) -> dict[str, Verdict]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
+WORKERS = Path(__file__).with_name("workers")
 CONFIGURATION = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -28,7 +29,8 @@ CONFIGURATION = {
 def session(folder: Path, *, master: str = "local[2]") -> Iterator[SparkSession]:
     """Run Spark inside the context; what it writes for itself goes to `folder`."""
     os.environ["PYSPARK_PYTHON"] = sys.executable  # the workers' Python; left to itself Spark takes any python3
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])  # where the workers find what is tested
+    paths = (ROOT, ROOT / "src", WORKERS)  # where the workers find what is tested, and what speeds up their start
+    os.environ["PYTHONPATH"] = os.pathsep.join(map(str, paths))
     builder = SparkSession.builder.master(master).appName("veilmq tests")
     folders = {"spark.local.dir": str(folder / "local"), "spark.sql.warehouse.dir": str(folder / "warehouse")}
     for name, value in (CONFIGURATION | folders).items():

@@ -93,9 +93,9 @@ class KeptOnce:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def kept(folder: Path, column: str = "body") -> list[str]:
-    """Return the values of `column` of everything that the stream of `folder` has kept."""
-    files = sorted((folder / "out").glob("*/*.parquet"))
+def kept(folder: Path, column: str = "body", *, batch: int | None = None) -> list[str]:
+    """Return the values of `column` of everything that the stream of `folder` has kept, or of one batch."""
+    files = sorted((folder / "out").glob(f"{'*' if batch is None else batch}/*.parquet"))
     return [value for file in files for value in pq.read_table(file, columns=[column])[column].to_pylist()]
 
 

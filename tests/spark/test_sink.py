@@ -17,7 +17,7 @@ from veilmq.testing import RunningServer
 OUT = "out"
 FIFO = "out.fifo"
 DEAD = "dead"
-FILES = 3
+FILES = 2
 
 
 @pytest.fixture

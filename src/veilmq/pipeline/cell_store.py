@@ -6,16 +6,14 @@ nor a file that is exported again under the same name is counted twice. The reco
 atomically.
 
 The record stores the position in the log of each node, so the cost of a run depends on the new files only
-(``closed_receipts``). The first run of a day lists the whole log as well (decision 27). After ``RUNS_MAX`` runs, one
+(``run_record``). The first run of a day lists the whole log as well (decision 27). After ``RUNS_MAX`` runs, one
 run with the sum of all replaces them.
 
 The store is a folder, or a URL that Spark can write. Only one run at a time is allowed.
 """
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 
 from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
@@ -23,8 +21,9 @@ from pyspark.sql import functions as fn
 
 from veilmq.core.limits import TUNE_MAP_TASKS
 from veilmq.pipeline import histograms
-from veilmq.pipeline.closed_receipts import EventLog, Found
+from veilmq.pipeline.closed_receipts import EventLog
 from veilmq.pipeline.folders import existing, located, opened
+from veilmq.pipeline.run_record import RunRecord, next_run
 
 RUNS_MAX = 16
 
@@ -45,17 +44,6 @@ class Counted:
     run: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Record:
-    """The state after a run. Runs below ``base`` are merged; ``listed`` is the day and the log of the last listing."""
-
-    run: int = 0
-    base: int = 1
-    listed: str = ""
-    positions: Mapping[str, int] = field(default_factory=dict)
-    ahead: tuple[str, ...] = ()
-
-
 class CellStore:
     """The cells, the waits and the names of the counted files, under one folder or URL."""
 
@@ -69,21 +57,16 @@ class CellStore:
 
         ``at_ms`` (default: now) determines the day; the first run of a day lists all files.
         """
-        now_s = time.time() if at_ms is None else at_ms / 1000
         log = EventLog(self._spark, events)
         last = self._last()
-        listed = f"{datetime.fromtimestamp(now_s, tz=UTC):%Y-%m-%d} {log.root}"
-        found = log.after(last.positions) if listed == last.listed else None
-        if found is None:
-            found = log.listed()
-            done = {log.below(row.file) for row in self._table("files", last).collect()}
-        else:
-            done = set(last.ahead)
-        new = [name for name in found.files if name not in done]
-        record = _Record(base=last.base, listed=listed, positions=found.positions, ahead=_ahead(found, last))
-        if not new and (last.run == 0 or replace(record, run=last.run) == last):
+
+        def names() -> list[str]:
+            return [row.file for row in self._table("files", last).collect()]
+
+        now_ms = time.time_ns() // 1_000_000 if at_ms is None else at_ms
+        new, record = next_run(last, log, at_ms=now_ms, counted=names)
+        if record is last:
             return Counted(files=0, run=last.run)
-        record = replace(record, run=last.run + 1)
         receipts = log.read(new, tasks_max=map_tasks)
         self._write(histograms.cells(receipts), "cells", record.run)
         self._write(histograms.waits(receipts), "waits", record.run)
@@ -112,22 +95,22 @@ class CellStore:
         self._end(replace(last, run=run, base=run))
         self._remove(before=last.base)
 
-    def _end(self, record: _Record) -> None:
+    def _end(self, record: RunRecord) -> None:
         """Write the record, which completes the run; merge if there are many runs."""
         row = (record.base, record.listed, dict(record.positions), list(record.ahead))
         self._write(self._spark.createDataFrame([row], _RECORDS).coalesce(1), "runs", record.run)
         if record.run - record.base >= RUNS_MAX:
             self.merge()
 
-    def _last(self) -> _Record:
+    def _last(self) -> RunRecord:
         """Return the record of the last run; only its number if an earlier version, without records, made it."""
         found = self._read("runs", _RECORDS).orderBy(fn.desc("run")).first()
         if found is None:
             named = self._read("files", _TABLES["files"]).agg(fn.max("run").alias("last")).first()
-            return _Record(run=(named and named["last"]) or 0)
-        return _Record(**found.asDict() | {"ahead": tuple(found["ahead"])})
+            return RunRecord(run=(named and named["last"]) or 0)
+        return RunRecord(**found.asDict() | {"ahead": tuple(found["ahead"])})
 
-    def _table(self, name: str, last: _Record) -> DataFrame:
+    def _table(self, name: str, last: RunRecord) -> DataFrame:
         """Return a table without merged runs and without an incomplete run."""
         return self._read(name, _TABLES[name]).where(fn.col("run").between(last.base, last.run)).drop("run")
 
@@ -154,8 +137,3 @@ class CellStore:
 
 def _added(waits: DataFrame) -> DataFrame:
     return waits.groupBy("queue", "hour", "bucket").agg(fn.sum("n").alias("n"))
-
-
-def _ahead(found: Found, last: _Record) -> tuple[str, ...]:
-    """Return the files that were counted before their entries appeared."""
-    return tuple(sorted({*last.ahead} - {*found.files} | {*found.ahead}))

@@ -119,7 +119,7 @@ def test_a_reader_beside_commits_and_compactions_sees_each_message_once(table: A
     done = threading.Event()
 
     def write() -> None:
-        for number in range(40):
+        for number in range(20):
             table.commit(writer="w", batch=number, files=[written(table, [f"m{number:02}"])])
             committed.append(f"m{number:02}")
         done.set()
@@ -141,12 +141,12 @@ def test_a_reader_beside_commits_and_compactions_sees_each_message_once(table: A
     for worker in workers:
         worker.join()
     assert looks > 1
-    assert ids(table) == [f"m{number:02}" for number in range(40)]
+    assert ids(table) == [f"m{number:02}" for number in range(20)]
 
 
 def test_a_killed_compaction_changes_nothing(table: ArchiveTable) -> None:
     """Its files are not named by the log, wherever it stood."""
-    for number in range(30):
+    for number in range(15):
         table.commit(writer="w", batch=number, files=[written(table, [f"m{number:02}"])])
     version, files = table.snapshot().version, data_files(table)
     program = (
@@ -159,9 +159,9 @@ def test_a_killed_compaction_changes_nothing(table: ArchiveTable) -> None:
     compaction.kill()
     compaction.wait()
     assert table.snapshot().version in (version, version + 1)
-    assert ids(table) == [f"m{number:02}" for number in range(30)]
+    assert ids(table) == [f"m{number:02}" for number in range(15)]
     compact(table)
-    assert ids(table) == [f"m{number:02}" for number in range(30)]
+    assert ids(table) == [f"m{number:02}" for number in range(15)]
     assert len(table.snapshot().files) == 1
 
 
@@ -294,11 +294,11 @@ def test_processes_that_commit_at_the_same_time_lose_nothing(table: ArchiveTable
     program = (
         "import sys; from tests.internals.pipeline.archived_file import written; "
         "from veilmq.pipeline.archive_table import ArchiveTable; table = ArchiveTable(sys.argv[1]); "
-        "[table.commit(writer=sys.argv[2], batch=n, files=[written(table, [f'{sys.argv[2]}-{n}'])]) for n in range(10)]"
+        "[table.commit(writer=sys.argv[2], batch=n, files=[written(table, [f'{sys.argv[2]}-{n}'])]) for n in range(5)]"
     )
     writers = [
         subprocess.Popen([sys.executable, "-c", program, table.location, name], cwd=ROOT) for name in ("a", "a", "b")
     ]
     assert [writer.wait() for writer in writers] == [0, 0, 0]
-    assert ids(table) == sorted(f"{name}-{number}" for name in "ab" for number in range(10))
-    assert table.snapshot().version == 20
+    assert ids(table) == sorted(f"{name}-{number}" for name in "ab" for number in range(5))
+    assert table.snapshot().version == 10

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -89,21 +90,21 @@ def test_archive_and_replay(
     client.create_queue("steps.fifo", {"fifo": True})
     number, raw = Attribute(type="Number.int", text="7"), Attribute(type="Binary", data=b"\0")
     typed = {"Type": text("x"), "number": number, "raw": raw}
-    for start in range(0, 30, 10):
-        send_in_order(client, "orders", [NewMessage(body=f"o{n}", attributes=typed) for n in range(start, start + 10)])
+    for start in range(0, 20, 5):
+        send_in_order(client, "orders", [NewMessage(body=f"o{n}", attributes=typed) for n in range(start, start + 5)])
         server.advance(10)
-    steps = [NewMessage(body=f"s{n}", group=f"g{n % 3}", dedup_id=str(n)) for n in range(30)]
+    steps = [NewMessage(body=f"s{n:02}", group=f"g{n % 3}", dedup_id=str(n)) for n in range(10)]
     send_in_order(client, "steps.fifo", steps)
     folder = str(tmp_path / "archive")
     options = ArchiveOptions(queues=("orders", "steps.fifo"), table=folder, endpoint=server.endpoint, batch_messages=10)
-    assert run(spark, options).messages == {"orders": 30, "steps.fifo": 30}
+    assert run(spark, options).messages == {"orders": 20, "steps.fifo": 10}
     server.advance(1000)
-    send_in_order(client, "orders", [NewMessage(body=f"o{n}") for n in range(30, 40)])
-    again = run(spark, options)
-    assert again.messages == {"orders": 10, "steps.fifo": 0}
+    send_in_order(client, "orders", [NewMessage(body=f"o{n}") for n in range(20, 25)])
+    again = run(spark, replace(options, queues=("orders",)))
+    assert again.messages == {"orders": 5}
     assert again.compaction.removed > 0
     rows = DeltaTable(folder).to_pyarrow_table()
-    assert sorted(rows["body"].to_pylist()) == sorted([f"o{n}" for n in range(40)] + [f"s{n}" for n in range(30)])
+    assert sorted(rows["body"].to_pylist()) == sorted([f"o{n}" for n in range(25)] + [f"s{n:02}" for n in range(10)])
     assert all(left(client, queue) == (0, 0) for queue in options.queues)
 
     client.create_queue("again")
@@ -114,14 +115,14 @@ def test_archive_and_replay(
         until=datetime.fromtimestamp(rows.sort_by("sent_at")["sent_at"][-1].as_py().timestamp(), UTC),
     )
     wanted = ReplayOptions(table=folder, run="one", slice=part, endpoint=server.endpoint, batch_messages=12)
-    assert replay(spark, wanted).messages == 29
-    assert replay(spark, wanted).before == 29
+    assert replay(spark, wanted).messages == 19
+    assert replay(spark, wanted).before == 19
     record = tmp_path / "archive" / "_replays" / "one.json"
     cut_off = msgspec.structs.replace(msgspec.json.decode(record.read_bytes(), type=Plan), published=1)
     record.write_bytes(msgspec.json.encode(cut_off))  # as if it was killed before it could note the later batches
-    assert replay(spark, wanted).before < 29
+    assert 0 < replay(spark, wanted).before < 19
     back = drained(client, "again")
-    assert Counter(message.body for message in back) == Counter(f"o{n}" for n in range(30) if n != 3)
+    assert Counter(message.body for message in back) == Counter(f"o{n}" for n in range(20) if n != 3)
     assert all(message.attributes == typed for message in back)
     with pytest.raises(PipelineFailed, match="started with another slice"):
         replay(spark, ReplayOptions(table=folder, run="one", slice=Slice(to="again"), endpoint=server.endpoint))
@@ -133,11 +134,11 @@ def test_archive_and_replay(
         slice=Slice(to="again.fifo", queues=("steps.fifo",)),
         endpoint=server.endpoint,
     )
-    assert replay(spark, ordered).messages == 30
+    assert replay(spark, ordered).messages == 10
     found: dict[str, list[str]] = {}
     for message in drained(client, "again.fifo"):
         found.setdefault(str(message.group), []).append(message.body)
-    assert found == {f"g{group}": [f"s{n}" for n in range(30) if n % 3 == group] for group in range(3)}
+    assert found == {f"g{group}": [f"s{n:02}" for n in range(group, 10, 3)] for group in range(3)}
 
 
 def run(spark: SparkSession, options: ArchiveOptions) -> Archived:

@@ -1,10 +1,15 @@
 """The routing table, from findings."""
 
+from pathlib import Path
+
+import msgspec
 import pytest
 
 from tests.internals.pipeline.made_tally import key_tally, lognormal, renewed
+from veilmq.core.routing import RoutingTable, TimeoutClass
 from veilmq.pipeline.estimate import estimates
-from veilmq.pipeline.route_table import routed
+from veilmq.pipeline.failures import PipelineFailed
+from veilmq.pipeline.route_table import _queue_tallies, _written, routed
 from veilmq.pipeline.tallies import Tally
 from veilmq.pipeline.tune_options import TuneOptions
 
@@ -67,3 +72,22 @@ def test_nothing_known_is_no_table(first: Tally) -> None:
     """There is no class to choose."""
     _, found = estimates([key_tally(first)], options=OPTIONS)
     assert routed(found, receives_max=5, classes=2, options=OPTIONS) is None
+
+
+def test_a_table_gets_a_new_version_when_it_differs(tmp_path: Path) -> None:
+    """The one that is written again stays as it is."""
+    path = tmp_path / "a folder" / "routes.json"
+    short = RoutingTable(version=1, classes=(TimeoutClass(name="x", visibility_timeout_s=1, queue="x"),), default=0)
+    longer = msgspec.structs.replace(short, classes=(TimeoutClass(name="x", visibility_timeout_s=2, queue="x"),))
+    assert [_written(path, each).version for each in (short, short, longer, longer)] == [1, 1, 2, 2]
+    assert msgspec.json.decode(path.read_bytes(), type=RoutingTable) == msgspec.structs.replace(longer, version=2)
+    assert [each.name for each in path.parent.iterdir()] == ["routes.json"]
+
+
+def test_a_queue_is_named_with_its_account_or_without() -> None:
+    """The account must be given if several have a queue of that name."""
+    one, two, other = (key_tally(Tally(), queue=queue) for queue in ("1/jobs", "2/jobs", "1/other"))
+    assert _queue_tallies([one, other], "jobs") == [one]
+    assert _queue_tallies([one, two, other], "2/jobs") == [two]
+    with pytest.raises(PipelineFailed, match="Several accounts have a queue jobs: name one of 1/jobs, 2/jobs"):
+        _queue_tallies([one, two, other], "jobs")

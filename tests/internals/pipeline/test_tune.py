@@ -2,20 +2,20 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import urllib3
 from pyspark.sql import SparkSession
 
-from tests.pipeline.closed import row, table
+from tests.pipeline.closed import row
+from tests.pipeline.exported import ExportedLog
 from tests.pipeline.made_report import content
 from veilmq.client import HttpQueueClient
 from veilmq.core.events import Outcome
 from veilmq.core.routing import RoutingTable
-from veilmq.pipeline.cell_store import CellStore, Counted
 from veilmq.pipeline.failures import PipelineFailed
 from veilmq.pipeline.recommendation import QueueFacts
 from veilmq.pipeline.recommendation_table import COLUMNS, to_json
@@ -28,46 +28,26 @@ FAST_MS = range(100, 2_100, 5)
 SLOW_MS = range(10_000, 26_000, 40)
 
 
-def export(spark: SparkSession, events: Path, hour: int, *, queue: str = "1/jobs") -> None:
-    """Write what an hour had: fast and slow work of one queue."""
+def worked(*, queue: str = "1/jobs") -> list[tuple[Any, ...]]:
+    """Return what an hour had: fast and slow work of one queue."""
     rows = [row(Outcome.DELETED, held_ms, key="fast", queue=queue) for held_ms in FAST_MS]
     rows += [row(Outcome.DELETED, held_ms, key="slow", queue=queue) for held_ms in SLOW_MS]
-    rows += [row(Outcome.EXPIRED, 30_000, key=key, queue=queue) for key in ("fast", "slow")]
-    folder = events / "date=2026-01-01" / f"hour={hour:02}"
-    table(spark, *rows).coalesce(1).write.parquet(str(folder))
-
-
-def receipts(spark: SparkSession, state: Path) -> int:
-    """Return how many receipts the store has counted."""
-    counted = CellStore(spark, str(state)).cells().where("axis = 'visibility'").agg({"n": "sum"}).first()
-    assert counted is not None
-    return counted[0] or 0
-
-
-def test_each_file_is_counted_once(spark: SparkSession, tmp_path: Path) -> None:
-    """A second run reads what is new; a run that was killed before its end is repeated, and nothing counts twice."""
-    events, state = tmp_path / "the events", tmp_path / "state"
-    store = CellStore(spark, str(state))
-    assert store.count(str(events)) == Counted(files=0, run=0)
-    export(spark, events, 12)
-    assert store.count(str(events)) == Counted(files=1, run=1)
-    once = receipts(spark, state)
-    assert store.count(str(events)) == Counted(files=0, run=1)
-    export(spark, events, 13)
-    store.count(str(events))
-    assert receipts(spark, state) == 2 * once
-    shutil.rmtree(state / "runs" / "run=2")  # what a kill before the last step leaves
-    assert receipts(spark, state) == once
-    assert store.count(str(events)) == Counted(files=1, run=2)
-    assert receipts(spark, state) == 2 * once
+    return rows + [row(Outcome.EXPIRED, 30_000, key=key, queue=queue) for key in ("fast", "slow")]
 
 
 def test_advice_table_and_report_come_from_one_state(spark: SparkSession, tmp_path: Path) -> None:
-    """Tune writes the recommendations, route-table a table with versions, report a page that asks nobody anything."""
-    events, state = tmp_path / "events", str(tmp_path / "state")
-    export(spark, events, 12)
+    """Tune writes the recommendations, route-table a table with versions, report a page that needs nothing else.
+
+    Before anything is exported there is nothing to recommend, and the report has no queue.
+    """
+    log, state, page_at = ExportedLog(tmp_path / "log"), str(tmp_path / "state"), tmp_path / "report.html"
     facts = {"jobs": QueueFacts(visibility_timeout_s=60, full_name="1/jobs")}
-    tuned = tune(spark, events=str(events), state=state, facts=facts)
+    assert tune(spark, events=log.events, state=state, facts=facts).recommendations == ()
+    page = report(spark, state=state, path=page_at, at_ms=0).read_text(encoding="utf-8")
+    assert content(page)["queues"] == []
+
+    log.export_rows(worked(), node="a0000001")
+    tuned = tune(spark, events=log.events, state=state, facts=facts)
     assert [(each.queue, each.key, each.current_s) for each in tuned.recommendations] == [
         ("1/jobs", None, 60), ("1/jobs", "fast", 60), ("1/jobs", "slow", 60),
     ]  # fmt: skip
@@ -76,7 +56,6 @@ def test_advice_table_and_report_come_from_one_state(spark: SparkSession, tmp_pa
     assert [each["recommended_s"] for each in json.loads(to_json(tuned.recommendations))] == [
         each.recommended_s for each in tuned.recommendations
     ]
-    assert tune(spark, events=str(events), state=state, facts=facts).recommendations == tuned.recommendations
 
     path = tmp_path / "routes.json"
     made = route_table(spark, state=state, queue="jobs", path=path, classes=2)
@@ -86,25 +65,15 @@ def test_advice_table_and_report_come_from_one_state(spark: SparkSession, tmp_pa
     assert (made.table.keys, made.table.default) == ({"fast": 0, "slow": 1}, 1)
     assert 3 <= made.table.classes[0].visibility_timeout_s < 10 < made.table.classes[1].visibility_timeout_s
     assert made.cost == made.cost_by_count[1] < made.cost_by_count[0]
-    assert route_table(spark, state=state, queue="1/jobs", path=path, classes=2).table == made.table
-    assert route_table(spark, state=state, queue="jobs", path=path, classes=1).table.version == 2
     with pytest.raises(PipelineFailed, match="The queue other has too few receipts"):
         route_table(spark, state=state, queue="other")
 
-    page = report(spark, state=state, path=tmp_path / "report.html", at_ms=0, facts=facts).read_text(encoding="utf-8")
+    page = report(spark, state=state, path=page_at, at_ms=0, facts=facts).read_text(encoding="utf-8")
     assert not re.search(r"https?:|<script src|<link|@import|<img", page)
     (queue,) = content(page)["queues"]
     assert queue["name"] == "jobs"
     assert [row[-1] for row in (queue["row"], *queue["keys"])] == [each.reason for each in tuned.recommendations]
     assert [len(queue[chart]["lines"]) for chart in ("work", "cost", "days", "waits")] == [3, 4, 2, 2]
-
-
-def test_an_empty_log_is_no_failure(spark: SparkSession, tmp_path: Path) -> None:
-    """There is nothing to recommend, and the report has no queue."""
-    state = str(tmp_path / "state")
-    assert tune(spark, events=str(tmp_path / "none"), state=state).recommendations == ()
-    page = report(spark, state=state, path=tmp_path / "report.html", at_ms=0).read_text(encoding="utf-8")
-    assert content(page)["queues"] == []
 
 
 def work_beyond_its_timeout(events: Path, stale_receipts: str) -> None:

@@ -20,8 +20,9 @@ from veilmq.pipeline.tune_options import TuneOptions
 from veilmq.pipeline.tuning import recommendations
 
 WHOLE = os.environ.get("PROVE") == "whole"
-RANDOM_CASES = 200 if WHOLE else 60
+RANDOM_CASES = 200 if WHOLE else 40
 PRICED_CASES = 40
+pytestmark = pytest.mark.xdist_group("tune-shapes")  # the cases are played in one worker
 OPTIONS = TuneOptions(receives_max=work_shapes.RECEIVES_MAX)
 
 COVERED_MIN = 186 / 200

@@ -4,6 +4,7 @@ import logging
 import runpy
 import socket
 from types import SimpleNamespace
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -68,6 +69,32 @@ def test_the_progress_tells_how_queue_and_stream_stand(server: RunningServer, cl
     assert told is not None
     assert (told["backlog"], told["claimed"]) == (0, 2)
     assert (told["acknowledged"], told["duplicatesKeptAway"]) == (3, 3)
+
+
+def bodies(stream: ClaimsStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
+    """Return the bodies of the batch between two offsets, in order."""
+    parts = stream.partitions(start, end)
+    return sorted(body for part in parts for rows in stream.read(part) for body in rows.column("body").to_pylist())
+
+
+@pytest.mark.parametrize("away_ms", [0, 61_000], ids=["back-in-time", "after-the-hold"])
+def test_a_claim_that_was_never_logged_is_taken_again(
+    server: RunningServer, client: HttpQueueClient, away_ms: int
+) -> None:
+    """Or its messages are, if they are back in the queue."""
+    sent = send(client, QUEUE, 7)
+    options = {"hold": "60", "maxMessagesPerBatch": "4"}
+    before = reader(server, **options)
+    first = before.latestOffset(START, before.getDefaultReadLimit())
+    kept = bodies(before, START, first)
+    before.latestOffset(first, before.getDefaultReadLimit())
+    assert left(client, QUEUE) == (0, 3)
+    server.advance(away_ms)
+    after = reader(server, **options)
+    second = after.latestOffset(first, after.getDefaultReadLimit())
+    assert sorted(kept + bodies(after, first, second)) == sorted(sent)
+    assert after.latestOffset(second, after.getDefaultReadLimit()) == second
+    assert left(client, QUEUE) == (0, 0)
 
 
 @pytest.mark.parametrize("finished", [True, False], ids=["written", "cut-off"])

@@ -1,0 +1,130 @@
+"""How files of the event log are found: each once, and without a look at those that are known."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.exported import ExportedLog
+from veilmq.pipeline.closed_receipts import EventLog
+from veilmq.pipeline.run_record import RunRecord, next_run
+
+DAY_MS = 86_400_000
+
+
+def log_at(place: str) -> EventLog:
+    """Return the log in a folder, which pyarrow lists, so that there is no Spark."""
+    return EventLog(None, place)  # type: ignore[arg-type]
+
+
+class Reader:
+    """A reader that keeps what a store of cells keeps, and that runs on one day or the next."""
+
+    def __init__(self, place: str) -> None:
+        """Nothing is read yet."""
+        self.last = RunRecord()
+        self.day = 20_000
+        self.names: list[str] = []
+        self.listings = 0
+        self._place = place
+
+    def new(self) -> int:
+        """Return how many files a run has found, none of them for the second time."""
+        new, record = next_run(self.last, log_at(self._place), at_ms=self.day * DAY_MS, counted=self._counted)
+        assert not {*self.names} & {*new}
+        self.names += new
+        self.last = record
+        return len(new)
+
+    def _counted(self) -> list[str]:
+        self.listings += 1
+        return self.names
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> ExportedLog:
+    """Return a log that nothing was exported to; its folder is there."""
+    log = ExportedLog(tmp_path / "a log")
+    Path(log.events).mkdir(parents=True)
+    return log
+
+
+@pytest.fixture
+def reader(made: ExportedLog) -> Reader:
+    """Return a reader of it."""
+    return Reader(made.events)
+
+
+def test_new_files_are_found_in_whatever_hour_they_lie(made: ExportedLog, reader: Reader) -> None:
+    """Also those of a new node; the first run of the next day finds what has no entry."""
+    assert (reader.new(), reader.last) == (0, RunRecord())
+    made.export()
+    made.export(hours=(13, 14))
+    assert (reader.new(), reader.new()) == (3, 0)
+    made.export(hours=(2, 15))
+    made.export(node="b0000002", hours=(1,))
+    assert (reader.new(), reader.new()) == (3, 0)
+    (known,) = made.export(hours=(15,))
+    root = Path(made.events)
+    shutil.copy(root / known, (root / known).with_name("by-hand.parquet"))
+    listings = reader.listings
+    assert (reader.new(), reader.listings) == (1, listings)
+    reader.day += 1
+    assert (reader.new(), reader.listings) == (1, listings + 1)
+    assert (reader.new(), reader.last.run) == (0, 4)
+
+
+def test_a_file_that_is_listed_before_its_entry_comes_counts_once(made: ExportedLog, reader: Reader) -> None:
+    """An exporter that is at work, or was killed there, writes the same range again."""
+    made.export()
+    made.export(hours=(3, 4), entry_too=False)
+    made.export(node="b0000002", entry_too=False)
+    assert reader.new() == 4
+    made.export(hours=(3, 4))
+    made.export(node="b0000002")
+    made.export(node="b0000002")
+    assert (reader.new(), reader.new(), reader.last.ahead) == (1, 0, ())
+
+
+def test_what_was_removed_or_cut_off_stops_nobody(made: ExportedLog, reader: Reader) -> None:
+    """Of an entry whose files are gone the others are read; a log that begins with a later event is read from there."""
+    made.export()
+    assert reader.new() == 1
+    lost, kept = made.export(hours=(3, 4))
+    (Path(made.events) / lost).unlink()
+    assert reader.new() == 1
+    assert reader.names[-1] == kept
+    shutil.rmtree(Path(made.events) / "_ranges")
+    made.export(hours=(5,))
+    reader.day += 1
+    assert reader.new() == 1
+    assert reader.last.positions == {"a0000001": 5}
+
+
+def test_a_run_that_finds_nothing_is_kept_if_it_is_the_first_of_a_day(made: ExportedLog, reader: Reader) -> None:
+    """Its listing counts for the rest of the day."""
+    made.export()
+    assert (reader.new(), reader.last.run) == (1, 1)
+    reader.day += 1
+    assert (reader.new(), reader.new()) == (0, 0)
+    assert (reader.last.run, reader.listings) == (2, 2)
+
+
+def test_another_log_is_listed(made: ExportedLog, reader: Reader, tmp_path: Path) -> None:
+    """Positions are those of one log."""
+    made.export()
+    assert reader.new() == 1
+    other = ExportedLog(tmp_path / "another")
+    other.export(hours=(7,))
+    at_ms, log = reader.day * DAY_MS, log_at(other.events)
+    new, record = next_run(reader.last, log, at_ms=at_ms, counted=lambda: reader.names)
+    assert (len(new), record.listed) == (1, f"2024-10-04 {log.root}")
+
+
+def test_names_of_an_earlier_version_are_known(made: ExportedLog, reader: Reader) -> None:
+    """They are the URLs of the files, and there is no record, only the number of the last run."""
+    reader.names = [f"file://{made.events}/{name}" for name in made.export(hours=(1, 2))]
+    reader.last = RunRecord(run=3)
+    assert (reader.new(), reader.last.run) == (0, 4)
+    made.export()
+    assert (reader.new(), reader.last.run) == (1, 5)
