@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.proofs.forking import run
 from tests.tidy.tree import SRC
 from veilmq.cli import main
 from veilmq.client import HttpQueueClient
@@ -44,15 +45,9 @@ def environment(**variables: str) -> dict[str, str]:
 
 def command(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run `veilmq` as a process of its own, without a terminal."""
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        env=environment(**variables),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    words, variables = [*COMMAND, *arguments], environment(**variables)
+    return run(words, env=variables, stdin=nothing, stdout=pipe, stderr=pipe, text=True, timeout=60)
 
 
 @pytest.fixture(autouse=True)

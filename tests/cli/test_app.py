@@ -11,6 +11,7 @@ import pytest
 from tests.cli.conftest import COMMAND, Veilmq, command, environment
 from tests.cli.every_command import every_command
 from tests.client.scripted_server import ScriptedServer, reply
+from tests.proofs.forking import Forked, run
 from veilmq import __version__
 from veilmq.client import HttpQueueClient
 from veilmq.testing import RunningServer
@@ -20,7 +21,9 @@ COMMANDS = [name for name, _ in every_command()]
 
 def test_the_process_answers_help() -> None:
     """`python -m veilmq --help` lists every first word, and so does no argument at all."""
-    answer = command("--help")
+    answer = subprocess.run(
+        [*COMMAND, "--help"], env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
     assert (answer.returncode, answer.stderr) == (0, "")
     assert {name.split()[0] for name in COMMANDS} <= set(answer.stdout.split())
     assert command().stdout == answer.stdout
@@ -63,23 +66,21 @@ def test_a_wrong_command_is_a_usage_error(arguments: list[str], words: str, veil
     assert answer.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "variables"),
-    [
-        pytest.param([b"send", b"q", b"\xff"], {}, id="no-utf-8"),
-        pytest.param([b"serve", b"--data", b"\xff"], {}, id="path"),
-        pytest.param(
-            ["queue", "create", "été".encode()],
-            {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-            id="ascii",
-        ),
-    ],
-)
-def test_bytes_that_are_no_text_are_a_usage_error(arguments: list[str | bytes], variables: dict[str, str]) -> None:
+@pytest.mark.parametrize("arguments", [["send", "q"], ["serve", "--data"]], ids=["text", "path"])
+def test_bytes_that_are_no_text_are_a_usage_error(arguments: list[str], veilmq: Veilmq) -> None:
     """Exit code 2 and one line, in which they are escaped; nothing is sent."""
-    answer = subprocess.run(
-        [*COMMAND, *arguments], env=environment(**variables), capture_output=True, timeout=60, check=False
-    )
+    answer = veilmq(*arguments, b"\xff".decode(errors="surrogateescape"))  # as Python gives them
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("veilmq: The argument '")
+    assert "is not text in the encoding of this locale (" in answer.err
+    assert answer.err.count("\n") == 1
+
+
+def test_text_that_is_none_in_the_locale_is_a_usage_error() -> None:
+    """Of a process that has the locale C."""
+    variables = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    words: list[str | bytes] = [*COMMAND, "queue", "create", "été".encode()]
+    answer = subprocess.run(words, env=environment(**variables), capture_output=True, timeout=60, check=False)
     assert (answer.returncode, answer.stdout) == (2, b"")
     assert answer.stderr.startswith(b"veilmq: The argument '")
     assert b"is not text in the encoding of this locale (" in answer.stderr
@@ -128,14 +129,13 @@ def test_a_reader_that_goes_away_is_no_error(server: RunningServer, client: Http
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        answer = subprocess.run(
+        answer = run(
             [*COMMAND, "queue", "list", "--endpoint", server.endpoint],
             env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=writing,
             stderr=subprocess.PIPE,
             timeout=60,
-            check=False,
         )
     finally:
         os.close(writing)
@@ -145,7 +145,7 @@ def test_a_reader_that_goes_away_is_no_error(server: RunningServer, client: Http
 def test_an_interrupt_is_quiet(server: RunningServer, client: HttpQueueClient) -> None:
     """Ctrl-C while a receive waits: exit code 130 and not a word."""
     client.create_queue("orders")
-    with subprocess.Popen(
+    with Forked(
         [*COMMAND, "receive", "orders", "--wait", "20", "--endpoint", server.endpoint],
         env=environment(),
         stdout=subprocess.PIPE,

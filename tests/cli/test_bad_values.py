@@ -1,5 +1,7 @@
 """Values that nobody can mean: every command answers them with one line, and does nothing."""
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -7,6 +9,7 @@ from cyclopts import App
 
 from tests.cli.conftest import Veilmq
 from tests.cli.every_command import every_command
+from tests.conftest import EVERYTHING
 
 NO_NUMBERS = ("abc", "", "1.5.5", "nan", "-1", "1e400", "9" * 30, "0x10")
 """What no option for a number takes."""
@@ -34,13 +37,32 @@ NUMBERS = [
     if _is_number(argument)
 ]
 IDS = [f"{name} {argument.names[0]}" for name, _, argument in NUMBERS]
+FEW = 3
+"""Of those, how many each option is given in a commit: by turns, so that numbers of each kind have all."""
 
 
-@pytest.mark.parametrize(("name", "app", "argument"), NUMBERS, ids=IDS)
-def test_what_is_no_number_is_refused_with_the_range(name: str, app: App, argument: Any, veilmq: Veilmq) -> None:
+def _by_turns() -> Iterator[Any]:
+    """Yield each option with its few values, and again with the others."""
+    turns = Counter[Any]()
+    for each, option in zip(IDS, NUMBERS, strict=True):
+        kind = option[2].hint
+        few = {(turns[kind] + place) % len(NO_NUMBERS) for place in range(FEW)}
+        turns[kind] += FEW
+        others = set(range(len(NO_NUMBERS))) - few
+        yield pytest.param(*option, [NO_NUMBERS[place] for place in sorted(few)], id=each)
+        yield pytest.param(*option, [NO_NUMBERS[place] for place in sorted(others)], id=f"{each} ...", marks=EVERYTHING)
+
+
+OPTIONS = list(_by_turns())
+
+
+@pytest.mark.parametrize(("name", "app", "argument", "values"), OPTIONS)
+def test_what_is_no_number_is_refused_with_the_range(
+    name: str, app: App, argument: Any, values: list[str], veilmq: Veilmq
+) -> None:
     """Of whatever option of whatever command: its name, the value, and both ends."""
     place = argument.names[0]
-    for value in NO_NUMBERS:
+    for value in values:
         answer = veilmq(*name.split(), *_line(app, argument, value))
         where = f" for {place}" if place.startswith("--") else ""
         assert (answer.code, answer.out) == (2, ""), value
@@ -49,9 +71,12 @@ def test_what_is_no_number_is_refused_with_the_range(name: str, app: App, argume
 
 
 def test_there_are_such_options() -> None:
-    """The walk finds those of whole numbers, of shares, and the one that is no option."""
+    """The walk finds whole numbers, shares, and the one that is no option; each kind is given all values."""
     found = {"queue create --delay", "pipeline tune --quantile", "worker --metrics-port", "claims release NUMBER"}
     assert found <= set(IDS)
+    for kind in {argument.hint for _, _, argument in NUMBERS}:
+        given = [each.values[3] for each in OPTIONS if each.values[2].hint == kind and not each.marks]
+        assert {value for values in given for value in values} == set(NO_NUMBERS), kind
 
 
 @pytest.mark.parametrize("command", [["queue", "create", "orders", "--delay"], ["send", "orders", "hello", "--delay"]])

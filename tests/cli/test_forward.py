@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import COMMAND, Veilmq, environment
+from tests.proofs.forking import Forked
 from veilmq.client import ClientError, HttpQueueClient
 from veilmq.client.forwards import Forwards
 from veilmq.core.properties import Attribute
@@ -176,9 +177,7 @@ def test_it_goes_on_until_it_is_stopped(
     fill(client)
     command = [*COMMAND, "forward", "--from", "intake", "--rules", rules, "--create", "--wait", "1"]
     told = {"VEILMQ_ENDPOINT": server.endpoint}
-    process = subprocess.Popen(
-        command, env=environment(**told), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = Forked(command, env=environment(**told), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     while "forwarding to" not in (line := process.stderr.readline()):
         assert line, process.communicate()
@@ -196,8 +195,20 @@ def test_what_it_does_is_told_to_prometheus(server: RunningServer, rules: str) -
     with HttpQueueClient(server.endpoint) as client:
         client.create_queue("intake")
         client.send("intake", "x", attributes={"kind": Attribute(type="String", text="video")})
-        arguments = ["--from", "intake", "--rules", rules, "--create", "--metrics-port", "0", "--log", "info"]
-        forwarder = subprocess.Popen(
+        arguments = [
+            "--from",
+            "intake",
+            "--rules",
+            rules,
+            "--create",
+            "--metrics-port",
+            "0",
+            "--log",
+            "info",
+            "--wait",
+            "1",
+        ]
+        forwarder = Forked(
             [*COMMAND, "forward", *arguments, "--log-format", "json"],
             env=environment(VEILMQ_ENDPOINT=server.endpoint),
             stderr=subprocess.PIPE,

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.conftest import COMMAND, Veilmq, environment
 from tests.client.scripted_server import ScriptedServer, reply
+from tests.proofs.forking import run
 from veilmq.client import HttpQueueClient
 from veilmq.core.properties import Attribute
 from veilmq.testing import RunningServer
@@ -127,14 +128,13 @@ def test_a_message_that_nobody_read_is_not_deleted(server: RunningServer, client
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as nowhere:
-        answer = subprocess.run(
+        answer = run(
             [*COMMAND, "receive", "orders", "--delete", "--endpoint", server.endpoint],
             env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=nowhere,
             stderr=subprocess.PIPE,
             timeout=60,
-            check=False,
         )
     assert (answer.returncode, answer.stderr) == (141, b"")
     server.advance(30_000)

@@ -4,7 +4,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,19 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.cli.conftest import COMMAND, Veilmq, command, environment
+from tests.proofs.forking import Forked
 from tests.server.keys import REGION, SECRETS, TEXT, client, written
 from veilmq.client import HttpQueueClient
 
+Process = Forked | subprocess.Popen[str]
 SERVER_EXTRA = ["apsw", "filelock", "httptools", "prometheus_client", "starlette", "uvicorn", "uvloop"]
-PLAIN = "import sys; sys.modules.update(dict.fromkeys({blocked})); from veilmq.cli import main; sys.exit(main({args}))"
+PLAIN = """
+import sys
+sys.modules.update(dict.fromkeys({blocked}))
+from veilmq.cli import main
+codes = {{main(each) for each in {commands}}}
+sys.exit(codes.pop() if len(codes) == 1 else str(codes))
+"""
 
 
 def is_served(sqs: Any) -> bool:
@@ -30,9 +38,11 @@ def is_served(sqs: Any) -> bool:
 
 
 @contextmanager
-def serving(*arguments: str, cwd: Path, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(
+    *arguments: str, cwd: Path, start: Callable[..., Process] = Forked, **variables: str
+) -> Iterator[tuple[Process, str]]:
     """Run `veilmq serve`; yields the process and the endpoint that it printed."""
-    with subprocess.Popen(
+    with start(
         [*COMMAND, "serve", *arguments],
         cwd=cwd,
         env=environment(**variables),
@@ -50,25 +60,27 @@ def serving(*arguments: str, cwd: Path, **variables: str) -> Iterator[tuple[subp
             process.kill()
 
 
-def plain_install(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in a Python that has nothing of the extra `server`."""
-    code = PLAIN.format(blocked=SERVER_EXTRA, args=list(arguments))
+def plain_install(*commands: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run commands in a Python that has nothing of the extra `server`."""
+    code = PLAIN.format(blocked=SERVER_EXTRA, commands=commands)
     return subprocess.run(
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60, check=False
     )
 
 
 def test_messages_outlive_the_server(tmp_path: Path) -> None:
-    """Settings from flag and environment, the default folder, SIGTERM, and the same message after it."""
-    variables = {"VEILMQ_ADMIN_PORT": "0"}
-    with serving("--port", "0", cwd=tmp_path, **variables) as (process, endpoint):
+    """Settings from flag and environment, the default folder, SIGTERM, and the same message after it.
+
+    The first server is a start of Python, as that of a person.
+    """
+    with serving("--port", "0", cwd=tmp_path, start=subprocess.Popen, VEILMQ_ADMIN_PORT="0") as (process, endpoint):
         assert command("queue", "create", "orders", VEILMQ_ENDPOINT=endpoint).returncode == 0
         assert command("send", "orders", "hello", VEILMQ_ENDPOINT=endpoint).returncode == 0
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 0
     assert (tmp_path / "veilmq-data").is_dir()
     with (
-        serving("--port", "0", "--data", "veilmq-data", cwd=tmp_path, **variables) as (process, endpoint),
+        serving("--port", "0", "--data", "veilmq-data", cwd=tmp_path, VEILMQ_ADMIN_PORT="0") as (process, endpoint),
         HttpQueueClient(endpoint) as client,
     ):
         assert [message.body for message in client.receive("orders")] == ["hello"]
@@ -155,18 +167,19 @@ def test_the_hangup_signal_has_the_keys_read_again(tmp_path: Path) -> None:
             known.list_queues()
 
 
-@pytest.mark.parametrize("arguments", [["serve", "--memory"], ["doctor", "--data", "."]], ids=["serve", "doctor"])
-def test_a_plain_install_names_the_extra(arguments: list[str]) -> None:
-    """One line with the command that installs what is missing."""
-    answer = plain_install(*arguments)
+def test_a_plain_install_names_the_extra() -> None:
+    """One line for each command, with the one that installs what is missing."""
+    answer = plain_install(["serve", "--memory"], ["doctor", "--data", "."])
     assert (answer.returncode, answer.stdout) == (1, "")
-    assert answer.stderr.startswith(f"veilmq: veilmq {arguments[0]} needs the module ")
-    assert answer.stderr.endswith("pip install 'veilmq[server]'\n")
+    for name, line in zip(("serve", "doctor"), answer.stderr.splitlines(), strict=True):
+        assert line.startswith(f"veilmq: veilmq {name} needs the module ")
+        assert line.endswith("pip install 'veilmq[server]'")
 
 
 def test_a_plain_install_has_the_other_commands(tmp_path: Path) -> None:
     """The client side needs nothing of the server's."""
     with serving("--port", "0", "--admin-port", "0", "--memory", cwd=tmp_path) as (_, endpoint):
-        assert plain_install("queue", "create", "orders", "--endpoint", endpoint).returncode == 0
-        assert plain_install("send", "orders", "hello", "--endpoint", endpoint).returncode == 0
-        assert "hello" in plain_install("receive", "orders", "--endpoint", endpoint).stdout
+        commands = (["queue", "create", "orders"], ["send", "orders", "hello"], ["receive", "orders"])
+        answer = plain_install(*([*each, "--endpoint", endpoint] for each in commands))
+    assert answer.returncode == 0
+    assert "hello" in answer.stdout

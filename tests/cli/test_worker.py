@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import COMMAND, Veilmq, environment
+from tests.proofs.forking import Forked
 from tests.tidy.tree import ROOT
 from veilmq.client import HttpQueueClient
 from veilmq.testing import RunningServer
@@ -31,9 +32,9 @@ STOP_S_MAX = 10.0
 """An idle worker stops within a second; tests run on busy machines, and a poll that is awaited takes 20 s."""
 
 
-def start(server: RunningServer, place: str = WORKER, *options: str, folder: Path = ROOT) -> "subprocess.Popen[str]":
+def start(server: RunningServer, place: str = WORKER, *options: str, folder: Path = ROOT) -> Forked:
     """Start a worker against `server`."""
-    return subprocess.Popen(
+    return Forked(
         [*COMMAND, "worker", place, *options],
         cwd=folder,
         env=environment(VEILMQ_ENDPOINT=server.endpoint),
@@ -43,7 +44,9 @@ def start(server: RunningServer, place: str = WORKER, *options: str, folder: Pat
     )
 
 
-def signalled(worker: "subprocess.Popen[str]", server: RunningServer, *numbers: signal.Signals) -> tuple[int, str]:
+def signalled(
+    worker: "Forked | subprocess.Popen[str]", server: RunningServer, *numbers: signal.Signals
+) -> tuple[int, str]:
     """Send these signals when the worker has begun a message; return exit code and log."""
     with worker:
         assert worker.stdout is not None
@@ -73,7 +76,15 @@ def test_a_handler_may_run_in_processes() -> None:
     with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
         client.create_queue("work")
         client.send("work", "m2")
-        code, log = signalled(start(server, "tests.consumer.process_worker:app"), server, signal.SIGTERM)
+        worker = subprocess.Popen(  # not a fork: its processes start as it did
+            [*COMMAND, "worker", "tests.consumer.process_worker:app"],
+            cwd=ROOT,
+            env=environment(VEILMQ_ENDPOINT=server.endpoint),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        code, log = signalled(worker, server, signal.SIGTERM)
         assert code == 0, log
         status = client.show("work")
         assert (status.visible, status.in_flight) == (0, 0)
@@ -90,7 +101,7 @@ def test_a_second_signal_does_not_wait_for_handlers() -> None:
         assert (status.visible, status.in_flight) == (1, 0)
 
 
-def started_shop(server: RunningServer, folder: Path) -> "subprocess.Popen[str]":
+def started_shop(server: RunningServer, folder: Path) -> Forked:
     """Start a worker that makes its queue; return it when its poll is parked."""
     (folder / "shop.py").write_text(SHOP, encoding="utf-8")
     worker = start(server, "shop:app", "--create", folder=folder)

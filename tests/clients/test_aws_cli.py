@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,27 +45,9 @@ def _aws(server: RunningServer, *words: str) -> Any:
     return json.loads(done.stdout) if done.stdout.strip() else None
 
 
-def test_the_life_of_a_message(verifying_server: RunningServer) -> None:
-    server = verifying_server
-    url = _aws(server, "create-queue", "--queue-name", "jobs", "--attributes", "VisibilityTimeout=60")["QueueUrl"]
-    sent = _aws(server, "send-message", "--queue-url", url, "--message-body", "hello")
-    (message,) = _aws(server, "receive-message", "--queue-url", url, "--wait-time-seconds", "5")["Messages"]
-    assert (message["MessageId"], message["Body"]) == (sent["MessageId"], "hello")
-    handle = ("--queue-url", url, "--receipt-handle", message["ReceiptHandle"])
-    assert _aws(server, "change-message-visibility", *handle, "--visibility-timeout", "0") is None
-    (again,) = _aws(server, "receive-message", "--queue-url", url, "--attribute-names", "All")["Messages"]
-    assert again["Attributes"]["ApproximateReceiveCount"] == "2"
-    handle = ("--queue-url", url, "--receipt-handle", again["ReceiptHandle"])
-    assert _aws(server, "delete-message", *handle) is None
-    found = _aws(server, "get-queue-attributes", "--queue-url", url, "--attribute-names", "All")["Attributes"]
-    assert (found["ApproximateNumberOfMessages"], found["VisibilityTimeout"]) == ("0", "60")
-    assert _aws(server, "delete-queue", "--queue-url", url) is None
-    assert "NonExistentQueue" in _aws(server, "get-queue-url", "--queue-name", "jobs")
-
-
-@pytest.fixture
-def run(server: RunningServer) -> Iterator[Run]:
-    """Runs a command; returns what it prints, or what it complains of."""
+@contextmanager
+def running(server: RunningServer) -> Iterator[Run]:
+    """Give what runs a command; it returns what that prints, or what it complains of."""
     words = [sys.executable, "-m", "tests.clients.python.cli"]
     with Program(words, endpoint=server.endpoint, **ENVIRONMENT) as program:
 
@@ -76,6 +59,34 @@ def run(server: RunningServer) -> Iterator[Run]:
             return json.loads(done["output"]) if done["output"].strip() else None
 
         yield run
+
+
+@pytest.fixture
+def run(server: RunningServer) -> Iterator[Run]:
+    """Runs a command."""
+    with running(server) as run:
+        yield run
+
+
+def test_the_life_of_a_message(verifying_server: RunningServer) -> None:
+    """The first command and the last one as processes of their own."""
+    url = _aws(verifying_server, "create-queue", "--queue-name", "jobs", "--attributes", "VisibilityTimeout=60")[
+        "QueueUrl"
+    ]
+    with running(verifying_server) as run:
+        sent = run("send-message", "--queue-url", url, "--message-body", "hello")
+        (message,) = run("receive-message", "--queue-url", url, "--wait-time-seconds", "5")["Messages"]
+        assert (message["MessageId"], message["Body"]) == (sent["MessageId"], "hello")
+        handle = ("--queue-url", url, "--receipt-handle", message["ReceiptHandle"])
+        assert run("change-message-visibility", *handle, "--visibility-timeout", "0") is None
+        (again,) = run("receive-message", "--queue-url", url, "--attribute-names", "All")["Messages"]
+        assert again["Attributes"]["ApproximateReceiveCount"] == "2"
+        handle = ("--queue-url", url, "--receipt-handle", again["ReceiptHandle"])
+        assert run("delete-message", *handle) is None
+        found = run("get-queue-attributes", "--queue-url", url, "--attribute-names", "All")["Attributes"]
+        assert (found["ApproximateNumberOfMessages"], found["VisibilityTimeout"]) == ("0", "60")
+        assert run("delete-queue", "--queue-url", url) is None
+    assert "NonExistentQueue" in _aws(verifying_server, "get-queue-url", "--queue-name", "jobs")
 
 
 def _attribute(run: Run, url: str, name: str) -> str:

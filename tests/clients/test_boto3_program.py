@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.clients.program import ACTIONS, Program, answers, packages, python
+from tests.conftest import EVERYTHING
 from veilmq.testing import RunningServer
 
 PROGRAM = "tests.clients.python.sdk"
@@ -35,8 +36,15 @@ def _older(server: RunningServer) -> Program:
     return Program(python(PROGRAM), endpoint=server.endpoint, **packages("boto3_query"))
 
 
-@pytest.mark.parametrize(("start", "protocol"), [(_today, "json"), (_older, "query")], ids=["json", "query"])
-@pytest.mark.parametrize("kind", ["server", "verifying_server"])
+@pytest.mark.parametrize(
+    ("kind", "start", "protocol"),
+    [
+        pytest.param("verifying_server", _today, "json", id="verifying_server-json"),
+        pytest.param("server", _older, "query", id="server-query"),
+        pytest.param("server", _today, "json", id="server-json", marks=EVERYTHING),
+        pytest.param("verifying_server", _older, "query", id="verifying_server-query", marks=EVERYTHING),
+    ],
+)
 @pytest.mark.usefixtures("veilmq_settings")
 def test_every_action(
     request: pytest.FixtureRequest, kind: str, start: Callable[[RunningServer], Program], protocol: str

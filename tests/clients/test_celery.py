@@ -7,6 +7,7 @@ import pytest
 
 from tests.clients import boto
 from tests.clients.program import Program, packages, python
+from tests.conftest import EVERYTHING
 from veilmq.testing import RunningServer
 
 pytestmark = pytest.mark.slow
@@ -63,7 +64,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=SETTINGS)
+@pytest.fixture(params=["json", *(pytest.param(name, marks=EVERYTHING) for name in ("query", "fifo"))])
 def setting(request: pytest.FixtureRequest, verifying_server: RunningServer) -> Setting:
     """A setting for each protocol and kind of queue; kombu signs the requests of a worker by itself."""
     return Setting(verifying_server, **SETTINGS[request.param])
@@ -92,7 +93,7 @@ def test_tasks_run_are_retried_and_wait_for_their_time(setting: Setting, produce
         setting.await_counts(0, 0)
 
 
-@pytest.mark.parametrize("setting", ["json", "fifo"], indirect=True)
+@pytest.mark.parametrize("setting", [pytest.param("json", marks=EVERYTHING), "fifo"], indirect=True)
 def test_a_worker_gives_back_what_it_has_not_started(setting: Setting, producer: Program) -> None:
     for number in range(3):
         _order(producer, "add", args=[number, 0], countdown=3000)

@@ -8,7 +8,7 @@ from veilmq.testing import RunningServer
 
 pytestmark = pytest.mark.slow
 
-MESSAGES = 64  # it takes as the handle what follows the last `-`, which a quarter of those before had of their own
+MESSAGES = 32  # it takes as the handle what follows the last `-`, which a quarter of those before had of their own
 
 
 def test_bodies_in_s3_are_received_hidden_and_deleted(verifying_server: RunningServer) -> None:

@@ -1,4 +1,7 @@
-"""A real server process, to be killed and started again on the same ports."""
+"""A real server process, to be killed and started again on the same ports.
+
+It is a fork of one that has imported veilmq; `PROVE=whole` starts Python each time.
+"""
 
 import contextlib
 import os
@@ -11,6 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import SystemRandom
 
+from tests.proofs.forking import Forked
+
+WHOLE = os.environ.get("PROVE") == "whole"
 START_S_MAX = 60.0
 PORTS = range(20_000, 32_000)
 
@@ -26,14 +32,17 @@ class Served:
         self.options = list(options)
         self.prefix: list[str] = []  # a program that starts the server
         self.environment: dict[str, str] = {}  # beside that of the tests
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self.log = log
 
     def start(self) -> None:
         """Start, and return when connections are accepted."""
         with self.log.open("ab") as log:
-            command = [*self.prefix, *self.command()]
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | self.environment)
+            command, environment = self.command(), os.environ | self.environment
+            if WHOLE:
+                self._process = subprocess.Popen([*self.prefix, *command], stdout=log, stderr=log, env=environment)
+            else:
+                self._process = Forked(command, stdout=log, stderr=log, env=environment, prefix=self.prefix)
         deadline_s = time.monotonic() + START_S_MAX
         while not self._accepts():
             assert self._process.poll() is None, self.log.read_text(errors="replace")

@@ -19,9 +19,10 @@ from tests.proofs.served import ServedFolder
 from tests.proofs.sqs_caller import Refused, SqsCaller, Unanswered, Unreached
 
 WHOLE = os.environ.get("PROVE") == "whole"
-KILLS = 30 if WHOLE else 4
+KILLS = 30 if WHOLE else 3
 SEED = 20_240_229
 TIMEOUT_S = 2
+LONGER_S = 5 if WHOLE else 3
 HELD_TIMEOUT_S = 3_600
 BUSY = "busy"
 HELD = "held"
@@ -59,7 +60,7 @@ class Load:
             if fate < 0.6:
                 self._delete(caller, receipt)
             elif fate < 0.85:
-                self._change(caller, receipt, timeout_s=chance.choice((0, 0, 1, 5)))
+                self._change(caller, receipt, timeout_s=chance.choice((0, 0, 1, LONGER_S)))
             # else its consumer has died: it comes back by itself
         if not receipts:
             time.sleep(0.01)

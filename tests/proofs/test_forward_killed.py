@@ -22,6 +22,7 @@ import pytest
 from tests.cli.conftest import COMMAND, environment
 from tests.client.traffic import drained
 from tests.conftest import EVERYTHING
+from tests.proofs.forking import Forked, run
 from tests.proofs.served import ServedFolder
 from veilmq.client import HttpQueueClient, NewMessage, Unreachable
 from veilmq.core.properties import Attribute
@@ -139,7 +140,7 @@ class Forwarding:
 
     def run_and_kill(self, after_s: float) -> None:
         """Start it, and kill it so long after it began its work."""
-        process = subprocess.Popen(self._command, env=self._environment, stderr=subprocess.PIPE, text=True)
+        process = Forked(self._command, env=self._environment, stderr=subprocess.PIPE, text=True)
         assert process.stderr is not None
         with process.stderr as told:
             assert "forwarding to" in told.readline()
@@ -151,13 +152,13 @@ class Forwarding:
         """Run it until nothing is left."""
         deadline_s = time.monotonic() + DRAIN_S_MAX
         while True:
-            ended = subprocess.run(
+            ended = run(
                 [*self._command, "--until-empty"],
                 env=self._environment,
-                capture_output=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 text=True,
                 timeout=120,
-                check=False,
             )
             assert ended.returncode == 0, ended.stderr
             status = client.show(intake)
@@ -194,7 +195,7 @@ def check(client: HttpQueueClient, sent: list[int], suffix: str, *, once: bool) 
 @pytest.mark.parametrize(
     ("suffix", "options", "once"),
     [
-        pytest.param("", (), True, id="forward-standard"),
+        pytest.param("", (), True, id="forward-standard", marks=EVERYTHING),
         pytest.param(".fifo", (), True, id="forward-fifo", marks=EVERYTHING),
         pytest.param("", ("--plain",), False, id="plain-standard", marks=EVERYTHING),
         pytest.param(".fifo", ("--plain",), True, id="plain-fifo"),
@@ -226,7 +227,7 @@ def test_two_forwarders_and_the_server_are_killed(server: ServedFolder, tmp_path
     with HttpQueueClient(endpoint) as client:
         create(client, ".fifo")
         forwarding = Forwarding(server, "intake.fifo", rules)
-        steady = subprocess.Popen(forwarding._command, env=forwarding._environment, stderr=subprocess.PIPE, text=True)
+        steady = Forked(forwarding._command, env=forwarding._environment, stderr=subprocess.PIPE, text=True)
         assert steady.stderr is not None
         with steady.stderr as told, Producers(endpoint, "intake.fifo") as producers:
             assert "forwarding to" in told.readline()

@@ -59,7 +59,7 @@ def test_a_day_without_faults() -> None:
 
 def test_quick_work_with_rare_long_work() -> None:
     """Leases of the quick stay short and those of the long grow with their age, which saves a third of the calls."""
-    in_work, hours = (200, HOURS / 8) if WHOLE else (80, 1.0)
+    in_work, hours = (200, HOURS / 8) if WHOLE else (40, 0.25)
     ours = Simulation(Adaptive(), in_work=in_work, hours=hours, long_share=RARE).run()
     ageless = Simulation(Ageless(), in_work=in_work, hours=hours, long_share=RARE).run()
     report("quick work, rarely long", ours)

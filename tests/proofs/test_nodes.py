@@ -29,7 +29,7 @@ from tests.proofs.test_crash import BUSY, TIMEOUT_S, Load, counts, now_s, receiv
 WHOLE = os.environ.get("PROVE") == "whole"
 NODES = 3
 KILLS = 30 if WHOLE else 3
-WAKES = 100 if WHOLE else 5
+WAKES = 100 if WHOLE else 3
 GROUPS = 10
 SEED = 20_261_123
 ORDERED = "ordered.fifo"

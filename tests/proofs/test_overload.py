@@ -23,12 +23,13 @@ from botocore.credentials import Credentials
 
 from tests.conftest import EVERYTHING
 from tests.proofs.flooding import BODY_BYTES
+from tests.proofs.forking import Forked
 from tests.proofs.served import ServedFolder
 from tests.server.http_host import held_bytes, wait_until
 from tests.server.keys import OWNER, SECRETS, client, written
 
 WHOLE = os.environ.get("PROVE") == "whole"
-SECONDS = 15.0 if WHOLE else 3.0
+SECONDS = 15.0 if WHOLE else 1.5
 MARGIN = 1 if WHOLE else 10
 MANY = 150
 FEW = 8
@@ -46,7 +47,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.serial]
 class Running:
     """A client in a process of its own."""
 
-    process: subprocess.Popen[str]
+    process: Forked
 
     def figures(self) -> dict[str, float]:
         """Return what it measured, once it has ended."""
@@ -88,7 +89,7 @@ class Place:
         port = self.served.admin_port if admin else self.served.port
         arguments = [kind, str(port), str(seconds), str(connections), *map(str, files)]
         command = [sys.executable, "-m", "tests.proofs.flooding", *arguments]
-        return Running(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        return Running(Forked(command, stdout=subprocess.PIPE, text=True))
 
     def rss_bytes(self) -> int:
         """Return what the server holds in memory."""

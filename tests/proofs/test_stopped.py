@@ -15,7 +15,7 @@ from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.testing import RunningServer
 
 WHOLE = os.environ.get("PROVE") == "whole"
-LEASE_S, STOPPED_S = (30, 40.0) if WHOLE else (5, 6.0)
+LEASE_S, STOPPED_S = (30, 40.0) if WHOLE else (3, 3.5)
 THEIRS_S = 600
 
 

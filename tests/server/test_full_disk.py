@@ -146,9 +146,12 @@ def drained(call: Caller) -> set[str]:
 
     def is_empty() -> bool:
         for queue in QUEUES:
-            for message in call.receive(queue)[1]:
-                found.add(message["Body"].split()[0])
-                assert call("DeleteMessage", queue=queue, ReceiptHandle=message["ReceiptHandle"])[0] == 200
+            messages = call.receive(queue)[1]
+            found.update(message["Body"].split()[0] for message in messages)
+            entries = [{"Id": str(at), "ReceiptHandle": each["ReceiptHandle"]} for at, each in enumerate(messages)]
+            if entries:
+                status, answer = call("DeleteMessageBatch", queue=queue, Entries=entries)
+                assert (status, answer.get("Failed", [])) == (200, [])
         return all(counts(call, queue) == ["0", "0"] for queue in QUEUES)
 
     eventually(is_empty, "the queues do not become empty")
@@ -194,7 +197,7 @@ def fill_and_go_on(served: ServedFolder, call: Caller, folder: Path, size_bytes:
     for queue in QUEUES:
         fifo = {"Attributes": {"FifoQueue": "true"}} if queue.endswith(".fifo") else {}
         assert call("CreateQueue", QueueName=queue, **fifo)[0] == 200
-    with Load(served, 4_000) as load:
+    with Load(served, 16_000) as load:
         eventually(lambda: load.refused >= REFUSED_MIN or load.errors, "the disk does not fill")
         assert load.errors == []
         eventually(lambda: is_full(*told(served, "/health/ready")), "health says nothing")

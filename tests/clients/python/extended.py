@@ -11,7 +11,7 @@ from sqs_extended_client import SQSExtendedClientSession
 
 from tests.clients.python.conversation import ask, say
 
-MESSAGES = 64
+MESSAGES = 32
 BUCKET = "bodies"
 URL = os.environ["QUEUE"]
 BODY = "x" * 262_145

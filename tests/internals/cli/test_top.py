@@ -17,6 +17,7 @@ import pytest
 from rich.console import Console
 
 from tests.cli.conftest import COMMAND, Veilmq, environment
+from tests.proofs.forking import Forked
 from tests.tidy.tree import ROOT
 from veilmq.cli.top_look import Look, Observer, QueueRow
 from veilmq.cli.top_screen import pause_s
@@ -160,12 +161,12 @@ def test_looking_costs_a_tenth_of_the_time_at_most() -> None:
 
 
 @contextmanager
-def working(server: RunningServer, runtime: Path, *options: str) -> Iterator["subprocess.Popen[str]"]:
+def working(server: RunningServer, runtime: Path, *options: str) -> Iterator[Forked]:
     """Give a worker that has begun the message it never ends with."""
     with HttpQueueClient(server.endpoint) as client:
         client.create_queue("work")
         client.send("work", "m1")
-    worker = subprocess.Popen(
+    worker = Forked(
         [*COMMAND, "worker", WORKER, "--log-format", "json", *options],
         cwd=ROOT,
         env=environment(VEILMQ_ENDPOINT=server.endpoint, XDG_RUNTIME_DIR=str(runtime)),
@@ -283,7 +284,7 @@ def test_a_folder_that_others_may_enter_is_said(veilmq: Veilmq, server: RunningS
 def test_looks_are_lines_for_as_long_as_somebody_reads(server: RunningServer, runtime: Path) -> None:
     """SIGTERM ends it in order."""
     server.queue("alpha")
-    with subprocess.Popen(
+    with Forked(
         [*COMMAND, "top", "--json"],
         env=environment(VEILMQ_ENDPOINT=server.endpoint, XDG_RUNTIME_DIR=str(runtime)),
         stdin=subprocess.DEVNULL,

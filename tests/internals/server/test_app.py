@@ -16,6 +16,7 @@ from typing import IO, Any
 import pytest
 
 from tests.clients import boto
+from tests.proofs.forking import Forked, run
 from veilmq.engines.embedded import FolderError
 from veilmq.server.app import StoreFailedError, announce, program_as_started
 from veilmq.server.listener import BindError
@@ -41,7 +42,7 @@ class Process:
 
     def __init__(self, folder: Path, *, drain_s_max: int = 600) -> None:
         """Start it and wait until it serves."""
-        self.popen = subprocess.Popen(
+        self.popen = Forked(
             [sys.executable, "-c", MAIN, str(folder), str(drain_s_max)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -168,13 +169,8 @@ def test_draining_ends_when_its_time_is_over(tmp_path: Path) -> None:
 
 def test_a_second_server_on_the_same_folder_is_refused(process: Process, tmp_path: Path) -> None:
     """It ends with a sentence and a status, and the first goes on."""
-    second = subprocess.run(
-        [sys.executable, "-c", MAIN, str(tmp_path / "data"), "20"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    words = [sys.executable, "-c", MAIN, str(tmp_path / "data"), "20"]
+    second = run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S)
     assert second.returncode == 1
     assert second.stderr.startswith("veilmq: ")
     assert second.stderr.count("\n") == 1

@@ -19,9 +19,9 @@ pytestmark = pytest.mark.slow
 UNSYNCED = {"fsync": "off"}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def database() -> Iterator[PostgresServer]:
-    """Run a server of PostgreSQL that the test may stop."""
+    """Run a server of PostgreSQL that a test may stop, and starts again; each has a queue of its own."""
     with temporary_folder() as folder, PostgresServer(folder / "primary", settings=UNSYNCED) as server:
         yield server
 
@@ -36,7 +36,7 @@ def test_a_server_is_ready_while_its_database_is(database: PostgresServer) -> No
     """It says why it is not, refuses with what clients retry, and goes on by itself; what was sent is there."""
     with RunningServer(store=database.url, clock=SystemClock()) as server:
         sqs = client(server)
-        queue = sqs.create_queue(QueueName="jobs")["QueueUrl"]
+        queue = sqs.create_queue(QueueName="kept")["QueueUrl"]
         sqs.send_message(QueueUrl=queue, MessageBody="a")
         assert get(server, "/health/ready") == (200, "ready\n")
         database.stop()
@@ -55,7 +55,10 @@ def test_a_server_is_ready_while_its_database_is(database: PostgresServer) -> No
 
 
 SEND = urlencode({"Action": "SendMessage", "QueueUrl": "/000000000000/jobs", "MessageBody": "b"}).encode()
-RECEIVE = "/queues/jobs/messages"
+Asked = tuple[str, bytes | None, dict[str, str]]
+QUERY: Asked = ("/", SEND, {})
+SMQ: Asked = ("/queues/jobs/messages", None, {"x-mns-version": "2015-06-06"})
+RECEIVER = "<Type>Receiver</Type><Code>ServiceUnavailable</Code>"
 
 
 def asked(server: RunningServer, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, str]:
@@ -68,28 +71,19 @@ def asked(server: RunningServer, path: str, body: bytes | None, headers: dict[st
         return refused.code, refused.read().decode()
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "headers", "status", "code"),
-    [
-        ("/", SEND, {}, 503, "<Type>Receiver</Type><Code>ServiceUnavailable</Code>"),
-        (RECEIVE, None, {"x-mns-version": "2015-06-06"}, 500, "<Code>InternalServerError</Code>"),
-    ],
-    ids=["sqs-query", "smq"],
-)
-def test_every_protocol_says_that_it_may_be_tried_again(
-    database: PostgresServer, path: str, body: bytes | None, headers: dict[str, str], status: int, code: str
-) -> None:
+def test_every_protocol_says_that_it_may_be_tried_again(database: PostgresServer) -> None:
     """In its own words, and nothing is kept of what was refused; then it is served."""
     with RunningServer(store=database.url, clock=SystemClock()) as server:
         client(server).create_queue(QueueName="jobs")
         database.kill()
         server.wait_until(lambda: get(server, "/health/ready")[0] == 503)
-        refused = asked(server, path, body, headers)
-        assert (refused[0], code in "".join(refused[1].split())) == (status, True), refused[1]
+        for request, status, code in ((QUERY, 503, RECEIVER), (SMQ, 500, "<Code>InternalServerError</Code>")):
+            refused = asked(server, *request)
+            assert (refused[0], code in "".join(refused[1].split())) == (status, True), refused[1]
         database.start()
         server.wait_until(lambda: get(server, "/health/ready")[0] == 200)
         assert server.queue("jobs").counts.visible == 0
-        assert asked(server, path, body, headers)[0] < 500
+        assert [asked(server, *request)[0] for request in (QUERY, SMQ)] == [200, 200]
 
 
 def test_a_server_that_finds_a_standby_is_not_ready(database: PostgresServer) -> None:
@@ -104,6 +98,7 @@ def test_a_server_that_finds_a_standby_is_not_ready(database: PostgresServer) ->
                 RunningServer(store=database.url).__enter__()
             standby.promote()
             server.wait_until(lambda: get(server, "/health/ready") == (200, "ready\n"))
+    database.start()
 
 
 def test_the_metrics_tell_how_the_database_does(server_on_postgres: RunningServer) -> None:

@@ -1,0 +1,264 @@
+"""Processes of Python that start in a tenth of the time, as forks of one process that has imported veilmq.
+
+Each is a process like any other: an own memory, environment and folder, to be killed at any moment. What a start itself
+does, the reading of modules and of the locale, is that of the one process; tests of it start Python.
+"""
+
+import atexit
+import contextlib
+import functools
+import gc
+import importlib
+import io
+import json
+import os
+import runpy
+import select
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+ROOT = Path(__file__).resolve().parents[2]
+REQUEST_BYTES_MAX = 1 << 18
+IMPORTED = (
+    *("apsw", "asyncpg", "filelock", "httptools", "prometheus_client", "starlette.applications", "uvicorn", "uvloop"),
+    *("uvicorn.protocols.http.h11_impl", "veilmq.cli.app", "veilmq.client", "veilmq.consumer", "veilmq.server.app"),
+    *("veilmq.console.app", "veilmq.engines.embedded", "veilmq.engines.postgres", "veilmq.forwarding"),
+)
+"""What a process finds imported; none of them starts a thread."""
+PRELOADED = ("LD_", "FAKETIME_")
+"""How variables begin that only a start of Python heeds: processes that differ in one are not forks of one process."""
+
+
+class Forked:
+    """A process that runs `[sys.executable, "-m", module, ...]`, or `"-c"` and code, with what of `Popen` tests use."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        env: Mapping[str, str] = os.environ,
+        cwd: Path | str | None = None,
+        stdin: int | IO[Any] | None = None,
+        stdout: int | IO[Any] | None = None,
+        stderr: int | IO[Any] | None = None,
+        text: bool = False,
+        prefix: Sequence[str] = (),
+    ) -> None:
+        """Start it; `prefix` is a program that Python is started by."""
+        python, how, *_ = words
+        assert (python, how in {"-m", "-c"}) == (sys.executable, True), words
+        self.args = list(words)
+        self.returncode: int | Any = None
+        given, ours = zip(*(_end(of, place) for place, of in enumerate((stdin, stdout, stderr))), strict=True)
+        self.stdin, self.stdout, self.stderr = (_opened(end, place, text=text) for place, end in enumerate(ours))
+        self._status, status = socket.socketpair()
+        request = {"words": self.args[1:], "env": dict(env), "cwd": str(cwd or Path.cwd())}
+        preloaded = sorted((name, value) for name, value in env.items() if name.startswith(PRELOADED))
+        socket.send_fds(
+            _host(tuple(prefix), tuple(preloaded)), [json.dumps(request).encode()], [*given, status.fileno()]
+        )
+        status.close()
+        for end, of in zip(given, (stdin, stdout, stderr), strict=True):
+            if of in {subprocess.PIPE, subprocess.DEVNULL}:
+                os.close(end)
+        self._told = self._status.makefile("r")
+        told = self._told.readline()
+        assert told, "the process that all are forks of has ended"
+        self.pid = int(told)
+
+    def poll(self) -> int | None:
+        """Return the exit status, `None` while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit status once it has ended."""
+        if self.returncode is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            self.returncode = int(self._told.readline())
+            self._told.close()
+            self._status.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if it runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """End it with SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
+        """Return what it writes until it ends."""
+        found: list[Any] = [None, None]
+
+        def read(place: int, pipe: IO[Any]) -> None:
+            found[place] = pipe.read()
+            pipe.close()
+
+        pipes = [(place, pipe) for place, pipe in enumerate((self.stdout, self.stderr)) if pipe and not pipe.closed]
+        readers = [threading.Thread(target=read, args=each) for each in pipes]
+        for reader in readers:
+            reader.start()
+        self.wait(timeout)
+        for reader in readers:
+            reader.join(timeout)
+        return found[0], found[1]
+
+    def __enter__(self) -> "Forked":
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close its pipes, and wait for its end."""
+        for pipe in (self.stdout, self.stderr, self.stdin):
+            if pipe:
+                pipe.close()
+        self.wait()
+
+
+def run(words: Sequence[str], *, timeout: float, **how: Any) -> "subprocess.CompletedProcess[Any]":
+    """Return what a process wrote, and its exit status; it is killed when its time is over."""
+    with Forked(words, **how) as process:
+        try:
+            out, err = process.communicate(timeout)
+        except BaseException:
+            process.kill()
+            raise
+    assert process.returncode is not None
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def _end(of: int | IO[Any] | None, place: int) -> tuple[int, int | None]:
+    """Return the process's end of one of its three files, and ours of a pipe."""
+    match of:
+        case None:
+            return place, None
+        case subprocess.PIPE:
+            reading, writing = os.pipe()
+            return (reading, writing) if place == 0 else (writing, reading)
+        case subprocess.DEVNULL:
+            return os.open(os.devnull, os.O_RDWR), None
+        case int():
+            return of, None
+    return of.fileno(), None
+
+
+def _opened(end: int | None, place: int, *, text: bool) -> IO[Any] | None:
+    if end is None:
+        return None
+    opened: IO[Any] = os.fdopen(end, "rb" if place else "wb")
+    return io.TextIOWrapper(opened, write_through=True) if text else opened
+
+
+@functools.cache
+def _host(prefix: tuple[str, ...], preloaded: tuple[tuple[str, str], ...]) -> socket.socket:
+    """Return where the process is asked that such processes are forks of; it ends with this one."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    process = subprocess.Popen(
+        [*prefix, sys.executable, "-m", "tests.proofs.forking", str(theirs.fileno())],
+        cwd=ROOT,
+        env=os.environ | dict(preloaded),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=[theirs.fileno()],
+    )
+    theirs.close()
+
+    atexit.register(process.wait)
+    atexit.register(ours.close)  # before it, and so it ends
+    return ours
+
+
+def _serve(asked: socket.socket) -> list[str]:
+    """Start a process for each request; return in each of them alone, with its words."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    waiting: dict[int, int] = {}
+    with selectors.DefaultSelector() as selector:
+        selector.register(asked, selectors.EVENT_READ)
+        selector.register(reading, selectors.EVENT_READ)
+        while True:
+            ready = {key.fd for key, _ in selector.select()}
+            if reading in ready:
+                os.read(reading, 4_096)
+                _tell_ended(waiting)
+            if asked.fileno() not in ready:
+                continue
+            request, files, _, _ = socket.recv_fds(asked, REQUEST_BYTES_MAX, 4)
+            if not request:
+                os._exit(0)
+            *three, status = files
+            if (pid := os.fork()) == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for each in (reading, writing, status, *waiting.values()):
+                    os.close(each)
+                asked.close()
+                break
+            waiting[pid] = status
+            os.write(status, b"%d\n" % pid)
+            for each in three:
+                os.close(each)
+    return _become(json.loads(request), three)
+
+
+def _tell_ended(waiting: dict[int, int]) -> None:
+    for pid in list(waiting):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            to = waiting.pop(pid)
+            with contextlib.suppress(OSError):
+                os.write(to, b"%d\n" % os.waitstatus_to_exitcode(status))
+            os.close(to)
+
+
+def _become(request: dict[str, Any], files: list[int]) -> list[str]:
+    """Take over the files, the environment and the folder of a request; return its words."""
+    for place, each in enumerate(files):
+        os.dup2(each, place)
+        os.close(each)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    sys.path[0] = request["cwd"]
+    if "PYTHONUNBUFFERED" in os.environ:
+        sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
+    words: list[str] = request["words"]
+    return words
+
+
+def main() -> None:
+    """Import what all have, and become each process that is asked for."""
+    for name in IMPORTED:
+        importlib.import_module(name)
+    assert threading.active_count() == 1
+    gc.collect()
+    gc.freeze()
+    how, what, *arguments = _serve(socket.socket(fileno=int(sys.argv[1])))
+    sys.argv = [what, *arguments]
+    if how == "-m":
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv[0] = "-c"
+        exec(what, {"__name__": "__main__"})
+
+
+if __name__ == "__main__":
+    main()
