@@ -15,7 +15,7 @@ has_browser() { "$python" tests/console/chromium.py >/dev/null 2>&1; }
 has_axe() { [ -f "$axe/node_modules/axe-core/axe.min.js" ] && [ "$(cat "$axe/node_modules/.of" 2>/dev/null)" = "$wanted" ]; }
 
 if ! has_browser; then
-    install_package "--cask chromium" "chromium chromium-browser" chromium chromium
+    install_package "--cask chromium" "chromium-headless-shell chromium chromium-browser" chromium chromium
 fi
 if ! has_browser; then
     {

@@ -68,11 +68,12 @@ def assert_unharmed(page: Page) -> None:
 
 
 @pytest.mark.parametrize("name", SEEN)
-def test_a_page_is_unharmed(page: Page, name: str) -> None:
+def test_a_page_is_unharmed(visit: Visit, name: str) -> None:
+    page = visit(SEEN[name])
+    assert_unharmed(page)
     told = quote(SCRIPT)
-    for address in (SEEN[name], f"{SEEN[name]}?{'&'.join(f'{word}={told}' for word in WORDS)}"):
-        page.goto(address)
-        assert_unharmed(page)
+    page.goto(f"{SEEN[name]}?{'&'.join(f'{word}={told}' for word in WORDS)}")
+    assert_unharmed(page)
 
 
 def test_a_bar_that_appears_is_unharmed(visit: Visit, server: RunningServer) -> None:

@@ -1,7 +1,7 @@
 """What moves by itself on open pages, in a real browser: figures, leases as bars, moves."""
 
-import re
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
@@ -10,16 +10,34 @@ from tests.console.conftest import Visit
 from veilmq.client import HttpQueueClient
 from veilmq.testing import RunningServer
 
-LIVE = re.compile("on")
-QUEUE = "/console/queues/000000000000/jobs"
+_NUMBERS = count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """A server, for queues with a name of their own in each test."""
+    with RunningServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def queues(server: RunningServer) -> Iterator[HttpQueueClient]:
+    """A client."""
+    with HttpQueueClient(server.endpoint) as queues:
+        yield queues
 
 
 @pytest.fixture
-def queues(server: RunningServer) -> Iterator[HttpQueueClient]:
-    """A client, and a queue with a timeout of half a minute."""
-    with HttpQueueClient(server.endpoint) as queues:
-        queues.create_queue("jobs", {"visibility_timeout_s": 30})
-        yield queues
+def jobs(queues: HttpQueueClient) -> str:
+    """The name of a queue with a timeout of half a minute, which no other test has."""
+    name = f"jobs{next(_NUMBERS)}-"
+    queues.create_queue(name, {"visibility_timeout_s": 30})
+    return name
+
+
+def place(name: str) -> str:
+    """Return the address of the page of a queue."""
+    return f"/console/queues/000000000000/{name}"
 
 
 def connected(page: Page) -> Page:
@@ -36,20 +54,20 @@ def end_of(bar: Locator) -> float:
 
 
 def test_a_received_message_is_a_bar_until_its_timeout_ends(
-    visit: Visit, server: RunningServer, queues: HttpQueueClient
+    visit: Visit, server: RunningServer, queues: HttpQueueClient, jobs: str
 ) -> None:
     """It appears without a reload, a renewal moves its end, and it ends when the timeout does: by the queue's clock."""
-    queues.send("jobs", "m")
-    page = connected(visit(QUEUE))
+    queues.send(jobs, "m")
+    page = connected(visit(place(jobs)))
     bars = page.locator("svg.leases .bar")
     expect(bars).to_have_count(0)
-    (held,) = queues.receive("jobs")
+    (held,) = queues.receive(jobs)
     server.advance(1_000)
     expect(bars).to_have_count(1)
     expect(bars).to_have_class("bar held")
     expect(bars.locator("text")).to_have_text(f"{held.id[:8]} ×1")
     expect(page.locator("dd.in-flight")).to_have_text("1")
-    queues.change_visibility("jobs", held.receipt, 50)
+    queues.change_visibility(jobs, held.receipt, 50)
     before = end_of(bars)
     server.advance(1_000)
     expect(bars.locator(".renewal")).to_have_count(1)
@@ -65,28 +83,30 @@ def test_a_received_message_is_a_bar_until_its_timeout_ends(
     expect(bars).to_have_count(0)
 
 
-def test_a_list_moves_where_something_happened(visit: Visit, server: RunningServer, queues: HttpQueueClient) -> None:
+def test_a_list_moves_where_something_happened(
+    visit: Visit, server: RunningServer, queues: HttpQueueClient, jobs: str
+) -> None:
     """Without a reload, and also after another page of it was exchanged for the first."""
     queues.create_queue("other")
     page = connected(visit("/console/queues"))
-    cell = page.locator('tr[data-queue="jobs"] [data-figure="visible"]')
+    cell = page.locator(f'tr[data-queue="{jobs}"] [data-figure="visible"]')
     expect(cell).to_have_text("0")
-    queues.send("jobs", "m")
+    queues.send(jobs, "m")
     server.advance(1_000)
     expect(cell).to_have_text("1")
-    page.get_by_role("searchbox").fill("job")
+    page.get_by_role("searchbox").fill(jobs)
     expect(page.locator("tr[data-queue]")).to_have_count(1)
     connected(page)
-    queues.send("jobs", "m")
+    queues.send(jobs, "m")
     server.advance(2_000)
     expect(cell).to_have_text("2")
 
 
-def test_a_timeline_is_there_without_scripts(visit: Visit, queues: HttpQueueClient) -> None:
+def test_a_timeline_is_there_without_scripts(visit: Visit, queues: HttpQueueClient, jobs: str) -> None:
     """As a drawing, and as a table for whoever cannot see it."""
-    queues.send("jobs", "m")
-    (held,) = queues.receive("jobs")
-    page = visit(QUEUE, java_script_enabled=False)
+    queues.send(jobs, "m")
+    (held,) = queues.receive(jobs)
+    page = visit(place(jobs), java_script_enabled=False)
     expect(page.locator("svg.leases .bar.held")).to_have_count(1)
     page.get_by_text("As a table").click()
     expect(page.get_by_role("rowheader", name=held.id)).to_be_visible()
@@ -101,7 +121,7 @@ def test_a_move_goes_on_before_ones_eyes(visit: Visit, server: RunningServer, qu
     server.advance(1_000)
     queues.receive("failing", count=3)
     queues.start_move("dead", moves_per_s_max=1)
-    page = connected(visit("/console/queues/000000000000/dead/dead-letters"))
+    page = connected(visit(f"{place('dead')}/dead-letters"))
     for _ in range(5):
         server.advance(1_000)
     expect(page.locator("[data-live=moves] tbody tr")).to_contain_text("3 of 3")

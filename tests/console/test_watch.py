@@ -1,7 +1,7 @@
 """What looks on sees what pages may not do: made-up pages do it."""
 
 import pytest
-from playwright.sync_api import Browser, Route
+from playwright.sync_api import Page, Route
 
 from tests.console.watch import Watch
 
@@ -18,21 +18,21 @@ WRONGS = {
 
 
 @pytest.mark.parametrize("wrong", WRONGS)
-def test_it_sees(browser: Browser, wrong: str) -> None:
+def test_it_sees(blank: Page, wrong: str) -> None:
     html, headers, fault = WRONGS[wrong]
-    assert fault in "\n".join(faults(browser, html, headers))
+    assert fault in "\n".join(faults(blank, html, headers))
 
 
-def test_a_page_that_fails_is_seen(browser: Browser) -> None:
-    assert faults(browser, "broken", {}, status=500) != []
+def test_a_page_that_fails_is_seen(blank: Page) -> None:
+    assert faults(blank, "broken", {}, status=500) != []
 
 
-def test_a_refusal_is_none(browser: Browser) -> None:
+def test_a_refusal_is_none(blank: Page) -> None:
     """A form that is answered with 400 says why."""
-    assert faults(browser, "<p>from 0 to 43,200</p>", {}, status=400) == []
+    assert faults(blank, "<p>from 0 to 43,200</p>", {}, status=400) == []
 
 
-def faults(browser: Browser, html: str, headers: dict[str, str], *, status: int = 200) -> list[str]:
+def faults(blank: Page, html: str, headers: dict[str, str], *, status: int = 200) -> list[str]:
     """Return what is found in a page."""
 
     def answer(route: Route) -> None:
@@ -41,11 +41,11 @@ def faults(browser: Browser, html: str, headers: dict[str, str], *, status: int 
         else:
             route.fulfill(status=404)
 
-    context = browser.new_context()
-    context.route("**/*", answer)
-    watch = Watch(context, origin=ORIGIN)
-    context.new_page().goto(ORIGIN)
-    context.close()
+    blank.context.route("**/*", answer)
+    watch = Watch(blank.context, origin=ORIGIN)
+    blank.goto(ORIGIN)
+    blank.evaluate("0")  # and all that the page has said is here
+    blank.context.unroute_all()
     return watch.faults
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.proofs.forking import run
 from veilmq.testing import RunningServer, SystemClock
 
 pytest_plugins = ["pytester"]
@@ -25,10 +26,8 @@ def veilmq_settings(tmp_path: Path) -> dict[str, Any]:
     return {"data": tmp_path / "veilmq-data", "clock": SystemClock()}
 
 
-def _run(words: list[str], folder: Path, **environment: str) -> str:
-    done = subprocess.run(
-        words, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False
-    )
+def _run(words: list[str], folder: Path) -> str:
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -57,9 +56,14 @@ def test_the_suite(pytester: pytest.Pytester) -> None:
 
 
 def test_commands(veilmq_url: str, tmp_path: Path) -> None:
-    printed = [
-        _run([sys.executable, "-m", "veilmq", *shlex.split(command)], tmp_path, VEILMQ_ENDPOINT=veilmq_url)
-        for command in COMMANDS
-    ]
+    printed = []
+    for command in COMMANDS:
+        words = [sys.executable, "-m", "veilmq", *shlex.split(command)]
+        found = {**os.environ, "VEILMQ_ENDPOINT": veilmq_url}
+        done = run(
+            words, cwd=tmp_path, env=found, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout)
     assert [command.split()[0] for command in COMMANDS] == ["queue", "send", "receive", "queue", "doctor", "backup"]
     assert "Hello, world" in printed[2]

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.proofs.forking import run
 from tests.proofs.served import Served
 from tests.tidy.tree import ROOT
 
@@ -81,14 +82,15 @@ class Stage:
         program, *words = [self._here(word) for word in step.words]
         if words[:2] == ["events", "flush"] and self._served is not None:
             words += ["--admin-endpoint", self._served.admin_endpoint]
-        done = subprocess.run(
-            [python, *_PROGRAMS[program], *words],
+        command = [python, *_PROGRAMS[program], *words]
+        done = (run if program == "veilmq" else subprocess.run)(
+            command,
             cwd=self.folder,
             env=self._environment,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             timeout=PATIENCE_S,
-            check=False,
         )
         assert done.returncode == 0, (step.words, (done.stdout + done.stderr)[-4000:])
         return done.stdout

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.conftest import EVERYTHING
 from tests.stories.claim_story import STORIES, Restart
 from tests.stories.claim_teller import ClaimTeller, ClientClaims, EngineClaims
 from tests.stories.hosted import Place, hosted
@@ -19,6 +20,10 @@ RESTARTED = [told for told in STORIES if any(isinstance(step.action, Restart) fo
 TOLD = [(told, store) for told in STORIES for store in STORES if store != "memory" or told not in RESTARTED]
 
 
+SERVED = [pytest.param("memory", marks=EVERYTHING), "folder", pytest.param("postgres", marks=EVERYTHING)]
+"""The stores of servers; on a database `make test` plays the story of a restart."""
+
+
 def name(value: Story | str) -> str:
     """Return a story or a store in the output of pytest."""
     return value if isinstance(value, str) else value.title
@@ -31,7 +36,7 @@ def test_story_through_the_port(told: Story, store: str, place: Callable[[str], 
         play(told, ClaimTeller(EngineTeller(host), lambda queue: EngineClaims(host, full(queue)), host.reopen))
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", SERVED)
 @pytest.mark.parametrize("told", [told for told in STORIES if told not in RESTARTED], ids=name)
 def test_story(told: Story, store: str, serve: Callable[[str], RunningServer]) -> None:
     """The same over HTTP."""

@@ -1,3 +1,3 @@
 """The browser, and a visitor without one."""
 
-from tests.console.conftest import browser, page, visit, visitor  # noqa: F401
+from tests.console.conftest import blank, browser, empty, page, tab, visit, visitor  # noqa: F401

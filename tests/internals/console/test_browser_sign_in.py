@@ -87,7 +87,7 @@ def test_another_account_sees_and_does_nothing(visit: Visit, server: RunningServ
     assert page.get_by_text("treasure").count() == 0
     token = page.locator("input[name=csrf]").first.input_value()
     for each in OF_A_QUEUE:
-        page.goto(address(each))
+        page.goto(address(each), wait_until="domcontentloaded")
         may_be_allowed = each.path.endswith("/send")  # to others who may not look: the form is empty
         assert page.get_by_role("alert").count() > 0 or may_be_allowed, each.path
         assert "gold" not in page.content()

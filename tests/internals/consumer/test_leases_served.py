@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import EVERYTHING
 from tests.consumer.lease_play import Play
 from veilmq.client import HttpQueueClient
 from veilmq.consumer.leases import Lease, LeaseState
@@ -146,6 +147,7 @@ def test_a_heartbeat_and_a_crash(server: RunningServer, client: HttpQueueClient)
     assert len(client.receive("orders")) == 1
 
 
+@pytest.mark.parametrize("server", ["memory", pytest.param("postgres", marks=EVERYTHING)], indirect=True)
 def test_the_twelve_hours_of_the_server_are_never_exceeded(server: RunningServer, client: HttpQueueClient) -> None:
     """It never refuses a renewal, and the lease ends with it and not by it."""
     play = Served(Fixed(3_600, 3_000), server, client)
