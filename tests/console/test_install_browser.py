@@ -70,7 +70,11 @@ def test_it_asks_the_package_manager_once(checkout: Path) -> None:
         f"#!/bin/sh\necho npm >>{calls}; mkdir -p {modules}/axe-core\n: >{modules}/axe-core/axe.min.js\n",
     )
     assert install(checkout) == ""
-    assert calls.read_text().splitlines() == ["update -qq", "install -y -qq --no-install-recommends chromium-headless-shell", "npm"]
+    assert calls.read_text().splitlines() == [
+        "update -qq",
+        "install -y -qq --no-install-recommends chromium-headless-shell",
+        "npm",
+    ]
     assert install(checkout) == ""
     assert len(calls.read_text().splitlines()) == 3
 
