@@ -369,4 +369,4 @@ def replace_shard(command: claims.ReadClaim, shard: int) -> claims.ReadClaim:
 @pytest.mark.timeout(600)
 def test_the_engine_agrees_with_the_model(model_url: str | None) -> None:
     """At random, and reproducibly."""
-    run_model(EngineAndModel, examples=25, steps=30, url=model_url, examples_there=8)
+    run_model(EngineAndModel, examples=25, steps=30, url=model_url, examples_there=4)

@@ -87,4 +87,4 @@ class MovingFifo(Moving, test_fifo_model.EngineAndModel):
 def test_a_store_that_moves_answers_as_before(machine: type[Moving], postgres_url: str) -> None:
     """At random, and reproducibly."""
     there = type(machine.__name__, (machine,), {"database": postgres_url})
-    run_model(there, examples=4, steps=30)
+    run_model(there, examples=2, steps=30)

@@ -14,6 +14,7 @@ from typing import Any
 import asyncpg
 
 from veilmq.core.commands import Command
+from veilmq.core.errors import ShuttingDown
 from veilmq.core.events import (
     CountEvents,
     EventCounts,
@@ -51,6 +52,7 @@ class EventExport:
         self._numbers = numbers
         self._clock = clock
         self._turn: asyncpg.Connection[Any] | None = None
+        self._stopped = False
         self._timer: Timer | None = None
         self.handlers: dict[type[Command], Callable[[Any], Awaitable[Any]]] = {
             PlanExport: self.plan,
@@ -118,7 +120,8 @@ class EventExport:
             return await self._numbers.number(connection)
 
     def stop(self) -> None:
-        """Leave the turn to others."""
+        """Leave the turn to others, and take no more."""
+        self._stopped = True
         self._leave_turn()
 
     # The turn.
@@ -136,6 +139,9 @@ class EventExport:
             except BaseException:
                 connection.terminate()
                 raise
+            if self._stopped:
+                connection.terminate()
+                raise ShuttingDown
             self._turn = connection
         self._stay()
 

@@ -72,6 +72,8 @@ class Janitor:
             if not self._stopped:
                 log.warning("the janitor was interrupted, and goes on later", exc_info=True)
             await self._leave()
+        if self._stopped:  # while this was connecting
+            await self._leave()
         self.look_later()
 
     async def _take_turn(self) -> bool:

@@ -24,6 +24,7 @@ from veilmq.core.commands import (
     Send,
     VisibilityChange,
 )
+from veilmq.core.errors import ShuttingDown
 from veilmq.core.events import CountEvents, EventRange, ExportedElsewhere, ForgetEvents, PlanExport, ReadEvents
 from veilmq.core.results import ReceivedMessage
 from veilmq.engines.execute import execute
@@ -330,3 +331,20 @@ def test_any_node_exports_what_others_have_written(host: PostgresHost, tmp_path:
 
     host.run(work())
     assert exported(tmp_path) == [1, 2, 3, 4]
+
+
+def test_a_node_that_ends_while_it_takes_its_turn_leaves_it(postgres_url: str) -> None:
+    """Nothing else would end that connection."""
+    with hosting_postgres(postgres_url, options=LOGGED) as host:
+
+        async def end_at_once() -> tuple[int, Any]:
+            planned = asyncio.ensure_future(execute(host.engine, PlanExport(events_max=1)))
+            await asyncio.sleep(0)
+            await host.engine.close()
+            answer = (await asyncio.gather(planned, return_exceptions=True))[0]
+            async with connected(host.url) as connection:
+                return await connection.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), answer
+
+        turns, answer = host._runner.run(end_at_once())
+    assert turns == 0
+    assert isinstance(answer, ShuttingDown)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.internals.engines.postgres.proxy import passing
 from tests.store.host import QUEUE, message
-from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres
+from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres
 from veilmq.core import commands
 from veilmq.engines.postgres import PostgresEngine, PostgresOptions
 from veilmq.engines.postgres.janitor import LOOK_MS
@@ -216,3 +216,17 @@ def test_what_the_janitor_cannot_read_does_not_keep_the_turn(host: PostgresHost)
     ask(host, f"UPDATE mq.queue SET settings = ({settings}) RETURNING 1")
     host.advance(LOOK_MS)
     assert rows(host, "msg") == {}
+
+
+def test_a_node_that_ends_while_it_connects_leaves_its_turn(host: PostgresHost) -> None:
+    """Nothing else would end that connection."""
+
+    async def end_at_once() -> int:
+        host.clock.advance(LOOK_MS)
+        await asyncio.sleep(0)
+        await host.engine.close()
+        async with connected(host.url) as connection:
+            turns: int = await connection.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+            return turns
+
+    assert host._runner.run(end_at_once()) == 0
