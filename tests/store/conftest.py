@@ -7,7 +7,8 @@ import pytest
 
 from tests.conftest import EVERYTHING, stores_of
 from tests.store.host import Host
-from tests.store.stores import Store, embedded, on_postgres, on_shards
+from tests.store.model_frame import ON_SQLITE_STORE
+from tests.store.stores import Store, embedded, on_postgres, on_shards, on_sqlite
 
 SUITES = (Path(__file__).parent, Path(__file__).parents[1] / "internals" / "engines")
 
@@ -25,6 +26,35 @@ ON_SHARDS = {
     "test_waking",
 }
 """The files of the suite where it matters that queues are in several databases."""
+
+ON_SQLITE = {
+    "test_dead_letters",
+    "test_dead_letters_fifo",
+    "test_doors",
+    "test_fair",
+    "test_fair_model",
+    "test_fifo",
+    "test_fifo_model",
+    "test_full_disk",
+    "test_invariants",
+    "test_leases",
+    "test_messages",
+    "test_model",
+    "test_pauses",
+    "test_priorities",
+    "test_queues",
+    "test_quotas",
+    "test_receipts",
+    "test_redelivered",
+    "test_redrive_model",
+    "test_tags",
+    "test_terms",
+    "test_throttle",
+    "test_totals",
+    "test_visibility_rules",
+    "test_waking",
+}
+"""The files of the suite that ask for what the new store on SQLite does so far: hot commands, and queues."""
 
 EACH_COMMIT = {"memory": {"test_messages"}, "shards": {"test_moves", "test_topics"}}
 """What `make test` runs of these forms of a store, which share the code of the others: a cross-section."""
@@ -47,23 +77,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_left_out(item: pytest.Item) -> bool:
     places = stores_of(item)
     on_shards = "shards" in places
+    if "sqlite2" in places and (item.path.stem not in ON_SQLITE or item.path.parent != SUITES[0]):
+        return True
     if on_shards and (item.path.stem not in ON_SHARDS or item.get_closest_marker("differs_on_shards")):
         return True
     return bool(places & {"postgres", "shards"}) and item.get_closest_marker("differs_on_postgres") is not None
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres", "shards"])
+@pytest.fixture(params=["memory", "sqlite", "sqlite2", "postgres", "shards"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """Return a store that nobody has opened yet."""
     if request.param in ("postgres", "shards"):
         return _on_postgres(request)
+    if request.param == "sqlite2":
+        return on_sqlite(tmp_path / "store")
     return embedded(tmp_path / "store" if request.param == "sqlite" else None)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "sqlite2", "postgres"])
 def kept_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """Return a store that survives, and that nobody has opened yet."""
-    return _on_postgres(request) if request.param == "postgres" else embedded(tmp_path / "store")
+    if request.param == "postgres":
+        return _on_postgres(request)
+    return on_sqlite(tmp_path / "store") if request.param == "sqlite2" else embedded(tmp_path / "store")
 
 
 @pytest.fixture
@@ -73,17 +109,21 @@ def host(store: Store) -> Iterator[Host]:
         yield opened
 
 
-@pytest.fixture(params=["sqlite", "postgres", "shards"])
+@pytest.fixture(params=["sqlite", "sqlite2", "postgres", "shards"])
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
     """Return an open engine whose store survives."""
-    store = embedded(tmp_path / "store") if request.param == "sqlite" else _on_postgres(request)
+    places = {"sqlite": embedded, "sqlite2": on_sqlite}
+    made = places.get(request.param)
+    store = _on_postgres(request) if made is None else made(tmp_path / "store")
     with store.open() as opened:
         yield opened
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "sqlite2", "postgres"])
 def model_url(request: pytest.FixtureRequest) -> str | None:
     """Return where the engine beside a model has its store: a database, or `None` for a folder of its own."""
+    if request.param == "sqlite2":
+        return ON_SQLITE_STORE
     return request.getfixturevalue("postgres_url") if request.param == "postgres" else None
 
 

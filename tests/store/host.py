@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from msgspec.structs import replace
 
 from veilmq.core import commands, results
@@ -18,6 +19,8 @@ from veilmq.engines.embedded import EmbeddedEngine, EngineOptions
 from veilmq.engines.embedded.doctor import examine
 from veilmq.engines.embedded.janitor import Sweep
 from veilmq.engines.execute import execute
+from veilmq.store.sqlite import SqliteStore
+from veilmq.store.sqlite.queue_commands import HANDLERS
 from veilmq.testing import VirtualClock
 
 T = TypeVar("T")
@@ -30,6 +33,8 @@ RESTLESS = EngineOptions(purge_pause_s=0, queue_name_pause_s=0)
 class Host:
     """Runs commands on an engine, one at a time or as one batch, and opens it again."""
 
+    looks = True
+    """Whether the store tells of messages without receiving them."""
     slices = 400
     """More than what goes on by itself ever takes in a test."""
 
@@ -123,6 +128,9 @@ class Host:
         shutil.rmtree(self.folder)
         self.folder = copy
         self.engine = self._runner.run(self._open())
+
+    def forget(self) -> None:
+        """Have the store drop what it has in memory beside its database, where it can."""
 
     def sweep(self) -> None:
         """Have the janitor do all that it has to do now."""
@@ -228,10 +236,57 @@ def message(
     )
 
 
+HOT = (commands.Send, commands.Receive, commands.Delete, commands.ChangeVisibility)
+
+
+class SqliteHost(Host):
+    """The same on the store that is to take the engine's place."""
+
+    looks = False
+
+    def do(self, command: Command) -> Any:
+        """Return the result of `command`; a test of one that the store does not know yet is skipped."""
+        self._look_at(command)
+        return super().do(command)
+
+    def _submit(self, command: Command, told: Callable[[Any], object] | None) -> "asyncio.Future[Any]":
+        self._look_at(command)
+        return super()._submit(command, told)
+
+    def _look_at(self, command: Command) -> None:
+        if type(command) not in HANDLERS and type(command) not in HOT:
+            pytest.skip(f"{type(command).__name__} is not there yet")
+
+    async def _open(self) -> Any:
+        return SqliteStore.open(self.folder, clock=self.clock, options=self._options, on_fatal=self.failures.append)
+
+    def forget(self) -> None:
+        """Drop all caches; what is lost with them is what a restart loses too."""
+        self.engine._session.forget()  # type: ignore[attr-defined]
+
+    def check(self) -> None:
+        """Raise unless the totals of every queue are those of its rows."""
+        session = self.engine._session  # type: ignore[attr-defined]
+        for table, lost in (("visibility", "ordered"), ("ordered", "visibility")):
+            counted = session.connection.execute(
+                f"SELECT p.number, p.messages, count(v.seq) FROM partition p JOIN {table} v ON v.partition = p.number "
+                f"WHERE p.queue IS NOT NULL GROUP BY p.number"
+            ).fetchall()
+            assert [row for row in counted if row[1] != row[2]] == [], (table, lost)
+        (orphans,) = session.connection.execute(
+            "SELECT count(*) FROM message WHERE seq NOT IN (SELECT seq FROM visibility UNION SELECT seq FROM ordered)"
+        ).fetchone()
+        assert orphans == 0
+
+    def rows(self, table: str) -> int:
+        """Return how many rows a table of the store has."""
+        return int(self.engine._session.connection.execute(f"SELECT count(*) FROM {table}").get)  # type: ignore[attr-defined]
+
+
 @contextlib.contextmanager
-def hosting(folder: Path | None, *, options: EngineOptions | None = None) -> Iterator[Host]:
+def hosting(folder: Path | None, *, options: EngineOptions | None = None, kind: type[Host] = Host) -> Iterator[Host]:
     """Keep a host open for a while."""
-    host = Host(folder, options=options)
+    host = kind(folder, options=options)
     try:
         yield host
     finally:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from tests.store.host import RESTLESS, Host
+from tests.store.host import RESTLESS, Host, SqliteHost
 from tests.store.naive import NaiveQueue
 from tests.store.postgres_host import PostgresHost
 from veilmq.core import commands, results
@@ -37,6 +37,12 @@ CACHES = st.sampled_from((0, 1_000_000))
 _EXAMPLES = {"whole": 20, "few": 0.2}
 """What `PROVE` multiplies the examples of a model by."""
 
+ON_SQLITE_STORE = "sqlite2"
+"""The `url` of a model that runs beside the store that is to take the embedded engine's place."""
+
+FORGETS = ("forget", "forget")
+"""What happens to that store too: it drops all that it has in memory, which makes no difference."""
+
 T = TypeVar("T")
 
 
@@ -44,6 +50,7 @@ class ModelFrame(RuleBasedStateMachine):
     """An engine with a store of this run's own, in a folder or at `url`; whoever inherits opens it, and compares."""
 
     url: ClassVar[str | None] = None
+    kind: ClassVar[type[Host]] = Host
     times_ms: ClassVar[st.SearchStrategy[int]] = SHORT_TIMES_MS
     restarts: ClassVar[tuple[str, ...]] = ("close", "crash")
 
@@ -67,7 +74,7 @@ class ModelFrame(RuleBasedStateMachine):
             body_cache_bytes=cache,
             free_space_reserve_bytes=0,
         )
-        self.host = Host(self.base / "store", options=options)
+        self.host = self.kind(self.base / "store", options=options)
 
     def teardown(self) -> None:
         """End this run's store."""
@@ -101,6 +108,9 @@ class ModelFrame(RuleBasedStateMachine):
 
     def suffer(self, kind: str) -> None:
         """Stop and start in good order, or start from what is kept at this moment; the store is sound."""
+        if kind == "forget":
+            self.live.forget()
+            return
         if kind == "crash":
             self.live.crash()
         else:
@@ -114,7 +124,7 @@ class ModelFrame(RuleBasedStateMachine):
     @rule()
     def look(self) -> None:
         """Look at all messages in the next comparison."""
-        self.is_looking = True
+        self.is_looking = self.live.looks
 
     @invariant()
     def they_agree(self) -> None:
@@ -150,8 +160,10 @@ class ModelFrame(RuleBasedStateMachine):
         }
         assert all(each.visible_at_ms > self.now_ms >= each.received_at_ms for each in leases)
 
-    def peek(self, name: str, count: int) -> list[bytes]:
-        """Return what a peek shows, by ids."""
+    def peek(self, name: str, count: int) -> list[bytes] | None:
+        """Return what a peek shows, by ids; `None` where the store does not tell."""
+        if not self.live.looks:
+            return None
         return [each.id for each in self.live.do(Peek(queue=name, count=count)).messages]
 
     def check_due(self, due_ms: int | None, model: NaiveQueue) -> None:
@@ -214,6 +226,15 @@ def run_model(
 
     A step takes longer at `url`, where it is run `examples_there` times; `PROVE` is "whole" for more, "few" for less.
     """
+    if url == ON_SQLITE_STORE:
+        machine, url = (
+            type(
+                f"{machine.__name__}OnSqlite",
+                (machine,),
+                {"kind": SqliteHost, "restarts": (*machine.restarts, *FORGETS)},
+            ),
+            None,
+        )
     there = type(f"{machine.__name__}There", (machine,), {"url": url})
     share = _EXAMPLES.get(os.environ.get("PROVE", ""), 1)
     run_state_machine_as_test(

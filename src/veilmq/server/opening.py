@@ -1,5 +1,6 @@
 """The one place that knows which kinds of store there are: from the settings to an open one."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -12,6 +13,7 @@ from veilmq.engines.embedded import EmbeddedEngine, EngineOptions
 from veilmq.engines.store import Store, StoreError
 from veilmq.server.event_exports import log_of
 from veilmq.server.settings import ServerSettings
+from veilmq.store.sqlite import SqliteStore
 
 
 async def open_store(
@@ -28,7 +30,9 @@ async def open_store(
     """
     if settings.store is None:
         options = replace(embedded_options(settings), may_send=may_send)
-        return EmbeddedEngine.open(settings.data, clock=clock or SystemClock(), options=options, on_fatal=on_fatal)
+        engine: Any = SqliteStore if os.environ.get("GATE_STORE") == "sqlite2" else EmbeddedEngine
+        opened: Store = engine.open(settings.data, clock=clock or SystemClock(), options=options, on_fatal=on_fatal)
+        return opened
     urls = store_urls.split(settings.store)
     postgres = postgres_parts("store (--store)")
     terms = {"clock": clock or SystemClock(), "options": replace(postgres_options(settings), may_send=may_send)}

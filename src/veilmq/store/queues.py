@@ -1,0 +1,170 @@
+"""A queue as a store has it in memory: its settings, its totals, and what it needs to answer quickly.
+
+All of it is a cache of rows: a store may drop it after any batch and read it again. What is lost with it, and nobody is
+promised, is the throttle's memory of the last second and the counters since start.
+
+Totals are exact and cost nothing that grows with the queue. ``in_flight`` and ``delayed`` count the messages hidden at
+``counted_at_ms``; commands keep them up, and what the passing of time alone makes visible is counted out by
+``Queue.catch_up``, which asks the index for it only once something hidden can have become visible.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from veilmq.core.limits import PRIORITY, SECOND_MS
+from veilmq.core.ports import Wake
+from veilmq.core.results import QueueView
+from veilmq.core.routing import RoutingTable, read_table
+from veilmq.core.settings import QueueSettings
+from veilmq.engines.embedded.throttle import Throttle, throttle_of
+
+NEVER_MS = (1 << 62) - 1
+"""An instant that never comes."""
+
+SEQ_SHIFT = 20
+"""A seq is the millisecond of sending, and so many bits for the messages of one millisecond."""
+
+
+class Queue:
+    """One queue; ``number`` is never given twice, ``partition`` holds its messages since the last purge."""
+
+    __slots__ = (
+        "at_limit",
+        "counted_at_ms",
+        "created_at_ms",
+        "delay_ms",
+        "delayed",
+        "deleted",
+        "expires_at_ms",
+        "fair",
+        "fifo",
+        "floor_seq",
+        "hidden_until_ms",
+        "in_flight",
+        "in_flight_max",
+        "lanes",
+        "messages",
+        "modified_at_ms",
+        "name",
+        "number",
+        "partition",
+        "received",
+        "redelivered",
+        "retention_ms",
+        "rules",
+        "sent",
+        "settings",
+        "shares",
+        "throttle",
+        "touched",
+        "wake",
+    )
+
+    def __init__(self, row: tuple[int, str, bytes, int, int, int, int, int, int, int, int], wake: Wake | None) -> None:
+        """``row`` has number, name, settings, when created and modified, partition and totals."""
+        self.number, self.name, settings, self.created_at_ms, self.modified_at_ms = row[:5]
+        self.partition, self.messages, self.in_flight, self.delayed, self.counted_at_ms, self.floor_seq = row[5:]
+        self.wake = wake
+        self.throttle: Throttle | None = None
+        self.lanes: tuple[int, ...] = ()
+        self.fair: object | None = None
+        self.shares = False
+        """Whether messages have groups, among which receives are shared."""
+        self.touched = False
+        self.hidden_until_ms = 0
+        """Nothing hidden becomes visible before this instant; 0 when that is not known."""
+        self.expires_at_ms = 0
+        """No message is past its retention before this instant; 0 when that is not known."""
+        self.at_limit = True
+        """Whether the last receive hit the in-flight limit; true at first, as older waiters may be blocked."""
+        self.sent = self.received = self.deleted = self.redelivered = 0
+        self.follow(msgspec.json.decode(settings, type=QueueSettings))
+
+    def follow(self, settings: QueueSettings) -> None:
+        """Take new settings; the caller sets ``in_flight_max``."""
+        self.settings = settings
+        self.fifo = settings.fifo
+        self.delay_ms = settings.delay_s * SECOND_MS
+        self.retention_ms = settings.retention_s * SECOND_MS
+        self.rules: RoutingTable | None = read_table(settings.visibility_rules) if settings.visibility_rules else None
+        self.throttle = throttle_of(settings, self.throttle)
+        self.in_flight_max = 0
+        self.expires_at_ms = 0
+
+    def empty(self, partition: int, now_ms: int) -> None:
+        """Go on with a new partition."""
+        self.partition = partition
+        self.messages = self.in_flight = self.delayed = self.floor_seq = 0
+        self.counted_at_ms = now_ms
+        self.hidden_until_ms = self.expires_at_ms = NEVER_MS
+        self.lanes = ()
+        self.fair = None
+        self.shares = False
+
+    def floor(self, now_ms: int) -> int:
+        """Return the lowest seq within its retention."""
+        return max(self.floor_seq, (now_ms - self.retention_ms + 1) << SEQ_SHIFT)
+
+    def hide(self, visible_at_ms: int, *, received: bool) -> None:
+        """Count a message that is hidden until ``visible_at_ms``; the totals are of the present instant."""
+        if visible_at_ms > self.counted_at_ms:
+            if received:
+                self.in_flight += 1
+            else:
+                self.delayed += 1
+            if visible_at_ms < self.hidden_until_ms:
+                self.hidden_until_ms = visible_at_ms
+
+    def unhide(self, visible_at_ms: int, *, received: bool) -> None:
+        """Count a message out that was hidden until ``visible_at_ms``."""
+        if visible_at_ms > self.counted_at_ms:
+            if received:
+                self.in_flight -= 1
+            else:
+                self.delayed -= 1
+
+    def catch_up(
+        self,
+        now_ms: int,
+        count_due: Callable[["Queue", int, int], tuple[int, int]],
+        next_hidden_ms: Callable[["Queue", int], int],
+    ) -> None:
+        """Bring the totals to the present instant.
+
+        ``count_due`` returns how many messages became visible after one instant and up to another, and how many of them
+        had been received; ``next_hidden_ms`` when the next one does.
+        """
+        if self.in_flight or self.delayed:
+            if now_ms >= self.hidden_until_ms:
+                due, received = count_due(self, self.counted_at_ms, now_ms)
+                self.in_flight -= received
+                self.delayed -= due - received
+                self.hidden_until_ms = next_hidden_ms(self, now_ms)
+        else:
+            self.hidden_until_ms = NEVER_MS
+        self.counted_at_ms = now_ms
+
+    def notify(self, due_ms: int) -> None:
+        """Tell the watch that there may be a message at ``due_ms``."""
+        if self.wake is not None:
+            self.wake(due_ms)
+
+    def free_place(self, now_ms: int) -> None:
+        """Tell the watch of a place that became free otherwise than by the end of a lease."""
+        if self.at_limit:
+            self.at_limit = False
+            self.notify(now_ms)
+
+    def view(self) -> QueueView:
+        """Return the queue as its owner sees it, without counts."""
+        return QueueView(
+            queue=self.name,
+            settings=self.settings,
+            created_at_ms=self.created_at_ms,
+            modified_at_ms=self.modified_at_ms,
+        )
+
+
+FIFO_PRIORITY = PRIORITY.default
+"""All messages of a FIFO queue have one priority: a group has one order."""

@@ -1,0 +1,342 @@
+"""A batch: the commands of one transaction, gathered by queue and applied a kind at a time.
+
+Within a batch the commands of one queue are applied in this order: deletes and changes that came before its first
+receive, sends, receives, the other deletes and changes. That is an order in which they could have come: no command of a
+batch was answered before another one was submitted. Commands of one connection keep theirs, as a receive is begun only
+when what its connection sent before is answered: behind a receive stand deletes and changes, which follow it, and
+sends, which it does not see (``standard.Taker``).
+
+Every other command is a barrier: what came before it is applied first. Receives that a watch submits while the batch is
+applied come before all that are in it.
+
+When something fails before the commit, the transaction is rolled back, the caches are dropped, and the commands are
+applied one by one, each in a savepoint, so that an error in one fails that one alone.
+"""
+
+import logging
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator
+from itertools import chain
+from math import inf
+from operator import itemgetter
+from typing import Any
+
+import apsw
+
+from veilmq.core import commands
+from veilmq.core.commands import Command
+from veilmq.core.errors import InternalError, QueueNotFound, StoreFull, VeilmqError
+from veilmq.core.limits import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, BATCH_ROW_BYTES
+from veilmq.core.ports import Done
+from veilmq.engines.clock import stopwatch_s
+from veilmq.engines.embedded.database import Database
+from veilmq.engines.embedded.shown_times import ShownTimes
+from veilmq.store.queues import Queue
+from veilmq.store.sqlite import fifo, standard
+from veilmq.store.sqlite.giving import LATER, Taker
+from veilmq.store.sqlite.queue_commands import HANDLERS, swept
+from veilmq.store.sqlite.session import Session
+from veilmq.store.sqlite.settling import settle
+
+log = logging.getLogger(__name__)
+
+Entry = tuple[Command, Done]
+
+_SEND, _RECEIVE, _DELETE, _CHANGE = commands.Send, commands.Receive, commands.Delete, commands.ChangeVisibility
+
+
+_HOT = frozenset((_SEND, _RECEIVE, _DELETE, _CHANGE))
+
+
+class _Work:
+    """The commands of one queue in a batch, each with its place."""
+
+    __slots__ = ("after", "before", "firsts", "receives", "sends")
+
+    def __init__(self) -> None:
+        self.before: list[tuple[int, Any]] = []
+        self.sends: list[tuple[int, commands.Send]] = []
+        self.receives: list[tuple[int, commands.Receive]] = []
+        self.after: list[tuple[int, Any]] = []
+        self.firsts: list[int] = []
+
+
+class Batch:
+    """The commands of one transaction and their answers; used again for the next one."""
+
+    def __init__(self, session: Session, database: Database) -> None:
+        """Begin empty."""
+        self._session = session
+        self._database = database
+        self._entries: list[Entry] = []
+        self._answers: list[Any] = []
+        self._outcomes: Iterator[tuple[Done, object]] | None = None  # what is still to be delivered
+        self._woken: list[Entry] = []
+        self._refused: list[Entry] = []
+        self._bytes_left = 0  # that sends may still write
+        self._one_by_one = False
+        self._shown = ShownTimes()
+        self.applying = False
+
+    def insert(self, entry: Entry) -> None:
+        """Have a command that a watch submits, while the batch is applied, applied with it."""
+        self._woken.append(entry)
+
+    def run(self, entries: deque[Entry], now_ms: int, ahead_ms: int = 0, mark: bytes | None = None) -> bool:
+        """Apply ``entries``, leaving those beyond a batch's size; tell whether there is anything to commit.
+
+        Users see ``now_ms`` as ``ahead_ms`` more. ``mark`` is the clock's, written if anything else is.
+        """
+        self._shown.ahead_ms = ahead_ms
+        session = self._session
+        self._gather(entries)
+        connection = session.connection
+        changes_before = connection.total_changes()
+        self.applying = True
+        try:
+            session.execute("BEGIN IMMEDIATE")
+            if self._one_by_one:
+                self._apply_one_by_one(now_ms)
+            else:
+                self._apply(0, len(self._entries), now_ms)
+            self._put_back(entries)
+            if connection.total_changes() == changes_before:
+                session.execute("COMMIT")
+                return False
+            if mark is not None:
+                session.run("put_mark", mark)
+            session.finish(now_ms)
+        except Exception as error:
+            if self._one_by_one:
+                raise
+            log.exception("a batch failed; its commands are applied one by one", exc_info=error)
+            self.roll_back(entries)
+            return self.run(entries, now_ms, ahead_ms, mark)
+        finally:
+            self.applying = False
+        return True
+
+    def _gather(self, entries: deque[Entry]) -> None:
+        """Take the commands of the batch."""
+        if len(entries) <= BATCH_COMMANDS_MAX:
+            self._entries = list(entries)
+            entries.clear()
+        else:
+            self._entries = [entries.popleft() for _ in range(BATCH_COMMANDS_MAX)]
+        self._answers = [None] * len(self._entries)
+        self._session.bytes_left = self._bytes_left = BATCH_BYTES_MAX
+
+    def _put_back(self, entries: deque[Entry]) -> None:
+        """Leave receives for which there was no room to the next batch."""
+        answers = self._answers
+        if self._session.bytes_left > 0 and self._bytes_left > 0:
+            return
+        later = [entry for entry, answer in zip(self._entries, answers, strict=True) if answer is LATER]
+        kept = [pair for pair in zip(self._entries, answers, strict=True) if pair[1] is not LATER]
+        self._entries, self._answers = [pair[0] for pair in kept], [pair[1] for pair in kept]
+        entries.extendleft(reversed(later))
+
+    def _apply(self, start: int, end: int, now_ms: int) -> None:
+        """Apply the commands of these places, and what watches submit meanwhile; sends beyond the bytes are left."""
+        works: dict[str, _Work] = {}
+        bytes_left = self._bytes_left
+        slot = start
+        for entry in self._entries[start:end]:
+            command: Any = entry[0]
+            kind = type(command)
+            if kind is _SEND and bytes_left <= 0:
+                self._answers[slot:end] = [LATER] * (end - slot)
+                break
+            if kind in _HOT:
+                work = works.get(command.queue)
+                if work is None:
+                    work = works[command.queue] = _Work()
+                if kind is _SEND:
+                    work.sends.append((slot, command))
+                    for new in command.messages:
+                        bytes_left -= len(new.body) + BATCH_ROW_BYTES
+                elif kind is _RECEIVE:
+                    work.receives.append((slot, command))
+                else:
+                    (work.after if work.receives else work.before).append((slot, command))
+            else:
+                self._apply_works(works, now_ms)
+                works = {}
+                self._answers[slot] = self._handle(command, now_ms)
+            slot += 1
+        self._bytes_left = bytes_left
+        self._apply_works(works, now_ms)
+        while self._woken:
+            woken = self._take_woken(None)
+            self._apply(woken, len(self._entries), now_ms)
+
+    def _take_woken(self, queue: str | None) -> int:
+        """Give places to the commands that watches submitted, of one queue or all; return the first place."""
+        start = len(self._entries)
+        if queue is None:
+            taken, self._woken = self._woken, []
+        else:
+            taken = [entry for entry in self._woken if type(entry[0]) is _RECEIVE and entry[0].queue == queue]
+            if taken:
+                self._woken = [entry for entry in self._woken if entry not in taken]
+        self._entries += taken
+        self._answers += [None] * len(taken)
+        return start
+
+    def _handle(self, command: Command, now_ms: int) -> object:
+        handler = HANDLERS.get(type(command))
+        if handler is None:
+            log.error("%s is not there yet in this store", type(command).__name__)
+            return InternalError()
+        try:
+            return handler(self._session, command, now_ms)
+        except VeilmqError as error:
+            return error
+
+    def _apply_works(self, works: dict[str, _Work], now_ms: int) -> None:
+        """Apply commands gathered by queue: one kind after the other, each for all queues."""
+        session, answers = self._session, self._answers
+        found: list[tuple[Queue, _Work]] = []
+        for name, work in works.items():
+            queue = session.find(name)
+            if queue is None:
+                for slot, _ in chain(work.before, work.sends, work.receives, work.after):
+                    answers[slot] = QueueNotFound(name)
+                continue
+            if now_ms > queue.counted_at_ms or now_ms >= queue.expires_at_ms:
+                session.settle_time(queue, now_ms, swept)
+            found.append((queue, work))
+            if work.before:
+                settle(session, queue, work.before, now_ms, answers)
+        for queue, work in found:
+            if work.sends:
+                work.firsts = self._send(queue, work.sends, now_ms)
+        session.flush()
+        for queue, work in found:
+            if self._woken or work.receives:
+                self._receive(queue, work, now_ms)
+        session.flush()
+        for queue, work in found:
+            if work.after:
+                settle(session, queue, work.after, now_ms, answers)
+        session.flush()
+
+    def _send(self, queue: Queue, sends: list[tuple[int, commands.Send]], now_ms: int) -> list[int]:
+        """Store the messages of ``sends``; return the first seq that each of them could use, none where all fail."""
+        space = self._session.space
+        if space.is_short and space.look_again(now_ms):
+            for slot, _ in sends:
+                self._answers[slot] = StoreFull()
+            return []
+        send = fifo.send if queue.fifo else standard.send
+        return send(self._session, queue, sends, now_ms, self._answers)
+
+    def _receive(self, queue: Queue, work: _Work, now_ms: int) -> None:
+        """Make the receives of a queue: first those that waited and were woken, then those of the batch."""
+        receive = fifo.receive if queue.fifo else standard.receive
+        woken: list[Taker] = []
+        if self._woken:
+            start = self._take_woken(queue.name)
+            woken = [Taker(slot, command) for slot, (command, _) in enumerate(self._entries[start:], start)]  # type: ignore[arg-type]
+        takers = woken + _takers(work, work.firsts) if work.receives else woken
+        if takers:
+            receive(self._session, queue, takers, now_ms, self._answers)
+
+    # Failures.
+
+    def _apply_one_by_one(self, now_ms: int) -> None:
+        """Apply and write one command after the other; undo that one alone that fails. What it wakes comes next."""
+        session, waiting = self._session, deque(self._entries)
+        entries: list[Entry] = []
+        answers: list[Any] = []
+        while waiting:
+            self._entries, self._answers = [waiting.popleft()], [None]
+            session.execute("SAVEPOINT command")
+            accepted = session.accepted.count
+            try:
+                self._apply(0, 1, now_ms)
+                session.finish(now_ms)
+            except Exception as error:  # whatever it is, it is this command's
+                if not session.connection.in_transaction:
+                    raise  # the transaction is gone, and with it the commands before
+                session.execute("ROLLBACK TO command")
+                session.undo(accepted)
+                waiting.extendleft(reversed([*self._entries[1:], *self._woken]))
+                self._woken = []
+                self._entries, self._answers = self._entries[:1], [self._blame(error)]
+            session.execute("RELEASE command")
+            entries += self._entries
+            answers += self._answers
+        self._entries, self._answers = entries, answers
+
+    def _blame(self, error: Exception) -> VeilmqError:
+        if isinstance(error, apsw.FullError):
+            self._session.space.run_out()
+            return StoreFull()
+        log.error("a command failed and changed nothing", exc_info=error)
+        return InternalError()
+
+    def roll_back(self, entries: deque[Entry], *, is_full: bool = False) -> None:
+        """Undo the batch and put its commands back, to be applied one by one.
+
+        Where the disk had no room for the commit, sends are refused; if it has none for the others either, they are.
+        """
+        self._session.roll_back()
+        again = [*self._entries, *self._woken]
+        self._woken = []
+        self._entries, self._answers = [], []
+        if is_full:
+            self._session.space.run_out()
+            needy = (_SEND, commands.CreateQueue)
+            refused = again if self._one_by_one else [entry for entry in again if isinstance(entry[0], needy)]
+            self._refused += refused
+            again = [] if self._one_by_one else [entry for entry in again if not isinstance(entry[0], needy)]
+        entries.extendleft(reversed(again))
+        self._one_by_one = True
+
+    # Answers.
+
+    def deliver(self, until_s: float = inf) -> bool:
+        """Call each ``done``: the batch is durable. Return ``False`` to be called again, if ``until_s`` ended that.
+
+        ``until_s`` is an instant of ``stopwatch_s``.
+        """
+        if self._outcomes is None:
+            results = self._answers
+            if self._shown.ahead_ms:
+                results = [self._shown(answer) for answer in results]
+            refused = [(done, StoreFull()) for _, done in self._refused]
+            self._outcomes = chain(zip(map(itemgetter(1), self._entries), results, strict=True), refused)
+            self._entries, self._answers, self._refused = [], [], []
+            self._one_by_one = False
+            self._session.space.end_batch()
+        for done, answer in self._outcomes:
+            try:
+                done(answer)
+            except Exception:
+                log.exception("an answer could not be delivered")
+            if stopwatch_s() >= until_s:
+                return False
+        self._outcomes = None
+        return True
+
+    def fail(self, error: VeilmqError) -> None:
+        """Fail every command of the batch: what is on disk is unknown."""
+        self._entries += self._woken
+        self._woken = []
+        self._answers = [error] * len(self._entries)
+        self.deliver()
+
+
+def _takers(work: _Work, firsts: list[int]) -> list[Taker]:
+    """Return the receives of a queue, each with the first seq that was sent behind it."""
+    receives = work.receives
+    if not firsts or work.sends[-1][0] < receives[0][0]:
+        return [Taker(slot, command) for slot, command in receives]
+    send_slots = [slot for slot, _ in work.sends]
+    takers: list[Taker] = []
+    for slot, command in receives:
+        at = bisect_left(send_slots, slot)
+        takers.append(Taker(slot, command, firsts[at]) if at < len(firsts) else Taker(slot, command))
+    return takers

@@ -1,0 +1,272 @@
+"""Fair sharing in standard queues: quiet message groups first (``core.fairness`` says which groups are noisy).
+
+The messages of groups stand in lanes of their own: ``GROUPED`` and their priority. A group blocks nobody, and its
+messages come in the order of visibility like all others. ``fair_group`` has the first message of each group, so a
+receive passes over the whole backlog of a noisy group at once; only if nothing else is visible it gives messages of
+noisy groups, of that with the fewest in flight first.
+
+Who works on how much is kept in memory alone. After a restart the messages in flight are counted again, those that end
+last if there are very many, and processing times are learned anew.
+"""
+
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from typing import Any
+
+import apsw
+
+from veilmq.core.fairness import Fairness
+from veilmq.core.limits import BATCH_ROW_BYTES, PRIORITY
+from veilmq.store.queues import NEVER_MS, Queue
+from veilmq.store.sqlite.dead_letters import DeadLetterSink
+from veilmq.store.sqlite.session import SQL, Row, Session, group_hash
+
+GROUPED = PRIORITY.maximum
+"""What is added to a priority in the lane of grouped messages."""
+
+_FLIGHTS_READ_MAX = 3_000  # some ten milliseconds
+_OF_GROUP = SQL["fair_of_group"]
+_GROUPS = SQL["fair_groups"]
+_PLAIN = SQL["fair_plain"]
+_LANE, _GROUP, _VISIBLE_AT = 1, 11, 12  # of a row that is offered
+
+Group = tuple[int, int]
+"""A group, as its lane and number."""
+
+
+class Sharing:
+    """Who works on what in one queue: accounts by lane, and the messages of groups in flight."""
+
+    __slots__ = ("_accounts", "_ends", "arrivals", "flights", "queue", "touched")
+
+    def __init__(self, queue: Queue) -> None:
+        """Begin with nothing in flight."""
+        self.queue = queue
+        self._accounts: dict[int, Fairness] = {}
+        self._ends: list[tuple[int, int]] = []  # when flights end, also some that have ended otherwise
+        self.flights: dict[int, tuple[Group, int, int]] = {}  # by seq: group, end, and since when
+        self.arrivals: list[tuple[int, int, int, int, int]] = []  # partition, lane, group, visible_at, seq
+        self.touched: set[Group] = set()
+
+    def account(self, lane: int) -> Fairness:
+        """Return the account of a lane."""
+        account = self._accounts.get(lane)
+        if account is None:
+            account = self._accounts[lane] = Fairness()
+        return account
+
+    def look(self, now_ms: int) -> None:
+        """Count out what became visible again."""
+        while self._ends and self._ends[0][0] <= now_ms:
+            end_ms, seq = heappop(self._ends)
+            flight = self.flights.get(seq)
+            if flight is not None and flight[1] == end_ms:
+                self.land(seq, end_ms)
+
+    def take_off(self, seq: int, group: Group, end_ms: int, since_ms: int, now_ms: int) -> None:
+        """Count a message in flight."""
+        self.account(group[0]).received(group[1], now_ms)
+        self.flights[seq] = group, end_ms, since_ms
+        heappush(self._ends, (end_ms, seq))
+
+    def prolong(self, seq: int, end_ms: int) -> bool:
+        """Change when a message lands; tell whether it is in flight."""
+        flight = self.flights.get(seq)
+        if flight is None:
+            return False
+        self.flights[seq] = flight[0], end_ms, flight[2]
+        heappush(self._ends, (end_ms, seq))
+        return True
+
+    def land(self, seq: int, at_ms: int) -> None:
+        """Count a message out, if it is in flight."""
+        flight = self.flights.pop(seq, None)
+        if flight is not None:
+            (lane, group), _, since_ms = flight
+            self.account(lane).ended(group, at_ms - since_ms, at_ms)
+
+    def is_noisy(self, group: Group, now_ms: int) -> bool:
+        """Tell whether a group has to let others go first."""
+        others = self.queue.in_flight - len(self.flights)
+        return self.account(group[0]).is_noisy(group[1], max(0, others), now_ms)
+
+
+def sharing_of(session: Session, queue: Queue) -> Sharing:
+    """Return the sharing of a queue, begun where there is none with what is in flight."""
+    sharing: Any = queue.fair
+    if sharing is None:
+        sharing = queue.fair = Sharing(queue)
+        queue.shares = True
+        now_ms = queue.counted_at_ms
+        for lane in queue.lanes:
+            if lane > GROUPED:
+                rows = session.rows("fair_flights", queue.partition, lane, now_ms, _FLIGHTS_READ_MAX)
+                for seq, visible_at_ms, group, received_at_ms in rows:
+                    sharing.take_off(seq, (lane, group), visible_at_ms, received_at_ms, now_ms)
+    found: Sharing = sharing
+    return found
+
+
+# Sending.
+
+
+def sent(
+    session: Session, queue: Queue, name: str, priority: int, visible_at_ms: int, seq: int, now_ms: int
+) -> tuple[int, int]:
+    """Note a new message of the group ``name``; return its lane and the group's number."""
+    sharing = sharing_of(session, queue)
+    lane, group = GROUPED + priority, group_hash(session.group_key, name)
+    sharing.account(lane).sent(group, now_ms)
+    sharing.arrivals.append((queue.partition, lane, group, visible_at_ms, seq))
+    return lane, group
+
+
+def admit(session: Session, queue: Queue) -> None:
+    """Bring the first messages of groups up to those that arrived."""
+    sharing = sharing_of(session, queue)
+    if sharing.arrivals:
+        session.executemany(SQL["admit_fair_group"], sharing.arrivals)
+        sharing.arrivals = []
+
+
+# Receiving.
+
+
+def offered(session: Session, queue: Queue, wanted: int, now_ms: int, sink: DeadLetterSink | None) -> list[Row]:
+    """Return up to ``wanted`` messages to give, in order: without what ``sink`` takes and what has expired."""
+    sharing = sharing_of(session, queue)
+    sharing.look(now_ms)
+    floor = queue.floor(now_ms)
+    rows: list[Row] = []
+    dead: list[Row] = []
+    open_cursors: list[apsw.Cursor] = []
+    for priority in sorted({lane if lane <= GROUPED else lane - GROUPED for lane in queue.lanes}):
+        for row in _in_order(session, sharing, priority, now_ms, open_cursors):
+            if row[0] < floor:
+                continue
+            if row[_GROUP] is not None:
+                sharing.touched.add((row[_LANE], row[_GROUP]))
+            if sink is not None and not sink.is_over and sink.takes(row):
+                dead.append(row[:_VISIBLE_AT])
+                continue
+            if sink is not None and sink.is_over:
+                break
+            rows.append(row[:_VISIBLE_AT])
+            session.bytes_left -= len(row[6]) + BATCH_ROW_BYTES
+            if len(rows) >= wanted or session.bytes_left <= 0:
+                break
+        if len(rows) >= wanted or session.bytes_left <= 0 or (sink is not None and sink.is_over):
+            break
+    for cursor in open_cursors:
+        cursor.close()
+    if dead:
+        assert sink is not None
+        sink.move(dead)
+    return rows
+
+
+def _in_order(
+    session: Session, sharing: Sharing, priority: int, now_ms: int, open_cursors: list[apsw.Cursor]
+) -> Iterator[Row]:
+    """Yield the visible messages of a priority: quiet groups and those without a group, then noisy groups."""
+    partition, lane = sharing.queue.partition, GROUPED + priority
+
+    def opened(query: str, *values: int) -> Iterator[Row]:
+        cursor = session.execute(query, values)
+        open_cursors.append(cursor)
+        return iter(cursor)
+
+    noisy: list[int] = []
+    heads: list[tuple[int, int, Row, Iterator[Row]]] = []  # the next message of each source, by visibility
+    plain = opened(_PLAIN, partition, priority, now_ms)
+    groups = opened(_GROUPS, partition, lane, now_ms)
+    _push(heads, plain)
+    group_head = next(groups, None)
+    while heads or group_head is not None:
+        if group_head is not None and (not heads or group_head[:2] < heads[0][:2]):
+            group = group_head[2]
+            if sharing.is_noisy((lane, group), now_ms):
+                noisy.append(group)
+            else:
+                _push(heads, opened(_OF_GROUP, partition, lane, group, now_ms))
+            group_head = next(groups, None)
+            continue
+        _, _, row, source = heappop(heads)
+        yield row
+        _push(heads, source)
+    account = sharing.account(lane)
+    for group in sorted(noisy, key=lambda group: (account.in_flight(group), group)):
+        yield from opened(_OF_GROUP, partition, lane, group, now_ms)
+
+
+def _push(heads: list[tuple[int, int, Row, Iterator[Row]]], source: Iterator[Row]) -> None:
+    row = next(source, None)
+    if row is not None:
+        heappush(heads, (row[_VISIBLE_AT], row[0], row, source))
+
+
+def received(queue: Queue, rows: Iterable[Row], deadlines_ms: Iterable[int], now_ms: int) -> None:
+    """Count messages that were given."""
+    sharing: Any = queue.fair
+    sharing.look(now_ms)
+    for row, end_ms in zip(rows, deadlines_ms, strict=True):
+        if row[_GROUP] is not None:
+            sharing.take_off(row[0], (row[_LANE], row[_GROUP]), end_ms, now_ms, now_ms)
+
+
+def taken(session: Session, queue: Queue, now_ms: int) -> None:
+    """Find the next message of each group that gave any; a group that has none to give is quiet."""
+    sharing = sharing_of(session, queue)
+    touched, sharing.touched = sharing.touched, set()
+    _refile(session, queue, touched, now_ms)
+
+
+def _refile(session: Session, queue: Queue, groups: Iterable[Group], now_ms: int) -> None:
+    sharing = sharing_of(session, queue)
+    for lane, group in groups:
+        row = session.row("fair_head", queue.partition, lane, group)
+        if row is None:
+            session.run("delete_fair_group", queue.partition, lane, group)
+        else:
+            session.run("put_fair_group", queue.partition, lane, group, *row)
+        if row is None or row[0] > now_ms:
+            sharing.account(lane).drained(group)
+
+
+def next_message_ms(session: Session, queue: Queue, now_ms: int) -> int:
+    """Return when the next message is visible; ``NEVER_MS`` when none is coming."""
+    first_ms = NEVER_MS
+    for lane in queue.lanes:
+        row = session.row("standard_first_visible", queue.partition, lane)
+        if row is not None:
+            first_ms = min(first_ms, row[0])
+    return max(now_ms, first_ms)
+
+
+# Receipts, and the end of retention.
+
+
+def ended(session: Session, queue: Queue, rows: Iterable[tuple[int, int, int | None]], now_ms: int) -> None:
+    """Count out deleted messages: seq, lane and group of each."""
+    sharing = sharing_of(session, queue)
+    sharing.look(now_ms)
+    groups: set[Group] = set()
+    for seq, lane, group in rows:
+        if group is not None:
+            sharing.land(seq, now_ms)
+            groups.add((lane, group))
+    _refile(session, queue, groups, now_ms)
+
+
+def changed(session: Session, queue: Queue, rows: Iterable[Any], now_ms: int) -> None:
+    """Follow new deadlines: rows of ``standard_find``."""
+    sharing = sharing_of(session, queue)
+    sharing.look(now_ms)
+    groups: set[Group] = set()
+    for seq, visible_at_ms, receive_count, _, _, _, group, lane in rows:
+        if group is None:
+            continue
+        groups.add((lane, group))
+        if receive_count and not sharing.prolong(seq, visible_at_ms):
+            sharing.take_off(seq, (lane, group), visible_at_ms, now_ms, now_ms)
+    _refile(session, queue, groups, now_ms)

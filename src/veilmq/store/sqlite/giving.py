@@ -1,0 +1,142 @@
+"""What receives of both kinds of queues do with the messages that were chosen for them: leases, answers and totals."""
+
+from collections.abc import Callable
+from random import getrandbits
+from typing import Any, NamedTuple
+
+from veilmq.core import commands
+from veilmq.core.limits import PRIORITY, SECOND_MS
+from veilmq.core.results import Received, ReceivedMessage
+from veilmq.core.routing import RoutingTable
+from veilmq.store.queues import SEQ_SHIFT, Queue
+from veilmq.store.sqlite.session import Row, Session
+
+_GENERATION_BITS = 32
+UNBOUND = 1 << 63
+"""A seq that no message has."""
+
+
+class Taker(NamedTuple):
+    """A receive of a batch: where its answer goes, and the first seq that it must not see."""
+
+    slot: int
+    command: commands.Receive
+    bound: int = UNBOUND
+
+
+Answers = list[Any]
+LATER = object()
+"""The answer of a command that the batch has no room for: the next one takes it."""
+
+
+class Giving:
+    """The messages that the receives of a round give: leases, answers and totals; used by both kinds of queues.
+
+    ``places`` is how many more messages may be in flight, when the round begins.
+    """
+
+    __slots__ = ("_given", "_issue", "_left", "_marks", "_now_ms", "_own_timeout_s", "_queue", "_session", "places")
+
+    def __init__(self, session: Session, queue: Queue, now_ms: int) -> None:
+        """Begin a round."""
+        self._session = session
+        self._queue = queue
+        self._now_ms = now_ms
+        self.places = self._left = queue.in_flight_max - queue.in_flight
+        self._issue = session.book.issue
+        self._own_timeout_s = queue.settings.visibility_timeout_s
+        self._given: list[tuple[int, list[ReceivedMessage], bool]] = []
+        self._marks: list[Row] = []
+
+    def give(self, taker: Taker, rows: list[Row]) -> list[int]:
+        """Lease the messages of ``rows`` to ``taker``; return their deadlines."""
+        queue, now_ms = self._queue, self._now_ms
+        slot, command, _ = taker
+        at_limit = self._left <= 0
+        if not rows:
+            self._given.append((slot, [], at_limit))
+            return []
+        visible_at_ms, requested_at_ms, rules = self._terms(command)
+        issue, number, partition, marks, fifo = self._issue, queue.number, queue.partition, self._marks, queue.fifo
+        messages: list[ReceivedMessage] = []
+        for seq, lane, receive_count, epoch, first_ms, message_id, body, properties, source, before, first, _ in rows:
+            if rules is not None:
+                deadline_ms = now_ms + rules.timeout_s(properties, receive_count) * SECOND_MS
+                visible_at_ms = _bounded_ms(command, requested_at_ms, deadline_ms)
+            generation = getrandbits(_GENERATION_BITS) or 1  # 0 is that of what was never received
+            if receive_count:
+                queue.redelivered += 1
+            messages.append(
+                ReceivedMessage(
+                    id=message_id,
+                    receipt=issue(number, seq, generation, epoch + 1, visible_at_ms),
+                    body=body,
+                    properties=properties,
+                    sent_at_ms=seq >> SEQ_SHIFT,
+                    first_received_at_ms=(first_ms or now_ms) if first is None else first,
+                    receive_count=receive_count + 1 if before is None else receive_count + 1 + before,
+                    visible_at_ms=visible_at_ms,
+                    priority=lane if lane <= PRIORITY.maximum else lane - PRIORITY.maximum,
+                    sequence=seq if fifo else None,
+                    source=source,
+                )
+            )
+            marks.append((visible_at_ms, generation, requested_at_ms, now_ms, partition, seq))
+            if visible_at_ms > now_ms:
+                queue.in_flight += 1
+                if visible_at_ms < queue.hidden_until_ms:
+                    queue.hidden_until_ms = visible_at_ms
+        self._left -= len(messages)
+        self._given.append((slot, messages, at_limit))
+        return [message.visible_at_ms for message in messages]
+
+    def _terms(self, command: commands.Receive) -> tuple[int, int, RoutingTable | None]:
+        """Return until when a receive hides, when it was asked for, and the rules that say it for each message."""
+        timeout_s, rules, now_ms = command.timeout_s, None, self._now_ms
+        if timeout_s is None:
+            timeout_s, rules = self._own_timeout_s, self._queue.rules
+        visible_at_ms = now_ms + timeout_s * SECOND_MS
+        requested_at_ms, bound_s = command.requested_at_ms, command.lease_s_max
+        if requested_at_ms is None:
+            requested_at_ms = now_ms
+        if bound_s is not None and (requested_at_ms < now_ms or timeout_s > bound_s):
+            visible_at_ms = _bounded_ms(command, requested_at_ms, visible_at_ms)
+        return visible_at_ms, requested_at_ms, rules
+
+    def mark(self, query: str) -> None:
+        """Write the leases."""
+        if self._marks:
+            queue = self._queue
+            self._session.stage(query, self._marks)
+            queue.received += len(self._marks)
+            if not queue.touched:
+                self._session.touch(queue)
+
+    def answer(self, answers: Answers, next_due: Callable[[], int | None], *, is_standard: bool) -> None:
+        """Put the answers into their places; ``next_due`` returns when the queue has the next message."""
+        queue, settings, now_ms = self._queue, self._queue.settings, self._now_ms
+        watched = queue.wake is not None
+        if self._given:
+            queue.at_limit = self._given[-1][2]
+        next_due_ms: int | None = None
+        is_known = False
+        for slot, messages, at_limit in self._given:
+            if messages and not watched:
+                due_ms: int | None = now_ms
+            else:
+                if not is_known:
+                    next_due_ms, is_known = next_due(), True
+                due_ms = next_due_ms
+            answers[slot] = Received(
+                messages=messages,
+                next_due_ms=due_ms,
+                receive_wait_s=settings.receive_wait_s,
+                over_limit=at_limit and not messages and is_standard,
+                smq_base64=settings.smq_base64,
+            )
+
+
+def _bounded_ms(command: commands.Receive, requested_at_ms: int, deadline_ms: int) -> int:
+    """Return a deadline, or the end of the longest lease that a receive may give."""
+    bound_s = command.lease_s_max
+    return deadline_ms if bound_s is None else min(deadline_ms, requested_at_ms + bound_s * SECOND_MS)

@@ -1,0 +1,360 @@
+-- Queues.
+
+-- name: queue_by_name
+SELECT q.number, q.name, q.settings, q.created_at_ms, q.modified_at_ms, p.number, p.messages, p.in_flight, p.delayed,
+       p.counted_at_ms, p.floor_seq
+FROM queue q JOIN partition p ON p.number = q.partition
+WHERE q.name = ?;
+
+-- name: queue_names
+SELECT name FROM queue WHERE name >= ? AND name > ? AND name < ? ORDER BY name LIMIT ?;
+
+-- name: queues_behind
+SELECT number, name FROM queue WHERE number > ? ORDER BY number LIMIT ?;
+
+-- name: queue_sources
+SELECT name FROM queue WHERE dead_letter_queue = ? AND dead_letter_queue <> '' AND name > ? ORDER BY name LIMIT ?;
+
+-- name: insert_queue
+INSERT INTO queue (name, partition, settings, dead_letter_queue, created_at_ms, modified_at_ms)
+VALUES (?, ?, ?, ?, ?, ?) RETURNING number;
+
+-- name: update_queue
+UPDATE queue SET settings = ?, dead_letter_queue = ?, modified_at_ms = ? WHERE number = ?;
+
+-- name: move_queue
+UPDATE queue SET partition = ? WHERE number = ?;
+
+-- name: delete_queue
+DELETE FROM queue WHERE number = ?;
+
+-- name: insert_partition
+INSERT INTO partition (queue, counted_at_ms) VALUES (?, ?) RETURNING number;
+
+-- name: adopt_partition
+UPDATE partition SET queue = ? WHERE number = ?;
+
+-- name: retire_partition
+UPDATE partition SET queue = NULL WHERE number = ?;
+
+-- name: retired_partition
+SELECT number FROM partition WHERE queue IS NULL ORDER BY number LIMIT 1;
+
+-- name: delete_partition
+DELETE FROM partition WHERE number = ?;
+
+-- name: put_totals
+UPDATE partition
+SET messages = ?, in_flight = ?, delayed = ?, counted_at_ms = ?, floor_seq = ?, last_seq = ?
+WHERE number = ?;
+
+-- name: first_lane_after
+SELECT lane FROM visibility WHERE partition = ? AND lane > ? ORDER BY lane LIMIT 1;
+
+-- name: put_cooldown
+INSERT OR REPLACE INTO cooldown (kind, name, began_at_ms) VALUES (?, ?, ?);
+
+-- name: cooldown
+SELECT began_at_ms FROM cooldown WHERE kind = ? AND name = ?;
+
+-- name: end_cooldown
+DELETE FROM cooldown WHERE kind = ? AND name = ?;
+
+-- name: old_cooldowns
+DELETE FROM cooldown WHERE (kind, name) IN (
+    SELECT kind, name FROM cooldown INDEXED BY cooldown_age WHERE began_at_ms <= ? ORDER BY began_at_ms LIMIT ?
+);
+
+-- The store's own values.
+
+-- name: setting
+SELECT value FROM setting WHERE name = ?;
+
+-- name: put_setting
+INSERT OR REPLACE INTO setting (name, value) VALUES (?, ?);
+
+-- name: progress
+SELECT
+    max(last_instant_ms, coalesce((SELECT max(counted_at_ms) FROM partition), 0)),
+    max(last_seq, coalesce((SELECT max(last_seq) FROM partition), 0)),
+    mark
+FROM progress;
+
+-- name: put_progress
+UPDATE progress SET last_instant_ms = ?, last_seq = ?;
+
+-- name: put_mark
+UPDATE progress SET mark = ?;
+
+-- Messages of standard queues.
+
+-- name: insert_message
+INSERT INTO message (seq, grp, id, properties, body) VALUES (?, ?, ?, ?, ?);
+
+-- name: delete_message
+DELETE FROM message WHERE seq = ?;
+
+-- name: standard_insert
+INSERT INTO visibility (partition, seq, lane, visible_at, grp, receive_count, generation, epoch)
+VALUES (?, ?, ?, ?, ?, 0, 0, 0);
+
+-- name: standard_take
+SELECT v.seq, v.lane, v.receive_count, v.epoch, v.first_received_at,
+       m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp
+FROM visibility v INDEXED BY visible CROSS JOIN message m ON m.seq = v.seq
+WHERE v.partition = ? AND v.lane = ? AND v.visible_at <= ?
+ORDER BY v.visible_at, v.seq LIMIT ?;
+
+-- name: standard_mark
+UPDATE visibility
+SET visible_at = ?, receive_count = receive_count + 1, generation = ?, epoch = epoch + 1, received_at = ?,
+    first_received_at = coalesce(first_received_at, ?)
+WHERE partition = ? AND seq = ?;
+
+-- name: standard_delete_as_received
+-- The row, if it is as the receipt has it.
+DELETE FROM visibility WHERE partition = ? AND seq = ? AND visible_at = ? AND generation = ? AND epoch = ?;
+
+-- name: standard_find
+SELECT seq, visible_at, receive_count, generation, epoch, received_at, grp, lane
+FROM visibility WHERE partition = ? AND seq = ?;
+
+-- name: standard_delete
+DELETE FROM visibility WHERE partition = ? AND seq = ?;
+
+-- name: standard_change
+UPDATE visibility SET visible_at = ?, epoch = ? WHERE partition = ? AND seq = ?;
+
+-- name: standard_move
+-- A dead letter: visible in its new queue as if it were never received.
+UPDATE visibility
+SET partition = ?, visible_at = ?, receive_count = 0, generation = 0, epoch = 0, received_at = NULL,
+    first_received_at = NULL
+WHERE partition = ? AND seq = ?;
+
+-- name: carry_message
+UPDATE message SET source = ?, receives_before = ?, first_received_at_ms = ? WHERE seq = ?;
+
+-- name: standard_first_visible
+SELECT visible_at FROM visibility INDEXED BY visible WHERE partition = ? AND lane = ? ORDER BY visible_at LIMIT 1;
+
+-- name: standard_count_due
+SELECT count(*), coalesce(sum(receive_count > 0), 0) FROM visibility INDEXED BY visible
+WHERE partition = ? AND lane = ? AND visible_at > ? AND visible_at <= ?;
+
+-- name: standard_next_hidden
+SELECT visible_at FROM visibility INDEXED BY visible
+WHERE partition = ? AND lane = ? AND visible_at > ? ORDER BY visible_at LIMIT 1;
+
+-- name: standard_ends_after
+-- Leases and delays in the order of their ends: the first lease is what a queue at its quota waits for.
+SELECT visible_at, receive_count FROM visibility INDEXED BY visible
+WHERE partition = ? AND lane = ? AND visible_at > ? ORDER BY visible_at LIMIT 1000;
+
+-- name: standard_oldest
+SELECT seq FROM visibility WHERE partition = ? ORDER BY seq LIMIT 1;
+
+-- name: standard_below
+SELECT seq, visible_at, receive_count, grp, lane FROM visibility WHERE partition = ? AND seq < ? ORDER BY seq LIMIT ?;
+
+-- Message groups of standard queues.
+
+-- name: admit_fair_group
+INSERT INTO fair_group (partition, lane, grp, head_at, head_seq) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (partition, lane, grp) DO UPDATE SET head_at = excluded.head_at, head_seq = excluded.head_seq
+WHERE excluded.head_at < head_at;
+
+-- name: put_fair_group
+INSERT OR REPLACE INTO fair_group (partition, lane, grp, head_at, head_seq) VALUES (?, ?, ?, ?, ?);
+
+-- name: delete_fair_group
+DELETE FROM fair_group WHERE partition = ? AND lane = ? AND grp = ?;
+
+-- name: fair_groups
+SELECT head_at, head_seq, grp FROM fair_group INDEXED BY fair_head
+WHERE partition = ? AND lane = ? AND head_at <= ? ORDER BY head_at, head_seq;
+
+-- name: fair_head
+SELECT visible_at, seq FROM visibility INDEXED BY visible_of_group
+WHERE partition = ? AND lane = ? AND grp = ? AND grp IS NOT NULL ORDER BY visible_at, seq LIMIT 1;
+
+-- name: fair_of_group
+SELECT v.seq, v.lane, v.receive_count, v.epoch, v.first_received_at,
+       m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, v.grp, v.visible_at
+FROM visibility v INDEXED BY visible_of_group CROSS JOIN message m ON m.seq = v.seq
+WHERE v.partition = ? AND v.lane = ? AND v.grp = ? AND v.grp IS NOT NULL AND v.visible_at <= ?
+ORDER BY v.visible_at, v.seq;
+
+-- name: fair_plain
+SELECT v.seq, v.lane, v.receive_count, v.epoch, v.first_received_at,
+       m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, v.grp, v.visible_at
+FROM visibility v INDEXED BY visible CROSS JOIN message m ON m.seq = v.seq
+WHERE v.partition = ? AND v.lane = ? AND v.visible_at <= ?
+ORDER BY v.visible_at, v.seq;
+
+-- name: fair_flights
+-- The leases of groups, those that end last if there are very many.
+SELECT seq, visible_at, grp, received_at FROM visibility INDEXED BY visible
+WHERE partition = ? AND lane = ? AND visible_at > ? AND receive_count > 0 ORDER BY visible_at DESC LIMIT ?;
+
+-- name: delete_fair_groups_of
+DELETE FROM fair_group WHERE (partition, lane, grp) IN (
+    SELECT partition, lane, grp FROM fair_group WHERE partition = ? LIMIT ?
+);
+
+-- name: any_fair_group_of
+SELECT 1 FROM fair_group WHERE partition = ? LIMIT 1;
+
+-- Messages of FIFO queues.
+
+-- name: ordered_insert
+INSERT INTO ordered (partition, seq, grp, visible_at, receive_count, generation, epoch) VALUES (?, ?, ?, ?, 0, 0, 0);
+
+-- name: ordered_take
+-- What the group may give, in order; delayed messages are passed over.
+SELECT o.seq, 8, o.receive_count, o.epoch, o.first_received_at,
+       m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp
+FROM (
+    SELECT * FROM ordered INDEXED BY ordered_group WHERE partition = ? AND grp = ? ORDER BY seq LIMIT ?
+) o CROSS JOIN message m ON m.seq = o.seq
+WHERE coalesce(o.visible_at, (o.seq >> 20) + ?) <= ?
+ORDER BY o.seq LIMIT ?;
+
+-- name: ordered_mark
+UPDATE ordered
+SET visible_at = ?, receive_count = receive_count + 1, generation = ?, epoch = epoch + 1, received_at = ?,
+    first_received_at = coalesce(first_received_at, ?)
+WHERE partition = ? AND seq = ?;
+
+-- name: ordered_find
+SELECT seq, visible_at, receive_count, generation, epoch, received_at, grp FROM ordered WHERE partition = ? AND seq = ?;
+
+-- name: ordered_delete
+DELETE FROM ordered WHERE partition = ? AND seq = ?;
+
+-- name: ordered_change
+UPDATE ordered SET visible_at = ?, epoch = ? WHERE partition = ? AND seq = ?;
+
+-- name: ordered_of_group
+-- The messages of a group that has a cursor, in order; one row of NULLs where it has none.
+SELECT o.seq, o.visible_at, o.receive_count, c.received_to
+FROM group_cursor c LEFT JOIN ordered o INDEXED BY ordered_group ON o.partition = c.partition AND o.grp = c.grp
+WHERE c.partition = ? AND c.grp = ?
+ORDER BY o.seq;
+
+-- name: ordered_first_received
+SELECT first_received_at FROM ordered WHERE partition = ? AND seq = ?;
+
+-- name: ordered_move
+UPDATE ordered
+SET partition = ?, seq = ?, grp = ?, visible_at = ?, receive_count = 0, generation = 0, epoch = 0, received_at = NULL,
+    first_received_at = NULL
+WHERE partition = ? AND seq = ?;
+
+-- name: carry_ordered_message
+UPDATE message SET seq = ?, grp = ?, properties = ?, source = ?, receives_before = ?, first_received_at_ms = ? WHERE seq = ?;
+
+-- name: ordered_count_due
+SELECT count(*), coalesce(sum(receive_count > 0), 0) FROM ordered INDEXED BY ordered_hidden
+WHERE partition = ? AND visible_at > ? AND visible_at <= ?;
+
+-- name: ordered_next_hidden
+SELECT visible_at FROM ordered INDEXED BY ordered_hidden
+WHERE partition = ? AND visible_at > ? ORDER BY visible_at LIMIT 1;
+
+-- name: ordered_ends_after
+SELECT visible_at, receive_count FROM ordered INDEXED BY ordered_hidden
+WHERE partition = ? AND visible_at > ? ORDER BY visible_at LIMIT 1000;
+
+-- name: ordered_oldest
+SELECT seq FROM ordered WHERE partition = ? ORDER BY seq LIMIT 1;
+
+-- name: ordered_below
+SELECT seq, visible_at, receive_count, grp FROM ordered WHERE partition = ? AND seq < ? ORDER BY seq LIMIT ?;
+
+-- name: ordered_waiting
+-- Those that follow the queue's delay and are not due.
+SELECT count(*) FROM ordered WHERE partition = ? AND seq >= ? AND visible_at IS NULL;
+
+-- Groups of FIFO queues.
+
+-- name: group_cursors
+SELECT grp, fixed_at, head_seq, floating_seq, received_to FROM group_cursor WHERE partition = ? AND grp = ?;
+
+-- name: new_group_cursor
+INSERT OR IGNORE INTO group_cursor (partition, grp, head_seq, received_to) VALUES (?, ?, 0, 0);
+
+-- name: block_group
+UPDATE group_cursor SET fixed_at = ?, head_seq = ?, floating_seq = NULL, received_to = max(received_to, ?)
+WHERE partition = ? AND grp = ?;
+
+-- name: put_group_cursor
+INSERT OR REPLACE INTO group_cursor (partition, grp, fixed_at, head_seq, floating_seq, received_to)
+VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: delete_group_cursor
+DELETE FROM group_cursor WHERE partition = ? AND grp = ?;
+
+-- name: groups_fixed
+SELECT fixed_at, head_seq, grp FROM group_cursor INDEXED BY group_fixed
+WHERE partition = ? AND fixed_at IS NOT NULL AND fixed_at <= ? ORDER BY fixed_at, head_seq LIMIT ?;
+
+-- name: groups_floating
+SELECT floating_seq, grp FROM group_cursor INDEXED BY group_floating
+WHERE partition = ? AND floating_seq IS NOT NULL AND floating_seq < ? ORDER BY floating_seq LIMIT ?;
+
+-- name: first_fixed
+SELECT fixed_at FROM group_cursor INDEXED BY group_fixed
+WHERE partition = ? AND fixed_at IS NOT NULL ORDER BY fixed_at, head_seq LIMIT 1;
+
+-- name: first_floating
+SELECT floating_seq FROM group_cursor INDEXED BY group_floating
+WHERE partition = ? AND floating_seq IS NOT NULL ORDER BY floating_seq LIMIT 1;
+
+-- name: group_number
+SELECT number FROM message_group WHERE partition = ? AND hash = ?;
+
+-- name: group_hash
+SELECT hash FROM message_group WHERE partition = ? AND number = ?;
+
+-- name: insert_group_number
+INSERT INTO message_group (partition, hash, number) VALUES (?, ?, ?);
+
+-- name: group_numbers_behind
+-- A slice of the numbers, and whether each has messages.
+SELECT g.partition, g.hash, EXISTS (SELECT 1 FROM group_cursor c WHERE c.partition = g.partition AND c.grp = g.number)
+FROM message_group g WHERE (g.partition, g.hash) > (?, ?) ORDER BY g.partition, g.hash LIMIT ?;
+
+-- name: delete_group_number
+DELETE FROM message_group WHERE partition = ? AND hash = ?;
+
+-- name: delete_cursors_of
+DELETE FROM group_cursor WHERE (partition, grp) IN (SELECT partition, grp FROM group_cursor WHERE partition = ? LIMIT ?);
+
+-- name: any_cursor_of
+SELECT 1 FROM group_cursor WHERE partition = ? LIMIT 1;
+
+-- Receive attempts.
+
+-- name: attempt
+SELECT taken, attempted_at_ms FROM attempt WHERE key = ?;
+
+-- name: put_attempt
+INSERT OR REPLACE INTO attempt (key, taken, attempted_at_ms) VALUES (?, ?, ?);
+
+-- name: old_attempts
+DELETE FROM attempt WHERE key IN (SELECT key FROM attempt WHERE attempted_at_ms <= ? ORDER BY attempted_at_ms LIMIT ?);
+
+-- name: message_row
+SELECT id, body, properties, source, receives_before, first_received_at_ms FROM message WHERE seq = ?;
+
+-- The deduplication log.
+
+-- name: insert_accepted
+INSERT INTO accepted (number, accepted_at_ms, entries) VALUES (?, ?, ?);
+
+-- name: old_accepted
+SELECT number FROM (SELECT number, accepted_at_ms FROM accepted ORDER BY number LIMIT ?) WHERE accepted_at_ms <= ?;
+
+-- name: delete_accepted
+DELETE FROM accepted WHERE number <= ?;

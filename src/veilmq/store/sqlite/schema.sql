@@ -1,0 +1,141 @@
+-- The tables of the SQLite dialect.
+--
+-- A message has one sequence number (seq) for as long as it stays in a queue: milliseconds of store time << 20 | counter.
+-- So seq orders messages by sending, seq >> 20 is the instant of sending, and retention is a comparison of seq.
+-- Instants are milliseconds of store time. A partition holds the messages of a queue from one purge to the next.
+
+CREATE TABLE setting (name TEXT PRIMARY KEY, value ANY NOT NULL) WITHOUT ROWID;
+
+-- One row. The instant of the last batch and the last seq are the greatest of these and of all partitions: a batch that
+-- writes totals of a partition, as all hot commands do, saves itself the page of this one.
+CREATE TABLE progress (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    last_instant_ms INTEGER NOT NULL,
+    last_seq INTEGER NOT NULL,
+    mark BLOB
+);
+INSERT INTO progress VALUES (1, 0, 0, NULL);
+
+CREATE TABLE queue (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL UNIQUE,
+    partition INTEGER NOT NULL,
+    settings BLOB NOT NULL,
+    dead_letter_queue TEXT NOT NULL,
+    created_at_ms INTEGER NOT NULL,
+    modified_at_ms INTEGER NOT NULL
+);
+CREATE INDEX queue_source ON queue (dead_letter_queue, name) WHERE dead_letter_queue <> '';
+
+-- queue is NULL once the partition is retired: the janitor deletes its messages.
+-- in_flight and delayed count what is hidden at counted_at_ms. What has a seq below floor_seq is past its retention.
+CREATE TABLE partition (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    queue INTEGER,
+    messages INTEGER NOT NULL DEFAULT 0,
+    in_flight INTEGER NOT NULL DEFAULT 0,
+    delayed INTEGER NOT NULL DEFAULT 0,
+    counted_at_ms INTEGER NOT NULL DEFAULT 0,
+    last_seq INTEGER NOT NULL DEFAULT 0,
+    floor_seq INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX partition_retired ON partition (number) WHERE queue IS NULL;
+
+-- Written once and deleted. The last three columns are those of dead letters: where it comes from, how often and when
+-- first it was received there.
+CREATE TABLE message (
+    seq INTEGER PRIMARY KEY,
+    grp INTEGER,
+    id BLOB NOT NULL,
+    properties BLOB NOT NULL,
+    body TEXT NOT NULL,
+    source TEXT,
+    receives_before INTEGER,
+    first_received_at_ms INTEGER
+);
+
+-- What changes of a message in a standard queue. lane is its priority, and 16 more for messages of groups (grp). Receipts find it by its key, receives by the index.
+CREATE TABLE visibility (
+    partition INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    lane INTEGER NOT NULL,
+    visible_at INTEGER NOT NULL,
+    grp INTEGER,
+    receive_count INTEGER NOT NULL,
+    generation INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    received_at INTEGER,
+    first_received_at INTEGER,
+    PRIMARY KEY (partition, seq)
+) WITHOUT ROWID;
+CREATE INDEX visible ON visibility (partition, lane, visible_at, seq);
+CREATE INDEX visible_of_group ON visibility (partition, lane, grp, visible_at, seq) WHERE grp IS NOT NULL;
+
+-- The first message of each message group of a standard queue.
+CREATE TABLE fair_group (
+    partition INTEGER NOT NULL,
+    lane INTEGER NOT NULL,
+    grp INTEGER NOT NULL,
+    head_at INTEGER NOT NULL,
+    head_seq INTEGER NOT NULL,
+    PRIMARY KEY (partition, lane, grp)
+) WITHOUT ROWID;
+CREATE INDEX fair_head ON fair_group (partition, lane, head_at, head_seq);
+
+-- The same in a FIFO queue. visible_at is NULL while the message follows the queue's delay: it has no delay of its own
+-- and was never received.
+CREATE TABLE ordered (
+    partition INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    grp INTEGER NOT NULL,
+    visible_at INTEGER,
+    receive_count INTEGER NOT NULL,
+    generation INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    received_at INTEGER,
+    first_received_at INTEGER,
+    PRIMARY KEY (partition, seq)
+) WITHOUT ROWID;
+CREATE INDEX ordered_group ON ordered (partition, grp, seq);
+CREATE INDEX ordered_hidden ON ordered (partition, visible_at, receive_count) WHERE visible_at IS NOT NULL;
+
+-- The numbers of groups: a group is known by a keyed hash of its name, and its number is the seq of its first message,
+-- so what is busy at a time lies together in the tables by group. The janitor removes groups without messages.
+CREATE TABLE message_group (
+    partition INTEGER NOT NULL,
+    hash INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    PRIMARY KEY (partition, hash)
+) WITHOUT ROWID;
+CREATE INDEX message_group_number ON message_group (partition, number);
+
+-- One row for each group that has messages. fixed_at is the instant from which the group gives its next message, at
+-- head_seq. floating_seq is the first message that follows the queue's delay, NULL while a received one blocks the
+-- group. Nothing behind received_to was received yet.
+CREATE TABLE group_cursor (
+    partition INTEGER NOT NULL,
+    grp INTEGER NOT NULL,
+    fixed_at INTEGER,
+    head_seq INTEGER NOT NULL,
+    floating_seq INTEGER,
+    received_to INTEGER NOT NULL,
+    PRIMARY KEY (partition, grp)
+) WITHOUT ROWID;
+CREATE INDEX group_fixed ON group_cursor (partition, fixed_at, head_seq) WHERE fixed_at IS NOT NULL;
+CREATE INDEX group_floating ON group_cursor (partition, floating_seq) WHERE floating_seq IS NOT NULL;
+
+-- The deduplication log: the entries of a batch in one row, numbered by its first one.
+CREATE TABLE accepted (number INTEGER PRIMARY KEY, accepted_at_ms INTEGER NOT NULL, entries BLOB NOT NULL);
+
+-- What a receive with an attempt id gave.
+CREATE TABLE attempt (key BLOB PRIMARY KEY, taken BLOB NOT NULL, attempted_at_ms INTEGER NOT NULL) WITHOUT ROWID;
+CREATE INDEX attempt_age ON attempt (attempted_at_ms);
+
+-- Queues that were purged, and names of queues that were deleted, a short while ago.
+CREATE TABLE cooldown (
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    began_at_ms INTEGER NOT NULL,
+    PRIMARY KEY (kind, name)
+) WITHOUT ROWID;
+CREATE INDEX cooldown_age ON cooldown (began_at_ms);

@@ -1,0 +1,255 @@
+"""Deletes and changes of visibility: what the receipts of one queue in a batch do, for both kinds of queues.
+
+Nearly all deletes of a standard queue bring the receipt of the latest receive, whose deadline is as the receipt says:
+then one statement for all of them deletes the rows that are as the receipts have them, and nothing is read. Everything
+else reads the rows of all receipts first, applies the commands to them in order, and writes what has become of them.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from veilmq.core import commands, visibility
+from veilmq.core.errors import ReceiptInvalid, VeilmqError
+from veilmq.core.receipts import Receipt
+from veilmq.core.results import LeaseChange, ReceiptState
+from veilmq.store.queues import Queue
+from veilmq.store.sqlite import fair, groups
+from veilmq.store.sqlite.session import SQL, Row, Session
+
+_DELETE_AS_RECEIVED = SQL["standard_delete_as_received"]
+_DELETE_MESSAGE = SQL["delete_message"]
+
+_LIVE, _EXPIRED, _GONE = ReceiptState.LIVE, ReceiptState.EXPIRED, ReceiptState.GONE
+_GONE_DELETED: ReceiptState | LeaseChange = _GONE
+_GONE_CHANGED: ReceiptState | LeaseChange = LeaseChange(state=_GONE)
+
+Settling = commands.Delete | commands.ChangeVisibility
+Answers = list[Any]
+_Asked = tuple[list[Any], int, Receipt, Any]
+"""Where the state of a receipt goes (an answer and the place in it), the receipt, and its command."""
+
+
+def settle(session: Session, queue: Queue, items: list[tuple[int, Settling]], now_ms: int, answers: Answers) -> None:
+    """Apply ``items`` in order; each answer is a list with a result or an error for each receipt."""
+    if queue.fifo or queue.shares or not all(_is_plain(command) for _, command in items):
+        _settle_in_order(session, queue, items, now_ms, answers)
+        return
+    asked: list[_Asked] = []
+    rest: list[_Asked] = []
+    for each in _asked(session, queue, items, now_ms, answers):
+        each[0][each[1]] = None
+        (asked if each[2][4] > now_ms or not each[3].only_live else rest).append(each)
+    if asked:
+        rest += _delete_as_received(session, queue, asked, now_ms)
+    if rest:
+        rows = _find(session, queue, [receipt for _, _, receipt, _ in rest])
+        gone: list[Row] = []
+        for answer, at, receipt, command in rest:
+            answer[at] = _delete(session, queue, rows, receipt, command, now_ms, gone)
+        _write_deleted(session, queue, gone, now_ms)
+
+
+def _is_plain(command: Settling) -> bool:
+    """Tell whether only the receipt of the latest receive or change acts in a command, which deletes."""
+    return type(command) is commands.Delete and not (command.any_epoch or command.any_receive)
+
+
+def _delete_as_received(session: Session, queue: Queue, asked: list[_Asked], now_ms: int) -> list[_Asked]:
+    """Delete the rows that are as their receipts say; return what is still to be answered."""
+    partition = queue.partition
+    changes = session.connection.changes
+    hits: list[int] = []
+
+    def bindings() -> Iterator[tuple[int, int, int, int, int]]:
+        for _, _, (_, seq, generation, epoch, visible_at_ms), _ in asked:
+            yield partition, seq, visible_at_ms, generation, epoch
+            hits.append(changes())  # of the statement that has just run with these values
+
+    session.executemany(_DELETE_AS_RECEIVED, bindings())
+    deleted: list[Row] = []
+    for (answer, at, (_, seq, generation, _, visible_at_ms), _), hit in zip(asked, hits, strict=True):
+        if hit:
+            deleted.append((seq,))
+            if visible_at_ms > now_ms:
+                if generation:
+                    queue.in_flight -= 1
+                else:
+                    queue.delayed -= 1
+                answer[at] = _LIVE
+            else:
+                answer[at] = _EXPIRED
+    if deleted:
+        session.stage(_DELETE_MESSAGE, deleted)
+        queue.messages -= len(deleted)
+        queue.deleted += len(deleted)
+        if not queue.touched:
+            session.touch(queue)
+        if queue.at_limit:
+            queue.free_place(now_ms)
+    return [] if len(deleted) == len(asked) else _missed(asked, hits)
+
+
+def _missed(asked: list[_Asked], hits: list[int]) -> list[_Asked]:
+    """Return what is still to be answered; a receipt before the one that deleted its message was superseded."""
+    left: list[_Asked] = []
+    deleted: set[int] = set()
+    for each, hit in zip(reversed(asked), reversed(hits), strict=True):
+        answer, at, receipt, _ = each
+        if hit:
+            deleted.add(receipt[1])
+        elif receipt[1] in deleted:
+            answer[at] = ReceiptState.SUPERSEDED
+        else:
+            left.append(each)
+    left.reverse()
+    return left
+
+
+def _find(session: Session, queue: Queue, receipts: list[Receipt]) -> dict[int, list[Any]]:
+    """Return the rows of the messages of ``receipts`` by seq: seq, visible_at, receives, generation, epoch, ..."""
+    query = SQL["ordered_find" if queue.fifo else "standard_find"]
+    partition = queue.partition
+    seqs = {receipt[1] for receipt in receipts}
+    return {row[0]: list(row) for row in session.executemany(query, [(partition, seq) for seq in seqs])}
+
+
+def _judge(
+    queue: Queue, rows: dict[int, list[Any]], receipt: Receipt, command: Settling, now_ms: int
+) -> tuple[ReceiptState, list[Any] | None]:
+    """Return what the receipt is now, and the row of its message if that is there."""
+    row = rows.get(receipt[1])
+    if row is None:
+        return _GONE, None
+    _, visible_at_ms, _, generation, epoch = row[:5]
+    current = generation == receipt[2] and (epoch == receipt[3] or command.any_epoch)
+    if not current and command.any_receive and not queue.fifo:
+        return ReceiptState.EARLIER, row
+    return visibility.receipt_state(current=current, visible_at_ms=visible_at_ms or 0, now_ms=now_ms), row
+
+
+def _delete(
+    session: Session,
+    queue: Queue,
+    rows: dict[int, list[Any]],
+    receipt: Receipt,
+    command: commands.Delete,
+    now_ms: int,
+    gone: list[Row],
+) -> ReceiptState:
+    state, row = _judge(queue, rows, receipt, command, now_ms)
+    if row is not None and visibility.receipt_acts(state, only_live=command.only_live or queue.fifo):
+        del rows[receipt[1]]
+        queue.unhide(row[1] or 0, received=row[2] > 0)
+        gone.append(tuple(row))
+    return state
+
+
+def _write_deleted(session: Session, queue: Queue, gone: list[Row], now_ms: int) -> None:
+    if not gone:
+        return
+    query = SQL["ordered_delete" if queue.fifo else "standard_delete"]
+    session.executemany(query, [(queue.partition, row[0]) for row in gone])
+    session.executemany(_DELETE_MESSAGE, [(row[0],) for row in gone])
+    queue.messages -= len(gone)
+    queue.deleted += len(gone)
+    session.touch(queue)
+    if queue.shares:
+        fair.ended(session, queue, [(row[0], row[7], row[6]) for row in gone], now_ms)
+    if queue.at_limit:
+        queue.free_place(now_ms)
+
+
+def _settle_in_order(
+    session: Session, queue: Queue, items: list[tuple[int, Settling]], now_ms: int, answers: Answers
+) -> None:
+    todo = _asked(session, queue, items, now_ms, answers)
+    if not todo:
+        return
+    rows = _find(session, queue, [receipt for _, _, receipt, _ in todo])
+    gone: list[Row] = []
+    changed: dict[int, list[Any]] = {}
+    due: list[int] = []
+    for answer, at, receipt, command in todo:
+        if type(command) is commands.Delete:
+            answer[at] = _delete(session, queue, rows, receipt, command, now_ms, gone)
+            if receipt[1] not in rows:
+                changed.pop(receipt[1], None)
+        else:
+            try:
+                answer[at] = _change(session, queue, rows, receipt, command, at, now_ms, changed, due)
+            except VeilmqError as error:
+                answer[at] = error
+    _write_changed(session, queue, changed, now_ms)
+    _write_deleted(session, queue, gone, now_ms)
+    if queue.fifo and (gone or changed):
+        groups.refile(session, queue, {row[6] for row in [*gone, *changed.values()]})
+        groups.notify(session, queue, now_ms, len(items))
+    else:
+        for due_ms in due:
+            queue.notify(due_ms)
+
+
+def _asked(
+    session: Session, queue: Queue, items: list[tuple[int, Settling]], now_ms: int, answers: Answers
+) -> list[_Asked]:
+    """Return the receipts of messages that may be there; answer the others."""
+    read, number, floor = session.book.read, queue.number, queue.floor(now_ms)
+    asked: list[_Asked] = []
+    for slot, command in items:
+        if isinstance(command, commands.Delete):
+            texts, gone = command.receipts, _GONE_DELETED
+        else:
+            texts, gone = tuple([change.receipt for change in command.changes]), _GONE_CHANGED
+        answer: list[Any] = [gone] * len(texts)
+        answers[slot] = answer
+        for at, text in enumerate(texts):
+            try:
+                receipt = read(text)
+            except VeilmqError as error:
+                answer[at] = error
+                continue
+            if receipt[0] != number:
+                answer[at] = ReceiptInvalid()
+            elif receipt[1] >= floor:
+                asked.append((answer, at, receipt, command))
+    return asked
+
+
+def _write_changed(session: Session, queue: Queue, changed: dict[int, list[Any]], now_ms: int) -> None:
+    if changed:
+        query = SQL["ordered_change" if queue.fifo else "standard_change"]
+        session.executemany(query, [(row[1], row[4], queue.partition, row[0]) for row in changed.values()])
+        session.touch(queue)
+        if queue.shares:
+            fair.changed(session, queue, changed.values(), now_ms)
+
+
+def _change(
+    session: Session,
+    queue: Queue,
+    rows: dict[int, list[Any]],
+    receipt: Receipt,
+    command: commands.ChangeVisibility,
+    at: int,
+    now_ms: int,
+    changed: dict[int, list[Any]],
+    due: list[int],
+) -> LeaseChange:
+    state, row = _judge(queue, rows, receipt, command, now_ms)
+    if row is None or not visibility.receipt_acts(state, only_live=command.only_live or queue.fifo):
+        return LeaseChange(state=state)
+    received = row[2] > 0
+    since_ms = row[5] if received else now_ms  # nobody has asked for a delayed message yet
+    timeout_s = command.changes[at].timeout_s
+    visible_at_ms = visibility.changed_deadline_ms(now_ms, timeout_s, since_ms, command.lease_s_max)
+    queue.unhide(row[1] or 0, received=received)
+    queue.hide(visible_at_ms, received=received)
+    row[1] = visible_at_ms
+    if command.renew_receipt:
+        row[4] += 1
+    changed[row[0]] = row
+    due.append(visible_at_ms)
+    renewed = None
+    if command.renew_receipt:
+        renewed = session.book.issue(queue.number, row[0], row[3], row[4], visible_at_ms)
+    return LeaseChange(state=state, visible_at_ms=visible_at_ms, hidden_for_ms=visible_at_ms - now_ms, receipt=renewed)

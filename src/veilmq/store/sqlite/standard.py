@@ -1,0 +1,278 @@
+"""Standard queues: send and receive, for all commands of one queue in a batch at once.
+
+Sends insert all their rows with one statement a table. Receives take what all of them ask for with one SELECT in the
+order of visibility, share it out in the order in which they came, and mark it with one UPDATE: a message is never taken
+twice by receives that are made together.
+
+A receive gives nothing that was sent by a command behind it in the batch (``Taker.bound``), so a client that pipelines
+a receive and a send gets the answers of that order.
+"""
+
+from veilmq.core import commands
+from veilmq.core.commands import NewMessage
+from veilmq.core.errors import MessageTooLong, VeilmqError
+from veilmq.core.limits import BATCH_ROW_BYTES, SECOND_MS
+from veilmq.core.results import SentMessage
+from veilmq.store.queues import NEVER_MS, Queue
+from veilmq.store.sqlite import fair
+from veilmq.store.sqlite.dead_letters import DeadLetterSink, sink_of
+from veilmq.store.sqlite.giving import LATER, Answers, Giving, Taker
+from veilmq.store.sqlite.session import SQL, Row, Session
+
+_INSERT_MESSAGE = SQL["insert_message"]
+_INSERT = SQL["standard_insert"]
+_TAKE = SQL["standard_take"]
+_MARK = SQL["standard_mark"]
+_EXPIRED_PASSED_MAX = 1_000
+
+
+def send(
+    session: Session, queue: Queue, sends: list[tuple[int, commands.Send]], now_ms: int, answers: Answers
+) -> list[int]:
+    """Store the messages of ``sends``; return the first seq that each of them could use.
+
+    Each answer is a list with a ``SentMessage`` or an error for each message, or the error of the command.
+    """
+    first = session.next_seq(now_ms)
+    messages: list[Row] = []
+    rows: list[Row] = []
+    firsts: list[int] = []
+    due: list[int] = []
+    for slot, command in sends:
+        firsts.append(first + len(rows))
+        try:
+            answers[slot], due_ms = _add(session, queue, command, first, now_ms, messages, rows)
+        except VeilmqError as error:
+            answers[slot] = error
+            continue
+        if due_ms is not None:
+            due.append(due_ms)
+    if rows:
+        session.stage(_INSERT_MESSAGE, messages)
+        session.stage(_INSERT, rows)
+        if queue.shares:
+            fair.admit(session, queue)
+        session.last_seq = first + len(rows) - 1
+        queue.messages += len(rows)
+        queue.sent += len(rows)
+        queue.expires_at_ms = min(queue.expires_at_ms, now_ms + queue.retention_ms)
+        if not queue.touched:
+            session.touch(queue)
+        wake = queue.wake
+        if wake is not None:
+            for due_ms in due:
+                wake(due_ms)
+    return firsts
+
+
+def _add(
+    session: Session,
+    queue: Queue,
+    command: commands.Send,
+    first: int,
+    now_ms: int,
+    messages: list[Row],
+    rows: list[Row],
+) -> tuple[list[SentMessage | VeilmqError], int | None]:
+    """Add the rows of one command; return its answer, and when the first of its messages is visible."""
+    terms, partition, size_max = command.terms, queue.partition, queue.settings.message_bytes_max
+    next_id = session.ids.next
+    queue_visible_at_ms = now_ms + queue.delay_ms
+    seq = first + len(rows)
+    answer: list[SentMessage | VeilmqError] = []
+    due_ms: int | None = None
+    for new in command.messages if terms is None else _checked(queue, command.messages, terms):
+        if isinstance(new, VeilmqError):
+            answer.append(new)
+            continue
+        if terms is None and new.size_bytes > size_max:  # else it was checked as it was on the wire
+            answer.append(MessageTooLong(size_max))
+            continue
+        visible_at_ms = queue_visible_at_ms if new.delay_s is None else now_ms + new.delay_s * SECOND_MS
+        lane, group = new.priority, None
+        if new.group is not None:
+            lane, group = fair.sent(session, queue, new.group, lane, visible_at_ms, seq, now_ms)
+        if lane not in queue.lanes:
+            queue.lanes = tuple(sorted({*queue.lanes, lane}))
+        message_id = next_id()
+        messages.append((seq, group, message_id, new.properties, new.body))
+        rows.append((partition, seq, lane, visible_at_ms, group))
+        seq += 1
+        if visible_at_ms <= now_ms:
+            answer.append(SentMessage(id=message_id))
+        else:
+            answer.append(_delayed(session, queue, message_id, seq - 1, visible_at_ms, terms))
+        if due_ms is None or visible_at_ms < due_ms:
+            due_ms = visible_at_ms
+    return answer, due_ms
+
+
+def _delayed(
+    session: Session,
+    queue: Queue,
+    message_id: bytes,
+    seq: int,
+    visible_at_ms: int,
+    terms: commands.SendTerms | None,
+) -> SentMessage:
+    """Count a delayed message; return its answer, with a receipt where one is wanted."""
+    queue.hide(visible_at_ms, received=False)
+    receipt = None
+    if terms is not None and terms.receipts:
+        receipt = session.book.issue(queue.number, seq, 0, 0, visible_at_ms)
+    return SentMessage(id=message_id, receipt=receipt)
+
+
+def _checked(
+    queue: Queue, messages: tuple[NewMessage, ...], terms: commands.SendTerms
+) -> list[NewMessage | VeilmqError]:
+    """Return what is to be stored of each message, or its error in its place; raises it where all go together."""
+    settings = queue.settings
+    decode = terms.decode if settings.smq_base64 else None
+    checked: list[NewMessage | VeilmqError] = []
+    for new in messages:
+        try:
+            if new.size_bytes > settings.message_bytes_max:
+                raise MessageTooLong(settings.message_bytes_max)
+            checked.append(new if decode is None else decode(new))
+        except VeilmqError as error:
+            if terms.together:
+                raise
+            checked.append(error)
+    return checked
+
+
+def receive(session: Session, queue: Queue, takers: list[Taker], now_ms: int, answers: Answers) -> None:
+    """Give the messages that ``takers`` ask for, first come, first served. Each answer is a ``Received``.
+
+    A receive with a timeout of 0 leaves its messages visible, for the next one too: it ends a round.
+    """
+    timeout_ms = queue.settings.visibility_timeout_s
+    throttle = queue.throttle
+    round_: list[Taker] = []
+    for taker in takers:
+        command = taker.command
+        if throttle is not None and command.requested_at_ms is None:
+            try:
+                throttle.admit(now_ms)
+            except VeilmqError as error:
+                answers[taker.slot] = error
+                continue
+        round_.append(taker)
+        if not (timeout_ms if command.timeout_s is None else command.timeout_s):
+            _receive(session, queue, round_, now_ms, answers)
+            session.flush()
+            round_ = []
+    if round_:
+        _receive(session, queue, round_, now_ms, answers)
+
+
+def _receive(session: Session, queue: Queue, takers: list[Taker], now_ms: int, answers: Answers) -> None:
+    giving = Giving(session, queue, now_ms)
+    wanted = 0
+    for taker in takers:
+        wanted += taker.command.count
+    sink = sink_of(session, queue, now_ms) if queue.settings.receives_max else None
+    wanted = min(wanted, giving.places)
+    rows: list[Row] = []
+    if wanted > 0:
+        offer = _offered if not queue.shares else fair.offered
+        rows = offer(session, queue, wanted, now_ms, sink)
+    start, left = 0, giving.places
+    for taker in takers:
+        count = min(taker.command.count, left)
+        mine = rows[start : start + count]
+        if mine and mine[-1][0] >= taker.bound:  # sent behind this receive: the next one's
+            mine = [row for row in rows[start:] if row[0] < taker.bound][:count]
+            seqs = {row[0] for row in mine}
+            rows, start = [row for row in rows[start:] if row[0] not in seqs], 0
+        else:
+            start += len(mine)
+        if not mine and count > 0 and session.bytes_left <= 0:
+            answers[taker.slot] = LATER
+            continue
+        left -= len(mine)
+        deadlines = giving.give(taker, mine)
+        if queue.shares:
+            fair.received(queue, mine, deadlines, now_ms)
+    giving.mark(_MARK)
+    if queue.shares:
+        fair.taken(session, queue, now_ms)
+    giving.answer(answers, lambda: next_due(session, queue, now_ms), is_standard=True)
+    if sink is not None:
+        sink.notify()
+
+
+def _offered(session: Session, queue: Queue, wanted: int, now_ms: int, sink: DeadLetterSink | None) -> list[Row]:
+    """Return up to ``wanted`` messages to give, in order: without what ``sink`` takes and what has expired."""
+    if sink is not None or now_ms >= queue.expires_at_ms:
+        return _sifted(session, queue, wanted, now_ms, sink)
+    rows: list[Row] = []
+    bytes_left = session.bytes_left
+    for lane in queue.lanes:
+        found = session.execute(_TAKE, (queue.partition, lane, now_ms, wanted - len(rows)))
+        for row in found:
+            rows.append(row)
+            bytes_left -= len(row[6]) + BATCH_ROW_BYTES
+            if bytes_left <= 0:
+                found.close()
+                break
+        if len(rows) >= wanted or bytes_left <= 0:
+            break
+    session.bytes_left = bytes_left
+    return rows
+
+
+def _sifted(session: Session, queue: Queue, wanted: int, now_ms: int, sink: DeadLetterSink | None) -> list[Row]:
+    """Return the same where each row has to be looked at; so many dead letters, and expired ones, end the search."""
+    rows: list[Row] = []
+    dead: list[Row] = []
+    floor, passed = queue.floor(now_ms), 0
+    for lane in queue.lanes:
+        found = session.execute(_TAKE, (queue.partition, lane, now_ms, -1))
+        for row in found:
+            if row[0] < floor:
+                passed += 1
+            elif sink is not None and sink.takes(row):
+                dead.append(row)
+            else:
+                rows.append(row)
+                session.bytes_left -= len(row[6]) + BATCH_ROW_BYTES
+            if _is_enough(session, len(rows) - wanted, passed, sink):
+                break
+        found.close()
+        if _is_enough(session, len(rows) - wanted, passed, sink):
+            break
+    if dead:
+        assert sink is not None
+        sink.move(dead)
+    return rows
+
+
+def _is_enough(session: Session, beyond: int, passed: int, sink: DeadLetterSink | None) -> bool:
+    return (
+        beyond >= 0 or session.bytes_left <= 0 or passed >= _EXPIRED_PASSED_MAX or (sink is not None and sink.is_over)
+    )
+
+
+def next_due(session: Session, queue: Queue, now_ms: int) -> int | None:
+    """Return the instant from which there is a message to receive; ``None`` when nothing is coming by itself."""
+    if queue.at_limit and queue.in_flight >= queue.in_flight_max:
+        due_ms = session.next_place_ms(queue, now_ms)
+    elif queue.shares:
+        due_ms = fair.next_message_ms(session, queue, now_ms)
+    else:
+        due_ms = next_message_ms(session, queue, now_ms)
+    return None if due_ms >= NEVER_MS else due_ms
+
+
+def next_message_ms(session: Session, queue: Queue, now_ms: int) -> int:
+    """Return when the next message is visible, whatever the in-flight limit says; ``NEVER_MS``: none is coming."""
+    first_ms = NEVER_MS
+    for lane in queue.lanes:
+        row = session.row("standard_first_visible", queue.partition, lane)
+        if row is not None and row[0] < first_ms:
+            first_ms = row[0]
+            if first_ms <= now_ms:
+                return now_ms
+    return first_ms

@@ -1,0 +1,291 @@
+"""The store on SQLite: commands in, one transaction and one sync a batch, then the answers.
+
+Commands that arrive while a batch is being made durable form the next one; there is no timer and no knob. A batch is
+applied only after the one before it is durable, so every answer describes a state that is on disk.
+
+When a commit fails in a way that leaves open what is on disk (a failed sync above all), all pending commands get
+``OutcomeUnknown`` and the store stops for good; ``on_fatal`` ends the process, and the next start recovers.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import apsw
+
+from veilmq.core.commands import Command, ListQueues
+from veilmq.core.errors import OutcomeUnknown, ShuttingDown, VeilmqError
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.ports import Done, Wake
+from veilmq.engines.clock import StoreClock, stopwatch_s
+from veilmq.engines.embedded.committer import Committer, ThreadCommitter
+from veilmq.engines.embedded.database import LONG_LOG, Database, ran_out_of_room
+from veilmq.engines.embedded.folder import FolderLock
+from veilmq.engines.embedded.janitor import Janitor
+from veilmq.engines.embedded.kept_file import kept_file
+from veilmq.engines.embedded.options import EngineOptions
+from veilmq.engines.embedded.space import Space
+from veilmq.engines.execute import execute
+from veilmq.engines.figures import Figure, gauge
+from veilmq.engines.store import FAILED, FULL, NOTHING_HELD_BACK, Survey
+from veilmq.store.sqlite.batch import Batch, Entry
+from veilmq.store.sqlite.folder import open_connection
+from veilmq.store.sqlite.queue_commands import AllNames
+from veilmq.store.sqlite.session import Session
+
+log = logging.getLogger(__name__)
+
+_MARKED_MS = SECOND_MS  # from one mark of the clock to the next
+_DELIVERY_S_MAX = 0.003  # in one turn of the loop: encoding takes some 3 ms a megabyte
+
+
+class SqliteStore:
+    """``engines.store.Store`` on one machine. Every method belongs to the event loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        connection: apsw.Connection,
+        folder: Path | None,
+        lock: FolderLock | None,
+        clock: StoreClock,
+        options: EngineOptions,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        """Use ``open``."""
+        self._folder = folder
+        self._lock = lock
+        self.clock = clock
+        self._on_fatal = on_fatal
+        self._loop = asyncio.get_running_loop()
+        self._pending: deque[Entry] = deque()
+        self._refusal: VeilmqError | None = None
+        self._running = False  # a batch is arranged, or being made durable
+        self._closed = False
+        self._rest = asyncio.Event()
+        self._mark_due_ms = 0
+        self._database = Database(connection, options=options)
+        database: Any = self._database  # the engine's helpers ask for its journal, and no more of it than this
+        space = self._space = Space(folder=folder, journal=database, options=options)
+        self._session = Session(connection, options=options, space=space)
+        self.token_key = self._session.kept_key("token_key")
+        ((floor_ms, _, mark),) = self._session.rows("progress")
+        clock.resume(mark, floor_ms=floor_ms)
+        self._batch = Batch(self._session, self._database)
+        space.look()
+        kind = Committer if folder is None else ThreadCommitter
+        self._committer = kind(journal=database, space=space, committed=self._committed)
+        self._janitor = Janitor(submit=self.submit, clock=clock)
+        self._janitor.wake()
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path | None,
+        *,
+        clock: StoreClock,
+        options: EngineOptions | None = None,
+        on_fatal: Callable[[BaseException], None] | None = None,
+    ) -> Self:
+        """Open the data folder, made if need be; ``None`` keeps everything in memory and nothing beyond ``close``.
+
+        ``on_fatal`` is called when the store has failed and the process should end. Raises ``FolderError`` for a
+        folder that is in use, not veilmq's, of a newer format, or not writable.
+        """
+        options = options or EngineOptions()
+        lock = None if folder is None else FolderLock(folder)
+        try:
+            return cls(
+                connection=open_connection(folder, options),
+                folder=folder,
+                lock=lock,
+                clock=clock,
+                options=options,
+                on_fatal=on_fatal or _ignore,
+            )
+        except BaseException:
+            if lock is not None:
+                lock.release()
+            raise
+
+    # The port.
+
+    def submit(self, command: Command, done: Done) -> None:
+        """Take ``command``; call ``done`` with its result or error once that is durable."""
+        if self._batch.applying:
+            self._batch.insert((command, done))
+        elif self._refusal is not None:
+            self._loop.call_soon(done, self._refusal)
+        else:
+            self._pending.append((command, done))
+            if not self._running:
+                self._arrange()
+
+    def withdraw(self, done: Done) -> None:
+        """Drop the command submitted with ``done`` if it has not been begun; its client has gone."""
+        for entry in self._pending:
+            if entry[1] == done:
+                self._pending.remove(entry)
+                return
+
+    def watch(self, queue: str, wake: Wake) -> None:
+        """Call ``wake`` whenever ``queue`` may have a message; see ``core.ports.Engine``."""
+        self._session.wakes[queue] = wake
+        found = self._session.queues.get(queue)
+        if found is not None:
+            found.wake = wake
+
+    def unwatch(self, queue: str) -> None:
+        """End the watch on ``queue``."""
+        self._session.wakes.pop(queue, None)
+        found = self._session.queues.get(queue)
+        if found is not None:
+            found.wake = None
+
+    async def close(self) -> None:
+        """Finish what was submitted, refuse what comes, and let go of the folder."""
+        self._janitor.stop()
+        self._refusal = self._refusal or ShuttingDown()
+        while self._running:
+            self._rest.clear()
+            await self._rest.wait()
+        if not self._closed:
+            self._closed = True
+            self._committer.close()
+            try:
+                self._mark_end()
+                self._database.close()
+            finally:
+                if self._lock is not None:
+                    self._lock.release()
+
+    def _mark_end(self) -> None:
+        """Leave the clock's mark, so that the next start goes on from here; a full disk has an earlier one."""
+        if not self.has_failed:
+            with suppress(apsw.Error):
+                self._session.run("put_mark", self.clock.mark())
+
+    # What an operator asks.
+
+    async def survey(self, names_max: int) -> Survey:
+        """Return the first ``names_max`` queues by name, and how many there are."""
+        names: list[str] = await execute(self, AllNames())
+        return Survey(names[:names_max], len(names))
+
+    @property
+    def kept(self) -> str:
+        """Where messages are kept; see ``engines.store.Store``."""
+        return "in memory only, gone when the server stops" if self._folder is None else f"in {self._folder.resolve()}"
+
+    async def obstacles(self) -> list[str]:
+        """Return why no requests should be sent here."""
+        return [text for text, holds in {FAILED: self.has_failed, FULL: self.is_short_of_space}.items() if holds]
+
+    def warnings(self) -> list[str]:
+        """Return what is wrong although requests are answered."""
+        return [LONG_LOG] if self._database.log_is_long else []
+
+    async def trust_clock(self) -> str:
+        """Take the present time for right; see ``engines.store.Store``."""
+        if self.clock.doubt is None:
+            return NOTHING_HELD_BACK
+        applied_ms = self.clock.trust()
+        self._mark_due_ms = 0
+        await self.answered()
+        self._janitor.wake()
+        span = timedelta(seconds=applied_ms // SECOND_MS)
+        return f"{span} h that was held back is applied." if applied_ms else NOTHING_HELD_BACK
+
+    def figures(self) -> list[Figure]:
+        """Return what there is to tell beside the counts of queues."""
+        held_s = self.clock.held_back_ms() / SECOND_MS
+        return [
+            gauge("store_time_held_back_seconds", "Time that is held back, as the clock is doubted.", held_s),
+            gauge("store_wal_bytes", "Bytes in the write-ahead log.", self._database.log_bytes),
+        ]
+
+    async def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
+        """Return what the data folder keeps in the file ``name``; raises ``FolderError``."""
+        return make() if self._folder is None else kept_file(self._folder / name, make)
+
+    async def answered(self) -> None:
+        """Return when what was submitted so far has been answered, which is done in order."""
+        await execute(self, ListQueues(account=""))
+
+    @property
+    def is_short_of_space(self) -> bool:
+        """Whether sends are refused because the disk is nearly full."""
+        return self._space.is_short
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the store failed and nothing more is accepted."""
+        return isinstance(self._refusal, OutcomeUnknown)
+
+    # Batches.
+
+    def _arrange(self) -> None:
+        self._running = True
+        self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        now_ms = self.clock.now_ms()
+        mark = None
+        if now_ms >= self._mark_due_ms:
+            mark = self.clock.mark()
+            self._mark_due_ms = now_ms + _MARKED_MS
+        try:
+            changed = self._batch.run(self._pending, now_ms, self.clock.ahead_ms(now_ms), mark)
+        except Exception as error:  # noqa: BLE001 - not even the way back worked
+            self._fail(error)
+            return
+        if changed:
+            self._committer.commit()
+        else:
+            self._deliver(changed=False)
+
+    def _committed(self, error: BaseException | None) -> None:
+        if error is None:
+            self._session.accepted.keep()
+            self._deliver(changed=True)
+        elif isinstance(error, Exception) and ran_out_of_room(error):
+            self._batch.roll_back(self._pending, is_full=True)
+            self._arrange()
+        else:
+            self._fail(error)
+
+    def _deliver(self, *, changed: bool) -> None:
+        if not self._batch.deliver(stopwatch_s() + _DELIVERY_S_MAX):
+            self._loop.call_soon(partial(self._deliver, changed=changed))
+            return
+        self._running = False
+        if self._pending:
+            self._arrange()
+        else:
+            self._rest.set()
+        if changed:
+            if self._session.unswept:
+                self._janitor.wake()
+            elif self._janitor.idle:
+                self._janitor.look_later(self.clock.now_ms())
+
+    def _fail(self, error: BaseException) -> None:
+        log.critical("the store failed; what was not acknowledged may or may not be kept", exc_info=error)
+        self._refusal = OutcomeUnknown()
+        self._janitor.stop()
+        self._batch.fail(self._refusal)
+        while self._pending:
+            self._loop.call_soon(self._pending.popleft()[1], self._refusal)
+        self._running = False
+        self._rest.set()
+        self._on_fatal(error)
+
+
+def _ignore(error: BaseException) -> None:
+    """Leave it at the log."""
