@@ -21,6 +21,12 @@ def block(*, port: int, queue_url: str, groups: int) -> None:
             converse(port=port, dialogues=[_receiving(queue_url, groups)])
 
 
+def hold(*, port: int, queue_url: str, messages: int, connections: int = 8) -> None:
+    """Receive so many messages by ten, and keep them."""
+    each = messages // connections
+    converse(port=port, dialogues=[_receiving(queue_url, each) for _ in range(connections)], timeout_s=3_600.0)
+
+
 def feed(*, port: int, queue_url: str, groups: int, messages: int, run: str) -> None:
     """Send `messages` to a FIFO queue, going round `groups` free groups."""
     _send(port, queue_url, [f"free-{n % groups}" for n in range(messages)], run=f"feed-{run}")

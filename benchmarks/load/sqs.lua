@@ -97,11 +97,11 @@ function sqs.sender()
   local message = ',"MessageBody":"' .. sqs.body .. '"'
   local groups, fifo = tonumber(os.getenv("BENCH_GROUPS")), os.getenv("BENCH_FIFO") == "1"
   if not groups then return sqs.repeated("SendMessage", message) end
-  local build, turn = sqs.builder("SendMessage"), 0
+  local build, turn, run = sqs.builder("SendMessage"), 0, (os.getenv("BENCH_RUN") or "") .. "-"
   return function()
     turn = turn + 1
-    local members = message .. ',"MessageGroupId":"g' .. turn % groups .. '"'
-    if fifo then members = members .. ',"MessageDeduplicationId":"' .. turn .. '"' end
+    local members = message .. ',"MessageGroupId":"g' .. run .. turn % groups .. '"'
+    if fifo then members = members .. ',"MessageDeduplicationId":"' .. run .. turn .. '"' end
     return build(members)
   end
 end

@@ -1,0 +1,249 @@
+"""The two embedded stores of one checkout in turns, A B A B …: the rows that decide whether the new one takes over.
+
+`python -m benchmarks.gate --only send --processes 2 --turns 5 --seconds 3`.
+"""
+
+import argparse
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+
+from benchmarks import groups, rates, stock, wrk
+from benchmarks.bench import Bench, Opened
+from benchmarks.process import Command
+from benchmarks.rates import CYCLE, CYCLE_TEN, SEND, SEND_TEN, Workload
+from benchmarks.servers import CHECKOUT, ROOMY, Server, veilmq
+from benchmarks.sqs import Sqs
+from benchmarks.wrk import Load
+
+SDK = {"BENCH_HEADS": "sdk"}
+QUEUES = 500
+POLLS = 200
+SENDERS = 8
+IN_FLIGHT = 100_000
+WAITING = 1_000_000
+SLOW_MS = 5
+
+RECEIVE = replace(rates.RECEIVE, filled=False, share=1.0)
+DELETE = replace(rates.DELETE, share=0.5)
+RECEIVE_TEN = Workload(
+    figure="receive by ten", script="receive_ten", per_s=lambda result: result.count_per_s("received"), share=1.0
+)
+DELETE_TEN = Workload(
+    figure="delete by ten", script="delete_ten", per_s=lambda result: result.count_per_s("deleted"), share=0.5
+)
+QUEUES_CYCLE = Workload(figure="cycle", script="queues", per_s=lambda result: result.count_per_s("deletes"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What runs one after another on one server in a turn; `slow` for a disk with slow syncs."""
+
+    workloads: tuple[Workload, ...]
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    prepare: Callable[[Bench, int, str], object] = lambda bench, port, queue_url: None
+    each_turn: Callable[[Bench, int, str], object] = lambda bench, port, queue_url: None
+    slow: bool = False
+    polls: bool = False
+    queues: bool = False
+
+
+def _fill(per_s: int) -> Callable[[Bench, int, str], object]:
+    def fill(bench: Bench, port: int, queue_url: str) -> None:
+        stock.fill(port=port, queue_url=queue_url, messages=round(bench.seconds * 0.5 * per_s))
+
+    return fill
+
+
+def _wait(bench: Bench, port: int, queue_url: str) -> None:
+    stock.fill(port=port, queue_url=queue_url, messages=bench.backlog_max)
+
+
+def _take(bench: Bench, port: int, queue_url: str) -> None:
+    stock.fill(port=port, queue_url=queue_url, messages=IN_FLIGHT + 1_000)
+    groups.hold(port=port, queue_url=queue_url, messages=IN_FLIGHT)
+
+
+def _block(bench: Bench, port: int, queue_url: str) -> None:
+    groups.block(port=port, queue_url=queue_url, groups=10_000)
+
+
+FIFO = {"BENCH_GROUPS": "1000", "BENCH_FIFO": "1"}
+
+ROWS: Mapping[str, Row] = {
+    "send": Row(workloads=(SEND,)),
+    "receive": Row(workloads=(RECEIVE, DELETE), each_turn=_fill(45_000)),
+    "cycle": Row(workloads=(CYCLE,)),
+    "send-ten": Row(workloads=(SEND_TEN,)),
+    "receive-ten": Row(workloads=(RECEIVE_TEN, DELETE_TEN), each_turn=_fill(90_000)),
+    "cycle-ten": Row(workloads=(CYCLE_TEN,)),
+    "waiting": Row(workloads=(CYCLE,), prepare=_wait),
+    "in-flight": Row(workloads=(CYCLE,), prepare=_take),
+    "fifo": Row(workloads=(CYCLE,), attributes={"FifoQueue": "true"}, environment=FIFO),
+    "blocked": Row(workloads=(CYCLE,), attributes={"FifoQueue": "true"}, environment=FIFO, prepare=_block),
+    "queues": Row(workloads=(QUEUES_CYCLE,), queues=True),
+    "polls": Row(workloads=(), polls=True),
+    "slow-send": Row(workloads=(SEND,), slow=True),
+    "slow-cycle": Row(workloads=(CYCLE,), slow=True),
+}
+
+
+def server(store: str, *, slow: bool) -> Server:
+    """veilmq with one of its stores."""
+    made = veilmq(*ROOMY, "--fifo-in-flight-max", "1000000")
+
+    def command(port: int, admin_port: int, data: Path) -> Command:
+        start = made.command(port, admin_port, data)
+        arguments = list(start.arguments)
+        if slow:
+            arguments[1:3] = ["-m", "benchmarks.slow_sync", str(SLOW_MS)]
+        if store == "null":
+            arguments[1:3] = ["-m", "benchmarks.null_store"]
+        kind = "sqlite2" if store == "null" else store
+        return replace(start, arguments=arguments, environment={**start.environment, "GATE_STORE": kind})
+
+    return replace(made, command=command)
+
+
+Figure = tuple[float, float, float, float]
+"""Messages or requests a second, CPU µs for each, p50 and p99 in ms."""
+Figures = dict[str, Figure]
+
+
+class Side:
+    """A server with one of the stores, on an empty folder, with what the row needs."""
+
+    def __init__(self, bench: Bench, row: Row, opened: Opened, handles: Path) -> None:
+        self._bench, self._row, self._opened = bench, row, opened
+        with Sqs(port=opened.port) as sqs:
+            self._url = sqs.create_queue("bench.fifo" if row.attributes else "bench", attributes=row.attributes)
+            for n in range(QUEUES if row.queues else 0):
+                sqs.create_queue(f"bench{n}")
+        self._environment = {**SDK, **row.environment, "BENCH_HANDLES": str(handles), "BENCH_QUEUE_URL": self._url}
+        self._environment["BENCH_QUEUES"] = str(QUEUES)
+        row.prepare(bench, opened.port, self._url)
+
+    def turn(self, number: int) -> Figures:
+        """Return what one turn gave."""
+        if self._row.polls:
+            return {"polls": _polls(self._bench, self._opened, self._url)}
+        self._row.each_turn(self._bench, self._opened.port, self._url)
+        environment = {**self._environment, "BENCH_RUN": str(number)}
+        return {each.figure: _one(self._bench, self._opened, each, environment) for each in self._row.workloads}
+
+
+def _one(bench: Bench, opened: Opened, workload: Workload, environment: Mapping[str, str]) -> Figure:
+    load = Load(script=workload.script, seconds=bench.seconds * workload.share, environment=environment)
+    before = opened.process.usage()
+    result = wrk.run(load, url=opened.url)
+    after = opened.process.usage()
+    if why := rates.refusal(workload, result, connections=64):
+        raise SystemExit(f"{workload.figure}: {why}")
+    if sum(result.errors.values()) or result.counts["refused"]:
+        raise SystemExit(f"{workload.figure}: {result.errors} {result.counts}")
+    per_s = workload.per_s(result)
+    cpu_us = (after.cpu_s - before.cpu_s) / result.duration_s / per_s * 1e6
+    return per_s, cpu_us, result.p50_ms, result.p99_ms
+
+
+def _polls(bench: Bench, opened: Opened, url: str) -> tuple[float, float, float, float]:
+    environment = {**SDK, "BENCH_QUEUE_URL": url}
+    polling: list[wrk.LoadResult] = []
+
+    def poll() -> None:
+        load = Load(script="polls", seconds=bench.seconds + 1, connections=POLLS, environment=environment)
+        polling.append(wrk.run(load, url=opened.url))
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    before = opened.process.usage()
+    load = Load(script="send", seconds=bench.seconds, connections=SENDERS, environment=environment)
+    sending = wrk.run(load, url=opened.url)
+    after = opened.process.usage()
+    thread.join()
+    (polled,) = polling
+    per_s = polled.counts["deletes"] / bench.seconds
+    cpu_us = (after.cpu_s - before.cpu_s) / bench.seconds / per_s * 1e6
+    return per_s, cpu_us, sending.p50_ms, polled.p99_ms
+
+
+def compare(bench: Bench, name: str, processes: int, turns: int, stores: tuple[str, str]) -> Iterator[str]:
+    """A line for each workload of a row: medians of both, and the ratios of the pairs.
+
+    Two servers run side by side and are asked in turns; after so many turns come two new ones.
+    """
+    row = ROWS[name]
+    found: list[tuple[Figures, Figures]] = []
+    for pair in range(processes):
+        with ExitStack() as stack:
+            sides = {}
+            for store in stores:
+                opened = stack.enter_context(bench.opened(server(store, slow=row.slow)))
+                sides[store] = Side(bench, row, opened, stack.enter_context(bench.folder()) / "handles")
+            for turn in range(turns):
+                order = stores if turn % 2 == pair % 2 else stores[::-1]
+                got = {store: sides[store].turn(turn) for store in order}
+                found.append((got[stores[0]], got[stores[1]]))
+                bench.say(f"{name} {pair + 1}.{turn + 1} " + _short(*found[-1]))
+    for figure in found[0][0]:
+        yield _line(name, figure, [(old[figure], new[figure]) for old, new in found])
+
+
+def _short(old: Figures, new: Figures) -> str:
+    return " ".join(
+        f"{figure}: {old[figure][0]:,.0f} → {new[figure][0]:,.0f} = {new[figure][0] / old[figure][0]:.3f}"
+        f" (CPU {old[figure][1]:.1f} → {new[figure][1]:.1f} µs)"
+        for figure in old
+    )
+
+
+def _line(name: str, figure: str, pairs: Sequence[tuple[tuple[float, ...], tuple[float, ...]]]) -> str:
+    ratios = [new[0] / old[0] for old, new in pairs]
+    cpu = [new[1] / old[1] for old, new in pairs]
+    old, new = (median(pair[side][0] for pair in pairs) for side in (0, 1))
+    p99 = [median(pair[side][3] for pair in pairs) for side in (0, 1)]
+    each = " ".join(f"{ratio:.2f}" for ratio in ratios)
+    return (
+        f"| {name} | {figure} | {old:,.0f} | {new:,.0f} | {median(ratios):.2f} | {min(ratios):.2f}–{max(ratios):.2f} | "
+        f"{median(cpu):.2f} | {p99[0]:.0f} → {p99[1]:.0f} | {each} |"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gate")
+    parser.add_argument("--only", action="append", choices=tuple(ROWS))
+    parser.add_argument(
+        "--store", choices=("sqlite2", "null"), default="sqlite2", help="what is measured beside the old"
+    )
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--backlog", type=int, default=WAITING)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    bench = Bench(
+        seconds=options.seconds,
+        connections=64,
+        backlog_max=options.backlog,
+        whole=False,
+        peers=False,
+        work=CHECKOUT / "veilmq-bench",
+    )
+    lines: list[str] = []
+    for name in options.only or ROWS:
+        for line in compare(bench, name, options.processes, options.turns, ("", options.store)):
+            print(line, flush=True)
+            lines.append(line)
+    if options.out is not None:
+        options.out.write_text(json.dumps(lines), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
