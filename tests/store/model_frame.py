@@ -50,7 +50,7 @@ class ModelFrame(RuleBasedStateMachine):
     """An engine with a store of this run's own, in a folder or at `url`; whoever inherits opens it, and compares."""
 
     url: ClassVar[str | None] = None
-    kind: ClassVar[type[Host]] = Host
+    host_type: ClassVar[type[Host]] = Host
     times_ms: ClassVar[st.SearchStrategy[int]] = SHORT_TIMES_MS
     restarts: ClassVar[tuple[str, ...]] = ("close", "crash")
 
@@ -74,7 +74,7 @@ class ModelFrame(RuleBasedStateMachine):
             body_cache_bytes=cache,
             free_space_reserve_bytes=0,
         )
-        self.host = self.kind(self.base / "store", options=options)
+        self.host = self.host_type(self.base / "store", options=options)
 
     def teardown(self) -> None:
         """End this run's store."""
@@ -231,7 +231,7 @@ def run_model(
             type(
                 f"{machine.__name__}OnSqlite",
                 (machine,),
-                {"kind": SqliteHost, "restarts": (*machine.restarts, *FORGETS)},
+                {"host_type": SqliteHost, "restarts": (*machine.restarts, *FORGETS)},
             ),
             None,
         )
