@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.consumer import acting
-from tests.consumer.workbench import WAIT, WAIT_MS, Workbench, until, workbench
-from veilmq.client import ClientError, QueueClient
+from tests.consumer.workbench import PATIENCE_S, WAIT, WAIT_MS, Workbench, until, workbench
+from veilmq.client import ClientError, HttpQueueClient, QueueClient
 from veilmq.consumer import Consumer, Context, Running
 
 
@@ -171,6 +171,44 @@ def test_drained_is_when_nothing_is_visible_and_nothing_in_our_hands(bench: Work
             go_on.set()
             await running.drained("20s")
             assert bench.counts("drained") == (0, 0)
+
+    asyncio.run(scenario())
+
+
+def test_drained_waits_for_what_a_poll_is_bringing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has given a message, and its answer has not arrived: nothing is visible, and nothing in our hands."""
+    app = bench.consumer("bringing")
+    handled: list[str] = []
+    given, counted, arrived = threading.Event(), threading.Event(), threading.Event()
+    receive, show = HttpQueueClient.receive, HttpQueueClient.show
+
+    def received_late(client: HttpQueueClient, *words: Any, **options: Any) -> Any:
+        messages = receive(client, *words, **options)
+        given.set()
+        assert arrived.wait(PATIENCE_S)
+        return messages
+
+    def counting(client: HttpQueueClient, queue: str) -> Any:
+        status = show(client, queue)
+        if given.is_set():
+            counted.set()
+        return status
+
+    @app.handler(wait=WAIT)
+    async def work(body: str) -> None:
+        handled.append(body)
+
+    async def scenario() -> None:
+        bench.client.send("bringing", "x")
+        monkeypatch.setattr(HttpQueueClient, "receive", received_late)
+        monkeypatch.setattr(HttpQueueClient, "show", counting)
+        async with bench.working(app) as running:
+            await until(given.is_set)
+            drained = asyncio.create_task(running.drained("20s"))
+            await until(counted.is_set)
+            arrived.set()
+            await drained
+            assert handled == ["x"]
 
     asyncio.run(scenario())
 

@@ -156,6 +156,11 @@ class Intake(Generic[T]):
             poll = asyncio.get_running_loop().create_task(self._poll(count))
             self._polls.add(poll)
 
+    async def answered(self) -> None:
+        """Return when the polls that are on their way now have been answered."""
+        if polls := [poll for poll in self._polls if poll is not None]:
+            await asyncio.wait(polls)
+
     async def stop(self) -> None:
         """Start no more polls, have those on their way answered, and return when they have been.
 

@@ -191,10 +191,19 @@ class Runner:
         self._handling.close()
         self._threads.close()
 
-    async def count_visible(self) -> int:
-        """Return how many messages of the queue wait to be received, as far as the server knows."""
+    async def is_drained(self) -> bool:
+        """Return whether the queue has nothing visible, as far as the server knows, and nothing is in our hands.
+
+        What is in flight there may be on its way to us, so then the polls of now are answered first.
+        """
+        if self.held:
+            return False
         status = await self._in_thread(partial(self._client.show, self.handler.options.queue))
-        return int(status.visible)
+        if status.visible:
+            return False
+        if status.in_flight:
+            await self._intake.answered()
+        return not self.held
 
     # ------------------------------------------------------------------------------------------------- its leases
 

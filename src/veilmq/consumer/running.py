@@ -177,10 +177,8 @@ class Running:
     async def _is_drained(self) -> bool:
         if self.failure is not None:
             raise self.failure
-        if any(runner.held for runner in self.runners):
-            return False
-        visible = await asyncio.gather(*(runner.count_visible() for runner in self.runners))
-        return not any(visible) and not any(runner.held for runner in self.runners)
+        drained = await asyncio.gather(*(runner.is_drained() for runner in self.runners))
+        return all(drained) and not any(runner.held for runner in self.runners)
 
     async def _polls_answered(self, polls: "asyncio.Future[Any]") -> None:
         """Wait for the last polls; in a hurry, no longer than cancelled handlers have."""
