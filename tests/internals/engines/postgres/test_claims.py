@@ -177,8 +177,8 @@ def test_each_message_is_somebodys_once(postgres_url: str, *, fifo: bool) -> Non
 
         host.run(work())
         assert len(got) == len(set(got)) == MESSAGES
-        for _ in range(60):
-            host.advance(5)
+        for _ in range(60):  # what a node leaves that ends, another one finds when it looks again
+            host.advance(LOOK_MS // 50)
         assert host.counts() == (0, 0, 0)
         assert host.rows("claim") == 0
         host.check()
