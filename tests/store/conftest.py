@@ -32,7 +32,6 @@ ON_SQLITE = {
     "test_dead_letters_fifo",
     "test_doors",
     "test_fair",
-    "test_fair_model",
     "test_fifo",
     "test_fifo_model",
     "test_full_disk",
