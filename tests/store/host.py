@@ -267,16 +267,30 @@ class SqliteHost(Host):
     def check(self) -> None:
         """Raise unless the totals of every queue are those of its rows."""
         session = self.engine._session  # type: ignore[attr-defined]
-        for table, lost in (("visibility", "ordered"), ("ordered", "visibility")):
-            counted = session.connection.execute(
-                f"SELECT p.number, p.messages, count(v.seq) FROM partition p JOIN {table} v ON v.partition = p.number "
-                f"WHERE p.queue IS NOT NULL GROUP BY p.number"
-            ).fetchall()
-            assert [row for row in counted if row[1] != row[2]] == [], (table, lost)
-        (orphans,) = session.connection.execute(
-            "SELECT count(*) FROM message WHERE seq NOT IN (SELECT seq FROM visibility UNION SELECT seq FROM ordered)"
-        ).fetchone()
-        assert orphans == 0
+        known = (
+            "SELECT partition, seq FROM visibility UNION ALL SELECT partition, seq FROM ordered WHERE seq > 0 "
+            "UNION ALL SELECT r.partition, m.seq FROM ready r "
+            "JOIN message m ON m.seq BETWEEN r.first_seq AND r.last_seq"
+        )
+        counted = session.connection.execute(
+            f"SELECT p.number, p.messages, count(k.seq) "
+            f"FROM partition p LEFT JOIN ({known}) k ON k.partition = p.number "
+            f"WHERE p.queue IS NOT NULL GROUP BY p.number"
+        ).fetchall()
+        assert [row for row in counted if row[1] != row[2]] == []
+        waiting = "SELECT coalesce(sum(last_seq - first_seq + 1), 0) FROM ready"
+        ((rows, seqs, messages, narrow),) = session.connection.execute(
+            f"SELECT count(*), count(DISTINCT seq), (SELECT count(*) FROM message), "
+            f"({waiting}) + (SELECT count(*) FROM visibility) + (SELECT count(*) FROM ordered WHERE seq > 0) "
+            f"FROM ({known})"
+        )
+        assert rows == seqs == messages == narrow
+        runs = session.connection.execute(
+            "SELECT r.messages, count(o.seq) FROM ordered_run r LEFT JOIN ordered o ON o.partition = r.partition "
+            "AND o.seq BETWEEN max(r.first_seq, 1) AND r.last_seq GROUP BY r.partition, r.last_seq"
+        ).fetchall()
+        assert [row for row in runs if row[0] != row[1]] == []
+        assert sum(row[0] for row in runs) == self.rows("ordered WHERE seq > 0")
 
     def rows(self, table: str) -> int:
         """Return how many rows a table of the store has."""

@@ -68,7 +68,7 @@ def repeat(session: Session, queue: Queue, command: Receive, now_ms: int) -> Rec
         visible_at_ms = _deadline_ms(queue, command, left, stored[2], now_ms)
         queue.unhide(left[1], received=True)
         queue.hide(visible_at_ms, received=True)
-        session.run("ordered_change", visible_at_ms, each.epoch, queue.partition, each.seq)
+        session.run("ordered_change", visible_at_ms, each.epoch, queue.partition, left[6], each.seq)
         kept.append(msgspec.structs.replace(each, visible_at_ms=visible_at_ms))
         messages.append(_message(session, queue, each, left, stored, visible_at_ms))
     session.run("put_attempt", key, _encode(kept), row[1])
@@ -97,15 +97,13 @@ def _message(
     session: Session, queue: Queue, each: _Given, left: Any, stored: Any, visible_at_ms: int
 ) -> ReceivedMessage:
     message_id, body, properties, source, before, first_ms = stored
-    own_first_ms = session.row("ordered_first_received", queue.partition, each.seq)
-    assert own_first_ms is not None
     return ReceivedMessage(
         id=message_id,
         receipt=session.book.issue(queue.number, each.seq, each.generation, each.epoch, each.issued_visible_at_ms),
         body=body,
         properties=properties,
         sent_at_ms=each.seq >> SEQ_SHIFT,
-        first_received_at_ms=own_first_ms[0] if first_ms is None else first_ms,
+        first_received_at_ms=left[7] if first_ms is None else first_ms,
         receive_count=left[2] + (before or 0),
         visible_at_ms=visible_at_ms,
         priority=FIFO_PRIORITY,

@@ -212,6 +212,7 @@ class Batch:
         for queue, work in found:
             if work.sends:
                 work.firsts = self._send(queue, work.sends, now_ms)
+        session.settle_ended()  # before the sends are written, which then take the pages that become free
         session.flush()
         for queue, work in found:
             if self._woken or work.receives:

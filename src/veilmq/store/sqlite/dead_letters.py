@@ -82,7 +82,7 @@ class DeadLetterSink:
 
     def _move_ordered(self, carried: list[tuple[Row, int, int]]) -> None:
         session, source, target, now_ms = self._session, self._queue, self.target, self._now_ms
-        seq = session.next_seq(now_ms)
+        seq = first = session.next_seq(now_ms)
         groups: set[int] = set()
         # Two messages that shared a deduplication id are told apart by their own ids (SQS, "Using dead-letter queues").
         for row, count, first_ms in carried:
@@ -90,12 +90,14 @@ class DeadLetterSink:
             ((name_hash,),) = session.rows("group_hash", source.partition, row[11])
             group = session.number_of_hash(target.partition, name_hash, seq)
             groups.add(group)
-            session.run("ordered_move", target.partition, seq, group, now_ms, source.partition, row[0])
+            session.run("ordered_move", target.partition, group, seq, now_ms, source.partition, row[11], row[0])
             session.run(
                 "carry_ordered_message", seq, group, properties.encode(kept), source.name, count, first_ms, row[0]
             )
             session.last_seq = seq
             seq += 1
+        session.left(source.partition, [(row[0],) for row, _, _ in carried])
+        session.run("insert_ordered_run", target.partition, session.last_seq, first, len(carried))
         session.many("new_group_cursor", [(target.partition, group) for group in groups])
         refile(session, target, groups)
         target.expires_at_ms = min(target.expires_at_ms, now_ms + target.retention_ms)

@@ -18,6 +18,7 @@ import apsw
 from veilmq.core.fairness import Fairness
 from veilmq.core.limits import BATCH_ROW_BYTES, PRIORITY
 from veilmq.store.queues import NEVER_MS, Queue
+from veilmq.store.sqlite import ready
 from veilmq.store.sqlite.dead_letters import DeadLetterSink
 from veilmq.store.sqlite.session import SQL, Row, Session, group_hash
 
@@ -27,7 +28,7 @@ GROUPED = PRIORITY.maximum
 _FLIGHTS_READ_MAX = 3_000  # some ten milliseconds
 _OF_GROUP = SQL["fair_of_group"]
 _GROUPS = SQL["fair_groups"]
-_PLAIN = SQL["fair_plain"]
+_PLAIN = SQL["standard_take"]
 _LANE, _GROUP, _VISIBLE_AT = 1, 11, 12  # of a row that is offered
 
 Group = tuple[int, int]
@@ -147,11 +148,11 @@ def offered(session: Session, queue: Queue, wanted: int, now_ms: int, sink: Dead
             if row[_GROUP] is not None:
                 sharing.touched.add((row[_LANE], row[_GROUP]))
             if sink is not None and not sink.is_over and sink.takes(row):
-                dead.append(row[:_VISIBLE_AT])
+                dead.append(row)
                 continue
             if sink is not None and sink.is_over:
                 break
-            rows.append(row[:_VISIBLE_AT])
+            rows.append(row)
             session.bytes_left -= len(row[6]) + BATCH_ROW_BYTES
             if len(rows) >= wanted or session.bytes_left <= 0:
                 break
@@ -178,9 +179,10 @@ def _in_order(
 
     noisy: list[int] = []
     heads: list[tuple[int, int, Row, Iterator[Row]]] = []  # the next message of each source, by visibility
-    plain = opened(_PLAIN, partition, priority, now_ms)
+    plain = opened(_PLAIN, partition, priority, now_ms, -1)
     groups = opened(_GROUPS, partition, lane, now_ms)
     _push(heads, plain)
+    _push(heads, ready.waiting_in(session, sharing.queue, priority, -1, now_ms))
     group_head = next(groups, None)
     while heads or group_head is not None:
         if group_head is not None and (not heads or group_head[:2] < heads[0][:2]):
@@ -237,6 +239,8 @@ def next_message_ms(session: Session, queue: Queue, now_ms: int) -> int:
     """Return when the next message is visible; ``NEVER_MS`` when none is coming."""
     first_ms = NEVER_MS
     for lane in queue.lanes:
+        if session.row("ready_first", queue.partition, lane) is not None:
+            return now_ms
         row = session.row("standard_first_visible", queue.partition, lane)
         if row is not None:
             first_ms = min(first_ms, row[0])

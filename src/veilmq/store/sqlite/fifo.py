@@ -24,6 +24,8 @@ from veilmq.store.sqlite.session import SQL, Row, Session
 
 _INSERT_MESSAGE = SQL["insert_message"]
 _INSERT = SQL["ordered_insert"]
+_GROUPS_REMEMBERED_MAX = 65_536
+_INSERT_RUN = SQL["insert_ordered_run"]
 _TAKE = SQL["ordered_take"]
 _MARK = SQL["ordered_mark"]
 _BLOCK = SQL["block_group"]
@@ -54,7 +56,8 @@ def send(
         queue.sent += len(rows)
         queue.expires_at_ms = min(queue.expires_at_ms, now_ms + queue.retention_ms)
         session.touch(queue)
-        groups.admit(session, queue, [(row[2], row[1], row[3]) for row in rows])
+        session.stage(_INSERT_RUN, [(queue.partition, session.last_seq, first, len(rows))])
+        groups.admit(session, queue, [row[1:] for row in rows])
     if queue.wake is not None:
         groups.notify(session, queue, now_ms, len(sends))
     return firsts
@@ -93,7 +96,7 @@ def _add(
                     sent = replace(sent, receipt=session.book.issue(queue.number, seq, 0, 0, visible_at_ms))
             group = session.group_number(queue.partition, new.group, seq)
             messages.append((seq, group, sent.id, new.properties, new.body))
-            rows.append((queue.partition, seq, group, visible_at_ms))
+            rows.append((queue.partition, group, seq, visible_at_ms))
         answer.append(sent)
     return answer
 
@@ -189,10 +192,15 @@ def _receive(session: Session, queue: Queue, takers: list[Taker], now_ms: int, a
         for row, visible_at_ms in zip(share, giving.give(taker, share), strict=True):
             block = blocks.get(row[11])
             if block is None:
-                blocks[row[11]] = [visible_at_ms, row[0], row[0]]
+                blocks[row[11]] = [visible_at_ms, row[0], row[0], 1]
             else:
-                block[0] = max(block[0], visible_at_ms)
                 block[2] = row[0]
+                block[3] += 1
+                if visible_at_ms != block[0]:
+                    choice.unsettled.add(row[11])
+    if len(session.group_of) > _GROUPS_REMEMBERED_MAX:
+        session.group_of.clear()
+    session.group_of.update([(row[0], row[11]) for share in choice.shares for row in share])
     giving.mark(_MARK)
     if blocks:
         session.executemany(_BLOCK, [(*block, queue.partition, group) for group, block in blocks.items()])

@@ -9,8 +9,10 @@ from veilmq.core.limits import PRIORITY, SECOND_MS
 from veilmq.core.results import Received, ReceivedMessage
 from veilmq.core.routing import RoutingTable
 from veilmq.store.queues import SEQ_SHIFT, Queue
-from veilmq.store.sqlite.session import Row, Session
+from veilmq.store.sqlite import ready
+from veilmq.store.sqlite.session import SQL, Row, Session
 
+_LEASE = SQL["standard_lease"]
 _GENERATION_BITS = 32
 UNBOUND = 1 << 63
 """A seq that no message has."""
@@ -35,7 +37,18 @@ class Giving:
     ``places`` is how many more messages may be in flight, when the round begins.
     """
 
-    __slots__ = ("_given", "_issue", "_left", "_marks", "_now_ms", "_own_timeout_s", "_queue", "_session", "places")
+    __slots__ = (
+        "_given",
+        "_issue",
+        "_leases",
+        "_left",
+        "_marks",
+        "_now_ms",
+        "_own_timeout_s",
+        "_queue",
+        "_session",
+        "places",
+    )
 
     def __init__(self, session: Session, queue: Queue, now_ms: int) -> None:
         """Begin a round."""
@@ -47,6 +60,7 @@ class Giving:
         self._own_timeout_s = queue.settings.visibility_timeout_s
         self._given: list[tuple[int, list[ReceivedMessage], bool]] = []
         self._marks: list[Row] = []
+        self._leases: list[Row] = []  # of what is received for the first time from the ready list
 
     def give(self, taker: Taker, rows: list[Row]) -> list[int]:
         """Lease the messages of ``rows`` to ``taker``; return their deadlines."""
@@ -59,13 +73,26 @@ class Giving:
         visible_at_ms, requested_at_ms, rules = self._terms(command)
         issue, number, partition, marks, fifo = self._issue, queue.number, queue.partition, self._marks, queue.fifo
         messages: list[ReceivedMessage] = []
-        for seq, lane, receive_count, epoch, first_ms, message_id, body, properties, source, before, first, _ in rows:
+        leases = self._leases
+        for row in rows:
+            seq, lane, receive_count, epoch, first_ms, message_id, body, properties, source, before, first, group, _ = (
+                row
+            )
             if rules is not None:
                 deadline_ms = now_ms + rules.timeout_s(properties, receive_count) * SECOND_MS
                 visible_at_ms = _bounded_ms(command, requested_at_ms, deadline_ms)
             generation = getrandbits(_GENERATION_BITS) or 1  # 0 is that of what was never received
-            if receive_count:
-                queue.redelivered += 1
+            if fifo:
+                marks.append((visible_at_ms, generation, requested_at_ms, now_ms, partition, group, seq))
+                if receive_count:
+                    queue.redelivered += 1
+            elif epoch is None:
+                epoch = 0
+                leases.append((partition, seq, lane, visible_at_ms, generation, requested_at_ms, now_ms))
+            else:
+                marks.append((visible_at_ms, generation, requested_at_ms, now_ms, partition, seq))
+                if receive_count:
+                    queue.redelivered += 1
             messages.append(
                 ReceivedMessage(
                     id=message_id,
@@ -81,7 +108,6 @@ class Giving:
                     source=source,
                 )
             )
-            marks.append((visible_at_ms, generation, requested_at_ms, now_ms, partition, seq))
             if visible_at_ms > now_ms:
                 queue.in_flight += 1
                 if visible_at_ms < queue.hidden_until_ms:
@@ -105,12 +131,16 @@ class Giving:
 
     def mark(self, query: str) -> None:
         """Write the leases."""
-        if self._marks:
-            queue = self._queue
-            self._session.stage(query, self._marks)
-            queue.received += len(self._marks)
+        session, queue, marks, leases = self._session, self._queue, self._marks, self._leases
+        if marks:
+            session.stage(query, marks)
+        if leases:
+            ready.cut(session, queue, [(row[2], row[1]) for row in leases], self._now_ms)
+            session.stage(_LEASE, leases)
+        if marks or leases:
+            queue.received += len(marks) + len(leases)
             if not queue.touched:
-                self._session.touch(queue)
+                session.touch(queue)
 
     def answer(self, answers: Answers, next_due: Callable[[], int | None], *, is_standard: bool) -> None:
         """Put the answers into their places; ``next_due`` returns when the queue has the next message."""

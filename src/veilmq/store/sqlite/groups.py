@@ -1,15 +1,18 @@
 """The cursors of message groups in FIFO queues: from when on each group gives its next message.
 
 While a message that was received is hidden, its group gives nothing. So a receive looks for groups, not for messages:
-``group_cursor`` has a row for each group that has any. ``fixed_at`` is the latest deadline of what the group has
-received; without such a message, the first instant at which a delay of a message's own ends. A message without a delay
-of its own follows the queue's: ``floating_seq`` is the first of them, and the delay is added when the row is read, so
-that a change of it costs nothing.
+each group that has any has a cursor, the row of ``ordered`` before its messages. ``fixed_at`` is the latest deadline of
+what the group has received; without such a message, the first instant at which a delay of a message's own ends. A
+message without a delay of its own follows the queue's: ``floating_seq`` is the first of them, and the delay is added
+when the row is read, so that a change of it costs nothing.
+
+Messages that a group has in flight are counted with it, as they are hidden until one instant, ``fixed_at``; those that
+became visible earlier, by a change or a rule, are ``apart``, and so are messages with a delay of their own.
 
 A delayed message does not block its group: it is passed over, up to ``PASSED_OVER_MAX`` of them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
@@ -17,16 +20,22 @@ from veilmq.store.sqlite.session import SQL, Row, Session
 
 PASSED_OVER_MAX = 100
 
+_ADMIT = SQL["admit_group"]
 _CURSORS = SQL["group_cursors"]
 _PUT_CURSOR = SQL["put_group_cursor"]
 _OF_GROUP = SQL["ordered_of_group"]
+_END_GROUP = SQL["end_group"]
+_FIRST_OF_GROUP = SQL["ordered_first_of_group"]
 
-_FIXED, _HEAD, _FLOATING, _RECEIVED_TO = range(4)
+_FIXED, _HEAD, _FLOATING, _RECEIVED_TO = range(4)  # and in_flight
 
 
 def admit(session: Session, queue: Queue, arrivals: list[tuple[int, int, int | None]]) -> None:
     """Bring the cursors of groups up to new messages: group, seq, and the end of a delay of their own."""
     partition = queue.partition
+    if all(visible_at_ms is None for _, _, visible_at_ms in arrivals):
+        session.executemany(_ADMIT, [(partition, group, seq) for group, seq, _ in arrivals])
+        return
     groups = {group for group, _, _ in arrivals}
     cursors: dict[int, list[Any]] = {
         row[0]: list(row[1:]) for row in session.executemany(_CURSORS, [(partition, group) for group in groups])
@@ -36,7 +45,7 @@ def admit(session: Session, queue: Queue, arrivals: list[tuple[int, int, int | N
         cursor = cursors.get(group)
         if cursor is None:
             floating = seq if visible_at_ms is None else None
-            cursors[group] = [visible_at_ms, seq, floating, 0]
+            cursors[group] = [visible_at_ms, seq, floating, 0, 0]
             changed.add(group)
         elif cursor[_RECEIVED_TO]:
             continue  # what was received says when the group goes on
@@ -69,41 +78,66 @@ def refile(session: Session, queue: Queue, groups: Iterable[int]) -> None:
     session.flush()
     partition, delay_ms = queue.partition, queue.delay_ms
     put: list[Row] = []
-    ended: list[Row] = []
-    for group in groups:
-        block_ms, blocked_by, received_to = -1, 0, 0
-        fixed_at: int | None = None
-        head = 0
-        floating: int | None = None
-        waiting = 0
-        is_empty = True
-        found = session.execute(_OF_GROUP, (partition, group))
-        for seq, visible_at_ms, receive_count, received_before in found:
-            if seq is None:
-                break
-            is_empty = False
-            if receive_count:
-                block_ms = max(block_ms, visible_at_ms)
-                blocked_by = blocked_by or seq
-                received_to = seq
-            else:
-                waiting += 1
-                if visible_at_ms is None:
-                    if floating is None:
-                        floating = seq
-                elif fixed_at is None or visible_at_ms < fixed_at:
-                    fixed_at, head = visible_at_ms, seq
-            if seq >= received_before and (waiting > PASSED_OVER_MAX or (floating is not None and not delay_ms)):
-                break
-        found.close()
-        if is_empty:
-            ended.append((partition, group))
-        elif received_to:
-            put.append((partition, group, block_ms, blocked_by, None, received_to))
+    apart: list[Row] = []
+    for group, received_before, seq, visible_at_ms in session.executemany(
+        _FIRST_OF_GROUP, _not_ended(session, partition, groups)
+    ):
+        if visible_at_ms is None and seq > received_before and not delay_ms:
+            put.append((partition, group, None, seq, seq, 0, 0))
         else:
-            put.append((partition, group, fixed_at, head if floating is None else floating, floating, 0))
+            put.append((partition, group, *_cursor(session, queue, group, apart)))
+    session.many("ordered_set_apart", apart)
     session.many("put_group_cursor", put)
-    session.many("delete_group_cursor", ended)
+
+
+def _not_ended(session: Session, partition: int, groups: Iterable[int]) -> list[Row]:
+    """Delete the cursors of groups without messages; return the keys of the other groups."""
+    changes = session.connection.changes
+    left: list[Row] = []
+
+    def asked() -> Iterator[Row]:
+        for group in groups:
+            key = partition, group
+            yield key
+            if not changes():  # of the statement that has just run with these values: the group goes on
+                left.append(key)
+
+    session.executemany(_END_GROUP, asked())
+    return left
+
+
+def _cursor(session: Session, queue: Queue, group: int, apart: list[Row]) -> Row:
+    """Return what the cursor of a group has to say; ``apart`` gets what its messages have to."""
+    block_ms, received_to = -1, 0
+    fixed_at: int | None = None
+    head = 0
+    floating: int | None = None
+    waiting = 0
+    received: list[tuple[int, int, int]] = []
+    found = session.execute(_OF_GROUP, (queue.partition, group))
+    for seq, visible_at_ms, receive_count, is_apart, received_before in found:
+        if receive_count:
+            block_ms = max(block_ms, visible_at_ms)
+            received_to = seq
+            received.append((seq, visible_at_ms, is_apart))
+        else:
+            waiting += 1
+            if visible_at_ms is None:
+                floating = floating or seq
+            elif fixed_at is None or visible_at_ms < fixed_at:
+                fixed_at, head = visible_at_ms, seq
+        if seq >= received_before and (waiting > PASSED_OVER_MAX or (floating is not None and not queue.delay_ms)):
+            break
+    found.close()
+    if not received:
+        return fixed_at, head if floating is None else floating, floating, 0, 0
+    in_flight = 0
+    for seq, visible_at_ms, is_apart in received:
+        differs = int(visible_at_ms < block_ms)
+        in_flight += 1 - differs
+        if differs != is_apart:
+            apart.append((differs, queue.partition, group, seq))
+    return block_ms, received[0][0], None, received_to, in_flight
 
 
 def next_due(session: Session, queue: Queue, now_ms: int) -> int | None:
@@ -120,7 +154,7 @@ def next_message_ms(session: Session, queue: Queue, now_ms: int) -> int:
     fixed = session.row("first_fixed", queue.partition)
     floating = session.row("first_floating", queue.partition)
     due_ms = NEVER_MS if fixed is None else int(fixed[0])
-    if floating is not None:
+    if floating is not None and floating[0] is not None:
         due_ms = min(due_ms, (floating[0] >> SEQ_SHIFT) + queue.delay_ms)
     return max(now_ms, due_ms)
 

@@ -49,7 +49,10 @@ SET messages = ?, in_flight = ?, delayed = ?, counted_at_ms = ?, floor_seq = ?, 
 WHERE number = ?;
 
 -- name: first_lane_after
-SELECT lane FROM visibility WHERE partition = ? AND lane > ? ORDER BY lane LIMIT 1;
+SELECT min(lane) FROM (
+    SELECT min(lane) AS lane FROM visibility INDEXED BY visible WHERE partition = ?1 AND lane > ?2
+    UNION ALL SELECT min(lane) FROM ready WHERE partition = ?1 AND lane > ?2
+);
 
 -- name: put_cooldown
 INSERT OR REPLACE INTO cooldown (kind, name, began_at_ms) VALUES (?, ?, ?);
@@ -98,9 +101,52 @@ DELETE FROM message WHERE seq = ?;
 INSERT INTO visibility (partition, seq, lane, visible_at, grp, receive_count, generation, epoch)
 VALUES (?, ?, ?, ?, ?, 0, 0, 0);
 
+-- name: insert_ready
+INSERT INTO ready (partition, lane, last_seq, first_seq) VALUES (?, ?, ?, ?);
+
+-- name: ready_take
+-- The ready list from its front: rows as standard_take has them, without an epoch.
+SELECT m.seq, r.lane, 0, NULL, NULL,
+       m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp, m.seq >> 20
+FROM ready r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?) AND r.last_seq
+WHERE r.partition = ? AND r.lane = ?
+ORDER BY r.last_seq LIMIT ?;
+
+-- name: ready_first
+SELECT first_seq FROM ready WHERE partition = ? AND lane = ? ORDER BY last_seq LIMIT 1;
+
+-- name: ready_below
+SELECT m.seq, 0, 0, NULL, r.lane
+FROM ready r CROSS JOIN message m ON m.seq BETWEEN r.first_seq AND min(r.last_seq, ?3)
+WHERE r.partition = ?1 AND r.lane = ?2 AND r.last_seq <= coalesce(
+    (SELECT min(last_seq) FROM ready WHERE partition = ?1 AND lane = ?2 AND last_seq >= ?3), ?3
+)
+ORDER BY r.last_seq LIMIT ?4;
+
+-- name: split_ready
+-- What stands before a message becomes a run of its own.
+INSERT INTO ready (partition, lane, last_seq, first_seq)
+SELECT partition, lane, ?3 - 1, first_seq
+FROM (SELECT * FROM ready WHERE partition = ?1 AND lane = ?2 AND last_seq >= ?3 ORDER BY last_seq LIMIT 1)
+WHERE first_seq < ?3;
+
+-- name: cut_ready
+-- Runs that end between two messages; the rest of the run that goes on is cut_first_ready's.
+DELETE FROM ready WHERE partition = ? AND lane = ? AND last_seq BETWEEN ? AND ?;
+
+-- name: cut_first_ready
+UPDATE ready SET first_seq = ?3 + 1
+WHERE partition = ?1 AND lane = ?2 AND first_seq <= ?3
+    AND last_seq = (SELECT min(last_seq) FROM ready WHERE partition = ?1 AND lane = ?2 AND last_seq > ?3);
+
+-- name: standard_lease
+-- The first receive of a message of the ready list.
+INSERT INTO visibility (partition, seq, lane, visible_at, receive_count, generation, epoch, received_at, first_received_at)
+VALUES (?, ?, ?, ?, 1, ?, 1, ?, ?);
+
 -- name: standard_take
 SELECT v.seq, v.lane, v.receive_count, v.epoch, v.first_received_at,
-       m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp
+       m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp, v.visible_at
 FROM visibility v INDEXED BY visible CROSS JOIN message m ON m.seq = v.seq
 WHERE v.partition = ? AND v.lane = ? AND v.visible_at <= ?
 ORDER BY v.visible_at, v.seq LIMIT ?;
@@ -185,13 +231,6 @@ FROM visibility v INDEXED BY visible_of_group CROSS JOIN message m ON m.seq = v.
 WHERE v.partition = ? AND v.lane = ? AND v.grp = ? AND v.grp IS NOT NULL AND v.visible_at <= ?
 ORDER BY v.visible_at, v.seq;
 
--- name: fair_plain
-SELECT v.seq, v.lane, v.receive_count, v.epoch, v.first_received_at,
-       m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, v.grp, v.visible_at
-FROM visibility v INDEXED BY visible CROSS JOIN message m ON m.seq = v.seq
-WHERE v.partition = ? AND v.lane = ? AND v.visible_at <= ?
-ORDER BY v.visible_at, v.seq;
-
 -- name: fair_flights
 -- The leases of groups, those that end last if there are very many.
 SELECT seq, visible_at, grp, received_at FROM visibility INDEXED BY visible
@@ -208,14 +247,28 @@ SELECT 1 FROM fair_group WHERE partition = ? LIMIT 1;
 -- Messages of FIFO queues.
 
 -- name: ordered_insert
-INSERT INTO ordered (partition, seq, grp, visible_at, receive_count, generation, epoch) VALUES (?, ?, ?, ?, 0, 0, 0);
+INSERT INTO ordered (partition, grp, seq, visible_at, apart) VALUES (?1, ?2, ?3, ?4, ?4 IS NOT NULL);
+
+-- name: insert_ordered_run
+INSERT INTO ordered_run (partition, last_seq, first_seq, messages) VALUES (?, ?, ?, ?);
+
+-- name: ordered_run
+-- The run of a message.
+SELECT last_seq, messages FROM ordered_run WHERE partition = ? AND last_seq >= ? ORDER BY last_seq LIMIT 1;
+
+-- name: shrink_ordered_run
+UPDATE ordered_run SET messages = messages - ? WHERE partition = ? AND last_seq = ?;
+
+-- name: delete_ordered_run
+DELETE FROM ordered_run WHERE partition = ? AND last_seq = ?;
 
 -- name: ordered_take
 -- What the group may give, in order; delayed messages are passed over.
 SELECT o.seq, 8, o.receive_count, o.epoch, o.first_received_at,
-       m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp
+       m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp, o.visible_at
 FROM (
-    SELECT * FROM ordered INDEXED BY ordered_group WHERE partition = ? AND grp = ? ORDER BY seq LIMIT ?
+    SELECT seq, visible_at, receive_count, epoch, first_received_at FROM ordered
+    WHERE partition = ? AND grp = ? AND seq > 0 ORDER BY seq LIMIT ?
 ) o CROSS JOIN message m ON m.seq = o.seq
 WHERE coalesce(o.visible_at, (o.seq >> 20) + ?) <= ?
 ORDER BY o.seq LIMIT ?;
@@ -223,93 +276,156 @@ ORDER BY o.seq LIMIT ?;
 -- name: ordered_mark
 UPDATE ordered
 SET visible_at = ?, receive_count = receive_count + 1, generation = ?, epoch = epoch + 1, received_at = ?,
-    first_received_at = coalesce(first_received_at, ?)
-WHERE partition = ? AND seq = ?;
+    first_received_at = coalesce(first_received_at, ?), apart = 0
+WHERE partition = ? AND grp = ? AND seq = ?;
 
 -- name: ordered_find
-SELECT seq, visible_at, receive_count, generation, epoch, received_at, grp FROM ordered WHERE partition = ? AND seq = ?;
+-- By what a receipt says: the message knows its group.
+SELECT o.seq, o.visible_at, o.receive_count, o.generation, o.epoch, o.received_at, o.grp, o.first_received_at
+FROM message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq
+WHERE m.seq = ?2;
+
+-- name: group_of_message
+SELECT seq, grp FROM message WHERE seq = ?;
+
+-- name: ordered_delete_as_received
+-- The row, if it is as the receipt has it.
+DELETE FROM ordered
+WHERE partition = ? AND grp = ? AND seq = ? AND visible_at = ? AND generation = ? AND epoch = ?;
 
 -- name: ordered_delete
-DELETE FROM ordered WHERE partition = ? AND seq = ?;
+DELETE FROM ordered WHERE partition = ? AND grp = ? AND seq = ?;
 
 -- name: ordered_change
-UPDATE ordered SET visible_at = ?, epoch = ? WHERE partition = ? AND seq = ?;
+UPDATE ordered SET visible_at = ?, epoch = ? WHERE partition = ? AND grp = ? AND seq = ?;
+
+-- name: ordered_set_apart
+UPDATE ordered SET apart = ? WHERE partition = ? AND grp = ? AND seq = ?;
+
+-- name: end_group
+-- The cursor of a group without messages.
+DELETE FROM ordered
+WHERE partition = ?1 AND grp = ?2 AND seq = 0
+    AND NOT EXISTS (SELECT 1 FROM ordered WHERE partition = ?1 AND grp = ?2 AND seq > 0);
+
+-- name: ordered_first_of_group
+SELECT c.grp, c.received_to, o.seq, o.visible_at
+FROM ordered c CROSS JOIN ordered o ON o.partition = c.partition AND o.grp = c.grp AND o.seq > 0
+WHERE c.partition = ? AND c.grp = ? AND c.seq = 0
+ORDER BY o.seq LIMIT 1;
 
 -- name: ordered_of_group
--- The messages of a group that has a cursor, in order; one row of NULLs where it has none.
-SELECT o.seq, o.visible_at, o.receive_count, c.received_to
-FROM group_cursor c LEFT JOIN ordered o INDEXED BY ordered_group ON o.partition = c.partition AND o.grp = c.grp
-WHERE c.partition = ? AND c.grp = ?
+-- The messages of a group, in order.
+SELECT o.seq, o.visible_at, o.receive_count, o.apart, c.received_to
+FROM ordered c CROSS JOIN ordered o ON o.partition = c.partition AND o.grp = c.grp AND o.seq > 0
+WHERE c.partition = ? AND c.grp = ? AND c.seq = 0
 ORDER BY o.seq;
-
--- name: ordered_first_received
-SELECT first_received_at FROM ordered WHERE partition = ? AND seq = ?;
 
 -- name: ordered_move
 UPDATE ordered
-SET partition = ?, seq = ?, grp = ?, visible_at = ?, receive_count = 0, generation = 0, epoch = 0, received_at = NULL,
-    first_received_at = NULL
-WHERE partition = ? AND seq = ?;
+SET partition = ?, grp = ?, seq = ?, visible_at = ?, receive_count = 0, generation = 0, epoch = 0, received_at = NULL,
+    first_received_at = NULL, apart = 0
+WHERE partition = ? AND grp = ? AND seq = ?;
 
 -- name: carry_ordered_message
 UPDATE message SET seq = ?, grp = ?, properties = ?, source = ?, receives_before = ?, first_received_at_ms = ? WHERE seq = ?;
 
 -- name: ordered_count_due
-SELECT count(*), coalesce(sum(receive_count > 0), 0) FROM ordered INDEXED BY ordered_hidden
-WHERE partition = ? AND visible_at > ? AND visible_at <= ?;
+SELECT apart + counted, received + counted
+FROM (
+    SELECT count(*) AS apart, coalesce(sum(receive_count > 0), 0) AS received FROM ordered INDEXED BY ordered_apart
+    WHERE partition = ?1 AND apart AND visible_at > ?2 AND visible_at <= ?3
+), (
+    SELECT coalesce(sum(in_flight), 0) AS counted FROM ordered INDEXED BY group_due
+    WHERE partition = ?1 AND seq = 0 AND fixed_at > ?2 AND fixed_at <= ?3
+);
 
 -- name: ordered_next_hidden
-SELECT visible_at FROM ordered INDEXED BY ordered_hidden
-WHERE partition = ? AND visible_at > ? ORDER BY visible_at LIMIT 1;
+-- Or an instant before, at which nothing becomes visible.
+SELECT min(at) FROM (
+    SELECT min(visible_at) AS at FROM ordered INDEXED BY ordered_apart
+    WHERE partition = ?1 AND apart AND visible_at > ?2
+    UNION ALL
+    SELECT min(fixed_at) FROM ordered INDEXED BY group_due WHERE partition = ?1 AND seq = 0 AND fixed_at > ?2
+);
 
 -- name: ordered_ends_after
-SELECT visible_at, receive_count FROM ordered INDEXED BY ordered_hidden
-WHERE partition = ? AND visible_at > ? ORDER BY visible_at LIMIT 1000;
+SELECT visible_at, receive_count FROM ordered INDEXED BY ordered_apart
+WHERE partition = ? AND apart AND visible_at > ? ORDER BY visible_at LIMIT 1000;
+
+-- name: group_ends_after
+SELECT fixed_at, in_flight FROM ordered INDEXED BY group_due
+WHERE partition = ? AND seq = 0 AND fixed_at > ? ORDER BY fixed_at LIMIT 1000;
 
 -- name: ordered_oldest
-SELECT seq FROM ordered WHERE partition = ? ORDER BY seq LIMIT 1;
+-- A run has messages, or it is deleted.
+SELECT seq FROM message
+WHERE seq >= (SELECT first_seq FROM ordered_run WHERE partition = ? ORDER BY last_seq LIMIT 1) ORDER BY seq LIMIT 1;
 
 -- name: ordered_below
-SELECT seq, visible_at, receive_count, grp FROM ordered WHERE partition = ? AND seq < ? ORDER BY seq LIMIT ?;
+SELECT o.seq, o.visible_at, o.receive_count, o.grp
+FROM ordered_run r CROSS JOIN message m ON m.seq BETWEEN r.first_seq AND min(r.last_seq, ?2)
+    CROSS JOIN ordered o ON o.partition = r.partition AND o.grp = m.grp AND o.seq = m.seq
+WHERE r.partition = ?1 AND r.last_seq <= coalesce(
+    (SELECT min(last_seq) FROM ordered_run WHERE partition = ?1 AND last_seq >= ?2), ?2
+)
+ORDER BY r.last_seq LIMIT ?3;
 
 -- name: ordered_waiting
 -- Those that follow the queue's delay and are not due.
-SELECT count(*) FROM ordered WHERE partition = ? AND seq >= ? AND visible_at IS NULL;
+SELECT count(*)
+FROM ordered_run r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?2) AND r.last_seq
+    CROSS JOIN ordered o ON o.partition = r.partition AND o.grp = m.grp AND o.seq = m.seq
+WHERE r.partition = ?1 AND r.last_seq >= ?2 AND o.visible_at IS NULL;
 
 -- Groups of FIFO queues.
 
 -- name: group_cursors
-SELECT grp, fixed_at, head_seq, floating_seq, received_to FROM group_cursor WHERE partition = ? AND grp = ?;
+SELECT grp, fixed_at, head_seq, floating_seq, received_to, in_flight FROM ordered
+WHERE partition = ? AND grp = ? AND seq = 0;
+
+-- name: admit_group
+-- A message that follows the queue's delay; while one that was received blocks the group, nothing changes.
+INSERT INTO ordered (partition, grp, seq, head_seq, floating_seq, received_to, in_flight) VALUES (?, ?, 0, ?3, ?3, 0, 0)
+ON CONFLICT (partition, grp, seq) DO UPDATE SET floating_seq = excluded.floating_seq
+WHERE received_to = 0 AND floating_seq IS NULL;
 
 -- name: new_group_cursor
-INSERT OR IGNORE INTO group_cursor (partition, grp, head_seq, received_to) VALUES (?, ?, 0, 0);
+INSERT OR IGNORE INTO ordered (partition, grp, seq, head_seq, received_to, in_flight) VALUES (?, ?, 0, 0, 0, 0);
 
 -- name: block_group
-UPDATE group_cursor SET fixed_at = ?, head_seq = ?, floating_seq = NULL, received_to = max(received_to, ?)
-WHERE partition = ? AND grp = ?;
+UPDATE ordered
+SET fixed_at = ?, head_seq = ?, floating_seq = NULL, received_to = max(received_to, ?), in_flight = ?
+WHERE partition = ? AND grp = ? AND seq = 0;
 
 -- name: put_group_cursor
-INSERT OR REPLACE INTO group_cursor (partition, grp, fixed_at, head_seq, floating_seq, received_to)
-VALUES (?, ?, ?, ?, ?, ?);
-
--- name: delete_group_cursor
-DELETE FROM group_cursor WHERE partition = ? AND grp = ?;
+INSERT OR REPLACE INTO ordered (partition, grp, seq, fixed_at, head_seq, floating_seq, received_to, in_flight)
+VALUES (?, ?, 0, ?, ?, ?, ?, ?);
 
 -- name: groups_fixed
-SELECT fixed_at, head_seq, grp FROM group_cursor INDEXED BY group_fixed
-WHERE partition = ? AND fixed_at IS NOT NULL AND fixed_at <= ? ORDER BY fixed_at, head_seq LIMIT ?;
+SELECT fixed_at, head_seq, grp FROM ordered INDEXED BY group_due
+WHERE partition = ? AND seq = 0 AND fixed_at <= ? ORDER BY fixed_at, head_seq LIMIT ?;
 
 -- name: groups_floating
-SELECT floating_seq, grp FROM group_cursor INDEXED BY group_floating
-WHERE partition = ? AND floating_seq IS NOT NULL AND floating_seq < ? ORDER BY floating_seq LIMIT ?;
+SELECT head_seq, grp FROM ordered INDEXED BY group_due
+WHERE partition = ?1 AND seq = 0 AND fixed_at IS NULL AND head_seq < ?2
+UNION ALL
+SELECT floating_seq, grp FROM ordered INDEXED BY group_also_floating
+WHERE partition = ?1 AND seq = 0 AND fixed_at IS NOT NULL AND floating_seq < ?2
+ORDER BY 1 LIMIT ?3;
 
 -- name: first_fixed
-SELECT fixed_at FROM group_cursor INDEXED BY group_fixed
-WHERE partition = ? AND fixed_at IS NOT NULL ORDER BY fixed_at, head_seq LIMIT 1;
+SELECT fixed_at FROM ordered INDEXED BY group_due
+WHERE partition = ? AND seq = 0 AND fixed_at IS NOT NULL ORDER BY fixed_at LIMIT 1;
 
 -- name: first_floating
-SELECT floating_seq FROM group_cursor INDEXED BY group_floating
-WHERE partition = ? AND floating_seq IS NOT NULL ORDER BY floating_seq LIMIT 1;
+SELECT min(seq) FROM (
+    SELECT min(head_seq) AS seq FROM ordered INDEXED BY group_due
+    WHERE partition = ?1 AND seq = 0 AND fixed_at IS NULL
+    UNION ALL
+    SELECT min(floating_seq) FROM ordered INDEXED BY group_also_floating
+    WHERE partition = ?1 AND seq = 0 AND fixed_at IS NOT NULL AND floating_seq IS NOT NULL
+);
 
 -- name: group_number
 SELECT number FROM message_group WHERE partition = ? AND hash = ?;
@@ -322,17 +438,21 @@ INSERT INTO message_group (partition, hash, number) VALUES (?, ?, ?);
 
 -- name: group_numbers_behind
 -- A slice of the numbers, and whether each has messages.
-SELECT g.partition, g.hash, EXISTS (SELECT 1 FROM group_cursor c WHERE c.partition = g.partition AND c.grp = g.number)
+SELECT g.partition, g.hash, EXISTS (
+    SELECT 1 FROM ordered c WHERE c.partition = g.partition AND c.grp = g.number AND c.seq = 0
+)
 FROM message_group g WHERE (g.partition, g.hash) > (?, ?) ORDER BY g.partition, g.hash LIMIT ?;
 
 -- name: delete_group_number
 DELETE FROM message_group WHERE partition = ? AND hash = ?;
 
 -- name: delete_cursors_of
-DELETE FROM group_cursor WHERE (partition, grp) IN (SELECT partition, grp FROM group_cursor WHERE partition = ? LIMIT ?);
+DELETE FROM ordered WHERE (partition, grp, seq) IN (
+    SELECT partition, grp, seq FROM ordered INDEXED BY group_due WHERE partition = ? AND seq = 0 LIMIT ?
+);
 
 -- name: any_cursor_of
-SELECT 1 FROM group_cursor WHERE partition = ? LIMIT 1;
+SELECT 1 FROM ordered INDEXED BY group_due WHERE partition = ? AND seq = 0 LIMIT 1;
 
 -- Receive attempts.
 

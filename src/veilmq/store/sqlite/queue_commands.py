@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from veilmq.core import commands, redrive, results
 from veilmq.core.commands import Command
 from veilmq.core.errors import PurgeInProgress, QueueDeletedRecently, QueueExists, StoreFull
-from veilmq.core.limits import ATTEMPT_S, DEDUPLICATION_S, SECOND_MS
+from veilmq.core.limits import ATTEMPT_S, DEDUPLICATION_S, PRIORITY, SECOND_MS
 from veilmq.core.settings import QueueSettings
 from veilmq.core.settings_rules import purged, settled, tagged
 from veilmq.engines.embedded.janitor import Sweep, Swept
@@ -138,7 +138,7 @@ def show(session: Session, command: commands.ShowQueue, now_ms: int) -> results.
 def counted(session: Session, queue: Queue, now_ms: int) -> results.QueueView:
     """Return the queue with its counts."""
     session.settle_time(queue, now_ms, swept)
-    oldest = session.row("ordered_oldest" if queue.fifo else "standard_oldest", queue.partition)
+    oldest = session.oldest(queue)
     waiting = 0
     if queue.fifo and queue.delay_ms:
         ((waiting,),) = session.rows("ordered_waiting", queue.partition, (now_ms - queue.delay_ms + 1) << SEQ_SHIFT)
@@ -146,7 +146,7 @@ def counted(session: Session, queue: Queue, now_ms: int) -> results.QueueView:
         visible=queue.messages - queue.in_flight - queue.delayed - waiting,
         in_flight=queue.in_flight,
         delayed=queue.delayed + waiting,
-        oldest_sent_at_ms=None if oldest is None else oldest[0] >> SEQ_SHIFT,
+        oldest_sent_at_ms=None if oldest is None else oldest >> SEQ_SHIFT,
         redelivered=queue.redelivered,
         sent=queue.sent,
         received=queue.received,
@@ -218,10 +218,8 @@ def _sweep_partition(session: Session, partition: int, rows_max: int, now_ms: in
     """Delete a slice of a retired partition, and its row with the last one; return how many messages that were."""
     count = 0
     for kind in ("standard", "ordered"):
-        rows = session.rows(f"{kind}_below", partition, NEVER_MS, rows_max - count)
-        session.many(f"{kind}_delete", [(partition, row[0]) for row in rows])
-        session.many("delete_message", [(row[0],) for row in rows])
-        count += len(rows)
+        lanes = range(PRIORITY.maximum + 1) if kind == "standard" else ()
+        count += len(session.delete_below(kind, partition, lanes, NEVER_MS, rows_max - count))
     session.run("delete_cursors_of", partition, rows_max)
     session.run("delete_fair_groups_of", partition, rows_max)
     if not count and not any(session.row(f"any_{kind}_of", partition) for kind in ("cursor", "fair_group")):

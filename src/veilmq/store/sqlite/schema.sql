@@ -54,7 +54,19 @@ CREATE TABLE message (
     first_received_at_ms INTEGER
 );
 
--- What changes of a message in a standard queue. lane is its priority, and 16 more for messages of groups (grp). Receipts find it by its key, receives by the index.
+-- The ready list of a standard queue: messages that were never received, nor delayed, and have no group. They have no row
+-- but their message: those that were sent together follow each other, and a run of them is one row. Receives take them from
+-- the front; a message is visible from seq >> 20 on.
+CREATE TABLE ready (
+    partition INTEGER NOT NULL,
+    lane INTEGER NOT NULL,
+    last_seq INTEGER NOT NULL,
+    first_seq INTEGER NOT NULL,
+    PRIMARY KEY (partition, lane, last_seq)
+) WITHOUT ROWID;
+
+-- What changes of each other message in a standard queue. lane is its priority, and 16 more for messages of groups (grp).
+-- Receipts find it by its key, receives by the index.
 CREATE TABLE visibility (
     partition INTEGER NOT NULL,
     seq INTEGER NOT NULL,
@@ -82,25 +94,49 @@ CREATE TABLE fair_group (
 ) WITHOUT ROWID;
 CREATE INDEX fair_head ON fair_group (partition, lane, head_at, head_seq);
 
--- The same in a FIFO queue. visible_at is NULL while the message follows the queue's delay: it has no delay of its own
--- and was never received.
+-- The same in a FIFO queue, by group and order. visible_at is NULL while the message follows the queue's delay: it has no
+-- delay of its own and was never received. A hidden message is counted with its group (in_flight) unless it is apart: it
+-- has a deadline of its own.
+--
+-- Before its messages each group that has any has its cursor, with a seq of 0 and the last five columns: both change
+-- together, and are on one page. fixed_at is the instant from which the group gives its next message, at head_seq.
+-- floating_seq is the first message that follows the queue's delay, NULL while a received one blocks the group; where
+-- there is no fixed_at, it is the head. Nothing behind received_to was received yet. in_flight is how many messages are
+-- hidden until fixed_at.
 CREATE TABLE ordered (
     partition INTEGER NOT NULL,
-    seq INTEGER NOT NULL,
     grp INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
     visible_at INTEGER,
-    receive_count INTEGER NOT NULL,
-    generation INTEGER NOT NULL,
-    epoch INTEGER NOT NULL,
+    receive_count INTEGER NOT NULL DEFAULT 0,
+    generation INTEGER NOT NULL DEFAULT 0,
+    epoch INTEGER NOT NULL DEFAULT 0,
     received_at INTEGER,
     first_received_at INTEGER,
-    PRIMARY KEY (partition, seq)
+    apart INTEGER NOT NULL DEFAULT 0,
+    fixed_at INTEGER,
+    head_seq INTEGER,
+    floating_seq INTEGER,
+    received_to INTEGER,
+    in_flight INTEGER,
+    PRIMARY KEY (partition, grp, seq)
 ) WITHOUT ROWID;
-CREATE INDEX ordered_group ON ordered (partition, grp, seq);
-CREATE INDEX ordered_hidden ON ordered (partition, visible_at, receive_count) WHERE visible_at IS NOT NULL;
+CREATE INDEX ordered_apart ON ordered (partition, visible_at, receive_count) WHERE apart;
+CREATE INDEX group_due ON ordered (partition, fixed_at, head_seq, in_flight) WHERE seq = 0;
+CREATE INDEX group_also_floating ON ordered (partition, floating_seq)
+WHERE seq = 0 AND fixed_at IS NOT NULL AND floating_seq IS NOT NULL;
+
+-- The messages of a FIFO queue that were sent together, in the order of sending, and how many of them are left.
+CREATE TABLE ordered_run (
+    partition INTEGER NOT NULL,
+    last_seq INTEGER NOT NULL,
+    first_seq INTEGER NOT NULL,
+    messages INTEGER NOT NULL,
+    PRIMARY KEY (partition, last_seq)
+) WITHOUT ROWID;
 
 -- The numbers of groups: a group is known by a keyed hash of its name, and its number is the seq of its first message,
--- so what is busy at a time lies together in the tables by group. The janitor removes groups without messages.
+-- so what is busy at a time lies together. The janitor removes groups without messages.
 CREATE TABLE message_group (
     partition INTEGER NOT NULL,
     hash INTEGER NOT NULL,
@@ -108,21 +144,6 @@ CREATE TABLE message_group (
     PRIMARY KEY (partition, hash)
 ) WITHOUT ROWID;
 CREATE INDEX message_group_number ON message_group (partition, number);
-
--- One row for each group that has messages. fixed_at is the instant from which the group gives its next message, at
--- head_seq. floating_seq is the first message that follows the queue's delay, NULL while a received one blocks the
--- group. Nothing behind received_to was received yet.
-CREATE TABLE group_cursor (
-    partition INTEGER NOT NULL,
-    grp INTEGER NOT NULL,
-    fixed_at INTEGER,
-    head_seq INTEGER NOT NULL,
-    floating_seq INTEGER,
-    received_to INTEGER NOT NULL,
-    PRIMARY KEY (partition, grp)
-) WITHOUT ROWID;
-CREATE INDEX group_fixed ON group_cursor (partition, fixed_at, head_seq) WHERE fixed_at IS NOT NULL;
-CREATE INDEX group_floating ON group_cursor (partition, floating_seq) WHERE floating_seq IS NOT NULL;
 
 -- The deduplication log: the entries of a batch in one row, numbered by its first one.
 CREATE TABLE accepted (number INTEGER PRIMARY KEY, accepted_at_ms INTEGER NOT NULL, entries BLOB NOT NULL);

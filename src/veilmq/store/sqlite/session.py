@@ -4,7 +4,7 @@ An operation reads and writes through the session, inside the batch's open trans
 the next operation reads what the database has.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from hashlib import blake2b
 from os import urandom
@@ -29,6 +29,9 @@ SQL = load("veilmq.store.sqlite", "queries.sql")
 
 _PUT_TOTALS = SQL["put_totals"]
 _PUT_PROGRESS = SQL["put_progress"]
+_DELETE_MESSAGE = SQL["delete_message"]
+_SHRINK_RUN = SQL["shrink_ordered_run"]
+_DELETE_RUN = SQL["delete_ordered_run"]
 _SWEPT_AT_ONCE = 1_000
 _GROUPS_REMEMBERED_MAX = 65_536
 _FIRST_GROUP: tuple[int, int] = (0, 0)
@@ -69,6 +72,10 @@ class Session:
         """Drop what is cached."""
         self._writes = {}
         self._group_numbers: dict[tuple[int, str], int] = {}
+        self._ended: list[Row] = []
+        self._left: dict[int, list[Row]] = {}
+        self.group_of: dict[int, int] = {}
+        """The groups of messages that were received lately, by seq."""
         self.queues: dict[str, Queue] = {}
         self._touched: list[Queue] = []
         ((_, self.last_seq, _),) = self.execute(SQL["progress"])
@@ -101,6 +108,7 @@ class Session:
     def finish(self, now_ms: int) -> None:
         """Write what the batch has gathered."""
         self.flush()
+        self.settle_ended()
         if self._staged:
             for table in self._staged:
                 table.write()
@@ -191,7 +199,11 @@ class Session:
         queue = self.queues[name] = Queue(row, self.wakes.get(name))
         self.set_limit(queue)
         lane = -1
-        while not queue.fifo and (found := self.row("first_lane_after", queue.partition, lane)) is not None:
+        while not queue.fifo:
+            found = self.row("first_lane_after", queue.partition, lane)
+            assert found is not None, "an aggregate has a row"
+            if found[0] is None:
+                break
             lane = found[0]
             queue.lanes += (lane,)
             queue.shares = queue.shares or lane > PRIORITY.maximum
@@ -242,14 +254,18 @@ class Session:
         return seq if row is None else int(row[0])
 
     def sweep_groups(self, count: int) -> bool:
-        """Remove the numbers of groups without messages from a slice of all; tell whether many were found."""
+        """Remove the numbers of groups without messages from a slice of all; tell whether to go on with the next one.
+
+        At the end of all it rests: groups that come back at once would keep it busy.
+        """
         rows = self.rows("group_numbers_behind", *self._groups_swept_to, count)
         ended = [row[:2] for row in rows if not row[2]]
         self.many("delete_group_number", ended)
-        self._groups_swept_to = rows[-1][:2] if len(rows) == count else _FIRST_GROUP
+        is_slice = len(rows) == count
+        self._groups_swept_to = rows[-1][:2] if is_slice else _FIRST_GROUP
         if ended:
             self._group_numbers.clear()
-        return len(ended) * 2 > count
+        return is_slice and len(ended) * 2 > count
 
     # Time.
 
@@ -276,20 +292,85 @@ class Session:
         Returns seq, visible_at, receive_count, group, and in a standard queue the lane of each.
         """
         kind = "ordered" if queue.fifo else "standard"
-        rows = self.rows(f"{kind}_below", queue.partition, queue.floor(now_ms), rows_max)
+        rows = self.delete_below(kind, queue.partition, queue.lanes, queue.floor(now_ms), rows_max)
         if rows:
-            self.executemany(SQL[f"{kind}_delete"], [(queue.partition, row[0]) for row in rows])
-            self.executemany(SQL["delete_message"], [(row[0],) for row in rows])
             for _, visible_at_ms, receive_count, *_ in rows:
                 queue.unhide(visible_at_ms or 0, received=receive_count > 0)
             queue.messages -= len(rows)
             self.touch(queue)
-        oldest = None if len(rows) == rows_max else self.row(f"{kind}_oldest", queue.partition)
         if len(rows) == rows_max:
             queue.expires_at_ms = now_ms
         else:
-            queue.expires_at_ms = NEVER_MS if oldest is None else (oldest[0] >> SEQ_SHIFT) + queue.retention_ms
+            oldest = self.oldest(queue)
+            queue.expires_at_ms = NEVER_MS if oldest is None else (oldest >> SEQ_SHIFT) + queue.retention_ms
         return rows
+
+    def delete_below(self, kind: str, partition: int, lanes: Iterable[int], floor: int, rows_max: int) -> list[Row]:
+        """Delete up to ``rows_max`` messages of a partition below a seq; return them as ``sweep`` does."""
+        self.settle_ended()
+        if kind == "ordered":
+            rows = self.rows("ordered_below", partition, floor - 1, rows_max)
+            self.many("ordered_delete", [(partition, row[3], row[0]) for row in rows])
+        else:
+            rows = self.rows("standard_below", partition, floor, rows_max)
+            self.many("standard_delete", [(partition, row[0]) for row in rows])
+        for lane in lanes:
+            waiting = self.rows("ready_below", partition, lane, floor - 1, rows_max - len(rows))
+            if waiting:
+                self.run("cut_ready", partition, lane, 0, waiting[-1][0])
+                self.run("cut_first_ready", partition, lane, waiting[-1][0])
+                rows += waiting
+        self.ended(partition, [(row[0],) for row in rows], ordered=kind == "ordered")
+        return rows
+
+    def ended(self, partition: int, seqs: list[Row], *, ordered: bool) -> None:
+        """Have messages (seq alone) deleted at the end of the batch; ``ordered``: they are of a FIFO queue."""
+        self._ended += seqs
+        if ordered:
+            self.left(partition, seqs)
+
+    def left(self, partition: int, seqs: list[Row]) -> None:
+        """Have messages of a FIFO queue counted out of their runs at the end of the batch."""
+        left = self._left.get(partition)
+        if left is None:
+            self._left[partition] = [*seqs]
+        else:
+            left += seqs
+
+    def settle_ended(self) -> None:
+        """Write what ``ended`` and ``left`` have gathered."""
+        if self._ended:
+            ended, self._ended = self._ended, []
+            self.executemany(_DELETE_MESSAGE, ended)
+        if self._left:
+            left, self._left = self._left, {}
+            for partition, seqs in left.items():
+                self._shrink_runs(partition, seqs)
+
+    def _shrink_runs(self, partition: int, seqs: list[Row]) -> None:
+        """Count messages out of their runs; a run without any is deleted."""
+        last_seq, left, gone = -1, 0, 0
+        for (seq,) in sorted(seqs):
+            if seq > last_seq:
+                self._shrink_run(partition, last_seq, left, gone)
+                found = self.row("ordered_run", partition, seq)
+                assert found is not None, "a message belongs to a run"
+                (last_seq, left), gone = found, 0
+            gone += 1
+        self._shrink_run(partition, last_seq, left, gone)
+
+    def _shrink_run(self, partition: int, last_seq: int, left: int, gone: int) -> None:
+        if gone and gone == left:
+            self.execute(_DELETE_RUN, (partition, last_seq))
+        elif gone:
+            self.execute(_SHRINK_RUN, (gone, partition, last_seq))
+
+    def oldest(self, queue: Queue) -> int | None:
+        """Return the first seq of a queue."""
+        self.settle_ended()
+        found = [self.row("ordered_oldest" if queue.fifo else "standard_oldest", queue.partition)]
+        found += [self.row("ready_first", queue.partition, lane) for lane in queue.lanes]
+        return min([row[0] for row in found if row is not None], default=None)
 
     def count_due(self, queue: Queue, after_ms: int, until_ms: int) -> tuple[int, int]:
         """Count the messages that became visible in (after, until], and those of them that had been received."""
@@ -306,8 +387,8 @@ class Session:
     def next_hidden_ms(self, queue: Queue, after_ms: int) -> int:
         """Return when the next hidden message becomes visible after an instant; ``NEVER_MS`` when none does."""
         if queue.fifo:
-            row = self.row("ordered_next_hidden", queue.partition, after_ms)
-            return NEVER_MS if row is None else int(row[0])
+            ((next_ms,),) = self.rows("ordered_next_hidden", queue.partition, after_ms)
+            return NEVER_MS if next_ms is None else int(next_ms)
         first_ms: int = NEVER_MS
         for lane in queue.lanes:
             row = self.row("standard_next_hidden", queue.partition, lane, after_ms)
@@ -317,9 +398,9 @@ class Session:
 
     def next_place_ms(self, queue: Queue, now_ms: int) -> int:
         """Return when the next lease ends, or an instant before that at which to look again."""
-        asks = (
-            [("ordered_ends_after", ())] if queue.fifo else [("standard_ends_after", (lane,)) for lane in queue.lanes]
-        )
+        asks: list[tuple[str, tuple[int, ...]]] = [("standard_ends_after", (lane,)) for lane in queue.lanes]
+        if queue.fifo:
+            asks = [("ordered_ends_after", ()), ("group_ends_after", ())]
         first_ms = NEVER_MS
         for query, lane in asks:
             ends = self.rows(query, queue.partition, *lane, now_ms)

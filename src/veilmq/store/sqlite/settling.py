@@ -1,8 +1,9 @@
 """Deletes and changes of visibility: what the receipts of one queue in a batch do, for both kinds of queues.
 
-Nearly all deletes of a standard queue bring the receipt of the latest receive, whose deadline is as the receipt says:
-then one statement for all of them deletes the rows that are as the receipts have them, and nothing is read. Everything
-else reads the rows of all receipts first, applies the commands to them in order, and writes what has become of them.
+Nearly all deletes bring the receipt of the latest receive, whose deadline is as the receipt says: then one statement
+for all of them deletes the rows that are as the receipts have them, and nothing is read but, in a FIFO queue, the
+groups of the messages. Everything else reads the rows of all receipts first, applies the commands to them in order, and
+writes what has become of them.
 """
 
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ from veilmq.store.sqlite import fair, groups
 from veilmq.store.sqlite.session import SQL, Row, Session
 
 _DELETE_AS_RECEIVED = SQL["standard_delete_as_received"]
-_DELETE_MESSAGE = SQL["delete_message"]
+_ORDERED_DELETE_AS_RECEIVED = SQL["ordered_delete_as_received"]
+_GROUP_OF = SQL["group_of_message"]
 
 _LIVE, _EXPIRED, _GONE = ReceiptState.LIVE, ReceiptState.EXPIRED, ReceiptState.GONE
 _GONE_DELETED: ReceiptState | LeaseChange = _GONE
@@ -31,22 +33,29 @@ _Asked = tuple[list[Any], int, Receipt, Any]
 
 def settle(session: Session, queue: Queue, items: list[tuple[int, Settling]], now_ms: int, answers: Answers) -> None:
     """Apply ``items`` in order; each answer is a list with a result or an error for each receipt."""
-    if queue.fifo or queue.shares or not all(_is_plain(command) for _, command in items):
+    if queue.shares or not all(_is_plain(command) for _, command in items):
         _settle_in_order(session, queue, items, now_ms, answers)
         return
     asked: list[_Asked] = []
     rest: list[_Asked] = []
+    fifo, messages = queue.fifo, queue.messages
     for each in _asked(session, queue, items, now_ms, answers):
         each[0][each[1]] = None
-        (asked if each[2][4] > now_ms or not each[3].only_live else rest).append(each)
+        (asked if each[2][4] > now_ms or not (fifo or each[3].only_live) else rest).append(each)
+    freed: set[int] = set()
     if asked:
-        rest += _delete_as_received(session, queue, asked, now_ms)
+        rest += _delete_as_received(session, queue, asked, now_ms, freed)
     if rest:
         rows = _find(session, queue, [receipt for _, _, receipt, _ in rest])
         gone: list[Row] = []
         for answer, at, receipt, command in rest:
             answer[at] = _delete(session, queue, rows, receipt, command, now_ms, gone)
         _write_deleted(session, queue, gone, now_ms)
+        if fifo:
+            freed.update([row[6] for row in gone])
+    if fifo and queue.messages < messages:
+        groups.refile(session, queue, freed)
+        groups.notify(session, queue, now_ms, len(items))
 
 
 def _is_plain(command: Settling) -> bool:
@@ -54,18 +63,14 @@ def _is_plain(command: Settling) -> bool:
     return type(command) is commands.Delete and not (command.any_epoch or command.any_receive)
 
 
-def _delete_as_received(session: Session, queue: Queue, asked: list[_Asked], now_ms: int) -> list[_Asked]:
-    """Delete the rows that are as their receipts say; return what is still to be answered."""
-    partition = queue.partition
-    changes = session.connection.changes
-    hits: list[int] = []
+def _delete_as_received(
+    session: Session, queue: Queue, asked: list[_Asked], now_ms: int, freed: set[int]
+) -> list[_Asked]:
+    """Delete the rows that are as their receipts say; return what is still to be answered.
 
-    def bindings() -> Iterator[tuple[int, int, int, int, int]]:
-        for _, _, (_, seq, generation, epoch, visible_at_ms), _ in asked:
-            yield partition, seq, visible_at_ms, generation, epoch
-            hits.append(changes())  # of the statement that has just run with these values
-
-    session.executemany(_DELETE_AS_RECEIVED, bindings())
+    In a FIFO queue ``freed`` gets the groups of what was deleted: a message knows its group.
+    """
+    hits = _delete_grouped(session, queue, asked) if queue.fifo else _delete_plain(session, queue, asked)
     deleted: list[Row] = []
     for (answer, at, (_, seq, generation, _, visible_at_ms), _), hit in zip(asked, hits, strict=True):
         if hit:
@@ -79,7 +84,9 @@ def _delete_as_received(session: Session, queue: Queue, asked: list[_Asked], now
             else:
                 answer[at] = _EXPIRED
     if deleted:
-        session.stage(_DELETE_MESSAGE, deleted)
+        session.ended(queue.partition, deleted, ordered=queue.fifo)
+        if queue.fifo:
+            freed.update([session.group_of.pop(seq) for (seq,) in deleted])
         queue.messages -= len(deleted)
         queue.deleted += len(deleted)
         if not queue.touched:
@@ -87,6 +94,37 @@ def _delete_as_received(session: Session, queue: Queue, asked: list[_Asked], now
         if queue.at_limit:
             queue.free_place(now_ms)
     return [] if len(deleted) == len(asked) else _missed(asked, hits)
+
+
+def _delete_plain(session: Session, queue: Queue, asked: list[_Asked]) -> list[int]:
+    """Delete the rows that are as their receipts say; return for each receipt whether it deleted."""
+    partition, changes = queue.partition, session.connection.changes
+    hits: list[int] = []
+
+    def bindings() -> Iterator[Row]:
+        for _, _, (_, seq, generation, epoch, visible_at_ms), _ in asked:
+            yield partition, seq, visible_at_ms, generation, epoch
+            hits.append(changes())  # of the statement that has just run with these values
+
+    session.executemany(_DELETE_AS_RECEIVED, bindings())
+    return hits
+
+
+def _delete_grouped(session: Session, queue: Queue, asked: list[_Asked]) -> list[int]:
+    """Do the same in a FIFO queue, whose rows are found by group."""
+    partition, changes, group_of = queue.partition, session.connection.changes, session.group_of
+    unknown = [(receipt[1],) for _, _, receipt, _ in asked if receipt[1] not in group_of]
+    if unknown:
+        group_of.update(session.executemany(_GROUP_OF, unknown))
+    hits: list[int] = []
+
+    def bindings() -> Iterator[Row]:
+        for _, _, (_, seq, generation, epoch, visible_at_ms), _ in asked:
+            yield partition, group_of.get(seq, -1), seq, visible_at_ms, generation, epoch
+            hits.append(changes())  # as above
+
+    session.executemany(_ORDERED_DELETE_AS_RECEIVED, bindings())
+    return hits
 
 
 def _missed(asked: list[_Asked], hits: list[int]) -> list[_Asked]:
@@ -147,9 +185,11 @@ def _delete(
 def _write_deleted(session: Session, queue: Queue, gone: list[Row], now_ms: int) -> None:
     if not gone:
         return
-    query = SQL["ordered_delete" if queue.fifo else "standard_delete"]
-    session.executemany(query, [(queue.partition, row[0]) for row in gone])
-    session.executemany(_DELETE_MESSAGE, [(row[0],) for row in gone])
+    if queue.fifo:
+        session.many("ordered_delete", [(queue.partition, row[6], row[0]) for row in gone])
+    else:
+        session.many("standard_delete", [(queue.partition, row[0]) for row in gone])
+    session.ended(queue.partition, [(row[0],) for row in gone], ordered=queue.fifo)
     queue.messages -= len(gone)
     queue.deleted += len(gone)
     session.touch(queue)
@@ -217,8 +257,10 @@ def _asked(
 
 def _write_changed(session: Session, queue: Queue, changed: dict[int, list[Any]], now_ms: int) -> None:
     if changed:
-        query = SQL["ordered_change" if queue.fifo else "standard_change"]
-        session.executemany(query, [(row[1], row[4], queue.partition, row[0]) for row in changed.values()])
+        rows: list[Row] = [(row[1], row[4], queue.partition, row[0]) for row in changed.values()]
+        if queue.fifo:
+            rows = [(row[1], row[4], queue.partition, row[6], row[0]) for row in changed.values()]
+        session.many("ordered_change" if queue.fifo else "standard_change", rows)
         session.touch(queue)
         if queue.shares:
             fair.changed(session, queue, changed.values(), now_ms)

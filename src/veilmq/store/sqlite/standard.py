@@ -14,14 +14,14 @@ from veilmq.core.errors import MessageTooLong, VeilmqError
 from veilmq.core.limits import BATCH_ROW_BYTES, SECOND_MS
 from veilmq.core.results import SentMessage
 from veilmq.store.queues import NEVER_MS, Queue
-from veilmq.store.sqlite import fair
+from veilmq.store.sqlite import fair, ready
 from veilmq.store.sqlite.dead_letters import DeadLetterSink, sink_of
 from veilmq.store.sqlite.giving import LATER, Answers, Giving, Taker
 from veilmq.store.sqlite.session import SQL, Row, Session
 
 _INSERT_MESSAGE = SQL["insert_message"]
 _INSERT = SQL["standard_insert"]
-_TAKE = SQL["standard_take"]
+_INSERT_READY = SQL["insert_ready"]
 _MARK = SQL["standard_mark"]
 _EXPIRED_PASSED_MAX = 1_000
 
@@ -36,25 +36,29 @@ def send(
     first = session.next_seq(now_ms)
     messages: list[Row] = []
     rows: list[Row] = []
+    runs: list[list[int]] = []
     firsts: list[int] = []
     due: list[int] = []
     for slot, command in sends:
-        firsts.append(first + len(rows))
+        firsts.append(first + len(messages))
         try:
-            answers[slot], due_ms = _add(session, queue, command, first, now_ms, messages, rows)
+            answers[slot], due_ms = _add(session, queue, command, first, now_ms, messages, rows, runs)
         except VeilmqError as error:
             answers[slot] = error
             continue
         if due_ms is not None:
             due.append(due_ms)
-    if rows:
+    if messages:
         session.stage(_INSERT_MESSAGE, messages)
-        session.stage(_INSERT, rows)
+        if runs:
+            session.stage(_INSERT_READY, [tuple(run) for run in runs])
+        if rows:
+            session.stage(_INSERT, rows)
         if queue.shares:
             fair.admit(session, queue)
-        session.last_seq = first + len(rows) - 1
-        queue.messages += len(rows)
-        queue.sent += len(rows)
+        session.last_seq = first + len(messages) - 1
+        queue.messages += len(messages)
+        queue.sent += len(messages)
         queue.expires_at_ms = min(queue.expires_at_ms, now_ms + queue.retention_ms)
         if not queue.touched:
             session.touch(queue)
@@ -73,12 +77,13 @@ def _add(
     now_ms: int,
     messages: list[Row],
     rows: list[Row],
+    runs: list[list[int]],
 ) -> tuple[list[SentMessage | VeilmqError], int | None]:
     """Add the rows of one command; return its answer, and when the first of its messages is visible."""
     terms, partition, size_max = command.terms, queue.partition, queue.settings.message_bytes_max
     next_id = session.ids.next
     queue_visible_at_ms = now_ms + queue.delay_ms
-    seq = first + len(rows)
+    seq = first + len(messages)
     answer: list[SentMessage | VeilmqError] = []
     due_ms: int | None = None
     for new in command.messages if terms is None else _checked(queue, command.messages, terms):
@@ -96,7 +101,12 @@ def _add(
             queue.lanes = tuple(sorted({*queue.lanes, lane}))
         message_id = next_id()
         messages.append((seq, group, message_id, new.properties, new.body))
-        rows.append((partition, seq, lane, visible_at_ms, group))
+        if group is not None or visible_at_ms > now_ms:
+            rows.append((partition, seq, lane, visible_at_ms, group))
+        elif runs and runs[-1][2] == seq - 1 and runs[-1][1] == lane:
+            runs[-1][2] = seq
+        else:
+            runs.append([partition, lane, seq, seq])
         seq += 1
         if visible_at_ms <= now_ms:
             answer.append(SentMessage(id=message_id))
@@ -210,12 +220,12 @@ def _offered(session: Session, queue: Queue, wanted: int, now_ms: int, sink: Dea
     rows: list[Row] = []
     bytes_left = session.bytes_left
     for lane in queue.lanes:
-        found = session.execute(_TAKE, (queue.partition, lane, now_ms, wanted - len(rows)))
-        for row in found:
+        left = wanted - len(rows)
+        for row in ready.visible(session, queue, lane, left, now_ms):
             rows.append(row)
+            left -= 1
             bytes_left -= len(row[6]) + BATCH_ROW_BYTES
-            if bytes_left <= 0:
-                found.close()
+            if left <= 0 or bytes_left <= 0:
                 break
         if len(rows) >= wanted or bytes_left <= 0:
             break
@@ -229,8 +239,7 @@ def _sifted(session: Session, queue: Queue, wanted: int, now_ms: int, sink: Dead
     dead: list[Row] = []
     floor, passed = queue.floor(now_ms), 0
     for lane in queue.lanes:
-        found = session.execute(_TAKE, (queue.partition, lane, now_ms, -1))
-        for row in found:
+        for row in ready.visible(session, queue, lane, -1, now_ms):
             if row[0] < floor:
                 passed += 1
             elif sink is not None and sink.takes(row):
@@ -240,7 +249,6 @@ def _sifted(session: Session, queue: Queue, wanted: int, now_ms: int, sink: Dead
                 session.bytes_left -= len(row[6]) + BATCH_ROW_BYTES
             if _is_enough(session, len(rows) - wanted, passed, sink):
                 break
-        found.close()
         if _is_enough(session, len(rows) - wanted, passed, sink):
             break
     if dead:
@@ -270,6 +278,8 @@ def next_message_ms(session: Session, queue: Queue, now_ms: int) -> int:
     """Return when the next message is visible, whatever the in-flight limit says; ``NEVER_MS``: none is coming."""
     first_ms = NEVER_MS
     for lane in queue.lanes:
+        if session.row("ready_first", queue.partition, lane) is not None:
+            return now_ms
         row = session.row("standard_first_visible", queue.partition, lane)
         if row is not None and row[0] < first_ms:
             first_ms = row[0]

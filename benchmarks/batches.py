@@ -1,0 +1,143 @@
+"""Batches of the two embedded stores without a server: pages in the log, CPU, and time with the sync, in turns.
+
+`python -m benchmarks.batches fifo --batches 200`. What a batch holds is said by the kind: `send`, `send-ten`, `cycle`
+and `fifo` (22 sends, receives and deletes each; 1,000 groups), `fifo-steps` (64 sends, then their receives, then their
+deletes). A loop has warm caches: it says which pages are written, and not how many requests a server answers.
+"""
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.servers import CHECKOUT
+from veilmq.core.commands import Command, CreateQueue, Delete, NewMessage, Receive, Send
+from veilmq.engines.clock import SystemClock
+from veilmq.engines.embedded import EmbeddedEngine, EngineOptions
+from veilmq.store.sqlite import SqliteStore
+
+KINDS = ("send", "send-ten", "cycle", "fifo", "fifo-steps")
+COMMANDS = 64
+GROUPS = 1_000
+IN_TURN = 10
+WARM_UP = 40
+QUEUE = "bench/q"
+OPTIONS = EngineOptions(in_flight_max=1_000_000, fifo_in_flight_max=1_000_000)
+
+
+@dataclass(slots=True)
+class Side:
+    """One store: what it is asked, and what its batches took."""
+
+    name: str
+    kind: str
+    engine: Any
+    cpu_s: list[float] = field(default_factory=list)
+    took_s: list[float] = field(default_factory=list)
+    pages: list[int] = field(default_factory=list)
+    _sent: int = 0
+    _ready: int = 0
+    _step: int = 0
+    _receipts: list[tuple[str, ...]] = field(default_factory=list)
+
+    async def batch(self) -> None:
+        """Ask for one batch and wait for its answers."""
+        commands = self._commands()
+        pages = self._log_pages()
+        started_s, cpu_s = time.perf_counter(), time.thread_time()
+        answers = await self.ask(commands)
+        self.cpu_s.append((time.thread_time() - cpu_s) / len(commands))
+        self.took_s.append(time.perf_counter() - started_s)
+        grown = self._log_pages() - pages
+        self.pages.append(grown if grown >= 0 else self._log_pages())
+        for command, answer in zip(commands, answers, strict=True):
+            if isinstance(command, Receive):
+                assert answer.messages, "what was sent is received"
+                self._receipts.append(tuple(message.receipt for message in answer.messages))
+            elif isinstance(command, Send):
+                self._ready += 1
+
+    async def ask(self, commands: Sequence[Command]) -> list[Any]:
+        """Return the answers of commands that are submitted together."""
+        futures: list[asyncio.Future[Any]] = [asyncio.get_running_loop().create_future() for _ in commands]
+        for command, future in zip(commands, futures, strict=True):
+            self.engine.submit(command, future.set_result)
+        return await asyncio.gather(*futures)
+
+    def _log_pages(self) -> int:
+        database = getattr(self.engine, "_database", None) or self.engine._journal
+        return int(database._log_pages)
+
+    def _commands(self) -> list[Command]:
+        if self.kind.startswith("send"):
+            return [self._send() for _ in range(COMMANDS)]
+        if self.kind == "fifo-steps":
+            self._step += 1
+            if self._step % 3 == 1:
+                return [self._send() for _ in range(COMMANDS)]
+            return self._deletes(COMMANDS) or [Receive(queue=QUEUE) for _ in range(COMMANDS)]
+        receives = min(self._ready, COMMANDS // 3)
+        self._ready -= receives
+        return [
+            *self._deletes(COMMANDS // 3),
+            *[self._send() for _ in range(COMMANDS // 3)],
+            *[Receive(queue=QUEUE) for _ in range(receives)],
+        ]
+
+    def _deletes(self, count: int) -> list[Command]:
+        taken, self._receipts = self._receipts[:count], self._receipts[count:]
+        return [Delete(queue=QUEUE, receipts=receipts) for receipts in taken]
+
+    def _send(self) -> Send:
+        return Send(queue=QUEUE, messages=tuple(self._message() for _ in range(10 if self.kind == "send-ten" else 1)))
+
+    def _message(self) -> NewMessage:
+        self._sent += 1
+        if not self.kind.startswith("fifo"):
+            return NewMessage(body="x" * 256, size_bytes=256)
+        return NewMessage(body="x" * 256, size_bytes=256, group=f"g{self._sent % GROUPS}", dedup_id=str(self._sent))
+
+    def line(self) -> str:
+        """Return the figures."""
+        pages = sum(self.pages) / len(self.pages)
+        took_ms, cpu_us = median(self.took_s) * 1e3, median(self.cpu_s) * 1e6
+        return f"{self.kind} {self.name}: {pages:.1f} pages and {took_ms:.2f} ms a batch, {cpu_us:.1f} µs CPU a command"
+
+
+async def compare(kind: str, batches: int, folder: Path) -> None:
+    """Run both stores in turns of some batches."""
+    kinds: dict[str, Any] = {"old": EmbeddedEngine, "new": SqliteStore}
+    sides = [
+        Side(name, kind, each.open(folder / name, clock=SystemClock(), options=OPTIONS)) for name, each in kinds.items()
+    ]
+    for side in sides:
+        await side.ask([CreateQueue(queue=QUEUE, settings={"fifo": True} if kind.startswith("fifo") else {})])
+        for _ in range(WARM_UP):
+            await side.batch()
+        side.cpu_s, side.took_s, side.pages = [], [], []
+    for turn in range(batches // IN_TURN):
+        for side in sides if turn % 2 else sides[::-1]:
+            for _ in range(IN_TURN):
+                await side.batch()
+    for side in sides:
+        print(side.line())
+        await side.engine.close()
+
+
+def main() -> None:
+    """Measure what the command line names."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.batches")
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("--batches", type=int, default=200)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=CHECKOUT) as folder:
+        asyncio.run(compare(options.kind, options.batches, Path(folder)))
+
+
+if __name__ == "__main__":
+    main()

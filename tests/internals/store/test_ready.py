@@ -1,0 +1,123 @@
+"""The ready list of the store on SQLite: runs of messages that were never received, taken from the front."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.store.host import QUEUE, SqliteHost, message
+from veilmq.core.commands import PurgeQueue, Receive, Send
+from veilmq.store.sqlite import session
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[SqliteHost]:
+    """Return an open store with a queue that keeps messages for a minute."""
+    host = SqliteHost(tmp_path / "store")
+    host.create(retention_s=60)
+    yield host
+    host.close()
+
+
+def bodies(host: SqliteHost, count: int = 10, timeout_s: int | None = None) -> list[str]:
+    """Return the bodies that a receive gives."""
+    return [each.body for each in host.do(Receive(queue=QUEUE, count=count, timeout_s=timeout_s)).messages]
+
+
+def test_messages_that_are_sent_together_are_one_row(host: SqliteHost) -> None:
+    """Until they are received, and the row has gone with the last one."""
+    host.send("a", "b", "c", "d")
+    assert (host.rows("ready"), host.rows("visibility")) == (1, 0)
+    assert bodies(host, 3) == ["a", "b", "c"]
+    assert (host.rows("ready"), host.rows("visibility")) == (1, 3)
+    assert bodies(host) == ["d"]
+    assert (host.rows("ready"), host.rows("visibility")) == (0, 4)
+    host.check()
+
+
+def test_what_came_back_and_what_waits_are_in_the_order_of_visibility(host: SqliteHost) -> None:
+    """Whether a message has a row or not."""
+    host.send("a", "b")
+    assert bodies(host, 1, timeout_s=2) == ["a"]
+    host.advance(1_000)
+    host.send("c")
+    host.advance(1_000)
+    host.send("d")
+    host.send("e")
+    assert bodies(host) == ["b", "c", "a", "d", "e"]
+    host.check()
+
+
+def test_priorities_have_runs_of_their_own(host: SqliteHost) -> None:
+    """A delayed message has a row."""
+    host.send("late", delay_s=1)
+    host.send("low", priority=9)
+    host.send("high", priority=1)
+    host.send("low too", priority=9)
+    assert (host.rows("ready"), host.rows("visibility")) == (3, 1)
+    host.reopen()
+    assert bodies(host) == ["high", "low", "low too"]
+    host.check()
+
+
+def test_messages_past_their_retention_before_those_that_are_taken(
+    host: SqliteHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are passed over, and swept later."""
+    host.send("a", "b", "c")
+    host.advance(59_000)
+    host.send("d", "e")
+    monkeypatch.setattr(session, "_SWEPT_AT_ONCE", 1)
+    host.advance(1_000)
+    assert bodies(host, 1) == ["d"]
+    host.check()
+    assert bodies(host) == ["e"]
+    host.check()
+    assert host.counts() == (0, 2, 0)
+
+
+def test_a_purge_leaves_no_runs(host: SqliteHost) -> None:
+    """The janitor removes them with their messages."""
+    host.send("a", "b")
+    host.do(PurgeQueue(queue=QUEUE))
+    host.send("c")
+    host.sweep()
+    assert (host.rows("ready"), host.rows("message")) == (1, 1)
+    assert bodies(host) == ["c"]
+    host.check()
+
+
+def test_runs_of_a_fifo_queue_go_with_their_last_message(tmp_path: Path) -> None:
+    """In whatever order messages are deleted."""
+    host = SqliteHost(tmp_path / "fifo")
+    host.create(fifo=True, content_deduplication=True, retention_s=60)
+    for group in ("x", "y", "z"):
+        messages = tuple(message(f"{group}{n}", group=group) for n in range(2))
+        host.do(Send(queue=QUEUE, messages=messages))
+    taken = host.receive(10)
+    assert ([each.body for each in taken], host.rows("ordered_run")) == (["x0", "x1", "y0", "y1", "z0", "z1"], 3)
+    for each in (taken[2], taken[1], taken[0]):
+        host.delete(each.receipt)
+        host.check()
+    assert (host.rows("ordered_run"), host.counts()) == (2, (0, 3, 0))
+    host.advance(60_000)
+    host.sweep()
+    assert (host.rows("ordered_run"), host.rows("ordered"), host.rows("message")) == (0, 0, 0)
+    host.close()
+
+
+def test_messages_of_one_group_with_deadlines_of_their_own_are_counted(tmp_path: Path) -> None:
+    """As those of the others are: each until its own deadline."""
+    host = SqliteHost(tmp_path / "fifo")
+    host.create(fifo=True, content_deduplication=True)
+    host.do(Send(queue=QUEUE, messages=tuple(message(f"{n}", group="g") for n in range(3))))
+    first, second, third = host.receive(3, timeout_s=10)
+    host.change(first.receipt, 20)
+    host.change(third.receipt, 5)
+    counts = []
+    for _ in range(4):
+        counts.append(host.counts())
+        host.advance(5_000)
+    assert [*counts, host.counts()] == [(0, 3, 0), (1, 2, 0), (2, 1, 0), (2, 1, 0), (3, 0, 0)]
+    assert second.sequence is not None
+    host.close()
