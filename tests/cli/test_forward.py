@@ -195,21 +195,9 @@ def test_what_it_does_is_told_to_prometheus(server: RunningServer, rules: str) -
     with HttpQueueClient(server.endpoint) as client:
         client.create_queue("intake")
         client.send("intake", "x", attributes={"kind": Attribute(type="String", text="video")})
-        arguments = [
-            "--from",
-            "intake",
-            "--rules",
-            rules,
-            "--create",
-            "--metrics-port",
-            "0",
-            "--log",
-            "info",
-            "--wait",
-            "1",
-        ]
+        arguments = ["--from", "intake", "--rules", rules, "--create", "--wait", "1", "--metrics-port", "0"]
         forwarder = Forked(
-            [*COMMAND, "forward", *arguments, "--log-format", "json"],
+            [*COMMAND, "forward", *arguments, "--log", "info", "--log-format", "json"],
             env=environment(VEILMQ_ENDPOINT=server.endpoint),
             stderr=subprocess.PIPE,
             text=True,

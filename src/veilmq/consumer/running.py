@@ -107,7 +107,8 @@ class Running:
         """Return when the queues have nothing visible and nothing is in our hands; raises ``TimeoutError``.
 
         Raises, too, what makes a queue impossible to consume or to look at. What others have in flight, and what is
-        delayed, is not waited for. On Amazon SQS the counts are approximate.
+        delayed, is not waited for; but where anything is in flight, the polls of that moment are, for it may be ours.
+        On Amazon SQS the counts are approximate.
         """
         async with asyncio.timeout(None if timeout is None else span_s(timeout)):
             while not await self._is_drained():  # noqa: ASYNC110 - the queue tells nobody

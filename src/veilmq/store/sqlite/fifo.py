@@ -52,9 +52,7 @@ def send(
         session.stage(_INSERT_MESSAGE, messages)
         session.stage(_INSERT, rows)
         session.last_seq = first + len(rows) - 1
-        queue.messages += len(rows)
-        queue.sent += len(rows)
-        queue.expires_at_ms = min(queue.expires_at_ms, now_ms + queue.retention_ms)
+        queue.add_sent(len(rows), now_ms)
         session.touch(queue)
         session.stage(_INSERT_RUN, [(queue.partition, session.last_seq, first, len(rows))])
         groups.admit(session, queue, [row[1:] for row in rows])

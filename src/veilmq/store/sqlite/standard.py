@@ -57,11 +57,8 @@ def send(
         if queue.shares:
             fair.admit(session, queue)
         session.last_seq = first + len(messages) - 1
-        queue.messages += len(messages)
-        queue.sent += len(messages)
-        queue.expires_at_ms = min(queue.expires_at_ms, now_ms + queue.retention_ms)
-        if not queue.touched:
-            session.touch(queue)
+        queue.add_sent(len(messages), now_ms)
+        session.touch(queue)
         wake = queue.wake
         if wake is not None:
             for due_ms in due:
