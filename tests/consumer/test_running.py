@@ -206,9 +206,11 @@ def test_drained_waits_for_what_a_poll_is_bringing(bench: Workbench, monkeypatch
             await until(given.is_set)
             drained = asyncio.create_task(running.drained("20s"))
             await until(counted.is_set)
+            await asyncio.to_thread(bench.counts, "bringing")  # longer than the first count takes to be heard of
+            before = drained.done()
             arrived.set()
             await drained
-            assert handled == ["x"]
+            assert (before, handled) == (False, ["x"])
 
     asyncio.run(scenario())
 
