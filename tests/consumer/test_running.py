@@ -133,6 +133,7 @@ def test_a_thread_that_looks_at_its_context_stops(bench: Workbench) -> None:
     assert received(bench.client, "looking") == [("x", 2)]
 
 
+@pytest.mark.slow
 def test_a_thread_that_does_not_stop_is_abandoned(bench: Workbench) -> None:
     """Its message is released, the exit code says so, and its end changes nothing any more."""
     app = bench.consumer("deaf", grace="10ms")

@@ -410,6 +410,7 @@ def test_a_client_that_is_always_in_the_middle_of_a_request_may_take_its_time() 
         assert host.call(lambda: connection._reading_since_s) > began_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [b"", GET], ids=["never-spoke", "spoke-once"])
 def test_an_idle_connection_is_closed(sent: bytes) -> None:
     """Without a word: there is nothing to answer."""
@@ -420,6 +421,7 @@ def test_an_idle_connection_is_closed(sent: bytes) -> None:
         assert client.at_end()
 
 
+@pytest.mark.slow
 def test_a_held_request_does_not_time_out() -> None:
     """While it is the server's turn no limit runs: an idle connection that came later goes first."""
     with HttpHost(HASTY) as host, host.client() as client:

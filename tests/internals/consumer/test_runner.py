@@ -300,6 +300,7 @@ def test_a_batch_whose_time_is_over_comes_back_whole(bench: Workbench) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_stop_is_ended(bench: Workbench) -> None:
     """After the grace; its message is released."""
     app = bench.consumer("deaf", grace="10ms")

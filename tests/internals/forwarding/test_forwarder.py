@@ -61,6 +61,7 @@ def run(client: Scripted, carrier: Carried, **options: Any) -> Totals:
     return Forwarder(client, TO_REST, carrier, chosen).run()
 
 
+@pytest.mark.slow
 def test_it_goes_on_after_a_server_that_failed() -> None:
     """What was received afterwards is forwarded."""
     busy, throttled = ClientError("ServiceUnavailable", "", 503), ClientError("RequestThrottled", "", 403)
@@ -133,6 +134,7 @@ def server() -> Iterator[RunningServer]:
         yield running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["", ".fifo"], ids=["standard", "fifo"])
 def test_many_workers_forward_each_message_once_and_groups_in_order(server: RunningServer, suffix: str) -> None:
     with HttpQueueClient(server.endpoint) as client, Forwards(server.endpoint, f"jobs{suffix}") as forwards:

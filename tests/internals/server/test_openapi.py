@@ -62,6 +62,7 @@ def schema(document: Any, content: Any) -> OAS31Validator:
     return OAS31Validator({**content["application/json"]["schema"], "components": document["components"]})
 
 
+@pytest.mark.slow
 def test_it_is_a_valid_description(document: Any) -> None:
     validate(document)
     assert document["openapi"].startswith("3.1.")

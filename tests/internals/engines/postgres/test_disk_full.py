@@ -58,6 +58,7 @@ def fill(host: PostgresHost) -> list[str]:
     pytest.fail("the disk took everything")
 
 
+@pytest.mark.slow
 def test_a_full_disk(host: PostgresHost, small: Path) -> None:
     """What was refused is not there, what was acknowledged is."""
     host.send("first")
