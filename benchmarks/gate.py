@@ -81,7 +81,7 @@ ROWS: Mapping[str, Row] = {
     "receive": Row(workloads=(RECEIVE, DELETE), each_turn=_fill(45_000)),
     "cycle": Row(workloads=(CYCLE,)),
     "send-ten": Row(workloads=(SEND_TEN,)),
-    "receive-ten": Row(workloads=(RECEIVE_TEN, DELETE_TEN), each_turn=_fill(90_000)),
+    "receive-ten": Row(workloads=(RECEIVE_TEN, DELETE_TEN), each_turn=_fill(240_000)),
     "cycle-ten": Row(workloads=(CYCLE_TEN,)),
     "waiting": Row(workloads=(CYCLE,), prepare=_wait),
     "in-flight": Row(workloads=(CYCLE,), prepare=_take),

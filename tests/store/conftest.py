@@ -45,6 +45,7 @@ ON_SQLITE = {
     "test_tags",
     "test_terms",
     "test_throttle",
+    "test_topics",
     "test_totals",
     "test_visibility_rules",
     "test_waking",

@@ -20,7 +20,7 @@ from veilmq.engines.embedded.doctor import examine
 from veilmq.engines.embedded.janitor import Sweep
 from veilmq.engines.execute import execute
 from veilmq.store.sqlite import SqliteStore
-from veilmq.store.sqlite.queue_commands import HANDLERS
+from veilmq.store.sqlite.batch import HANDLERS
 from veilmq.testing import VirtualClock
 
 T = TypeVar("T")

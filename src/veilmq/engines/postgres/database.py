@@ -31,6 +31,7 @@ SETTINGS = {
     "idle_in_transaction_session_timeout": "30s",
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
+    "search_path": "mq",
     "tcp_keepalives_count": "3",
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",

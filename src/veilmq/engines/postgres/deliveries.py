@@ -3,7 +3,8 @@
 They are stored in the transaction of whoever has them: in the queue, or, for one that is away, in the outbox.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 from veilmq.core.commands import NewMessage
@@ -13,14 +14,7 @@ from veilmq.engines.postgres.on_queue import PartitionRetired
 from veilmq.engines.postgres.positions import Positions
 from veilmq.engines.postgres.standard_storing import StandardStoring
 from veilmq.engines.postgres.totals import Totals
-
-
-class Delivery(NamedTuple):
-    """One message for one queue, which takes it; ``id`` has 16 bytes and tells it apart in a FIFO queue."""
-
-    queue: Queue
-    message: NewMessage
-    id: bytes
+from veilmq.store.transaction import Delivery
 
 
 class Deliveries:
@@ -31,14 +25,16 @@ class Deliveries:
         self._standard = StandardStoring(positions=positions, totals=totals)
         self._fifo = FifoStoring(positions=positions, totals=totals)
 
-    async def store(self, connection: Any, deliveries: list[Delivery]) -> list[int]:
+    async def store(self, connection: Any, deliveries: Sequence[Delivery]) -> list[int]:
         """Return when each message is visible; raises ``PartitionRetired``, and what is among ``COLLISIONS``.
 
         Queues are taken in one order, so that two publications do not wait for each other.
         """
         due_ms = [0] * len(deliveries)
         for place in sorted(range(len(deliveries)), key=lambda place: deliveries[place].queue.partition):
-            rows = await self._insert(connection, *deliveries[place])
+            queue, message, message_id = deliveries[place]
+            assert isinstance(queue, Queue), "it was looked up here"
+            rows = await self._insert(connection, queue, message, message_id)
             if not rows:
                 raise PartitionRetired
             due_ms[place] = rows[0]["visible_at"]

@@ -21,10 +21,11 @@ from veilmq.engines.postgres.database_clock import DatabaseClock, MachineClock
 from veilmq.engines.postgres.failures import IN_DOUBT, told
 from veilmq.engines.postgres.identity import check_alone
 from veilmq.engines.postgres.lines import Line
-from veilmq.engines.postgres.machine import READS, Alone, Machine
+from veilmq.engines.postgres.machine import Alone, Machine
 from veilmq.engines.postgres.measured import Measured
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.store import STANDBY, UNREACHABLE, Survey
+from veilmq.store.cold import READS
 
 _PROBE_S = 2.0
 _RECEIPT_KEY = "receipt_key"

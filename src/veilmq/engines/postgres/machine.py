@@ -4,27 +4,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from veilmq.core import commands
-from veilmq.core.account_settings import SetAccount, ShowAccount
-from veilmq.core.claims import ListSources, ReadClaim
 from veilmq.core.commands import Command
 from veilmq.core.forwards import Forward
 from veilmq.core.looks import LookAtLeases, LookAtQueue, Peek
 from veilmq.core.receipts import ReceiptBook
-from veilmq.core.topics import (
-    CreateTopic,
-    DeleteTopic,
-    ListPushes,
-    ListSubscriptions,
-    ListTopics,
-    PublishToTopic,
-    SetSubscription,
-    SetTopic,
-    ShowSubscription,
-    ShowTopic,
-    Subscribe,
-    Unsubscribe,
-)
-from veilmq.engines.postgres.accounts import Accounts
 from veilmq.engines.postgres.background import Background, Shared
 from veilmq.engines.postgres.catalog import Catalog
 from veilmq.engines.postgres.claims import Claims
@@ -46,37 +29,16 @@ from veilmq.engines.postgres.queue_commands import QueueCommands
 from veilmq.engines.postgres.receipts import Receipts
 from veilmq.engines.postgres.receives import Receives
 from veilmq.engines.postgres.sends import Sends
-from veilmq.engines.postgres.topic_messages import TopicMessages
-from veilmq.engines.postgres.topics import Topics
 from veilmq.engines.postgres.totals import Totals
+from veilmq.engines.postgres.transaction import ColdCommands
 from veilmq.engines.postgres.watches import Watches
+from veilmq.store.cold import COLD, READS
 
 Alone = Callable[[Any], Awaitable[Any]]
 """Carries out one command: returns its result, or raises ``VeilmqError``."""
 
 Together = tuple[Work, Callable[[Any], int]]
 """Carries commands of one kind on one queue out together; and how many messages one of them brings."""
-
-READS: frozenset[type[Command]] = frozenset(
-    {
-        commands.ShowQueue,
-        commands.ListQueues,
-        commands.ListDeadLetterSources,
-        commands.ListMoves,
-        LookAtQueue,
-        LookAtLeases,
-        Peek,
-        ShowAccount,
-        ReadClaim,
-        ListSources,
-        ShowTopic,
-        ListTopics,
-        ShowSubscription,
-        ListSubscriptions,
-        ListPushes,
-    }
-)
-"""What changes nothing, so that it may be asked once more when an answer was lost."""
 
 Start = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -113,6 +75,7 @@ class Machine:
             ),
         )
         queues = QueueCommands(database=database, catalog=catalog, options=options, watches=watches, totals=totals)
+        cold = ColdCommands(database=database, catalog=catalog, watches=watches, positions=positions, totals=totals)
         self.claims = _claims(shared)
         self.publications = _publications(shared)
         self.background = Background(shared)
@@ -120,8 +83,7 @@ class Machine:
             **_of_queues(queues),
             **_of_moves(Moves(database=database, catalog=catalog, changed=self.background.nodes.moves_changed)),
             **_of_looks(Looks(database=database, catalog=catalog, fair=fair, book=book)),
-            **_of_accounts(Accounts(database=database)),
-            **_of_topics(shared),
+            **{kind: cold.running(run, changes=kind not in READS) for kind, run in COLD.items()},
             **self.claims.handlers,
             **self.publications.handlers,
             **self.background.events.handlers,
@@ -241,35 +203,6 @@ def _of_moves(moves: Moves) -> dict[type[Command], Alone]:
 
 def _of_looks(looks: Looks) -> dict[type[Command], Alone]:
     return {LookAtQueue: looks.look, LookAtLeases: looks.leases, Peek: looks.peek}
-
-
-def _of_accounts(accounts: Accounts) -> dict[type[Command], Alone]:
-    return {ShowAccount: accounts.show, SetAccount: accounts.set}
-
-
-def _of_topics(shared: Shared) -> dict[type[Command], Alone]:
-    topics = Topics(database=shared.database, catalog=shared.catalog, watches=shared.watches)
-    messages = TopicMessages(
-        database=shared.database,
-        catalog=shared.catalog,
-        watches=shared.watches,
-        positions=shared.positions,
-        totals=shared.totals,
-    )
-    return {
-        PublishToTopic: messages.publish,
-        CreateTopic: topics.create,
-        SetTopic: topics.set,
-        DeleteTopic: topics.delete,
-        ShowTopic: topics.show,
-        ListTopics: topics.list_topics,
-        Subscribe: topics.subscribe,
-        SetSubscription: topics.set_subscription,
-        Unsubscribe: topics.unsubscribe,
-        ShowSubscription: topics.show_subscription,
-        ListSubscriptions: topics.list_subscriptions,
-        ListPushes: topics.list_pushes,
-    }
 
 
 def _messages(command: commands.Send) -> int:

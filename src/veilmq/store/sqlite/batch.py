@@ -33,9 +33,9 @@ from veilmq.engines.clock import stopwatch_s
 from veilmq.engines.embedded.database import Database
 from veilmq.engines.embedded.shown_times import ShownTimes
 from veilmq.store.queues import Queue
-from veilmq.store.sqlite import fifo, standard
+from veilmq.store.sqlite import fifo, queue_commands, standard, transaction
 from veilmq.store.sqlite.giving import LATER, Taker
-from veilmq.store.sqlite.queue_commands import HANDLERS, swept
+from veilmq.store.sqlite.queue_commands import swept
 from veilmq.store.sqlite.session import Session
 from veilmq.store.sqlite.settling import settle
 
@@ -46,6 +46,7 @@ Entry = tuple[Command, Done]
 _SEND, _RECEIVE, _DELETE, _CHANGE = commands.Send, commands.Receive, commands.Delete, commands.ChangeVisibility
 
 
+HANDLERS = {**queue_commands.HANDLERS, **transaction.HANDLERS}
 _HOT = frozenset((_SEND, _RECEIVE, _DELETE, _CHANGE))
 
 
@@ -88,8 +89,8 @@ class Batch:
 
         Users see ``now_ms`` as ``ahead_ms`` more. ``mark`` is the clock's, written if anything else is.
         """
-        self._shown.ahead_ms = ahead_ms
         session = self._session
+        self._shown.ahead_ms = session.ahead_ms = ahead_ms
         self._gather(entries)
         connection = session.connection
         changes_before = connection.total_changes()

@@ -16,7 +16,8 @@ from veilmq.core import properties, redrive
 from veilmq.core.limits import DEAD_LETTER_BYTES_PER_RECEIVE, DEAD_LETTERS_PER_RECEIVE
 from veilmq.store.queues import SEQ_SHIFT, Queue
 from veilmq.store.sqlite.groups import refile
-from veilmq.store.sqlite.session import SQL, Row, Session
+from veilmq.store.sqlite.session import Row, Session
+from veilmq.store.sqlite.statements import SQL
 
 
 class DeadLetterSink:
@@ -88,7 +89,7 @@ class DeadLetterSink:
         for row, count, first_ms in carried:
             kept = replace(properties.decode(row[7]), dedup_id=str(UUID(bytes=row[5])))
             ((name_hash,),) = session.rows("group_hash", source.partition, row[11])
-            group = session.number_of_hash(target.partition, name_hash, seq)
+            group = session.group_numbers.of_hash(target.partition, name_hash, seq)
             groups.add(group)
             session.run("ordered_move", target.partition, group, seq, now_ms, source.partition, row[11], row[0])
             session.run(

@@ -20,7 +20,9 @@ from veilmq.core.limits import BATCH_ROW_BYTES, PRIORITY
 from veilmq.store.queues import NEVER_MS, Queue
 from veilmq.store.sqlite import ready
 from veilmq.store.sqlite.dead_letters import DeadLetterSink
-from veilmq.store.sqlite.session import SQL, Row, Session, group_hash
+from veilmq.store.sqlite.group_numbers import group_hash
+from veilmq.store.sqlite.session import Row, Session
+from veilmq.store.sqlite.statements import SQL
 
 GROUPED = PRIORITY.maximum
 """What is added to a priority in the lane of grouped messages."""
@@ -116,7 +118,7 @@ def sent(
 ) -> tuple[int, int]:
     """Note a new message of the group ``name``; return its lane and the group's number."""
     sharing = sharing_of(session, queue)
-    lane, group = GROUPED + priority, group_hash(session.group_key, name)
+    lane, group = GROUPED + priority, group_hash(session.group_numbers.key, name)
     sharing.account(lane).sent(group, now_ms)
     sharing.arrivals.append((queue.partition, lane, group, visible_at_ms, seq))
     return lane, group

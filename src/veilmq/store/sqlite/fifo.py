@@ -20,7 +20,9 @@ from veilmq.store.sqlite import attempts, groups
 from veilmq.store.sqlite.dead_letters import DeadLetterSink, sink_of
 from veilmq.store.sqlite.giving import LATER, Answers, Giving, Taker
 from veilmq.store.sqlite.groups import PASSED_OVER_MAX
-from veilmq.store.sqlite.session import SQL, Row, Session
+from veilmq.store.sqlite.session import Row, Session
+from veilmq.store.sqlite.statements import SQL
+from veilmq.store.transaction import Given
 
 _INSERT_MESSAGE = SQL["insert_message"]
 _INSERT = SQL["ordered_insert"]
@@ -92,7 +94,7 @@ def _add(
                 queue.hide(visible_at_ms, received=False)
                 if wants_receipt and visible_at_ms > now_ms:
                     sent = replace(sent, receipt=session.book.issue(queue.number, seq, 0, 0, visible_at_ms))
-            group = session.group_number(queue.partition, new.group, seq)
+            group = session.group_numbers.number(queue.partition, new.group, seq)
             messages.append((seq, group, sent.id, new.properties, new.body))
             rows.append((queue.partition, group, seq, visible_at_ms))
         answer.append(sent)
@@ -135,7 +137,7 @@ def _accept(
     before = session.accepted.find(key)
     if before is not None and is_duplicate(before.accepted_at_ms, now_ms):
         return SentMessage(id=before.id, sequence=before.sequence)
-    message_id = session.ids.next()
+    message_id = terms.id if isinstance(terms, Given) else session.ids.next()
     session.accepted.add(key, message_id, seq, now_ms)
     return SentMessage(id=message_id, sequence=seq)
 

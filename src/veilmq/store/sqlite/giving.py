@@ -10,7 +10,8 @@ from veilmq.core.results import Received, ReceivedMessage
 from veilmq.core.routing import RoutingTable
 from veilmq.store.queues import SEQ_SHIFT, Queue
 from veilmq.store.sqlite import ready
-from veilmq.store.sqlite.session import SQL, Row, Session
+from veilmq.store.sqlite.session import Row, Session
+from veilmq.store.sqlite.statements import SQL
 
 _LEASE = SQL["standard_lease"]
 _GENERATION_BITS = 32

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
-from veilmq.store.sqlite.session import SQL, Row, Session
+from veilmq.store.sqlite.session import Row, Session
+from veilmq.store.sqlite.statements import SQL
 
 PASSED_OVER_MAX = 100
 

@@ -34,13 +34,18 @@ def create(session: Session, command: commands.CreateQueue, now_ms: int) -> resu
         raise QueueDeletedRecently(command.queue, session.options.queue_name_pause_s)
     settings = replace(settled(None, {**command.defaults, **command.settings}), tags=tagged({}, command.tags))
     _check_dead_letters(session, command.queue, settings)
+    add(session, command.queue, settings, now_ms)
+    return replace(session.queue(command.queue).view(), is_new=True)
+
+
+def add(session: Session, name: str, settings: QueueSettings, now_ms: int) -> None:
+    """Add a queue with its first partition; raises ``StoreFull``."""
     if session.space.look_again(now_ms):
         raise StoreFull
     ((partition,),) = session.rows("insert_partition", None, now_ms)
     encoded, target = msgspec.json.encode(settings), settings.dead_letter_queue
-    ((number,),) = session.rows("insert_queue", command.queue, partition, encoded, target, now_ms, now_ms)
+    ((number,),) = session.rows("insert_queue", name, partition, encoded, target, now_ms, now_ms)
     session.run("adopt_partition", number, partition)
-    return replace(session.queue(command.queue).view(), is_new=True)
 
 
 def _check_dead_letters(session: Session, name: str, settings: QueueSettings) -> None:
@@ -57,14 +62,19 @@ def _rests(session: Session, kind: str, name: str, now_ms: int) -> bool:
 
 
 def delete(session: Session, command: commands.DeleteQueue, now_ms: int) -> None:
-    """Remove the queue; who waits for its messages is woken to find it gone."""
+    """Remove the queue, whose name rests."""
     queue = session.queue(command.queue)
-    session.run("retire_partition", queue.partition)
-    session.run("delete_queue", queue.number)
-    session.drop(queue)
+    remove(session, queue, now_ms)
     session.run("end_cooldown", "purged", queue.name)
     if session.options.queue_name_pause_s:
         session.run("put_cooldown", "deleted", queue.name, now_ms)
+
+
+def remove(session: Session, queue: Queue, now_ms: int) -> None:
+    """Remove a queue with its messages; receives that wait are woken to find it gone."""
+    session.run("retire_partition", queue.partition)
+    session.run("delete_queue", queue.number)
+    session.drop(queue)
     session.unswept = True
     queue.notify(now_ms)
 
@@ -137,12 +147,17 @@ def show(session: Session, command: commands.ShowQueue, now_ms: int) -> results.
 
 def counted(session: Session, queue: Queue, now_ms: int) -> results.QueueView:
     """Return the queue with its counts."""
+    return replace(queue.view(), counts=counts(session, queue, now_ms))
+
+
+def counts(session: Session, queue: Queue, now_ms: int) -> results.QueueCounts:
+    """Count the messages of a queue by state."""
     session.settle_time(queue, now_ms, swept)
     oldest = session.oldest(queue)
     waiting = 0
     if queue.fifo and queue.delay_ms:
         ((waiting,),) = session.rows("ordered_waiting", queue.partition, (now_ms - queue.delay_ms + 1) << SEQ_SHIFT)
-    counts = results.QueueCounts(
+    return results.QueueCounts(
         visible=queue.messages - queue.in_flight - queue.delayed - waiting,
         in_flight=queue.in_flight,
         delayed=queue.delayed + waiting,
@@ -152,7 +167,6 @@ def counted(session: Session, queue: Queue, now_ms: int) -> results.QueueView:
         received=queue.received,
         deleted=queue.deleted,
     )
-    return replace(queue.view(), counts=counts)
 
 
 def list_queues(session: Session, command: commands.ListQueues, now_ms: int) -> results.QueuePage:
@@ -209,7 +223,8 @@ def sweep(session: Session, command: Sweep, now_ms: int) -> Swept:
     if old:
         session.run("delete_accepted", old[-1][0])
         session.accepted.cut()
-    many_groups = session.sweep_groups(_ROWS_PER_SWEEP // 2)
+    session.flush()  # groups have the rows that say whether they have messages
+    many_groups = session.group_numbers.sweep(_ROWS_PER_SWEEP // 2)
     more = many_groups or left <= 0 or session.swept_to > 0 or session.row("retired_partition") is not None
     return Swept(more=more, next_due_ms=now_ms if more else now_ms + _LOOK_MS)
 

@@ -11,7 +11,8 @@ from itertools import chain
 from operator import itemgetter
 
 from veilmq.store.queues import Queue
-from veilmq.store.sqlite.session import SQL, Row, Session
+from veilmq.store.sqlite.session import Row, Session
+from veilmq.store.sqlite.statements import SQL
 
 _TAKE = SQL["standard_take"]
 _TAKE_READY = SQL["ready_take"]

@@ -160,3 +160,22 @@ CREATE TABLE cooldown (
     PRIMARY KEY (kind, name)
 ) WITHOUT ROWID;
 CREATE INDEX cooldown_age ON cooldown (began_at_ms);
+
+-- Topics and subscriptions; content is the subscription in JSON. pushed: it has a queue of its own.
+CREATE TABLE topic (
+    topic_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL UNIQUE,
+    settings BLOB NOT NULL,
+    created_at INTEGER NOT NULL,
+    modified_at INTEGER NOT NULL
+);
+CREATE TABLE subscription (
+    topic_id INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    content BLOB NOT NULL,
+    pushed INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    modified_at INTEGER NOT NULL,
+    PRIMARY KEY (topic_id, name)
+) WITHOUT ROWID;
+CREATE INDEX subscription_pushed ON subscription (topic_id, name) WHERE pushed;

@@ -5,8 +5,6 @@ the next operation reads what the database has.
 """
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
-from hashlib import blake2b
 from os import urandom
 from typing import Any
 
@@ -22,10 +20,9 @@ from veilmq.engines.embedded.accepted import Accepted
 from veilmq.engines.embedded.keyed import Staged
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.space import Space
-from veilmq.engines.named_sql import load
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
-
-SQL = load("veilmq.store.sqlite", "queries.sql")
+from veilmq.store.sqlite.group_numbers import GroupNumbers
+from veilmq.store.sqlite.statements import SQL
 
 _PUT_TOTALS = SQL["put_totals"]
 _PUT_PROGRESS = SQL["put_progress"]
@@ -33,8 +30,6 @@ _DELETE_MESSAGE = SQL["delete_message"]
 _SHRINK_RUN = SQL["shrink_ordered_run"]
 _DELETE_RUN = SQL["delete_ordered_run"]
 _SWEPT_AT_ONCE = 1_000
-_GROUPS_REMEMBERED_MAX = 65_536
-_FIRST_GROUP: tuple[int, int] = (0, 0)
 
 Row = tuple[Any, ...]
 
@@ -56,12 +51,13 @@ class Session:
         self.ids = IdSource()
         self._writes: dict[str, list[Row]] = {}
         self.book = ReceiptBook(keys=[self.kept_key("receipt_key")])
-        self.group_key = self.kept_key("group_key")
-        self._groups_swept_to = _FIRST_GROUP
+        self.group_numbers = GroupNumbers(self.execute, key=self.kept_key("group_key"))
         self.swept_to = 0
         """The number of the queue that the janitor looked at last."""
         self.unswept = True
         """Whether the janitor may find work."""
+        self.ahead_ms = 0
+        """How far the instants that users see are ahead of the store's."""
         self.bytes_left = 0
         """How many more bytes of bodies the batch may read."""
         self._staged: list[Staged] = []
@@ -71,7 +67,7 @@ class Session:
     def forget(self) -> None:
         """Drop what is cached."""
         self._writes = {}
-        self._group_numbers: dict[tuple[int, str], int] = {}
+        self.group_numbers.forget()
         self._ended: list[Row] = []
         self._left: dict[int, list[Row]] = {}
         self.group_of: dict[int, int] = {}
@@ -106,7 +102,12 @@ class Session:
             self.executemany(query, rows)
 
     def finish(self, now_ms: int) -> None:
-        """Write what the batch has gathered."""
+        """Write what the batch has gathered, and how far time and seqs have come."""
+        if not self.write():
+            self.execute(_PUT_PROGRESS, (now_ms, self.last_seq))
+
+    def write(self) -> bool:
+        """Write what the batch has gathered so far; tell whether that were totals."""
         self.flush()
         self.settle_ended()
         if self._staged:
@@ -124,8 +125,8 @@ class Session:
             for queue in self._touched:
                 queue.touched = False
             self._touched = []
-        else:
-            self.execute(_PUT_PROGRESS, (now_ms, self.last_seq))
+            return True
+        return False
 
     def roll_back(self) -> None:
         """Forget a batch that failed."""
@@ -233,39 +234,6 @@ class Session:
         self.set_limit(queue)
         encoded = msgspec.json.encode(settings)
         self.run("update_queue", encoded, settings.dead_letter_queue, modified_at_ms, queue.number)
-
-    # Groups of FIFO queues.
-
-    def group_number(self, partition: int, name: str, seq: int) -> int:
-        """Return the number of a group, which is ``seq`` if it has none yet: that of a message that is being stored."""
-        number = self._group_numbers.get((partition, name))
-        if number is None:
-            if len(self._group_numbers) >= _GROUPS_REMEMBERED_MAX:
-                self._group_numbers.clear()
-            number = self.number_of_hash(partition, group_hash(self.group_key, name), seq)
-            self._group_numbers[partition, name] = number
-        return number
-
-    def number_of_hash(self, partition: int, name_hash: int, seq: int) -> int:
-        """Return the same of a group whose name is known by its hash."""
-        row = self.execute(SQL["group_number"], (partition, name_hash)).fetchone()
-        if row is None:
-            self.execute(SQL["insert_group_number"], (partition, name_hash, seq))
-        return seq if row is None else int(row[0])
-
-    def sweep_groups(self, count: int) -> bool:
-        """Remove the numbers of groups without messages from a slice of all; tell whether to go on with the next one.
-
-        At the end of all it rests: groups that come back at once would keep it busy.
-        """
-        rows = self.rows("group_numbers_behind", *self._groups_swept_to, count)
-        ended = [row[:2] for row in rows if not row[2]]
-        self.many("delete_group_number", ended)
-        is_slice = len(rows) == count
-        self._groups_swept_to = rows[-1][:2] if is_slice else _FIRST_GROUP
-        if ended:
-            self._group_numbers.clear()
-        return is_slice and len(ended) * 2 > count
 
     # Time.
 
@@ -407,9 +375,3 @@ class Session:
             leases = (end_ms for end_ms, receive_count in ends if receive_count)
             first_ms = min(first_ms, next(leases, ends[-1][0] if ends else NEVER_MS))
         return first_ms
-
-
-@lru_cache(maxsize=16_384)  # senders name the same groups again and again
-def group_hash(key: bytes, group: str) -> int:
-    """Return the number of a message group: a hash under the store's secret ``key``, so that nobody makes two equal."""
-    return int.from_bytes(blake2b(group.encode(), key=key, digest_size=8).digest()) >> 1

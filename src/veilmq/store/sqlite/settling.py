@@ -15,7 +15,8 @@ from veilmq.core.receipts import Receipt
 from veilmq.core.results import LeaseChange, ReceiptState
 from veilmq.store.queues import Queue
 from veilmq.store.sqlite import fair, groups
-from veilmq.store.sqlite.session import SQL, Row, Session
+from veilmq.store.sqlite.session import Row, Session
+from veilmq.store.sqlite.statements import SQL
 
 _DELETE_AS_RECEIVED = SQL["standard_delete_as_received"]
 _ORDERED_DELETE_AS_RECEIVED = SQL["ordered_delete_as_received"]

@@ -8,6 +8,8 @@ A receive gives nothing that was sent by a command behind it in the batch (``Tak
 a receive and a send gets the answers of that order.
 """
 
+from functools import partial
+
 from veilmq.core import commands
 from veilmq.core.commands import NewMessage
 from veilmq.core.errors import MessageTooLong, VeilmqError
@@ -17,7 +19,9 @@ from veilmq.store.queues import NEVER_MS, Queue
 from veilmq.store.sqlite import fair, ready
 from veilmq.store.sqlite.dead_letters import DeadLetterSink, sink_of
 from veilmq.store.sqlite.giving import LATER, Answers, Giving, Taker
-from veilmq.store.sqlite.session import SQL, Row, Session
+from veilmq.store.sqlite.session import Row, Session
+from veilmq.store.sqlite.statements import SQL
+from veilmq.store.transaction import Given
 
 _INSERT_MESSAGE = SQL["insert_message"]
 _INSERT = SQL["standard_insert"]
@@ -78,7 +82,7 @@ def _add(
 ) -> tuple[list[SentMessage | VeilmqError], int | None]:
     """Add the rows of one command; return its answer, and when the first of its messages is visible."""
     terms, partition, size_max = command.terms, queue.partition, queue.settings.message_bytes_max
-    next_id = session.ids.next
+    next_id = session.ids.next if type(terms) is not Given else partial(getattr, terms, "id")
     queue_visible_at_ms = now_ms + queue.delay_ms
     seq = first + len(messages)
     answer: list[SentMessage | VeilmqError] = []

@@ -1,0 +1,13 @@
+-- What cold commands need here in words of PostgreSQL's own; all else of theirs is in store/queries.
+
+-- name: now
+SELECT mq.now_ms()
+
+-- name: setting
+SELECT value FROM mq.meta WHERE key = $1
+
+-- name: put_setting
+INSERT INTO mq.meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value
+
+-- name: lock_topic
+SELECT FROM mq.topic WHERE name = $1 FOR UPDATE

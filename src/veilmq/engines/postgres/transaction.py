@@ -1,0 +1,188 @@
+"""Cold commands on PostgreSQL: the port of ``store.transaction`` on one connection, and what runs a command on it.
+
+A transaction that was in the way of another one's is repeated, at most ``COLLISIONS_MAX`` times. What it has to say to
+waiters is said after its commit.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from veilmq.core.errors import InternalError
+from veilmq.core.ids import IdSource
+from veilmq.core.results import QueueCounts
+from veilmq.core.settings import QueueSettings
+from veilmq.engines.named_sql import load
+from veilmq.engines.postgres import queue_rows
+from veilmq.engines.postgres.catalog import SQL as QUEUES
+from veilmq.engines.postgres.catalog import Catalog, Queue, queue_of
+from veilmq.engines.postgres.database import Database
+from veilmq.engines.postgres.deliveries import Deliveries
+from veilmq.engines.postgres.next_visible import rouse_groups
+from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, PartitionRetired, retention_ms, sql
+from veilmq.engines.postgres.positions import Positions
+from veilmq.engines.postgres.totals import Totals
+from veilmq.engines.postgres.watches import Watches
+from veilmq.store.cold import Cold
+from veilmq.store.named_queries import shared
+from veilmq.store.transaction import Delivery, QueueRow, Row, Transaction
+
+SQL = {**shared(), **load("veilmq.engines.postgres", "cold.sql")}
+
+
+class PostgresTransaction(Transaction):
+    """A transaction on one connection; statements of a command that only reads have one each."""
+
+    def __init__(self, connection: Any, runner: "ColdCommands") -> None:
+        """``runner`` has what all transactions of the node share."""
+        self._connection = connection
+        self._runner = runner
+        self._after: list[Callable[[], object]] = []
+        self._due_ms: dict[str, int] = {}
+        self._changed: set[str] = set()
+        self._groups_of: dict[str, Queue] = {}
+        self.known: list[str] = []
+        """The queues that were taken for what the node knew of them."""
+        self.ids = runner.ids
+
+    async def rows(self, query: str, *values: Any) -> Sequence[Row]:
+        """Return the rows of a named query."""
+        rows: list[Row] = await self._connection.fetch(SQL[query], *values)
+        return rows
+
+    async def run(self, query: str, *values: Any) -> None:
+        """Run a named query that changes something."""
+        await self._connection.execute(SQL[query], *values)
+
+    async def lock(self, kind: str, *key: Any) -> None:
+        """Wait for the row of ``lock_<kind>``, and keep it until the end."""
+        await self._connection.execute(SQL[f"lock_{kind}"], *key)
+
+    async def now(self) -> int:
+        """Return the present instant of the database."""
+        now_ms: int = await self._connection.fetchval(SQL["now"])
+        return now_ms
+
+    def shown(self, at_ms: int) -> int:
+        """Return the instant itself: the database's clock is the one that users see."""
+        return at_ms
+
+    async def find(self, name: str) -> Queue | None:
+        """Look up the queue of that full name."""
+        return await self._runner.catalog.find(self._connection, name)
+
+    async def target(self, name: str, source: tuple[int, str]) -> Queue | None:
+        """Return the queue as the node knows it, or look it up, here and in the other databases."""
+        queue = self._runner.catalog.known(name)
+        if queue is None:
+            return await self._runner.catalog.target(self._connection, name, source)
+        self.known.append(name)
+        return queue
+
+    async def settings(self, name: str) -> QueueSettings | None:
+        """Return the settings of a queue, in whichever database it is."""
+        return await self._runner.catalog.settings(self._connection, name)
+
+    async def counts(self, queue: QueueRow) -> QueueCounts:
+        """Count the messages of a queue by state."""
+        assert isinstance(queue, Queue)
+        row = await self._connection.fetchrow(sql(queue)["count"], queue.partition, retention_ms(queue))
+        totals = self._runner.totals
+        return QueueCounts(
+            visible=row["visible"],
+            in_flight=row["in_flight"],
+            delayed=row["delayed"],
+            oldest_sent_at_ms=row["oldest_sent_at"],
+            redelivered=totals.redelivered[queue.number],
+            sent=totals.sent[queue.number],
+            received=totals.received[queue.number],
+            deleted=totals.deleted[queue.number],
+        )
+
+    async def add_queue(self, name: str, settings: QueueSettings) -> None:
+        """Add a queue."""
+        await queue_rows.insert(self._connection, name, settings)
+
+    async def remove_queue(self, name: str) -> None:
+        """Remove a queue with its messages, if there is one of that name."""
+        row = await self._connection.fetchrow(QUEUES["lock_queue"], name)
+        if row is not None:
+            await queue_rows.remove(self._connection, queue_of(row))
+            self.after(lambda: self._runner.catalog.forget(name))
+            self.notify(name)
+
+    def need_room(self) -> None:
+        """Do nothing: a full disk of the database fails the statement."""
+
+    async def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Store messages that their queues take; waiters hear of them."""
+        due_ms = await self._runner.deliveries.store(self._connection, deliveries)
+        for (queue, _, _), at_ms in zip(deliveries, due_ms, strict=True):
+            assert isinstance(queue, Queue)
+            if queue.settings.fifo:
+                self._groups_of[queue.name] = queue
+            else:
+                self._due_ms[queue.name] = min(at_ms, self._due_ms.get(queue.name, at_ms))
+
+    def after(self, call: Callable[[], object]) -> None:
+        """Make ``call`` after the commit."""
+        self._after.append(call)
+
+    def notify(self, name: str) -> None:
+        """Have the watch on a queue, here and at other nodes, look at it after the commit."""
+        self._changed.add(name)
+
+    async def end(self) -> None:
+        """Do what follows the commit."""
+        for call in self._after:
+            call()
+        watches = self._runner.watches
+        if self._changed:
+            self._due_ms |= dict.fromkeys(self._changed, await self.now())
+        for name, due_ms in self._due_ms.items():
+            watches.wake(name, due_ms)
+        for queue in self._groups_of.values():
+            await rouse_groups(self._connection, queue, watches)
+
+
+class ColdCommands:
+    """Runs cold commands at one node."""
+
+    def __init__(
+        self, *, database: Database, catalog: Catalog, watches: Watches, positions: Positions, totals: Totals
+    ) -> None:
+        """All are the node's."""
+        self._database = database
+        self._positions = positions
+        self.catalog = catalog
+        self.watches = watches
+        self.totals = totals
+        self.deliveries = Deliveries(positions=positions, totals=totals)
+        self.ids = IdSource()
+
+    def running(self, cold: Cold, *, changes: bool) -> Callable[[Any], Awaitable[Any]]:
+        """Return the handler that runs a cold command, in a transaction if it ``changes`` something."""
+
+        async def handle(command: Any) -> Any:
+            async with self._database.connection() as connection:
+                if changes:
+                    return await self._change(connection, cold, command)
+                return await cold(PostgresTransaction(connection, self), command)
+
+        return handle
+
+    async def _change(self, connection: Any, cold: Cold, command: Any) -> Any:
+        for _ in range(COLLISIONS_MAX):
+            tx = PostgresTransaction(connection, self)
+            try:
+                async with connection.transaction():
+                    answer = await cold(tx, command)
+            except COLLISIONS:
+                self._positions.jump()
+                continue
+            except PartitionRetired:  # what the node knew of a queue was old
+                for name in tx.known:
+                    self.catalog.forget(name)
+                continue
+            await tx.end()
+            return answer
+        raise InternalError

@@ -1,0 +1,53 @@
+"""The cold commands that both dialects share: the function of each, and which of them only read."""
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from veilmq.core import commands
+from veilmq.core import topics as topic_commands
+from veilmq.core.account_settings import SetAccount, ShowAccount
+from veilmq.core.claims import ListSources, ReadClaim
+from veilmq.core.commands import Command
+from veilmq.core.looks import LookAtLeases, LookAtQueue, Peek
+from veilmq.store import accounts, topics
+
+Cold = Callable[[Any, Any], Coroutine[Any, Any, Any]]
+"""A cold command: called with a ``Transaction`` and the command, returns the result or raises a ``VeilmqError``."""
+
+COLD: Mapping[type[Command], Cold] = {
+    ShowAccount: accounts.show_account,
+    SetAccount: accounts.set_account,
+    topic_commands.CreateTopic: topics.create_topic,
+    topic_commands.SetTopic: topics.set_topic,
+    topic_commands.DeleteTopic: topics.delete_topic,
+    topic_commands.ShowTopic: topics.show_topic,
+    topic_commands.ListTopics: topics.list_topics,
+    topic_commands.Subscribe: topics.subscribe,
+    topic_commands.SetSubscription: topics.set_subscription,
+    topic_commands.Unsubscribe: topics.unsubscribe,
+    topic_commands.ShowSubscription: topics.show_subscription,
+    topic_commands.ListSubscriptions: topics.list_subscriptions,
+    topic_commands.ListPushes: topics.list_pushes,
+    topic_commands.PublishToTopic: topics.publish,
+}
+
+READS: frozenset[type[Command]] = frozenset(
+    {
+        commands.ShowQueue,
+        commands.ListQueues,
+        commands.ListDeadLetterSources,
+        commands.ListMoves,
+        LookAtQueue,
+        LookAtLeases,
+        Peek,
+        ShowAccount,
+        ReadClaim,
+        ListSources,
+        topic_commands.ShowTopic,
+        topic_commands.ListTopics,
+        topic_commands.ShowSubscription,
+        topic_commands.ListSubscriptions,
+        topic_commands.ListPushes,
+    }
+)
+"""What changes nothing, so that it may be asked once more when an answer was lost."""

@@ -1,0 +1,13 @@
+"""The statements of the SQLite dialect by name: those that both dialects share, and its own."""
+
+import re
+
+from veilmq.engines.named_sql import load
+from veilmq.store.named_queries import shared
+
+_PLACE = re.compile(r"\$(\d+)")
+
+SQL = {
+    **{name: _PLACE.sub(r"?\1", text) for name, text in shared().items()},
+    **load("veilmq.store.sqlite", "queries.sql"),
+}

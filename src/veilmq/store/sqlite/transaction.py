@@ -1,0 +1,137 @@
+"""Cold commands on SQLite: the port of ``store.transaction`` on the open batch, and what drives them to their end."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from veilmq.core import commands
+from veilmq.core.errors import StoreFull, VeilmqError
+from veilmq.core.results import QueueCounts
+from veilmq.core.settings import QueueSettings
+from veilmq.store.cold import COLD, READS, Cold
+from veilmq.store.queues import Queue
+from veilmq.store.sqlite import fifo, queue_commands, standard
+from veilmq.store.sqlite.session import Session
+from veilmq.store.transaction import Delivery, Given, QueueRow, Row, Transaction
+
+
+class SqliteTransaction(Transaction):
+    """The open transaction of a batch, at the instant of its commands. No method suspends."""
+
+    def __init__(self, session: Session, now_ms: int) -> None:
+        """``session`` has the batch."""
+        self._session = session
+        self._now_ms = now_ms
+        self.ids = session.ids
+
+    async def rows(self, query: str, *values: Any) -> Sequence[Row]:
+        """Return the rows of a named query."""
+        return self._session.rows(query, *values)
+
+    async def run(self, query: str, *values: Any) -> None:
+        """Run a named query that changes something."""
+        self._session.run(query, *values)
+
+    async def lock(self, kind: str, *key: Any) -> None:
+        """Do nothing: no other transaction is open."""
+
+    async def now(self) -> int:
+        """Return the instant of the batch."""
+        return self._now_ms
+
+    def shown(self, at_ms: int) -> int:
+        """Return an instant of the store as users see it."""
+        return at_ms + self._session.ahead_ms
+
+    async def find(self, name: str) -> Queue | None:
+        """Look up the queue of that full name."""
+        return self._session.find(name)
+
+    async def target(self, name: str, source: tuple[int, str]) -> Queue | None:
+        """Do the same: there is one database."""
+        return self._session.find(name)
+
+    async def settings(self, name: str) -> QueueSettings | None:
+        """Return the settings of a queue."""
+        found = self._session.find(name)
+        return None if found is None else found.settings
+
+    async def counts(self, queue: QueueRow) -> QueueCounts:
+        """Count the messages of a queue by state."""
+        return queue_commands.counts(self._session, self._session.queue(queue.name), self._now_ms)
+
+    async def add_queue(self, name: str, settings: QueueSettings) -> None:
+        """Add a queue; raises ``StoreFull``."""
+        queue_commands.add(self._session, name, settings, self._now_ms)
+
+    async def remove_queue(self, name: str) -> None:
+        """Remove a queue with its messages, if there is one of that name."""
+        queue = self._session.find(name)
+        if queue is not None:
+            queue_commands.remove(self._session, queue, self._now_ms)
+
+    def need_room(self) -> None:
+        """Raise ``StoreFull`` where the disk is nearly full."""
+        space = self._session.space
+        if space.is_short and space.look_again(self._now_ms):
+            raise StoreFull
+
+    async def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Store messages that their queues take; waiters hear of them."""
+        for delivery in deliveries:
+            queue = self._session.queue(delivery.queue.name)
+            new = delivery.message
+            if queue.fifo:
+                new = replace(new, dedup_id=str(UUID(bytes=delivery.id)))
+            given = commands.Send(queue=queue.name, messages=(new,), terms=Given(id=delivery.id))
+            answers: list[Any] = [None]
+            send = fifo.send if queue.fifo else standard.send
+            send(self._session, queue, [(0, given)], self._now_ms, answers)
+            assert not isinstance(answers[0], VeilmqError), "the queue takes it"
+
+    def after(self, call: Callable[[], object]) -> None:
+        """Make ``call`` at once: the batch is committed with this command, or its caches are dropped."""
+        call()
+
+    def notify(self, name: str) -> None:
+        """Have the watch on a queue look at it; what it submits is part of the batch."""
+        wake = self._session.wakes.get(name)
+        if wake is not None:
+            wake(self._now_ms)
+
+
+def driven(cold: Cold, *, changes: bool) -> Callable[[Session, Any, int], object]:
+    """Return the handler that drives a cold command to its end; an error undoes one that ``changes`` something."""
+
+    def handle(session: Session, command: Any, now_ms: int) -> object:
+        running = cold(SqliteTransaction(session, now_ms), command)
+        if not changes:
+            return _end(running)
+        session.write()
+        accepted = session.accepted.count
+        session.execute("SAVEPOINT cold")
+        try:
+            return _end(running)
+        except VeilmqError:
+            session.execute("ROLLBACK TO cold")
+            session.undo(accepted)
+            raise
+        finally:
+            if session.connection.in_transaction:
+                session.execute("RELEASE cold")
+
+    return handle
+
+
+def _end(running: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        running.send(None)
+    except StopIteration as end:
+        return end.value
+    running.close()
+    raise AssertionError("a cold command waits for something that is not the store's")
+
+
+HANDLERS = {kind: driven(cold, changes=kind not in READS) for kind, cold in COLD.items()}

@@ -1,0 +1,165 @@
+"""The port through which a cold command reads and writes: one transaction of a store, in either dialect.
+
+A cold command (everything but send, receive, delete and change) is written once, as an ``async`` function that takes a
+``Transaction`` and the command, returns the result or raises a ``VeilmqError``, which undoes what it has written.
+
+On SQLite nothing suspends, and nothing comes between: the function is driven to its end inside the batch. On PostgreSQL
+it waits at each statement, other transactions go on meanwhile, and what two of them may not do at a time is guarded by
+``lock``. There a function may be called again when two transactions were in each other's way: what it keeps outside
+the database it changes through ``Transaction.after``.
+
+A query is named. One text serves both dialects where it can (``store/queries``); its parameters are ``$1``, ``$2``, ….
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from veilmq.core.commands import NewMessage, SendTerms
+from veilmq.core.errors import QueueNotFound
+from veilmq.core.ids import IdSource
+from veilmq.core.results import QueueCounts
+from veilmq.core.settings import QueueSettings
+
+Row = Sequence[Any]
+"""The columns of a query, in its order."""
+
+
+class QueueRow(Protocol):
+    """A queue as a transaction sees it."""
+
+    @property
+    def number(self) -> int:
+        """Return what tells it from any queue before or after it of the same name."""
+
+    @property
+    def name(self) -> str:
+        """Return the full name, account included."""
+
+    @property
+    def partition(self) -> int:
+        """Return the partition that has its messages."""
+
+    @property
+    def settings(self) -> QueueSettings:
+        """Return its settings."""
+
+    @property
+    def created_at_ms(self) -> int:
+        """Return when it was created."""
+
+    @property
+    def modified_at_ms(self) -> int:
+        """Return when its settings were changed last."""
+
+
+class Delivery(NamedTuple):
+    """A message for a queue, which takes it; ``id`` has 16 bytes, and in a FIFO queue is its deduplication id."""
+
+    queue: QueueRow
+    message: NewMessage
+    id: bytes
+
+
+class Given(SendTerms, frozen=True, kw_only=True, gc=False):
+    """The terms of one message that the store itself sends: it was checked, and has an id."""
+
+    id: bytes
+
+
+class Transaction(ABC):
+    """An open transaction of a store."""
+
+    ids: IdSource
+
+    # Rows.
+
+    @abstractmethod
+    async def rows(self, query: str, *values: Any) -> Sequence[Row]:
+        """Return the rows of a named query."""
+
+    @abstractmethod
+    async def run(self, query: str, *values: Any) -> None:
+        """Run a named query that changes something."""
+
+    @abstractmethod
+    async def lock(self, kind: str, *key: Any) -> None:
+        """Wait until no other transaction has this row, and keep it until the end: query ``lock_<kind>``.
+
+        What was read of it before is to be read again.
+        """
+
+    @abstractmethod
+    async def now(self) -> int:
+        """Return the present instant of the store, in ms."""
+
+    @abstractmethod
+    def shown(self, at_ms: int) -> int:
+        """Return an instant of the store as users see it."""
+
+    async def row(self, query: str, *values: Any) -> Row | None:
+        """Return the first row of a named query."""
+        rows = await self.rows(query, *values)
+        return rows[0] if rows else None
+
+    async def value(self, query: str, *values: Any) -> Any:
+        """Return the first column of the first row of a named query; ``None`` where there is no row."""
+        rows = await self.rows(query, *values)
+        return rows[0][0] if rows else None
+
+    # Queues.
+
+    @abstractmethod
+    async def find(self, name: str) -> QueueRow | None:
+        """Look up the queue of that full name; one that is in another database of the store is not found."""
+
+    async def queue(self, name: str) -> QueueRow:
+        """Look up the queue of that full name; raises ``QueueNotFound``."""
+        found = await self.find(name)
+        if found is None:
+            raise QueueNotFound(name)
+        return found
+
+    @abstractmethod
+    async def target(self, name: str, source: tuple[int, str]) -> QueueRow | None:
+        """Return the queue to which messages go, in whichever database it is.
+
+        ``source`` is number and name of the queue that they leave, 0 and its name for a topic. Raises
+        ``StoreUnavailable`` where that is not known.
+        """
+
+    @abstractmethod
+    async def settings(self, name: str) -> QueueSettings | None:
+        """Return the settings of a queue, in whichever database it is; raises ``StoreUnavailable``."""
+
+    @abstractmethod
+    async def counts(self, queue: QueueRow) -> QueueCounts:
+        """Count the messages of a queue by state."""
+
+    @abstractmethod
+    async def add_queue(self, name: str, settings: QueueSettings) -> None:
+        """Add a queue; raises ``StoreFull``."""
+
+    @abstractmethod
+    async def remove_queue(self, name: str) -> None:
+        """Remove a queue with its messages, if there is one of that name."""
+
+    # Messages.
+
+    @abstractmethod
+    def need_room(self) -> None:
+        """Raise ``StoreFull`` where the disk is nearly full."""
+
+    @abstractmethod
+    async def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Store messages that their queues take; waiters hear of them."""
+
+    # What follows.
+
+    @abstractmethod
+    def after(self, call: Callable[[], object]) -> None:
+        """Make ``call`` when the transaction is committed, or on SQLite is bound to be."""
+
+    @abstractmethod
+    def notify(self, name: str) -> None:
+        """Have the watch on a queue, here and at other nodes, look at it when the transaction is committed."""
