@@ -16,7 +16,7 @@ applied one by one, each in a savepoint, so that an error in one fails that one 
 import logging
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from math import inf
 from operator import itemgetter
@@ -42,11 +42,13 @@ from veilmq.store.sqlite.settling import settle
 log = logging.getLogger(__name__)
 
 Entry = tuple[Command, Done]
+Handler = Callable[[Session, Any, int], object]
+"""Applies a command that is not hot: called with the session, the command and the present instant."""
 
 _SEND, _RECEIVE, _DELETE, _CHANGE = commands.Send, commands.Receive, commands.Delete, commands.ChangeVisibility
 
 
-HANDLERS = {**queue_commands.HANDLERS, **transaction.HANDLERS}
+HANDLERS: dict[type[Command], Handler] = {**queue_commands.HANDLERS, **transaction.HANDLERS}
 _HOT = frozenset((_SEND, _RECEIVE, _DELETE, _CHANGE))
 
 
