@@ -43,7 +43,7 @@ def test_an_error_undoes_what_its_command_wrote(host: SqliteHost, monkeypatch: p
         await deliver(tx)
         raise MessageTooLong(1)
 
-    monkeypatch.setitem(HANDLERS, Change, driven(change, changes=True))
+    monkeypatch.setitem(HANDLERS, Change, driven(change, changes=True))  # type: ignore[misc]
     for name in ("000000000000/a", "000000000000/b.fifo"):
         host.create(name, fifo=name.endswith("fifo"))
     send = Send(queue=QUEUE, messages=(message("before"),))
@@ -64,7 +64,7 @@ def test_a_cold_command_that_suspends_is_a_defect(host: SqliteHost, monkeypatch:
         await tx.run("put_setting", "name", b"value")
         await asyncio.sleep(0)
 
-    monkeypatch.setitem(HANDLERS, Change, driven(change, changes=True))
+    monkeypatch.setitem(HANDLERS, Change, driven(change, changes=True))  # type: ignore[misc]
     with pytest.raises(VeilmqError) as raised:
         host.do(Change())
     assert type(raised.value) is InternalError
