@@ -210,8 +210,7 @@ class Batch:
             if now_ms > queue.counted_at_ms or now_ms >= queue.expires_at_ms:
                 session.settle_time(queue, now_ms, swept)
             found.append((queue, work))
-            if work.before:
-                settle(session, queue, work.before, now_ms, answers)
+        settle(session, [(queue, work.before) for queue, work in found if work.before], now_ms, answers)
         for queue, work in found:
             if work.sends:
                 work.firsts = self._send(queue, work.sends, now_ms)
@@ -221,9 +220,7 @@ class Batch:
             if self._woken or work.receives:
                 self._receive(queue, work, now_ms)
         session.flush()
-        for queue, work in found:
-            if work.after:
-                settle(session, queue, work.after, now_ms, answers)
+        settle(session, [(queue, work.after) for queue, work in found if work.after], now_ms, answers)
         session.flush()
 
     def _send(self, queue: Queue, sends: list[tuple[int, commands.Send]], now_ms: int) -> list[int]:

@@ -112,6 +112,16 @@ FROM ready r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?) AND r.las
 WHERE r.partition = ? AND r.lane = ?
 ORDER BY r.last_seq LIMIT ?;
 
+-- name: ready_take_alone
+-- The same, if no other message of the lane is visible.
+SELECT m.seq, r.lane, 0, NULL, NULL,
+       m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp, m.seq >> 20
+FROM ready r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?1) AND r.last_seq
+WHERE r.partition = ?2 AND r.lane = ?3 AND NOT EXISTS (
+    SELECT 1 FROM visibility v INDEXED BY visible WHERE v.partition = ?2 AND v.lane = ?3 AND v.visible_at <= ?4
+)
+ORDER BY r.last_seq LIMIT ?5;
+
 -- name: ready_first
 SELECT first_seq FROM ready WHERE partition = ? AND lane = ? ORDER BY last_seq LIMIT 1;
 

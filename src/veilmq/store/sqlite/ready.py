@@ -16,6 +16,7 @@ from veilmq.store.sqlite.statements import SQL
 
 _TAKE = SQL["standard_take"]
 _TAKE_READY = SQL["ready_take"]
+_TAKE_ALONE = SQL["ready_take_alone"]
 _CUT = SQL["cut_ready"]
 _CUT_FIRST = SQL["cut_first_ready"]
 
@@ -23,11 +24,19 @@ _in_order = itemgetter(12, 0)  # of rows, by visible_at and seq
 
 
 def visible(session: Session, queue: Queue, lane: int, count: int, now_ms: int) -> Iterator[Row]:
-    """Yield the visible messages of a lane in the order of visibility, ``count`` of them or more; -1 for all."""
+    """Yield the visible messages of a lane in the order of visibility, ``count`` of them or more; -1 for all.
+
+    Mostly the ready list has some and no message has returned, which one statement finds out.
+    """
+    alone = session.execute(_TAKE_ALONE, (queue.floor(now_ms), queue.partition, lane, now_ms, count))
+    first = next(alone, None)
+    if first is not None:
+        return chain((first,), alone)
     returned = session.execute(_TAKE, (queue.partition, lane, now_ms, count))
     first = next(returned, None)
-    waiting = waiting_in(session, queue, lane, count, now_ms)
-    return waiting if first is None else merge(chain((first,), returned), waiting, key=_in_order)
+    if first is None:
+        return returned
+    return merge(chain((first,), returned), waiting_in(session, queue, lane, count, now_ms), key=_in_order)
 
 
 def waiting_in(session: Session, queue: Queue, lane: int, count: int, now_ms: int) -> Iterator[Row]:

@@ -1,13 +1,14 @@
-"""Deletes and changes of visibility: what the receipts of one queue in a batch do, for both kinds of queues.
+"""Deletes and changes of visibility: what the receipts of a batch do, for both kinds of queues.
 
 Nearly all deletes bring the receipt of the latest receive, whose deadline is as the receipt says: then one statement
-for all of them deletes the rows that are as the receipts have them, and nothing is read but, in a FIFO queue, the
-groups of the messages. Everything else reads the rows of all receipts first, applies the commands to them in order, and
-writes what has become of them.
+for all queues of a kind deletes the rows that are as the receipts have them, and nothing is read but, in FIFO queues,
+the groups of the messages. Everything else reads the rows of all receipts first, applies the commands to them in
+order, and writes what has become of them.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from veilmq.core import commands, visibility
 from veilmq.core.errors import ReceiptInvalid, VeilmqError
@@ -32,31 +33,54 @@ _Asked = tuple[list[Any], int, Receipt, Any]
 """Where the state of a receipt goes (an answer and the place in it), the receipt, and its command."""
 
 
-def settle(session: Session, queue: Queue, items: list[tuple[int, Settling]], now_ms: int, answers: Answers) -> None:
-    """Apply ``items`` in order; each answer is a list with a result or an error for each receipt."""
-    if queue.shares or not all(_is_plain(command) for _, command in items):
-        _settle_in_order(session, queue, items, now_ms, answers)
-        return
-    asked: list[_Asked] = []
-    rest: list[_Asked] = []
-    fifo, messages = queue.fifo, queue.messages
-    for each in _asked(session, queue, items, now_ms, answers):
-        each[0][each[1]] = None
-        (asked if each[2][4] > now_ms or not (fifo or each[3].only_live) else rest).append(each)
+class _Plain(NamedTuple):
+    """The deletes of one queue of which a receipt acts as it is or not at all: those to try, and those to look up."""
+
+    queue: Queue
+    asked: list[_Asked]
+    rest: list[_Asked]
+    commands: int
+
+
+def settle(
+    session: Session, works: list[tuple[Queue, list[tuple[int, Settling]]]], now_ms: int, answers: Answers
+) -> None:
+    """Apply the commands of each queue in order; each answer is a list with a result or an error for each receipt."""
+    plain: dict[bool, list[_Plain]] = {}
+    for queue, items in works:
+        if queue.shares or not all(_is_plain(command) for _, command in items):
+            _settle_in_order(session, queue, items, now_ms, answers)
+            continue
+        asked: list[_Asked] = []
+        rest: list[_Asked] = []
+        for each in _asked(session, queue, items, now_ms, answers):
+            each[0][each[1]] = None
+            (asked if each[2][4] > now_ms or not (queue.fifo or each[3].only_live) else rest).append(each)
+        plain.setdefault(queue.fifo, []).append(_Plain(queue, asked, rest, len(items)))
+    for fifo, deletes in plain.items():
+        hits = iter(_delete_grouped(session, deletes) if fifo else _delete_plain(session, deletes))
+        for each in deletes:
+            _settle_plain(session, each, list(islice(hits, len(each.asked))), now_ms)
+
+
+def _settle_plain(session: Session, plain: _Plain, hits: list[int], now_ms: int) -> None:
+    """Count what the statement has deleted (``hits`` for each receipt), and look the rest up."""
+    queue, asked, rest, count = plain
     freed: set[int] = set()
+    messages = queue.messages
     if asked:
-        rest += _delete_as_received(session, queue, asked, now_ms, freed)
+        rest += _take_out(session, queue, asked, hits, now_ms, freed)
     if rest:
         rows = _find(session, queue, [receipt for _, _, receipt, _ in rest])
         gone: list[Row] = []
         for answer, at, receipt, command in rest:
             answer[at] = _delete(session, queue, rows, receipt, command, now_ms, gone)
         _write_deleted(session, queue, gone, now_ms)
-        if fifo:
+        if queue.fifo:
             freed.update([row[6] for row in gone])
-    if fifo and queue.messages < messages:
+    if queue.fifo and queue.messages < messages:
         groups.refile(session, queue, freed)
-        groups.notify(session, queue, now_ms, len(items))
+        groups.notify(session, queue, now_ms, count)
 
 
 def _is_plain(command: Settling) -> bool:
@@ -64,14 +88,13 @@ def _is_plain(command: Settling) -> bool:
     return type(command) is commands.Delete and not (command.any_epoch or command.any_receive)
 
 
-def _delete_as_received(
-    session: Session, queue: Queue, asked: list[_Asked], now_ms: int, freed: set[int]
+def _take_out(
+    session: Session, queue: Queue, asked: list[_Asked], hits: list[int], now_ms: int, freed: set[int]
 ) -> list[_Asked]:
-    """Delete the rows that are as their receipts say; return what is still to be answered.
+    """Count the messages out whose receipts hit; return what is still to be answered.
 
     In a FIFO queue ``freed`` gets the groups of what was deleted: a message knows its group.
     """
-    hits = _delete_grouped(session, queue, asked) if queue.fifo else _delete_plain(session, queue, asked)
     deleted: list[Row] = []
     for (answer, at, (_, seq, generation, _, visible_at_ms), _), hit in zip(asked, hits, strict=True):
         if hit:
@@ -97,32 +120,36 @@ def _delete_as_received(
     return [] if len(deleted) == len(asked) else _missed(asked, hits)
 
 
-def _delete_plain(session: Session, queue: Queue, asked: list[_Asked]) -> list[int]:
+def _delete_plain(session: Session, deletes: list[_Plain]) -> list[int]:
     """Delete the rows that are as their receipts say; return for each receipt whether it deleted."""
-    partition, changes = queue.partition, session.connection.changes
+    changes = session.connection.changes
     hits: list[int] = []
 
     def bindings() -> Iterator[Row]:
-        for _, _, (_, seq, generation, epoch, visible_at_ms), _ in asked:
-            yield partition, seq, visible_at_ms, generation, epoch
-            hits.append(changes())  # of the statement that has just run with these values
+        for queue, asked, _, _ in deletes:
+            partition = queue.partition
+            for _, _, (_, seq, generation, epoch, visible_at_ms), _ in asked:
+                yield partition, seq, visible_at_ms, generation, epoch
+                hits.append(changes())  # of the statement that has just run with these values
 
     session.executemany(_DELETE_AS_RECEIVED, bindings())
     return hits
 
 
-def _delete_grouped(session: Session, queue: Queue, asked: list[_Asked]) -> list[int]:
-    """Do the same in a FIFO queue, whose rows are found by group."""
-    partition, changes, group_of = queue.partition, session.connection.changes, session.group_of
-    unknown = [(receipt[1],) for _, _, receipt, _ in asked if receipt[1] not in group_of]
+def _delete_grouped(session: Session, deletes: list[_Plain]) -> list[int]:
+    """Do the same in FIFO queues, whose rows are found by group."""
+    changes, group_of = session.connection.changes, session.group_of
+    unknown = [(receipt[1],) for each in deletes for _, _, receipt, _ in each.asked if receipt[1] not in group_of]
     if unknown:
         group_of.update(session.executemany(_GROUP_OF, unknown))
     hits: list[int] = []
 
     def bindings() -> Iterator[Row]:
-        for _, _, (_, seq, generation, epoch, visible_at_ms), _ in asked:
-            yield partition, group_of.get(seq, -1), seq, visible_at_ms, generation, epoch
-            hits.append(changes())  # as above
+        for queue, asked, _, _ in deletes:
+            partition = queue.partition
+            for _, _, (_, seq, generation, epoch, visible_at_ms), _ in asked:
+                yield partition, group_of.get(seq, -1), seq, visible_at_ms, generation, epoch
+                hits.append(changes())  # as above
 
     session.executemany(_ORDERED_DELETE_AS_RECEIVED, bindings())
     return hits
