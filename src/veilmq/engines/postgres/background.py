@@ -18,6 +18,7 @@ from veilmq.engines.postgres.positions import Positions
 from veilmq.engines.postgres.rounds import Rounds
 from veilmq.engines.postgres.sweeper import Sweeper
 from veilmq.engines.postgres.totals import Totals
+from veilmq.engines.postgres.transaction import ColdCommands
 from veilmq.engines.postgres.watches import Watches
 
 Start = Callable[[Coroutine[Any, Any, None]], None]
@@ -39,7 +40,7 @@ class Shared(NamedTuple):
 class Background:
     """Each of its workers says in its module how exactly one node at a time does its work."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, cold: ColdCommands) -> None:
         """The watches hear from then on what other nodes tell."""
         database, catalog, watches, positions, options, clock, start, _ = shared
         event_log = EventLog(options=options)
@@ -69,7 +70,7 @@ class Background:
         watches.elsewhere = self.nodes
         self.clock_guard = ClockGuard(database=database, machine=clock.machine, catalog=catalog, node=self.nodes.name)
         self._clock_look = Mover(step=self.clock_guard.look, clock=clock, start=start)
-        self.events = EventExport(database=database, numbers=EventNumbers(options=options), clock=clock)
+        self.events = EventExport(database=database, numbers=EventNumbers(options=options), clock=clock, cold=cold)
         self._listens = options.listens
 
     def begin(self) -> None:

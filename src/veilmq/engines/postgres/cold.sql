@@ -9,5 +9,11 @@ SELECT value FROM mq.meta WHERE key = $1
 -- name: put_setting
 INSERT INTO mq.meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value
 
+-- name: lock_event_state
+SELECT FROM mq.event_state FOR UPDATE
+
+-- name: event_state
+SELECT recorded, planned, exported, dropped FROM mq.event_state
+
 -- name: lock_topic
 SELECT FROM mq.topic WHERE name = $1 FOR UPDATE

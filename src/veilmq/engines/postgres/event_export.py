@@ -1,4 +1,4 @@
-"""The export of the event log, as far as the store has a part in it: which range is next, its rows, and their end.
+"""The export of the event log from several nodes: whose turn it is; ``store.events`` has the export itself.
 
 One node at a time exports: it holds an advisory lock, on a connection of its own, from the plan of a range until it is
 forgotten. Others that want to export wait for it. When the node or its connection ends, the lock ends with it; when it
@@ -8,7 +8,6 @@ one is through finds that events are missing, and must not make files of what is
 """
 
 from collections.abc import Awaitable, Callable
-from os import urandom
 from typing import Any
 
 import asyncpg
@@ -28,29 +27,28 @@ from veilmq.core.events import (
 )
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock, Timer
-from veilmq.engines.postgres.catalog import SQL as QUEUES
 from veilmq.engines.postgres.database import Database
-from veilmq.engines.postgres.event_log import SQL
 from veilmq.engines.postgres.event_numbers import SLICE_EVENTS, EventNumbers
+from veilmq.engines.postgres.transaction import ColdCommands
+from veilmq.store import events
 
 _TURN = 0x7665696C6D73  # the key of the lock, beside those of migrations and the janitor
 _TURN_S_MAX = 20  # how long another one is waited for
 _IDLE_MS_MAX = 60 * SECOND_MS
-_READ_BATCHES = 64
-_FORGOTTEN_PER_COMMAND = 500  # batches
-
-_NODE = "event_node"
-_NODE_BYTES = 4
 
 
 class EventExport:
     """The commands of whoever exports events."""
 
-    def __init__(self, *, database: Database, numbers: EventNumbers, clock: Clock) -> None:
-        """``numbers`` has events numbered before they are told of; ``clock`` says when a turn was idle for too long."""
+    def __init__(self, *, database: Database, numbers: EventNumbers, clock: Clock, cold: ColdCommands) -> None:
+        """``numbers`` numbers events before they are exported; ``clock`` says when a turn was idle for too long."""
         self._database = database
         self._numbers = numbers
         self._clock = clock
+        self._plan = cold.running(events.plan_export, changes=True)
+        self._read = cold.running(events.read_events, changes=False)
+        self._forget = cold.running(events.forget_events, changes=True)
+        self._count = cold.running(events.count_events, changes=False)
         self._turn: asyncpg.Connection[Any] | None = None
         self._stopped = False
         self._timer: Timer | None = None
@@ -67,57 +65,37 @@ class EventExport:
         return self._turn is not None and not self._turn.is_closed()
 
     async def plan(self, command: PlanExport) -> EventRange | None:
-        """Choose the next range, or tell the one that was chosen before, once this node has the turn."""
+        """Choose the next range, or return the one that was chosen before, once this node has the turn."""
         await self._take_turn()
-        events_max = max(1, command.events_max)
-        async with self._database.connection() as connection:
-            await self._numbers.number(connection, min(SLICE_EVENTS, events_max))
-            async with connection.transaction():
-                state = await connection.fetchrow(SQL["lock_state"])
-                first, last = state["exported"] + 1, state["planned"]
-                if last < first:
-                    last = await connection.fetchval(SQL["planned_to"], first + events_max)
-                    if last is None or last < first:
-                        self._leave_turn()
-                        return None
-                    await connection.execute(SQL["plan"], last)
-            node = await connection.fetchval(QUEUES["kept_key"], _NODE, urandom(_NODE_BYTES))
-        return EventRange(node=node.hex(), first=first, last=last)
+        await self._number(min(SLICE_EVENTS, max(1, command.events_max)))
+        planned: EventRange | None = await self._plan(command)
+        if planned is None:
+            self._leave_turn()
+        return planned
 
     async def read(self, command: ReadEvents) -> EventPage:
         """Read some batches of a range; raises ``ExportedElsewhere`` when another node has exported it meanwhile."""
         self._stay()
-        async with self._database.connection() as connection:
-            rows = await connection.fetch(SQL["read"], command.first, command.last, _READ_BATCHES)
-        if command.first <= command.last and (not rows or rows[0]["number"] != command.first):
-            raise ExportedElsewhere  # the first ones are forgotten first
-        batches: list[tuple[int, bytes]] = []
-        left, following = command.bytes_max, command.first
-        for number, events, encoded in rows:
-            batches.append((number, encoded))
-            following = number + events
-            left -= len(encoded)
-            if left <= 0:
-                break
-        else:
-            if len(rows) < _READ_BATCHES:
-                following = command.last + 1
-        return EventPage(batches=batches, next=following)
+        page: EventPage = await self._read(command)
+        return page
 
     async def forget(self, command: ForgetEvents) -> Forgotten:
         """Note that a range is exported, and remove a slice of what is."""
         self._stay()
-        async with self._database.connection() as connection:
-            await connection.execute(SQL["export"], command.last)
-            gone = await connection.fetchval(SQL["forget"], _FORGOTTEN_PER_COMMAND)
-        if gone < _FORGOTTEN_PER_COMMAND:
+        forgotten: Forgotten = await self._forget(command)
+        if not forgotten.more:
             self._leave_turn()
-        return Forgotten(more=gone == _FORGOTTEN_PER_COMMAND)
+        return forgotten
 
     async def count(self, command: CountEvents) -> EventCounts:
-        """Tell how many events there are."""
+        """Return how many events there are."""
+        await self._number(SLICE_EVENTS)
+        counts: EventCounts = await self._count(command)
+        return counts
+
+    async def _number(self, slice_events: int) -> None:
         async with self._database.connection() as connection:
-            return await self._numbers.number(connection)
+            await self._numbers.number(connection, slice_events)
 
     def stop(self) -> None:
         """Leave the turn to others, and take no more."""

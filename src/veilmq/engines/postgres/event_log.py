@@ -17,6 +17,7 @@ from veilmq.engines.named_sql import load
 from veilmq.engines.postgres.catalog import Queue
 from veilmq.engines.postgres.on_queue import FIFO, STANDARD, PartitionRetired, retention_ms
 from veilmq.engines.postgres.options import PostgresOptions
+from veilmq.store.events import is_logged
 
 _WITHOUT = re.compile(r"^.*-- no log\n", re.MULTILINE)
 
@@ -40,8 +41,7 @@ class EventLog:
 
     def has(self, queue: Queue) -> bool:
         """Tell whether the receipts of ``queue`` are logged."""
-        chosen = self._default if queue.settings.event_log is None else queue.settings.event_log
-        return chosen != "off"
+        return is_logged(queue.settings, self._default)
 
     def sql(self, queue: Queue) -> dict[str, str]:
         """Return the statements on messages of ``queue``, whose last terms are then its ``terms``."""

@@ -9,20 +9,16 @@ no more.
 """
 
 import logging
-from functools import lru_cache
 from typing import Any
 
-from veilmq.core.events import EventCounts, encode
-from veilmq.core.routing import key_of
-from veilmq.engines import held
+from veilmq.core.events import encode
 from veilmq.engines.postgres.event_log import SQL
 from veilmq.engines.postgres.options import PostgresOptions
+from veilmq.store.events import Event, event_of, routing_key
 
 log = logging.getLogger(__name__)
 
 SLICE_EVENTS = 1_000
-_KEYS_MAX = 4_096
-_REMEMBERED_BYTES_MAX = 1_000  # of the properties of a message: larger ones are looked into each time
 
 
 class EventNumbers:
@@ -32,12 +28,11 @@ class EventNumbers:
         """``options`` bound how many may wait, and say which attribute is the routing key."""
         self._options = options
 
-    async def number(self, connection: Any, slice_events: int = SLICE_EVENTS) -> EventCounts:
-        """Number all events that are committed; tell how many there are then."""
+    async def number(self, connection: Any, slice_events: int = SLICE_EVENTS) -> None:
+        """Number all events that are committed."""
         await connection.execute(SQL["state"])
         while await self._slice(connection, slice_events) == slice_events:
             pass
-        return EventCounts(**dict(await connection.fetchrow(SQL["counts"])))
 
     async def _slice(self, connection: Any, slice_events: int) -> int:
         async with connection.transaction():
@@ -65,35 +60,19 @@ class EventNumbers:
         for origin, of_queue in numbers.items():
             await connection.execute(SQL["drop_expired"], origin, of_queue)
 
-    def _event(self, row: Any) -> tuple[Any, ...]:
-        """Return the fields of a ``ReceiptClosed`` in their order."""
-        extensions, batch_size, batch_position, _ = held.read(row["log"])
-        return (
-            row["queue"],
-            self._key(row["properties"]) if row["properties"] else "",
-            row["group_hash"],
-            1 << row["size"].bit_length(),
-            row["id"],
-            row["generation"],
-            row["came_at"],
-            row["received_at"],
-            row["closed_at"],
-            row["closed_at"] - row["received_at"],
-            row["outcome"],
-            row["visible_at"] - row["received_at"],
-            extensions,
-            row["receive_count"],
-            batch_size,
-            batch_position,
+    def _event(self, row: Any) -> Event:
+        return event_of(
+            queue=row["queue"],
+            key=routing_key(row["properties"], self._options.routing_attribute),
+            group_hash=row["group_hash"],
+            size=row["size"],
+            message_id=row["id"],
+            generation=row["generation"],
+            sent_at_ms=row["came_at"],
+            received_at_ms=row["received_at"],
+            visible_at_ms=row["visible_at"],
+            receive_count=row["receive_count"],
+            log=row["log"],
+            outcome=row["outcome"],
+            closed_at_ms=row["closed_at"],
         )
-
-    def _key(self, properties: bytes) -> str:
-        attribute = self._options.routing_attribute
-        if len(properties) > _REMEMBERED_BYTES_MAX:
-            return key_of(properties, attribute)
-        return _remembered_key(properties, attribute)
-
-
-@lru_cache(maxsize=_KEYS_MAX)
-def _remembered_key(properties: bytes, attribute: str) -> str:
-    return key_of(properties, attribute)

@@ -39,10 +39,7 @@ UPDATE mq.part SET log_origin = $2, log_queue = $3 WHERE qp = $1
 INSERT INTO mq.event_state (one) VALUES (true) ON CONFLICT DO NOTHING
 
 -- name: lock_state
-SELECT recorded, planned, exported, dropped FROM mq.event_state FOR UPDATE
-
--- name: counts
-SELECT recorded, exported, dropped FROM mq.event_state
+SELECT recorded, exported, dropped FROM mq.event_state FOR UPDATE
 
 -- name: take
 -- Up to $1 events that are committed; those that another node takes are its.
@@ -60,25 +57,3 @@ UPDATE mq.event_state SET recorded = recorded + $1, dropped = dropped + $2
 -- name: drop_expired
 -- Whose end was dropped is told of no more.
 DELETE FROM mq.expired_receipt WHERE qp = $1 AND number = ANY($2::bigint[])
-
--- name: planned_to
--- Where a range ends that is to end before the number $1: at the end of a batch.
-SELECT number + events - 1 FROM mq.event_batch WHERE number < $1 ORDER BY number DESC LIMIT 1
-
--- name: plan
-UPDATE mq.event_state SET planned = $1
-
--- name: read
-SELECT number, events, encoded FROM mq.event_batch WHERE number >= $1 AND number <= $2 ORDER BY number LIMIT $3
-
--- name: export
-UPDATE mq.event_state SET exported = $1 WHERE exported < $1
-
--- name: forget
--- A slice of $1 batches that are exported.
-WITH deleted AS (
-    DELETE FROM mq.event_batch WHERE number = ANY(ARRAY(
-        SELECT number FROM mq.event_batch WHERE number <= (SELECT exported FROM mq.event_state) ORDER BY number LIMIT $1
-    )) RETURNING 1
-)
-SELECT count(*) FROM deleted

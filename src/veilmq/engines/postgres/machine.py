@@ -78,7 +78,7 @@ class Machine:
         cold = ColdCommands(database=database, catalog=catalog, watches=watches, positions=positions, totals=totals)
         self.claims = _claims(shared)
         self.publications = _publications(shared)
-        self.background = Background(shared)
+        self.background = Background(shared, cold)
         self.alone: dict[type[Command], Alone] = {
             **_of_queues(queues),
             **_of_moves(Moves(database=database, catalog=catalog, changed=self.background.nodes.moves_changed)),

@@ -19,15 +19,12 @@ from veilmq.engines.postgres.event_numbers import EventNumbers
 from veilmq.engines.postgres.on_queue import retention_ms
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.watches import Watches
+from veilmq.store.events import EXPIRED_KEPT_MAX, EXPIRED_KEPT_S
 
 SQL = load("veilmq.engines.postgres", "sweeps.sql")
 
 _SQL_LOGGED = logged(SQL)
 _LOGGED = {"drop_messages", "drop_fifo_messages"}
-
-EXPIRED_KEPT_S = 86_400
-EXPIRED_KEPT_MAX = 1_000_000
-"""How long, and how many, receipts that expired are kept for a delete that comes late."""
 
 _PAUSE_S = 0.01
 _PAGE = 100
