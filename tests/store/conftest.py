@@ -30,6 +30,8 @@ ON_SHARDS = {
 ON_SQLITE = {
     "test_dead_letters",
     "test_dead_letters_fifo",
+    "test_events",
+    "test_events_model",
     "test_fair",
     "test_fifo",
     "test_fifo_model",

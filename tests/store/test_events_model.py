@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from tests.store.host import QUEUE, Host
+from tests.store.host import QUEUE
 from tests.store.logged import LOGGED, check_conservation, events_of
 from tests.store.model_frame import CACHES, WINDOWS, ModelFrame, one_of, run_model
 from tests.store.postgres_host import RESTLESS, PostgresHost
@@ -80,22 +80,19 @@ class EventModel(ModelFrame):
             body_cache_bytes=cache,
             free_space_reserve_bytes=0,
         )
-        self.host = Host(self.base / "store", options=options)
+        self.host = self.host_type(self.base / "store", options=options)
 
     # What happens.
 
-    @rule(fifo=st.booleans(), count=st.integers(1, 3), group=st.sampled_from("gh"))
-    def send(self, fifo: bool, count: int, group: str) -> None:
-        """Send some."""
+    @rule(fifo=st.booleans(), count=st.integers(1, 3), group=st.sampled_from("gh"), shares=st.booleans())
+    def send(self, fifo: bool, count: int, group: str, *, shares: bool) -> None:
+        """Send some; if `shares`, also to a group of the standard queue."""
         news = []
         for _ in range(count):
             self.bodies += 1
             body = str(self.bodies)
-            news.append(
-                NewMessage(body=body, size_bytes=len(body), group=group, dedup_id=body)
-                if fifo
-                else NewMessage(body=body, size_bytes=len(body))
-            )
+            its_group, dedup_id = group if fifo or shares else None, body if fifo else None
+            news.append(NewMessage(body=body, size_bytes=len(body), group=its_group, dedup_id=dedup_id))
         self.live.do(commands.Send(queue=FIFO if fifo else QUEUE, messages=tuple(news)))
 
     @rule(fifo=st.booleans(), count=st.integers(1, 3), timeout_s=_TIMEOUTS_S)

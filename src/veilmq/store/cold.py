@@ -8,8 +8,9 @@ from veilmq.core import topics as topic_commands
 from veilmq.core.account_settings import SetAccount, ShowAccount
 from veilmq.core.claims import ListSources, ReadClaim
 from veilmq.core.commands import Command
+from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents
 from veilmq.core.looks import LookAtLeases, LookAtQueue, Peek
-from veilmq.store import accounts, topics
+from veilmq.store import accounts, events, topics
 
 Cold = Callable[[Any, Any], Coroutine[Any, Any, Any]]
 """A cold command: called with a ``Transaction`` and the command, returns the result or raises a ``VeilmqError``."""
@@ -29,6 +30,10 @@ COLD: Mapping[type[Command], Cold] = {
     topic_commands.ListSubscriptions: topics.list_subscriptions,
     topic_commands.ListPushes: topics.list_pushes,
     topic_commands.PublishToTopic: topics.publish,
+    PlanExport: events.plan_export,
+    ReadEvents: events.read_events,
+    ForgetEvents: events.forget_events,
+    CountEvents: events.count_events,
 }
 
 READS: frozenset[type[Command]] = frozenset(

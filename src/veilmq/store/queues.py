@@ -18,6 +18,7 @@ from veilmq.core.results import QueueView
 from veilmq.core.routing import RoutingTable, read_table
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.embedded.throttle import Throttle, throttle_of
+from veilmq.store.events import Logged
 
 NEVER_MS = (1 << 62) - 1
 """An instant that never comes."""
@@ -44,6 +45,7 @@ class Queue:
         "in_flight",
         "in_flight_max",
         "lanes",
+        "log",
         "messages",
         "modified_at_ms",
         "name",
@@ -66,6 +68,7 @@ class Queue:
         self.number, self.name, settings, self.created_at_ms, self.modified_at_ms = row[:5]
         self.partition, self.messages, self.in_flight, self.delayed, self.counted_at_ms, self.floor_seq = row[5:]
         self.wake = wake
+        self.log: Logged | None = None
         self.throttle: Throttle | None = None
         self.lanes: tuple[int, ...] = ()
         self.fair: object | None = None
@@ -82,7 +85,7 @@ class Queue:
         self.follow(msgspec.json.decode(settings, type=QueueSettings))
 
     def follow(self, settings: QueueSettings) -> None:
-        """Take new settings; the caller sets ``in_flight_max``."""
+        """Take new settings; the caller sets ``in_flight_max`` and ``log``."""
         self.settings = settings
         self.fifo = settings.fifo
         self.delay_ms = settings.delay_s * SECOND_MS

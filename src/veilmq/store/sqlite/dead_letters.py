@@ -52,6 +52,8 @@ class DeadLetterSink:
         """Move the messages of ``rows`` to the target, visible at once."""
         session, source, target, now_ms = self._session, self._queue, self.target, self._now_ms
         session.settle_time(target, now_ms, _ignore)
+        if source.log is not None:
+            session.events.dead_lettered(source, [row[0] for row in rows], now_ms)
         carried = [(row, row[2] + (row[9] or 0), row[4] if row[10] is None else row[10]) for row in rows]
         if source.fifo:
             self._move_ordered(carried)
@@ -60,7 +62,8 @@ class DeadLetterSink:
                 SQL["standard_move"], [(target.partition, now_ms, source.partition, row[0]) for row in rows]
             )
             session.executemany(
-                SQL["carry_message"], [(source.name, count, first_ms, row[0]) for row, count, first_ms in carried]
+                SQL["carry_message"],
+                [(source.name, count, first_ms, now_ms, row[0]) for row, count, first_ms in carried],
             )
             self._move_groups(rows)
             for row in rows:

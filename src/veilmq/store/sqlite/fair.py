@@ -265,11 +265,11 @@ def ended(session: Session, queue: Queue, rows: Iterable[tuple[int, int, int | N
 
 
 def changed(session: Session, queue: Queue, rows: Iterable[Any], now_ms: int) -> None:
-    """Follow new deadlines: rows of ``standard_find``."""
+    """Follow new deadlines: rows that begin as those of ``standard_find``."""
     sharing = sharing_of(session, queue)
     sharing.look(now_ms)
     groups: set[Group] = set()
-    for seq, visible_at_ms, receive_count, _, _, _, group, lane in rows:
+    for seq, visible_at_ms, receive_count, _, _, _, group, lane, *_ in rows:
         if group is None:
             continue
         groups.add((lane, group))

@@ -14,6 +14,11 @@ from veilmq.store.sqlite.session import Row, Session
 from veilmq.store.sqlite.statements import SQL
 
 _LEASE = SQL["standard_lease"]
+_LOGGED = {
+    SQL[name]: SQL[name].replace("SET log = 0", "SET log = ?").replace("VALUES (0", "VALUES (?")
+    for name in ("standard_lease", "standard_mark", "ordered_mark")
+}
+"""The statements of leases by what they are where nothing is logged."""
 _GENERATION_BITS = 32
 UNBOUND = 1 << 63
 """A seq that no message has."""
@@ -43,6 +48,7 @@ class Giving:
         "_issue",
         "_leases",
         "_left",
+        "_logs",
         "_marks",
         "_now_ms",
         "_own_timeout_s",
@@ -61,6 +67,7 @@ class Giving:
         self._own_timeout_s = queue.settings.visibility_timeout_s
         self._given: list[tuple[int, list[ReceivedMessage], bool]] = []
         self._marks: list[Row] = []
+        self._logs: dict[int, int] = {}
         self._leases: list[Row] = []  # of what is received for the first time from the ready list
 
     def give(self, taker: Taker, rows: list[Row]) -> list[int]:
@@ -72,6 +79,8 @@ class Giving:
             self._given.append((slot, [], at_limit))
             return []
         visible_at_ms, requested_at_ms, rules = self._terms(command)
+        if queue.log is not None:
+            self._logs |= self._session.events.received(queue, rows, now_ms - requested_at_ms, now_ms)
         issue, number, partition, marks, fifo = self._issue, queue.number, queue.partition, self._marks, queue.fifo
         messages: list[ReceivedMessage] = []
         leases = self._leases
@@ -85,15 +94,13 @@ class Giving:
             generation = getrandbits(_GENERATION_BITS) or 1  # 0 is that of what was never received
             if fifo:
                 marks.append((visible_at_ms, generation, requested_at_ms, now_ms, partition, group, seq))
-                if receive_count:
-                    queue.redelivered += 1
             elif epoch is None:
                 epoch = 0
                 leases.append((partition, seq, lane, visible_at_ms, generation, requested_at_ms, now_ms))
             else:
                 marks.append((visible_at_ms, generation, requested_at_ms, now_ms, partition, seq))
-                if receive_count:
-                    queue.redelivered += 1
+            if receive_count:
+                queue.redelivered += 1
             messages.append(
                 ReceivedMessage(
                     id=message_id,
@@ -133,11 +140,17 @@ class Giving:
     def mark(self, query: str) -> None:
         """Write the leases."""
         session, queue, marks, leases = self._session, self._queue, self._marks, self._leases
+        lease = _LEASE
+        if leases:
+            ready.cut(session, queue, [(row[2], row[1]) for row in leases], self._now_ms)
+        if queue.log is not None:
+            query, lease, logs = _LOGGED[query], _LOGGED[lease], self._logs
+            marks = [(logs[row[-1]], *row) for row in marks]
+            leases = [(logs[row[1]], *row) for row in leases]
         if marks:
             session.stage(query, marks)
         if leases:
-            ready.cut(session, queue, [(row[2], row[1]) for row in leases], self._now_ms)
-            session.stage(_LEASE, leases)
+            session.stage(lease, leases)
         if marks or leases:
             queue.received += len(marks) + len(leases)
             if not queue.touched:

@@ -37,8 +37,15 @@ UPDATE partition SET queue = ? WHERE number = ?;
 -- name: retire_partition
 UPDATE partition SET queue = NULL WHERE number = ?;
 
+-- name: log_retired
+-- What is in flight in a partition that is retired is of a logged queue.
+UPDATE partition SET log_queue = ?, ended_at_ms = ? WHERE number = ?;
+
 -- name: retired_partition
-SELECT number FROM partition WHERE queue IS NULL ORDER BY number LIMIT 1;
+SELECT number, log_queue, ended_at_ms FROM partition WHERE queue IS NULL ORDER BY number LIMIT 1;
+
+-- name: retired_of_queue
+SELECT number, ended_at_ms FROM partition INDEXED BY partition_retired WHERE queue IS NULL AND log_queue = ?;
 
 -- name: delete_partition
 DELETE FROM partition WHERE number = ?;
@@ -150,9 +157,10 @@ WHERE partition = ?1 AND lane = ?2 AND first_seq <= ?3
     AND last_seq = (SELECT min(last_seq) FROM ready WHERE partition = ?1 AND lane = ?2 AND last_seq > ?3);
 
 -- name: standard_lease
--- The first receive of a message of the ready list.
-INSERT INTO visibility (partition, seq, lane, visible_at, receive_count, generation, epoch, received_at, first_received_at)
-VALUES (?, ?, ?, ?, 1, ?, 1, ?, ?);
+-- The first receive of a message of the ready list. (In a logged queue, log is a parameter, the first one.)
+INSERT INTO visibility (
+    log, partition, seq, lane, visible_at, receive_count, generation, epoch, received_at, first_received_at
+) VALUES (0, ?, ?, ?, ?, 1, ?, 1, ?, ?);
 
 -- name: standard_take
 SELECT v.seq, v.lane, v.receive_count, v.epoch, v.first_received_at,
@@ -163,7 +171,7 @@ ORDER BY v.visible_at, v.seq LIMIT ?;
 
 -- name: standard_mark
 UPDATE visibility
-SET visible_at = ?, receive_count = receive_count + 1, generation = ?, epoch = epoch + 1, received_at = ?,
+SET log = 0, visible_at = ?, receive_count = receive_count + 1, generation = ?, epoch = epoch + 1, received_at = ?,
     first_received_at = coalesce(first_received_at, ?)
 WHERE partition = ? AND seq = ?;
 
@@ -185,11 +193,11 @@ UPDATE visibility SET visible_at = ?, epoch = ? WHERE partition = ? AND seq = ?;
 -- A dead letter: visible in its new queue as if it were never received.
 UPDATE visibility
 SET partition = ?, visible_at = ?, receive_count = 0, generation = 0, epoch = 0, received_at = NULL,
-    first_received_at = NULL
+    first_received_at = NULL, log = 0
 WHERE partition = ? AND seq = ?;
 
 -- name: carry_message
-UPDATE message SET source = ?, receives_before = ?, first_received_at_ms = ? WHERE seq = ?;
+UPDATE message SET source = ?, receives_before = ?, first_received_at_ms = ?, moved_at_ms = ? WHERE seq = ?;
 
 -- name: standard_first_visible
 SELECT visible_at FROM visibility INDEXED BY visible WHERE partition = ? AND lane = ? ORDER BY visible_at LIMIT 1;
@@ -285,7 +293,7 @@ ORDER BY o.seq LIMIT ?;
 
 -- name: ordered_mark
 UPDATE ordered
-SET visible_at = ?, receive_count = receive_count + 1, generation = ?, epoch = epoch + 1, received_at = ?,
+SET log = 0, visible_at = ?, receive_count = receive_count + 1, generation = ?, epoch = epoch + 1, received_at = ?,
     first_received_at = coalesce(first_received_at, ?), apart = 0
 WHERE partition = ? AND grp = ? AND seq = ?;
 
@@ -334,7 +342,7 @@ ORDER BY o.seq;
 -- name: ordered_move
 UPDATE ordered
 SET partition = ?, grp = ?, seq = ?, visible_at = ?, receive_count = 0, generation = 0, epoch = 0, received_at = NULL,
-    first_received_at = NULL, apart = 0
+    first_received_at = NULL, log = 0, apart = 0
 WHERE partition = ? AND grp = ? AND seq = ?;
 
 -- name: carry_ordered_message
@@ -463,6 +471,53 @@ DELETE FROM ordered WHERE (partition, grp, seq) IN (
 
 -- name: any_cursor_of
 SELECT 1 FROM ordered INDEXED BY group_due WHERE partition = ? AND seq = 0 LIMIT 1;
+
+-- The event log.
+
+-- name: standard_logged
+-- A row as standard_find has it, and what an event says of it.
+SELECT v.seq, v.visible_at, v.receive_count, v.generation, v.epoch, v.received_at, v.grp, v.lane,
+       v.log, v.grp, octet_length(m.body), m.id, m.properties, max(coalesce(m.moved_at_ms, 0), m.seq >> 20)
+FROM visibility v CROSS JOIN message m ON m.seq = v.seq WHERE v.partition = ? AND v.seq = ?;
+
+-- name: ordered_logged
+-- The same as ordered_find has it; a group's number may change, the hash of its name stays.
+SELECT o.seq, o.visible_at, o.receive_count, o.generation, o.epoch, o.received_at, o.grp, o.first_received_at,
+       o.log, (SELECT hash FROM message_group WHERE partition = ?1 AND number = m.grp), octet_length(m.body), m.id,
+       m.properties, m.seq >> 20
+FROM message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq
+WHERE m.seq = ?2;
+
+-- name: standard_set_log
+UPDATE visibility SET log = ? WHERE partition = ? AND seq = ?;
+
+-- name: ordered_set_log
+UPDATE ordered SET log = ? WHERE partition = ? AND grp = ? AND seq = ?;
+
+-- name: event_state
+-- The last number that was given, and how far the export is.
+SELECT max(exported, coalesce((SELECT number + events - 1 FROM event_batch ORDER BY number DESC LIMIT 1), 0)),
+       planned, exported, dropped
+FROM event_state;
+
+-- name: insert_event_batch
+INSERT INTO event_batch (number, events, encoded) VALUES (?, ?, ?);
+
+-- name: drop_events
+UPDATE event_state SET dropped = dropped + ?;
+
+-- name: insert_expired
+INSERT INTO expired_receipt (seq, generation, seen_at, event) VALUES (?, ?, ?, ?);
+
+-- name: take_expired
+DELETE FROM expired_receipt WHERE seq = ? AND generation = ? RETURNING event;
+
+-- name: forget_expired
+-- Some of those that were seen at an instant and before, and of those behind the latest so many.
+DELETE FROM expired_receipt WHERE number IN (
+    SELECT number FROM (SELECT number, seen_at FROM expired_receipt ORDER BY number LIMIT ?)
+    WHERE seen_at <= ? OR number <= (SELECT max(number) FROM expired_receipt) - ?
+) RETURNING 1;
 
 -- Receive attempts.
 

@@ -13,6 +13,7 @@ from veilmq.core.limits import ATTEMPT_S, DEDUPLICATION_S, PRIORITY, SECOND_MS
 from veilmq.core.settings import QueueSettings
 from veilmq.core.settings_rules import purged, settled, tagged
 from veilmq.engines.embedded.janitor import Sweep, Swept
+from veilmq.store.events import Logged
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import fair, groups
 from veilmq.store.sqlite.session import Row, Session
@@ -72,11 +73,18 @@ def delete(session: Session, command: commands.DeleteQueue, now_ms: int) -> None
 
 def remove(session: Session, queue: Queue, now_ms: int) -> None:
     """Remove a queue with its messages; receives that wait are woken to find it gone."""
-    session.run("retire_partition", queue.partition)
+    _retire(session, queue, now_ms)
     session.run("delete_queue", queue.number)
     session.drop(queue)
     session.unswept = True
     queue.notify(now_ms)
+
+
+def _retire(session: Session, queue: Queue, now_ms: int) -> None:
+    """Leave the messages of a queue to the janitor; the receipts among them end now."""
+    session.run("retire_partition", queue.partition)
+    if queue.log is not None:
+        session.run("log_retired", queue.name, now_ms, queue.partition)
 
 
 def purge(session: Session, command: commands.PurgeQueue, now_ms: int) -> None:
@@ -86,7 +94,7 @@ def purge(session: Session, command: commands.PurgeQueue, now_ms: int) -> None:
         raise PurgeInProgress(queue.name, session.options.purge_pause_s)
     if session.options.purge_pause_s:
         session.run("put_cooldown", "purged", queue.name, now_ms)
-    session.run("retire_partition", queue.partition)
+    _retire(session, queue, now_ms)
     ((partition,),) = session.rows("insert_partition", queue.number, now_ms)
     session.run("move_queue", partition, queue.number)
     queue.empty(partition, now_ms)
@@ -204,7 +212,7 @@ def sweep(session: Session, command: Sweep, now_ms: int) -> Swept:
     left = _ROWS_PER_SWEEP
     retired = session.row("retired_partition")
     if retired is not None:
-        left -= _sweep_partition(session, retired[0], left, now_ms)
+        left -= _sweep_partition(session, retired, left, now_ms)
     looked_at = session.rows("queues_behind", session.swept_to, _QUEUES_PER_SWEEP if left > 0 else 0)
     for number, name in looked_at:
         queue = session.queue(name)
@@ -225,19 +233,26 @@ def sweep(session: Session, command: Sweep, now_ms: int) -> Swept:
         session.accepted.cut()
     session.flush()  # groups have the rows that say whether they have messages
     many_groups = session.group_numbers.sweep(_ROWS_PER_SWEEP // 2)
-    more = many_groups or left <= 0 or session.swept_to > 0 or session.row("retired_partition") is not None
+    many_expired = session.events.sweep(_ROWS_PER_SWEEP // 4, now_ms)
+    more = (
+        many_groups or many_expired or left <= 0 or session.swept_to > 0 or session.row("retired_partition") is not None
+    )
     return Swept(more=more, next_due_ms=now_ms if more else now_ms + _LOOK_MS)
 
 
-def _sweep_partition(session: Session, partition: int, rows_max: int, now_ms: int) -> int:
+def _sweep_partition(session: Session, retired: Row, rows_max: int, now_ms: int) -> int:
     """Delete a slice of a retired partition, and its row with the last one; return how many messages that were."""
     count = 0
+    partition, logged_queue, ended_at_ms = retired
+    log = None if logged_queue is None else Logged(logged_queue, 0, ended_at_ms)
     for kind in ("standard", "ordered"):
         lanes = range(PRIORITY.maximum + 1) if kind == "standard" else ()
-        count += len(session.delete_below(kind, partition, lanes, NEVER_MS, rows_max - count))
+        count += len(session.delete_below(kind, partition, lanes, NEVER_MS, rows_max - count, log, now_ms))
+    if count:
+        return count  # an event of a message has its group, whose number goes after the cursor
     session.run("delete_cursors_of", partition, rows_max)
     session.run("delete_fair_groups_of", partition, rows_max)
-    if not count and not any(session.row(f"any_{kind}_of", partition) for kind in ("cursor", "fair_group")):
+    if not any(session.row(f"any_{kind}_of", partition) for kind in ("cursor", "fair_group")):
         session.run("delete_partition", partition)
         session.run("put_progress", now_ms, session.last_seq)
     return count

@@ -27,7 +27,8 @@ CREATE TABLE queue (
 );
 CREATE INDEX queue_source ON queue (dead_letter_queue, name) WHERE dead_letter_queue <> '';
 
--- queue is NULL once the partition is retired: the janitor deletes its messages.
+-- queue is NULL once the partition is retired: the janitor deletes its messages. If their receipts are logged, the last two
+-- columns are the name of the queue and when it was retired.
 -- in_flight and delayed count what is hidden at counted_at_ms. What has a seq below floor_seq is past its retention.
 CREATE TABLE partition (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -37,12 +38,14 @@ CREATE TABLE partition (
     delayed INTEGER NOT NULL DEFAULT 0,
     counted_at_ms INTEGER NOT NULL DEFAULT 0,
     last_seq INTEGER NOT NULL DEFAULT 0,
-    floor_seq INTEGER NOT NULL DEFAULT 0
+    floor_seq INTEGER NOT NULL DEFAULT 0,
+    log_queue TEXT,
+    ended_at_ms INTEGER
 );
 CREATE INDEX partition_retired ON partition (number) WHERE queue IS NULL;
 
--- Written once and deleted. The last three columns are those of dead letters: where it comes from, how often and when
--- first it was received there.
+-- Written once and deleted. The last four columns are those of dead letters: where it comes from, how often and when
+-- first it was received there, and when it came here if it kept its seq.
 CREATE TABLE message (
     seq INTEGER PRIMARY KEY,
     grp INTEGER,
@@ -51,7 +54,8 @@ CREATE TABLE message (
     body TEXT NOT NULL,
     source TEXT,
     receives_before INTEGER,
-    first_received_at_ms INTEGER
+    first_received_at_ms INTEGER,
+    moved_at_ms INTEGER
 );
 
 -- The ready list of a standard queue: messages that were never received, nor delayed, and have no group. They have no row
@@ -66,7 +70,8 @@ CREATE TABLE ready (
 ) WITHOUT ROWID;
 
 -- What changes of each other message in a standard queue. lane is its priority, and 16 more for messages of groups (grp).
--- Receipts find it by its key, receives by the index.
+-- Receipts find it by its key, receives by the index. log is what the end of the receipt has to know of its receive
+-- (engines/held.py), 0 where that is not logged.
 CREATE TABLE visibility (
     partition INTEGER NOT NULL,
     seq INTEGER NOT NULL,
@@ -78,6 +83,7 @@ CREATE TABLE visibility (
     epoch INTEGER NOT NULL,
     received_at INTEGER,
     first_received_at INTEGER,
+    log INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (partition, seq)
 ) WITHOUT ROWID;
 CREATE INDEX visible ON visibility (partition, lane, visible_at, seq);
@@ -113,6 +119,7 @@ CREATE TABLE ordered (
     epoch INTEGER NOT NULL DEFAULT 0,
     received_at INTEGER,
     first_received_at INTEGER,
+    log INTEGER NOT NULL DEFAULT 0,
     apart INTEGER NOT NULL DEFAULT 0,
     fixed_at INTEGER,
     head_seq INTEGER,
@@ -160,6 +167,30 @@ CREATE TABLE cooldown (
     PRIMARY KEY (kind, name)
 ) WITHOUT ROWID;
 CREATE INDEX cooldown_age ON cooldown (began_at_ms);
+
+-- The events of a batch, encoded, in one row; its number is that of the first one. Rows go when they are exported.
+CREATE TABLE event_batch (number INTEGER PRIMARY KEY, events INTEGER NOT NULL, encoded BLOB NOT NULL);
+
+-- How far the export of events is, in one row. The last number that was given is that of the last batch (or exported):
+-- kept here, it would cost each batch another page.
+CREATE TABLE event_state (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    planned INTEGER NOT NULL,
+    exported INTEGER NOT NULL,
+    dropped INTEGER NOT NULL
+);
+INSERT INTO event_state VALUES (1, 0, 0, 0);
+
+-- Receipts that ended without a deletion, in the order in which that was seen: a late delete finds its event here, which
+-- it corrects, once.
+CREATE TABLE expired_receipt (
+    number INTEGER PRIMARY KEY,
+    seq INTEGER NOT NULL,
+    generation INTEGER NOT NULL,
+    seen_at INTEGER NOT NULL,
+    event BLOB NOT NULL
+);
+CREATE INDEX expired_receipt_seq ON expired_receipt (seq, generation);
 
 -- Topics and subscriptions; content is the subscription in JSON. pushed: it has a queue of its own.
 CREATE TABLE topic (

@@ -20,7 +20,9 @@ from veilmq.engines.embedded.accepted import Accepted
 from veilmq.engines.embedded.keyed import Staged
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.space import Space
+from veilmq.store.events import Logged, is_logged
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
+from veilmq.store.sqlite.event_log import EventLog
 from veilmq.store.sqlite.group_numbers import GroupNumbers
 from veilmq.store.sqlite.statements import SQL
 
@@ -62,12 +64,16 @@ class Session:
         """How many more bytes of bodies the batch may read."""
         self._staged: list[Staged] = []
         self.accepted = Accepted(connection, changed=self._staged.append)
+        self.events = EventLog(
+            connection, options=options, space=space, changed=self._staged.append, ahead=lambda: self.ahead_ms
+        )
         self.forget()
 
     def forget(self) -> None:
         """Drop what is cached."""
         self._writes = {}
         self.group_numbers.forget()
+        self.events.forget()
         self._ended: list[Row] = []
         self._left: dict[int, list[Row]] = {}
         self.group_of: dict[int, int] = {}
@@ -198,7 +204,7 @@ class Session:
         if row is None:
             return None
         queue = self.queues[name] = Queue(row, self.wakes.get(name))
-        self.set_limit(queue)
+        self.apply_options(queue)
         lane = -1
         while not queue.fifo:
             found = self.row("first_lane_after", queue.partition, lane)
@@ -221,17 +227,18 @@ class Session:
         found = self.rows("queue_names", prefix, after, prefix + chr(0x10FFFF), count)
         return [name for (name,) in found]
 
-    def set_limit(self, queue: Queue) -> None:
-        """Put the in-flight limit in force."""
+    def apply_options(self, queue: Queue) -> None:
+        """Put the in-flight limit and the log in force, which the queue may leave to the store's options."""
         own, options = queue.settings.in_flight_max, self.options
         theirs = options.fifo_in_flight_max if queue.fifo else options.in_flight_max
         queue.in_flight_max = theirs if own is None else own
+        queue.log = Logged(queue.name, queue.retention_ms) if is_logged(queue.settings, options.event_log) else None
 
     def change(self, queue: Queue, settings: Any, modified_at_ms: int) -> None:
         """Give ``queue`` other settings."""
         queue.follow(settings)
         queue.modified_at_ms = modified_at_ms
-        self.set_limit(queue)
+        self.apply_options(queue)
         encoded = msgspec.json.encode(settings)
         self.run("update_queue", encoded, settings.dead_letter_queue, modified_at_ms, queue.number)
 
@@ -260,7 +267,7 @@ class Session:
         Returns seq, visible_at, receive_count, group, and in a standard queue the lane of each.
         """
         kind = "ordered" if queue.fifo else "standard"
-        rows = self.delete_below(kind, queue.partition, queue.lanes, queue.floor(now_ms), rows_max)
+        rows = self.delete_below(kind, queue.partition, queue.lanes, queue.floor(now_ms), rows_max, queue.log, now_ms)
         if rows:
             for _, visible_at_ms, receive_count, *_ in rows:
                 queue.unhide(visible_at_ms or 0, received=receive_count > 0)
@@ -273,14 +280,25 @@ class Session:
             queue.expires_at_ms = NEVER_MS if oldest is None else (oldest >> SEQ_SHIFT) + queue.retention_ms
         return rows
 
-    def delete_below(self, kind: str, partition: int, lanes: Iterable[int], floor: int, rows_max: int) -> list[Row]:
+    def delete_below(
+        self,
+        kind: str,
+        partition: int,
+        lanes: Iterable[int],
+        floor: int,
+        rows_max: int,
+        log: Logged | None,
+        now_ms: int,
+    ) -> list[Row]:
         """Delete up to ``rows_max`` messages of a partition below a seq; return them as ``sweep`` does."""
         self.settle_ended()
-        if kind == "ordered":
-            rows = self.rows("ordered_below", partition, floor - 1, rows_max)
+        is_ordered = kind == "ordered"
+        rows = self.rows(f"{kind}_below", partition, floor - 1 if is_ordered else floor, rows_max)
+        if log is not None:
+            self.events.end(log, partition, [row[0] for row in rows if row[2]], now_ms, fifo=is_ordered)
+        if is_ordered:
             self.many("ordered_delete", [(partition, row[3], row[0]) for row in rows])
         else:
-            rows = self.rows("standard_below", partition, floor, rows_max)
             self.many("standard_delete", [(partition, row[0]) for row in rows])
         for lane in lanes:
             waiting = self.rows("ready_below", partition, lane, floor - 1, rows_max - len(rows))
@@ -288,7 +306,7 @@ class Session:
                 self.run("cut_ready", partition, lane, 0, waiting[-1][0])
                 self.run("cut_first_ready", partition, lane, waiting[-1][0])
                 rows += waiting
-        self.ended(partition, [(row[0],) for row in rows], ordered=kind == "ordered")
+        self.ended(partition, [(row[0],) for row in rows], ordered=is_ordered)
         return rows
 
     def ended(self, partition: int, seqs: list[Row], *, ordered: bool) -> None:

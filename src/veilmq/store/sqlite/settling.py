@@ -48,7 +48,7 @@ def settle(
     """Apply the commands of each queue in order; each answer is a list with a result or an error for each receipt."""
     plain: dict[bool, list[_Plain]] = {}
     for queue, items in works:
-        if queue.shares or not all(_is_plain(command) for _, command in items):
+        if queue.shares or queue.log is not None or not all(_is_plain(command) for _, command in items):
             _settle_in_order(session, queue, items, now_ms, answers)
             continue
         asked: list[_Asked] = []
@@ -176,6 +176,8 @@ def _find(session: Session, queue: Queue, receipts: list[Receipt]) -> dict[int, 
     query = SQL["ordered_find" if queue.fifo else "standard_find"]
     partition = queue.partition
     seqs = {receipt[1] for receipt in receipts}
+    if queue.log is not None:
+        return {lease[0]: lease for lease in session.events.find(partition, seqs, fifo=queue.fifo)}
     return {row[0]: list(row) for row in session.executemany(query, [(partition, seq) for seq in seqs])}
 
 
@@ -203,7 +205,10 @@ def _delete(
     gone: list[Row],
 ) -> ReceiptState:
     state, row = _judge(queue, rows, receipt, command, now_ms)
-    if row is not None and visibility.receipt_acts(state, only_live=command.only_live or queue.fifo):
+    acts = visibility.receipt_acts(state, only_live=command.only_live or queue.fifo)
+    if queue.log is not None:
+        session.events.deleted(queue, receipt, row, now_ms, acts=acts)
+    if row is not None and acts:
         del rows[receipt[1]]
         queue.unhide(row[1] or 0, received=row[2] > 0)
         gone.append(tuple(row))
@@ -280,6 +285,8 @@ def _asked(
                 answer[at] = ReceiptInvalid()
             elif receipt[1] >= floor:
                 asked.append((answer, at, receipt, command))
+            elif queue.log is not None and isinstance(command, commands.Delete):
+                session.events.deleted(queue, receipt, None, now_ms, acts=False)
     return asked
 
 
@@ -290,6 +297,8 @@ def _write_changed(session: Session, queue: Queue, changed: dict[int, list[Any]]
             rows = [(row[1], row[4], queue.partition, row[6], row[0]) for row in changed.values()]
         session.many("ordered_change" if queue.fifo else "standard_change", rows)
         session.touch(queue)
+        if queue.log is not None:
+            session.events.keep(queue.partition, changed.values(), fifo=queue.fifo)
         if queue.shares:
             fair.changed(session, queue, changed.values(), now_ms)
 
@@ -312,6 +321,8 @@ def _change(
     since_ms = row[5] if received else now_ms  # nobody has asked for a delayed message yet
     timeout_s = command.changes[at].timeout_s
     visible_at_ms = visibility.changed_deadline_ms(now_ms, timeout_s, since_ms, command.lease_s_max)
+    if queue.log is not None:
+        session.events.changed(queue, row, now_ms, released=not timeout_s)
     queue.unhide(row[1] or 0, received=received)
     queue.hide(visible_at_ms, received=received)
     row[1] = visible_at_ms

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from tests.internals.engines.embedded.store import QUEUE, Store
-from veilmq.core.commands import Delete, Receive
+from veilmq.core.commands import Delete, NewMessage, Receive, Send
 from veilmq.core.events import decode
+from veilmq.core.properties import Attribute, Properties, encode
 from veilmq.engines.embedded import event_log
 from veilmq.engines.embedded.janitor import Sweep
 
@@ -64,4 +65,15 @@ def test_no_more_receipts_that_expired_are_kept_than_so_many(monkeypatch: pytest
     assert store.count("expired_receipt") == 2
     store.delete(*receipts)
     assert [outcome for _, outcome in outcomes(store)].count("late_deleted") == 2
+    store.close()
+
+
+def test_large_properties_are_not_remembered() -> None:
+    """What is remembered of very many messages must not take more memory than their number says."""
+    store = logged()
+    properties = encode(Properties(attributes={"Type": Attribute("String", "x" * 5_000)}))
+    store.run(Send(queue=QUEUE, messages=(NewMessage(body="a", properties=properties, size_bytes=5_000),)))
+    store.delete(store.receive().messages[0].receipt)
+    log = store.machine.events
+    assert (log._facts, log._keys) == ({}, {})
     store.close()

@@ -1,0 +1,268 @@
+"""The event log on SQLite: what became of each receipt, written with the batch that ended it.
+
+A logged queue has a ``Logged`` (``Queue.log``); one that is not has ``None`` there, and pays one comparison. Events
+are collected in memory and written as one row with the batch. What an event says of the receive stands beside the
+message's deadline, in the column ``log`` (``engines.held``).
+
+A receipt that ended without a deletion is kept for a day (``expired_receipt``), with its event: the late delete that
+may come corrects it, once, although the message was received again since or is gone. Nothing happens when a lease ends,
+so that end is recorded by the command that gives, moves, changes or deletes the message next, or by the janitor.
+Where the store is nearly full, or too many events wait to be exported, new ones are dropped and counted; everything
+else goes on.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import apsw
+import msgspec
+
+from veilmq.core.events import Outcome, ReceiptClosed, encode
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.receipts import Receipt
+from veilmq.engines import held
+from veilmq.engines.embedded.keyed import Staged
+from veilmq.engines.embedded.options import EngineOptions
+from veilmq.engines.embedded.space import Space
+from veilmq.store.events import EXPIRED_KEPT_MAX, EXPIRED_KEPT_S, Event, Logged, event_of, routing_key
+from veilmq.store.queues import SEQ_SHIFT, Queue
+from veilmq.store.sqlite.statements import SQL
+
+log = logging.getLogger(__name__)
+
+_FIELDS = ReceiptClosed.__struct_fields__
+_RECEIVED_AT, _CLOSED_AT = _FIELDS.index("received_at_ms"), _FIELDS.index("closed_at_ms")
+_HELD, _OUTCOME = _FIELDS.index("held_ms"), _FIELDS.index("outcome")
+_INSTANTS = [place for place, name in enumerate(_FIELDS) if name.endswith("_at_ms")]
+
+_SEQ, _VISIBLE_AT, _GENERATION, _EPOCH, _RECEIVED_FROM, _GROUP, _LOG = 0, 1, 3, 4, 5, 6, 8  # of a lease
+
+_decode = msgspec.msgpack.Decoder(tuple).decode
+
+Lease = list[Any]
+"""A row of ``standard_logged`` or ``ordered_logged``."""
+
+
+class EventLog:
+    """The events of one store that the open batch has made, and what is needed to make them.
+
+    What reads leases finds them as they are in the database: the caller has flushed what is staged of their queue.
+    """
+
+    __slots__ = ("_ahead", "_changed", "_execute", "_executemany", "_expired", "_options", "_space", "_staged")
+
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        *,
+        options: EngineOptions,
+        space: Space,
+        changed: Callable[[Staged], None],
+        ahead: Callable[[], int],
+    ) -> None:
+        """``changed`` is called when the first event after a write is staged.
+
+        ``ahead`` returns by how many ms the instants that users see are ahead of the store's.
+        """
+        self._execute = connection.execute
+        self._executemany = connection.executemany
+        self._options = options
+        self._space = space
+        self._changed = changed
+        self._ahead = ahead
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what is staged."""
+        self._staged: list[Event] = []
+        self._expired: dict[tuple[int, int], tuple[int, bytes]] = {}
+
+    def write(self) -> None:
+        """Write the events that are staged, and the receipts that a late delete may ask for, or neither.
+
+        Events have the instants that users see; what is kept for a late delete is store time.
+        """
+        events, expired = self._staged, self._expired
+        self.forget()
+        recorded, _, exported, dropped = self._execute(SQL["event_state"]).get
+        if self._space.is_short or recorded - exported >= self._options.events_waiting_max:
+            if not dropped:
+                log.warning("events are dropped: too many wait to be exported, or the disk is nearly full")
+            self._execute(SQL["drop_events"], (len(events),))
+            return
+        ahead_ms = self._ahead()
+        encoded = encode([_shown(event, ahead_ms) for event in events] if ahead_ms else events)
+        self._execute(SQL["insert_event_batch"], (recorded + 1, len(events), encoded))
+        self._executemany(SQL["insert_expired"], [(*key, *kept) for key, kept in expired.items()])
+
+    def sweep(self, rows_max: int, now_ms: int) -> bool:
+        """Forget some of the receipts kept for too long, or behind too many others; tell whether there may be more."""
+        until_ms = now_ms - EXPIRED_KEPT_S * SECOND_MS
+        gone = self._execute(SQL["forget_expired"], (rows_max, until_ms, EXPIRED_KEPT_MAX)).fetchall()
+        return len(gone) == rows_max
+
+    # Leases.
+
+    def find(self, partition: int, seqs: Iterable[int], *, fifo: bool) -> list[Lease]:
+        """Return the leases of the messages that are there."""
+        query = SQL["ordered_logged" if fifo else "standard_logged"]
+        return [list(row) for row in self._executemany(query, [(partition, seq) for seq in seqs])]
+
+    def keep(self, partition: int, leases: Iterable[Lease], *, fifo: bool) -> None:
+        """Write what the leases say of their receipts now."""
+        rows = [(lease[_LOG], partition, lease[_GROUP], lease[_SEQ]) for lease in leases]
+        if fifo:
+            self._executemany(SQL["ordered_set_log"], rows)
+        else:
+            self._executemany(SQL["standard_set_log"], [(number, place, seq) for number, place, _, seq in rows])
+
+    # What happens to receipts.
+
+    def received(self, queue: Queue, rows: list[Any], waited_ms: int, now_ms: int) -> dict[int, int]:
+        """End the earlier receipts of messages that a receive gives; return ``log`` for each, by seq.
+
+        ``rows`` are as they are offered: with seq and, third, how often the message was received before.
+        """
+        assert queue.log is not None
+        again = [row[0] for row in rows if row[2]]
+        if again:
+            self.end(queue.log, queue.partition, again, now_ms, fifo=queue.fifo)
+        begun = held.begun(len(rows), waited_ms)
+        return {row[0]: held.placed(begun, place) for place, row in enumerate(rows)}
+
+    def end(self, logged: Logged, partition: int, seqs: Iterable[int], now_ms: int, *, fifo: bool) -> list[Lease]:
+        """End the receipts of messages that something else than a receipt takes, moves or deletes; return the leases.
+
+        A receipt has ended at its deadline, or with its message before that.
+        """
+        leases = self.find(partition, seqs, fifo=fifo)
+        for lease in leases:
+            if held.is_open(lease[_LOG]):
+                event = self._expire(logged, lease)
+                self._expired[lease[_SEQ], lease[_GENERATION]] = now_ms, encode(event)
+        return leases
+
+    def dead_lettered(self, queue: Queue, seqs: Iterable[int], now_ms: int) -> None:
+        """Take note of messages that are about to be moved to the dead-letter queue."""
+        assert queue.log is not None
+        for lease in self.end(queue.log, queue.partition, seqs, now_ms, fifo=queue.fifo):
+            if lease[_LOG]:
+                self._note(queue.log, lease, Outcome.DEAD_LETTERED, now_ms)
+
+    def changed(self, queue: Queue, lease: Lease, now_ms: int, *, released: bool) -> None:
+        """Take note that the deadline of a lease, still the old one, is about to be moved; the caller keeps it."""
+        assert queue.log is not None
+        if not released:
+            lease[_LOG] = held.extended(lease[_LOG])
+        elif held.is_open(lease[_LOG]):
+            self._note(queue.log, lease, Outcome.NACKED, now_ms)
+            lease[_LOG] |= held.CLOSED
+
+    def deleted(self, queue: Queue, receipt: Receipt, lease: Lease | None, now_ms: int, *, acts: bool) -> None:
+        """Take note of a delete: it acts, or its receipt has ended or its message has, which has no ``lease`` then.
+
+        A receipt that a change has renewed is of the same receive, which goes on.
+        """
+        logged = queue.log
+        assert logged is not None
+        if lease is not None and lease[_GENERATION] == receipt.generation:
+            if held.is_open(lease[_LOG]) and (acts or lease[_EPOCH] == receipt.epoch):
+                self._delete(logged, lease, now_ms)
+                if not acts:
+                    lease[_LOG] |= held.CLOSED
+                    self.keep(queue.partition, [lease], fifo=queue.fifo)
+            return
+        if acts and lease is not None and held.is_open(lease[_LOG]):  # an earlier receipt deletes
+            if now_ms < lease[_VISIBLE_AT]:
+                self._note(logged, lease, Outcome.DELETED_BY_EARLIER, now_ms)
+            else:
+                self._expire(logged, lease)
+        expired = self._take_expired(receipt)
+        if expired is None and lease is None:
+            expired = self._late_of_unswept(queue, receipt, now_ms)
+        if expired is not None:
+            self._correct(expired, now_ms)
+
+    def _delete(self, logged: Logged, lease: Lease, now_ms: int) -> None:
+        if now_ms < lease[_VISIBLE_AT]:
+            self._note(logged, lease, Outcome.DELETED, now_ms)
+        else:
+            self._correct(self._expire(logged, lease), now_ms)
+
+    def _late_of_unswept(self, queue: Queue, receipt: Receipt, now_ms: int) -> Event | None:
+        """Record the end of a receipt that retention or a purge has ended, before the janitor comes to it."""
+        assert queue.log is not None
+        places = [
+            (partition, Logged(queue.name, 0, ended_at_ms))
+            for partition, ended_at_ms in self._execute(SQL["retired_of_queue"], (queue.name,))
+        ]
+        if receipt.position < queue.floor(now_ms):
+            places.append((queue.partition, queue.log))
+        for partition, logged in places:
+            for lease in self.find(partition, [receipt.position], fifo=queue.fifo):
+                if lease[_GENERATION] == receipt.generation and held.is_open(lease[_LOG]):
+                    lease[_LOG] |= held.CLOSED
+                    self.keep(partition, [lease], fifo=queue.fifo)
+                    return self._expire(logged, lease)
+        return None
+
+    def _take_expired(self, receipt: Receipt) -> Event | None:
+        """Return the event of a receipt that was kept, and keep it no longer."""
+        key = receipt.position, receipt.generation
+        if key in self._expired:
+            return _decode(self._expired.pop(key)[1])
+        row = self._execute(SQL["take_expired"], key).fetchone()
+        return None if row is None else _decode(row[0])
+
+    # Events.
+
+    def _correct(self, expired: Event, now_ms: int) -> None:
+        late = list(expired)
+        late[_CLOSED_AT], late[_OUTCOME] = now_ms, Outcome.LATE_DELETED.value
+        late[_HELD] = now_ms - expired[_RECEIVED_AT]
+        self._stage(tuple(late))
+
+    def _expire(self, logged: Logged, lease: Lease) -> Event:
+        end_ms = min(lease[_VISIBLE_AT], logged.end_ms(lease[_SEQ] >> SEQ_SHIFT))
+        return self._note(logged, lease, Outcome.EXPIRED, max(_received_at_ms(lease), end_ms))
+
+    def _note(self, logged: Logged, lease: Lease, outcome: Outcome, closed_at_ms: int) -> Event:
+        _, visible_at_ms, receive_count, generation, *_, log, group_hash, size, message_id, properties, sent_at_ms = (
+            lease
+        )
+        event = event_of(
+            queue=logged.queue,
+            key=routing_key(properties, self._options.routing_attribute),
+            group_hash=group_hash,
+            size=size,
+            message_id=message_id,
+            generation=generation,
+            sent_at_ms=sent_at_ms,
+            received_at_ms=_received_at_ms(lease),
+            visible_at_ms=closed_at_ms if outcome is Outcome.EXPIRED else visible_at_ms,
+            receive_count=receive_count,
+            log=log,
+            outcome=outcome.value,
+            closed_at_ms=closed_at_ms,
+        )
+        self._stage(event)
+        return event
+
+    def _stage(self, event: Event) -> None:
+        if not self._staged:
+            self._changed(self)
+        self._staged.append(event)
+
+
+def _received_at_ms(lease: Lease) -> int:
+    """Return when the message was given, which its receive may have waited for."""
+    *_, waited_ms = held.read(lease[_LOG])
+    return int(lease[_RECEIVED_FROM]) + waited_ms
+
+
+def _shown(event: Event, ahead_ms: int) -> Event:
+    fields = list(event)
+    for place in _INSTANTS:
+        fields[place] += ahead_ms
+    return tuple(fields)

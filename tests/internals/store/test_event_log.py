@@ -1,0 +1,235 @@
+"""The event log of the store on SQLite: what is kept for late deletes, and what is undone, forgotten and shared."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store.host import QUEUE, SqliteHost, message
+from tests.store.logged import LOGGED, events_of, outcomes
+from veilmq.core.commands import Command, Delete, NewMessage, PurgeQueue, Receive, Send, SetQueue
+from veilmq.core.errors import InternalError, StoreFull, VeilmqError
+from veilmq.core.events import CountEvents, EventCounts
+from veilmq.core.properties import Attribute, Properties, encode
+from veilmq.store import events
+from veilmq.store.sqlite import settling
+from veilmq.store.sqlite.batch import HANDLERS
+from veilmq.store.sqlite.transaction import driven
+from veilmq.store.transaction import Transaction
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[SqliteHost]:
+    """Return an open store with a logged queue of 30 s."""
+    host = SqliteHost(tmp_path / "store", options=LOGGED)
+    host.create()
+    yield host
+    assert host.failures == []
+    host.close()
+
+
+# Late deletes.
+
+
+def test_a_late_delete_finds_an_expiry_that_was_seen_in_its_batch(host: SqliteHost) -> None:
+    host.send("a")
+    receipt = host.receive_one(timeout_s=1).receipt
+    host.advance(2_000)
+    host.do_together(Receive(queue=QUEUE), Delete(queue=QUEUE, receipts=(receipt,)))
+    host.delete(receipt)
+    assert outcomes(host) == [("expired", 1_000), ("late_deleted", 2_000)]
+
+
+def test_two_deletes_of_one_batch_are_one_end(host: SqliteHost) -> None:
+    """The second one finds a row that is not deleted in the database yet."""
+    host.send("a")
+    receipt = host.receive_one(timeout_s=1).receipt
+    host.advance(2_000)
+    delete = Delete(queue=QUEUE, receipts=(receipt, receipt))
+    host.do_together(delete, delete)
+    assert outcomes(host) == [("expired", 1_000), ("late_deleted", 2_000)]
+
+
+def test_a_late_delete_of_an_earlier_receipt_does_not_end_the_one_that_retention_ended(host: SqliteHost) -> None:
+    """Its message is out of reach, and not swept yet."""
+    host.do(SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    host.engine._janitor.stop()
+    host.engine._session.sweep = lambda *_: []  # type: ignore[attr-defined]
+    host.send("a")
+    first = host.receive_one(timeout_s=1).receipt
+    host.advance(2_000)
+    second = host.receive_one(timeout_s=600).receipt
+    host.advance(60_000)
+    for _ in range(2):
+        host.delete(first)
+    assert outcomes(host) == [("expired", 1_000), ("late_deleted", 62_000)]
+    for _ in range(2):
+        host.delete(second)
+    assert outcomes(host)[2:] == [("expired", 58_000), ("late_deleted", 60_000)]
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_purged_partition_that_is_not_swept_yet(host: SqliteHost, fifo: bool) -> None:
+    """A late delete finds its receipt there, whichever queue was purged beside it; group and all."""
+    name = f"000000000000/{'b.fifo' if fifo else 'b'}"
+    host.create(name, fifo=fifo)
+    host.engine._janitor.stop()
+    for queue in (QUEUE, name):
+        host.do(Send(queue=queue, messages=(message("a", group="g", dedup_id="1"),)))
+    late = host.receive_one(queue=name).receipt
+    host.do(PurgeQueue(queue=QUEUE))
+    host.advance(1_000)
+    host.do(PurgeQueue(queue=name))
+    host.advance(1_000)
+    for _ in range(2):
+        host.delete(late, queue=name)
+    host.sweep()
+    found = events_of(host)
+    assert [(each.outcome.value, each.held_ms) for each in found] == [("expired", 1_000), ("late_deleted", 2_000)]
+    assert all(each.group_hash is not None for each in found)
+    assert host.rows("partition") == 2
+
+
+def test_no_more_receipts_that_expired_are_kept_than_so_many(host: SqliteHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest go, long before their day is over, in slices."""
+    monkeypatch.setattr("veilmq.store.sqlite.event_log.EXPIRED_KEPT_MAX", 2)
+    host.send("a", "b", "c", "d", "e")
+    receipts = [each.receipt for each in host.receive(5, timeout_s=1)]
+    host.advance(2_000)
+    host.receive(5)
+    log, now_ms = host.engine._session.events, host.clock.now_ms()  # type: ignore[attr-defined]
+    assert [log.sweep(2, now_ms) for _ in range(2)] == [True, False]
+    assert host.rows("expired_receipt") == 2
+    host.delete(*receipts)
+    assert [outcome for outcome, _ in outcomes(host)].count("late_deleted") == 2
+
+
+# What is logged.
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_receipt_that_was_given_while_nothing_was_logged_has_no_event(host: SqliteHost, fifo: bool) -> None:
+    """Though its message was received before, when its queue was logged, and the end of that was never seen."""
+    name = f"000000000000/{'b.fifo' if fifo else 'b'}"
+    host.create(name, fifo=fifo)
+    host.do(Send(queue=name, messages=(message("a", group="g", dedup_id="1"),)))
+    host.receive_one(queue=name)
+    host.advance(30_000)
+    host.do(SetQueue(queue=name, settings={"event_log": "off"}))
+    again = host.receive_one(queue=name)
+    host.do(SetQueue(queue=name, settings={"event_log": None}))
+    host.change(again.receipt, 0, queue=name)
+    host.delete(host.receive_one(queue=name).receipt, queue=name)
+    assert outcomes(host) == [("deleted", 0)]
+
+
+def test_the_group_of_a_message_is_told_by_the_hash_of_its_name(host: SqliteHost) -> None:
+    """In a FIFO queue too, where the number of a group changes when it has had no messages for a while."""
+    name = "000000000000/b.fifo"
+    host.create(name, fifo=True)
+    host.create("000000000000/fair")
+    for count, queue in enumerate((name, name, "000000000000/fair")):
+        host.do(Send(queue=queue, messages=(message("a", group="g", dedup_id=str(count)),)))
+        host.delete(host.receive_one(queue=queue).receipt, queue=queue)
+        host.sweep()
+    assert host.rows("message_group") == 0
+    assert len({event.group_hash for event in events_of(host)}) == 1
+
+
+def test_large_properties_are_not_remembered() -> None:
+    """What is remembered of very many messages must not take more memory than their number says."""
+    events._remembered_key.cache_clear()
+    for size in (10, 5_000):
+        attributes = {"Type": Attribute("String", "resize"), "more": Attribute("String", "x" * size)}
+        assert events.routing_key(encode(Properties(attributes=attributes)), "Type") == "resize"
+    assert events._remembered_key.cache_info().currsize == 1
+
+
+# Batches.
+
+
+def test_events_are_shown_in_the_time_that_users_see(host: SqliteHost) -> None:
+    """As of their writing; what is kept for a late delete is time of the store."""
+    host.send("a")
+    late = host.receive_one(timeout_s=1).receipt
+    host.advance(2_000)
+    host.clock.step_wall(10_000)
+    host.receive_one()
+    host.clock.step_wall(90_000)
+    host.delete(late)
+    expired, corrected = events_of(host)
+    assert corrected.received_at_ms - expired.received_at_ms == 90_000
+    assert (expired.held_ms, corrected.held_ms) == (1_000, 2_000)
+
+
+def test_a_command_that_fails_leaves_no_event(host: SqliteHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the other commands in its batch stay, and what it wanted is done when it comes again."""
+    host.send("a", "b", "bad")
+    a, b, bad = host.receive(3)
+    write = settling._write_deleted
+
+    def failing(session: Any, queue: Any, gone: list[Any], now_ms: int) -> None:
+        write(session, queue, gone, now_ms)
+        if any(row[11] == bad.id for row in gone):
+            raise RuntimeError("a defect")
+
+    monkeypatch.setattr(settling, "_write_deleted", failing)
+    answers = host.do_together(*(Delete(queue=QUEUE, receipts=(each.receipt,)) for each in (a, bad, b)))
+    assert isinstance(answers[1], InternalError)
+    assert outcomes(host) == [("deleted", 0)] * 2
+    monkeypatch.setattr(settling, "_write_deleted", write)
+    host.delete(bad.receipt)
+    assert outcomes(host) == [("deleted", 0)] * 3
+    host.check()
+
+
+def test_an_error_of_a_cold_command_leaves_the_events_before_it(
+    host: SqliteHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are written before the savepoint; a command that counts them is behind what came before it."""
+
+    class Fail(Command, frozen=True, kw_only=True):
+        """Fail."""
+
+    async def fail(tx: Transaction, command: Fail) -> None:
+        raise StoreFull
+
+    monkeypatch.setitem(HANDLERS, Fail, driven(fail, changes=True))  # type: ignore[misc]
+    host.send("a", "b")
+    first, second = (Delete(queue=QUEUE, receipts=(each.receipt,)) for each in host.receive(2))
+    _, error, counts, _ = host.do_together(first, Fail(), CountEvents(), second)
+    assert isinstance(error, VeilmqError)
+    assert counts == EventCounts(recorded=1, exported=0, dropped=0)
+    assert len(outcomes(host)) == 2
+
+
+def test_a_nearly_full_disk_takes_no_events(host: SqliteHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor receipts that expired, of which no late delete is told then."""
+    host.send("a")
+    late = host.receive_one(timeout_s=1).receipt
+    host.advance(2_000)
+    monkeypatch.setattr(host.engine._session.space, "_is_short", lambda: True)  # type: ignore[attr-defined]
+    host.engine._session.space.look()  # type: ignore[attr-defined]
+    again = host.receive_one().receipt
+    host.delete(late)
+    host.delete(again)
+    assert host.do(CountEvents()) == EventCounts(recorded=0, exported=0, dropped=2)
+    assert host.rows("expired_receipt") == 0
+
+
+def test_a_queue_without_a_log_writes_none(tmp_path: Path) -> None:
+    host = SqliteHost(tmp_path / "store", options=replace(LOGGED, event_log="off"))
+    host.create()
+    host.do(Send(queue=QUEUE, messages=(NewMessage(body="a", size_bytes=1),)))
+    host.receive_one(timeout_s=1)
+    host.advance(1_000)
+    host.change(host.receive_one().receipt, 0)
+    assert host.rows("visibility WHERE log <> 0") == 0
+    host.delete(host.receive_one().receipt)
+    host.do(PurgeQueue(queue=QUEUE))
+    assert [host.rows(table) for table in ("event_batch", "expired_receipt", "partition WHERE log_queue <> ''")] == [
+        0
+    ] * 3
+    host.close()
