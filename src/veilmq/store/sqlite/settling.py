@@ -59,8 +59,8 @@ def settle(
         plain.setdefault(queue.fifo, []).append(_Plain(queue, asked, rest, len(items)))
     for fifo, deletes in plain.items():
         hits = iter(_delete_grouped(session, deletes) if fifo else _delete_plain(session, deletes))
-        for each in deletes:
-            _settle_plain(session, each, list(islice(hits, len(each.asked))), now_ms)
+        for of_queue in deletes:
+            _settle_plain(session, of_queue, list(islice(hits, len(of_queue.asked))), now_ms)
 
 
 def _settle_plain(session: Session, plain: _Plain, hits: list[int], now_ms: int) -> None:
