@@ -10,7 +10,7 @@ from veilmq.core.claims import ListSources, ReadClaim
 from veilmq.core.commands import Command
 from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents
 from veilmq.core.looks import LookAtLeases, LookAtQueue, Peek
-from veilmq.store import accounts, events, topics
+from veilmq.store import accounts, events, moves, topics
 
 Cold = Callable[[Any, Any], Coroutine[Any, Any, Any]]
 """A cold command: called with a ``Transaction`` and the command, returns the result or raises a ``VeilmqError``."""
@@ -18,6 +18,10 @@ Cold = Callable[[Any, Any], Coroutine[Any, Any, Any]]
 COLD: Mapping[type[Command], Cold] = {
     ShowAccount: accounts.show_account,
     SetAccount: accounts.set_account,
+    commands.StartMove: moves.start,
+    commands.CancelMove: moves.cancel,
+    commands.ListMoves: moves.list_moves,
+    moves.MoveStep: moves.step,
     topic_commands.CreateTopic: topics.create_topic,
     topic_commands.SetTopic: topics.set_topic,
     topic_commands.DeleteTopic: topics.delete_topic,
@@ -35,6 +39,9 @@ COLD: Mapping[type[Command], Cold] = {
     ForgetEvents: events.forget_events,
     CountEvents: events.count_events,
 }
+
+STEPS: tuple[type[Command], ...] = (moves.MoveStep,)
+"""Those that do a slice of what goes on by itself, and return in how many ms the next one is due (``background``)."""
 
 READS: frozenset[type[Command]] = frozenset(
     {

@@ -15,9 +15,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from veilmq.core.commands import NewMessage, SendTerms
+from veilmq.core.commands import Command, NewMessage, SendTerms
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.ids import IdSource
+from veilmq.core.ports import MaySend
 from veilmq.core.results import QueueCounts
 from veilmq.core.settings import QueueSettings
 
@@ -61,6 +62,25 @@ class Delivery(NamedTuple):
     id: bytes
 
 
+class Waiting(NamedTuple):
+    """A visible message: what a cold command may look at, and ``row``, which is the dialect's.
+
+    ``source`` is the queue that a dead letter comes from, ``size_bytes`` what body and properties take.
+    """
+
+    seq: int
+    source: str | None
+    size_bytes: int
+    row: Any
+
+
+class Chosen(NamedTuple):
+    """Visible messages in the order of receives, and whether there may be more that are visible."""
+
+    messages: list[Waiting]
+    more: bool
+
+
 class Given(SendTerms, frozen=True, kw_only=True, gc=False):
     """The terms of one message that the store itself sends: it was checked, and has an id."""
 
@@ -71,6 +91,8 @@ class Transaction(ABC):
     """An open transaction of a store."""
 
     ids: IdSource
+    may_send: MaySend | None
+    """Whether work in the background goes on for a principal; ``None``: it does."""
 
     # Rows.
 
@@ -133,6 +155,10 @@ class Transaction(ABC):
         """Return the settings of a queue, in whichever database it is; raises ``StoreUnavailable``."""
 
     @abstractmethod
+    async def has_sources(self, name: str) -> bool:
+        """Tell whether it is the dead-letter queue of any queue, in whichever database; raises ``StoreUnavailable``."""
+
+    @abstractmethod
     async def counts(self, queue: QueueRow) -> QueueCounts:
         """Count the messages of a queue by state."""
 
@@ -154,11 +180,30 @@ class Transaction(ABC):
     async def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Store messages that their queues take; waiters hear of them."""
 
+    @abstractmethod
+    async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> Chosen:
+        """Return the first visible messages of a queue, up to ``count``, and no more once they take ``bytes_max``.
+
+        No other transaction receives or changes them until the end of this one. They are left as they are.
+        """
+
+    @abstractmethod
+    async def move(self, queue: QueueRow, target: QueueRow, messages: Sequence[Waiting]) -> int:
+        """Move chosen messages to another queue of the type as new ones, visible at once; waiters hear of them.
+
+        They have an id of their own there, were sent now, and were never received. Returns how many were moved: all that
+        are still there.
+        """
+
     # What follows.
 
     @abstractmethod
     def after(self, call: Callable[[], object]) -> None:
         """Make ``call`` when the transaction is committed, or on SQLite is bound to be."""
+
+    @abstractmethod
+    def schedule(self, step: type[Command]) -> None:
+        """Have slices of that work in the background done when the transaction is committed (``store.cold.STEPS``)."""
 
     @abstractmethod
     def notify(self, name: str) -> None:

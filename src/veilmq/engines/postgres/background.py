@@ -1,16 +1,15 @@
 """What a node does without being asked: move tasks, sweeping, and what it has to do with other nodes."""
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, NamedTuple
 
 from veilmq.engines.postgres.catalog import Catalog
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.database_clock import ClockGuard, DatabaseClock
 from veilmq.engines.postgres.event_export import EventExport
-from veilmq.engines.postgres.event_log import EventLog
 from veilmq.engines.postgres.event_numbers import EventNumbers
 from veilmq.engines.postgres.janitor import Janitor
-from veilmq.engines.postgres.move_slices import MoveSlices
 from veilmq.engines.postgres.mover import Mover
 from veilmq.engines.postgres.nodes import Nodes
 from veilmq.engines.postgres.options import PostgresOptions
@@ -20,6 +19,7 @@ from veilmq.engines.postgres.sweeper import Sweeper
 from veilmq.engines.postgres.totals import Totals
 from veilmq.engines.postgres.transaction import ColdCommands
 from veilmq.engines.postgres.watches import Watches
+from veilmq.store import moves
 
 Start = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -41,18 +41,10 @@ class Background:
     """Each of its workers says in its module how exactly one node at a time does its work."""
 
     def __init__(self, shared: Shared, cold: ColdCommands) -> None:
-        """The watches hear from then on what other nodes tell."""
-        database, catalog, watches, positions, options, clock, start, _ = shared
-        event_log = EventLog(options=options)
-        slices = MoveSlices(
-            database=database,
-            catalog=catalog,
-            watches=watches,
-            positions=positions,
-            log=event_log,
-            may_send=options.may_send,
-        )
-        self.mover = Mover(step=slices.step, clock=clock, start=start)
+        """The watches hear from then on what other nodes tell; ``cold`` runs slices, and has them done."""
+        database, catalog, watches, _, options, clock, start, _ = shared
+        step = partial(cold.running(moves.step, changes=True), moves.MoveStep())
+        self.mover = Mover(step=step, clock=clock, start=start)
         sweeper = Sweeper(options=options, watches=watches)
         self.janitor = Janitor(database=database, sweep=sweeper.sweep, clock=clock, start=start)
         self.rounds = Rounds(
@@ -67,6 +59,7 @@ class Background:
             start=start,
             look_for_moves=self.mover.look,
         )
+        cold.schedulers[moves.MoveStep] = self.nodes.moves_changed
         watches.elsewhere = self.nodes
         self.clock_guard = ClockGuard(database=database, machine=clock.machine, catalog=catalog, node=self.nodes.name)
         self._clock_look = Mover(step=self.clock_guard.look, clock=clock, start=start)

@@ -20,7 +20,6 @@ from veilmq.engines.postgres.in_flight import InFlight
 from veilmq.engines.postgres.lines import Work
 from veilmq.engines.postgres.looks import Looks
 from veilmq.engines.postgres.low_water import LowWater
-from veilmq.engines.postgres.moves import Moves
 from veilmq.engines.postgres.on_queue import OnQueue
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.positions import Positions
@@ -75,13 +74,14 @@ class Machine:
             ),
         )
         queues = QueueCommands(database=database, catalog=catalog, options=options, watches=watches, totals=totals)
-        cold = ColdCommands(database=database, catalog=catalog, watches=watches, positions=positions, totals=totals)
+        cold = ColdCommands(
+            database=database, catalog=catalog, watches=watches, positions=positions, totals=totals, options=options
+        )
         self.claims = _claims(shared)
         self.publications = _publications(shared)
         self.background = Background(shared, cold)
         self.alone: dict[type[Command], Alone] = {
             **_of_queues(queues),
-            **_of_moves(Moves(database=database, catalog=catalog, changed=self.background.nodes.moves_changed)),
             **_of_looks(Looks(database=database, catalog=catalog, fair=fair, book=book)),
             **{kind: cold.running(run, changes=kind not in READS) for kind, run in COLD.items()},
             **self.claims.handlers,
@@ -195,10 +195,6 @@ def _of_queues(queues: QueueCommands) -> dict[type[Command], Alone]:
         commands.ListQueues: queues.list,
         commands.ListDeadLetterSources: queues.list_sources,
     }
-
-
-def _of_moves(moves: Moves) -> dict[type[Command], Alone]:
-    return {commands.StartMove: moves.start, commands.CancelMove: moves.cancel, commands.ListMoves: moves.list}
 
 
 def _of_looks(looks: Looks) -> dict[type[Command], Alone]:

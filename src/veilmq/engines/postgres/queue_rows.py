@@ -7,8 +7,10 @@ import msgspec
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.postgres import claim_rows, publication_slices
 from veilmq.engines.postgres.catalog import SQL, Queue, queue_of
-from veilmq.engines.postgres.moves import SQL as MOVES
 from veilmq.engines.postgres.transits import OUTBOX
+from veilmq.store.named_queries import shared
+
+SHARED = shared()
 
 
 async def insert(connection: Any, name: str, settings: QueueSettings) -> Queue | None:
@@ -26,4 +28,4 @@ async def remove(connection: Any, queue: Queue) -> None:
     await publication_slices.forget_all(connection, queue)
     await connection.execute(SQL["delete_queue"], queue.number)
     await connection.execute(OUTBOX["forget_arrivals"], queue.origin)
-    await connection.execute(MOVES["delete_moves"], queue.number)
+    await connection.execute(SHARED["delete_moves"], queue.number)

@@ -7,6 +7,7 @@ waiters is said after its commit.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from veilmq.core.commands import Command
 from veilmq.core.errors import InternalError
 from veilmq.core.ids import IdSource
 from veilmq.core.results import QueueCounts
@@ -17,14 +18,25 @@ from veilmq.engines.postgres.catalog import SQL as QUEUES
 from veilmq.engines.postgres.catalog import Catalog, Queue, queue_of
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.deliveries import Deliveries
+from veilmq.engines.postgres.event_log import EventLog
+from veilmq.engines.postgres.fifo_taking import properties_of
 from veilmq.engines.postgres.next_visible import rouse_groups
-from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, PartitionRetired, retention_ms, sql
+from veilmq.engines.postgres.on_queue import (
+    COLLISIONS,
+    COLLISIONS_MAX,
+    FIFO,
+    STANDARD,
+    PartitionRetired,
+    retention_ms,
+    sql,
+)
+from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.positions import Positions
 from veilmq.engines.postgres.totals import Totals
 from veilmq.engines.postgres.watches import Watches
 from veilmq.store.cold import Cold
 from veilmq.store.named_queries import shared
-from veilmq.store.transaction import Delivery, QueueRow, Row, Transaction
+from veilmq.store.transaction import Chosen, Delivery, QueueRow, Row, Transaction, Waiting
 
 SQL = {**shared(), **load("veilmq.engines.postgres", "cold.sql")}
 
@@ -43,6 +55,7 @@ class PostgresTransaction(Transaction):
         self.known: list[str] = []
         """The queues that were taken for what the node knew of them."""
         self.ids = runner.ids
+        self.may_send = runner.may_send
 
     async def rows(self, query: str, *values: Any) -> Sequence[Row]:
         """Return the rows of a named query."""
@@ -81,6 +94,13 @@ class PostgresTransaction(Transaction):
     async def settings(self, name: str) -> QueueSettings | None:
         """Return the settings of a queue, in whichever database it is."""
         return await self._runner.catalog.settings(self._connection, name)
+
+    async def has_sources(self, name: str) -> bool:
+        """Tell whether it is the dead-letter queue of any queue, in whichever database."""
+        elsewhere = self._runner.catalog.elsewhere
+        if await self._connection.fetch(QUEUES["list_sources"], name, "", 1):
+            return True
+        return elsewhere is not None and await elsewhere.has_sources(name)
 
     async def counts(self, queue: QueueRow) -> QueueCounts:
         """Count the messages of a queue by state."""
@@ -123,9 +143,46 @@ class PostgresTransaction(Transaction):
             else:
                 self._due_ms[queue.name] = min(at_ms, self._due_ms.get(queue.name, at_ms))
 
+    async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> Chosen:
+        """Return the first visible messages of a queue, locked; of a FIFO queue, their groups are."""
+        assert isinstance(queue, Queue)
+        rows = await self._connection.fetch(sql(queue)["choose"], queue.partition, count, retention_ms(queue))
+        messages: list[Waiting] = []
+        for row in rows:
+            if bytes_max <= 0:
+                break
+            messages.append(Waiting(row["seq"], row["source"], row["size_bytes"], row))
+            bytes_max -= row["size_bytes"]
+        return Chosen(messages, more=len(rows) == count or len(messages) < len(rows))
+
+    async def move(self, queue: QueueRow, target: QueueRow, messages: Sequence[Waiting]) -> int:
+        """Move chosen messages to another queue of the type as new ones, visible at once; waiters hear of them."""
+        assert isinstance(queue, Queue)
+        assert isinstance(target, Queue)
+        connection, seqs = self._connection, [each.seq for each in messages]
+        await self._runner.log.note(connection, queue, "supersede", seqs)
+        terms = (queue.partition, target.partition, seqs, [self.ids.next() for _ in seqs])
+        counter = self._runner.positions.take(len(seqs) + 1)
+        if queue.settings.fifo:
+            properties = [properties_of(queue, each.row) or None for each in messages]
+            moved = await connection.fetch(FIFO["move_on"], *terms, properties, counter, retention_ms(queue))
+            self._groups_of[target.name] = target
+        else:
+            moved = await connection.fetch(STANDARD["move_on"], *terms, counter)
+            priorities = sorted({row["priority"] for row in moved})
+            await connection.execute(STANDARD["add_priorities"], target.partition, priorities)
+            self._due_ms[target.name] = 0
+        if not moved:
+            raise PartitionRetired
+        return len(moved)
+
     def after(self, call: Callable[[], object]) -> None:
         """Make ``call`` after the commit."""
         self._after.append(call)
+
+    def schedule(self, step: type[Command]) -> None:
+        """Have slices of that work in the background done after the commit."""
+        self.after(self._runner.schedulers[step])
 
     def notify(self, name: str) -> None:
         """Have the watch on a queue, here and at other nodes, look at it after the commit."""
@@ -148,11 +205,22 @@ class ColdCommands:
     """Runs cold commands at one node."""
 
     def __init__(
-        self, *, database: Database, catalog: Catalog, watches: Watches, positions: Positions, totals: Totals
+        self,
+        *,
+        database: Database,
+        catalog: Catalog,
+        watches: Watches,
+        positions: Positions,
+        totals: Totals,
+        options: PostgresOptions,
     ) -> None:
         """All are the node's."""
         self._database = database
-        self._positions = positions
+        self.log = EventLog(options=options)
+        self.may_send = options.may_send
+        self.schedulers: dict[type[Command], Callable[[], object]] = {}
+        """What has slices of each kind of work in the background done."""
+        self.positions = positions
         self.catalog = catalog
         self.watches = watches
         self.totals = totals
@@ -177,7 +245,7 @@ class ColdCommands:
                 async with connection.transaction():
                     answer = await cold(tx, command)
             except COLLISIONS:
-                self._positions.jump()
+                self.positions.jump()
                 continue
             except PartitionRetired:  # what the node knew of a queue was old
                 for name in tx.known:

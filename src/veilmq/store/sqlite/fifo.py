@@ -211,6 +211,15 @@ def _receive(session: Session, queue: Queue, takers: list[Taker], now_ms: int, a
         sink.notify()
 
 
+def offered(session: Session, queue: Queue, wanted: int, now_ms: int) -> list[Row]:
+    """Return up to ``wanted`` messages that receives would give, in order."""
+    taker = Taker(0, commands.Receive(queue=queue.name, count=wanted))
+    choice = _Choice(session, queue, [taker], wanted, None, now_ms)
+    choice.choose(wanted)
+    groups.refile(session, queue, choice.unsettled)
+    return choice.shares[0]
+
+
 class _Choice:
     """What the receives of a round get: ``shares`` has the rows of each. ``unsettled`` are groups to be filed anew."""
 

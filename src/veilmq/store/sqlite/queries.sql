@@ -199,6 +199,11 @@ WHERE partition = ? AND seq = ?;
 -- name: carry_message
 UPDATE message SET source = ?, receives_before = ?, first_received_at_ms = ?, moved_at_ms = ? WHERE seq = ?;
 
+-- name: renumber_message
+UPDATE message
+SET seq = ?, grp = ?, id = ?, properties = ?, source = ?, receives_before = ?, first_received_at_ms = ?, moved_at_ms = NULL
+WHERE seq = ?;
+
 -- name: standard_first_visible
 SELECT visible_at FROM visibility INDEXED BY visible WHERE partition = ? AND lane = ? ORDER BY visible_at LIMIT 1;
 
@@ -344,9 +349,6 @@ UPDATE ordered
 SET partition = ?, grp = ?, seq = ?, visible_at = ?, receive_count = 0, generation = 0, epoch = 0, received_at = NULL,
     first_received_at = NULL, log = 0, apart = 0
 WHERE partition = ? AND grp = ? AND seq = ?;
-
--- name: carry_ordered_message
-UPDATE message SET seq = ?, grp = ?, properties = ?, source = ?, receives_before = ?, first_received_at_ms = ? WHERE seq = ?;
 
 -- name: ordered_count_due
 SELECT apart + counted, received + counted
@@ -543,3 +545,12 @@ SELECT number FROM (SELECT number, accepted_at_ms FROM accepted ORDER BY number 
 
 -- name: delete_accepted
 DELETE FROM accepted WHERE number <= ?;
+
+-- Move tasks: all else of theirs is in store/queries.
+
+-- name: due_move
+-- The task that has waited longest, and when the next of the others is due.
+SELECT number, queue_id, source, destination, moves_per_s_max, moved, to_move, starter, (
+    SELECT min(other.next_at) FROM move AS other WHERE other.status = 'running' AND other.number <> move.number
+)
+FROM move WHERE status = 'running' AND next_at <= ? ORDER BY next_at LIMIT 1;

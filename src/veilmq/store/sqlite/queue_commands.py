@@ -75,6 +75,7 @@ def remove(session: Session, queue: Queue, now_ms: int) -> None:
     """Remove a queue with its messages; receives that wait are woken to find it gone."""
     _retire(session, queue, now_ms)
     session.run("delete_queue", queue.number)
+    session.run("delete_moves", queue.number)
     session.drop(queue)
     session.unswept = True
     queue.notify(now_ms)

@@ -60,3 +60,17 @@ def cut(session: Session, queue: Queue, rows: list[tuple[int, int]], now_ms: int
         session.many("split_ready", [(partition, lane, first) for lane, (first, _) in spans.items()])
     session.stage(_CUT, [(partition, lane, first, last) for lane, (first, last) in spans.items()])
     session.stage(_CUT_FIRST, [(partition, lane, last) for lane, (_, last) in spans.items()])
+
+
+def take(session: Session, queue: Queue, rows: list[tuple[int, int]]) -> None:
+    """Take messages (lane and seq) from the ready list, wherever they are."""
+    spans: list[list[int]] = []
+    for lane, seq in sorted(rows):
+        if spans and spans[-1][::2] == [lane, seq - 1]:
+            spans[-1][2] = seq
+        else:
+            spans.append([lane, seq, seq])
+    for lane, first, last in spans:
+        session.run("split_ready", queue.partition, lane, first)
+        session.run("cut_ready", queue.partition, lane, first, last)
+        session.run("cut_first_ready", queue.partition, lane, last)

@@ -210,3 +210,23 @@ CREATE TABLE subscription (
     PRIMARY KEY (topic_id, name)
 ) WITHOUT ROWID;
 CREATE INDEX subscription_pushed ON subscription (topic_id, name) WHERE pushed;
+
+-- Move tasks.
+CREATE TABLE move (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id BLOB NOT NULL,
+    queue_id INTEGER NOT NULL,
+    source TEXT NOT NULL,
+    destination TEXT,
+    moves_per_s_max INTEGER,
+    status TEXT NOT NULL,
+    moved INTEGER NOT NULL DEFAULT 0,
+    to_move INTEGER NOT NULL,
+    started_at INTEGER NOT NULL,
+    next_at INTEGER NOT NULL,
+    failure TEXT,
+    starter TEXT
+);
+CREATE UNIQUE INDEX move_running ON move (queue_id) WHERE status = 'running';
+CREATE INDEX move_due ON move (next_at) WHERE status = 'running';
+CREATE INDEX move_of_queue ON move (queue_id, number);

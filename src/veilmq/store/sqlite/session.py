@@ -11,6 +11,7 @@ from typing import Any
 import apsw
 import msgspec
 
+from veilmq.core.commands import Command
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.ids import IdSource
 from veilmq.core.limits import PRIORITY
@@ -20,6 +21,7 @@ from veilmq.engines.embedded.accepted import Accepted
 from veilmq.engines.embedded.keyed import Staged
 from veilmq.engines.embedded.options import EngineOptions
 from veilmq.engines.embedded.space import Space
+from veilmq.store.background import Scheduler
 from veilmq.store.events import Logged, is_logged
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
 from veilmq.store.sqlite.event_log import EventLog
@@ -50,6 +52,7 @@ class Session:
         self.options = options
         self.space = space
         self.wakes: dict[str, Wake] = {}
+        self.schedulers: dict[type[Command], Scheduler] = {}
         self.ids = IdSource()
         self._writes: dict[str, list[Row]] = {}
         self.book = ReceiptBook(keys=[self.kept_key("receipt_key")])

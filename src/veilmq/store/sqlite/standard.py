@@ -187,7 +187,7 @@ def _receive(session: Session, queue: Queue, takers: list[Taker], now_ms: int, a
     wanted = min(wanted, giving.places)
     rows: list[Row] = []
     if wanted > 0:
-        offer = _offered if not queue.shares else fair.offered
+        offer = offered if not queue.shares else fair.offered
         rows = offer(session, queue, wanted, now_ms, sink)
     start, left = 0, giving.places
     for taker in takers:
@@ -214,7 +214,7 @@ def _receive(session: Session, queue: Queue, takers: list[Taker], now_ms: int, a
         sink.notify()
 
 
-def _offered(session: Session, queue: Queue, wanted: int, now_ms: int, sink: DeadLetterSink | None) -> list[Row]:
+def offered(session: Session, queue: Queue, wanted: int, now_ms: int, sink: DeadLetterSink | None) -> list[Row]:
     """Return up to ``wanted`` messages to give, in order: without what ``sink`` takes and what has expired."""
     if sink is not None or now_ms >= queue.expires_at_ms:
         return _sifted(session, queue, wanted, now_ms, sink)

@@ -34,6 +34,8 @@ from veilmq.engines.embedded.space import Space
 from veilmq.engines.execute import execute
 from veilmq.engines.figures import Figure, gauge
 from veilmq.engines.store import FAILED, FULL, NOTHING_HELD_BACK, Survey
+from veilmq.store.background import Scheduler
+from veilmq.store.cold import STEPS
 from veilmq.store.sqlite.batch import Batch, Entry
 from veilmq.store.sqlite.folder import open_connection
 from veilmq.store.sqlite.queue_commands import AllNames
@@ -83,6 +85,9 @@ class SqliteStore:
         self._committer = kind(journal=database, space=space, committed=self._committed)
         self._janitor = Janitor(submit=self.submit, clock=clock)
         self._janitor.wake()
+        for step in STEPS:
+            self._session.schedulers[step] = Scheduler(step=partial(self.submit, step()), clock=clock)
+            self._session.schedulers[step].look()
 
     @classmethod
     def open(
@@ -150,7 +155,7 @@ class SqliteStore:
 
     async def close(self) -> None:
         """Finish what was submitted, refuse what comes, and let go of the folder."""
-        self._janitor.stop()
+        self._stop_background()
         self._refusal = self._refusal or ShuttingDown()
         while self._running:
             self._rest.clear()
@@ -164,6 +169,11 @@ class SqliteStore:
             finally:
                 if self._lock is not None:
                     self._lock.release()
+
+    def _stop_background(self) -> None:
+        self._janitor.stop()
+        for each in self._session.schedulers.values():
+            each.stop()
 
     def _mark_end(self) -> None:
         """Leave the clock's mark, so that the next start goes on from here; a full disk has an earlier one."""
@@ -278,7 +288,7 @@ class SqliteStore:
     def _fail(self, error: BaseException) -> None:
         log.critical("the store failed; what was not acknowledged may or may not be kept", exc_info=error)
         self._refusal = OutcomeUnknown()
-        self._janitor.stop()
+        self._stop_background()
         self._batch.fail(self._refusal)
         while self._pending:
             self._loop.call_soon(self._pending.popleft()[1], self._refusal)

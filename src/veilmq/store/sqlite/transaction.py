@@ -7,14 +7,15 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from veilmq.core import commands
+from veilmq.core.commands import Command
 from veilmq.core.errors import StoreFull, VeilmqError
 from veilmq.core.results import QueueCounts
 from veilmq.core.settings import QueueSettings
 from veilmq.store.cold import COLD, READS, Cold
 from veilmq.store.queues import Queue
-from veilmq.store.sqlite import fifo, queue_commands, standard
+from veilmq.store.sqlite import fair, fifo, groups, moving, queue_commands, standard
 from veilmq.store.sqlite.session import Session
-from veilmq.store.transaction import Delivery, Given, QueueRow, Row, Transaction
+from veilmq.store.transaction import Chosen, Delivery, Given, QueueRow, Row, Transaction, Waiting
 
 
 class SqliteTransaction(Transaction):
@@ -25,6 +26,7 @@ class SqliteTransaction(Transaction):
         self._session = session
         self._now_ms = now_ms
         self.ids = session.ids
+        self.may_send = session.options.may_send
 
     async def rows(self, query: str, *values: Any) -> Sequence[Row]:
         """Return the rows of a named query."""
@@ -57,6 +59,10 @@ class SqliteTransaction(Transaction):
         """Return the settings of a queue."""
         found = self._session.find(name)
         return None if found is None else found.settings
+
+    async def has_sources(self, name: str) -> bool:
+        """Tell whether it is the dead-letter queue of any queue."""
+        return self._session.row("queue_sources", name, "", 1) is not None
 
     async def counts(self, queue: QueueRow) -> QueueCounts:
         """Count the messages of a queue by state."""
@@ -91,9 +97,45 @@ class SqliteTransaction(Transaction):
             send(self._session, queue, [(0, given)], self._now_ms, answers)
             assert not isinstance(answers[0], VeilmqError), "the queue takes it"
 
+    async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> Chosen:
+        """Return the first visible messages of a queue; none while those past their retention are being deleted."""
+        session, found, now_ms = self._session, self._session.queue(queue.name), self._now_ms
+        session.settle_time(found, now_ms, queue_commands.swept)
+        if now_ms >= found.expires_at_ms:
+            return Chosen([], more=True)
+        if found.fifo:
+            rows = fifo.offered(session, found, count, now_ms)
+        else:
+            rows = (fair.offered if found.shares else standard.offered)(session, found, count, now_ms, None)
+        messages: list[Waiting] = []
+        for row in rows:
+            if bytes_max <= 0:
+                break
+            messages.append(Waiting(row[0], row[8], len(row[6]) + len(row[7]), row))
+            bytes_max -= messages[-1].size_bytes
+        return Chosen(messages, more=len(rows) == count or len(messages) < len(rows) or session.bytes_left <= 0)
+
+    async def move(self, queue: QueueRow, target: QueueRow, messages: Sequence[Waiting]) -> int:
+        """Move chosen messages to another queue of the type as new ones, visible at once; waiters hear of them."""
+        session, now_ms = self._session, self._now_ms
+        source, goal = session.queue(queue.name), session.queue(target.name)
+        rows = [each.row for each in messages]
+        session.settle_time(goal, now_ms, queue_commands.swept)
+        moving.send_on(session, source, goal, rows, now_ms)
+        if source.fifo:
+            groups.refile(session, source, {row[11] for row in rows})
+        elif source.shares:
+            fair.taken(session, source, now_ms)
+        goal.notify(now_ms)
+        return len(rows)
+
     def after(self, call: Callable[[], object]) -> None:
         """Make ``call`` at once: the batch is committed with this command, or its caches are dropped."""
         call()
+
+    def schedule(self, step: type[Command]) -> None:
+        """Have slices of that work in the background done, from the next batch on."""
+        self._session.schedulers[step].look()
 
     def notify(self, name: str) -> None:
         """Have the watch on a queue look at it; what it submits is part of the batch."""

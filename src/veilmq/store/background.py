@@ -1,0 +1,61 @@
+"""Work that goes on by itself, a slice at a time, and when its next slice is due.
+
+A slice is a cold command (``store.cold.STEPS``), which returns in how many ms the next one is due. Nothing is kept here
+that a restart would have to bring back: a store has a look at each kind of work when it opens, and a command that makes
+some says so through ``Transaction.schedule``.
+"""
+
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.ports import Clock, Done, Timer
+
+_PAUSE_MS_AFTER_ERROR = SECOND_MS
+
+
+class Scheduler:
+    """Begins ``step`` whenever a slice is due, one at a time."""
+
+    def __init__(
+        self, *, step: Callable[[Done], object], clock: Clock, pause_ms_min: int = 0, look_ms_max: float = inf
+    ) -> None:
+        """``step`` does a slice, and calls what it is given with the ms until the next one, ``None`` or an error.
+
+        A slice follows another one after ``pause_ms_min`` at the earliest, and after ``look_ms_max`` in any case.
+        """
+        self._step = step
+        self._clock = clock
+        self._pause_ms_min = pause_ms_min
+        self._look_ms_max = look_ms_max
+        self._at_ms = inf  # when the next slice is due
+        self._timer: Timer | None = None
+        self._busy = False
+        self._stopped = False
+
+    def look(self, after_ms: float = 0) -> None:
+        """Have a slice done after that time, or earlier if one is arranged for then."""
+        self._at_ms = min(self._at_ms, self._clock.now_ms() + after_ms)
+        self._arm()
+
+    def stop(self) -> None:
+        """Begin no more."""
+        self._stopped = True
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._busy and not self._stopped and self._at_ms < inf:
+            self._timer = self._clock.call_at(int(self._at_ms), self._begin)
+
+    def _begin(self) -> None:
+        self._timer, self._at_ms, self._busy = None, inf, True
+        self._step(self._ended)
+
+    def _ended(self, due: Any) -> None:
+        self._busy = False
+        after_ms = inf if due is None else _PAUSE_MS_AFTER_ERROR if isinstance(due, Exception) else due
+        self.look(min(self._look_ms_max, max(self._pause_ms_min, after_ms)))

@@ -1,0 +1,190 @@
+"""Move tasks: dead letters on their way back, a slice at a time.
+
+A task is a row, which a slice locks. It moves some messages and writes the progress in one transaction, so a crash at
+any moment neither loses nor doubles a message nor miscounts; whoever opens the store next goes on.
+
+What a task moves are the messages visible when a slice comes to them, in the order in which they would be received, and
+not more than were visible when it began: a message that dies again at once, and comes back to the dead-letter queue,
+cannot keep the task going for ever. It ends when it has moved so many, or when nothing is visible.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from veilmq.core import redrive
+from veilmq.core.commands import CancelMove, Command, ListMoves, StartMove
+from veilmq.core.errors import (
+    DestinationRefused,
+    MoveTaskNotFound,
+    MoveTaskRunning,
+    NotADeadLetterQueue,
+    QueueNotFound,
+    StoreUnavailable,
+)
+from veilmq.core.limits import MOVE_TASKS_KEPT
+from veilmq.core.results import MoveStatus, MoveTask
+from veilmq.store.transaction import QueueRow, Row, Transaction, Waiting
+
+_AWAY_MS = 10_000
+"""How long a task rests whose next message goes to a database that cannot be reached: the others go on."""
+
+
+class MoveStep(Command, frozen=True, kw_only=True):
+    """Do one slice of the move tasks. Answers in how many ms the next one is due, ``None`` while no task runs."""
+
+
+class _Task(NamedTuple):
+    """A task whose turn it is, and when the next of the others is due."""
+
+    number: int
+    queue: int
+    source: str
+    destination: str | None
+    moves_per_s_max: int | None
+    moved: int
+    to_move: int
+    starter: str | None
+    others_at_ms: int | None
+
+
+class _Part(NamedTuple):
+    """What a slice moves to which queue, in order; and why the next message cannot go.
+
+    ``is_away``: where that one goes cannot be told yet.
+    """
+
+    messages: list[tuple[Waiting, QueueRow]]
+    failure: str | None = None
+    is_away: bool = False
+
+
+# The commands.
+
+
+async def start(tx: Transaction, command: StartMove) -> MoveTask:
+    """Begin a task; its first slice follows at once."""
+    source = await tx.queue(command.source)
+    if not await tx.has_sources(source.name):
+        raise NotADeadLetterQueue(source.name)
+    if command.destination is not None:
+        theirs = await tx.settings(command.destination)
+        if theirs is None:
+            raise QueueNotFound(command.destination)
+        why = redrive.destination_refusal(source.name, source.settings, command.destination, theirs)
+        if why is not None:
+            raise DestinationRefused(command.destination, why)
+    row = await tx.row(
+        "insert_move",
+        source.number,
+        tx.ids.next(),
+        source.name,
+        command.destination,
+        command.moves_per_s_max,
+        (await tx.counts(source)).visible,
+        await tx.now(),
+        command.starter,
+    )
+    if row is None:
+        raise MoveTaskRunning(source.name)
+    await tx.run("delete_older_moves", source.number, MOVE_TASKS_KEPT)
+    tx.schedule(MoveStep)
+    return _task(row)
+
+
+async def cancel(tx: Transaction, command: CancelMove) -> MoveTask:
+    """End a task that is running."""
+    source = await tx.queue(command.source)
+    row = await tx.row("cancel_move", source.number, command.task)
+    if row is None:
+        raise MoveTaskNotFound
+    return _task(row)
+
+
+async def list_moves(tx: Transaction, command: ListMoves) -> list[MoveTask]:
+    """Return the latest tasks of a queue, newest first."""
+    source = await tx.queue(command.source)
+    return [_task(row) for row in await tx.rows("moves_of", source.number, command.count)]
+
+
+def _task(row: Row) -> MoveTask:
+    task_id, source, destination, moves_per_s_max, status, moved, to_move, started_at_ms, failure = row
+    return MoveTask(
+        id=task_id,
+        source=source,
+        destination=destination,
+        moves_per_s_max=moves_per_s_max,
+        status=MoveStatus(status),
+        messages_moved=moved,
+        messages_to_move=to_move,
+        started_at_ms=started_at_ms,
+        failure=failure,
+    )
+
+
+# The work.
+
+
+async def step(tx: Transaction, command: MoveStep) -> int | None:
+    """Do a slice of the task that has waited longest; return in how many ms the next one is due, if any is.
+
+    Raises ``StoreFull``: moving takes room before it gives any back.
+    """
+    now_ms = await tx.now()
+    row = await tx.row("due_move", now_ms)
+    if row is None:
+        next_at_ms = await tx.value("next_move")
+    else:
+        tx.need_room()
+        task = _Task(*row)
+        due = (await _advance(tx, task, now_ms), task.others_at_ms)
+        next_at_ms = min((at_ms for at_ms in due if at_ms is not None), default=None)
+    return None if next_at_ms is None else max(0, next_at_ms - now_ms)
+
+
+async def _advance(tx: Transaction, task: _Task, now_ms: int) -> int | None:
+    """Do a slice of a task; return when its next one is due, ``None`` if it has ended."""
+    source = await tx.find(task.source)
+    if source is None or source.number != task.queue:
+        await tx.run("delete_moves", task.queue)
+        return None
+    left = task.to_move - task.moved
+    count = min(redrive.moved_at_once(task.moves_per_s_max), left)
+    chosen = await tx.choose(source, count, redrive.SLICE_BYTES)
+    part = await _part(tx, task, source, chosen.messages)
+    moved = 0
+    for target in {target.number: target for _, target in part.messages}.values():
+        moved += await tx.move(source, target, [each for each, to in part.messages if to.number == target.number])
+    is_over = moved >= left or (len(part.messages) == len(chosen.messages) and not chosen.more)
+    status = MoveStatus.FAILED if part.failure else MoveStatus.COMPLETED if is_over else MoveStatus.RUNNING
+    next_at_ms = now_ms + (_AWAY_MS if part.is_away else redrive.pause_ms(task.moves_per_s_max, moved))
+    await tx.run("update_move", task.number, moved, next_at_ms, status.value, part.failure)
+    return next_at_ms if status is MoveStatus.RUNNING else None
+
+
+async def _part(tx: Transaction, task: _Task, source: QueueRow, messages: Sequence[Waiting]) -> _Part:
+    """Return what of ``messages`` goes where."""
+    going: list[tuple[Waiting, QueueRow]] = []
+    known: dict[str, QueueRow | None] = {}
+    for message in messages:
+        name = task.destination or message.source
+        if name is None:
+            return _Part(going, redrive.SOURCE_UNKNOWN)
+        if name not in known:
+            try:
+                # Looked up whatever is known of it: its policy may have changed, or it may be a new queue.
+                known[name] = await tx.find(name) or await tx.target(name, (source.number, source.name))
+            except StoreUnavailable:
+                return _Part(going, is_away=True)
+            if not _is_allowed(tx, task, known[name]):
+                return _Part(going, redrive.NOT_ALLOWED)
+        target = known[name]
+        if target is None or target.number == source.number or target.settings.fifo != source.settings.fifo:
+            return _Part(going, redrive.QUEUE_MISSING)
+        going.append((message, target))
+    return _Part(going)
+
+
+def _is_allowed(tx: Transaction, task: _Task, target: QueueRow | None) -> bool:
+    if tx.may_send is None or task.starter is None or target is None:
+        return True
+    return tx.may_send(task.starter, target.name, target.settings.policy)

@@ -1,0 +1,31 @@
+-- Move tasks: a row each, of which one of a queue runs. What locks the one whose turn it is has another text in each dialect.
+
+-- name: insert_move
+-- Nothing is inserted while another task of the queue runs.
+INSERT INTO move (queue_id, id, source, destination, moves_per_s_max, status, to_move, started_at, next_at, starter)
+VALUES ($1, $2, $3, $4, $5, 'running', $6, $7, $7, $8)
+ON CONFLICT (queue_id) WHERE status = 'running' DO NOTHING
+RETURNING id, source, destination, moves_per_s_max, status, moved, to_move, started_at, failure;
+
+-- name: delete_older_moves
+DELETE FROM move WHERE queue_id = $1 AND number <= (
+    SELECT number FROM move WHERE queue_id = $1 ORDER BY number DESC LIMIT 1 OFFSET $2
+);
+
+-- name: delete_moves
+DELETE FROM move WHERE queue_id = $1;
+
+-- name: moves_of
+SELECT id, source, destination, moves_per_s_max, status, moved, to_move, started_at, failure FROM move
+WHERE queue_id = $1 ORDER BY number DESC LIMIT $2;
+
+-- name: cancel_move
+UPDATE move SET status = 'cancelled' WHERE queue_id = $1 AND id = $2 AND status = 'running'
+RETURNING id, source, destination, moves_per_s_max, status, moved, to_move, started_at, failure;
+
+-- name: next_move
+SELECT min(next_at) FROM move WHERE status = 'running';
+
+-- name: update_move
+-- $2 more messages were moved; the next slice is due at $3.
+UPDATE move SET moved = moved + $2, next_at = $3, status = $4, failure = $5 WHERE number = $1;
