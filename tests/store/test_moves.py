@@ -1,11 +1,12 @@
 """Move tasks: dead letters on their way back, on a virtual clock."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.store.host import QUEUE, Host
-from tests.store.stores import embedded
+from tests.store.stores import Store, embedded, on_sqlite
 from tests.store.test_dead_letters import DEAD, DEEPER, LONG_S, bodies, change, create, pair, wear_out
 from veilmq.core import commands
 from veilmq.core.errors import (
@@ -16,7 +17,7 @@ from veilmq.core.errors import (
     QueueNotFound,
 )
 from veilmq.core.limits import MOVE_TASKS_KEPT
-from veilmq.core.redrive import QUEUE_MISSING, SOURCE_UNKNOWN
+from veilmq.core.redrive import NOT_ALLOWED, QUEUE_MISSING, SOURCE_UNKNOWN
 from veilmq.core.results import MoveStatus, MoveTask
 
 PAUSE_MS = 10
@@ -149,6 +150,27 @@ def test_a_message_that_returns_while_the_task_runs_takes_the_place_of_one_that_
     assert finish(dying).messages_moved == 2
     assert bodies(dying, OTHER) == ["b", "a"]
     assert dying.counts(DEAD) == (0, 1, 0)
+
+
+def test_messages_that_nobody_received_go_on_in_their_order(dying: Host) -> None:
+    """By priority, and of one as they were sent, over several slices; one that was received and came back is last."""
+    create(dying, OTHER)
+    for body, priority in (("a", 8), ("b", 8), ("c", 3), ("d", 8), ("e", 3), ("f", 8)):
+        dying.send(body, queue=DEAD, priority=priority)
+        dying.advance(1)
+    dying.send("g", "h", queue=DEAD)
+    dying.advance(1)
+    assert [each.body for each in dying.receive(1, queue=DEAD, timeout_s=1)] == ["c"]
+    dying.advance(1_000)
+    start(dying, OTHER, rate=30)
+    assert finish(dying).messages_moved == 8
+    assert dying.counts(DEAD) == (0, 0, 0)
+    got = dying.receive(10, queue=OTHER)
+    assert [(each.body, each.priority) for each in got] == [
+        *[(body, 3) for body in "ec"],
+        *[(body, 8) for body in "abdfgh"],
+    ]
+    assert {(each.receive_count, each.source) for each in got} == {(1, None)}
 
 
 def test_a_task_without_messages_ends_at_once(dying: Host) -> None:
@@ -387,19 +409,31 @@ def test_a_queue_that_is_gone_fails_the_task(dying: Host, destination: str | Non
 
 def test_a_task_ends_with_its_queue(dying: Host) -> None:
     """Deleting the dead-letter queue ends the task and its history; the next of that name has none."""
-    with embedded(None).open(queue_name_pause_s=0) as host:
+    kill(dying, "a", "b")
+    task = start(dying, rate=1)
+    dying.do(commands.DeleteQueue(queue=DEAD))
+    for about in (commands.CancelMove(source=DEAD, task=task.id), commands.ListMoves(source=DEAD)):
+        with pytest.raises(QueueNotFound):
+            dying.do(about)
+    create(dying, DEAD)
+    dying.advance(5_000)
+    assert dying.do(commands.ListMoves(source=DEAD)) == []
+    start(dying)
+    assert finish(dying).status is MoveStatus.COMPLETED
+
+
+def test_a_task_goes_on_as_long_as_its_starter_may_send(store: Store) -> None:
+    """To the queue that a message goes to, by its policy at that moment."""
+    with store.open(may_send=lambda starter, queue, policy: starter == policy) as host:
         pair(host, receives_max=1)
-        kill(host, "a", "b")
-        task = start(host, rate=1)
-        host.do(commands.DeleteQueue(queue=DEAD))
-        for about in (commands.CancelMove(source=DEAD, task=task.id), commands.ListMoves(source=DEAD)):
-            with pytest.raises(QueueNotFound):
-                host.do(about)
-        create(host, DEAD)
-        host.advance(5_000)
-        assert host.do(commands.ListMoves(source=DEAD)) == []
-        start(host)
-        assert finish(host).status is MoveStatus.COMPLETED
+        create(host, OTHER, policy="her")
+        kill(host, "a", "b", "c")
+        host.do(commands.StartMove(source=DEAD, destination=OTHER, moves_per_s_max=1, starter="her"))
+        host.advance(0)
+        change(host, OTHER, policy="him")
+        ended = finish(host)
+        assert (ended.status, ended.failure, ended.messages_moved) == (MoveStatus.FAILED, NOT_ALLOWED, 1)
+        assert (host.counts(OTHER), host.counts(DEAD)) == ((1, 0, 0), (2, 0, 0))
 
 
 def test_a_purge_completes_the_task(dying: Host) -> None:
@@ -474,9 +508,10 @@ def test_nothing_is_lost_doubled_or_miscounted_by_crashes_at_any_moment(kept: Ho
     assert sorted(found, key=int) == [str(number) for number in range(total)]
 
 
-def test_a_full_disk_holds_a_task_up_and_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("made", [embedded, on_sqlite])
+def test_a_full_disk_holds_a_task_up_and_loses_nothing(made: Callable[[Path], Store], tmp_path: Path) -> None:
     """It waits, still running, and goes on when there is room."""
-    with embedded(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
+    with made(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
         pair(host, receives_max=1)
         kill(host, "a", "b")
         while not isinstance(host.do_together(filling())[0], Exception):

@@ -130,15 +130,14 @@ async def step(tx: Transaction, command: MoveStep) -> int | None:
     Raises ``StoreFull``: moving takes room before it gives any back.
     """
     now_ms = await tx.now()
-    row = await tx.row("due_move", now_ms)
-    if row is None:
-        next_at_ms = await tx.value("next_move")
-    else:
+    due_ms: list[int | None] = []
+    for row in await tx.unlocked("due_move", now_ms):
         tx.need_room()
         task = _Task(*row)
-        due = (await _advance(tx, task, now_ms), task.others_at_ms)
-        next_at_ms = min((at_ms for at_ms in due if at_ms is not None), default=None)
-    return None if next_at_ms is None else max(0, next_at_ms - now_ms)
+        due_ms += [await _advance(tx, task, now_ms), task.others_at_ms]
+    if not due_ms:
+        due_ms = [await tx.value("next_move")]
+    return min((max(0, at_ms - now_ms) for at_ms in due_ms if at_ms is not None), default=None)
 
 
 async def _advance(tx: Transaction, task: _Task, now_ms: int) -> int | None:

@@ -105,6 +105,10 @@ class Transaction(ABC):
         """Run a named query that changes something."""
 
     @abstractmethod
+    async def unlocked(self, query: str, *values: Any) -> Sequence[Row]:
+        """Return those rows of a named query that no other transaction has locked, and lock them until the end."""
+
+    @abstractmethod
     async def lock(self, kind: str, *key: Any) -> None:
         """Wait until no other transaction has this row, and keep it until the end: query ``lock_<kind>``.
 
@@ -191,8 +195,8 @@ class Transaction(ABC):
     async def move(self, queue: QueueRow, target: QueueRow, messages: Sequence[Waiting]) -> int:
         """Move chosen messages to another queue of the type as new ones, visible at once; waiters hear of them.
 
-        They have an id of their own there, were sent now, and were never received. Returns how many were moved: all that
-        are still there.
+        They have an id of their own there, were sent now, and were never received. Returns how many were moved: all
+        that are still there.
         """
 
     # What follows.

@@ -6,14 +6,11 @@ The disk is rebuilt as the power would have left it after each write of a worklo
 import random
 from pathlib import Path
 
-import apsw
 import pytest
 
-from tests.internals.engines.power import Log, counted, outages, record
+from tests.internals.engines.power import EMBEDDED, SQLITE, Form, Log, check, counted, outages, record, rows
 from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
-from veilmq.engines.embedded.doctor import examine
-from veilmq.engines.embedded.folder import DATABASE_NAME
 
 SEED = 20_240_229
 DEAD = "000000000000/dead"
@@ -21,7 +18,7 @@ BACK = "000000000000/back"
 TOTAL = 12
 LONG = "x" * 9_000  # a few pages, so that a commit is several writes
 
-MOVED = "SELECT moved FROM move_task"
+MOVED = {EMBEDDED: "SELECT moved FROM move_task", SQLITE: "SELECT moved FROM move"}
 
 
 def work(host: Host) -> None:
@@ -40,36 +37,28 @@ def work(host: Host) -> None:
     assert host.counts(BACK) == (TOTAL, 0, 0)
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Log:
-    """Return the log of a disk on which the workload has run."""
-    return record(work, tmp_path_factory.mktemp("moving") / "store")
-
-
-def moved_by(folder: Path) -> int:
-    """Return how many messages the task says it moved."""
-    connection = apsw.Connection(str(folder / DATABASE_NAME))
-    try:
-        return connection.execute(MOVED).get or 0 if connection.pragma("user_version") else 0
-    finally:
-        connection.close()
+@pytest.fixture(scope="module", params=[EMBEDDED, SQLITE], ids=["embedded", "sqlite"])
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Form, Log]:
+    """Return a form of store, and the log of a disk on which the workload has run."""
+    return request.param, record(work, tmp_path_factory.mktemp("moving") / "store", request.param)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("torn", [pytest.param(False, id="dropped"), pytest.param(True, id="torn")])
 def test_no_message_is_lost_doubled_or_miscounted_when_the_power_goes(
-    recorded: Log, tmp_path: Path, *, torn: bool
+    recorded: tuple[Form, Log], tmp_path: Path, *, torn: bool
 ) -> None:
     """After every write: all or none of them are there, each once, and the task counts those that have arrived."""
+    form, log = recorded
     seen: set[tuple[int, int, int]] = set()
-    for number, folder in outages(recorded, tmp_path, torn=random.Random(SEED) if torn else None):
-        found, moved = counted(folder), moved_by(folder)
+    for number, folder in outages(log, tmp_path, torn=random.Random(SEED) if torn else None):
+        found = counted(folder, form)
         assert found.total() in (0, TOTAL)
-        assert found[BACK] == moved
+        assert found[BACK] == sum(moved for (moved,) in rows(folder, form, MOVED[form]))
         seen.add((found[QUEUE], found[DEAD], found[BACK]))
         if number % 10 == 0 and found:
-            assert examine(folder).ok
+            check(folder, form)
     # Dying is one transaction, and each slice of the task is one.
     assert seen >= {(TOTAL, 0, 0)} | {(0, TOTAL - moved, moved) for moved in range(TOTAL)}
     assert all(0 in (source, dead) for source, dead, _ in seen)

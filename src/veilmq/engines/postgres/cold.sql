@@ -17,10 +17,3 @@ SELECT recorded, planned, exported, dropped FROM mq.event_state
 
 -- name: lock_topic
 SELECT FROM mq.topic WHERE name = $1 FOR UPDATE
-
--- name: due_move
--- The task that has waited longest, of those that no other node is at; and when the next of the others is due.
-SELECT number, queue_id, source, destination, moves_per_s_max, moved, to_move, starter, (
-    SELECT min(other.next_at) FROM mq.move AS other WHERE other.status = 'running' AND other.number <> move.number
-)
-FROM mq.move WHERE status = 'running' AND next_at <= $1 ORDER BY next_at LIMIT 1 FOR UPDATE SKIP LOCKED

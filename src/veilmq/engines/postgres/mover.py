@@ -39,7 +39,7 @@ class Mover(Scheduler):
                 due = await step()
             except COLLISIONS:
                 due = 0
-            except Exception as error:  # noqa: BLE001 - whatever it is, the work goes on
+            except Exception as error:
                 log.warning("work in the background was interrupted, and goes on later", exc_info=True)
                 due = error
             done(due)

@@ -66,6 +66,11 @@ class PostgresTransaction(Transaction):
         """Run a named query that changes something."""
         await self._connection.execute(SQL[query], *values)
 
+    async def unlocked(self, query: str, *values: Any) -> Sequence[Row]:
+        """Return those rows of a named query that no other transaction has locked, and lock them until the end."""
+        rows: list[Row] = await self._connection.fetch(f"{SQL[query]} FOR UPDATE SKIP LOCKED", *values)
+        return rows
+
     async def lock(self, kind: str, *key: Any) -> None:
         """Wait for the row of ``lock_<kind>``, and keep it until the end."""
         await self._connection.execute(SQL[f"lock_{kind}"], *key)

@@ -111,10 +111,11 @@ class Batch:
                 session.run("put_mark", mark)
             session.finish(now_ms)
         except Exception as error:
-            if self._one_by_one:
+            is_full = isinstance(error, apsw.FullError)
+            if self._one_by_one and not is_full:
                 raise
             log.exception("a batch failed; its commands are applied one by one", exc_info=error)
-            self.roll_back(entries)
+            self.roll_back(entries, is_full=is_full)
             return self.run(entries, now_ms, ahead_ms, mark)
         finally:
             self.applying = False
@@ -260,6 +261,7 @@ class Batch:
                 session.finish(now_ms)
             except Exception as error:  # whatever it is, it is this command's
                 if not session.connection.in_transaction:
+                    self._entries = [*entries, *self._entries, *waiting]
                     raise  # the transaction is gone, and with it the commands before
                 session.execute("ROLLBACK TO command")
                 session.undo(accepted)

@@ -70,7 +70,7 @@ def _settle(session: Session, source: Queue, target: Queue, rows: list[Row], seq
 def _move_standard(
     session: Session, source: Queue, target: Queue, rows: list[Row], what: list[Row], now_ms: int
 ) -> list[int]:
-    """Move messages of a standard queue; ``what`` is the id of each, its properties and its past. Returns their seqs."""
+    """Move messages of a standard queue; ``what`` has id, properties and past of each. Returns their seqs."""
     seqs = _new_seqs(session, len(rows), now_ms)
     session.many("standard_delete", [(source.partition, row[0]) for row in rows if row[3] is not None])
     ready.take(session, source, [(row[1], row[0]) for row in rows if row[3] is None])

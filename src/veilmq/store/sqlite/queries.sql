@@ -545,12 +545,3 @@ SELECT number FROM (SELECT number, accepted_at_ms FROM accepted ORDER BY number 
 
 -- name: delete_accepted
 DELETE FROM accepted WHERE number <= ?;
-
--- Move tasks: all else of theirs is in store/queries.
-
--- name: due_move
--- The task that has waited longest, and when the next of the others is due.
-SELECT number, queue_id, source, destination, moves_per_s_max, moved, to_move, starter, (
-    SELECT min(other.next_at) FROM move AS other WHERE other.status = 'running' AND other.number <> move.number
-)
-FROM move WHERE status = 'running' AND next_at <= ? ORDER BY next_at LIMIT 1;

@@ -1,0 +1,127 @@
+"""What move tasks and dead letters do to the tables of the store on SQLite."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store.host import QUEUE, SqliteHost, message
+from tests.store.test_dead_letters import DEAD, create, pair
+from tests.store.test_moves import OTHER, PAUSE_MS, finish, kill, latest, start
+from veilmq.core.commands import Command, Receive, Send
+from veilmq.core.results import MoveStatus
+from veilmq.store.moves import MoveStep
+from veilmq.store.sqlite import session
+from veilmq.store.sqlite.batch import HANDLERS
+from veilmq.store.sqlite.transaction import driven
+from veilmq.store.transaction import Transaction
+
+BYTES_MAX = 1_048_576
+LONG = "x" * 300_000
+
+
+class Change(Command, frozen=True, kw_only=True):
+    """Do what the test says."""
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[SqliteHost]:
+    """Return an open store with a queue beside a pair, the limit being one receive."""
+    host = SqliteHost(tmp_path / "store")
+    create(host, OTHER)
+    pair(host, receives_max=1, retention_s=60)
+    yield host
+    host.close()
+
+
+def test_any_of_the_messages_that_were_chosen_can_move(host: SqliteHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands between them keeps its place; what was never received is one row there for all that follow."""
+
+    async def change(tx: Transaction, command: Change) -> Any:
+        source, target = await tx.queue(QUEUE), await tx.queue(OTHER)
+        chosen = await tx.choose(source, 10, BYTES_MAX)
+        assert [each.size_bytes for each in chosen.messages] == [1] * 8
+        return await tx.move(source, target, [each for each in chosen.messages if each.row[6] in "bcfg"])
+
+    monkeypatch.setitem(HANDLERS, Change, driven(change, changes=True))  # type: ignore[misc]
+    host.send("a", "b", "c", "d")
+    host.send("e")
+    host.send("f", "g", "h")
+    assert host.do(Change()) == 4
+    host.check()
+    assert (host.rows("ready"), host.rows("visibility")) == (5, 0)
+    assert [each.body for each in host.receive(10)] == ["a", "d", "e", "h"]
+    assert [each.body for each in host.receive(10, queue=OTHER)] == ["b", "c", "f", "g"]
+    host.check()
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_messages_past_their_retention_are_never_moved_however_many(
+    host: SqliteHost, monkeypatch: pytest.MonkeyPatch, *, fifo: bool
+) -> None:
+    """A task waits until those are deleted, and goes on with what is behind them."""
+    source, target = (f"000000000000/{name}" for name in ("source", "target"))
+    create(host, target, fifo=fifo)
+    create(host, source, fifo=fifo, retention_s=60)
+    create(host, "000000000000/any", fifo=fifo, dead_letter_queue=source, receives_max=1)
+    for number in range(5):
+        host.do(Send(queue=source, messages=(message(f"old {number}", group="g", dedup_id=str(number)),)))
+    host.advance(59_995)
+    host.do(Send(queue=source, messages=(message("young", group="g", dedup_id="young"),)))
+    monkeypatch.setattr(session, "_SWEPT_AT_ONCE", 1)
+    host.engine._janitor.stop()  # type: ignore[attr-defined]
+    host.advance(5)
+    start(host, target, source=source)
+    assert host.rows("message") > 2
+    ended = finish(host, source)
+    assert (ended.status, ended.messages_moved) == (MoveStatus.COMPLETED, 1)
+    assert [each.body for each in host.receive(10, queue=target)] == ["young"]
+    host.check()
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_slice_that_finds_no_room_in_its_batch_is_not_the_last(host: SqliteHost, *, fifo: bool) -> None:
+    """Receives before it have read as much as a batch may."""
+    create(host, "000000000000/busy")
+    host.send(*([LONG] * 8), queue="000000000000/busy")
+    target = "000000000000/target"
+    create(host, target, fifo=fifo)
+    create(host, "000000000000/source", fifo=fifo)
+    create(host, "000000000000/any", fifo=fifo, dead_letter_queue="000000000000/source", receives_max=1)
+    host.do(Send(queue="000000000000/source", messages=(message("a", group="g", dedup_id="a"),)))
+    start(host, target, source="000000000000/source")
+    host.do_together(Receive(queue="000000000000/busy", count=8), MoveStep())
+    assert finish(host, "000000000000/source").messages_moved == 1
+
+
+def test_what_is_in_memory_can_be_dropped_between_two_slices(host: SqliteHost) -> None:
+    """Without a difference."""
+    kill(host, *"abcdefgh")
+    host.send("i", "j", queue=DEAD)
+    start(host, OTHER, rate=30)
+    while latest(host).status is MoveStatus.RUNNING:
+        host.forget()
+        host.advance(PAUSE_MS)
+        host.check()
+    assert [each.body for each in host.receive(20, queue=OTHER)] == list("abcdefghij")
+
+
+def test_a_dead_letter_that_arrives_when_another_one_ends_in_flight_is_counted(tmp_path: Path) -> None:
+    """Retention ends a lease in a FIFO queue: its group has one less in flight."""
+    host = SqliteHost(tmp_path / "fifo")
+    pair(host, receives_max=1, fifo=True, retention_s=60)
+    host.do(Send(queue=DEAD, messages=(message("old", group="g", dedup_id="old"),)))
+    assert len(host.receive(1, queue=DEAD, timeout_s=100)) == 1
+    host.advance(59_000)
+    host.do(Send(queue=QUEUE, messages=(message("a", group="h", dedup_id="a"),)))
+    assert len(host.receive(1, timeout_s=0)) == 1
+    host.engine._janitor.stop()  # type: ignore[attr-defined]
+    host.advance(1_000)
+    assert host.receive(1) == []
+    assert host.counts(DEAD) == (1, 0, 0)
+    assert len(host.receive(10, queue=DEAD, timeout_s=30)) == 1
+    host.advance(45_000)
+    assert host.counts(DEAD) == (1, 0, 0)
+    host.check()
+    host.close()
