@@ -70,7 +70,7 @@ def test_messages_past_their_retention_are_never_moved_however_many(
     host.advance(59_995)
     host.do(Send(queue=source, messages=(message("young", group="g", dedup_id="young"),)))
     monkeypatch.setattr(session, "_SWEPT_AT_ONCE", 1)
-    host.engine._janitor.stop()  # type: ignore[attr-defined]
+    host.engine._janitor.stop()
     host.advance(5)
     start(host, target, source=source)
     assert host.rows("message") > 2
@@ -116,7 +116,7 @@ def test_a_dead_letter_that_arrives_when_another_one_ends_in_flight_is_counted(t
     host.advance(59_000)
     host.do(Send(queue=QUEUE, messages=(message("a", group="h", dedup_id="a"),)))
     assert len(host.receive(1, timeout_s=0)) == 1
-    host.engine._janitor.stop()  # type: ignore[attr-defined]
+    host.engine._janitor.stop()
     host.advance(1_000)
     assert host.receive(1) == []
     assert host.counts(DEAD) == (1, 0, 0)
