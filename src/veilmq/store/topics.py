@@ -8,6 +8,7 @@ is found out which queues there are and which of them take it, then it is stored
 """
 
 from typing import NamedTuple
+from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
@@ -48,7 +49,7 @@ from veilmq.core.topics import (
     Unsubscribe,
     push_queue,
 )
-from veilmq.store.transaction import Delivery, QueueRow, Row, Transaction
+from veilmq.store.transaction import QueueRow, Row, Transaction
 
 PUSH_SETTINGS = QueueSettings(
     retention_s=SMQ_TOPIC_RETENTION_S, message_bytes_max=MESSAGE_BYTES.maximum, event_log="off"
@@ -257,7 +258,7 @@ async def publish(tx: Transaction, command: PublishToTopic) -> PublishedMessage:
         raise MessageTooLong(topic.settings.message_bytes_max)
     tx.need_room()
     message_id, published_at_ms = tx.ids.next(), tx.shown(await tx.now())
-    deliveries: list[Delivery] = []
+    deliveries: list[tuple[QueueRow, NewMessage]] = []
     undeliverable: list[tuple[str, VeilmqError]] = []
     for each in await _subscriptions(tx, topic):
         if not each.wants(command.tag):
@@ -269,12 +270,14 @@ async def publish(tx: Transaction, command: PublishToTopic) -> PublishedMessage:
                 raise QueueNotFound(name)
             new = command.make(Notification(subscription=each, id=message_id, published_at_ms=published_at_ms))
             _check(queue, new)
-            deliveries.append(Delivery(queue, new, message_id))
+            deliveries.append((queue, replace(new, dedup_id=str(UUID(bytes=message_id)))))
         except (StoreFull, StoreUnavailable):  # it may well be taken: later, and by all of them
             raise
         except VeilmqError as error:
             undeliverable.append((each.name, error))
-    await tx.deliver(deliveries)
+    # In one order, so that two publications do not wait for each other.
+    for queue, new in sorted(deliveries, key=lambda delivery: delivery[0].partition):
+        await tx.store(queue, [new], [message_id])
     return PublishedMessage(id=message_id, deliveries=len(deliveries), undeliverable=tuple(undeliverable))
 
 

@@ -19,7 +19,7 @@ from veilmq.core.commands import Command, NewMessage, SendTerms
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.ids import IdSource
 from veilmq.core.ports import MaySend
-from veilmq.core.results import QueueCounts
+from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.settings import QueueSettings
 
 Row = Sequence[Any]
@@ -54,14 +54,6 @@ class QueueRow(Protocol):
         """Return when its settings were changed last."""
 
 
-class Delivery(NamedTuple):
-    """A message for a queue, which takes it; ``id`` has 16 bytes, and in a FIFO queue is its deduplication id."""
-
-    queue: QueueRow
-    message: NewMessage
-    id: bytes
-
-
 class Waiting(NamedTuple):
     """A visible message: what a cold command may look at, and ``row``, which is the dialect's.
 
@@ -82,9 +74,9 @@ class Chosen(NamedTuple):
 
 
 class Given(SendTerms, frozen=True, kw_only=True, gc=False):
-    """The terms of one message that the store itself sends: it was checked, and has an id."""
+    """The terms of messages that the store itself sends: they were checked, and have ids."""
 
-    id: bytes
+    ids: tuple[bytes, ...]
 
 
 class Transaction(ABC):
@@ -181,8 +173,13 @@ class Transaction(ABC):
         """Raise ``StoreFull`` where the disk is nearly full."""
 
     @abstractmethod
-    async def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Store messages that their queues take; waiters hear of them."""
+    async def store(self, queue: QueueRow, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
+        """Store messages that were checked as if they were sent now; waiters hear of them.
+
+        Each has an id of 16 bytes, and in a FIFO queue its deduplication id; a message that repeats another one is not
+        stored, and answered as that one was. ``queue`` may be in another database: then it tells repeated ones apart
+        by their ids.
+        """
 
     @abstractmethod
     async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> Chosen:

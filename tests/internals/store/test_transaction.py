@@ -12,7 +12,7 @@ from veilmq.core.commands import Command, Send, ShowQueue
 from veilmq.core.errors import InternalError, MessageTooLong, VeilmqError
 from veilmq.store.sqlite.batch import HANDLERS
 from veilmq.store.sqlite.transaction import driven
-from veilmq.store.transaction import Delivery, Transaction
+from veilmq.store.transaction import Transaction
 
 
 class Change(Command, frozen=True, kw_only=True):
@@ -28,11 +28,11 @@ def host(tmp_path: Path) -> Iterator[SqliteHost]:
     host.close()
 
 
-async def deliver(tx: Transaction) -> None:
+async def write(tx: Transaction) -> None:
     """Write rows, totals and the deduplication log."""
     for name in ("000000000000/a", "000000000000/b.fifo"):
         queue = await tx.queue(name)
-        await tx.deliver([Delivery(queue, message("x", group="g"), tx.ids.next())])
+        await tx.store(queue, [message("x", group="g", dedup_id="x")], [tx.ids.next()])
     await tx.run("put_setting", "name", b"value")
 
 
@@ -40,7 +40,7 @@ def test_an_error_undoes_what_its_command_wrote(host: SqliteHost, monkeypatch: p
     """What commands before and behind it in the batch wrote stays, totals and all."""
 
     async def change(tx: Transaction, command: Change) -> None:
-        await deliver(tx)
+        await write(tx)
         raise MessageTooLong(1)
 
     monkeypatch.setitem(HANDLERS, Change, driven(change, changes=True))  # type: ignore[misc]

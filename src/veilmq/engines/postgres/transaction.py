@@ -7,18 +7,18 @@ waiters is said after its commit.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from veilmq.core.commands import Command
+from veilmq.core.commands import Command, NewMessage
 from veilmq.core.errors import InternalError
 from veilmq.core.ids import IdSource
-from veilmq.core.results import QueueCounts
+from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.named_sql import load
 from veilmq.engines.postgres import queue_rows
 from veilmq.engines.postgres.catalog import SQL as QUEUES
 from veilmq.engines.postgres.catalog import Catalog, Queue, queue_of
 from veilmq.engines.postgres.database import Database
-from veilmq.engines.postgres.deliveries import Deliveries
 from veilmq.engines.postgres.event_log import EventLog
+from veilmq.engines.postgres.fifo_storing import FifoStoring, key_of
 from veilmq.engines.postgres.fifo_taking import properties_of
 from veilmq.engines.postgres.next_visible import rouse_groups
 from veilmq.engines.postgres.on_queue import (
@@ -32,11 +32,12 @@ from veilmq.engines.postgres.on_queue import (
 )
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.positions import Positions
+from veilmq.engines.postgres.standard_storing import StandardStoring
 from veilmq.engines.postgres.totals import Totals
 from veilmq.engines.postgres.watches import Watches
 from veilmq.store.cold import Cold
 from veilmq.store.named_queries import shared
-from veilmq.store.transaction import Chosen, Delivery, QueueRow, Row, Transaction, Waiting
+from veilmq.store.transaction import Chosen, QueueRow, Row, Transaction, Waiting
 
 SQL = {**shared(), **load("veilmq.engines.postgres", "cold.sql")}
 
@@ -138,15 +139,24 @@ class PostgresTransaction(Transaction):
     def need_room(self) -> None:
         """Do nothing: a full disk of the database fails the statement."""
 
-    async def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Store messages that their queues take; waiters hear of them."""
-        due_ms = await self._runner.deliveries.store(self._connection, deliveries)
-        for (queue, _, _), at_ms in zip(deliveries, due_ms, strict=True):
-            assert isinstance(queue, Queue)
-            if queue.settings.fifo:
-                self._groups_of[queue.name] = queue
-            else:
-                self._due_ms[queue.name] = min(at_ms, self._due_ms.get(queue.name, at_ms))
+    async def store(self, queue: QueueRow, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
+        """Store messages that were checked as if they were sent now; waiters hear of them."""
+        assert isinstance(queue, Queue)
+        new, is_fifo = list(messages), queue.settings.fifo
+        if is_fifo:
+            keys = [None if queue.away else key_of(each.group or "", each.dedup_id or "", queue) for each in new]
+            rows = await self._runner.fifo.insert(self._connection, queue, new, keys, list(ids))
+        else:
+            rows = await self._runner.standard.insert(self._connection, queue, new, list(ids))
+        if not rows:
+            raise PartitionRetired
+        if is_fifo:
+            self._groups_of[queue.name] = queue
+        else:
+            due_ms = min(row["visible_at"] for row in rows)
+            self._due_ms[queue.name] = min(due_ms, self._due_ms.get(queue.name, due_ms))
+        has_sequence = is_fifo and not queue.away
+        return [SentMessage(id=row["id"], sequence=row["seq"] if has_sequence else None) for row in rows]
 
     async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> Chosen:
         """Return the first visible messages of a queue, locked; of a FIFO queue, their groups are."""
@@ -229,7 +239,8 @@ class ColdCommands:
         self.catalog = catalog
         self.watches = watches
         self.totals = totals
-        self.deliveries = Deliveries(positions=positions, totals=totals)
+        self.standard = StandardStoring(positions=positions, totals=totals)
+        self.fifo = FifoStoring(positions=positions, totals=totals)
         self.ids = IdSource()
 
     def running(self, cold: Cold, *, changes: bool) -> Callable[[Any], Awaitable[Any]]:

@@ -74,6 +74,7 @@ def _add(
 ) -> list[SentMessage | VeilmqError]:
     """Add the rows of one command; return its answer. Raises what is wrong with all of it."""
     terms = command.terms
+    next_id = session.ids.next if type(terms) is not Given else iter(terms.ids).__next__
     if terms is None:
         check_together(command.messages, queue.settings)
     answer: list[SentMessage | VeilmqError] = []
@@ -82,7 +83,7 @@ def _add(
         try:
             if isinstance(new, VeilmqError):
                 raise new
-            sent = _accept(session, queue, new, seq, now_ms, terms)
+            sent = _accept(session, queue, new, next_id(), seq, now_ms, terms)
         except VeilmqError as error:
             answer.append(error)
             continue
@@ -126,18 +127,23 @@ def _checked(queue: Queue, messages: Iterable[NewMessage], terms: commands.SendT
 
 
 def _accept(
-    session: Session, queue: Queue, new: NewMessage, seq: int, now_ms: int, terms: commands.SendTerms | None
+    session: Session,
+    queue: Queue,
+    new: NewMessage,
+    message_id: bytes,
+    seq: int,
+    now_ms: int,
+    terms: commands.SendTerms | None,
 ) -> SentMessage:
     """Return the answer of a message that is to be stored as ``seq``, or that of the one that it repeats."""
     settings = queue.settings
     group = group_of(new, settings)
     if terms is not None and terms.unrepeated and new.dedup_id is None and not settings.content_deduplication:
-        return SentMessage(id=session.ids.next(), sequence=seq)
+        return SentMessage(id=message_id, sequence=seq)
     key = deduplication_key(queue.number, group, id_of(new, settings), settings)
     before = session.accepted.find(key)
     if before is not None and is_duplicate(before.accepted_at_ms, now_ms):
         return SentMessage(id=before.id, sequence=before.sequence)
-    message_id = terms.id if isinstance(terms, Given) else session.ids.next()
     session.accepted.add(key, message_id, seq, now_ms)
     return SentMessage(id=message_id, sequence=seq)
 

@@ -8,8 +8,6 @@ A receive gives nothing that was sent by a command behind it in the batch (``Tak
 a receive and a send gets the answers of that order.
 """
 
-from functools import partial
-
 from veilmq.core import commands
 from veilmq.core.commands import NewMessage
 from veilmq.core.errors import MessageTooLong, VeilmqError
@@ -82,7 +80,7 @@ def _add(
 ) -> tuple[list[SentMessage | VeilmqError], int | None]:
     """Add the rows of one command; return its answer, and when the first of its messages is visible."""
     terms, partition, size_max = command.terms, queue.partition, queue.settings.message_bytes_max
-    next_id = session.ids.next if type(terms) is not Given else partial(getattr, terms, "id")
+    next_id = session.ids.next if type(terms) is not Given else iter(terms.ids).__next__
     queue_visible_at_ms = now_ms + queue.delay_ms
     seq = first + len(messages)
     answer: list[SentMessage | VeilmqError] = []

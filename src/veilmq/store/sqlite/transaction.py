@@ -2,20 +2,17 @@
 
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
-from uuid import UUID
-
-from msgspec.structs import replace
 
 from veilmq.core import commands
-from veilmq.core.commands import Command
+from veilmq.core.commands import Command, NewMessage
 from veilmq.core.errors import StoreFull, VeilmqError
-from veilmq.core.results import QueueCounts
+from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.store.cold import COLD, READS, Cold
 from veilmq.store.queues import Queue
 from veilmq.store.sqlite import fair, fifo, groups, moving, queue_commands, standard
 from veilmq.store.sqlite.session import Session
-from veilmq.store.transaction import Chosen, Delivery, Given, QueueRow, Row, Transaction, Waiting
+from veilmq.store.transaction import Chosen, Given, QueueRow, Row, Transaction, Waiting
 
 
 class SqliteTransaction(Transaction):
@@ -88,18 +85,16 @@ class SqliteTransaction(Transaction):
         if space.is_short and space.look_again(self._now_ms):
             raise StoreFull
 
-    async def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Store messages that their queues take; waiters hear of them."""
-        for delivery in deliveries:
-            queue = self._session.queue(delivery.queue.name)
-            new = delivery.message
-            if queue.fifo:
-                new = replace(new, dedup_id=str(UUID(bytes=delivery.id)))
-            given = commands.Send(queue=queue.name, messages=(new,), terms=Given(id=delivery.id))
-            answers: list[Any] = [None]
-            send = fifo.send if queue.fifo else standard.send
-            send(self._session, queue, [(0, given)], self._now_ms, answers)
-            assert not isinstance(answers[0], VeilmqError), "the queue takes it"
+    async def store(self, queue: QueueRow, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
+        """Store messages that were checked as if they were sent now; waiters hear of them."""
+        session, found = self._session, self._session.queue(queue.name)
+        given = commands.Send(queue=found.name, messages=tuple(messages), terms=Given(ids=tuple(ids)))
+        answers: list[Any] = [None]
+        send = fifo.send if found.fifo else standard.send
+        send(session, found, [(0, given)], self._now_ms, answers)
+        sent: list[SentMessage] = answers[0]
+        assert all(type(each) is SentMessage for each in sent), "the queue takes them"
+        return sent
 
     async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> Chosen:
         """Return the first visible messages of a queue; none while those past their retention are being deleted."""
