@@ -1,11 +1,12 @@
 """Publications: staged by many, decided once, in the queue in their order, whatever ends in between."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.store.host import QUEUE, Host, hosting, message
-from tests.store.stores import embedded
+from tests.store.stores import Store, embedded, on_sqlite
 from veilmq.core import commands
 from veilmq.core.errors import (
     DeduplicationIdMissing,
@@ -452,9 +453,10 @@ def fill(host: Host, body: str) -> int:
 
 
 @pytest.mark.parametrize("pages", [500, 600])
-def test_a_full_store_stages_nothing_and_publishes_all_the_same(pages: int) -> None:
+@pytest.mark.parametrize("place", [embedded, on_sqlite])
+def test_a_full_store_stages_nothing_and_publishes_all_the_same(place: Callable[..., Store], pages: int) -> None:
     """Messages take the room of their pieces: less than a slice of them need not be free."""
-    with embedded(None).open(database_pages_max=pages, free_space_reserve_bytes=0) as host:
+    with place(None).open(database_pages_max=pages, free_space_reserve_bytes=0) as host:
         host.create()
         part = fill(host, body := "x" * 50_000)
         assert part > 10

@@ -10,7 +10,8 @@ from veilmq.core.claims import ListSources, ReadClaim
 from veilmq.core.commands import Command
 from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents
 from veilmq.core.looks import LookAtLeases, LookAtQueue, Peek
-from veilmq.store import accounts, events, moves, topics
+from veilmq.core.publications import Abandon, ListWriters, Publish, Stage
+from veilmq.store import accounts, events, moves, publications, topics
 
 Cold = Callable[[Any, Any], Coroutine[Any, Any, Any]]
 """A cold command: called with a ``Transaction`` and the command, returns the result or raises a ``VeilmqError``."""
@@ -38,9 +39,14 @@ COLD: Mapping[type[Command], Cold] = {
     ReadEvents: events.read_events,
     ForgetEvents: events.forget_events,
     CountEvents: events.count_events,
+    Stage: publications.stage,
+    Publish: publications.publish,
+    Abandon: publications.abandon,
+    ListWriters: publications.list_writers,
+    publications.PublicationStep: publications.step,
 }
 
-STEPS: tuple[type[Command], ...] = (moves.MoveStep,)
+STEPS: tuple[type[Command], ...] = (moves.MoveStep, publications.PublicationStep)
 """Those that do a slice of what goes on by itself, and return in how many ms the next one is due (``background``)."""
 
 READS: frozenset[type[Command]] = frozenset(
@@ -60,6 +66,7 @@ READS: frozenset[type[Command]] = frozenset(
         topic_commands.ShowSubscription,
         topic_commands.ListSubscriptions,
         topic_commands.ListPushes,
+        ListWriters,
     }
 )
 """What changes nothing, so that it may be asked once more when an answer was lost."""

@@ -84,6 +84,11 @@ class Queue:
         self.sent = self.received = self.deleted = self.redelivered = 0
         self.follow(msgspec.json.decode(settings, type=QueueSettings))
 
+    @property
+    def origin(self) -> int:
+        """Return the number by which rows that outlive a purge know the queue."""
+        return self.number
+
     def follow(self, settings: QueueSettings) -> None:
         """Take new settings; the caller sets ``in_flight_max`` and ``log``."""
         self.settings = settings

@@ -42,6 +42,10 @@ class QueueRow(Protocol):
         """Return the partition that has its messages."""
 
     @property
+    def origin(self) -> int:
+        """Return its first partition, which never changes: what outlives a purge stands under it."""
+
+    @property
     def settings(self) -> QueueSettings:
         """Return its settings."""
 
@@ -95,6 +99,10 @@ class Transaction(ABC):
     @abstractmethod
     async def run(self, query: str, *values: Any) -> None:
         """Run a named query that changes something."""
+
+    @abstractmethod
+    async def many(self, query: str, rows: Sequence[Row]) -> None:
+        """Run a named query that changes something, once for each of ``rows``."""
 
     @abstractmethod
     async def unlocked(self, query: str, *values: Any) -> Sequence[Row]:

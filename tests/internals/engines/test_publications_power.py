@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.internals.engines.power import Change, Disk, Log, record
+from tests.internals.engines.power import EMBEDDED, SQLITE, Change, Disk, Form, record
 from tests.store.host import QUEUE, RESTLESS, Host, hosting, message
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.publications import ListWriters, Publish, Stage
 from veilmq.engines import staging
-from veilmq.engines.embedded import publications
-from veilmq.engines.embedded.doctor import examine
+from veilmq.engines.embedded import publications as embedded
+from veilmq.store import publications
 
 SEED = 20_240_229
 TOTAL = 9
@@ -28,7 +28,8 @@ BODIES = [f"{number} {LONG if number % 3 else ''}" for number in range(TOTAL)]
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces and slices of two messages."""
     monkeypatch.setattr(staging, "PIECE_MESSAGES", 2)
-    monkeypatch.setattr(publications, "_SLICE_MESSAGES", 2)
+    monkeypatch.setattr(embedded, "_SLICE_MESSAGES", 2)
+    monkeypatch.setattr(publications, "SLICE_MESSAGES", 2)
 
 
 def write(host: Host) -> None:
@@ -48,18 +49,14 @@ def _work(host: Host) -> None:
         host.advance(10)
 
 
-@pytest.fixture
-def recorded(tmp_path: Path) -> Log:
-    """Return the log of a disk on which the workload has run."""
-    return record(_work, tmp_path / "recorded")
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("torn", [pytest.param(False, id="dropped"), pytest.param(True, id="torn")])
+@pytest.mark.parametrize("form", [EMBEDDED, SQLITE])
 def test_a_writer_that_goes_on_after_a_power_loss_sends_its_batch_once(
-    recorded: Log, tmp_path: Path, *, torn: bool
+    tmp_path: Path, *, form: Form, torn: bool
 ) -> None:
+    recorded = record(_work, tmp_path / "recorded", form)
     disk, chance = Disk(), random.Random(SEED)
     found: set[tuple[int, bool]] = set()
     for number, entry in enumerate(recorded.entries):
@@ -68,7 +65,7 @@ def test_a_writer_that_goes_on_after_a_power_loss_sends_its_batch_once(
             continue
         folder = tmp_path / str(number)
         disk.lose_power(folder, torn=chance if torn else None)
-        with hosting(folder, options=RESTLESS) as host:
+        with hosting(folder, options=RESTLESS, kind=form.host) as host:
             try:
                 writers = host.do(ListWriters(queue=QUEUE))
             except QueueNotFound:
@@ -79,7 +76,7 @@ def test_a_writer_that_goes_on_after_a_power_loss_sends_its_batch_once(
             found.add((entered, published))
             write(host)
             assert [received.body for received in host.receive(TOTAL + 1)] == BODIES
-        assert examine(folder).ok
+            host.check()
         shutil.rmtree(folder)
     assert {entered for entered, _ in found} >= {0, 2, TOTAL}
     assert {published for _, published in found} == {False, True}

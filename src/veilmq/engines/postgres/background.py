@@ -19,7 +19,7 @@ from veilmq.engines.postgres.sweeper import Sweeper
 from veilmq.engines.postgres.totals import Totals
 from veilmq.engines.postgres.transaction import ColdCommands
 from veilmq.engines.postgres.watches import Watches
-from veilmq.store import moves
+from veilmq.store import moves, publications
 
 Start = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -45,6 +45,9 @@ class Background:
         database, catalog, watches, _, options, clock, start, _ = shared
         step = partial(cold.running(moves.step, changes=True), moves.MoveStep())
         self.mover = Mover(step=step, clock=clock, start=start)
+        step = partial(cold.running(publications.step, changes=True), publications.PublicationStep())
+        self.publisher = Mover(step=step, clock=clock, start=start, pause_ms_min=1)
+        cold.schedulers[publications.PublicationStep] = self.publisher.look
         sweeper = Sweeper(options=options, watches=watches)
         self.janitor = Janitor(database=database, sweep=sweeper.sweep, clock=clock, start=start)
         self.rounds = Rounds(
@@ -71,12 +74,14 @@ class Background:
         if self._listens:
             self.nodes.open()
         self.mover.look()
+        self.publisher.look()
         self._clock_look.look()
         self.janitor.look_later()
 
     async def stop(self) -> None:
         """Do no more, and leave all turns to others."""
         self.mover.stop()
+        self.publisher.stop()
         self._clock_look.stop()
         self.rounds.stop()
         await self.nodes.stop()

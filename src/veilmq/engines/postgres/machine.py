@@ -23,7 +23,6 @@ from veilmq.engines.postgres.low_water import LowWater
 from veilmq.engines.postgres.on_queue import OnQueue
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.positions import Positions
-from veilmq.engines.postgres.publications import Publications
 from veilmq.engines.postgres.queue_commands import QueueCommands
 from veilmq.engines.postgres.receipts import Receipts
 from veilmq.engines.postgres.receives import Receives
@@ -73,19 +72,19 @@ class Machine:
                 totals=totals,
             ),
         )
-        queues = QueueCommands(database=database, catalog=catalog, options=options, watches=watches, totals=totals)
         cold = ColdCommands(
             database=database, catalog=catalog, watches=watches, positions=positions, totals=totals, options=options
         )
+        queues = QueueCommands(
+            database=database, catalog=catalog, options=options, watches=watches, totals=totals, cold=cold
+        )
         self.claims = _claims(shared)
-        self.publications = _publications(shared)
         self.background = Background(shared, cold)
         self.alone: dict[type[Command], Alone] = {
             **_of_queues(queues),
             **_of_looks(Looks(database=database, catalog=catalog, fair=fair, book=book)),
             **{kind: cold.running(run, changes=kind not in READS) for kind, run in COLD.items()},
             **self.claims.handlers,
-            **self.publications.handlers,
             **self.background.events.handlers,
             Forward: _forwards(shared, book, in_flight, event_log, fair).forward,
         }
@@ -93,13 +92,11 @@ class Machine:
     def begin(self) -> None:
         """Begin with the work that goes on by itself."""
         self.claims.mover.look()
-        self.publications.mover.look()
         self.background.begin()
 
     async def stop(self) -> None:
         """End that work."""
         self.claims.mover.stop()
-        self.publications.mover.stop()
         await self.background.stop()
 
 
@@ -154,19 +151,6 @@ def _together(sends: Sends, receives: Receives, receipts: Receipts) -> dict[type
         commands.Delete: (receipts.delete, _receipts),
         commands.ChangeVisibility: (receipts.change, _changes),
     }
-
-
-def _publications(shared: Shared) -> Publications:
-    database, catalog, watches, positions, _, clock, start, totals = shared
-    return Publications(
-        database=database,
-        catalog=catalog,
-        watches=watches,
-        positions=positions,
-        clock=clock,
-        start=start,
-        totals=totals,
-    )
 
 
 def _claims(shared: Shared) -> Claims:

@@ -15,7 +15,7 @@ from veilmq.core.errors import (
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.settings import QueueSettings
 from veilmq.core.settings_rules import purged, settled, tagged
-from veilmq.engines.postgres import claim_rows, publication_slices, queue_rows
+from veilmq.engines.postgres import claim_rows, queue_rows
 from veilmq.engines.postgres.catalog import SQL, Catalog, Queue, queue_of
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.event_log import EventLog
@@ -23,7 +23,9 @@ from veilmq.engines.postgres.on_queue import retention_ms, sql
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.sweeper import Sweeper, settle_late
 from veilmq.engines.postgres.totals import Totals
+from veilmq.engines.postgres.transaction import ColdCommands, PostgresTransaction
 from veilmq.engines.postgres.watches import Watches
+from veilmq.store import publications
 
 _PURGED = "purged"
 _DELETED = "deleted"
@@ -40,8 +42,10 @@ class QueueCommands:
         options: PostgresOptions,
         watches: Watches,
         totals: Totals,
+        cold: ColdCommands,
     ) -> None:
-        """``catalog`` and ``totals`` are the node's; ``watches`` hears of queues that were deleted."""
+        """``catalog``, ``totals`` and ``cold`` are the node's; ``watches`` hears of queues that were deleted."""
+        self._cold = cold
         self._totals = totals
         self._database = database
         self._catalog = catalog
@@ -76,12 +80,16 @@ class QueueCommands:
 
     async def delete(self, command: commands.DeleteQueue) -> None:
         """Remove the queue and its messages, at a cost that does not depend on them."""
-        async with self._database.connection() as connection, connection.transaction():
-            queue = await self._locked(connection, command.queue)
-            await self._log.retire(connection, queue)
-            await queue_rows.remove(connection, queue)
-            await connection.execute(SQL["end_pause"], _PURGED, queue.name)
-            await connection.execute(SQL["begin_pause"], _DELETED, queue.name)
+        async with self._database.connection() as connection:
+            tx = PostgresTransaction(connection, self._cold)
+            async with connection.transaction():
+                queue = await self._locked(connection, command.queue)
+                await self._log.retire(connection, queue)
+                await publications.forget(tx, queue)
+                await queue_rows.remove(connection, queue)
+                await connection.execute(SQL["end_pause"], _PURGED, queue.name)
+                await connection.execute(SQL["begin_pause"], _DELETED, queue.name)
+            await tx.end()
         self._catalog.forget(command.queue)
         self._totals.forget(queue.number)
         self._watches.changed(command.queue)
@@ -95,11 +103,10 @@ class QueueCommands:
                 raise PurgeInProgress(queue.name, pause_s)
             await connection.execute(SQL["begin_pause"], _PURGED, queue.name)
             await claim_rows.lock_all(connection, queue)
-            await publication_slices.hold_all(connection, queue)
+            await publications.purge(PostgresTransaction(connection, self._cold), queue)
             await self._log.retire(connection, queue)
             await connection.execute(SQL["retire_part"], queue.partition)
             await claim_rows.lose_all(connection, queue)
-            await publication_slices.take_all(connection, queue)
             partition = await connection.fetchval(SQL["insert_part"], queue.number)
             await connection.execute(SQL["place_queue"], queue.number, partition)
             if queue.settings.fifo:

@@ -35,11 +35,16 @@ from veilmq.engines.postgres.positions import Positions
 from veilmq.engines.postgres.standard_storing import StandardStoring
 from veilmq.engines.postgres.totals import Totals
 from veilmq.engines.postgres.watches import Watches
+from veilmq.store import publications
 from veilmq.store.cold import Cold
 from veilmq.store.named_queries import shared
 from veilmq.store.transaction import Chosen, QueueRow, Row, Transaction, Waiting
 
-SQL = {**shared(), **load("veilmq.engines.postgres", "cold.sql")}
+SQL = {
+    **shared(),
+    **load("veilmq.engines.postgres", "cold.sql"),
+    **load("veilmq.engines.postgres", "publications.sql"),
+}
 
 
 class PostgresTransaction(Transaction):
@@ -66,6 +71,10 @@ class PostgresTransaction(Transaction):
     async def run(self, query: str, *values: Any) -> None:
         """Run a named query that changes something."""
         await self._connection.execute(SQL[query], *values)
+
+    async def many(self, query: str, rows: Sequence[Row]) -> None:
+        """Run a named query that changes something, once for each of ``rows``."""
+        await self._connection.executemany(SQL[query], rows)
 
     async def unlocked(self, query: str, *values: Any) -> Sequence[Row]:
         """Return those rows of a named query that no other transaction has locked, and lock them until the end."""
@@ -132,6 +141,7 @@ class PostgresTransaction(Transaction):
         """Remove a queue with its messages, if there is one of that name."""
         row = await self._connection.fetchrow(QUEUES["lock_queue"], name)
         if row is not None:
+            await publications.forget(self, queue_of(row))
             await queue_rows.remove(self._connection, queue_of(row))
             self.after(lambda: self._runner.catalog.forget(name))
             self.notify(name)

@@ -29,9 +29,11 @@ from veilmq.core.commands import Command
 from veilmq.core.errors import InternalError, QueueNotFound, StoreFull, VeilmqError
 from veilmq.core.limits import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, BATCH_ROW_BYTES
 from veilmq.core.ports import Done
+from veilmq.core.publications import Publish, Stage
 from veilmq.engines.clock import stopwatch_s
 from veilmq.engines.embedded.database import Database
 from veilmq.engines.embedded.shown_times import ShownTimes
+from veilmq.store.publications import PublicationStep
 from veilmq.store.queues import Queue
 from veilmq.store.sqlite import fifo, queue_commands, standard, transaction
 from veilmq.store.sqlite.giving import LATER, Taker
@@ -50,6 +52,7 @@ _SEND, _RECEIVE, _DELETE, _CHANGE = commands.Send, commands.Receive, commands.De
 
 HANDLERS: dict[type[Command], Handler] = {**queue_commands.HANDLERS, **transaction.HANDLERS}
 _HOT = frozenset((_SEND, _RECEIVE, _DELETE, _CHANGE))
+_NEED_ROOM = (_SEND, commands.CreateQueue, Stage, Publish, PublicationStep)
 
 
 class _Work:
@@ -77,7 +80,6 @@ class Batch:
         self._outcomes: Iterator[tuple[Done, object]] | None = None  # what is still to be delivered
         self._woken: list[Entry] = []
         self._refused: list[Entry] = []
-        self._bytes_left = 0  # that sends may still write
         self._one_by_one = False
         self._shown = ShownTimes()
         self.applying = False
@@ -129,12 +131,12 @@ class Batch:
         else:
             self._entries = [entries.popleft() for _ in range(BATCH_COMMANDS_MAX)]
         self._answers = [None] * len(self._entries)
-        self._session.bytes_left = self._bytes_left = BATCH_BYTES_MAX
+        self._session.bytes_left = self._session.write_bytes_left = BATCH_BYTES_MAX
 
     def _put_back(self, entries: deque[Entry]) -> None:
-        """Leave receives for which there was no room to the next batch."""
+        """Leave commands for which there was no room to the next batch."""
         answers = self._answers
-        if self._session.bytes_left > 0 and self._bytes_left > 0:
+        if self._session.bytes_left > 0 and self._session.write_bytes_left > 0:
             return
         later = [entry for entry, answer in zip(self._entries, answers, strict=True) if answer is LATER]
         kept = [pair for pair in zip(self._entries, answers, strict=True) if pair[1] is not LATER]
@@ -142,14 +144,15 @@ class Batch:
         entries.extendleft(reversed(later))
 
     def _apply(self, start: int, end: int, now_ms: int) -> None:
-        """Apply the commands of these places, and what watches submit meanwhile; sends beyond the bytes are left."""
+        """Apply the commands of these places, and what watches submit meanwhile; what is beyond the bytes is left."""
+        session = self._session
         works: dict[str, _Work] = {}
-        bytes_left = self._bytes_left
+        bytes_left = session.write_bytes_left
         slot = start
         for entry in self._entries[start:end]:
             command: Any = entry[0]
             kind = type(command)
-            if kind is _SEND and bytes_left <= 0:
+            if bytes_left <= 0 and (kind is _SEND or kind not in _HOT):
                 self._answers[slot:end] = [LATER] * (end - slot)
                 break
             if kind in _HOT:
@@ -167,9 +170,11 @@ class Batch:
             else:
                 self._apply_works(works, now_ms)
                 works = {}
+                session.write_bytes_left = bytes_left
                 self._answers[slot] = self._handle(command, now_ms)
+                bytes_left = session.write_bytes_left
             slot += 1
-        self._bytes_left = bytes_left
+        session.write_bytes_left = bytes_left
         self._apply_works(works, now_ms)
         while self._woken:
             woken = self._take_woken(None)
@@ -291,10 +296,9 @@ class Batch:
         self._entries, self._answers = [], []
         if is_full:
             self._session.space.run_out()
-            needy = (_SEND, commands.CreateQueue)
-            refused = again if self._one_by_one else [entry for entry in again if isinstance(entry[0], needy)]
+            refused = again if self._one_by_one else [entry for entry in again if isinstance(entry[0], _NEED_ROOM)]
             self._refused += refused
-            again = [] if self._one_by_one else [entry for entry in again if not isinstance(entry[0], needy)]
+            again = [] if self._one_by_one else [entry for entry in again if not isinstance(entry[0], _NEED_ROOM)]
         entries.extendleft(reversed(again))
         self._one_by_one = True
 

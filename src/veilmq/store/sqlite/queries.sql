@@ -545,3 +545,15 @@ SELECT number FROM (SELECT number, accepted_at_ms FROM accepted ORDER BY number 
 
 -- name: delete_accepted
 DELETE FROM accepted WHERE number <= ?;
+
+-- Publications: all else of theirs is in store/queries.
+
+-- name: publication_queue
+SELECT name FROM queue WHERE number = ?;
+
+-- name: insert_publication
+INSERT INTO publication (qp, writer_id, batch, stages, messages_per_s_max, next_at)
+VALUES (?, ?, ?, ?, ?, ?) RETURNING number;
+
+-- name: put_publication
+UPDATE publication SET stages = ?2, next_at = ?3 WHERE number = ?1;

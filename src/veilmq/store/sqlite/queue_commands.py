@@ -261,8 +261,6 @@ def _sweep_partition(session: Session, retired: Row, rows_max: int, now_ms: int)
 
 HANDLERS: dict[type[Command], Callable[[Session, Any, int], object]] = {
     commands.CreateQueue: create,
-    commands.DeleteQueue: delete,
-    commands.PurgeQueue: purge,
     commands.SetQueue: set_queue,
     commands.EditQueue: edit,
     commands.TagQueue: tag,

@@ -230,3 +230,51 @@ CREATE TABLE move (
 CREATE UNIQUE INDEX move_running ON move (queue_id) WHERE status = 'running';
 CREATE INDEX move_due ON move (next_at) WHERE status = 'running';
 CREATE INDEX move_of_queue ON move (queue_id, number);
+
+-- Who publishes to a queue (qp: its origin). The last batch that was published, and its numbers.
+CREATE TABLE writer (
+    writer_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    qp INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    batch INTEGER,
+    messages INTEGER NOT NULL DEFAULT 0,
+    duplicates INTEGER NOT NULL DEFAULT 0,
+    seen_at INTEGER NOT NULL,
+    UNIQUE (qp, name)
+);
+CREATE INDEX writer_seen ON writer (seen_at);
+
+-- What one attempt has staged; with a publication, it enters or is dropped by that.
+CREATE TABLE stage (
+    stage_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    writer_id INTEGER NOT NULL,
+    batch INTEGER NOT NULL,
+    attempt TEXT NOT NULL,
+    messages INTEGER NOT NULL DEFAULT 0,
+    publication INTEGER
+);
+CREATE UNIQUE INDEX stage_attempt ON stage (writer_id, batch, attempt) WHERE publication IS NULL;
+CREATE INDEX stage_publication ON stage (publication) WHERE publication IS NOT NULL;
+
+-- Messages in their order, encoded, so many as a slice takes.
+CREATE TABLE piece (
+    stage_id INTEGER NOT NULL,
+    part INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    messages INTEGER NOT NULL,
+    content BLOB NOT NULL,
+    PRIMARY KEY (stage_id, part, place)
+);
+
+-- stages: those that are still to enter, in their order, as PostgreSQL writes an array. One without any only drops what
+-- it was given.
+CREATE TABLE publication (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    qp INTEGER NOT NULL,
+    writer_id INTEGER NOT NULL,
+    batch INTEGER NOT NULL,
+    stages TEXT NOT NULL,
+    messages_per_s_max INTEGER,
+    next_at INTEGER NOT NULL
+);
+CREATE INDEX publication_of_writer ON publication (writer_id, number);

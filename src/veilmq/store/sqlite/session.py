@@ -65,6 +65,8 @@ class Session:
         """How far the instants that users see are ahead of the store's."""
         self.bytes_left = 0
         """How many more bytes of bodies the batch may read."""
+        self.write_bytes_left = 0
+        """How many more bytes it may write; the command that goes beyond is its last one that writes."""
         self._staged: list[Staged] = []
         self.accepted = Accepted(connection, changed=self._staged.append)
         self.events = EventLog(

@@ -6,8 +6,10 @@ from typing import Any
 from veilmq.core import commands
 from veilmq.core.commands import Command, NewMessage
 from veilmq.core.errors import StoreFull, VeilmqError
+from veilmq.core.limits import BATCH_ROW_BYTES
 from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.settings import QueueSettings
+from veilmq.store import publications
 from veilmq.store.cold import COLD, READS, Cold
 from veilmq.store.queues import Queue
 from veilmq.store.sqlite import fair, fifo, groups, moving, queue_commands, standard
@@ -32,6 +34,11 @@ class SqliteTransaction(Transaction):
     async def run(self, query: str, *values: Any) -> None:
         """Run a named query that changes something."""
         self._session.run(query, *values)
+
+    async def many(self, query: str, rows: Sequence[Row]) -> None:
+        """Run a named query that changes something, once for each of ``rows``."""
+        self._session.many(query, [tuple(row) for row in rows])
+        self._session.write_bytes_left -= sum(len(each) for row in rows for each in row if isinstance(each, bytes))
 
     async def unlocked(self, query: str, *values: Any) -> Sequence[Row]:
         """Return the rows of a named query: no other transaction is open."""
@@ -77,6 +84,7 @@ class SqliteTransaction(Transaction):
         """Remove a queue with its messages, if there is one of that name."""
         queue = self._session.find(name)
         if queue is not None:
+            await publications.forget(self, queue)
             queue_commands.remove(self._session, queue, self._now_ms)
 
     def need_room(self) -> None:
@@ -94,6 +102,7 @@ class SqliteTransaction(Transaction):
         send(session, found, [(0, given)], self._now_ms, answers)
         sent: list[SentMessage] = answers[0]
         assert all(type(each) is SentMessage for each in sent), "the queue takes them"
+        session.write_bytes_left -= sum(len(new.body) + BATCH_ROW_BYTES for new in messages)
         return sent
 
     async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> Chosen:
@@ -175,4 +184,21 @@ def _end(running: Coroutine[Any, Any, Any]) -> Any:
     raise AssertionError("a cold command waits for something that is not the store's")
 
 
-HANDLERS = {kind: driven(cold, changes=kind not in READS) for kind, cold in COLD.items()}
+def _behind(hook: Callable[[Transaction, Queue], Coroutine[Any, Any, None]], handle: Any) -> Any:
+    """Return the handler of a command on a queue that does ``hook`` with it first."""
+
+    def handle_both(session: Session, command: Any, now_ms: int) -> object:
+        async def run(tx: Transaction, command: Any) -> None:
+            await hook(tx, session.queue(command.queue))
+            handle(session, command, now_ms)
+
+        return driven(run, changes=True)(session, command, now_ms)
+
+    return handle_both
+
+
+HANDLERS: dict[type[Command], Callable[[Session, Any, int], object]] = {
+    commands.DeleteQueue: _behind(publications.forget, queue_commands.delete),
+    commands.PurgeQueue: _behind(publications.purge, queue_commands.purge),
+    **{kind: driven(cold, changes=kind not in READS) for kind, cold in COLD.items()},
+}

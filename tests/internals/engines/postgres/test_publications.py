@@ -2,15 +2,20 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.internals.engines.postgres.two_nodes import TwoNodes, two_nodes
 from tests.store.host import QUEUE, message
+from veilmq.core.commands import DeleteQueue, PurgeQueue
+from veilmq.core.errors import QueueNotFound
 from veilmq.core.publications import ListWriters, Publish, Published, Stage, Staged
 from veilmq.engines.execute import execute
 from veilmq.engines.postgres.mover import LOOK_MS
 from veilmq.engines.staging import PIECE_MESSAGES
+from veilmq.store.publications import CLIENT_MS
 
 MANY = 4 * PIECE_MESSAGES
 BODIES = [str(number) for number in range(MANY)]
@@ -43,6 +48,7 @@ def test_what_one_node_stages_another_publishes(nodes: TwoNodes) -> None:
     assert nodes.host.do(stage()) == Staged(messages=MANY)
     assert nodes.do_there(stage()) == Staged(messages=MANY, again=True)
     assert nodes.do_there(PUBLISH).again is False
+    nodes.advance(CLIENT_MS)
     for _ in range(MANY // PIECE_MESSAGES + 2):
         nodes.advance(10)
     assert nodes.host.do(PUBLISH) == Published(messages=MANY, again=True)
@@ -53,7 +59,7 @@ def test_what_a_dead_node_had_decided_enters(nodes: TwoNodes) -> None:
     """Its connections end between two slices, and it does no more."""
     nodes.host.do(stage())
     assert nodes.host.do(PUBLISH).more
-    nodes.first.machine.publications.mover.stop()
+    nodes.first.machine.background.publisher.stop()
     for _ in range(MANY // PIECE_MESSAGES + 2):
         nodes.advance(LOOK_MS)
     check_all_came(nodes)
@@ -73,7 +79,8 @@ def test_nodes_that_publish_at_one_time_publish_once(nodes: TwoNodes) -> None:
         return await asyncio.gather(*(until_all_is_in(node) for node in (nodes.first, nodes.other)))
 
     assert sorted(nodes.host.run(work())) == [False, True]
-    for _ in range(3):
+    nodes.advance(CLIENT_MS)
+    for _ in range(2):
         nodes.advance(10)
     check_all_came(nodes)
 
@@ -82,7 +89,7 @@ def test_nodes_that_publish_at_one_time_keep_the_rate_together(nodes: TwoNodes) 
     """Whoever comes second finds that the next slice is not due yet."""
     nodes.host.do(stage())
     for node in (nodes.first, nodes.other):
-        node.machine.publications.mover.stop()
+        node.machine.background.publisher.stop()
     publish = Publish(queue=QUEUE, writer="w", batch=0, attempts=(("a", MANY),), messages_per_s_max=20)
 
     async def work() -> None:
@@ -108,6 +115,32 @@ def test_parts_are_staged_at_any_node_at_one_time(nodes: TwoNodes) -> None:
     for _ in range(MANY // 100 + 20):
         nodes.advance(10)
     check_all_came(nodes)
+
+
+def test_purges_and_a_deletion_come_between_publications(nodes: TwoNodes) -> None:
+    """Whatever is under way at another node: no command fails but those on a queue that is gone."""
+
+    async def publish(batch: int) -> None:
+        bodies = [str(batch * MANY + number) for number in range(MANY // 2)]
+        await execute(nodes.first, replace(stage(bodies), batch=batch))
+        published = Publish(queue=QUEUE, writer="w", batch=batch, attempts=(("a", MANY // 2),))
+        while (await execute(nodes.first, published)).more:
+            await execute(nodes.other, replace(published, writer="x", attempts=()))
+
+    async def work() -> None:
+        for batch in range(4):
+            await asyncio.gather(publish(batch), *(execute(nodes.other, PurgeQueue(queue=QUEUE)) for _ in range(3)))
+        delete = execute(nodes.other, DeleteQueue(queue=QUEUE))
+        ended: list[Any] = list(await asyncio.gather(publish(4), publish(5), delete, return_exceptions=True))
+        assert ended.pop() is None
+        assert all(each is None or isinstance(each, QueueNotFound) for each in ended)
+
+    nodes.host.run(work())
+    nodes.advance(CLIENT_MS)
+    for _ in range(MANY // PIECE_MESSAGES + 20):
+        nodes.advance(10)
+    assert [nodes.host.rows(table) for table in ("writer", "stage", "piece", "publication")] == [0, 0, 0, 0]
+    nodes.host.check()
 
 
 @pytest.mark.parametrize(

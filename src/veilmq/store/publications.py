@@ -1,0 +1,332 @@
+"""Publications: what writers stage, the decision that it counts, and its way into the queue.
+
+Staged messages stand in tables of their own, in pieces (``engines.staging``): no receive, count or send looks at them.
+Publishing decides, in a transaction that locks the writer: its last batch is raised, which guards against a second
+time, and what was staged for it is handed to a row of ``publication``, with the stages named in their order. From then
+on the rest happens by itself, a slice at a time, each in one transaction: pieces of the named stages become messages of
+the queue, as if they were sent at that moment, and are deleted with it; when none is left, what was not named is
+dropped, and the row with it. So a crash loses no slice and repeats none.
+
+Each ``Publish`` does a slice, and clients repeat it while there is more; ``step`` does the slices of those that went
+away. Dropping alone (an abandoned batch, a silent writer, a deleted queue) is a publication that names no stage.
+
+A slice locks its publication, and commands lock the queue, so purge and deletion wait for both.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from veilmq.core.commands import Command
+from veilmq.core.errors import StageMissing
+from veilmq.core.limits import SECOND_MS, WRITER_SILENCE_S
+from veilmq.core.publications import Abandon, ListWriters, Publish, Published, Stage, Staged, WriterView
+from veilmq.engines import staging
+from veilmq.store.transaction import QueueRow, Row, Transaction
+
+SLICE_MESSAGES = staging.PIECE_MESSAGES
+_SLICE_BYTES = staging.PIECE_BYTES
+_SLICES_PER_S = 10  # of one with a rate
+_DROPPED_PIECES = 16
+_DROPPED_STAGES = 500
+_FORGOTTEN_WRITERS = 100
+_DECIDED_WITH_SLICE = 100  # stages; deciding on more of them is work enough for one command
+_PAUSE_MS = 10
+CLIENT_MS = 100
+"""For so long the next slice is left to the client that publishes."""
+_SEEN_MS = 3_600 * SECOND_MS  # how stale the note may be of when a writer was heard of
+_SILENCE_MS = WRITER_SILENCE_S * SECOND_MS
+_FIRST_BATCH = 0
+_ALL_BATCHES = (_FIRST_BATCH, (1 << 63) - 1)
+_NO_STAGES = "{}"
+
+
+class PublicationStep(Command, frozen=True, kw_only=True):
+    """Do one slice of what is decided. Answers in how many ms the next one is due, ``None`` when nothing is to do."""
+
+
+class _Writer(NamedTuple):
+    """A writer: its last batch, ``None`` before the first, with its messages, and duplicates among them so far."""
+
+    number: int
+    batch: int | None
+    messages: int
+    duplicates: int
+
+    def has_published(self, batch: int) -> bool:
+        """Return whether ``batch``, or a later one, was published."""
+        return self.batch is not None and batch <= self.batch
+
+
+class _Publication(NamedTuple):
+    """What is decided: the messages of ``stages``, a text, enter the queue; then all that it was given is dropped.
+
+    The next slice is due at ``next_at_ms``: with a rate for clients as well, else for ``step`` alone.
+    """
+
+    number: int
+    origin: int
+    writer: int
+    batch: int
+    stages: str
+    messages_per_s_max: int | None
+    next_at_ms: int
+
+    @property
+    def slice_messages(self) -> int:
+        """Return how many messages a slice may have: with a rate, about a tenth of a second's worth."""
+        if self.messages_per_s_max is None:
+            return SLICE_MESSAGES
+        return min(SLICE_MESSAGES, max(1, self.messages_per_s_max // _SLICES_PER_S))
+
+    def pause_ms(self, messages: int, pause_ms: int) -> int:
+        """Return how long the next slice waits after one of so many messages: ``pause_ms``, or what the rate says."""
+        rate = self.messages_per_s_max
+        return pause_ms if rate is None else max(_PAUSE_MS, -(-messages * SECOND_MS // rate))
+
+
+# The commands.
+
+
+async def stage(tx: Transaction, command: Stage) -> Staged:
+    """Keep the messages, all of them or none."""
+    queue = await _held(tx, command.queue)
+    tx.need_room()
+    staging.check(command.messages, queue.settings)
+    now_ms = await tx.now()
+    await tx.run("see_writer", queue.origin, command.writer, now_ms, now_ms - _SEEN_MS)
+    key = "writer_shared", queue.origin, command.writer
+    writer = await _locked(tx, *key) or await _added(tx, *key)
+    if writer.has_published(command.batch):
+        return Staged(messages=0, again=True)
+    row = await tx.row("put_stage", writer.number, command.batch, command.attempt, command.part)
+    assert row is not None, "it was there, or is now"
+    number, messages, is_there = row
+    if is_there:
+        return Staged(messages=messages, again=True)
+    pieces = enumerate(staging.pieces(command.messages, queue.settings))
+    await tx.many("insert_piece", [(number, command.part, place, *piece) for place, piece in pieces])
+    await tx.run("add_to_stage", number, len(command.messages))
+    return Staged(messages=messages + len(command.messages))
+
+
+async def publish(tx: Transaction, command: Publish) -> Published:
+    """Decide, unless it was, and do a slice."""
+    queue = await _held(tx, command.queue)
+    key = "writer", queue.origin, command.writer
+    writer = await _locked(tx, *key)
+    if writer is None:
+        _named((), command)  # before anything is written
+        writer = await _added(tx, *key)
+    now_ms = await tx.now()
+    again = writer.has_published(command.batch)
+    stages: list[int] = []
+    if not again:
+        stages = _named(await tx.rows("stages_of", writer.number, command.batch), command)
+        await _decide(tx, queue, writer, command, stages, now_ms)
+    is_taken = len(stages) <= _DECIDED_WITH_SLICE and not await _advance_first(tx, queue, writer, now_ms)
+    writer = await _find(tx, queue.origin, command.writer) or writer
+    first = await _entering(tx, writer)
+    is_last = writer.batch == command.batch
+    due_ms = None
+    if first is not None:
+        due_ms = now_ms + (_PAUSE_MS if is_taken else 0)
+        due_ms = due_ms if first.messages_per_s_max is None else max(due_ms, first.next_at_ms)
+    return Published(
+        messages=writer.messages if is_last else 0,
+        duplicates=writer.duplicates if is_last else 0,
+        again=again,
+        more=first is not None,
+        next_due_ms=due_ms,
+    )
+
+
+async def abandon(tx: Transaction, command: Abandon) -> None:
+    """Have what is staged for the batch dropped."""
+    queue = await _held(tx, command.queue)
+    writer = await _locked(tx, "writer", queue.origin, command.writer)
+    if writer is not None:
+        await _drop(tx, queue.origin, writer.number, (command.batch, command.batch), await tx.now())
+
+
+async def list_writers(tx: Transaction, command: ListWriters) -> list[WriterView]:
+    """Return the writers of a queue."""
+    queue = await tx.queue(command.queue)
+    return [
+        WriterView(
+            writer=name, batch=batch, messages=messages, duplicates=duplicates, staged=staged, seen_at_ms=seen_at_ms
+        )
+        for name, batch, messages, duplicates, seen_at_ms, staged in await tx.rows(
+            "writers_of", queue.origin, command.count
+        )
+    ]
+
+
+async def _held(tx: Transaction, name: str) -> QueueRow:
+    """Return the queue of that full name, which is not purged or deleted meanwhile; raises ``QueueNotFound``."""
+    await tx.lock("queue_shared", name)
+    return await tx.queue(name)
+
+
+# Writers.
+
+
+async def _find(tx: Transaction, origin: int, name: str) -> _Writer | None:
+    row = await tx.row("writer", origin, name)
+    return None if row is None else _Writer(*row)
+
+
+async def _locked(tx: Transaction, lock: str, origin: int, name: str) -> _Writer | None:
+    await tx.lock(lock, origin, name)
+    return await _find(tx, origin, name)
+
+
+async def _added(tx: Transaction, lock: str, origin: int, name: str) -> _Writer:
+    """Add a writer, unless another transaction was faster, and lock it."""
+    await tx.run("add_writer", origin, name, await tx.now())
+    tx.schedule(PublicationStep)
+    writer = await _locked(tx, lock, origin, name)
+    assert writer is not None, "it was added"
+    return writer
+
+
+def _named(rows: Sequence[Row], command: Publish) -> list[int]:
+    """Return the stages that the command names, of those in ``rows``; raises ``StageMissing``."""
+    there = {attempt: (number, messages) for attempt, number, messages in rows}
+    stages = []
+    for attempt, wanted in dict(command.attempts).items():
+        number, messages = there.get(attempt, (0, 0))
+        if messages != wanted:
+            raise StageMissing(attempt, messages, wanted)
+        if messages:
+            stages.append(number)
+    return stages
+
+
+# What happens to queues.
+
+
+async def purge(tx: Transaction, queue: QueueRow) -> None:
+    """Let nothing enter that was decided before; what is staged and not published is not the queue's yet.
+
+    The caller has locked the queue; slices that are under way end before.
+    """
+    await tx.run("empty_publications", queue.origin)
+
+
+async def forget(tx: Transaction, queue: QueueRow) -> None:
+    """Forget all writers of a queue that is deleted, and have what they staged dropped. The caller has locked it."""
+    await purge(tx, queue)
+    writers = await tx.rows("delete_writers_of", queue.origin)
+    now_ms = await tx.now() if writers else 0
+    for (writer,) in writers:
+        await _drop(tx, queue.origin, writer, _ALL_BATCHES, now_ms)
+
+
+# What is decided.
+
+
+async def _decide(
+    tx: Transaction, queue: QueueRow, writer: _Writer, command: Publish, stages: list[int], now_ms: int
+) -> None:
+    """Have ``stages`` enter the queue, and the rest of what the writer has staged up to the batch dropped."""
+    messages = sum(dict(command.attempts).values())
+    await tx.run("publish_batch", writer.number, command.batch, messages, now_ms)
+    terms = queue.origin, writer.number, command.batch, _text(stages), command.messages_per_s_max, now_ms
+    await _hand_over(tx, terms, (_FIRST_BATCH, command.batch))
+
+
+async def _drop(tx: Transaction, origin: int, writer: int, batches: tuple[int, int], now_ms: int) -> None:
+    """Have what a writer has staged for ``batches``, first to last, dropped."""
+    await _hand_over(tx, (origin, writer, batches[0], _NO_STAGES, None, now_ms), batches)
+
+
+async def _hand_over(tx: Transaction, terms: tuple[Any, ...], batches: tuple[int, int]) -> None:
+    """Add a publication, and give it what its writer has staged for ``batches``."""
+    number = await tx.value("insert_publication", *terms)
+    if await tx.rows("hand_over", number, terms[1], *batches):
+        tx.schedule(PublicationStep)
+    else:
+        await tx.run("end_publication", number)
+
+
+def _text(stages: list[int]) -> str:
+    return f"{{{','.join(map(str, stages))}}}"
+
+
+# The work.
+
+
+async def step(tx: Transaction, command: PublicationStep) -> int | None:
+    """Forget writers that fell silent, and do a slice of the publication that has waited longest for it."""
+    now_ms = await tx.now()
+    for writer, origin in await tx.unlocked("silent_writers", now_ms - _SILENCE_MS, _FORGOTTEN_WRITERS):
+        await _drop(tx, origin, writer, _ALL_BATCHES, now_ms)
+        await tx.run("delete_writer", writer)
+    due = [_Publication(*row) for row in await tx.unlocked("due_publication", now_ms)]
+    for publication in due:
+        await _advance(tx, publication, now_ms)
+    next_at_ms: int | None = await tx.value("next_slice", _SILENCE_MS)
+    if next_at_ms is None:
+        return None
+    # Where nothing was found, another transaction is at what is due.
+    return next_at_ms - now_ms if next_at_ms > now_ms else 0 if due else _PAUSE_MS
+
+
+async def _entering(tx: Transaction, writer: _Writer) -> _Publication | None:
+    """Return the first publication of a writer that is not through."""
+    row = await tx.row("entering", writer.number)
+    return None if row is None else _Publication(*row)
+
+
+async def _advance_first(tx: Transaction, queue: QueueRow, writer: _Writer, now_ms: int) -> bool:
+    """Do a slice of the writer's first publication, if it is time; return whether no other transaction is at it."""
+    first = await _entering(tx, writer)
+    if first is None or (first.messages_per_s_max is not None and first.next_at_ms > now_ms):
+        return True
+    for row in await tx.unlocked("entering_at", first.number, now_ms):
+        await _enter(tx, _Publication(*row), queue, now_ms, CLIENT_MS)
+        return True
+    return False
+
+
+async def _advance(tx: Transaction, publication: _Publication, now_ms: int) -> None:
+    """Do a slice: messages enter, or what was not named is dropped, and the publication ends with it."""
+    number, ends = publication.number, publication.stages == _NO_STAGES
+    name = None if ends else await tx.value("publication_queue", publication.origin)
+    queue = None if name is None else await tx.find(name)
+    if queue is not None:
+        await _enter(tx, publication, queue, now_ms, _PAUSE_MS)
+    elif await tx.rows("drop_pieces", number, _DROPPED_PIECES) or await tx.rows("drop_stages", number, _DROPPED_STAGES):
+        await tx.run("put_publication", number, _NO_STAGES, now_ms + _PAUSE_MS)
+    else:
+        await tx.run("end_publication", number)
+
+
+async def _enter(tx: Transaction, publication: _Publication, queue: QueueRow, now_ms: int, pause_ms: int) -> None:
+    """Let the next messages enter, so many as a slice may; what is left is due for ``step`` in ``pause_ms``."""
+    stages = [int(stage) for stage in publication.stages[1:-1].split(",")]
+    left = publication.slice_messages
+    entered = duplicates = size = 0
+    while stages and left > 0 and size < _SLICE_BYTES:
+        row = await tx.row("first_piece", stages[0])
+        if row is None:
+            del stages[0]
+            continue
+        part, place, content, is_last = row
+        messages = staging.unpack(content)
+        new, rest = messages[:left], messages[left:]
+        # First, so that its room is there for the messages on a full disk.
+        if rest:
+            await tx.run("put_piece", stages[0], part, place, len(rest), staging.pack(rest))
+        else:
+            await tx.run("delete_piece", stages[0], part, place)
+        ids = [tx.ids.next() for _ in new]
+        sent = await tx.store(queue, new, ids)
+        duplicates += sum(each.id != own for each, own in zip(sent, ids, strict=True))
+        entered, left, size = entered + len(new), left - len(new), size + len(content)
+        if is_last and not rest:
+            del stages[0]
+    next_at_ms = now_ms + publication.pause_ms(entered, pause_ms)
+    await tx.run("put_publication", publication.number, _text(stages), next_at_ms)
+    if duplicates:
+        await tx.run("count_duplicates", publication.writer, publication.batch, duplicates)

@@ -1,0 +1,120 @@
+-- Publications: writers, what they have staged, and what is decided and has not entered its queue yet.
+
+-- Writers.
+
+-- name: see_writer
+-- Takes note that the writer was heard of at $3, unless that was noted after $4.
+UPDATE writer SET seen_at = $3 WHERE qp = $1 AND name = $2 AND seen_at <= $4;
+
+-- name: add_writer
+-- Nothing is inserted where the name exists: another transaction was faster.
+INSERT INTO writer (qp, name, seen_at) VALUES ($1, $2, $3) ON CONFLICT (qp, name) DO NOTHING;
+
+-- name: writer
+SELECT writer_id, batch, messages, duplicates FROM writer WHERE qp = $1 AND name = $2;
+
+-- name: writers_of
+-- The latest first, with what each has staged and not published.
+SELECT name, batch, messages, duplicates, seen_at, (
+    SELECT CAST(coalesce(sum(stage.messages), 0) AS bigint) FROM stage
+    WHERE stage.writer_id = writer.writer_id AND publication IS NULL
+)
+FROM writer WHERE qp = $1 ORDER BY seen_at DESC, writer_id DESC LIMIT $2;
+
+-- name: publish_batch
+UPDATE writer SET batch = $2, messages = $3, duplicates = 0, seen_at = $4 WHERE writer_id = $1;
+
+-- name: count_duplicates
+UPDATE writer SET duplicates = duplicates + $3 WHERE writer_id = $1 AND batch = $2;
+
+-- name: silent_writers
+SELECT writer_id, qp FROM writer WHERE seen_at <= $1 ORDER BY seen_at LIMIT $2;
+
+-- name: delete_writer
+DELETE FROM writer WHERE writer_id = $1;
+
+-- name: delete_writers_of
+DELETE FROM writer WHERE qp = $1 RETURNING writer_id;
+
+-- Stages.
+
+-- name: put_stage
+-- The stage, made if need be; how many messages it has, and whether the part $4 is there.
+INSERT INTO stage (writer_id, batch, attempt) VALUES ($1, $2, $3)
+ON CONFLICT (writer_id, batch, attempt) WHERE publication IS NULL DO UPDATE SET messages = stage.messages
+RETURNING stage_id, messages, EXISTS (SELECT 1 FROM piece WHERE piece.stage_id = stage.stage_id AND part = $4);
+
+-- name: insert_piece
+INSERT INTO piece (stage_id, part, place, messages, content) VALUES ($1, $2, $3, $4, $5);
+
+-- name: add_to_stage
+UPDATE stage SET messages = messages + $2 WHERE stage_id = $1;
+
+-- name: stages_of
+SELECT attempt, stage_id, messages FROM stage WHERE writer_id = $1 AND batch = $2 AND publication IS NULL;
+
+-- name: hand_over
+-- Gives what the writer $2 has staged for the batches from $3 to $4 to the publication $1.
+UPDATE stage SET publication = $1 WHERE writer_id = $2 AND batch BETWEEN $3 AND $4 AND publication IS NULL RETURNING 1;
+
+-- name: first_piece
+-- And whether it is the last one.
+SELECT part, place, content, NOT EXISTS (
+    SELECT 1 FROM piece AS next
+    WHERE next.stage_id = piece.stage_id AND (next.part, next.place) > (piece.part, piece.place)
+)
+FROM piece WHERE stage_id = $1 ORDER BY part, place LIMIT 1;
+
+-- name: put_piece
+UPDATE piece SET messages = $4, content = $5 WHERE stage_id = $1 AND part = $2 AND place = $3;
+
+-- name: delete_piece
+DELETE FROM piece WHERE stage_id = $1 AND part = $2 AND place = $3;
+
+-- name: drop_pieces
+-- Up to $2 pieces of stages that are the publication's.
+DELETE FROM piece WHERE (stage_id, part, place) IN (
+    SELECT held.stage_id, held.part, held.place FROM stage JOIN piece AS held ON held.stage_id = stage.stage_id
+    WHERE stage.publication = $1 LIMIT $2
+) RETURNING 1;
+
+-- name: drop_stages
+DELETE FROM stage WHERE stage_id IN (SELECT stage_id FROM stage WHERE publication = $1 LIMIT $2) RETURNING 1;
+
+-- What is decided. Stages are read as a text, '{7,9}'.
+
+-- name: end_publication
+DELETE FROM publication WHERE number = $1;
+
+-- name: empty_publications
+UPDATE publication SET stages = '{}' WHERE qp = $1 AND stages <> '{}';
+
+-- name: entering
+-- The first publication of a writer that is not through.
+SELECT number, qp, writer_id, batch, CAST(stages AS text), messages_per_s_max, next_at FROM publication
+WHERE writer_id = $1 AND stages <> '{}' ORDER BY number LIMIT 1;
+
+-- name: entering_at
+-- That publication, if it still has something to enter at the instant $2.
+SELECT number, qp, writer_id, batch, CAST(stages AS text), messages_per_s_max, next_at FROM publication
+WHERE number = $1 AND stages <> '{}' AND (messages_per_s_max IS NULL OR next_at <= $2);
+
+-- name: due_publication
+-- The one that has waited longest for its slice; no later one of a writer before an earlier one is in the queue.
+SELECT number, qp, writer_id, batch, CAST(stages AS text), messages_per_s_max, next_at FROM publication AS mine
+WHERE next_at <= $1 AND (stages = '{}' OR NOT EXISTS (
+    SELECT 1 FROM publication AS before
+    WHERE before.writer_id = mine.writer_id AND before.number < mine.number AND before.stages <> '{}'
+))
+ORDER BY next_at LIMIT 1;
+
+-- name: next_slice
+-- When there is something to do; writers are silent for $1 ms before they are forgotten.
+SELECT min(at) FROM (
+    SELECT min(next_at) AS at FROM publication AS mine
+    WHERE stages = '{}' OR NOT EXISTS (
+        SELECT 1 FROM publication AS before
+        WHERE before.writer_id = mine.writer_id AND before.number < mine.number AND before.stages <> '{}'
+    )
+    UNION ALL SELECT min(seen_at) + $1 FROM writer
+) AS due;
