@@ -33,8 +33,6 @@ RESTLESS = EngineOptions(purge_pause_s=0, queue_name_pause_s=0)
 class Host:
     """Runs commands on an engine, one at a time or as one batch, and opens it again."""
 
-    looks = True
-    """Whether the store tells of messages without receiving them."""
     slices = 400
     """More than what goes on by itself ever takes in a test."""
 
@@ -241,8 +239,6 @@ HOT = (commands.Send, commands.Receive, commands.Delete, commands.ChangeVisibili
 
 class SqliteHost(Host):
     """The same on the store that is to take the engine's place."""
-
-    looks = False
 
     def do(self, command: Command) -> Any:
         """Return the result of `command`; a test of one that the store does not know yet is skipped."""

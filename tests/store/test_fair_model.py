@@ -112,7 +112,7 @@ class EngineAndModel(ModelFrame):
         now_ms = self.now_ms
         peeked = self.peek(QUEUE, count)
         answer = self.live.do(commands.Receive(queue=QUEUE, count=count, timeout_s=timeout_s)).messages
-        assert peeked is None or peeked == [each.id for each in answer]
+        assert peeked == [each.id for each in answer]
         terms = [naive_terms(each) for each in answer]
         self.model.check_receive(now_ms, count, timeout_s, terms, self.bury(), self.receives_max)
         self.issued += [each.receipt for each in answer]

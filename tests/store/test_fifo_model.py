@@ -158,7 +158,7 @@ class EngineAndModel(ModelFrame):
         answer = self.live.do(
             commands.Receive(queue=QUEUE, count=count, timeout_s=timeout_s, attempt_id=attempt)
         ).messages
-        assert repeats or peeked is None or peeked == [each.id for each in answer]
+        assert repeats or peeked == [each.id for each in answer]
         self.model.check_receive(self.now_ms, count, timeout_s, attempt, [naive_terms(each) for each in answer])
         self.issued += [each.receipt for each in answer if each.receipt not in self.issued]
         self.check_due(self.live.due_ms(queue=QUEUE), self.model)

@@ -133,8 +133,8 @@ class EngineAndModel(ModelFrame):
         peeked = self.peek(name, count)
         answer = self.live.do(commands.Receive(queue=name, count=count, timeout_s=timeout_s))
         assert answer.over_limit is full
-        assert peeked is None or len(peeked) == min(count, model.counts(now_ms)[0])
-        assert peeked is None or peeked[: len(answer.messages)] == [each.id for each in answer.messages]
+        assert len(peeked) == min(count, model.counts(now_ms)[0])
+        assert peeked[: len(answer.messages)] == [each.id for each in answer.messages]
         model.check_receive(now_ms, count, timeout_s, [naive_terms(each) for each in answer.messages])
         self.check_due(self.due_ms(name, model), model)
         for each in answer.messages:

@@ -1,12 +1,13 @@
 """A peek shows what a receive would give, in its order, and nothing changes by it."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.store.host import QUEUE, Host, message
-from tests.store.stores import embedded
+from tests.store.stores import Store, embedded, on_sqlite
 from veilmq.core import commands
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.looks import Peek, PeekedMessage
@@ -151,18 +152,22 @@ def test_a_peek_writes_nothing(kept: Host, settings: dict[str, Any]) -> None:
     assert {path: path.read_bytes() for path in kept.folder.iterdir()} == before
 
 
-@pytest.mark.parametrize("options", [{}, TINY], ids=["in-memory", "on-disk"])
+@pytest.mark.parametrize(
+    ("place", "options"), [(embedded, {}), (embedded, TINY), (on_sqlite, {})], ids=["in-memory", "on-disk", "new"]
+)
 @pytest.mark.parametrize("kind", ["plain", "fair", "fifo"])
-def test_a_peek_after_a_restart(tmp_path: Path, kind: str, options: dict[str, int]) -> None:
+def test_a_peek_after_a_restart(
+    tmp_path: Path, kind: str, place: Callable[[Path], Store], options: dict[str, int]
+) -> None:
     """What was in memory is read again, and what never was in memory is read too."""
-    with embedded(tmp_path / "store").open(**options) as host:
+    with place(tmp_path / "store").open(**options) as host:
         host.create(fifo=kind == "fifo")
         send(host, *(f"{group}{number}" for number in range(9) for group in "abcd"), plain=kind == "plain")
         host.receive(10, timeout_s=1)
         host.advance(1_000)
         shown = bodies(host, 36)
         assert len(shown) == 36
-        for accident in (host.reopen, host.crash):
+        for accident in (host.reopen, host.crash, host.forget):
             accident()
             if kind == "fair":  # who was noisy is forgotten
                 assert sorted(bodies(host, 36)) == sorted(shown)
@@ -206,13 +211,14 @@ def test_delayed_messages_of_a_group_are_passed_over(host: Host) -> None:
     send(host, "a_first")
     send(host, "a_late", delay_s=5)
     send(host, "a_second")
-    send(host, "a_later", delay_s=5)
+    later = [f"a_later{number}" for number in range(8)]
+    send(host, *later, delay_s=5)
     send(host, "a_third")
     assert bodies(host) == ["a_first", "a_second"]
     assert [each.body for each in host.receive(10, timeout_s=0)] == ["a_first", "a_second"]
     host.advance(5_000)
     shown = bodies(host, 200)
-    assert shown == [*sorted(shown[:99]), "a_first", "a_late", "a_second", "a_later", "a_third"]
+    assert shown == [*sorted(shown[:99]), "a_first", "a_late", "a_second", *later, "a_third"]
     assert [each.body for each in host.receive(200)] == shown
 
 

@@ -11,7 +11,7 @@ from veilmq.core.commands import Command
 from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents
 from veilmq.core.looks import LookAtLeases, LookAtQueue, Peek
 from veilmq.core.publications import Abandon, ListWriters, Publish, Stage
-from veilmq.store import accounts, events, moves, publications, topics
+from veilmq.store import accounts, events, looks, moves, publications, topics
 
 Cold = Callable[[Any, Any], Coroutine[Any, Any, Any]]
 """A cold command: called with a ``Transaction`` and the command, returns the result or raises a ``VeilmqError``."""
@@ -23,6 +23,9 @@ COLD: Mapping[type[Command], Cold] = {
     commands.CancelMove: moves.cancel,
     commands.ListMoves: moves.list_moves,
     moves.MoveStep: moves.step,
+    LookAtQueue: looks.look,
+    LookAtLeases: looks.look_at_leases,
+    Peek: looks.peek,
     topic_commands.CreateTopic: topics.create_topic,
     topic_commands.SetTopic: topics.set_topic,
     topic_commands.DeleteTopic: topics.delete_topic,

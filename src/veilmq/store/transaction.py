@@ -12,13 +12,15 @@ A query is named. One text serves both dialects where it can (``store/queries``)
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from veilmq.core.commands import Command, NewMessage, SendTerms
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.ids import IdSource
+from veilmq.core.looks import MessageState
 from veilmq.core.ports import MaySend
+from veilmq.core.receipts import ReceiptBook
 from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.settings import QueueSettings
 
@@ -83,12 +85,47 @@ class Given(SendTerms, frozen=True, kw_only=True, gc=False):
     ids: tuple[bytes, ...]
 
 
+class StoredMessage(NamedTuple):
+    """A message of a queue as it is at ``looked_at_ms``, without its body.
+
+    ``visible_at_ms`` is when it is or was visible, a delay of the queue included. ``receive_count`` and what follows a
+    receive are of this queue, ``receives_before`` of the queue ``source`` that a dead letter came from, and
+    ``first_received_at_ms`` of the first receive in either. ``log`` is as in ``engines.held``.
+    """
+
+    seq: int
+    id: bytes
+    properties: bytes
+    body_bytes: int
+    priority: int
+    source: str | None
+    sent_at_ms: int
+    visible_at_ms: int
+    receive_count: int
+    receives_before: int
+    generation: int
+    epoch: int
+    received_at_ms: int
+    first_received_at_ms: int | None
+    log: int
+    is_claimed: bool
+    looked_at_ms: int
+
+    @property
+    def state(self) -> MessageState:
+        """Return where it is."""
+        if not self.is_claimed and self.visible_at_ms <= self.looked_at_ms:
+            return MessageState.VISIBLE
+        return MessageState.IN_FLIGHT if self.receive_count or self.is_claimed else MessageState.DELAYED
+
+
 class Transaction(ABC):
     """An open transaction of a store."""
 
     ids: IdSource
     may_send: MaySend | None
     """Whether work in the background goes on for a principal; ``None``: it does."""
+    book: ReceiptBook
 
     # Rows.
 
@@ -203,6 +240,30 @@ class Transaction(ABC):
         They have an id of their own there, were sent now, and were never received. Returns how many were moved: all
         that are still there.
         """
+
+    # Inspection: nothing changes by it.
+
+    @abstractmethod
+    async def inspect(
+        self, queue: QueueRow, state: MessageState | None, count: int, passed_max: int
+    ) -> Sequence[StoredMessage]:
+        """Find the first ``count`` messages in the order of sending, or of those in ``state``, in any order.
+
+        Those come first that become or became visible first, and claimed ones last; of a FIFO queue, the visible ones
+        that were sent first. Of messages in other states at most ``passed_max`` are passed over.
+        """
+
+    @abstractmethod
+    async def inspect_at(self, queue: QueueRow, seqs: Sequence[int]) -> Sequence[StoredMessage]:
+        """Find those of the messages ``seqs`` that are in the queue and were received, in this order."""
+
+    @abstractmethod
+    async def offered(self, queue: QueueRow, count: int) -> Sequence[StoredMessage]:
+        """Find what a receive of ``count`` would take of a queue without limits, in its order; dead letters too."""
+
+    @abstractmethod
+    async def bodies(self, queue: QueueRow, seqs: Sequence[int]) -> Mapping[int, str]:
+        """Return the bodies of messages of the queue by seq, without those that are gone."""
 
     # What follows.
 

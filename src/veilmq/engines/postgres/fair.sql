@@ -68,8 +68,7 @@ WITH chosen AS MATERIALIZED (
     SELECT seq, place
     FROM unnest(mq.fair_choose($1, $2, array_fill(0::bigint, ARRAY[16]), $3, $4, '{}', false)) WITH ORDINALITY AS chosen (seq, place)
 )
-SELECT msg.id, msg.body, msg.properties, msg.sent_at, msg.first_received_at, msg.receive_count, msg.receives_before,
-    msg.priority % 100 AS priority, msg.source
+SELECT msg.*
 FROM chosen JOIN mq.msg ON msg.qp = $1 AND msg.seq = ANY(ARRAY(SELECT seq FROM chosen)) AND msg.seq = chosen.seq
 ORDER BY chosen.place
 

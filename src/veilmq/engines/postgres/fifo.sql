@@ -17,8 +17,7 @@ SELECT ready.* FROM (
     SELECT group_id, eligible_at, head FROM mq.fifo_group WHERE qp = $1 AND eligible_at <= mq.now_ms()
     ORDER BY eligible_at, head LIMIT $2
 ) AS free, LATERAL (
-    SELECT seq, id, body, properties, sent_at, first_received_at, receive_count, receives_before, source
-    FROM mq.fifo_msg
+    SELECT * FROM mq.fifo_msg
     WHERE qp = $1 AND group_id = free.group_id AND sent_at > mq.now_ms() - $3
         AND mq.due(visible_at, sent_at, receive_count, (SELECT delay FROM mq.part WHERE qp = $1)) <= mq.now_ms()
     ORDER BY seq
@@ -87,22 +86,19 @@ WITH locked AS MATERIALIZED (
 SELECT (was).seq FROM ended
 
 -- name: look
-SELECT *, mq.now_ms() AS now, mq.due(visible_at, sent_at, receive_count, (SELECT delay FROM mq.part WHERE qp = $1)) AS due
-FROM mq.fifo_msg WHERE qp = $1 AND (sent_at > mq.now_ms() - $3 OR claim IS NOT NULL)
+SELECT * FROM mq.fifo_msg WHERE qp = $1 AND (sent_at > mq.now_ms() - $3 OR claim IS NOT NULL)
 ORDER BY seq LIMIT $2
 
 -- name: look_visible
 -- Of the first $4 messages, $2 that are not hidden, whether their groups may give them or not.
-SELECT first.*, mq.now_ms() AS now FROM (
-    SELECT *, mq.due(visible_at, sent_at, receive_count, (SELECT delay FROM mq.part WHERE qp = $1)) AS due
-    FROM mq.fifo_msg WHERE qp = $1 ORDER BY seq LIMIT $4
-) AS first
-WHERE first.due <= mq.now_ms() AND first.sent_at > mq.now_ms() - $3
+SELECT first.* FROM (SELECT * FROM mq.fifo_msg WHERE qp = $1 ORDER BY seq LIMIT $4) AS first
+WHERE first.sent_at > mq.now_ms() - $3
+    AND mq.due(visible_at, sent_at, receive_count, (SELECT delay FROM mq.part WHERE qp = $1)) <= mq.now_ms()
 LIMIT $2
 
 -- name: look_in_flight
 -- What the first $4 groups that wait have in flight, those whose last lease ends first; $2 of it.
-SELECT msg.*, mq.now_ms() AS now
+SELECT msg.*
 FROM (
     SELECT * FROM mq.fifo_group WHERE qp = $1 AND eligible_at > mq.now_ms() ORDER BY eligible_at, head LIMIT $4
 ) AS of_group CROSS JOIN unnest(of_group.leased) AS lease (seq) CROSS JOIN LATERAL (
@@ -115,30 +111,20 @@ LIMIT $2
 
 -- name: look_delayed
 -- Of the last $4 messages, $2 whose delay has not ended, as it ends.
-SELECT last.*, mq.now_ms() AS now FROM (
+SELECT last.* FROM (
     SELECT *, mq.due(visible_at, sent_at, receive_count, (SELECT delay FROM mq.part WHERE qp = $1)) AS due
     FROM mq.fifo_msg WHERE qp = $1 ORDER BY seq DESC LIMIT $4
 ) AS last
 WHERE last.due > mq.now_ms() AND last.receive_count = 0 AND last.sent_at > mq.now_ms() - $3
 ORDER BY last.due, last.seq LIMIT $2
 
--- name: leases
-SELECT msg.seq, msg.id, msg.generation, msg.received_at, msg.first_received_at, msg.visible_at, msg.receive_count, msg.log, msg.group_id
-FROM (
-    SELECT * FROM mq.fifo_group WHERE qp = $1 AND eligible_at > mq.now_ms() AND eligible_at < 1::bigint << 61
-    ORDER BY eligible_at, head LIMIT $4
-) AS of_group CROSS JOIN unnest(of_group.leased) AS lease (seq) CROSS JOIN LATERAL (
-    SELECT * FROM mq.fifo_msg AS msg WHERE msg.qp = $1 AND msg.seq = lease.seq OFFSET 0 -- one by one
-) AS msg
-WHERE msg.visible_at > mq.now_ms() AND msg.receive_count > 0 AND msg.sent_at > mq.now_ms() - $3
-ORDER BY of_group.eligible_at, of_group.head, msg.seq
-LIMIT $2
+-- name: received_at
+SELECT * FROM mq.fifo_msg
+WHERE qp = $1 AND seq = ANY($2::bigint[]) AND receive_count > 0 AND (sent_at > mq.now_ms() - $3 OR claim IS NOT NULL)
+ORDER BY seq
 
--- name: leases_at
-SELECT seq, id, generation, received_at, first_received_at,
-    least(visible_at, CASE WHEN claim IS NOT NULL THEN mq.now_ms() END) AS visible_at, receive_count, log, group_id
-FROM mq.fifo_msg
-WHERE qp = $1 AND seq = ANY($2::bigint[]) AND (sent_at > mq.now_ms() - $3 OR claim IS NOT NULL)
+-- name: bodies
+SELECT seq, body FROM mq.fifo_msg WHERE qp = $1 AND seq = ANY($2::bigint[])
 
 -- name: next_visible
 -- $2 is not needed: the groups know when retention ends what is in flight.

@@ -6,7 +6,6 @@ from typing import Any
 from veilmq.core import commands
 from veilmq.core.commands import Command
 from veilmq.core.forwards import Forward
-from veilmq.core.looks import LookAtLeases, LookAtQueue, Peek
 from veilmq.core.receipts import ReceiptBook
 from veilmq.engines.postgres.background import Background, Shared
 from veilmq.engines.postgres.catalog import Catalog
@@ -18,7 +17,6 @@ from veilmq.engines.postgres.fair_queues import FairQueues
 from veilmq.engines.postgres.forwards import Forwards
 from veilmq.engines.postgres.in_flight import InFlight
 from veilmq.engines.postgres.lines import Work
-from veilmq.engines.postgres.looks import Looks
 from veilmq.engines.postgres.low_water import LowWater
 from veilmq.engines.postgres.on_queue import OnQueue
 from veilmq.engines.postgres.options import PostgresOptions
@@ -59,21 +57,19 @@ class Machine:
         shared = Shared(database, catalog, watches, positions, options, clock, start, totals)
         event_log = EventLog(options=options)
         receives = _receives(shared, on_queue, book, in_flight, event_log, fair)
-        self.together = _together(
-            sends,
-            receives,
-            Receipts(
-                on_queue=on_queue,
-                book=book,
-                watches=watches,
-                in_flight=in_flight,
-                log=event_log,
-                fair=fair,
-                totals=totals,
-            ),
+        receipts = Receipts(
+            on_queue=on_queue, book=book, watches=watches, in_flight=in_flight, log=event_log, fair=fair, totals=totals
         )
+        self.together = _together(sends, receives, receipts)
         cold = ColdCommands(
-            database=database, catalog=catalog, watches=watches, positions=positions, totals=totals, options=options
+            database=database,
+            catalog=catalog,
+            watches=watches,
+            positions=positions,
+            totals=totals,
+            options=options,
+            fair=fair,
+            book=book,
         )
         queues = QueueCommands(
             database=database, catalog=catalog, options=options, watches=watches, totals=totals, cold=cold
@@ -82,7 +78,6 @@ class Machine:
         self.background = Background(shared, cold)
         self.alone: dict[type[Command], Alone] = {
             **_of_queues(queues),
-            **_of_looks(Looks(database=database, catalog=catalog, fair=fair, book=book)),
             **{kind: cold.running(run, changes=kind not in READS) for kind, run in COLD.items()},
             **self.claims.handlers,
             **self.background.events.handlers,
@@ -179,10 +174,6 @@ def _of_queues(queues: QueueCommands) -> dict[type[Command], Alone]:
         commands.ListQueues: queues.list,
         commands.ListDeadLetterSources: queues.list_sources,
     }
-
-
-def _of_looks(looks: Looks) -> dict[type[Command], Alone]:
-    return {LookAtQueue: looks.look, LookAtLeases: looks.leases, Peek: looks.peek}
 
 
 def _messages(command: commands.Send) -> int:

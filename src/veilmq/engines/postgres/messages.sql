@@ -114,9 +114,7 @@ RETURNING priority
 -- name: peek
 -- What a receive of $2 would take of what is within its retention of $3 ms, in its order.
 SELECT ready.* FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
-    SELECT msg.id, msg.body, msg.properties, msg.sent_at, msg.first_received_at, msg.receive_count, msg.receives_before,
-        msg.priority, msg.source
-    FROM mq.msg
+    SELECT * FROM mq.msg
     WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at <= mq.now_ms()
         AND msg.sent_at > mq.now_ms() - $3 AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
     ORDER BY msg.visible_at, msg.seq
@@ -212,7 +210,7 @@ SELECT (was).seq FROM ended
 
 -- name: look
 -- The first $2 messages within their retention of $3 ms, or claimed, as they came to the queue.
-SELECT msg.*, mq.now_ms() AS now
+SELECT msg.*
 FROM mq.part JOIN mq.msg ON msg.qp = part.qp AND (msg.claim IS NOT NULL OR msg.sent_at > mq.now_ms() - $3
     AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before))
 WHERE part.qp = $1 AND NOT part.retired
@@ -220,7 +218,7 @@ ORDER BY msg.seq LIMIT $2
 
 -- name: look_visible
 -- The first $2 visible messages within their retention of $3 ms, as they became visible. ($4 is not needed.)
-SELECT ready.*, mq.now_ms() AS now FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
+SELECT ready.* FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
     SELECT * FROM mq.msg
     WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at <= mq.now_ms()
         AND msg.sent_at > mq.now_ms() - $3 AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
@@ -233,7 +231,7 @@ ORDER BY ready.visible_at, ready.seq LIMIT $2
 -- name: look_in_flight
 -- The first $2 messages in flight within their retention of $3 ms, or claimed, in the order in which that ends: of each
 -- priority among the first $4 hidden ones.
-SELECT shown.*, mq.now_ms() AS now FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
+SELECT shown.* FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
     SELECT hidden.* FROM (
         SELECT * FROM mq.msg
         WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at > mq.now_ms()
@@ -248,7 +246,7 @@ ORDER BY shown.visible_at, shown.seq LIMIT $2
 
 -- name: look_delayed
 -- The same of messages whose delay has not ended.
-SELECT shown.*, mq.now_ms() AS now FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
+SELECT shown.* FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
     SELECT hidden.* FROM (
         SELECT * FROM mq.msg
         WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at > mq.now_ms()
@@ -261,35 +259,16 @@ SELECT shown.*, mq.now_ms() AS now FROM mq.part, unnest(part.priorities) AS of_p
 WHERE part.qp = $1 AND NOT part.retired
 ORDER BY shown.visible_at, shown.seq LIMIT $2
 
--- name: leases
--- The first $2 leases of messages within their retention of $3 ms that end, but for claims: of each priority among the first
--- $4 hidden messages.
-SELECT shown.seq, shown.id, shown.generation, shown.received_at, shown.first_received_at, shown.visible_at, shown.receive_count,
-    shown.log, CASE WHEN shown.group_key IS NOT NULL THEN shown.properties END AS properties
-FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
-    SELECT hidden.* FROM (
-        SELECT * FROM mq.msg
-        WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at > mq.now_ms()
-            AND msg.visible_at < 1::bigint << 61
-        ORDER BY msg.visible_at, msg.seq LIMIT $4
-    ) AS hidden
-    WHERE hidden.receive_count > 0 AND hidden.sent_at > mq.now_ms() - $3
-        AND (hidden.sent_at > part.ended_until OR hidden.seq >= part.ended_before)
-    LIMIT $2
-) shown
-WHERE part.qp = $1 AND NOT part.retired
-ORDER BY shown.visible_at, shown.seq LIMIT $2
-
--- name: leases_at
--- The messages at the positions $2 within their retention of $3 ms, or claimed, with their leases.
-SELECT msg.seq, msg.id, msg.generation, msg.received_at, msg.first_received_at, least(msg.visible_at, clock.until) AS visible_at,
-    msg.receive_count, msg.log, CASE WHEN msg.group_key IS NOT NULL THEN msg.properties END AS properties
-FROM mq.msg CROSS JOIN mq.part CROSS JOIN LATERAL (
-    SELECT CASE WHEN msg.claim IS NOT NULL THEN mq.now_ms() END AS until
-) clock
-WHERE part.qp = $1 AND NOT part.retired AND msg.qp = $1 AND msg.seq = ANY($2::bigint[])
+-- name: received_at
+-- Those at the positions $2 that were received, within their retention of $3 ms or claimed.
+SELECT msg.* FROM mq.msg CROSS JOIN mq.part
+WHERE part.qp = $1 AND NOT part.retired AND msg.qp = $1 AND msg.seq = ANY($2::bigint[]) AND msg.receive_count > 0
     AND (msg.claim IS NOT NULL OR msg.sent_at > mq.now_ms() - $3
         AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before))
+ORDER BY msg.seq
+
+-- name: bodies
+SELECT seq, body FROM mq.msg WHERE qp = $1 AND seq = ANY($2::bigint[])
 
 -- name: next_visible
 -- When the next message behind the marks $3 is, or becomes, visible; no row of a retired partition. $2 is the retention in ms.

@@ -4,20 +4,23 @@ A transaction that was in the way of another one's is repeated, at most ``COLLIS
 waiters is said after its commit.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from veilmq.core.commands import Command, NewMessage
 from veilmq.core.errors import InternalError
 from veilmq.core.ids import IdSource
+from veilmq.core.looks import MessageState
+from veilmq.core.receipts import ReceiptBook
 from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.named_sql import load
-from veilmq.engines.postgres import queue_rows
+from veilmq.engines.postgres import inspection, queue_rows
 from veilmq.engines.postgres.catalog import SQL as QUEUES
 from veilmq.engines.postgres.catalog import Catalog, Queue, queue_of
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.event_log import EventLog
+from veilmq.engines.postgres.fair_queues import FairQueues
 from veilmq.engines.postgres.fifo_storing import FifoStoring, key_of
 from veilmq.engines.postgres.fifo_taking import properties_of
 from veilmq.engines.postgres.next_visible import rouse_groups
@@ -38,7 +41,7 @@ from veilmq.engines.postgres.watches import Watches
 from veilmq.store import publications
 from veilmq.store.cold import Cold
 from veilmq.store.named_queries import shared
-from veilmq.store.transaction import Chosen, QueueRow, Row, Transaction, Waiting
+from veilmq.store.transaction import Chosen, QueueRow, Row, StoredMessage, Transaction, Waiting
 
 SQL = {
     **shared(),
@@ -62,6 +65,7 @@ class PostgresTransaction(Transaction):
         """The queues that were taken for what the node knew of them."""
         self.ids = runner.ids
         self.may_send = runner.may_send
+        self.book = runner.book
 
     async def rows(self, query: str, *values: Any) -> Sequence[Row]:
         """Return the rows of a named query."""
@@ -201,6 +205,25 @@ class PostgresTransaction(Transaction):
             raise PartitionRetired
         return len(moved)
 
+    async def inspect(
+        self, queue: QueueRow, state: MessageState | None, count: int, passed_max: int
+    ) -> list[StoredMessage]:
+        """Find the first ``count`` messages, or those in ``state``."""
+        return await inspection.find(self._connection, queue, state, count, passed_max)
+
+    async def inspect_at(self, queue: QueueRow, seqs: Sequence[int]) -> list[StoredMessage]:
+        """Find those of the messages ``seqs`` that are in the queue and were received."""
+        return await inspection.received_at(self._connection, queue, seqs)
+
+    async def offered(self, queue: QueueRow, count: int) -> list[StoredMessage]:
+        """Find what a receive of ``count`` would take, in its order."""
+        return await inspection.offered(self._connection, queue, count, self._runner.fair)
+
+    async def bodies(self, queue: QueueRow, seqs: Sequence[int]) -> Mapping[int, str]:
+        """Return the bodies of messages by seq."""
+        assert isinstance(queue, Queue)
+        return dict(await self._connection.fetch(sql(queue)["bodies"], queue.partition, seqs))
+
     def after(self, call: Callable[[], object]) -> None:
         """Make ``call`` after the commit."""
         self._after.append(call)
@@ -238,6 +261,8 @@ class ColdCommands:
         positions: Positions,
         totals: Totals,
         options: PostgresOptions,
+        fair: FairQueues,
+        book: ReceiptBook,
     ) -> None:
         """All are the node's."""
         self._database = database
@@ -251,6 +276,8 @@ class ColdCommands:
         self.totals = totals
         self.standard = StandardStoring(positions=positions, totals=totals)
         self.fifo = FifoStoring(positions=positions, totals=totals)
+        self.fair = fair
+        self.book = book
         self.ids = IdSource()
 
     def running(self, cold: Cold, *, changes: bool) -> Callable[[Any], Awaitable[Any]]:

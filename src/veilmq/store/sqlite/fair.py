@@ -9,11 +9,9 @@ Who works on how much is kept in memory alone. After a restart the messages in f
 last if there are very many, and processing times are learned anew.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Any
-
-import apsw
 
 from veilmq.core.fairness import Fairness
 from veilmq.core.limits import BATCH_ROW_BYTES, PRIORITY
@@ -28,9 +26,7 @@ GROUPED = PRIORITY.maximum
 """What is added to a priority in the lane of grouped messages."""
 
 _FLIGHTS_READ_MAX = 3_000  # some ten milliseconds
-_OF_GROUP = SQL["fair_of_group"]
 _GROUPS = SQL["fair_groups"]
-_PLAIN = SQL["standard_take"]
 _LANE, _GROUP, _VISIBLE_AT = 1, 11, 12  # of a row that is offered
 
 Group = tuple[int, int]
@@ -88,10 +84,10 @@ class Sharing:
             (lane, group), _, since_ms = flight
             self.account(lane).ended(group, at_ms - since_ms, at_ms)
 
-    def is_noisy(self, group: Group, now_ms: int) -> bool:
-        """Tell whether a group has to let others go first."""
-        others = self.queue.in_flight - len(self.flights)
-        return self.account(group[0]).is_noisy(group[1], max(0, others), now_ms)
+    def is_noisy(self, group: Group, now_ms: int, *, judges: bool) -> bool:
+        """Tell whether a group has to let others go first; one that ``judges`` makes it so."""
+        account, others = self.account(group[0]), max(0, self.queue.in_flight - len(self.flights))
+        return (account.is_noisy if judges else account.would_be_noisy)(group[1], others, now_ms)
 
 
 def sharing_of(session: Session, queue: Queue) -> Sharing:
@@ -138,61 +134,62 @@ def admit(session: Session, queue: Queue) -> None:
 def offered(session: Session, queue: Queue, wanted: int, now_ms: int, sink: DeadLetterSink | None) -> list[Row]:
     """Return up to ``wanted`` messages to give, in order: without what ``sink`` takes and what has expired."""
     sharing = sharing_of(session, queue)
-    sharing.look(now_ms)
     floor = queue.floor(now_ms)
     rows: list[Row] = []
     dead: list[Row] = []
-    open_cursors: list[apsw.Cursor] = []
-    for priority in sorted({lane if lane <= GROUPED else lane - GROUPED for lane in queue.lanes}):
-        for row in _in_order(session, sharing, priority, now_ms, open_cursors):
-            if row[0] < floor:
-                continue
-            if row[_GROUP] is not None:
-                sharing.touched.add((row[_LANE], row[_GROUP]))
-            if sink is not None and not sink.is_over and sink.takes(row):
-                dead.append(row)
-                continue
-            if sink is not None and sink.is_over:
-                break
-            rows.append(row)
-            session.bytes_left -= len(row[6]) + BATCH_ROW_BYTES
-            if len(rows) >= wanted or session.bytes_left <= 0:
-                break
-        if len(rows) >= wanted or session.bytes_left <= 0 or (sink is not None and sink.is_over):
+    offers = in_order(session, queue, now_ms)
+    for row in offers:
+        if row[0] < floor:
+            continue
+        if row[_GROUP] is not None:
+            sharing.touched.add((row[_LANE], row[_GROUP]))
+        if sink is not None and not sink.is_over and sink.takes(row):
+            dead.append(row)
+            continue
+        if sink is not None and sink.is_over:
             break
-    for cursor in open_cursors:
-        cursor.close()
+        rows.append(row)
+        session.bytes_left -= len(row[6]) + BATCH_ROW_BYTES
+        if len(rows) >= wanted or session.bytes_left <= 0:
+            break
+    offers.close()  # and with it its cursors
     if dead:
         assert sink is not None
         sink.move(dead)
     return rows
 
 
-def _in_order(
-    session: Session, sharing: Sharing, priority: int, now_ms: int, open_cursors: list[apsw.Cursor]
+def in_order(
+    session: Session, queue: Queue, now_ms: int, sql: Mapping[str, str] = SQL, *, judges: bool = True
+) -> Generator[Row, None, None]:
+    """Yield the visible messages in the order of receives, by the statements ``sql``.
+
+    ``judges``: a group that takes too much is noisy from now on; else it is so for this order alone.
+    """
+    sharing = sharing_of(session, queue)
+    sharing.look(now_ms)
+    for priority in sorted({lane if lane <= GROUPED else lane - GROUPED for lane in queue.lanes}):
+        yield from _of_priority(session, sharing, priority, now_ms, sql, judges=judges)
+
+
+def _of_priority(
+    session: Session, sharing: Sharing, priority: int, now_ms: int, sql: Mapping[str, str], *, judges: bool
 ) -> Iterator[Row]:
-    """Yield the visible messages of a priority: quiet groups and those without a group, then noisy groups."""
-    partition, lane = sharing.queue.partition, GROUPED + priority
-
-    def opened(query: str, *values: int) -> Iterator[Row]:
-        cursor = session.execute(query, values)
-        open_cursors.append(cursor)
-        return iter(cursor)
-
+    """Yield those of a priority: of quiet groups and without a group, then of noisy groups."""
+    queue, lane, execute = sharing.queue, GROUPED + priority, session.execute
     noisy: list[int] = []
     heads: list[tuple[int, int, Row, Iterator[Row]]] = []  # the next message of each source, by visibility
-    plain = opened(_PLAIN, partition, priority, now_ms, -1)
-    groups = opened(_GROUPS, partition, lane, now_ms)
-    _push(heads, plain)
-    _push(heads, ready.waiting_in(session, sharing.queue, priority, -1, now_ms))
+    groups = execute(_GROUPS, (queue.partition, lane, now_ms))
+    _push(heads, execute(sql["standard_take"], (queue.partition, priority, now_ms, -1)))
+    _push(heads, ready.waiting_in(session, queue, priority, -1, now_ms, sql))
     group_head = next(groups, None)
     while heads or group_head is not None:
         if group_head is not None and (not heads or group_head[:2] < heads[0][:2]):
             group = group_head[2]
-            if sharing.is_noisy((lane, group), now_ms):
+            if sharing.is_noisy((lane, group), now_ms, judges=judges):
                 noisy.append(group)
             else:
-                _push(heads, opened(_OF_GROUP, partition, lane, group, now_ms))
+                _push(heads, execute(sql["fair_of_group"], (queue.partition, lane, group, now_ms)))
             group_head = next(groups, None)
             continue
         _, _, row, source = heappop(heads)
@@ -200,7 +197,7 @@ def _in_order(
         _push(heads, source)
     account = sharing.account(lane)
     for group in sorted(noisy, key=lambda group: (account.in_flight(group), group)):
-        yield from opened(_OF_GROUP, partition, lane, group, now_ms)
+        yield from execute(sql["fair_of_group"], (queue.partition, lane, group, now_ms))
 
 
 def _push(heads: list[tuple[int, int, Row, Iterator[Row]]], source: Iterator[Row]) -> None:

@@ -115,16 +115,16 @@ INSERT INTO ready (partition, lane, last_seq, first_seq) VALUES (?, ?, ?, ?);
 -- The ready list from its front: rows as standard_take has them, without an epoch.
 SELECT m.seq, r.lane, 0, NULL, NULL,
        m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp, m.seq >> 20
-FROM ready r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?) AND r.last_seq
-WHERE r.partition = ? AND r.lane = ?
-ORDER BY r.last_seq LIMIT ?;
+FROM ready r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?1) AND r.last_seq
+WHERE r.partition = ?2 AND r.lane = ?3 AND r.last_seq >= ?1
+ORDER BY r.last_seq LIMIT ?4;
 
 -- name: ready_take_alone
 -- The same, if no other message of the lane is visible.
 SELECT m.seq, r.lane, 0, NULL, NULL,
        m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp, m.seq >> 20
 FROM ready r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?1) AND r.last_seq
-WHERE r.partition = ?2 AND r.lane = ?3 AND NOT EXISTS (
+WHERE r.partition = ?2 AND r.lane = ?3 AND r.last_seq >= ?1 AND NOT EXISTS (
     SELECT 1 FROM visibility v INDEXED BY visible WHERE v.partition = ?2 AND v.lane = ?3 AND v.visible_at <= ?4
 )
 ORDER BY r.last_seq LIMIT ?5;
@@ -397,6 +397,65 @@ SELECT count(*)
 FROM ordered_run r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?2) AND r.last_seq
     CROSS JOIN ordered o ON o.partition = r.partition AND o.grp = m.grp AND o.seq = m.seq
 WHERE r.partition = ?1 AND r.last_seq >= ?2 AND o.visible_at IS NULL;
+
+-- Inspection: messages are found by their seqs, and then read one by one.
+
+-- name: standard_from
+SELECT seq, lane FROM visibility WHERE partition = ? AND seq >= ? ORDER BY seq LIMIT ?;
+
+-- name: standard_hidden
+-- Those that were received, or those that were not, among the first ?4 of a lane that are hidden.
+SELECT visible_at, seq, lane FROM (
+    SELECT visible_at, seq, lane, receive_count FROM visibility INDEXED BY visible
+    WHERE partition = ?1 AND lane = ?2 AND visible_at > ?3 ORDER BY visible_at, seq LIMIT ?4
+)
+WHERE (receive_count > 0) = ?5 AND seq >= ?6 LIMIT ?7;
+
+-- name: ordered_from
+-- Of the first ?5 messages in the order of sending those that are visible at ?4; where ?6 is true, only those of them that
+-- follow the queue's delay, which is ?3.
+SELECT seq, NULL FROM (
+    SELECT o.seq, o.visible_at
+    FROM ordered_run r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?2) AND r.last_seq
+        CROSS JOIN ordered o ON o.partition = r.partition AND o.grp = m.grp AND o.seq = m.seq
+    WHERE r.partition = ?1 AND r.last_seq >= ?2 ORDER BY r.last_seq LIMIT ?5
+)
+WHERE coalesce(visible_at, (seq >> 20) + ?3) <= ?4 AND (visible_at IS NULL OR NOT ?6) LIMIT ?7;
+
+-- name: ordered_hidden_apart
+-- The same of a FIFO queue, but for what its groups count.
+SELECT visible_at, seq, NULL FROM (
+    SELECT visible_at, seq, receive_count FROM ordered INDEXED BY ordered_apart
+    WHERE partition = ?1 AND apart AND visible_at > ?2 AND visible_at <= ?3 ORDER BY visible_at LIMIT ?4
+)
+WHERE (receive_count > 0) = ?5 AND seq >= ?6 LIMIT ?7;
+
+-- name: ordered_in_flight
+-- What the first ?3 groups that wait have in flight until the instant until which they wait.
+SELECT o.visible_at, o.seq, NULL
+FROM (
+    SELECT grp, fixed_at, in_flight FROM ordered INDEXED BY group_due
+    WHERE partition = ?1 AND seq = 0 AND fixed_at > ?2 ORDER BY fixed_at, head_seq LIMIT ?3
+) w CROSS JOIN ordered c ON c.partition = ?1 AND c.grp = w.grp AND c.seq = 0
+    CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = c.grp AND o.seq BETWEEN c.head_seq AND c.received_to
+WHERE w.in_flight > 0 AND o.visible_at = w.fixed_at AND o.receive_count > 0 AND NOT o.apart AND o.seq >= ?4 LIMIT ?5;
+
+-- name: standard_stored
+-- A message as StoredMessage has it; ?3 is its lane if it is of the ready list.
+SELECT m.seq, m.id, m.properties, octet_length(m.body), (coalesce(v.lane, ?3) - 1) % 16 + 1, m.source, m.seq >> 20,
+       coalesce(v.visible_at, m.seq >> 20), coalesce(v.receive_count, 0), coalesce(m.receives_before, 0),
+       coalesce(v.generation, 0), coalesce(v.epoch, 0), coalesce(v.received_at, 0),
+       coalesce(m.first_received_at_ms, v.first_received_at), coalesce(v.log, 0), 0 AS is_claimed
+FROM message m LEFT JOIN visibility v ON v.partition = ?1 AND v.seq = m.seq
+WHERE m.seq = ?2 AND coalesce(v.lane, ?3) IS NOT NULL;
+
+-- name: ordered_stored
+-- The same; ?3 is the queue's delay.
+SELECT m.seq, m.id, m.properties, octet_length(m.body), 8, m.source, m.seq >> 20, coalesce(o.visible_at, (m.seq >> 20) + ?3),
+       o.receive_count, coalesce(m.receives_before, 0), o.generation, o.epoch, coalesce(o.received_at, 0),
+       coalesce(m.first_received_at_ms, o.first_received_at), o.log, 0 AS is_claimed
+FROM message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq
+WHERE m.seq = ?2;
 
 -- Groups of FIFO queues.
 

@@ -5,7 +5,7 @@ one row of ``ready``, from ``first_seq`` to ``last_seq``, and are taken from the
 ``visibility`` with its first receive. So a send writes one table, and what waits is as cheap as it can be.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from heapq import merge
 from itertools import chain
 from operator import itemgetter
@@ -14,34 +14,36 @@ from veilmq.store.queues import Queue
 from veilmq.store.sqlite.session import Row, Session
 from veilmq.store.sqlite.statements import SQL
 
-_TAKE = SQL["standard_take"]
-_TAKE_READY = SQL["ready_take"]
-_TAKE_ALONE = SQL["ready_take_alone"]
 _CUT = SQL["cut_ready"]
 _CUT_FIRST = SQL["cut_first_ready"]
 
-_in_order = itemgetter(12, 0)  # of rows, by visible_at and seq
+by_visibility = itemgetter(12, 0)  # of rows: visible_at and seq
 
 
-def visible(session: Session, queue: Queue, lane: int, count: int, now_ms: int) -> Iterator[Row]:
+def visible(
+    session: Session, queue: Queue, lane: int, count: int, now_ms: int, sql: Mapping[str, str] = SQL
+) -> Iterator[Row]:
     """Yield the visible messages of a lane in the order of visibility, ``count`` of them or more; -1 for all.
 
     Mostly the ready list has some and no message has returned, which one statement finds out.
     """
-    alone = session.execute(_TAKE_ALONE, (queue.floor(now_ms), queue.partition, lane, now_ms, count))
+    alone = session.execute(sql["ready_take_alone"], (queue.floor(now_ms), queue.partition, lane, now_ms, count))
     first = next(alone, None)
     if first is not None:
         return chain((first,), alone)
-    returned = session.execute(_TAKE, (queue.partition, lane, now_ms, count))
+    returned = session.execute(sql["standard_take"], (queue.partition, lane, now_ms, count))
     first = next(returned, None)
     if first is None:
         return returned
-    return merge(chain((first,), returned), waiting_in(session, queue, lane, count, now_ms), key=_in_order)
+    waiting = waiting_in(session, queue, lane, count, now_ms, sql)
+    return merge(chain((first,), returned), waiting, key=by_visibility)
 
 
-def waiting_in(session: Session, queue: Queue, lane: int, count: int, now_ms: int) -> Iterator[Row]:
+def waiting_in(
+    session: Session, queue: Queue, lane: int, count: int, now_ms: int, sql: Mapping[str, str] = SQL
+) -> Iterator[Row]:
     """Yield the messages of the ready list alone, without what has passed its retention."""
-    return session.execute(_TAKE_READY, (queue.floor(now_ms), queue.partition, lane, count))
+    return session.execute(sql["ready_take"], (queue.floor(now_ms), queue.partition, lane, count))
 
 
 def cut(session: Session, queue: Queue, rows: list[tuple[int, int]], now_ms: int) -> None:

@@ -11,3 +11,6 @@ SQL = {
     **{name: _PLACE.sub(r"?\1", text) for name, text in shared().items()},
     **load("veilmq.store.sqlite", "queries.sql"),
 }
+
+BARE = {name: text.replace("m.body, m.properties", "NULL, NULL") for name, text in SQL.items()}
+"""The same for a caller that needs no contents: of a long body the database reads all pages."""

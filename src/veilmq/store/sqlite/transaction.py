@@ -1,20 +1,21 @@
 """Cold commands on SQLite: the port of ``store.transaction`` on the open batch, and what drives them to their end."""
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from veilmq.core import commands
 from veilmq.core.commands import Command, NewMessage
 from veilmq.core.errors import StoreFull, VeilmqError
 from veilmq.core.limits import BATCH_ROW_BYTES
+from veilmq.core.looks import MessageState
 from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.store import publications
 from veilmq.store.cold import COLD, READS, Cold
 from veilmq.store.queues import Queue
-from veilmq.store.sqlite import fair, fifo, groups, moving, queue_commands, standard
+from veilmq.store.sqlite import fair, fifo, groups, inspection, moving, queue_commands, standard
 from veilmq.store.sqlite.session import Session
-from veilmq.store.transaction import Chosen, Given, QueueRow, Row, Transaction, Waiting
+from veilmq.store.transaction import Chosen, Given, QueueRow, Row, StoredMessage, Transaction, Waiting
 
 
 class SqliteTransaction(Transaction):
@@ -26,6 +27,7 @@ class SqliteTransaction(Transaction):
         self._now_ms = now_ms
         self.ids = session.ids
         self.may_send = session.options.may_send
+        self.book = session.book
 
     async def rows(self, query: str, *values: Any) -> Sequence[Row]:
         """Return the rows of a named query."""
@@ -136,6 +138,36 @@ class SqliteTransaction(Transaction):
             fair.taken(session, source, now_ms)
         goal.notify(now_ms)
         return len(rows)
+
+    async def inspect(
+        self, queue: QueueRow, state: MessageState | None, count: int, passed_max: int
+    ) -> list[StoredMessage]:
+        """Find the first ``count`` messages, or those in ``state``."""
+        ours = self._settled(queue)
+        found = inspection.find(self._session, ours, state, count, passed_max, self._now_ms)
+        return inspection.stored(self._session, ours, found, self._now_ms)
+
+    async def inspect_at(self, queue: QueueRow, seqs: Sequence[int]) -> list[StoredMessage]:
+        """Find those of the messages ``seqs`` that are in the queue and were received."""
+        ours = self._settled(queue)
+        found = [(seq, None) for seq in seqs if seq >= ours.floor(self._now_ms)]
+        return [each for each in inspection.stored(self._session, ours, found, self._now_ms) if each.receive_count > 0]
+
+    async def offered(self, queue: QueueRow, count: int) -> list[StoredMessage]:
+        """Find what a receive of ``count`` would take, in its order."""
+        ours = self._settled(queue)
+        found = inspection.offered(self._session, ours, count, self._now_ms)
+        return inspection.stored(self._session, ours, found, self._now_ms)
+
+    async def bodies(self, queue: QueueRow, seqs: Sequence[int]) -> Mapping[int, str]:
+        """Return the bodies of messages by seq."""
+        return {seq: body for seq in seqs for _, body, *_ in self._session.rows("message_row", seq)}
+
+    def _settled(self, queue: QueueRow) -> Queue:
+        """Return the queue at the present instant, without a slice of what is past its retention."""
+        ours = self._session.queue(queue.name)
+        self._session.settle_time(ours, self._now_ms, queue_commands.swept)
+        return ours
 
     def after(self, call: Callable[[], object]) -> None:
         """Make ``call`` at once: the batch is committed with this command, or its caches are dropped."""

@@ -7,7 +7,7 @@ from tests.store.host import QUEUE, message
 from tests.store.postgres_host import PostgresHost, hosting_postgres
 from veilmq.core import commands
 from veilmq.core.looks import LookAtLeases, LookAtQueue, MessageState
-from veilmq.engines.postgres import looks
+from veilmq.store import looks
 
 pytestmark = pytest.mark.usefixtures("new_tables")
 

@@ -1,0 +1,164 @@
+"""Looks at a queue: its messages as they are, its leases, and what a receive of this instant would give.
+
+Nothing changes by a look. The store finds messages without their bodies (``Transaction.inspect``); here it is decided
+which of them are shown, and how. Bodies are read of these alone.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, islice
+
+from veilmq.core import redrive
+from veilmq.core.errors import StoreFull, StoreUnavailable
+from veilmq.core.limits import DEAD_LETTERS_PER_RECEIVE
+from veilmq.core.looks import (
+    LOOKED_AT_MAX,
+    LookAtLeases,
+    LookAtQueue,
+    MessageState,
+    Peek,
+    Peeked,
+    PeekedMessage,
+    SeenLease,
+    SeenMessage,
+)
+from veilmq.core.properties import decode
+from veilmq.engines import held
+from veilmq.store.queues import SEQ_SHIFT
+from veilmq.store.transaction import QueueRow, StoredMessage, Transaction
+
+
+async def look(tx: Transaction, command: LookAtQueue) -> list[SeenMessage]:
+    """Show what there is, in the order of sending, or what is in one state."""
+    queue = await tx.queue(command.queue)
+    found = await tx.inspect(queue, command.state, command.count, LOOKED_AT_MAX)
+    if command.state is not None:
+        found = sorted(found, key=_visibility)
+    if command.id is not None:
+        found = [each for each in found if each.id == command.id]
+    shown = await _with_bodies(tx, queue, found, command.bytes_max)
+    return [_seen(tx, queue, each, body, with_receipt=command.receipts) for each, body in shown]
+
+
+async def look_at_leases(tx: Transaction, command: LookAtLeases) -> list[SeenLease]:
+    """Show the leases that end first."""
+    queue = await tx.queue(command.queue)
+    found = await tx.inspect(queue, MessageState.IN_FLIGHT, command.count, LOOKED_AT_MAX)
+    leases = sorted([each for each in found if not each.is_claimed], key=_visibility)
+    others = sorted({*command.also} - {each.seq for each in leases})
+    return [_lease(each) for each in (*leases, *(await tx.inspect_at(queue, others) if others else ()))]
+
+
+async def peek(tx: Transaction, command: Peek) -> Peeked:
+    """Show the first visible messages; the quota of messages in flight does not count."""
+    queue = await tx.queue(command.queue)
+    receives_max = await _receives_max(tx, queue)
+    count = command.count + DEAD_LETTERS_PER_RECEIVE if receives_max else command.count
+    living = _living(await tx.offered(queue, count), receives_max)
+    shown = await _with_bodies(tx, queue, list(islice(living, command.count)), command.bytes_max)
+    return Peeked(messages=[_peeked(*each) for each in shown], smq_base64=queue.settings.smq_base64)
+
+
+def _visibility(each: StoredMessage) -> tuple[bool, int, int]:
+    return each.is_claimed, each.visible_at_ms, each.seq
+
+
+async def _with_bodies(
+    tx: Transaction, queue: QueueRow, found: Sequence[StoredMessage], bytes_max: int | None
+) -> list[tuple[StoredMessage, str]]:
+    """Return messages with their bodies, up to the one that brings these to ``bytes_max``."""
+    if bytes_max is not None:
+        before = accumulate((each.body_bytes for each in found), initial=0)
+        found = [each for each, size_bytes in zip(found, before, strict=False) if size_bytes < bytes_max]
+    bodies = await tx.bodies(queue, [each.seq for each in found]) if found else {}
+    return [(each, bodies[each.seq]) for each in found if each.seq in bodies]
+
+
+# Dead letters.
+
+
+async def _receives_max(tx: Transaction, queue: QueueRow) -> int:
+    """Return how often a message is received before a receive moves it to the dead-letter queue; 0 if none does."""
+    settings = queue.settings
+    if not settings.receives_max:
+        return 0
+    target = settings.dead_letter_queue
+    try:
+        tx.need_room()
+        refusal = redrive.refusal(queue.name, settings, target, await tx.settings(target))
+    except (StoreFull, StoreUnavailable):  # it stays where it is
+        return 0
+    return settings.receives_max if refusal is None else 0
+
+
+def _living(found: Iterable[StoredMessage], receives_max: int) -> Iterator[StoredMessage]:
+    """Yield what a receive would give, up to where it has moved as many dead letters as one may."""
+    dead = 0
+    for each in found:
+        if not receives_max or each.receive_count < receives_max:
+            yield each
+        elif (dead := dead + 1) >= DEAD_LETTERS_PER_RECEIVE:
+            return
+
+
+# Results.
+
+
+def _seen(tx: Transaction, queue: QueueRow, each: StoredMessage, body: str, *, with_receipt: bool) -> SeenMessage:
+    state = each.state
+    is_received = each.receive_count > 0 and not each.is_claimed
+    receipt = None
+    if with_receipt and is_received and state is MessageState.IN_FLIGHT:
+        receipt = tx.book.issue(queue.number, each.seq, each.generation, each.epoch, each.visible_at_ms)
+    return SeenMessage(
+        id=each.id,
+        body=body,
+        properties=each.properties,
+        sent_at_ms=each.sent_at_ms,
+        receive_count=each.receive_count + each.receives_before,
+        state=state,
+        visible_at_ms=_hidden_until_ms(each),
+        received_at_ms=_received_at_ms(each) if is_received else None,
+        first_received_at_ms=None if each.is_claimed else each.first_received_at_ms,
+        group=decode(each.properties).group,
+        priority=each.priority,
+        receipt=receipt,
+    )
+
+
+def _hidden_until_ms(each: StoredMessage) -> int | None:
+    """Return when the last hiding ends or ended, if there was one; a dead letter comes to its queue visible."""
+    came_at_ms = max(each.sent_at_ms, each.seq >> SEQ_SHIFT) if each.source is None else each.looked_at_ms
+    is_or_was = not each.is_claimed and (each.receive_count or each.visible_at_ms > came_at_ms)
+    return each.visible_at_ms if is_or_was else None
+
+
+def _received_at_ms(each: StoredMessage) -> int:
+    """Return when the message was given: a wait before that is known for the first receive, and with an event log."""
+    *_, waited_ms = held.read(each.log)
+    return max(each.received_at_ms + waited_ms, each.first_received_at_ms or 0)
+
+
+def _lease(each: StoredMessage) -> SeenLease:
+    return SeenLease(
+        message_id=each.id,
+        position=each.seq,
+        generation=each.generation,
+        received_at_ms=_received_at_ms(each),
+        visible_at_ms=each.looked_at_ms if each.is_claimed else each.visible_at_ms,
+        receive_count=each.receive_count,
+        extensions=held.read(each.log)[0] if each.log else None,
+        group=decode(each.properties).group,
+    )
+
+
+def _peeked(each: StoredMessage, body: str) -> PeekedMessage:
+    return PeekedMessage(
+        id=each.id,
+        body=body,
+        properties=each.properties,
+        sent_at_ms=each.sent_at_ms,
+        first_received_at_ms=each.first_received_at_ms,
+        receive_count=each.receive_count + each.receives_before,
+        priority=each.priority,
+        source=each.source,
+    )

@@ -1,0 +1,128 @@
+"""What a look costs in the store on SQLite: by what it shows, whatever else the queue has."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.store.host import QUEUE, SqliteHost, message
+from veilmq.core.commands import Command, Send
+from veilmq.core.looks import LookAtLeases, LookAtQueue, MessageState, Peek
+from veilmq.store import looks
+
+SHOWN = 5
+WHOLE, VISIBLE, IN_FLIGHT, DELAYED = (
+    LookAtQueue(queue=QUEUE, count=SHOWN, state=state) for state in (None, *MessageState)
+)
+LEASES = LookAtLeases(queue=QUEUE, count=SHOWN)
+PEEK = Peek(queue=QUEUE, count=SHOWN)
+KINDS = pytest.mark.parametrize("kind", ["plain", "fair", "fifo"])
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[SqliteHost]:
+    """Return an open store."""
+    host = SqliteHost(tmp_path / "store")
+    yield host
+    host.close()
+
+
+def send(host: SqliteHost, name: str, messages: int, *, kind: str, delay_s: int | None = None) -> None:
+    """Send messages, where there are groups each of one of its own."""
+    names = [f"{name} {number}" for number in range(messages)]
+    groups = [None if kind == "plain" else each for each in names]
+    new = [
+        message(each, group=group, dedup_id=each, delay_s=delay_s) for each, group in zip(names, groups, strict=True)
+    ]
+    host.do(Send(queue=QUEUE, messages=tuple(new)))
+
+
+def steps(host: SqliteHost, command: Command) -> int:
+    """Return how many steps SQLite makes for a look."""
+    made = 0
+
+    def count() -> bool:
+        nonlocal made
+        made += 1
+        return False
+
+    host.counts()
+    connection = host.engine._session.connection  # type: ignore[attr-defined]
+    connection.set_progress_handler(count, 1)
+    shown = host.do(command)
+    connection.set_progress_handler(None)
+    assert len(shown.messages if isinstance(command, Peek) else shown) == SHOWN
+    return made
+
+
+@pytest.mark.parametrize(
+    "command",
+    [WHOLE, VISIBLE, IN_FLIGHT, DELAYED, LEASES, PEEK],
+    ids=["whole", "visible", "in-flight", "delayed", "leases", "peek"],
+)
+@KINDS
+def test_a_look_costs_the_same_however_many_others_there_are(host: SqliteHost, command: Command, kind: str) -> None:
+    """In the same state, or in another one."""
+    host.create(fifo=kind == "fifo")
+    send(host, "first", 150, kind=kind)
+    host.receive(20, timeout_s=600)
+    send(host, "late", 20, kind=kind, delay_s=500)
+    costs = [steps(host, command)]
+    host.advance(1)
+    send(host, "more", 400, kind=kind)
+    send(host, "later", 200, kind=kind, delay_s=900)
+    costs.append(steps(host, command))
+    if command is not VISIBLE:
+        host.receive(200, timeout_s=700)
+        costs.append(steps(host, command))
+    assert max(costs) <= 1.5 * costs[0]
+
+
+@KINDS
+def test_no_more_are_passed_over_than_a_look_may(host: SqliteHost, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """What is behind them is not seen."""
+    monkeypatch.setattr(looks, "LOOKED_AT_MAX", 7)
+    host.create(fifo=kind == "fifo")
+    send(host, "held", 1, kind=kind)
+    host.receive(1, timeout_s=900)
+    send(host, "held apart", 1, kind=kind)
+    host.change(host.receive_one(timeout_s=900).receipt, 800)
+    seen = []
+    for name in ("some", "many"):
+        send(host, name, 6, kind=kind, delay_s=500)
+        seen.append((len(host.do(LEASES)), len(host.do(IN_FLIGHT)), len(host.do(VISIBLE))))
+    assert seen == [(2, 2, 0), (0, 0, 0)]
+
+
+@KINDS
+def test_what_the_janitor_has_not_deleted_yet_is_not_shown(host: SqliteHost, kind: str) -> None:
+    """A look deletes no more of it than any other command."""
+    host.create(fifo=kind == "fifo", retention_s=60)
+    for number in range(3):
+        send(host, f"{number}", 1_000, kind=kind)
+    host.receive(500, timeout_s=900)
+    host.receive(500, timeout_s=0)
+    host.advance(59_999)
+    send(host, "fresh", SHOWN, kind=kind)
+    host.clock.advance(1)  # the janitor is not there yet
+    for command in (WHOLE, VISIBLE, PEEK):
+        shown = host.do(command)
+        bodies = [each.body for each in (shown.messages if isinstance(command, Peek) else shown)]
+        assert bodies == [f"fresh {number}" for number in range(SHOWN)]
+    assert host.do(IN_FLIGHT) == host.do(LEASES) == []
+    host.check()
+
+
+def test_a_dead_letter_for_which_there_is_no_room_is_shown(host: SqliteHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a receive gives it out once more."""
+    dead = f"{QUEUE}-dead"
+    host.create(dead)
+    host.create(dead_letter_queue=dead, receives_max=1)
+    host.send("a")
+    host.receive(1, timeout_s=0)
+    assert host.do(PEEK).messages == []
+    space = host.engine._session.space  # type: ignore[attr-defined]
+    monkeypatch.setattr(space, "is_short", True)
+    monkeypatch.setattr(space, "look_again", lambda now_ms: True)
+    assert [each.body for each in host.do(PEEK).messages] == ["a"]
+    assert [each.body for each in host.receive(1)] == ["a"]
