@@ -354,7 +354,7 @@ WHERE partition = ? AND grp = ? AND seq = ?;
 SELECT apart + counted, received + counted
 FROM (
     SELECT count(*) AS apart, coalesce(sum(receive_count > 0), 0) AS received FROM ordered INDEXED BY ordered_apart
-    WHERE partition = ?1 AND apart AND visible_at > ?2 AND visible_at <= ?3
+    WHERE partition = ?1 AND apart = 1 AND visible_at > ?2 AND visible_at <= ?3
 ), (
     SELECT coalesce(sum(in_flight), 0) AS counted FROM ordered INDEXED BY group_due
     WHERE partition = ?1 AND seq = 0 AND fixed_at > ?2 AND fixed_at <= ?3
@@ -364,14 +364,14 @@ FROM (
 -- Or an instant before, at which nothing becomes visible.
 SELECT min(at) FROM (
     SELECT min(visible_at) AS at FROM ordered INDEXED BY ordered_apart
-    WHERE partition = ?1 AND apart AND visible_at > ?2
+    WHERE partition = ?1 AND apart = 1 AND visible_at > ?2
     UNION ALL
     SELECT min(fixed_at) FROM ordered INDEXED BY group_due WHERE partition = ?1 AND seq = 0 AND fixed_at > ?2
 );
 
 -- name: ordered_ends_after
 SELECT visible_at, receive_count FROM ordered INDEXED BY ordered_apart
-WHERE partition = ? AND apart AND visible_at > ? ORDER BY visible_at LIMIT 1000;
+WHERE partition = ? AND apart = 1 AND visible_at > ? ORDER BY visible_at LIMIT 1000;
 
 -- name: group_ends_after
 SELECT fixed_at, in_flight FROM ordered INDEXED BY group_due
@@ -426,7 +426,7 @@ WHERE coalesce(visible_at, (seq >> 20) + ?3) <= ?4 AND (visible_at IS NULL OR NO
 -- The same of a FIFO queue, but for what its groups count.
 SELECT visible_at, seq, NULL FROM (
     SELECT visible_at, seq, receive_count FROM ordered INDEXED BY ordered_apart
-    WHERE partition = ?1 AND apart AND visible_at > ?2 AND visible_at <= ?3 ORDER BY visible_at LIMIT ?4
+    WHERE partition = ?1 AND apart = 1 AND visible_at > ?2 AND visible_at <= ?3 ORDER BY visible_at LIMIT ?4
 )
 WHERE (receive_count > 0) = ?5 AND seq >= ?6 LIMIT ?7;
 

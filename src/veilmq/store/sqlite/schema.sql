@@ -70,8 +70,8 @@ CREATE TABLE ready (
 ) WITHOUT ROWID;
 
 -- What changes of each other message in a standard queue. lane is its priority, and 16 more for messages of groups (grp).
--- Receipts find it by its key, receives by the index. log is what the end of the receipt has to know of its receive
--- (engines/held.py), 0 where that is not logged.
+-- Receipts find it by its key, receives by the index, which says of what is hidden whether it was received. log is what
+-- the end of the receipt has to know of its receive (engines/held.py), 0 where that is not logged.
 CREATE TABLE visibility (
     partition INTEGER NOT NULL,
     seq INTEGER NOT NULL,
@@ -86,7 +86,7 @@ CREATE TABLE visibility (
     log INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (partition, seq)
 ) WITHOUT ROWID;
-CREATE INDEX visible ON visibility (partition, lane, visible_at, seq);
+CREATE INDEX visible ON visibility (partition, lane, visible_at, seq, receive_count);
 CREATE INDEX visible_of_group ON visibility (partition, lane, grp, visible_at, seq) WHERE grp IS NOT NULL;
 
 -- The first message of each message group of a standard queue.
@@ -128,7 +128,7 @@ CREATE TABLE ordered (
     in_flight INTEGER,
     PRIMARY KEY (partition, grp, seq)
 ) WITHOUT ROWID;
-CREATE INDEX ordered_apart ON ordered (partition, visible_at, receive_count) WHERE apart;
+CREATE INDEX ordered_apart ON ordered (partition, visible_at, receive_count) WHERE apart = 1;
 CREATE INDEX group_due ON ordered (partition, fixed_at, head_seq, in_flight) WHERE seq = 0;
 CREATE INDEX group_also_floating ON ordered (partition, floating_seq)
 WHERE seq = 0 AND fixed_at IS NOT NULL AND floating_seq IS NOT NULL;
