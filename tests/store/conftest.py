@@ -33,6 +33,7 @@ ON_SQLITE = {
     "test_events",
     "test_events_model",
     "test_fair",
+    "test_fair_model",
     "test_fifo",
     "test_fifo_model",
     "test_invariants",

@@ -179,6 +179,82 @@ def test_messages_that_are_changed_after_a_restart_are_in_flight_once(kept: Host
     assert bodies(kept, 2) == ["n29", "q"], "29 in flight are not noisy"
 
 
+@pytest.mark.differs_on_postgres("a node learns what is in flight when it looks for a receive")
+@pytest.mark.parametrize("timeout_s", [None, 0])
+def test_what_a_receipt_ends_after_a_restart_counts_from_its_receive(kept: Host, timeout_s: int | None) -> None:
+    """Deleted, or made visible."""
+    kept.create()
+    send(kept, NOISY, "n0", "n1")
+    (held,) = kept.receive(1, timeout_s=3_600)
+    kept.advance(MINUTE_MS)
+    kept.reopen()
+    if timeout_s is None:
+        kept.delete(held.receipt)
+    else:
+        kept.change(held.receipt, timeout_s)
+    kept.advance(1)
+    send(kept, QUIET, "q")
+    assert bodies(kept) == ["q"]
+
+
+def test_what_a_change_hides_after_a_restart_counts_from_the_change(kept: Host) -> None:
+    kept.create()
+    send(kept, NOISY, "n0", "n1")
+    (held,) = kept.receive(1, timeout_s=1)
+    kept.advance(MINUTE_MS)
+    kept.reopen()
+    kept.change(held.receipt, 600)
+    kept.delete(held.receipt)
+    kept.advance(1)
+    send(kept, QUIET, "q")
+    assert bodies(kept, 2) == ["n1", "q"]
+
+
+def test_a_send_after_a_restart_counts_nothing_in_flight(kept: Host) -> None:
+    kept.create()
+    send(kept, NOISY, "n0", "n1")
+    kept.receive(1, timeout_s=30)
+    kept.reopen()
+    kept.advance(1)
+    send(kept, QUIET, "q")
+    kept.advance(31_000)
+    assert bodies(kept, 3) == ["n1", "q", "n0"]
+
+
+def test_the_end_of_retention_after_a_restart_counts_nothing_in_flight(kept: Host) -> None:
+    kept.create(retention_s=60)
+    kept.do(commands.Send(queue=QUEUE, messages=(message("late", group="other", delay_s=900),)))
+    kept.advance(20_000)
+    send(kept, NOISY, "n0", "n1")
+    kept.receive(1, timeout_s=45)
+    kept.reopen()
+    kept.advance(40_000)
+    assert kept.counts() == (1, 1, 0)
+    send(kept, QUIET, "q")
+    kept.advance(10_000)
+    assert bodies(kept, 3) == ["n1", "q", "n0"]
+
+
+def test_a_queue_at_its_quota_answers_after_a_restart(kept: Host) -> None:
+    kept.create(in_flight_max=1)
+    send(kept, NOISY, "n0", "n1")
+    kept.receive(1, timeout_s=3_600)
+    kept.reopen()
+    assert bodies(kept) == []
+
+
+def test_a_group_is_drained_by_a_receive_that_hides_nothing(host: Host) -> None:
+    in_flight = crowd(host, 1)
+    send(host, QUIET, "q0")
+    assert bodies(host) == ["q0"], "the other one is noisy"
+    for each in in_flight:
+        host.change(each.receipt, 0)
+    assert len(host.receive(100, timeout_s=0)) == 41
+    host.advance(1)
+    send(host, QUIET, "q1")
+    assert bodies(host) == ["n0"]
+
+
 def test_processing_is_recent_by_when_it_ended_not_by_when_that_was_seen(host: Host) -> None:
     send(host, NOISY, "n")
     send(host, QUIET, "a")

@@ -5,8 +5,8 @@ messages come in the order of visibility like all others. ``fair_group`` has the
 receive passes over the whole backlog of a noisy group at once; only if nothing else is visible it gives messages of
 noisy groups, of that with the fewest in flight first.
 
-Who works on how much is kept in memory alone. After a restart the messages in flight are counted again, those that end
-last if there are very many, and processing times are learned anew.
+Who works on how much is kept in memory alone. After a restart the first receive, peek or receipt counts what is in
+flight again, what ends last if that is very much, and processing times are learned anew.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -25,6 +25,7 @@ from veilmq.store.sqlite.statements import SQL
 GROUPED = PRIORITY.maximum
 """What is added to a priority in the lane of grouped messages."""
 
+_ADMIT = SQL["admit_fair_group"]
 _FLIGHTS_READ_MAX = 3_000  # some ten milliseconds
 _GROUPS = SQL["fair_groups"]
 _LANE, _GROUP, _VISIBLE_AT = 1, 11, 12  # of a row that is offered
@@ -36,7 +37,7 @@ Group = tuple[int, int]
 class Sharing:
     """Who works on what in one queue: accounts by lane, and the messages of groups in flight."""
 
-    __slots__ = ("_accounts", "_ends", "arrivals", "flights", "queue", "touched")
+    __slots__ = ("_accounts", "_ends", "flights", "queue", "touched")
 
     def __init__(self, queue: Queue) -> None:
         """Begin with nothing in flight."""
@@ -44,7 +45,6 @@ class Sharing:
         self._accounts: dict[int, Fairness] = {}
         self._ends: list[tuple[int, int]] = []  # when flights end, also some that have ended otherwise
         self.flights: dict[int, tuple[Group, int, int]] = {}  # by seq: group, end, and since when
-        self.arrivals: list[tuple[int, int, int, int, int]] = []  # partition, lane, group, visible_at, seq
         self.touched: set[Group] = set()
 
     def account(self, lane: int) -> Fairness:
@@ -91,11 +91,13 @@ class Sharing:
 
 
 def sharing_of(session: Session, queue: Queue) -> Sharing:
-    """Return the sharing of a queue, begun where there is none with what is in flight."""
+    """Return the sharing of a queue, begun where there is none with what is in flight.
+
+    It begins before a receipt changes that: what a message ends with has to have been counted.
+    """
     sharing: Any = queue.fair
     if sharing is None:
         sharing = queue.fair = Sharing(queue)
-        queue.shares = True
         now_ms = queue.counted_at_ms
         for lane in queue.lanes:
             if lane > GROUPED:
@@ -109,23 +111,20 @@ def sharing_of(session: Session, queue: Queue) -> Sharing:
 # Sending.
 
 
-def sent(
-    session: Session, queue: Queue, name: str, priority: int, visible_at_ms: int, seq: int, now_ms: int
-) -> tuple[int, int]:
+def sent(session: Session, queue: Queue, name: str, priority: int, now_ms: int) -> tuple[int, int]:
     """Note a new message of the group ``name``; return its lane and the group's number."""
-    sharing = sharing_of(session, queue)
+    queue.shares = True
+    sharing: Any = queue.fair
     lane, group = GROUPED + priority, group_hash(session.group_numbers.key, name)
-    sharing.account(lane).sent(group, now_ms)
-    sharing.arrivals.append((queue.partition, lane, group, visible_at_ms, seq))
+    if sharing is not None:
+        sharing.account(lane).sent(group, now_ms)
     return lane, group
 
 
-def admit(session: Session, queue: Queue) -> None:
-    """Bring the first messages of groups up to those that arrived."""
-    sharing = sharing_of(session, queue)
-    if sharing.arrivals:
-        session.executemany(SQL["admit_fair_group"], sharing.arrivals)
-        sharing.arrivals = []
+def admit(session: Session, rows: list[Row]) -> None:
+    """Bring the first messages of groups up to those that arrived, whose rows are inserted."""
+    arrived = [(partition, lane, group, at_ms, seq) for partition, seq, lane, at_ms, group in rows if group is not None]
+    session.stage(_ADMIT, arrived)
 
 
 # Receiving.
@@ -206,9 +205,9 @@ def _push(heads: list[tuple[int, int, Row, Iterator[Row]]], source: Iterator[Row
         heappush(heads, (row[_VISIBLE_AT], row[0], row, source))
 
 
-def received(queue: Queue, rows: Iterable[Row], deadlines_ms: Iterable[int], now_ms: int) -> None:
+def received(session: Session, queue: Queue, rows: Iterable[Row], deadlines_ms: Iterable[int], now_ms: int) -> None:
     """Count messages that were given."""
-    sharing: Any = queue.fair
+    sharing = sharing_of(session, queue)
     sharing.look(now_ms)
     for row, end_ms in zip(rows, deadlines_ms, strict=True):
         if row[_GROUP] is not None:
@@ -216,22 +215,23 @@ def received(queue: Queue, rows: Iterable[Row], deadlines_ms: Iterable[int], now
 
 
 def taken(session: Session, queue: Queue, now_ms: int) -> None:
-    """Find the next message of each group that gave any; a group that has none to give is quiet."""
-    sharing = sharing_of(session, queue)
+    """Find the next message of each group that gave any."""
+    sharing: Any = queue.fair
     touched, sharing.touched = sharing.touched, set()
     _refile(session, queue, touched, now_ms)
 
 
 def _refile(session: Session, queue: Queue, groups: Iterable[Group], now_ms: int) -> None:
-    sharing = sharing_of(session, queue)
+    """Find the first message of each group; one that has no more to give is quiet."""
+    sharing: Any = queue.fair
     for lane, group in groups:
         row = session.row("fair_head", queue.partition, lane, group)
         if row is None:
             session.run("delete_fair_group", queue.partition, lane, group)
         else:
             session.run("put_fair_group", queue.partition, lane, group, *row)
-        if row is None or row[0] > now_ms:
-            sharing.account(lane).drained(group)
+        if sharing is not None and (row is None or row[0] > now_ms or row[1] in sharing.flights):
+            sharing.account(lane).drained(group)  # what is visible and still a flight was just given for 0 s
 
 
 def next_message_ms(session: Session, queue: Queue, now_ms: int) -> int:
@@ -249,21 +249,19 @@ def next_message_ms(session: Session, queue: Queue, now_ms: int) -> int:
 # Receipts, and the end of retention.
 
 
-def ended(session: Session, queue: Queue, rows: Iterable[tuple[int, int, int | None]], now_ms: int) -> None:
+def ended(session: Session, queue: Queue, rows: list[tuple[int, int, int | None]], now_ms: int) -> None:
     """Count out deleted messages: seq, lane and group of each."""
-    sharing = sharing_of(session, queue)
-    sharing.look(now_ms)
-    groups: set[Group] = set()
-    for seq, lane, group in rows:
-        if group is not None:
+    sharing: Any = queue.fair
+    if sharing is not None:
+        sharing.look(now_ms)
+        for seq, _, _ in rows:
             sharing.land(seq, now_ms)
-            groups.add((lane, group))
-    _refile(session, queue, groups, now_ms)
+    _refile(session, queue, {(lane, group) for _, lane, group in rows if group is not None}, now_ms)
 
 
 def changed(session: Session, queue: Queue, rows: Iterable[Any], now_ms: int) -> None:
     """Follow new deadlines: rows that begin as those of ``standard_find``."""
-    sharing = sharing_of(session, queue)
+    sharing: Any = queue.fair
     sharing.look(now_ms)
     groups: set[Group] = set()
     for seq, visible_at_ms, receive_count, _, _, _, group, lane, *_ in rows:
@@ -272,4 +270,5 @@ def changed(session: Session, queue: Queue, rows: Iterable[Any], now_ms: int) ->
         groups.add((lane, group))
         if receive_count and not sharing.prolong(seq, visible_at_ms):
             sharing.take_off(seq, (lane, group), visible_at_ms, now_ms, now_ms)
+    sharing.look(now_ms)  # those that are visible at once have something to give
     _refile(session, queue, groups, now_ms)

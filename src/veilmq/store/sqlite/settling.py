@@ -238,6 +238,8 @@ def _settle_in_order(
     todo = _asked(session, queue, items, now_ms, answers)
     if not todo:
         return
+    if queue.shares:
+        fair.sharing_of(session, queue)  # with what is in flight before these end it
     rows = _find(session, queue, [receipt for _, _, receipt, _ in todo])
     gone: list[Row] = []
     changed: dict[int, list[Any]] = {}

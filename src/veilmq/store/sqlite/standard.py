@@ -56,8 +56,8 @@ def send(
             session.stage(_INSERT_READY, [tuple(run) for run in runs])
         if rows:
             session.stage(_INSERT, rows)
-        if queue.shares:
-            fair.admit(session, queue)
+            if queue.shares:
+                fair.admit(session, rows)
         session.last_seq = first + len(messages) - 1
         queue.add_sent(len(messages), now_ms)
         session.touch(queue)
@@ -95,7 +95,7 @@ def _add(
         visible_at_ms = queue_visible_at_ms if new.delay_s is None else now_ms + new.delay_s * SECOND_MS
         lane, group = new.priority, None
         if new.group is not None:
-            lane, group = fair.sent(session, queue, new.group, lane, visible_at_ms, seq, now_ms)
+            lane, group = fair.sent(session, queue, new.group, lane, now_ms)
         if lane not in queue.lanes:
             queue.lanes = tuple(sorted({*queue.lanes, lane}))
         message_id = next_id()
@@ -203,7 +203,7 @@ def _receive(session: Session, queue: Queue, takers: list[Taker], now_ms: int, a
         left -= len(mine)
         deadlines = giving.give(taker, mine)
         if queue.shares:
-            fair.received(queue, mine, deadlines, now_ms)
+            fair.received(session, queue, mine, deadlines, now_ms)
     giving.mark(_MARK)
     if queue.shares:
         fair.taken(session, queue, now_ms)
