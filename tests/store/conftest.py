@@ -36,6 +36,7 @@ ON_SQLITE = {
     "test_fair_model",
     "test_fifo",
     "test_fifo_model",
+    "test_forwards",
     "test_invariants",
     "test_leases",
     "test_looks",

@@ -1,7 +1,7 @@
 """Forwards on every store: what a message keeps, what is refused, order, deduplication, and nothing lost or doubled."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.store.host import QUEUE, Host, hosting, message
-from tests.store.logged import events_of, logging_to
-from tests.store.stores import embedded
+from tests.store.host import QUEUE, Host, SqliteHost, hosting, message
+from tests.store.logged import LOGGED, events_of
+from tests.store.stores import Store, embedded, on_sqlite
 from tests.store.test_full_disk import fill
 from veilmq.core import commands
 from veilmq.core.commands import NewMessage
@@ -28,7 +28,7 @@ from veilmq.core.errors import (
     VeilmqError,
 )
 from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
-from veilmq.core.properties import Attribute, Properties, encode
+from veilmq.core.properties import Attribute, Properties, decode, encode
 from veilmq.core.results import ReceiptState, ReceivedMessage
 
 FAST = "000000000000/fast"
@@ -36,6 +36,9 @@ SLOW = "000000000000/slow"
 FIFO = "000000000000/jobs.fifo"
 FIFO_FAST = "000000000000/fast.fifo"
 FIFO_SLOW = "000000000000/slow.fifo"
+
+HOSTS = [Host, SqliteHost]
+"""Those whose store is in a folder."""
 
 
 @pytest.fixture
@@ -53,9 +56,11 @@ def made(host: Host) -> Host:
     return host
 
 
-def forward(host: Host, *entries: tuple[str, str], intake: str = QUEUE) -> list[Any]:
-    """Return what a forward of receipts to targets answers."""
-    pairs = tuple(ForwardEntry(receipt=receipt, target=target) for receipt, target in entries)
+def forward(
+    host: Host, *entries: tuple[str, str], intake: str = QUEUE, reasons: dict[str, str] | None = None
+) -> list[Any]:
+    """Return what a forward of receipts to targets answers; with `reasons` as dead letters."""
+    pairs = tuple(ForwardEntry(receipt=receipt, target=target, reasons=reasons) for receipt, target in entries)
     answers: list[Any] = host.do(Forward(queue=intake, entries=pairs))
     return answers
 
@@ -167,6 +172,74 @@ def test_groups_of_a_standard_queue_share_fairly_in_the_target(queues: Host) -> 
     send(queues, *(message(body, group=body[0]) for body in ("a1", "a2", "b1")))
     forward(queues, *all_to(FAST, queues.receive(10)))
     assert sorted(bodies(queues, FAST)) == ["a1", "a2", "b1"]
+
+
+# Dead letters.
+
+
+def test_a_dead_letter_keeps_its_past(queues: Host) -> None:
+    """It names its queue, is visible at once, and has the reasons among its attributes; its group goes on."""
+    queues.create("000000000000/dead", delay_s=60)
+    kind = {"kind": Attribute("String", "x")}
+    properties = encode(Properties(attributes=kind, group="tenant"))
+    for body in "ab":
+        send(queues, NewMessage(body=body, size_bytes=6, properties=properties, priority=3, group="tenant"))
+    sent_at_ms = queues.clock.now_ms()
+    queues.advance(1_000)
+    queues.receive(1, timeout_s=0)
+    queues.advance(5_000)
+    (held,) = queues.receive(1)
+    woken: list[int] = []
+    queues.engine.watch("000000000000/dead", woken.append)
+    queues.advance(1_000)
+    (answer,) = forward(queues, (held.receipt, "000000000000/dead"), reasons={"why": "no"})
+    assert answer == Forwarded(id=held.id)
+    assert woken[0] <= queues.clock.now_ms()
+    assert queues.delete(held.receipt) == [ReceiptState.GONE]
+    assert bodies(queues, QUEUE) == [{"a": "b", "b": "a"}[held.body]]
+    got = queues.receive_one(queue="000000000000/dead")
+    assert (got.id, got.body, got.priority, got.source) == (held.id, held.body, 3, QUEUE)
+    carried = decode(got.properties)
+    assert (carried.attributes, carried.group) == (kind | {"why": Attribute("String", "no")}, "tenant")
+    assert (got.sent_at_ms, got.receive_count) == (sent_at_ms, held.receive_count + 1)
+    assert got.first_received_at_ms == held.first_received_at_ms
+
+
+def test_a_dead_letter_that_dies_again_counts_on(queues: Host) -> None:
+    queues.send("a")
+    forward(queues, (queues.receive_one().receipt, FAST), reasons={})
+    queues.advance(1_000)
+    forward(queues, (queues.receive_one(queue=FAST).receipt, SLOW), intake=FAST, reasons={})
+    got = queues.receive_one(queue=SLOW)
+    assert (got.source, got.receive_count) == (FAST, 3)
+
+
+def test_a_dead_letter_of_a_group_is_in_its_place_and_nobodys_duplicate(queues: Host) -> None:
+    in_turn(queues, "a1", "a2", "a3")
+    first, second, third = queues.receive(10, queue=FIFO)
+    send(queues, message("before", group="a", dedup_id=str(UUID(bytes=second.id))), queue=FIFO_FAST)
+    entries = [
+        ForwardEntry(receipt=each.receipt, target=FIFO_FAST, reasons=reasons)
+        for each, reasons in ((first, None), (second, {"why": "no"}), (third, None))
+    ]
+    answers = queues.do(Forward(queue=FIFO, entries=tuple(entries)))
+    assert [each.duplicate for each in answers] == [False] * 3
+    _, *got = queues.receive(10, queue=FIFO_FAST)
+    assert [(each.body, each.source) for each in got] == [("a1", None), ("a2", FIFO), ("a3", None)]
+    assert decode(got[1].properties).dedup_id == str(UUID(bytes=second.id))
+    assert queues.counts(FIFO) == (0, 0, 0)
+
+
+def test_reasons_that_are_too_long_are_refused(queues: Host) -> None:
+    """The message itself goes there whatever its size."""
+    queues.create("000000000000/small", message_bytes_max=1_024)
+    queues.send("x" * 2_000)
+    held = queues.receive_one()
+    pair = held.receipt, "000000000000/small"
+    assert reasons(forward(queues, pair, reasons={"why": "no"})) == [MessageTooLong]
+    assert queues.counts() == (0, 1, 0)
+    assert reasons(forward(queues, pair, reasons={})) == [Forwarded]
+    assert queues.receive_one(queue="000000000000/small").id == held.id
 
 
 # What is refused.
@@ -334,15 +407,33 @@ def test_a_forward_frees_its_place_in_flight(queues: Host) -> None:
     assert bodies(queues, "000000000000/one") == ["b"]
 
 
-def test_the_event_log_has_the_work_of_the_intake_as_done(tmp_path: Path) -> None:
-    with logging_to(tmp_path / "store") as host:
+@pytest.mark.parametrize("why", [None, {"why": "no"}], ids=["sent", "dead"])
+@pytest.mark.parametrize("kind", HOSTS)
+def test_the_event_log_has_the_work_of_the_intake_as_done(
+    kind: type[Host], why: dict[str, str] | None, tmp_path: Path
+) -> None:
+    with hosting(tmp_path / "store", options=LOGGED, kind=kind) as host:
         made(host).send("a")
         held = host.receive_one()
         host.advance(4_000)
-        forward(host, (held.receipt, FAST), (held.receipt, FAST))
+        forward(host, (held.receipt, FAST), (held.receipt, FAST), reasons=why)
         (event,) = events_of(host)
         assert (event.queue, event.outcome.value, event.held_ms) == (QUEUE, "deleted", 4_000)
         assert event.message_id == held.id
+
+
+@pytest.mark.parametrize("why", [None, {"why": "no"}], ids=["sent", "dead"])
+@pytest.mark.parametrize("intake", [QUEUE, FIFO])
+def test_what_was_forwarded_counts_as_deleted(queues: Host, intake: str, why: dict[str, str] | None) -> None:
+    """And in its target as sent, but for a dead letter, which is moved."""
+    target = FIFO_FAST if intake == FIFO else FAST
+    send(queues, *(message(body, group=body, dedup_id=body) for body in "ab"), queue=intake)
+    forward(queues, *all_to(target, queues.receive(2, queue=intake)), intake=intake, reasons=why)
+    left, come = (queues.do(commands.ShowQueue(queue=name, counts=True)).counts for name in (intake, target))
+    assert (left.sent, left.deleted, left.in_flight) == (2, 2, 0)
+    assert come.visible == 2
+    if why is not None:
+        assert come.sent == 0
 
 
 def test_what_was_forwarded_survives_a_crash(kept: Host) -> None:
@@ -358,9 +449,10 @@ def test_what_was_forwarded_survives_a_crash(kept: Host) -> None:
     assert bodies(kept, FAST) == ["b"]
 
 
-def test_a_full_store_forwards_nothing_and_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", [embedded, on_sqlite])
+def test_a_full_store_forwards_nothing_and_loses_nothing(form: Callable[[Path], Store], tmp_path: Path) -> None:
     """It is refused as a send is, while deletes go on; when there is room again, so does the forward."""
-    with embedded(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
+    with form(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
         made(host)
         sent = fill(host)
         held = host.receive(5, timeout_s=3_600)
@@ -378,9 +470,10 @@ def test_a_full_store_forwards_nothing_and_loses_nothing(tmp_path: Path) -> None
         assert bodies(host, FAST) == [each.body for each in held]
 
 
-def test_a_forward_that_runs_out_of_room_changes_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", [embedded, on_sqlite])
+def test_a_forward_that_runs_out_of_room_changes_nothing(form: Callable[[Path], Store], tmp_path: Path) -> None:
     """In the middle of its transaction: all of its messages stay, and the delete beside it is done."""
-    with embedded(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
+    with form(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
         made(host).send("x", *("y" * 900_000 for _ in range(2)))
         small, *large = host.receive(3, timeout_s=3_600)
         entries = tuple(ForwardEntry(receipt=each.receipt, target=FAST) for each in large)
@@ -397,23 +490,28 @@ def test_a_forward_that_runs_out_of_room_changes_nothing(tmp_path: Path) -> None
 _STEPS = st.one_of(
     st.tuples(st.just("send"), st.sampled_from(["a", "b", "c"]), st.integers(1, 4)),
     st.tuples(st.just("receive"), st.integers(0, 2), st.sampled_from([0, 1, 30])),
-    st.tuples(st.just("forward"), st.integers(0, 2), st.integers(0, 2), st.integers(0, 3)),
+    st.tuples(st.just("forward"), st.integers(0, 2), st.integers(0, 2), st.integers(0, 3), st.booleans()),
     st.tuples(st.just("delete"), st.integers(0, 2)),
     st.tuples(st.just("advance"), st.sampled_from([0, 999, 1_000, 30_000])),
     st.tuples(st.just("crash")),
+    st.tuples(st.just("forget")),
 )
 
 
 @pytest.mark.parametrize("names", [(QUEUE, FAST, SLOW), (FIFO, FIFO_FAST, FIFO_SLOW)], ids=["standard", "fifo"])
-def test_every_message_is_in_one_place(tmp_path_factory: pytest.TempPathFactory, names: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("kind", HOSTS)
+def test_every_message_is_in_one_place(
+    tmp_path_factory: pytest.TempPathFactory, kind: type[Host], names: tuple[str, ...]
+) -> None:
     """Sent = deleted + what the queues have, each message once, whatever is forwarded, and by whom, and when."""
 
     @settings(max_examples=40, deadline=None)
     @given(st.lists(_STEPS, max_size=40))
     def play(steps: list[tuple[Any, ...]]) -> None:
-        with hosting(tmp_path_factory.mktemp("forwards") / "store") as host:
+        with hosting(tmp_path_factory.mktemp("forwards") / "store", kind=kind) as host:
             made(host)
             _Play(host, names).run(steps)
+            host.check()
 
     play()
 
@@ -448,10 +546,11 @@ class _Play:
     def _receive(self, place: int, timeout_s: int) -> None:
         self._held[place] += self._host.receive(3, queue=self._names[place], timeout_s=timeout_s)
 
-    def _forward(self, place: int, target: int, skipped: int) -> None:
+    def _forward(self, place: int, target: int, skipped: int, is_dead: bool) -> None:
         intake, to = self._names[place], self._names[target]
         tried = self._held[place][skipped:]
-        for each, answer in zip(tried, forward(self._host, *all_to(to, tried), intake=intake), strict=True):
+        answers = forward(self._host, *all_to(to, tried), intake=intake, reasons={"why": "no"} if is_dead else None)
+        for each, answer in zip(tried, answers, strict=True):
             if isinstance(answer, Forwarded):
                 assert answer.duplicate is False
                 self._expected[intake][each.body] -= 1
@@ -474,3 +573,6 @@ class _Play:
 
     def _crash(self) -> None:
         self._host.crash()
+
+    def _forget(self) -> None:
+        self._host.forget()

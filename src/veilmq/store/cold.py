@@ -9,9 +9,10 @@ from veilmq.core.account_settings import SetAccount, ShowAccount
 from veilmq.core.claims import ListSources, ReadClaim
 from veilmq.core.commands import Command
 from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents
+from veilmq.core.forwards import Forward
 from veilmq.core.looks import LookAtLeases, LookAtQueue, Peek
 from veilmq.core.publications import Abandon, ListWriters, Publish, Stage
-from veilmq.store import accounts, events, looks, moves, publications, topics
+from veilmq.store import accounts, events, forwards, looks, moves, publications, topics
 
 Cold = Callable[[Any, Any], Coroutine[Any, Any, Any]]
 """A cold command: called with a ``Transaction`` and the command, returns the result or raises a ``VeilmqError``."""
@@ -38,6 +39,7 @@ COLD: Mapping[type[Command], Cold] = {
     topic_commands.ListSubscriptions: topics.list_subscriptions,
     topic_commands.ListPushes: topics.list_pushes,
     topic_commands.PublishToTopic: topics.publish,
+    Forward: forwards.forward,
     PlanExport: events.plan_export,
     ReadEvents: events.read_events,
     ForgetEvents: events.forget_events,

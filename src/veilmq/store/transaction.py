@@ -20,7 +20,7 @@ from veilmq.core.errors import QueueNotFound
 from veilmq.core.ids import IdSource
 from veilmq.core.looks import MessageState
 from veilmq.core.ports import MaySend
-from veilmq.core.receipts import ReceiptBook
+from veilmq.core.receipts import Receipt, ReceiptBook
 from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.settings import QueueSettings
 
@@ -77,6 +77,22 @@ class Chosen(NamedTuple):
 
     messages: list[Waiting]
     more: bool
+
+
+class Leased(NamedTuple):
+    """A message with its latest receipt, as it was at ``looked_at_ms``; ``row`` is the dialect's.
+
+    One with ``receive_count`` 0 is delayed. ``properties`` are as a receive tells them.
+    """
+
+    receipt: Receipt
+    receive_count: int
+    id: bytes
+    body: str
+    properties: bytes
+    priority: int
+    looked_at_ms: int
+    row: Any
 
 
 class Given(SendTerms, frozen=True, kw_only=True, gc=False):
@@ -239,6 +255,27 @@ class Transaction(ABC):
 
         They have an id of their own there, were sent now, and were never received. Returns how many were moved: all
         that are still there.
+        """
+
+    @abstractmethod
+    async def leased(self, queue: QueueRow, seqs: Sequence[int]) -> list[Leased]:
+        """Return those of some messages (in order) that are in a queue and were received or have a delay of their own.
+
+        No other transaction receives, changes or deletes them until the end of this one.
+        """
+
+    @abstractmethod
+    async def delete(self, queue: QueueRow, messages: Sequence[Leased]) -> None:
+        """Delete messages in flight as their receipts do; waiters hear of what becomes free."""
+
+    @abstractmethod
+    async def bury(
+        self, queue: QueueRow, target: QueueRow, messages: Sequence[Leased], new: Sequence[NewMessage]
+    ) -> list[SentMessage]:
+        """Do so, and make them dead letters of ``queue`` in another queue of its type, visible at once.
+
+        They keep their ids, their receives count on, and in a standard queue they keep their age; ``new`` says what
+        else they are. Waiters hear of them.
         """
 
     # Inspection: nothing changes by it.

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.internals.engines.power import Log, counted, outages, record
+from tests.internals.engines.power import EMBEDDED, SQLITE, Form, Log, check, counted, outages, record
 from tests.internals.engines.test_moves_power import LONG, SEED
 from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
 from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
-from veilmq.engines.embedded.doctor import examine
 
 FAST = "000000000000/fast"
 SLOW = "000000000000/slow"
@@ -22,7 +21,7 @@ AT_ONCE = 3
 
 
 def work(host: Host) -> None:
-    """Send, and forward three by three: of each three, two to one queue and one to the other."""
+    """Send, and forward three by three: of each three, two to one queue, one of them as a dead letter, and one away."""
     for name in (QUEUE, FAST, SLOW):
         host.do(commands.CreateQueue(queue=name))
     bodies = [f"{number} {LONG if number % 2 else ''}" for number in range(TOTAL)]
@@ -30,30 +29,33 @@ def work(host: Host) -> None:
     for _ in range(TOTAL // AT_ONCE):
         got = host.receive(AT_ONCE)
         entries = tuple(
-            ForwardEntry(receipt=each.receipt, target=target)
-            for each, target in zip(got, (FAST, SLOW, FAST), strict=True)
+            ForwardEntry(receipt=each.receipt, target=target, reasons=reasons)
+            for each, target, reasons in zip(got, (FAST, SLOW, FAST), (None, None, {"why": "no"}), strict=True)
         )
         answers = host.do(Forward(queue=QUEUE, entries=entries))
         assert all(isinstance(answer, Forwarded) for answer in answers)
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Log:
-    """Return the log of a disk on which the workload has run."""
-    return record(work, tmp_path_factory.mktemp("forwarding") / "store")
+@pytest.fixture(scope="module", params=[EMBEDDED, SQLITE], ids=["embedded", "sqlite"])
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Form, Log]:
+    """Return a form of store, and the log of a disk on which the workload has run."""
+    return request.param, record(work, tmp_path_factory.mktemp("forwarding") / "store", request.param)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("torn", [pytest.param(False, id="dropped"), pytest.param(True, id="torn")])
-def test_no_message_is_lost_or_doubled_when_the_power_goes(recorded: Log, tmp_path: Path, *, torn: bool) -> None:
+def test_no_message_is_lost_or_doubled_when_the_power_goes(
+    recorded: tuple[Form, Log], tmp_path: Path, *, torn: bool
+) -> None:
     """After every write: all or none of them are there, each once, and a command has moved all of its own or none."""
+    form, log = recorded
     seen: set[tuple[int, int, int]] = set()
-    for number, folder in outages(recorded, tmp_path, torn=random.Random(SEED) if torn else None):
-        found = counted(folder)
+    for number, folder in outages(log, tmp_path, torn=random.Random(SEED) if torn else None):
+        found = counted(folder, form)
         assert found.total() in (0, TOTAL)
         seen.add((found[QUEUE], found[FAST], found[SLOW]))
         if number % 10 == 0 and found:
-            assert examine(folder).ok
+            check(folder, form)
     steps = {(TOTAL - AT_ONCE * done, 2 * done, done) for done in range(TOTAL // AT_ONCE + 1)}
     assert seen == steps | {(0, 0, 0)}

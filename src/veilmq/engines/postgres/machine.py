@@ -5,7 +5,6 @@ from typing import Any
 
 from veilmq.core import commands
 from veilmq.core.commands import Command
-from veilmq.core.forwards import Forward
 from veilmq.core.receipts import ReceiptBook
 from veilmq.engines.postgres.background import Background, Shared
 from veilmq.engines.postgres.catalog import Catalog
@@ -14,7 +13,6 @@ from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.database_clock import DatabaseClock
 from veilmq.engines.postgres.event_log import EventLog
 from veilmq.engines.postgres.fair_queues import FairQueues
-from veilmq.engines.postgres.forwards import Forwards
 from veilmq.engines.postgres.in_flight import InFlight
 from veilmq.engines.postgres.lines import Work
 from veilmq.engines.postgres.low_water import LowWater
@@ -70,6 +68,7 @@ class Machine:
             options=options,
             fair=fair,
             book=book,
+            in_flight=in_flight,
         )
         queues = QueueCommands(
             database=database, catalog=catalog, options=options, watches=watches, totals=totals, cold=cold
@@ -81,7 +80,6 @@ class Machine:
             **{kind: cold.running(run, changes=kind not in READS) for kind, run in COLD.items()},
             **self.claims.handlers,
             **self.background.events.handlers,
-            Forward: _forwards(shared, book, in_flight, event_log, fair).forward,
         }
 
     def begin(self) -> None:
@@ -112,26 +110,6 @@ def _receives(
         watches=shared.watches,
         in_flight=in_flight,
         low_water=low_water,
-        positions=shared.positions,
-        log=log,
-        fair=fair,
-        totals=shared.totals,
-    )
-
-
-def _forwards(
-    shared: Shared,
-    book: ReceiptBook,
-    in_flight: InFlight,
-    log: EventLog,
-    fair: FairQueues,
-) -> Forwards:
-    return Forwards(
-        database=shared.database,
-        catalog=shared.catalog,
-        book=book,
-        watches=shared.watches,
-        in_flight=in_flight,
         positions=shared.positions,
         log=log,
         fair=fair,

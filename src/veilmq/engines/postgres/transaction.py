@@ -5,13 +5,15 @@ waiters is said after its commit.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from veilmq.core.commands import Command, NewMessage
 from veilmq.core.errors import InternalError
 from veilmq.core.ids import IdSource
+from veilmq.core.limits import PRIORITY
 from veilmq.core.looks import MessageState
-from veilmq.core.receipts import ReceiptBook
+from veilmq.core.receipts import Receipt, ReceiptBook
 from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.named_sql import load
@@ -20,9 +22,10 @@ from veilmq.engines.postgres.catalog import SQL as QUEUES
 from veilmq.engines.postgres.catalog import Catalog, Queue, queue_of
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.event_log import EventLog
-from veilmq.engines.postgres.fair_queues import FairQueues
+from veilmq.engines.postgres.fair_queues import LANE, FairQueues
 from veilmq.engines.postgres.fifo_storing import FifoStoring, key_of
 from veilmq.engines.postgres.fifo_taking import properties_of
+from veilmq.engines.postgres.in_flight import InFlight
 from veilmq.engines.postgres.next_visible import rouse_groups
 from veilmq.engines.postgres.on_queue import (
     COLLISIONS,
@@ -41,7 +44,7 @@ from veilmq.engines.postgres.watches import Watches
 from veilmq.store import publications
 from veilmq.store.cold import Cold
 from veilmq.store.named_queries import shared
-from veilmq.store.transaction import Chosen, QueueRow, Row, StoredMessage, Transaction, Waiting
+from veilmq.store.transaction import Chosen, Leased, QueueRow, Row, StoredMessage, Transaction, Waiting
 
 SQL = {
     **shared(),
@@ -156,21 +159,27 @@ class PostgresTransaction(Transaction):
     async def store(self, queue: QueueRow, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
         """Store messages that were checked as if they were sent now; waiters hear of them."""
         assert isinstance(queue, Queue)
-        new, is_fifo = list(messages), queue.settings.fifo
-        if is_fifo:
-            keys = [None if queue.away else key_of(each.group or "", each.dedup_id or "", queue) for each in new]
-            rows = await self._runner.fifo.insert(self._connection, queue, new, keys, list(ids))
+        is_named = queue.settings.fifo and not queue.away  # one that is away tells repeated ones apart itself
+        keys = [key_of(each.group or "", each.dedup_id or "", queue) if is_named else None for each in messages]
+        return _sent(queue, await self._insert(queue, messages, ids, keys))
+
+    async def _insert(
+        self, queue: Queue, messages: Sequence[NewMessage], ids: Sequence[bytes], keys: list[bytes | None]
+    ) -> list[Any]:
+        """Return the stored row of each message; a FIFO queue remembers them under their keys."""
+        terms = self._connection, queue, list(messages)
+        if queue.settings.fifo:
+            rows = await self._runner.fifo.insert(*terms, keys, list(ids))
         else:
-            rows = await self._runner.standard.insert(self._connection, queue, new, list(ids))
+            rows = await self._runner.standard.insert(*terms, list(ids))
         if not rows:
             raise PartitionRetired
-        if is_fifo:
+        if queue.settings.fifo:
             self._groups_of[queue.name] = queue
         else:
             due_ms = min(row["visible_at"] for row in rows)
             self._due_ms[queue.name] = min(due_ms, self._due_ms.get(queue.name, due_ms))
-        has_sequence = is_fifo and not queue.away
-        return [SentMessage(id=row["id"], sequence=row["seq"] if has_sequence else None) for row in rows]
+        return rows
 
     async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> Chosen:
         """Return the first visible messages of a queue, locked; of a FIFO queue, their groups are."""
@@ -204,6 +213,44 @@ class PostgresTransaction(Transaction):
         if not moved:
             raise PartitionRetired
         return len(moved)
+
+    async def leased(self, queue: QueueRow, seqs: Sequence[int]) -> list[Leased]:
+        """Return those of some messages that are in a queue, locked; of a FIFO queue, their groups are."""
+        assert isinstance(queue, Queue)
+        if queue.settings.fifo:
+            await self._connection.execute(FIFO["lock"], queue.partition, seqs)
+        rows = await self._connection.fetch(sql(queue)["found"], queue.partition, seqs, retention_ms(queue))
+        return [_leased(queue, row) for row in rows]
+
+    async def delete(self, queue: QueueRow, messages: Sequence[Leased]) -> None:
+        """Delete messages in flight, which are locked."""
+        assert isinstance(queue, Queue)
+        seqs = [each.receipt.position for each in messages]
+        await self._runner.log.note(self._connection, queue, "delete", seqs)
+        await self._connection.execute(sql(queue)["remove"], queue.partition, seqs, retention_ms(queue))
+        self.after(partial(self._runner.deleted, queue, seqs, messages[0].looked_at_ms))
+        if queue.settings.fifo:
+            self._groups_of[queue.name] = queue
+
+    async def bury(
+        self, queue: QueueRow, target: QueueRow, messages: Sequence[Leased], new: Sequence[NewMessage]
+    ) -> list[SentMessage]:
+        """Move messages in flight to another queue of the type as dead letters, which are nobody's duplicates."""
+        assert isinstance(target, Queue)
+        was = [each.row for each in messages]
+        rows = await self._insert(target, new, [each.id for each in messages], [None] * len(new))
+        await self._connection.execute(
+            sql(target)["bury"],
+            target.partition,
+            [row["seq"] for row in rows],
+            queue.name,
+            [row["receives_before"] + row["receive_count"] for row in was],
+            [row["first_received_at"] for row in was],
+            [row["sent_at"] for row in was],
+        )
+        self._runner.totals.stored(target, -len(rows))  # moved, not sent
+        await self.delete(queue, messages)
+        return _sent(target, rows)
 
     async def inspect(
         self, queue: QueueRow, state: MessageState | None, count: int, passed_max: int
@@ -263,6 +310,7 @@ class ColdCommands:
         options: PostgresOptions,
         fair: FairQueues,
         book: ReceiptBook,
+        in_flight: InFlight,
     ) -> None:
         """All are the node's."""
         self._database = database
@@ -274,11 +322,18 @@ class ColdCommands:
         self.catalog = catalog
         self.watches = watches
         self.totals = totals
-        self.standard = StandardStoring(positions=positions, totals=totals)
+        self.standard = StandardStoring(positions=positions, totals=totals, fair=fair)
         self.fifo = FifoStoring(positions=positions, totals=totals)
         self.fair = fair
         self.book = book
+        self._in_flight = in_flight
         self.ids = IdSource()
+
+    def deleted(self, queue: Queue, seqs: list[int], now_ms: int) -> None:
+        """Take note of messages in flight that were deleted."""
+        self.totals.deleted[queue.number] += len(seqs)
+        self._in_flight.freed(queue, len(seqs), now_ms)
+        self.fair.ended(queue, seqs, now_ms)
 
     def running(self, cold: Cold, *, changes: bool) -> Callable[[Any], Awaitable[Any]]:
         """Return the handler that runs a cold command, in a transaction if it ``changes`` something."""
@@ -307,3 +362,22 @@ class ColdCommands:
             await tx.end()
             return answer
         raise InternalError
+
+
+def _leased(queue: Queue, row: Any) -> Leased:
+    return Leased(
+        receipt=Receipt(queue.number, row["seq"], row["generation"], row["epoch"], row["visible_at"]),
+        receive_count=row["receive_count"],
+        id=row["id"],
+        body=row["body"],
+        properties=properties_of(queue, row),
+        priority=PRIORITY.default if queue.settings.fifo else row["priority"] % LANE,
+        looked_at_ms=row["now"],
+        row=row,
+    )
+
+
+def _sent(queue: Queue, rows: list[Any]) -> list[SentMessage]:
+    """Return the answers of rows that were stored; what goes to another database is numbered there."""
+    has_sequence = queue.settings.fifo and not queue.away
+    return [SentMessage(id=row["id"], sequence=row["seq"] if has_sequence else None) for row in rows]

@@ -27,6 +27,7 @@ import apsw
 from veilmq.core import commands
 from veilmq.core.commands import Command
 from veilmq.core.errors import InternalError, QueueNotFound, StoreFull, VeilmqError
+from veilmq.core.forwards import Forward
 from veilmq.core.limits import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, BATCH_ROW_BYTES
 from veilmq.core.ports import Done
 from veilmq.core.publications import Publish, Stage
@@ -52,7 +53,7 @@ _SEND, _RECEIVE, _DELETE, _CHANGE = commands.Send, commands.Receive, commands.De
 
 HANDLERS: dict[type[Command], Handler] = {**queue_commands.HANDLERS, **transaction.HANDLERS}
 _HOT = frozenset((_SEND, _RECEIVE, _DELETE, _CHANGE))
-_NEED_ROOM = (_SEND, commands.CreateQueue, Stage, Publish, PublicationStep)
+_NEED_ROOM = (_SEND, commands.CreateQueue, Forward, Stage, Publish, PublicationStep)
 
 
 class _Work:

@@ -43,7 +43,10 @@ class DeadLetterSink:
 
     def move(self, rows: list[Row]) -> None:
         """Move the messages of ``rows`` to the target, visible at once."""
-        bury(self._session, self._queue, self.target, rows, self._now_ms)
+        session, queue, now_ms = self._session, self._queue, self._now_ms
+        if queue.log is not None:
+            session.events.dead_lettered(queue, [row[0] for row in rows], now_ms)
+        bury(session, queue, self.target, rows, now_ms)
 
     def notify(self) -> None:
         """Wake the dead-letter queue's watch if anything came to it."""

@@ -142,8 +142,8 @@ def _accept(
         return SentMessage(id=message_id, sequence=seq)
     key = deduplication_key(queue.number, group, id_of(new, settings), settings)
     before = session.accepted.find(key)
-    if before is not None and is_duplicate(before.accepted_at_ms, now_ms):
-        return SentMessage(id=before.id, sequence=before.sequence)
+    if before is not None and before.id != message_id and is_duplicate(before.accepted_at_ms, now_ms):
+        return SentMessage(id=before.id, sequence=before.sequence)  # else it is new, or comes back by a forward
     session.accepted.add(key, message_id, seq, now_ms)
     return SentMessage(id=message_id, sequence=seq)
 

@@ -20,11 +20,12 @@ from veilmq.store.sqlite.groups import refile
 from veilmq.store.sqlite.session import Row, Session
 
 
-def bury(session: Session, source: Queue, target: Queue, rows: list[Row], now_ms: int) -> None:
-    """Move dead letters: they keep their ids, and count receives and the time since the first one on."""
+def bury(session: Session, source: Queue, target: Queue, rows: list[Row], now_ms: int) -> list[int]:
+    """Move dead letters, whose receipts have ended; return their seqs there.
+
+    They keep their ids, and count receives and the time since the first one on.
+    """
     session.settle_time(target, now_ms, _swept)
-    if source.log is not None:
-        session.events.dead_lettered(source, [row[0] for row in rows], now_ms)
     pasts = [(source.name, row[2] + (row[9] or 0), row[4] if row[10] is None else row[10]) for row in rows]
     if source.fifo:
         # Two that shared a deduplication id are told apart by their own ids (SQS, "Using dead-letter queues").
@@ -34,8 +35,9 @@ def bury(session: Session, source: Queue, target: Queue, rows: list[Row], now_ms
     else:
         seqs = [row[0] for row in rows]
         session.many("standard_move", [(target.partition, now_ms, source.partition, seq) for seq in seqs])
-        session.many("carry_message", [(*past, now_ms, seq) for past, seq in zip(pasts, seqs, strict=True)])
+        session.many("carry_message", [(row[7], *past, now_ms, row[0]) for row, past in zip(rows, pasts, strict=True)])
     _settle(session, source, target, rows, seqs, now_ms)
+    return seqs
 
 
 def send_on(session: Session, source: Queue, target: Queue, rows: list[Row], now_ms: int) -> None:

@@ -183,6 +183,13 @@ DELETE FROM visibility WHERE partition = ? AND seq = ? AND visible_at = ? AND ge
 SELECT seq, visible_at, receive_count, generation, epoch, received_at, grp, lane
 FROM visibility WHERE partition = ? AND seq = ?;
 
+-- name: standard_leased
+-- As standard_take, and the generation.
+SELECT v.seq, v.lane, v.receive_count, v.epoch, v.first_received_at,
+       m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp, v.visible_at, v.generation
+FROM visibility v CROSS JOIN message m ON m.seq = v.seq
+WHERE v.partition = ? AND v.seq = ?;
+
 -- name: standard_delete
 DELETE FROM visibility WHERE partition = ? AND seq = ?;
 
@@ -197,7 +204,9 @@ SET partition = ?, visible_at = ?, receive_count = 0, generation = 0, epoch = 0,
 WHERE partition = ? AND seq = ?;
 
 -- name: carry_message
-UPDATE message SET source = ?, receives_before = ?, first_received_at_ms = ?, moved_at_ms = ? WHERE seq = ?;
+UPDATE message
+SET properties = ?, source = ?, receives_before = ?, first_received_at_ms = ?, moved_at_ms = ?
+WHERE seq = ?;
 
 -- name: renumber_message
 UPDATE message
@@ -305,6 +314,14 @@ WHERE partition = ? AND grp = ? AND seq = ?;
 -- name: ordered_find
 -- By what a receipt says: the message knows its group.
 SELECT o.seq, o.visible_at, o.receive_count, o.generation, o.epoch, o.received_at, o.grp, o.first_received_at
+FROM message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq
+WHERE m.seq = ?2;
+
+-- name: ordered_leased
+-- As ordered_take, and the generation.
+SELECT o.seq, 8, o.receive_count, o.epoch, o.first_received_at,
+       m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp,
+       coalesce(o.visible_at, 0), o.generation
 FROM message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq
 WHERE m.seq = ?2;
 

@@ -83,6 +83,20 @@ def _settle_plain(session: Session, plain: _Plain, hits: list[int], now_ms: int)
         groups.notify(session, queue, now_ms, count)
 
 
+def end_leases(session: Session, queue: Queue, receipts: list[Receipt], now_ms: int) -> None:
+    """Do what deletes by live receipts do but delete: their messages are about to be moved."""
+    if queue.shares:
+        fair.sharing_of(session, queue)
+    if queue.log is not None:
+        rows = _find(session, queue, receipts)
+        for receipt in receipts:
+            session.events.deleted(queue, receipt, rows[receipt.position], now_ms, acts=True)
+    for receipt in receipts:
+        queue.unhide(receipt.visible_at_ms, received=True)
+    queue.deleted += len(receipts)
+    queue.free_place(now_ms)
+
+
 def _is_plain(command: Settling) -> bool:
     """Tell whether only the receipt of the latest receive or change acts in a command, which deletes."""
     return type(command) is commands.Delete and not (command.any_epoch or command.any_receive)

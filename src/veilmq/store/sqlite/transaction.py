@@ -6,8 +6,9 @@ from typing import Any
 from veilmq.core import commands
 from veilmq.core.commands import Command, NewMessage
 from veilmq.core.errors import StoreFull, VeilmqError
-from veilmq.core.limits import BATCH_ROW_BYTES
+from veilmq.core.limits import BATCH_ROW_BYTES, PRIORITY
 from veilmq.core.looks import MessageState
+from veilmq.core.receipts import Receipt
 from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.store import publications
@@ -15,7 +16,9 @@ from veilmq.store.cold import COLD, READS, Cold
 from veilmq.store.queues import Queue
 from veilmq.store.sqlite import fair, fifo, groups, inspection, moving, queue_commands, standard
 from veilmq.store.sqlite.session import Session
-from veilmq.store.transaction import Chosen, Given, QueueRow, Row, StoredMessage, Transaction, Waiting
+from veilmq.store.sqlite.settling import end_leases, settle
+from veilmq.store.sqlite.statements import SQL
+from veilmq.store.transaction import Chosen, Given, Leased, QueueRow, Row, StoredMessage, Transaction, Waiting
 
 
 class SqliteTransaction(Transaction):
@@ -138,6 +141,53 @@ class SqliteTransaction(Transaction):
             fair.taken(session, source, now_ms)
         goal.notify(now_ms)
         return len(rows)
+
+    async def leased(self, queue: QueueRow, seqs: Sequence[int]) -> list[Leased]:
+        """Return those of some messages that are in a queue and were received or have a delay of their own."""
+        session, found, now_ms = self._session, self._settled(queue), self._now_ms
+        session.flush()
+        floor, query = found.floor(now_ms), SQL["ordered_leased" if found.fifo else "standard_leased"]
+        leased: list[Leased] = []
+        for *row, generation in session.executemany(query, [(found.partition, seq) for seq in seqs if seq >= floor]):
+            seq, lane, receive_count, epoch, _, message_id, body, properties, *_, visible_at_ms = row
+            leased.append(
+                Leased(
+                    receipt=Receipt(found.number, seq, generation, epoch, visible_at_ms),
+                    receive_count=receive_count,
+                    id=message_id,
+                    body=body,
+                    properties=properties,
+                    priority=lane if lane <= PRIORITY.maximum else lane - PRIORITY.maximum,
+                    looked_at_ms=now_ms,
+                    row=row,
+                )
+            )
+        return leased
+
+    async def delete(self, queue: QueueRow, messages: Sequence[Leased]) -> None:
+        """Delete messages in flight by their receipts."""
+        receipts = tuple([self.book.issue(*each.receipt) for each in messages])
+        delete = commands.Delete(queue=queue.name, receipts=receipts)
+        settle(self._session, [(self._session.queue(queue.name), [(0, delete)])], self._now_ms, [None])
+
+    async def bury(
+        self, queue: QueueRow, target: QueueRow, messages: Sequence[Leased], new: Sequence[NewMessage]
+    ) -> list[SentMessage]:
+        """Move messages in flight to another queue of the type as dead letters."""
+        session, now_ms = self._session, self._now_ms
+        source, goal = session.queue(queue.name), session.queue(target.name)
+        end_leases(session, source, [each.receipt for each in messages], now_ms)
+        rows = [(*each.row[:7], its.properties, *each.row[8:]) for each, its in zip(messages, new, strict=True)]
+        seqs = moving.bury(session, source, goal, rows, now_ms)
+        if source.fifo:
+            groups.refile(session, source, {row[11] for row in rows})
+            groups.notify(session, source, now_ms, 1)
+        elif source.shares:
+            fair.ended(session, source, [(row[0], row[1], row[11]) for row in rows], now_ms)
+        goal.notify(now_ms)
+        return [
+            SentMessage(id=row[5], sequence=seq if goal.fifo else None) for row, seq in zip(rows, seqs, strict=True)
+        ]
 
     async def inspect(
         self, queue: QueueRow, state: MessageState | None, count: int, passed_max: int

@@ -1,0 +1,145 @@
+"""Forwards: messages in flight that go on to other queues, each by a send and a deletion in one transaction.
+
+What could refuse a message is looked at first; then those of each target are stored there, in the order of the command.
+"""
+
+from collections.abc import Iterator
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from veilmq.core import properties, visibility
+from veilmq.core.commands import NewMessage
+from veilmq.core.errors import (
+    DestinationRefused,
+    GroupHeld,
+    QueueNotFound,
+    ReceiptEnded,
+    ReceiptInvalid,
+    VeilmqError,
+)
+from veilmq.core.forwards import Forward, Forwarded, ForwardEntry, as_dead_letter, as_sent, refusal
+from veilmq.core.receipts import Receipt
+from veilmq.core.results import ReceiptState
+from veilmq.store.transaction import Leased, QueueRow, Transaction
+
+Answers = list[Any]
+"""A ``Forwarded`` or an error for each entry."""
+
+
+class _Going(NamedTuple):
+    """A message that is forwarded: the place of its answer, what it was, and what is sent to ``target``."""
+
+    place: int
+    message: Leased
+    target: QueueRow
+    new: NewMessage
+    is_dead: bool
+
+
+async def forward(tx: Transaction, command: Forward) -> Answers:
+    """Move the message of each live receipt; raises ``StoreFull``."""
+    intake = await tx.queue(command.queue)
+    tx.need_room()
+    answers: Answers = [None] * len(command.entries)
+    receipts = dict(_read(tx, intake, command, answers))
+    going = await _going(tx, intake, command, receipts, answers)
+    for target in {each.target.number: each.target for each in going}.values():
+        here = [each for each in going if each.target.number == target.number]
+        for is_dead, run in groupby(here, attrgetter("is_dead")):
+            await _arrive(tx, intake, target, list(run), answers, is_dead=is_dead)
+    if sent := [each.message for each in going if not each.is_dead]:
+        await tx.delete(intake, sent)
+    return answers
+
+
+def _read(tx: Transaction, intake: QueueRow, command: Forward, answers: Answers) -> Iterator[tuple[int, Receipt]]:
+    """Yield the places of genuine receipts with what they say; put the error of others among ``answers``."""
+    for place, entry in enumerate(command.entries):
+        try:
+            receipt = tx.book.read(entry.receipt)
+            if receipt.queue != intake.number:
+                raise ReceiptInvalid
+            yield place, receipt
+        except ReceiptInvalid as error:
+            answers[place] = error
+
+
+async def _going(
+    tx: Transaction, intake: QueueRow, command: Forward, receipts: dict[int, Receipt], answers: Answers
+) -> list[_Going]:
+    """Return what is forwarded, in order; put the error of each other entry among ``answers``."""
+    leased = await tx.leased(intake, sorted({receipt.position for receipt in receipts.values()}))
+    found = {each.receipt.position: each for each in leased}
+    going: list[_Going] = []
+    held: set[str | None] = set()
+    targets: dict[str, QueueRow] = {}
+    for place, receipt in receipts.items():
+        message = found.get(receipt.position)
+        if message is None:
+            answers[place] = ReceiptEnded(ReceiptState.GONE)
+            continue
+        if not message.receive_count:
+            answers[place] = ReceiptInvalid()  # it is of a delayed message, which is nobody's to work on
+            continue
+        group = properties.decode(message.properties).group if intake.settings.fifo else None
+        try:
+            if group in held:
+                raise GroupHeld
+            _check_live(receipt, message)
+            entry = command.entries[place]
+            if entry.target not in targets:
+                targets[entry.target] = await _target(tx, intake, entry.target)
+            target = targets[entry.target]
+            going.append(_Going(place, message, target, _as_new(message, target, entry), entry.reasons is not None))
+            del found[receipt.position]
+        except VeilmqError as error:
+            answers[place] = error
+            if group is not None:
+                held.add(group)
+    return going
+
+
+def _check_live(receipt: Receipt, message: Leased) -> None:
+    latest = message.receipt
+    state = visibility.receipt_state(
+        current=(receipt.generation, receipt.epoch) == (latest.generation, latest.epoch),
+        visible_at_ms=latest.visible_at_ms,
+        now_ms=message.looked_at_ms,
+    )
+    if state is not ReceiptState.LIVE:
+        raise ReceiptEnded(state)
+
+
+async def _target(tx: Transaction, intake: QueueRow, name: str) -> QueueRow:
+    """Look the target up, whatever is known of it."""
+    target = await tx.find(name) or await tx.target(name, (intake.number, intake.name))
+    if target is None:
+        raise QueueNotFound(name)
+    why = refusal(intake.name, intake.settings, name, target.settings)
+    if why is not None:
+        raise DestinationRefused(name, why)
+    return target
+
+
+def _as_new(message: Leased, target: QueueRow, entry: ForwardEntry) -> NewMessage:
+    terms = message.body, message.properties, message.priority, target.settings
+    return as_sent(*terms) if entry.reasons is None else as_dead_letter(*terms, entry.reasons)
+
+
+async def _arrive(
+    tx: Transaction, intake: QueueRow, target: QueueRow, here: list[_Going], answers: Answers, *, is_dead: bool
+) -> None:
+    """Store messages in their target; those that die there leave the intake by that."""
+    messages = [each.message for each in here]
+    if is_dead:
+        sent = await tx.bury(intake, target, messages, [each.new for each in here])
+    else:
+        new = [replace(each.new, dedup_id=str(UUID(bytes=each.message.id))) for each in here]
+        sent = await tx.store(target, new, [each.id for each in messages])
+    for (place, message, *_), stored in zip(here, sent, strict=True):
+        duplicate = stored.id != message.id
+        answers[place] = Forwarded(id=stored.id, sequence=stored.sequence, duplicate=duplicate)
