@@ -269,9 +269,9 @@ class SqliteHost(Host):
             "JOIN message m ON m.seq BETWEEN r.first_seq AND r.last_seq"
         )
         counted = session.connection.execute(
-            f"SELECT p.number, p.messages, count(k.seq) "
-            f"FROM partition p LEFT JOIN ({known}) k ON k.partition = p.number "
-            f"WHERE p.queue IS NOT NULL GROUP BY p.number"
+            f"SELECT p.qp, p.messages, count(k.seq) "
+            f"FROM part p LEFT JOIN ({known}) k ON k.partition = p.qp "
+            f"WHERE NOT p.retired GROUP BY p.qp"
         ).fetchall()
         assert [row for row in counted if row[1] != row[2]] == []
         waiting = "SELECT coalesce(sum(last_seq - first_seq + 1), 0) FROM ready"

@@ -19,8 +19,6 @@ from veilmq.engines.examination import Finding
 from veilmq.engines.postgres import PostgresEngine, PostgresOptions
 from veilmq.engines.postgres.doctor import invariants
 from veilmq.engines.postgres.migrate import migrate
-from veilmq.engines.postgres.sweeper import Sweeper
-from veilmq.engines.postgres.watches import Watches
 from veilmq.testing import RunningServer
 from veilmq.testing.running_server import Follow
 
@@ -126,8 +124,9 @@ class PostgresHost(Host):
         """Do all that the janitor has to do now."""
 
         async def work() -> None:
-            async with connected(self.url) as connection:
-                await Sweeper(options=self._postgres_options, watches=Watches()).sweep(connection)
+            engine = cast(PostgresEngine, self.engine)
+            async with engine._database.connection() as connection:
+                await engine.machine.cold.sweep(connection)
 
         self.run(work())
 

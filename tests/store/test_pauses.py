@@ -1,12 +1,11 @@
 """After a purge a queue rests, and after a deletion its name: to the millisecond, over restarts, and not for ever."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.store.host import QUEUE, Host
-from tests.store.stores import Store, embedded
+from tests.store.stores import Store
 from veilmq.core import commands
 from veilmq.core.errors import PurgeInProgress, QueueDeletedRecently, QueueNotFound
 from veilmq.core.limits import PURGE_PAUSE_S, QUEUE_NAME_PAUSE_S
@@ -87,9 +86,9 @@ def test_a_queue_of_a_used_name_has_no_past(host: Host) -> None:
 
 
 @pytest.mark.parametrize("again", ["reopen", "crash"])
-def test_pauses_survive(tmp_path: Path, again: str) -> None:
+def test_pauses_survive(kept_store: Store, again: str) -> None:
     """A restart ends neither, and neither is longer for it."""
-    with embedded(tmp_path / "store").open(purge_pause_s=PURGE_PAUSE_S, queue_name_pause_s=QUEUE_NAME_PAUSE_S) as host:
+    with kept_store.open(purge_pause_s=PURGE_PAUSE_S, queue_name_pause_s=QUEUE_NAME_PAUSE_S) as host:
         host.create()
         host.create("a/gone")
         host.do(PURGE)
@@ -105,9 +104,9 @@ def test_pauses_survive(tmp_path: Path, again: str) -> None:
         host.create("a/gone")
 
 
-def test_pauses_are_as_long_as_they_are_set(tmp_path: Path) -> None:
+def test_pauses_are_as_long_as_they_are_set(kept_store: Store) -> None:
     """Each by its own option, and also those that were begun under another one."""
-    with embedded(tmp_path / "store").open(purge_pause_s=5, queue_name_pause_s=7) as host:
+    with kept_store.open(purge_pause_s=5, queue_name_pause_s=7) as host:
         host.create()
         host.do(PURGE)
         host.advance(5_000)
@@ -119,7 +118,7 @@ def test_pauses_are_as_long_as_they_are_set(tmp_path: Path) -> None:
         host.advance(1)
         host.create()
         host.do(DELETE)
-    with embedded(tmp_path / "store").open(purge_pause_s=PURGE_PAUSE_S) as host:
+    with kept_store.open(purge_pause_s=PURGE_PAUSE_S) as host:
         host.create()
         host.do(DELETE)
         host.create()

@@ -12,12 +12,22 @@ from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents
 from veilmq.core.forwards import Forward
 from veilmq.core.looks import LookAtLeases, LookAtQueue, Peek
 from veilmq.core.publications import Abandon, ListWriters, Publish, Stage
-from veilmq.store import accounts, events, forwards, looks, moves, publications, topics
+from veilmq.store import accounts, events, forwards, looks, moves, publications, queue_commands, topics
 
 Cold = Callable[[Any, Any], Coroutine[Any, Any, Any]]
 """A cold command: called with a ``Transaction`` and the command, returns the result or raises a ``VeilmqError``."""
 
 COLD: Mapping[type[Command], Cold] = {
+    commands.CreateQueue: queue_commands.create_queue,
+    commands.DeleteQueue: queue_commands.delete_queue,
+    commands.PurgeQueue: queue_commands.purge_queue,
+    commands.SetQueue: queue_commands.set_queue,
+    commands.EditQueue: queue_commands.edit_queue,
+    commands.TagQueue: queue_commands.tag_queue,
+    commands.ShowQueue: queue_commands.show_queue,
+    commands.ListQueues: queue_commands.list_queues,
+    commands.ListDeadLetterSources: queue_commands.list_sources,
+    queue_commands.SurveyQueues: queue_commands.survey,
     ShowAccount: accounts.show_account,
     SetAccount: accounts.set_account,
     commands.StartMove: moves.start,
@@ -59,6 +69,7 @@ READS: frozenset[type[Command]] = frozenset(
         commands.ShowQueue,
         commands.ListQueues,
         commands.ListDeadLetterSources,
+        queue_commands.SurveyQueues,
         commands.ListMoves,
         LookAtQueue,
         LookAtLeases,

@@ -23,7 +23,7 @@ from veilmq.core.events import (
 from veilmq.core.routing import key_of
 from veilmq.core.settings import QueueSettings
 from veilmq.engines import held
-from veilmq.store.transaction import Transaction
+from veilmq.store.transaction import QueueRow, Transaction
 
 EXPIRED_KEPT_S = 86_400
 EXPIRED_KEPT_MAX = 1_000_000
@@ -111,6 +111,12 @@ def routing_key(properties: bytes, attribute: str) -> str:
 @lru_cache(maxsize=_KEYS_MAX)
 def _remembered_key(properties: bytes, attribute: str) -> str:
     return key_of(properties, attribute)
+
+
+async def note_retired(tx: Transaction, queue: QueueRow) -> None:
+    """Have the janitor know of what queue the partition is that was just retired, if the queue is logged."""
+    if is_logged(queue.settings, tx.options.event_log):
+        await tx.run("log_retired", queue.partition, queue.origin, queue.name)
 
 
 # The export.

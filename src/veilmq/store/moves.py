@@ -106,6 +106,11 @@ async def list_moves(tx: Transaction, command: ListMoves) -> list[MoveTask]:
     return [_task(row) for row in await tx.rows("moves_of", source.number, command.count)]
 
 
+async def forget(tx: Transaction, queue: QueueRow) -> None:
+    """Delete the tasks of a queue that is deleted."""
+    await tx.run("delete_moves", queue.number)
+
+
 def _task(row: Row) -> MoveTask:
     task_id, source, destination, moves_per_s_max, status, moved, to_move, started_at_ms, failure = row
     return MoveTask(

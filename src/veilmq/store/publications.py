@@ -205,7 +205,7 @@ def _named(rows: Sequence[Row], command: Publish) -> list[int]:
 # What happens to queues.
 
 
-async def purge(tx: Transaction, queue: QueueRow) -> None:
+async def empty(tx: Transaction, queue: QueueRow) -> None:
     """Let nothing enter that was decided before; what is staged and not published is not the queue's yet.
 
     The caller has locked the queue; slices that are under way end before.
@@ -215,7 +215,6 @@ async def purge(tx: Transaction, queue: QueueRow) -> None:
 
 async def forget(tx: Transaction, queue: QueueRow) -> None:
     """Forget all writers of a queue that is deleted, and have what they staged dropped. The caller has locked it."""
-    await purge(tx, queue)
     writers = await tx.rows("delete_writers_of", queue.origin)
     now_ms = await tx.now() if writers else 0
     for (writer,) in writers:
@@ -292,7 +291,7 @@ async def _advance_first(tx: Transaction, queue: QueueRow, writer: _Writer, now_
 async def _advance(tx: Transaction, publication: _Publication, now_ms: int) -> None:
     """Do a slice: messages enter, or what was not named is dropped, and the publication ends with it."""
     number, ends = publication.number, publication.stages == _NO_STAGES
-    name = None if ends else await tx.value("publication_queue", publication.origin)
+    name = None if ends else await tx.value("queue_of_origin", publication.origin)
     queue = None if name is None else await tx.find(name)
     if queue is not None:
         await _enter(tx, publication, queue, now_ms, _PAUSE_MS)

@@ -9,12 +9,12 @@ Totals are exact and cost nothing that grows with the queue. ``in_flight`` and `
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from veilmq.core.limits import PRIORITY, SECOND_MS
 from veilmq.core.ports import Wake
-from veilmq.core.results import QueueView
 from veilmq.core.routing import RoutingTable, read_table
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.embedded.throttle import Throttle, throttle_of
@@ -50,6 +50,7 @@ class Queue:
         "modified_at_ms",
         "name",
         "number",
+        "origin",
         "partition",
         "received",
         "redelivered",
@@ -63,10 +64,12 @@ class Queue:
         "wake",
     )
 
-    def __init__(self, row: tuple[int, str, bytes, int, int, int, int, int, int, int, int], wake: Wake | None) -> None:
-        """``row`` has number, name, settings, when created and modified, partition and totals."""
-        self.number, self.name, settings, self.created_at_ms, self.modified_at_ms = row[:5]
-        self.partition, self.messages, self.in_flight, self.delayed, self.counted_at_ms, self.floor_seq = row[5:]
+    def __init__(
+        self, row: tuple[int, str, bytes, int, int, int, int, int, int, int, int, int], wake: Wake | None
+    ) -> None:
+        """``row`` has number, name, settings, when created and modified, origin, partition and totals."""
+        self.number, self.name, settings, self.created_at_ms, self.modified_at_ms, self.origin = row[:6]
+        self.partition, self.messages, self.in_flight, self.delayed, self.counted_at_ms, self.floor_seq = row[6:]
         self.wake = wake
         self.log: Logged | None = None
         self.throttle: Throttle | None = None
@@ -84,10 +87,12 @@ class Queue:
         self.sent = self.received = self.deleted = self.redelivered = 0
         self.follow(msgspec.json.decode(settings, type=QueueSettings))
 
-    @property
-    def origin(self) -> int:
-        """Return the number by which rows that outlive a purge know the queue."""
-        return self.number
+    def reload(self, row: tuple[Any, ...], now_ms: int) -> None:
+        """Follow the row, which was changed; what is in a partition is as it was."""
+        _, _, settings, _, self.modified_at_ms, _, partition, *_ = row
+        if partition != self.partition:
+            self.empty(partition, now_ms)
+        self.follow(msgspec.json.decode(settings, type=QueueSettings))
 
     def follow(self, settings: QueueSettings) -> None:
         """Take new settings; the caller sets ``in_flight_max`` and ``log``."""
@@ -169,15 +174,6 @@ class Queue:
         if self.at_limit:
             self.at_limit = False
             self.notify(now_ms)
-
-    def view(self) -> QueueView:
-        """Return the queue as its owner sees it, without counts."""
-        return QueueView(
-            queue=self.name,
-            settings=self.settings,
-            created_at_ms=self.created_at_ms,
-            modified_at_ms=self.modified_at_ms,
-        )
 
 
 FIFO_PRIORITY = PRIORITY.default

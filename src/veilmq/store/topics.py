@@ -49,14 +49,12 @@ from veilmq.core.topics import (
     Unsubscribe,
     push_queue,
 )
-from veilmq.store.transaction import QueueRow, Row, Transaction
+from veilmq.store import queue_commands
+from veilmq.store.transaction import LAST, QueueRow, Row, Transaction
 
 PUSH_SETTINGS = QueueSettings(
     retention_s=SMQ_TOPIC_RETENTION_S, message_bytes_max=MESSAGE_BYTES.maximum, event_log="off"
 )
-LAST = chr(0x10FFFF)
-"""Sorts behind every name with the same beginning."""
-
 _read_settings = msgspec.json.Decoder(TopicSettings).decode
 _read_subscription = msgspec.json.Decoder(Subscription).decode
 
@@ -186,7 +184,7 @@ async def subscribe(tx: Transaction, command: Subscribe) -> SubscriptionView:
         raise TooManySubscriptions(SMQ_SUBSCRIPTIONS_MAX)
     tx.need_room()
     if wanted.push_url:
-        await tx.add_queue(push_queue(topic.name, wanted.name), PUSH_SETTINGS)
+        await queue_commands.add(tx, push_queue(topic.name, wanted.name), PUSH_SETTINGS)
     elif await tx.settings(wanted.queue) is None:
         raise QueueNotFound(wanted.queue)
     now_ms, pushed = await tx.now(), bool(wanted.push_url)
@@ -238,7 +236,11 @@ async def _subscription(tx: Transaction, topic: Topic, name: str) -> Subscriptio
 async def _end(tx: Transaction, subscription: Subscription) -> None:
     """Delete the own queue of a subscription, if it has one."""
     if subscription.push_url:
-        await tx.remove_queue(push_queue(subscription.topic, subscription.name))
+        name = push_queue(subscription.topic, subscription.name)
+        await tx.lock("queue", name)
+        queue = await tx.find(name)
+        if queue is not None:
+            await queue_commands.remove(tx, queue)
         _changed(tx, subscription)
 
 

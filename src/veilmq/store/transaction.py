@@ -27,6 +27,25 @@ from veilmq.core.settings import QueueSettings
 Row = Sequence[Any]
 """The columns of a query, in its order."""
 
+LAST = chr(0x10FFFF)
+"""Sorts behind every name with the same beginning."""
+
+
+class Options(Protocol):
+    """What cold commands need to know of a store's options."""
+
+    @property
+    def purge_pause_s(self) -> int:
+        """Return how long a queue rests after a purge."""
+
+    @property
+    def queue_name_pause_s(self) -> int:
+        """Return how long the name of a deleted queue rests."""
+
+    @property
+    def event_log(self) -> str:
+        """Return what queues log that do not say it themselves."""
+
 
 class QueueRow(Protocol):
     """A queue as a transaction sees it."""
@@ -142,6 +161,7 @@ class Transaction(ABC):
     may_send: MaySend | None
     """Whether work in the background goes on for a principal; ``None``: it does."""
     book: ReceiptBook
+    options: Options
 
     # Rows.
 
@@ -220,12 +240,20 @@ class Transaction(ABC):
         """Count the messages of a queue by state."""
 
     @abstractmethod
-    async def add_queue(self, name: str, settings: QueueSettings) -> None:
-        """Add a queue; raises ``StoreFull``."""
+    async def retire(self, queue: QueueRow, *, is_deleted: bool) -> None:
+        """Retire the partition of a queue, whose row is locked; ``is_deleted``: the queue is about to be deleted."""
 
     @abstractmethod
-    async def remove_queue(self, name: str) -> None:
-        """Remove a queue with its messages, if there is one of that name."""
+    async def change(self, queue: QueueRow, settings: QueueSettings, modified_at_ms: int) -> None:
+        """Give a queue, whose row is locked, other settings.
+
+        What the old retention has ended stays ended, and leases keep their deadlines. Messages of a FIFO queue without
+        a delay of their own follow the new delay.
+        """
+
+    @abstractmethod
+    def changed(self, queue: QueueRow) -> None:
+        """Have every node read the row of a queue again, which was changed or deleted, and waiters receive again."""
 
     # Messages.
 

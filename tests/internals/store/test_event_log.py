@@ -89,7 +89,7 @@ def test_a_purged_partition_that_is_not_swept_yet(host: SqliteHost, fifo: bool) 
     found = events_of(host)
     assert [(each.outcome.value, each.held_ms) for each in found] == [("expired", 1_000), ("late_deleted", 2_000)]
     assert all(each.group_hash is not None for each in found)
-    assert host.rows("partition") == 2
+    assert host.rows("part") == 2
 
 
 def test_no_more_receipts_that_expired_are_kept_than_so_many(host: SqliteHost, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,5 @@ def test_a_queue_without_a_log_writes_none(tmp_path: Path) -> None:
     assert host.rows("visibility WHERE log <> 0") == 0
     host.delete(host.receive_one().receipt)
     host.do(PurgeQueue(queue=QUEUE))
-    assert [host.rows(table) for table in ("event_batch", "expired_receipt", "partition WHERE log_queue <> ''")] == [
-        0
-    ] * 3
+    assert [host.rows(table) for table in ("event_batch", "expired_receipt", "part WHERE log_queue <> ''")] == [0] * 3
     host.close()

@@ -15,7 +15,6 @@ from veilmq.engines.postgres.nodes import Nodes
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.positions import Positions
 from veilmq.engines.postgres.rounds import Rounds
-from veilmq.engines.postgres.sweeper import Sweeper
 from veilmq.engines.postgres.totals import Totals
 from veilmq.engines.postgres.transaction import ColdCommands
 from veilmq.engines.postgres.watches import Watches
@@ -48,8 +47,7 @@ class Background:
         step = partial(cold.running(publications.step, changes=True), publications.PublicationStep())
         self.publisher = Mover(step=step, clock=clock, start=start, pause_ms_min=1)
         cold.schedulers[publications.PublicationStep] = self.publisher.look
-        sweeper = Sweeper(options=options, watches=watches)
-        self.janitor = Janitor(database=database, sweep=sweeper.sweep, clock=clock, start=start)
+        self.janitor = Janitor(database=database, sweep=cold.sweep, clock=clock, start=start)
         self.rounds = Rounds(
             database=database, catalog=catalog, watches=watches, options=options, clock=clock, start=start
         )

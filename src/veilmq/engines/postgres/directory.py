@@ -51,7 +51,7 @@ class Directory:
     async def has_sources(self, name: str) -> bool:
         """Tell whether the queue is the dead-letter queue of one at any place; raises ``StoreUnavailable``."""
         for shard in self._shards:
-            if await shard.ask(lambda connection: connection.fetch(SQL["list_sources"], name, "", 1)):
+            if await shard.ask(lambda connection: connection.fetch(SQL["queue_sources"], name, "", 1)):
                 return True
         return False
 

@@ -14,6 +14,7 @@ from veilmq.core.commands import Command
 from veilmq.core.errors import ShuttingDown
 from veilmq.core.ports import Done, Wake
 from veilmq.core.receipts import KEY_BYTES, ReceiptBook
+from veilmq.engines.execute import execute
 from veilmq.engines.figures import Figure
 from veilmq.engines.postgres.catalog import SQL
 from veilmq.engines.postgres.database import Database
@@ -26,6 +27,7 @@ from veilmq.engines.postgres.measured import Measured
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.store import STANDBY, UNREACHABLE, Survey
 from veilmq.store.cold import READS
+from veilmq.store.queue_commands import SurveyQueues
 
 _PROBE_S = 2.0
 _RECEIPT_KEY = "receipt_key"
@@ -175,12 +177,8 @@ class PostgresEngine:
 
     async def survey(self, names_max: int) -> Survey:
         """Return the first ``names_max`` queues by name, and how many there are; raises ``VeilmqError``."""
-        try:
-            async with self._database.connection() as connection:
-                names = [name for (name,) in await connection.fetch(SQL["list_queues"], "", "", names_max)]
-                return Survey(names, await connection.fetchval(SQL["count_queues"]))
-        except Exception as error:
-            raise told(error, "a survey") from error
+        survey: Survey = await execute(self, SurveyQueues(names_max=names_max))
+        return survey
 
     async def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
         """Return what the database keeps under ``name`` for all its nodes; raises ``VeilmqError``."""

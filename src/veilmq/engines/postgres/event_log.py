@@ -77,11 +77,6 @@ class EventLog:
         if seqs and self.has(queue):
             await connection.execute(self.sql(queue)["note"], queue.partition, how, seqs, queue.origin, queue.name)
 
-    async def retire(self, connection: Any, queue: Queue) -> None:
-        """Have the janitor know what is retired now, in the same transaction, if ``queue`` is logged."""
-        if self.has(queue):
-            await connection.execute(SQL["log_retired"], queue.partition, queue.origin, queue.name)
-
     async def late(
         self,
         connection: Any,

@@ -31,10 +31,6 @@ SELECT count(*) FROM deleted
 -- name: retired_parts
 SELECT qp FROM mq.part WHERE queue_id = $1 AND retired ORDER BY qp
 
--- name: log_retired
--- What is in flight in a partition that is retired is of the logged queue $3, whose first partition is $2.
-UPDATE mq.part SET log_origin = $2, log_queue = $3 WHERE qp = $1
-
 -- name: state
 INSERT INTO mq.event_state (one) VALUES (true) ON CONFLICT DO NOTHING
 

@@ -19,7 +19,6 @@ from veilmq.engines.postgres.low_water import LowWater
 from veilmq.engines.postgres.on_queue import OnQueue
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.positions import Positions
-from veilmq.engines.postgres.queue_commands import QueueCommands
 from veilmq.engines.postgres.receipts import Receipts
 from veilmq.engines.postgres.receives import Receives
 from veilmq.engines.postgres.sends import Sends
@@ -59,7 +58,7 @@ class Machine:
             on_queue=on_queue, book=book, watches=watches, in_flight=in_flight, log=event_log, fair=fair, totals=totals
         )
         self.together = _together(sends, receives, receipts)
-        cold = ColdCommands(
+        self.cold = cold = ColdCommands(
             database=database,
             catalog=catalog,
             watches=watches,
@@ -70,13 +69,9 @@ class Machine:
             book=book,
             in_flight=in_flight,
         )
-        queues = QueueCommands(
-            database=database, catalog=catalog, options=options, watches=watches, totals=totals, cold=cold
-        )
         self.claims = _claims(shared)
         self.background = Background(shared, cold)
         self.alone: dict[type[Command], Alone] = {
-            **_of_queues(queues),
             **{kind: cold.running(run, changes=kind not in READS) for kind, run in COLD.items()},
             **self.claims.handlers,
             **self.background.events.handlers,
@@ -138,20 +133,6 @@ def _claims(shared: Shared) -> Claims:
         start=start,
         totals=totals,
     )
-
-
-def _of_queues(queues: QueueCommands) -> dict[type[Command], Alone]:
-    return {
-        commands.CreateQueue: queues.create,
-        commands.DeleteQueue: queues.delete,
-        commands.PurgeQueue: queues.purge,
-        commands.SetQueue: queues.set,
-        commands.EditQueue: queues.edit,
-        commands.TagQueue: queues.tag,
-        commands.ShowQueue: queues.show,
-        commands.ListQueues: queues.list,
-        commands.ListDeadLetterSources: queues.list_sources,
-    }
 
 
 def _messages(command: commands.Send) -> int:

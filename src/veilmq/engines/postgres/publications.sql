@@ -10,9 +10,6 @@ SELECT FROM writer WHERE qp = $1 AND name = $2 FOR SHARE
 -- name: lock_writer
 SELECT FROM writer WHERE qp = $1 AND name = $2 FOR UPDATE
 
--- name: publication_queue
-SELECT name FROM queue WHERE origin = $1
-
 -- name: insert_publication
 INSERT INTO publication (qp, writer_id, batch, stages, messages_per_s_max, next_at)
 VALUES ($1, $2, $3, $4::text::bigint[], $5, $6) RETURNING number

@@ -256,7 +256,7 @@ class Shards:
             raise QueueNotFound(command.queue)
         terms = command.queue, command.after, command.count + 1
         found = [
-            await shard.ask(lambda connection: connection.fetch(SQL["list_sources"], *terms)) for shard in self.shards
+            await shard.ask(lambda connection: connection.fetch(SQL["queue_sources"], *terms)) for shard in self.shards
         ]
         names = sorted(name for rows in found for (name,) in rows)
         return QueuePage(names=names[: command.count], more=len(names) > command.count)

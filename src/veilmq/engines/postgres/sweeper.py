@@ -20,8 +20,9 @@ from veilmq.engines.postgres.on_queue import retention_ms
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.watches import Watches
 from veilmq.store.events import EXPIRED_KEPT_MAX, EXPIRED_KEPT_S
+from veilmq.store.named_queries import shared
 
-SQL = load("veilmq.engines.postgres", "sweeps.sql")
+SQL = {**shared(), **load("veilmq.engines.postgres", "sweeps.sql")}
 
 _SQL_LOGGED = logged(SQL)
 _LOGGED = {"drop_messages", "drop_fifo_messages"}
@@ -46,11 +47,9 @@ class Sweeper:
 
     async def sweep(self, connection: Any) -> None:
         """Delete whatever is due."""
-        for kind, pause_s in (("purged", self._options.purge_pause_s), ("deleted", self._options.queue_name_pause_s)):
-            await connection.execute(QUEUES["forget_pauses"], kind, pause_s * SECOND_MS)
         async for partition, *of_log in _pages(connection, "parts"):
             await self._sweep_retired(connection, partition, tuple(of_log) if of_log[0] is not None else ())
-        async for row in _pages(connection, "queues"):
+        async for row in _pages(connection, "queues_behind"):
             await self.sweep_queue(connection, queue_of(row))
         await self._numbers.number(connection)
 
@@ -85,6 +84,13 @@ class Sweeper:
                 await connection.execute(SQL["forget_ended"], queue.partition, ended_before)
         if deleted:
             self._watches.wake(queue.name, 0)
+
+    async def end_what_has_ended(self, connection: Any, queue: Queue) -> None:
+        """Have what the retention has ended stay so under a longer one: messages of groups are deleted at once."""
+        if queue.settings.fifo:
+            await self.sweep_queue(connection, queue)
+        else:
+            await connection.execute(QUEUES["end_what_has_ended"], queue.partition, retention_ms(queue))
 
     async def _settle_late(self, connection: Any, queue: Queue) -> None:
         """Have the groups follow a new delay."""

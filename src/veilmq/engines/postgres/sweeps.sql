@@ -2,13 +2,8 @@
 -- logged queue it is another statement, as in messages.sql.
 
 -- name: parts
--- The next partitions behind $1 that nobody uses any more, with what they were where they were logged ...
+-- The next partitions behind $1 that nobody uses any more, with what they were where they were logged.
 SELECT qp, log_origin, log_queue, retired_at FROM mq.part WHERE retired AND qp > $1 ORDER BY qp LIMIT $2
-
--- name: queues
--- ... and the next queues.
-SELECT queue_id, name, settings, created_at, modified_at, qp, origin FROM mq.queue
-WHERE queue_id > $1 ORDER BY queue_id LIMIT $2
 
 -- name: sweep
 -- Of a standard queue with a retention of $2 ms, up to $3 messages that are past it, or were when it was shorter; claimed ones

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from veilmq.core.commands import Command, NewMessage
 from veilmq.core.errors import InternalError
 from veilmq.core.ids import IdSource
@@ -17,9 +19,9 @@ from veilmq.core.receipts import Receipt, ReceiptBook
 from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.named_sql import load
-from veilmq.engines.postgres import inspection, queue_rows
+from veilmq.engines.postgres import claim_rows, inspection
 from veilmq.engines.postgres.catalog import SQL as QUEUES
-from veilmq.engines.postgres.catalog import Catalog, Queue, queue_of
+from veilmq.engines.postgres.catalog import Catalog, Queue
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.event_log import EventLog
 from veilmq.engines.postgres.fair_queues import LANE, FairQueues
@@ -39,15 +41,18 @@ from veilmq.engines.postgres.on_queue import (
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.positions import Positions
 from veilmq.engines.postgres.standard_storing import StandardStoring
+from veilmq.engines.postgres.sweeper import Sweeper, settle_late
 from veilmq.engines.postgres.totals import Totals
+from veilmq.engines.postgres.transits import OUTBOX
 from veilmq.engines.postgres.watches import Watches
-from veilmq.store import publications
+from veilmq.store import housekeeping
 from veilmq.store.cold import Cold
 from veilmq.store.named_queries import shared
 from veilmq.store.transaction import Chosen, Leased, QueueRow, Row, StoredMessage, Transaction, Waiting
 
 SQL = {
     **shared(),
+    **QUEUES,
     **load("veilmq.engines.postgres", "cold.sql"),
     **load("veilmq.engines.postgres", "publications.sql"),
 }
@@ -63,12 +68,14 @@ class PostgresTransaction(Transaction):
         self._after: list[Callable[[], object]] = []
         self._due_ms: dict[str, int] = {}
         self._changed: set[str] = set()
+        self._notified: set[str] = set()
         self._groups_of: dict[str, Queue] = {}
         self.known: list[str] = []
         """The queues that were taken for what the node knew of them."""
         self.ids = runner.ids
         self.may_send = runner.may_send
         self.book = runner.book
+        self.options = runner.options
 
     async def rows(self, query: str, *values: Any) -> Sequence[Row]:
         """Return the rows of a named query."""
@@ -120,7 +127,7 @@ class PostgresTransaction(Transaction):
     async def has_sources(self, name: str) -> bool:
         """Tell whether it is the dead-letter queue of any queue, in whichever database."""
         elsewhere = self._runner.catalog.elsewhere
-        if await self._connection.fetch(QUEUES["list_sources"], name, "", 1):
+        if await self._connection.fetch(QUEUES["queue_sources"], name, "", 1):
             return True
         return elsewhere is not None and await elsewhere.has_sources(name)
 
@@ -140,18 +147,33 @@ class PostgresTransaction(Transaction):
             deleted=totals.deleted[queue.number],
         )
 
-    async def add_queue(self, name: str, settings: QueueSettings) -> None:
-        """Add a queue."""
-        await queue_rows.insert(self._connection, name, settings)
+    async def retire(self, queue: QueueRow, *, is_deleted: bool) -> None:
+        """Retire the partition of a queue, and end what claims have of it."""
+        assert isinstance(queue, Queue)
+        connection = self._connection
+        await claim_rows.lock_all(connection, queue)
+        await self.run("retire_part", queue.partition, await self.now())
+        if not is_deleted:
+            await claim_rows.lose_all(connection, queue)
+            return
+        await claim_rows.forget_all(connection, queue)
+        await connection.execute(OUTBOX["forget_arrivals"], queue.origin)
+        self.after(lambda: self._runner.totals.forget(queue.number))
 
-    async def remove_queue(self, name: str) -> None:
-        """Remove a queue with its messages, if there is one of that name."""
-        row = await self._connection.fetchrow(QUEUES["lock_queue"], name)
-        if row is not None:
-            await publications.forget(self, queue_of(row))
-            await queue_rows.remove(self._connection, queue_of(row))
-            self.after(lambda: self._runner.catalog.forget(name))
-            self.notify(name)
+    async def change(self, queue: QueueRow, settings: QueueSettings, modified_at_ms: int) -> None:
+        """Give a queue other settings; the first groups follow a new delay now, and the others by the janitor."""
+        assert isinstance(queue, Queue)
+        if settings.retention_s > queue.settings.retention_s:
+            await self._runner.sweeper.end_what_has_ended(self._connection, queue)
+        await self.run("update_queue", queue.number, msgspec.json.encode(settings), modified_at_ms)
+        if settings.fifo and settings.delay_s != queue.settings.delay_s:
+            await settle_late(self._connection, queue)
+        self.changed(queue)
+
+    def changed(self, queue: QueueRow) -> None:
+        """Have every node look the queue up again after the commit."""
+        self._changed.add(queue.name)
+        self.after(lambda: self._runner.catalog.forget(queue.name))
 
     def need_room(self) -> None:
         """Do nothing: a full disk of the database fails the statement."""
@@ -281,15 +303,18 @@ class PostgresTransaction(Transaction):
 
     def notify(self, name: str) -> None:
         """Have the watch on a queue, here and at other nodes, look at it after the commit."""
-        self._changed.add(name)
+        self._notified.add(name)
 
     async def end(self) -> None:
         """Do what follows the commit."""
         for call in self._after:
             call()
         watches = self._runner.watches
-        if self._changed:
-            self._due_ms |= dict.fromkeys(self._changed, await self.now())
+        if self._changed or self._notified:
+            now_ms = await self.now()
+            for name in self._changed:
+                watches.changed(name, now_ms)
+            self._due_ms |= dict.fromkeys(self._notified, now_ms)
         for name, due_ms in self._due_ms.items():
             watches.wake(name, due_ms)
         for queue in self._groups_of.values():
@@ -316,6 +341,8 @@ class ColdCommands:
         self._database = database
         self.log = EventLog(options=options)
         self.may_send = options.may_send
+        self.options = options
+        self.sweeper = Sweeper(options=options, watches=watches)
         self.schedulers: dict[type[Command], Callable[[], object]] = {}
         """What has slices of each kind of work in the background done."""
         self.positions = positions
@@ -334,6 +361,11 @@ class ColdCommands:
         self.totals.deleted[queue.number] += len(seqs)
         self._in_flight.freed(queue, len(seqs), now_ms)
         self.fair.ended(queue, seqs, now_ms)
+
+    async def sweep(self, connection: Any) -> None:
+        """Do all that the janitor has to do, on its connection."""
+        await housekeeping.forget_cooldowns(PostgresTransaction(connection, self))
+        await self.sweeper.sweep(connection)
 
     def running(self, cold: Cold, *, changes: bool) -> Callable[[Any], Awaitable[Any]]:
         """Return the handler that runs a cold command, in a transaction if it ``changes`` something."""

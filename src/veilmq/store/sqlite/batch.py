@@ -33,14 +33,15 @@ from veilmq.core.ports import Done
 from veilmq.core.publications import Publish, Stage
 from veilmq.engines.clock import stopwatch_s
 from veilmq.engines.embedded.database import Database
+from veilmq.engines.embedded.janitor import Sweep
 from veilmq.engines.embedded.shown_times import ShownTimes
 from veilmq.store.publications import PublicationStep
 from veilmq.store.queues import Queue
-from veilmq.store.sqlite import fifo, queue_commands, standard, transaction
+from veilmq.store.sqlite import fifo, janitor, standard, transaction
 from veilmq.store.sqlite.giving import LATER, Taker
-from veilmq.store.sqlite.queue_commands import swept
 from veilmq.store.sqlite.session import Session
 from veilmq.store.sqlite.settling import settle
+from veilmq.store.sqlite.totals import swept
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ Handler = Callable[[Session, Any, int], object]
 _SEND, _RECEIVE, _DELETE, _CHANGE = commands.Send, commands.Receive, commands.Delete, commands.ChangeVisibility
 
 
-HANDLERS: dict[type[Command], Handler] = {**queue_commands.HANDLERS, **transaction.HANDLERS}
+HANDLERS: dict[type[Command], Handler] = {Sweep: janitor.sweep, **transaction.HANDLERS}
 _HOT = frozenset((_SEND, _RECEIVE, _DELETE, _CHANGE))
 _NEED_ROOM = (_SEND, commands.CreateQueue, Forward, Stage, Publish, PublicationStep)
 

@@ -1,78 +1,32 @@
 -- Queues.
 
 -- name: queue_by_name
-SELECT q.number, q.name, q.settings, q.created_at_ms, q.modified_at_ms, p.number, p.messages, p.in_flight, p.delayed,
-       p.counted_at_ms, p.floor_seq
-FROM queue q JOIN partition p ON p.number = q.partition
+SELECT q.queue_id, q.name, q.settings, q.created_at, q.modified_at, q.origin, p.qp, p.messages, p.in_flight, p.delayed,
+       p.counted_at, p.floor_seq
+FROM queue q JOIN part p ON p.qp = q.qp
 WHERE q.name = ?;
-
--- name: queue_names
-SELECT name FROM queue WHERE name >= ? AND name > ? AND name < ? ORDER BY name LIMIT ?;
-
--- name: queues_behind
-SELECT number, name FROM queue WHERE number > ? ORDER BY number LIMIT ?;
 
 -- name: queue_sources
 SELECT name FROM queue WHERE dead_letter_queue = ? AND dead_letter_queue <> '' AND name > ? ORDER BY name LIMIT ?;
 
--- name: insert_queue
-INSERT INTO queue (name, partition, settings, dead_letter_queue, created_at_ms, modified_at_ms)
-VALUES (?, ?, ?, ?, ?, ?) RETURNING number;
-
--- name: update_queue
-UPDATE queue SET settings = ?, dead_letter_queue = ?, modified_at_ms = ? WHERE number = ?;
-
--- name: move_queue
-UPDATE queue SET partition = ? WHERE number = ?;
-
--- name: delete_queue
-DELETE FROM queue WHERE number = ?;
-
--- name: insert_partition
-INSERT INTO partition (queue, counted_at_ms) VALUES (?, ?) RETURNING number;
-
--- name: adopt_partition
-UPDATE partition SET queue = ? WHERE number = ?;
-
--- name: retire_partition
-UPDATE partition SET queue = NULL WHERE number = ?;
-
--- name: log_retired
--- What is in flight in a partition that is retired is of a logged queue.
-UPDATE partition SET log_queue = ?, ended_at_ms = ? WHERE number = ?;
-
--- name: retired_partition
-SELECT number, log_queue, ended_at_ms FROM partition WHERE queue IS NULL ORDER BY number LIMIT 1;
+-- name: retired_part
+SELECT qp, log_queue, retired_at FROM part WHERE retired ORDER BY qp LIMIT 1;
 
 -- name: retired_of_queue
-SELECT number, ended_at_ms FROM partition INDEXED BY partition_retired WHERE queue IS NULL AND log_queue = ?;
+SELECT qp, retired_at FROM part INDEXED BY part_retired WHERE retired AND log_queue = ?;
 
--- name: delete_partition
-DELETE FROM partition WHERE number = ?;
+-- name: delete_part
+DELETE FROM part WHERE qp = ?;
 
 -- name: put_totals
-UPDATE partition
-SET messages = ?, in_flight = ?, delayed = ?, counted_at_ms = ?, floor_seq = ?, last_seq = ?
-WHERE number = ?;
+UPDATE part
+SET messages = ?, in_flight = ?, delayed = ?, counted_at = ?, floor_seq = ?, last_seq = ?
+WHERE qp = ?;
 
 -- name: first_lane_after
 SELECT min(lane) FROM (
     SELECT min(lane) AS lane FROM visibility INDEXED BY visible WHERE partition = ?1 AND lane > ?2
     UNION ALL SELECT min(lane) FROM ready WHERE partition = ?1 AND lane > ?2
-);
-
--- name: put_cooldown
-INSERT OR REPLACE INTO cooldown (kind, name, began_at_ms) VALUES (?, ?, ?);
-
--- name: cooldown
-SELECT began_at_ms FROM cooldown WHERE kind = ? AND name = ?;
-
--- name: end_cooldown
-DELETE FROM cooldown WHERE kind = ? AND name = ?;
-
--- name: old_cooldowns
-DELETE FROM cooldown WHERE (kind, name) IN (
-    SELECT kind, name FROM cooldown INDEXED BY cooldown_age WHERE began_at_ms <= ? ORDER BY began_at_ms LIMIT ?
 );
 
 -- The store's own values.
@@ -85,8 +39,8 @@ INSERT OR REPLACE INTO setting (name, value) VALUES (?, ?);
 
 -- name: progress
 SELECT
-    max(last_instant_ms, coalesce((SELECT max(counted_at_ms) FROM partition), 0)),
-    max(last_seq, coalesce((SELECT max(last_seq) FROM partition), 0)),
+    max(last_instant_ms, coalesce((SELECT max(counted_at) FROM part), 0)),
+    max(last_seq, coalesce((SELECT max(last_seq) FROM part), 0)),
     mark
 FROM progress;
 
@@ -623,9 +577,6 @@ SELECT number FROM (SELECT number, accepted_at_ms FROM accepted ORDER BY number 
 DELETE FROM accepted WHERE number <= ?;
 
 -- Publications: all else of theirs is in store/queries.
-
--- name: publication_queue
-SELECT name FROM queue WHERE number = ?;
 
 -- name: insert_publication
 INSERT INTO publication (qp, writer_id, batch, stages, messages_per_s_max, next_at)

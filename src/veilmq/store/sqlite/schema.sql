@@ -16,33 +16,38 @@ CREATE TABLE progress (
 );
 INSERT INTO progress VALUES (1, 0, 0, NULL);
 
+-- qp is the partition of today, origin the first one, which never changes.
 CREATE TABLE queue (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    queue_id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL UNIQUE,
-    partition INTEGER NOT NULL,
     settings BLOB NOT NULL,
-    dead_letter_queue TEXT NOT NULL,
-    created_at_ms INTEGER NOT NULL,
-    modified_at_ms INTEGER NOT NULL
+    created_at INTEGER NOT NULL,
+    modified_at INTEGER NOT NULL,
+    qp INTEGER NOT NULL,
+    origin INTEGER NOT NULL,
+    dead_letter_queue TEXT NOT NULL AS (CAST(settings AS TEXT) ->> 'dead_letter_queue') VIRTUAL
 );
+CREATE INDEX queue_origin ON queue (origin);
 CREATE INDEX queue_source ON queue (dead_letter_queue, name) WHERE dead_letter_queue <> '';
 
--- queue is NULL once the partition is retired: the janitor deletes its messages. If their receipts are logged, the last two
--- columns are the name of the queue and when it was retired.
--- in_flight and delayed count what is hidden at counted_at_ms. What has a seq below floor_seq is past its retention.
-CREATE TABLE partition (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    queue INTEGER,
+-- The janitor deletes the messages of a partition that is retired; of that of a logged queue the last two columns are the
+-- name of the queue and its first partition.
+-- in_flight and delayed count what is hidden at counted_at. What has a seq below floor_seq is past its retention.
+CREATE TABLE part (
+    qp INTEGER PRIMARY KEY AUTOINCREMENT,
+    queue_id INTEGER NOT NULL,
+    retired INTEGER NOT NULL DEFAULT 0,
+    retired_at INTEGER,
     messages INTEGER NOT NULL DEFAULT 0,
     in_flight INTEGER NOT NULL DEFAULT 0,
     delayed INTEGER NOT NULL DEFAULT 0,
-    counted_at_ms INTEGER NOT NULL DEFAULT 0,
+    counted_at INTEGER NOT NULL DEFAULT 0,
     last_seq INTEGER NOT NULL DEFAULT 0,
     floor_seq INTEGER NOT NULL DEFAULT 0,
     log_queue TEXT,
-    ended_at_ms INTEGER
+    log_origin INTEGER
 );
-CREATE INDEX partition_retired ON partition (number) WHERE queue IS NULL;
+CREATE INDEX part_retired ON part (qp) WHERE retired;
 
 -- Written once and deleted. The last four columns are those of dead letters: where it comes from, how often and when
 -- first it was received there, and when it came here if it kept its seq.
@@ -159,14 +164,14 @@ CREATE TABLE accepted (number INTEGER PRIMARY KEY, accepted_at_ms INTEGER NOT NU
 CREATE TABLE attempt (key BLOB PRIMARY KEY, taken BLOB NOT NULL, attempted_at_ms INTEGER NOT NULL) WITHOUT ROWID;
 CREATE INDEX attempt_age ON attempt (attempted_at_ms);
 
--- Queues that were purged, and names of queues that were deleted, a short while ago.
-CREATE TABLE cooldown (
+-- When a queue was purged, or a name deleted, for as long as that matters.
+CREATE TABLE pause (
     kind TEXT NOT NULL,
     name TEXT NOT NULL,
-    began_at_ms INTEGER NOT NULL,
+    begun_at INTEGER NOT NULL,
     PRIMARY KEY (kind, name)
 ) WITHOUT ROWID;
-CREATE INDEX cooldown_age ON cooldown (began_at_ms);
+CREATE INDEX pause_age ON pause (kind, begun_at);
 
 -- The events of a batch, encoded, in one row; its number is that of the first one. Rows go when they are exported.
 CREATE TABLE event_batch (number INTEGER PRIMARY KEY, events INTEGER NOT NULL, encoded BLOB NOT NULL);

@@ -9,7 +9,6 @@ from os import urandom
 from typing import Any
 
 import apsw
-import msgspec
 
 from veilmq.core.commands import Command
 from veilmq.core.errors import QueueNotFound
@@ -147,6 +146,11 @@ class Session:
             self.execute("ROLLBACK")
         self.forget()
 
+    def has_written(self, changes_before: int) -> bool:
+        """Tell whether anything was written since ``write``, when the connection had made so many changes."""
+        waits = self._writes or self._staged or self._touched or self._ended or self._left
+        return bool(waits) or self.connection.total_changes() > changes_before
+
     def undo(self, accepted: int) -> None:
         """Forget a command that was rolled back; the log has ``accepted`` entries of the batch before it."""
         self._staged.clear()
@@ -221,17 +225,6 @@ class Session:
             queue.shares = queue.shares or lane > PRIORITY.maximum
         return queue
 
-    def drop(self, queue: Queue) -> None:
-        """Forget a queue that was deleted."""
-        del self.queues[queue.name]
-        if queue.touched:
-            self._touched.remove(queue)
-
-    def names(self, prefix: str, after: str, count: int) -> list[str]:
-        """Return up to ``count`` full names that begin with ``prefix`` and follow ``after``, in order."""
-        found = self.rows("queue_names", prefix, after, prefix + chr(0x10FFFF), count)
-        return [name for (name,) in found]
-
     def apply_options(self, queue: Queue) -> None:
         """Put the in-flight limit and the log in force, which the queue may leave to the store's options."""
         own, options = queue.settings.in_flight_max, self.options
@@ -239,13 +232,17 @@ class Session:
         queue.in_flight_max = theirs if own is None else own
         queue.log = Logged(queue.name, queue.retention_ms) if is_logged(queue.settings, options.event_log) else None
 
-    def change(self, queue: Queue, settings: Any, modified_at_ms: int) -> None:
-        """Give ``queue`` other settings."""
-        queue.follow(settings)
-        queue.modified_at_ms = modified_at_ms
+    def reload(self, queue: Queue, now_ms: int) -> bool:
+        """Have ``queue`` follow its row, which was changed; forget it and return ``False`` where that was deleted."""
+        row = self.row("queue_by_name", queue.name)
+        if row is None:
+            del self.queues[queue.name]
+            if queue.touched:
+                self._touched.remove(queue)
+            return False
+        queue.reload(row, now_ms)
         self.apply_options(queue)
-        encoded = msgspec.json.encode(settings)
-        self.run("update_queue", encoded, settings.dead_letter_queue, modified_at_ms, queue.number)
+        return True
 
     # Time.
 

@@ -36,9 +36,9 @@ from veilmq.engines.figures import Figure, gauge
 from veilmq.engines.store import FAILED, FULL, NOTHING_HELD_BACK, Survey
 from veilmq.store.background import Scheduler
 from veilmq.store.cold import STEPS
+from veilmq.store.queue_commands import SurveyQueues
 from veilmq.store.sqlite.batch import Batch, Entry
 from veilmq.store.sqlite.folder import open_connection
-from veilmq.store.sqlite.queue_commands import AllNames
 from veilmq.store.sqlite.session import Session
 
 log = logging.getLogger(__name__)
@@ -185,8 +185,8 @@ class SqliteStore:
 
     async def survey(self, names_max: int) -> Survey:
         """Return the first ``names_max`` queues by name, and how many there are."""
-        names: list[str] = await execute(self, AllNames())
-        return Survey(names[:names_max], len(names))
+        survey: Survey = await execute(self, SurveyQueues(names_max=names_max))
+        return survey
 
     @property
     def kept(self) -> str:

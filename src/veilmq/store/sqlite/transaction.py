@@ -3,6 +3,8 @@
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from veilmq.core import commands
 from veilmq.core.commands import Command, NewMessage
 from veilmq.core.errors import StoreFull, VeilmqError
@@ -11,10 +13,9 @@ from veilmq.core.looks import MessageState
 from veilmq.core.receipts import Receipt
 from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.settings import QueueSettings
-from veilmq.store import publications
 from veilmq.store.cold import COLD, READS, Cold
 from veilmq.store.queues import Queue
-from veilmq.store.sqlite import fair, fifo, groups, inspection, moving, queue_commands, standard
+from veilmq.store.sqlite import fair, fifo, groups, inspection, moving, standard, totals
 from veilmq.store.sqlite.session import Session
 from veilmq.store.sqlite.settling import end_leases, settle
 from veilmq.store.sqlite.statements import SQL
@@ -31,6 +32,7 @@ class SqliteTransaction(Transaction):
         self.ids = session.ids
         self.may_send = session.options.may_send
         self.book = session.book
+        self.options = session.options
 
     async def rows(self, query: str, *values: Any) -> Sequence[Row]:
         """Return the rows of a named query."""
@@ -79,18 +81,33 @@ class SqliteTransaction(Transaction):
 
     async def counts(self, queue: QueueRow) -> QueueCounts:
         """Count the messages of a queue by state."""
-        return queue_commands.counts(self._session, self._session.queue(queue.name), self._now_ms)
+        assert isinstance(queue, Queue)
+        return totals.counts(self._session, queue, self._now_ms)
 
-    async def add_queue(self, name: str, settings: QueueSettings) -> None:
-        """Add a queue; raises ``StoreFull``."""
-        queue_commands.add(self._session, name, settings, self._now_ms)
+    async def retire(self, queue: QueueRow, *, is_deleted: bool) -> None:
+        """Retire the partition of a queue."""
+        self._session.run("retire_part", queue.partition, self._now_ms)
+        self._session.unswept = True
 
-    async def remove_queue(self, name: str) -> None:
-        """Remove a queue with its messages, if there is one of that name."""
-        queue = self._session.find(name)
-        if queue is not None:
-            await publications.forget(self, queue)
-            queue_commands.remove(self._session, queue, self._now_ms)
+    async def change(self, queue: QueueRow, settings: QueueSettings, modified_at_ms: int) -> None:
+        """Give a queue other settings: what the old retention has ended is below its floor from now on."""
+        assert isinstance(queue, Queue)
+        session, now_ms = self._session, self._now_ms
+        session.settle_time(queue, now_ms, totals.swept)
+        queue.floor_seq = queue.floor(now_ms)
+        session.touch(queue)
+        session.run("update_queue", queue.number, msgspec.json.encode(settings), modified_at_ms)
+        self.changed(queue)
+
+    def changed(self, queue: QueueRow) -> None:
+        """Read the row of a queue again, and have its watch look at it."""
+        assert isinstance(queue, Queue)
+        if not self._session.reload(queue, self._now_ms):
+            queue.notify(self._now_ms)
+            return
+        queue.free_place(self._now_ms)
+        if queue.fifo:
+            groups.notify(self._session, queue, self._now_ms, 1)
 
     def need_room(self) -> None:
         """Raise ``StoreFull`` where the disk is nearly full."""
@@ -113,7 +130,7 @@ class SqliteTransaction(Transaction):
     async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> Chosen:
         """Return the first visible messages of a queue; none while those past their retention are being deleted."""
         session, found, now_ms = self._session, self._session.queue(queue.name), self._now_ms
-        session.settle_time(found, now_ms, queue_commands.swept)
+        session.settle_time(found, now_ms, totals.swept)
         if now_ms >= found.expires_at_ms:
             return Chosen([], more=True)
         if found.fifo:
@@ -133,7 +150,7 @@ class SqliteTransaction(Transaction):
         session, now_ms = self._session, self._now_ms
         source, goal = session.queue(queue.name), session.queue(target.name)
         rows = [each.row for each in messages]
-        session.settle_time(goal, now_ms, queue_commands.swept)
+        session.settle_time(goal, now_ms, totals.swept)
         moving.send_on(session, source, goal, rows, now_ms)
         if source.fifo:
             groups.refile(session, source, {row[11] for row in rows})
@@ -216,7 +233,7 @@ class SqliteTransaction(Transaction):
     def _settled(self, queue: QueueRow) -> Queue:
         """Return the queue at the present instant, without a slice of what is past its retention."""
         ours = self._session.queue(queue.name)
-        self._session.settle_time(ours, self._now_ms, queue_commands.swept)
+        self._session.settle_time(ours, self._now_ms, totals.swept)
         return ours
 
     def after(self, call: Callable[[], object]) -> None:
@@ -240,15 +257,16 @@ def driven(cold: Cold, *, changes: bool) -> Callable[[Session, Any, int], object
     def handle(session: Session, command: Any, now_ms: int) -> object:
         running = cold(SqliteTransaction(session, now_ms), command)
         if not changes:
-            return _end(running)
+            return end(running)
         session.write()
-        accepted = session.accepted.count
+        accepted, changes_before = session.accepted.count, session.connection.total_changes()
         session.execute("SAVEPOINT cold")
         try:
-            return _end(running)
+            return end(running)
         except VeilmqError:
-            session.execute("ROLLBACK TO cold")
-            session.undo(accepted)
+            if session.has_written(changes_before):
+                session.execute("ROLLBACK TO cold")
+                session.undo(accepted)
             raise
         finally:
             if session.connection.in_transaction:
@@ -257,30 +275,14 @@ def driven(cold: Cold, *, changes: bool) -> Callable[[Session, Any, int], object
     return handle
 
 
-def _end(running: Coroutine[Any, Any, Any]) -> Any:
+def end(running: Coroutine[Any, Any, Any]) -> Any:
+    """Drive a function over the port to its end; return its result."""
     try:
         running.send(None)
-    except StopIteration as end:
-        return end.value
+    except StopIteration as ended:
+        return ended.value
     running.close()
     raise AssertionError("a cold command waits for something that is not the store's")
 
 
-def _behind(hook: Callable[[Transaction, Queue], Coroutine[Any, Any, None]], handle: Any) -> Any:
-    """Return the handler of a command on a queue that does ``hook`` with it first."""
-
-    def handle_both(session: Session, command: Any, now_ms: int) -> object:
-        async def run(tx: Transaction, command: Any) -> None:
-            await hook(tx, session.queue(command.queue))
-            handle(session, command, now_ms)
-
-        return driven(run, changes=True)(session, command, now_ms)
-
-    return handle_both
-
-
-HANDLERS: dict[type[Command], Callable[[Session, Any, int], object]] = {
-    commands.DeleteQueue: _behind(publications.forget, queue_commands.delete),
-    commands.PurgeQueue: _behind(publications.purge, queue_commands.purge),
-    **{kind: driven(cold, changes=kind not in READS) for kind, cold in COLD.items()},
-}
+HANDLERS = {kind: driven(cold, changes=kind not in READS) for kind, cold in COLD.items()}

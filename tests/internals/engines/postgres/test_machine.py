@@ -9,6 +9,7 @@ from veilmq.engines.embedded.janitor import Sweep
 from veilmq.engines.embedded.moves import MoveStep
 from veilmq.engines.embedded.publications import PublicationStep
 from veilmq.store.cold import STEPS
+from veilmq.store.queue_commands import SurveyQueues
 
 OF_ITSELF: set[Any] = {ClaimStep, MoveStep, PublicationStep, Sweep}
 """What the embedded engine asks of itself; the node has steps of its own."""
@@ -20,4 +21,5 @@ def test_it_knows_every_command(postgres_url: str) -> None:
         machine = node.engine.machine  # type: ignore[attr-defined]
         engine: Any = embedded.engine
         assert set(machine.alone) & set(machine.together) == set()
-        assert set(engine._machine.handlers) - OF_ITSELF == {*machine.alone, *machine.together} - {*STEPS}
+        own = {*STEPS, SurveyQueues}
+        assert set(engine._machine.handlers) - OF_ITSELF == {*machine.alone, *machine.together} - own

@@ -8,6 +8,7 @@ import pytest
 
 from veilmq.engines.named_sql import load
 from veilmq.engines.postgres.migrate import all_scripts
+from veilmq.store.named_queries import shared
 
 FOLDER = "veilmq.engines.postgres"
 NO_QUERIES = {"doctor.sql", "schema.sql"}
@@ -27,8 +28,7 @@ OF_ALL = {
     "outbox.sql ended": "a carrier looks where there is something to do",
     "outbox.sql note_ends": "a carrier looks where there is something to do",
     "queues.sql find_queue": "finds the partition, by the name of its queue",
-    "queues.sql insert_part": "a new partition, which has no number yet",
-    "queues.sql insert_queue": "a new partition, which has no number yet",
+    "shared insert_part": "a new partition, which has no number yet",
     "shards.sql find_transit": "finds the partition, by the queues that it is between",
     "shards.sql known_transit": "finds the partition, by the queues that it is between",
     "sweeps.sql parts": "the janitor looks where there is something to do",
@@ -47,6 +47,7 @@ _MADE = re.compile(r"CREATE (?:UNLOGGED )?TABLE mq\.(\w+) \(\s*qp\b")
 DATA = "|".join(sorted(name for script in all_scripts() for name in _MADE.findall(without_comments(script.text))))
 """The tables of the data plane: those whose first column is the partition."""
 
+_WITHOUT_SCHEMA = re.compile(rf"\b(FROM|JOIN|USING|UPDATE|INTO)\s+(?=(?:{DATA})\b)")
 _TABLE = re.compile(rf"\b(?:FROM|JOIN|USING|UPDATE|DELETE FROM|,)\s+mq\.(?:{DATA})\b")
 _INSERT = re.compile(rf"\bINSERT INTO mq\.(?:{DATA})(?: AS \w+)? \(\s*(\w+)")
 _INSERT_WHOLE = re.compile(rf"\bINSERT INTO mq\.(?:{DATA})(?: AS \w+)?\s+SELECT\b")
@@ -77,11 +78,13 @@ def touches_data(text: str) -> bool:
 
 
 def queries() -> Iterator[tuple[str, str]]:
-    """Yield name and text of each statement in each file of the folder."""
+    """Yield name and text of each statement in each file of the folder, and of those that both dialects share."""
     for entry in sorted(files(FOLDER).iterdir(), key=lambda entry: entry.name):
         if entry.name.endswith(".sql") and entry.name not in NO_QUERIES:
             for name, text in load(FOLDER, entry.name).items():
                 yield f"{entry.name} {name}", without_comments(text)
+    for name, text in shared().items():
+        yield f"shared {name}", _WITHOUT_SCHEMA.sub(r"\1 mq.", without_comments(text))
 
 
 def statements() -> Iterator[tuple[str, str]]:
@@ -98,7 +101,9 @@ def test_each_statement_names_one() -> None:
     """As its first term; what goes on to another queue names that one's as its second."""
     wrong = {name: found for name, text in statements() if (found := findings(text))}
     assert wrong == {}
-    assert [name for name, text in statements() if ".sql " in name and "$1" not in text] == [], "no partition is given"
+    assert [name for name, text in statements() if not name[0].isdigit() and "$1" not in text] == [], (
+        "no partition is given"
+    )
 
 
 def test_exceptions_are_needed() -> None:

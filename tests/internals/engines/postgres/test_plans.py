@@ -19,6 +19,7 @@ from tests.store.postgres_host import PostgresHost, connected, hosting_postgres
 from veilmq.core import commands
 from veilmq.engines.named_sql import load
 from veilmq.engines.postgres.database import SETTINGS
+from veilmq.store.named_queries import shared
 
 pytestmark = pytest.mark.usefixtures("new_tables")
 
@@ -28,6 +29,7 @@ OF_STORES = {"schema.sql", "copies.sql"}
 FILES = sorted(
     each.name for each in files(PACKAGE).iterdir() if each.name.endswith(".sql") and each.name not in OF_STORES
 )
+STATEMENTS = {**{file: load(PACKAGE, file) for file in FILES}, "shared": shared()}
 WHOLE = {"count", "look", "waiting"}
 """Statements that are about all of a partition, or its first messages."""
 
@@ -66,7 +68,7 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("file", STATEMENTS)
 def test_no_statement_goes_through_a_partition(postgres_url: str, file: str) -> None:
     """But for those that are about all of it."""
 
@@ -75,7 +77,7 @@ def test_no_statement_goes_through_a_partition(postgres_url: str, file: str) -> 
             for name, value in SETTINGS.items():
                 await connection.execute("SELECT set_config($1, $2, false)", name, value)
             plans = {}
-            for number, (name, statement) in enumerate(load(PACKAGE, file).items()):
+            for number, (name, statement) in enumerate(STATEMENTS[file].items()):
                 text = re.sub("--.*", "", statement)
                 if text.split()[0] in {"SELECT", "WITH", "INSERT", "UPDATE", "DELETE"}:
                     plans[name] = list(wholesale(await plan(connection, number, text)))

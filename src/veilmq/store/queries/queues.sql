@@ -1,0 +1,51 @@
+-- Queues, their partitions and cooldowns: all of it is rare.
+
+-- name: queue_names
+SELECT name FROM queue WHERE name >= $1 AND name > $2 AND name < $3 ORDER BY name LIMIT $4;
+
+-- name: count_queues
+SELECT count(*) FROM queue;
+
+-- name: queues_behind
+-- The next queues by number.
+SELECT queue_id, name, settings, created_at, modified_at, qp, origin FROM queue WHERE queue_id > $1 ORDER BY queue_id LIMIT $2;
+
+-- name: queue_of_origin
+SELECT name FROM queue WHERE origin = $1;
+
+-- name: insert_queue
+-- Nothing is inserted where the name exists: another transaction was faster. The partition follows.
+INSERT INTO queue (name, settings, created_at, modified_at, qp, origin) VALUES ($1, $2, $3, $3, 0, 0)
+ON CONFLICT (name) DO NOTHING
+RETURNING queue_id;
+
+-- name: insert_part
+INSERT INTO part (queue_id) VALUES ($1) RETURNING qp;
+
+-- name: place_queue
+UPDATE queue SET qp = $2, origin = CASE WHEN origin = 0 THEN $2 ELSE origin END WHERE queue_id = $1;
+
+-- name: update_queue
+UPDATE queue SET settings = $2, modified_at = $3 WHERE queue_id = $1;
+
+-- name: delete_queue
+DELETE FROM queue WHERE queue_id = $1;
+
+-- name: retire_part
+UPDATE part SET retired = true, retired_at = $2 WHERE qp = $1;
+
+-- name: begin_cooldown
+INSERT INTO pause (kind, name, begun_at) VALUES ($1, $2, $3)
+ON CONFLICT (kind, name) DO UPDATE SET begun_at = excluded.begun_at;
+
+-- name: cooldown
+SELECT begun_at FROM pause WHERE kind = $1 AND name = $2;
+
+-- name: end_cooldown
+DELETE FROM pause WHERE kind = $1 AND name = $2;
+
+-- name: forget_cooldowns
+-- Up to $3 of those that began at $2 and earlier.
+DELETE FROM pause WHERE kind = $1 AND name IN (
+    SELECT name FROM pause WHERE kind = $1 AND begun_at <= $2 ORDER BY begun_at LIMIT $3
+);

@@ -1,0 +1,201 @@
+"""The commands on queues, and the cooldowns that follow a purge and a deletion.
+
+A command that changes a queue locks its row. Purge and deletion retire the partition at a cost that does not depend on
+its messages, which the janitor deletes; a purged queue goes on with a new one.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from msgspec.structs import replace
+
+from veilmq.core import commands, redrive
+from veilmq.core.commands import Command
+from veilmq.core.errors import PurgeInProgress, QueueDeletedRecently, QueueExists
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.results import QueuePage, QueueView
+from veilmq.core.settings import QueueSettings
+from veilmq.core.settings_rules import purged, settled, tagged
+from veilmq.engines.store import Survey
+from veilmq.store import events, moves, publications
+from veilmq.store.transaction import LAST, QueueRow, Transaction
+
+PURGED = "purged"
+DELETED = "deleted"
+"""The kinds of cooldowns: of a queue, and of a name."""
+
+Hook = Callable[[Transaction, QueueRow], Awaitable[None]]
+"""What another feature does with a queue that is purged or deleted, whose row is locked."""
+
+BEFORE_RETIREMENT: tuple[Hook, ...] = (publications.empty,)
+"""What holds off other transactions before the partition is retired, in the order of locks."""
+ON_PURGE: tuple[Hook, ...] = (events.note_retired,)
+"""What follows when the partition of a purged queue was retired, in the same transaction."""
+ON_DELETION: tuple[Hook, ...] = (events.note_retired, moves.forget, publications.forget)
+"""The same of a queue that is about to be deleted."""
+
+
+class SurveyQueues(Command, frozen=True, kw_only=True):
+    """Answer a ``Survey`` of the first ``names_max`` queues of all accounts."""
+
+    names_max: int
+
+
+async def locked(tx: Transaction, name: str) -> QueueRow:
+    """Return the queue of that full name for the transaction to change; raises ``QueueNotFound``."""
+    await tx.lock("queue", name)
+    return await tx.queue(name)
+
+
+def _view(queue: QueueRow) -> QueueView:
+    return QueueView(
+        queue=queue.name,
+        settings=queue.settings,
+        created_at_ms=queue.created_at_ms,
+        modified_at_ms=queue.modified_at_ms,
+    )
+
+
+async def _counted(tx: Transaction, queue: QueueRow) -> QueueView:
+    return replace(_view(queue), counts=await tx.counts(queue))
+
+
+# Creation and deletion.
+
+
+async def create_queue(tx: Transaction, command: commands.CreateQueue) -> QueueView:
+    """Add the queue, or find it as it was asked for."""
+    queue = await tx.find(command.queue)
+    if queue is None:
+        pause_s = tx.options.queue_name_pause_s
+        if not command.at_once and await _rests(tx, DELETED, command.queue, pause_s):
+            raise QueueDeletedRecently(command.queue, pause_s)
+        settings = replace(settled(None, {**command.defaults, **command.settings}), tags=tagged({}, command.tags))
+        await _check_dead_letters(tx, command.queue, settings)
+        is_new = await add(tx, command.queue, settings)
+        queue = await tx.queue(command.queue)
+        if is_new:
+            return replace(_view(queue), is_new=True)
+    setting = queue.settings.first_difference(command.settings)
+    if setting is not None:
+        raise QueueExists(command.queue, setting)
+    return _view(queue)
+
+
+async def add(tx: Transaction, name: str, settings: QueueSettings) -> bool:
+    """Add a queue; return ``False`` where another transaction was faster; raises ``StoreFull``."""
+    tx.need_room()
+    number = await tx.value("insert_queue", name, msgspec.json.encode(settings), await tx.now())
+    if number is not None:
+        await tx.run("place_queue", number, await tx.value("insert_part", number))
+    return number is not None
+
+
+async def _check_dead_letters(tx: Transaction, name: str, settings: QueueSettings) -> None:
+    """Raise unless the dead-letter queue that ``settings`` name can serve the queue ``name``."""
+    target = settings.dead_letter_queue
+    if target:
+        redrive.check(name, settings, target, await tx.settings(target))
+
+
+async def delete_queue(tx: Transaction, command: commands.DeleteQueue) -> None:
+    """Remove the queue, whose name rests."""
+    await remove(tx, await locked(tx, command.queue))
+    await tx.run("end_cooldown", PURGED, command.queue)
+    await tx.run("begin_cooldown", DELETED, command.queue, await tx.now())
+
+
+async def remove(tx: Transaction, queue: QueueRow) -> None:
+    """Remove a queue, whose row is locked, and its messages."""
+    for hook in BEFORE_RETIREMENT:
+        await hook(tx, queue)
+    await tx.retire(queue, is_deleted=True)
+    for hook in ON_DELETION:
+        await hook(tx, queue)
+    await tx.run("delete_queue", queue.number)
+    tx.changed(queue)
+
+
+async def purge_queue(tx: Transaction, command: commands.PurgeQueue) -> None:
+    """Delete all messages: the queue goes on with a new partition."""
+    queue = await locked(tx, command.queue)
+    pause_s = tx.options.purge_pause_s
+    if await _rests(tx, PURGED, queue.name, pause_s):
+        raise PurgeInProgress(queue.name, pause_s)
+    await tx.run("begin_cooldown", PURGED, queue.name, await tx.now())
+    for hook in BEFORE_RETIREMENT:
+        await hook(tx, queue)
+    await tx.retire(queue, is_deleted=False)
+    for hook in ON_PURGE:
+        await hook(tx, queue)
+    await tx.run("place_queue", queue.number, await tx.value("insert_part", queue.number))
+    tx.changed(queue)
+    if queue.settings.fifo:
+        await tx.change(queue, purged(queue.settings), queue.modified_at_ms)
+
+
+async def _rests(tx: Transaction, kind: str, name: str, pause_s: int) -> bool:
+    begun_at_ms = await tx.value("cooldown", kind, name)
+    return begun_at_ms is not None and await tx.now() < begun_at_ms + pause_s * SECOND_MS
+
+
+# Settings.
+
+
+async def set_queue(tx: Transaction, command: commands.SetQueue) -> None:
+    """Change settings."""
+    queue = await locked(tx, command.queue)
+    settings = settled(queue.settings, command.settings)
+    if "dead_letter_queue" in command.settings:
+        await _check_dead_letters(tx, queue.name, settings)
+    await tx.change(queue, settings, await tx.now())
+
+
+async def edit_queue(tx: Transaction, command: commands.EditQueue) -> None:
+    """Change one setting by what it is."""
+    queue = await locked(tx, command.queue)
+    value = command.edit(getattr(queue.settings, command.setting))
+    await tx.change(queue, settled(queue.settings, {command.setting: value}), await tx.now())
+
+
+async def tag_queue(tx: Transaction, command: commands.TagQueue) -> None:
+    """Remove and put tags; that is no change of the queue's settings, whose time stays."""
+    queue = await locked(tx, command.queue)
+    kept = {key: value for key, value in queue.settings.tags.items() if key not in command.removed}
+    await tx.change(queue, replace(queue.settings, tags=tagged(kept, command.tags)), queue.modified_at_ms)
+
+
+# What there is.
+
+
+async def show_queue(tx: Transaction, command: commands.ShowQueue) -> QueueView:
+    """Return what the queue is, and how many messages are in which state."""
+    queue = await tx.queue(command.queue)
+    return await _counted(tx, queue) if command.counts else _view(queue)
+
+
+async def list_queues(tx: Transaction, command: commands.ListQueues) -> QueuePage:
+    """Return one page of names."""
+    account = f"{command.account}/"
+    prefix = account + command.prefix
+    rows = await tx.rows("queue_names", prefix, account + command.after, prefix + LAST, command.count + 1)
+    names = [name for (name,) in rows[: command.count]]
+    found = [await tx.find(name) for name in names] if command.views else []
+    return QueuePage(
+        names=[name.removeprefix(account) for name in names],
+        more=len(rows) > command.count,
+        views=[await _counted(tx, queue) for queue in found if queue is not None],
+    )
+
+
+async def list_sources(tx: Transaction, command: commands.ListDeadLetterSources) -> QueuePage:
+    """Return one page of the queues whose dead-letter queue the named one is."""
+    queue = await tx.queue(command.queue)
+    rows = await tx.rows("queue_sources", queue.name, command.after, command.count + 1)
+    return QueuePage(names=[name for (name,) in rows[: command.count]], more=len(rows) > command.count)
+
+
+async def survey(tx: Transaction, command: SurveyQueues) -> Survey:
+    """Return the first queues by name, and how many there are."""
+    rows = await tx.rows("queue_names", "", "", LAST, command.names_max)
+    return Survey([name for (name,) in rows], await tx.value("count_queues"))

@@ -1,0 +1,64 @@
+"""The janitor's work on SQLite, a slice a command: what retention, purges and deletions have put out of reach."""
+
+from veilmq.core.limits import ATTEMPT_S, DEDUPLICATION_S, PRIORITY, SECOND_MS
+from veilmq.engines.embedded.janitor import Sweep, Swept
+from veilmq.store import housekeeping
+from veilmq.store.events import Logged
+from veilmq.store.queues import NEVER_MS
+from veilmq.store.sqlite.session import Row, Session
+from veilmq.store.sqlite.totals import swept
+from veilmq.store.sqlite.transaction import SqliteTransaction, end
+
+_ROWS_PER_SWEEP = 1_000
+_QUEUES_PER_SWEEP = 200
+_LOOK_MS = 60 * SECOND_MS
+
+
+def sweep(session: Session, command: Sweep, now_ms: int) -> Swept:
+    """Do one slice of the janitor's work: retired partitions, messages past their retention, what is remembered."""
+    session.unswept = False
+    session.space.look_again(now_ms)
+    left = _ROWS_PER_SWEEP
+    retired = session.row("retired_part")
+    if retired is not None:
+        left -= _sweep_partition(session, retired, left, now_ms)
+    looked_at = session.rows("queues_behind", session.swept_to, _QUEUES_PER_SWEEP if left > 0 else 0)
+    for number, name, *_ in looked_at:
+        queue = session.queue(name)
+        messages = queue.messages
+        session.settle_time(queue, now_ms, swept)
+        left -= messages - queue.messages
+        if left <= 0:
+            break
+        session.swept_to = number
+    if len(looked_at) < _QUEUES_PER_SWEEP and left > 0:
+        session.swept_to = 0
+    session.run("old_attempts", now_ms - ATTEMPT_S * SECOND_MS, _ROWS_PER_SWEEP)
+    end(housekeeping.forget_cooldowns(SqliteTransaction(session, now_ms)))
+    old = session.rows("old_accepted", _ROWS_PER_SWEEP, now_ms - DEDUPLICATION_S * SECOND_MS)
+    if old:
+        session.run("delete_accepted", old[-1][0])
+        session.accepted.cut()
+    session.flush()  # groups have the rows that say whether they have messages
+    many_groups = session.group_numbers.sweep(_ROWS_PER_SWEEP // 2)
+    many_expired = session.events.sweep(_ROWS_PER_SWEEP // 4, now_ms)
+    more = many_groups or many_expired or left <= 0 or session.swept_to > 0 or session.row("retired_part") is not None
+    return Swept(more=more, next_due_ms=now_ms if more else now_ms + _LOOK_MS)
+
+
+def _sweep_partition(session: Session, retired: Row, rows_max: int, now_ms: int) -> int:
+    """Delete a slice of a retired partition, and its row with the last one; return how many messages that were."""
+    count = 0
+    partition, logged_queue, retired_at_ms = retired
+    log = None if logged_queue is None else Logged(logged_queue, 0, retired_at_ms)
+    for kind in ("standard", "ordered"):
+        lanes = range(PRIORITY.maximum + 1) if kind == "standard" else ()
+        count += len(session.delete_below(kind, partition, lanes, NEVER_MS, rows_max - count, log, now_ms))
+    if count:
+        return count  # an event of a message has its group, whose number goes after the cursor
+    session.run("delete_cursors_of", partition, rows_max)
+    session.run("delete_fair_groups_of", partition, rows_max)
+    if not any(session.row(f"any_{kind}_of", partition) for kind in ("cursor", "fair_group")):
+        session.run("delete_part", partition)
+        session.run("put_progress", now_ms, session.last_seq)
+    return count

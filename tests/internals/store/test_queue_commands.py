@@ -1,0 +1,160 @@
+"""Queues in both dialects: hooks, listings by what is set, cooldowns that are over, and what an error leaves alone."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store.host import QUEUE, Host, SqliteHost
+from tests.store.postgres_host import hosting_postgres
+from tests.store.stores import Store, on_postgres, on_sqlite
+from veilmq.core import commands
+from veilmq.core.errors import PurgeInProgress, QueueExists, SettingsConflict
+from veilmq.core.results import QueueView
+from veilmq.engines.postgres import PostgresEngine
+from veilmq.store import queue_commands
+from veilmq.store.transaction import QueueRow, Transaction
+
+DEAD = "000000000000/dead"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """Return an empty store of one dialect."""
+    if request.param == "sqlite":
+        return on_sqlite(tmp_path / "store")
+    return on_postgres(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+def host(store: Store) -> Iterator[Host]:
+    """Return the store, open, with a queue."""
+    with store.open() as opened:
+        opened.create()
+        yield opened
+
+
+PURGE, DELETE = commands.PurgeQueue(queue=QUEUE), commands.DeleteQueue(queue=QUEUE)
+
+
+@pytest.mark.parametrize(
+    ("hooks", "command"),
+    [("BEFORE_RETIREMENT", PURGE), ("BEFORE_RETIREMENT", DELETE), ("ON_PURGE", PURGE), ("ON_DELETION", DELETE)],
+    ids=["before-purge", "before-deletion", "purge", "deletion"],
+)
+def test_hooks_are_part_of_a_purge_and_a_deletion(
+    host: Host, monkeypatch: pytest.MonkeyPatch, hooks: str, command: commands.Command
+) -> None:
+    """In their order; the error of one undoes what was written before."""
+    met: list[Any] = []
+
+    async def first(tx: Transaction, queue: QueueRow) -> None:
+        met.append((queue.name, queue.partition == queue.origin))
+        await tx.run("put_setting", "hook", b"first")
+
+    async def second(tx: Transaction, queue: QueueRow) -> None:
+        met.append(await tx.value("setting", "hook"))
+        raise SettingsConflict("hook", "No.")
+
+    host.send("a")
+    monkeypatch.setattr(queue_commands, hooks, (first, second))
+    with pytest.raises(SettingsConflict):
+        host.do(command)
+    assert (met, host.counts()) == ([(QUEUE, True), b"first"], (1, 0, 0))
+    monkeypatch.setattr(queue_commands, hooks, (first,))
+    host.do(command)
+    assert met[2:] == [(QUEUE, True)]
+
+
+def test_sources_are_those_that_are_set_now(host: Host) -> None:
+    """By name, page by page."""
+    host.create(DEAD)
+    for name in ("c", "a", "b"):
+        host.create(f"000000000000/{name}", dead_letter_queue=DEAD, receives_max=1)
+    host.do(commands.SetQueue(queue="000000000000/b", settings={"dead_letter_queue": "", "receives_max": 0}))
+    page = host.do(commands.ListDeadLetterSources(queue=DEAD, count=1))
+    assert (page.names, page.more) == (["000000000000/a"], True)
+    page = host.do(commands.ListDeadLetterSources(queue=DEAD, after="000000000000/a", count=1))
+    assert (page.names, page.more) == (["000000000000/c"], False)
+
+
+def test_cooldowns_that_are_over_are_forgotten(store: Store) -> None:
+    """Each kind by its own option."""
+    with store.open(purge_pause_s=90, queue_name_pause_s=30) as host:
+        host.create()
+        host.create(DEAD)
+        host.do(commands.PurgeQueue(queue=QUEUE))
+        host.do(commands.DeleteQueue(queue=DEAD))
+        for time_ms, left in ((29_999, 2), (1, 1), (59_999, 1), (1, 0)):
+            host.advance(time_ms)
+            host.sweep()
+            assert host.rows("pause") == left
+
+
+def test_a_refused_command_leaves_the_counters_alone(store: Store) -> None:
+    """They would begin anew if caches were dropped."""
+    with store.open(purge_pause_s=60) as host:
+        host.create(delay_s=1)
+        host.do(commands.PurgeQueue(queue=QUEUE))
+        host.send("a")
+        for command, error in (
+            (commands.PurgeQueue(queue=QUEUE), PurgeInProgress),
+            (commands.SetQueue(queue=QUEUE, settings={"fifo": True}), SettingsConflict),
+            (commands.CreateQueue(queue=QUEUE, settings={"delay_s": 2}), QueueExists),
+        ):
+            with pytest.raises(error):
+                host.do(command)
+        assert host.do(commands.ShowQueue(queue=QUEUE, counts=True)).counts.sent == 1
+
+
+def test_a_retention_that_grows_brings_nothing_back(host: Host) -> None:
+    """Nor one that grows twice, though caches are dropped in between."""
+    host.send("a")
+    host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    host.advance(60_000)
+    for retention_s in (100, 200):
+        host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": retention_s}))
+        host.forget()
+    assert (host.counts(), host.receive()) == ((0, 0, 0), [])
+    host.send("b")
+    host.advance(199_999)
+    assert host.counts() == (1, 0, 0)
+
+
+def test_a_deletion_and_a_new_queue_of_the_name_in_one_batch(tmp_path: Path) -> None:
+    """What was sent before is gone with its totals; what follows is the new one's."""
+    with on_sqlite(tmp_path / "store").open() as host:
+        assert isinstance(host, SqliteHost)
+        host.create()
+        send = commands.Send(queue=QUEUE, messages=(commands.NewMessage(body="a", size_bytes=1),))
+        delete, create = commands.DeleteQueue(queue=QUEUE), commands.CreateQueue(queue=QUEUE)
+        show = commands.ShowQueue(queue=QUEUE, counts=True)
+        *_, view = host.do_together(send, delete, create, send, send, show)
+        assert (view.counts.visible, view.counts.sent) == (2, 2)
+        host.sweep()
+        host.check()
+        assert host.rows("part") == 1
+        host.forget()
+        assert host.counts() == (2, 0, 0)
+
+
+def test_two_nodes_create_a_queue_at_once(postgres_url: str) -> None:
+    """One of them makes it, and the other one finds it."""
+    with hosting_postgres(postgres_url) as host:
+
+        async def other_node() -> PostgresEngine:
+            return await PostgresEngine.open(host.url, clock=host.clock)
+
+        second: Any = host.run(other_node())
+        views: list[QueueView] = []
+        for number in range(10):
+            create = commands.CreateQueue(queue=f"000000000000/q{number}")
+
+            def submit(create: commands.CreateQueue = create) -> None:
+                for engine in (host.engine, second):
+                    engine.submit(create, views.append)
+
+            host.in_loop(submit)
+        host.run(second.close())
+        assert sorted(view.is_new for view in views) == [False] * 10 + [True] * 10
