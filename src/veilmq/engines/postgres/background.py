@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from veilmq.engines.postgres.catalog import Catalog
+from veilmq.engines.postgres.cold_commands import ColdCommands
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.database_clock import ClockGuard, DatabaseClock
 from veilmq.engines.postgres.event_export import EventExport
@@ -16,7 +17,6 @@ from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.positions import Positions
 from veilmq.engines.postgres.rounds import Rounds
 from veilmq.engines.postgres.totals import Totals
-from veilmq.engines.postgres.transaction import ColdCommands
 from veilmq.engines.postgres.watches import Watches
 from veilmq.store import moves, publications
 

@@ -27,9 +27,9 @@ from veilmq.core.events import (
 )
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock, Timer
+from veilmq.engines.postgres.cold_commands import ColdCommands
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.event_numbers import SLICE_EVENTS, EventNumbers
-from veilmq.engines.postgres.transaction import ColdCommands
 from veilmq.store import events
 
 _TURN = 0x7665696C6D73  # the key of the lock, beside those of migrations and the janitor

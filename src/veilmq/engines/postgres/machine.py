@@ -9,6 +9,7 @@ from veilmq.core.receipts import ReceiptBook
 from veilmq.engines.postgres.background import Background, Shared
 from veilmq.engines.postgres.catalog import Catalog
 from veilmq.engines.postgres.claims import Claims
+from veilmq.engines.postgres.cold_commands import ColdCommands
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.database_clock import DatabaseClock
 from veilmq.engines.postgres.event_log import EventLog
@@ -23,7 +24,6 @@ from veilmq.engines.postgres.receipts import Receipts
 from veilmq.engines.postgres.receives import Receives
 from veilmq.engines.postgres.sends import Sends
 from veilmq.engines.postgres.totals import Totals
-from veilmq.engines.postgres.transaction import ColdCommands
 from veilmq.engines.postgres.watches import Watches
 from veilmq.store.cold import COLD, READS
 

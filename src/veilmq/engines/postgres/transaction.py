@@ -1,17 +1,12 @@
-"""Cold commands on PostgreSQL: the port of ``store.transaction`` on one connection, and what runs a command on it.
+"""The port of ``store.transaction`` on one connection of PostgreSQL. Waiters are told after the commit."""
 
-A transaction that was in the way of another one's is repeated, at most ``COLLISIONS_MAX`` times. What it has to say to
-waiters is said after its commit.
-"""
-
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from veilmq.core.commands import Command, NewMessage
-from veilmq.core.errors import InternalError
 from veilmq.core.ids import IdSource
 from veilmq.core.limits import PRIORITY
 from veilmq.core.looks import MessageState
@@ -30,8 +25,6 @@ from veilmq.engines.postgres.fifo_taking import properties_of
 from veilmq.engines.postgres.in_flight import InFlight
 from veilmq.engines.postgres.next_visible import rouse_groups
 from veilmq.engines.postgres.on_queue import (
-    COLLISIONS,
-    COLLISIONS_MAX,
     FIFO,
     STANDARD,
     PartitionRetired,
@@ -45,8 +38,6 @@ from veilmq.engines.postgres.sweeper import Sweeper, settle_late
 from veilmq.engines.postgres.totals import Totals
 from veilmq.engines.postgres.transits import OUTBOX
 from veilmq.engines.postgres.watches import Watches
-from veilmq.store import housekeeping
-from veilmq.store.cold import Cold
 from veilmq.store.named_queries import shared
 from veilmq.store.transaction import Chosen, Leased, QueueRow, Row, StoredMessage, Transaction, Waiting
 
@@ -58,13 +49,55 @@ SQL = {
 }
 
 
+class Parts:
+    """What all transactions of a node share."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        catalog: Catalog,
+        watches: Watches,
+        positions: Positions,
+        totals: Totals,
+        options: PostgresOptions,
+        fair: FairQueues,
+        book: ReceiptBook,
+        in_flight: InFlight,
+    ) -> None:
+        """All are the node's."""
+        self.database = database
+        self.log = EventLog(options=options)
+        self.may_send = options.may_send
+        self.options = options
+        self.sweeper = Sweeper(options=options, watches=watches)
+        self.schedulers: dict[type[Command], Callable[[], object]] = {}
+        """What has slices of each kind of work in the background done."""
+        self.positions = positions
+        self.catalog = catalog
+        self.watches = watches
+        self.totals = totals
+        self.standard = StandardStoring(positions=positions, totals=totals, fair=fair)
+        self.fifo = FifoStoring(positions=positions, totals=totals)
+        self.fair = fair
+        self.book = book
+        self._in_flight = in_flight
+        self.ids = IdSource()
+
+    def deleted(self, queue: Queue, seqs: list[int], now_ms: int) -> None:
+        """Take note of messages in flight that were deleted."""
+        self.totals.deleted[queue.number] += len(seqs)
+        self._in_flight.freed(queue, len(seqs), now_ms)
+        self.fair.ended(queue, seqs, now_ms)
+
+
 class PostgresTransaction(Transaction):
     """A transaction on one connection; statements of a command that only reads have one each."""
 
-    def __init__(self, connection: Any, runner: "ColdCommands") -> None:
-        """``runner`` has what all transactions of the node share."""
+    def __init__(self, connection: Any, parts: Parts) -> None:
+        """``parts`` are those of the node."""
         self._connection = connection
-        self._runner = runner
+        self._parts = parts
         self._after: list[Callable[[], object]] = []
         self._due_ms: dict[str, int] = {}
         self._changed: set[str] = set()
@@ -72,10 +105,10 @@ class PostgresTransaction(Transaction):
         self._groups_of: dict[str, Queue] = {}
         self.known: list[str] = []
         """The queues that were taken for what the node knew of them."""
-        self.ids = runner.ids
-        self.may_send = runner.may_send
-        self.book = runner.book
-        self.options = runner.options
+        self.ids = parts.ids
+        self.may_send = parts.may_send
+        self.book = parts.book
+        self.options = parts.options
 
     async def rows(self, query: str, *values: Any) -> Sequence[Row]:
         """Return the rows of a named query."""
@@ -110,23 +143,23 @@ class PostgresTransaction(Transaction):
 
     async def find(self, name: str) -> Queue | None:
         """Look up the queue of that full name."""
-        return await self._runner.catalog.find(self._connection, name)
+        return await self._parts.catalog.find(self._connection, name)
 
     async def target(self, name: str, source: tuple[int, str]) -> Queue | None:
         """Return the queue as the node knows it, or look it up, here and in the other databases."""
-        queue = self._runner.catalog.known(name)
+        queue = self._parts.catalog.known(name)
         if queue is None:
-            return await self._runner.catalog.target(self._connection, name, source)
+            return await self._parts.catalog.target(self._connection, name, source)
         self.known.append(name)
         return queue
 
     async def settings(self, name: str) -> QueueSettings | None:
         """Return the settings of a queue, in whichever database it is."""
-        return await self._runner.catalog.settings(self._connection, name)
+        return await self._parts.catalog.settings(self._connection, name)
 
     async def has_sources(self, name: str) -> bool:
         """Tell whether it is the dead-letter queue of any queue, in whichever database."""
-        elsewhere = self._runner.catalog.elsewhere
+        elsewhere = self._parts.catalog.elsewhere
         if await self._connection.fetch(QUEUES["queue_sources"], name, "", 1):
             return True
         return elsewhere is not None and await elsewhere.has_sources(name)
@@ -135,7 +168,7 @@ class PostgresTransaction(Transaction):
         """Count the messages of a queue by state."""
         assert isinstance(queue, Queue)
         row = await self._connection.fetchrow(sql(queue)["count"], queue.partition, retention_ms(queue))
-        totals = self._runner.totals
+        totals = self._parts.totals
         return QueueCounts(
             visible=row["visible"],
             in_flight=row["in_flight"],
@@ -158,13 +191,13 @@ class PostgresTransaction(Transaction):
             return
         await claim_rows.forget_all(connection, queue)
         await connection.execute(OUTBOX["forget_arrivals"], queue.origin)
-        self.after(lambda: self._runner.totals.forget(queue.number))
+        self.after(lambda: self._parts.totals.forget(queue.number))
 
     async def change(self, queue: QueueRow, settings: QueueSettings, modified_at_ms: int) -> None:
         """Give a queue other settings; the first groups follow a new delay now, and the others by the janitor."""
         assert isinstance(queue, Queue)
         if settings.retention_s > queue.settings.retention_s:
-            await self._runner.sweeper.end_what_has_ended(self._connection, queue)
+            await self._parts.sweeper.end_what_has_ended(self._connection, queue)
         await self.run("update_queue", queue.number, msgspec.json.encode(settings), modified_at_ms)
         if settings.fifo and settings.delay_s != queue.settings.delay_s:
             await settle_late(self._connection, queue)
@@ -173,7 +206,7 @@ class PostgresTransaction(Transaction):
     def changed(self, queue: QueueRow) -> None:
         """Have every node look the queue up again after the commit."""
         self._changed.add(queue.name)
-        self.after(lambda: self._runner.catalog.forget(queue.name))
+        self.after(lambda: self._parts.catalog.forget(queue.name))
 
     def need_room(self) -> None:
         """Do nothing: a full disk of the database fails the statement."""
@@ -191,9 +224,9 @@ class PostgresTransaction(Transaction):
         """Return the stored row of each message; a FIFO queue remembers them under their keys."""
         terms = self._connection, queue, list(messages)
         if queue.settings.fifo:
-            rows = await self._runner.fifo.insert(*terms, keys, list(ids))
+            rows = await self._parts.fifo.insert(*terms, keys, list(ids))
         else:
-            rows = await self._runner.standard.insert(*terms, list(ids))
+            rows = await self._parts.standard.insert(*terms, list(ids))
         if not rows:
             raise PartitionRetired
         if queue.settings.fifo:
@@ -220,9 +253,9 @@ class PostgresTransaction(Transaction):
         assert isinstance(queue, Queue)
         assert isinstance(target, Queue)
         connection, seqs = self._connection, [each.seq for each in messages]
-        await self._runner.log.note(connection, queue, "supersede", seqs)
+        await self._parts.log.note(connection, queue, "supersede", seqs)
         terms = (queue.partition, target.partition, seqs, [self.ids.next() for _ in seqs])
-        counter = self._runner.positions.take(len(seqs) + 1)
+        counter = self._parts.positions.take(len(seqs) + 1)
         if queue.settings.fifo:
             properties = [properties_of(queue, each.row) or None for each in messages]
             moved = await connection.fetch(FIFO["move_on"], *terms, properties, counter, retention_ms(queue))
@@ -248,9 +281,9 @@ class PostgresTransaction(Transaction):
         """Delete messages in flight, which are locked."""
         assert isinstance(queue, Queue)
         seqs = [each.receipt.position for each in messages]
-        await self._runner.log.note(self._connection, queue, "delete", seqs)
+        await self._parts.log.note(self._connection, queue, "delete", seqs)
         await self._connection.execute(sql(queue)["remove"], queue.partition, seqs, retention_ms(queue))
-        self.after(partial(self._runner.deleted, queue, seqs, messages[0].looked_at_ms))
+        self.after(partial(self._parts.deleted, queue, seqs, messages[0].looked_at_ms))
         if queue.settings.fifo:
             self._groups_of[queue.name] = queue
 
@@ -270,7 +303,7 @@ class PostgresTransaction(Transaction):
             [row["first_received_at"] for row in was],
             [row["sent_at"] for row in was],
         )
-        self._runner.totals.stored(target, -len(rows))  # moved, not sent
+        self._parts.totals.stored(target, -len(rows))  # moved, not sent
         await self.delete(queue, messages)
         return _sent(target, rows)
 
@@ -286,7 +319,7 @@ class PostgresTransaction(Transaction):
 
     async def offered(self, queue: QueueRow, count: int) -> list[StoredMessage]:
         """Find what a receive of ``count`` would take, in its order."""
-        return await inspection.offered(self._connection, queue, count, self._runner.fair)
+        return await inspection.offered(self._connection, queue, count, self._parts.fair)
 
     async def bodies(self, queue: QueueRow, seqs: Sequence[int]) -> Mapping[int, str]:
         """Return the bodies of messages by seq."""
@@ -299,7 +332,7 @@ class PostgresTransaction(Transaction):
 
     def schedule(self, step: type[Command]) -> None:
         """Have slices of that work in the background done after the commit."""
-        self.after(self._runner.schedulers[step])
+        self.after(self._parts.schedulers[step])
 
     def notify(self, name: str) -> None:
         """Have the watch on a queue, here and at other nodes, look at it after the commit."""
@@ -309,7 +342,7 @@ class PostgresTransaction(Transaction):
         """Do what follows the commit."""
         for call in self._after:
             call()
-        watches = self._runner.watches
+        watches = self._parts.watches
         if self._changed or self._notified:
             now_ms = await self.now()
             for name in self._changed:
@@ -319,81 +352,6 @@ class PostgresTransaction(Transaction):
             watches.wake(name, due_ms)
         for queue in self._groups_of.values():
             await rouse_groups(self._connection, queue, watches)
-
-
-class ColdCommands:
-    """Runs cold commands at one node."""
-
-    def __init__(
-        self,
-        *,
-        database: Database,
-        catalog: Catalog,
-        watches: Watches,
-        positions: Positions,
-        totals: Totals,
-        options: PostgresOptions,
-        fair: FairQueues,
-        book: ReceiptBook,
-        in_flight: InFlight,
-    ) -> None:
-        """All are the node's."""
-        self._database = database
-        self.log = EventLog(options=options)
-        self.may_send = options.may_send
-        self.options = options
-        self.sweeper = Sweeper(options=options, watches=watches)
-        self.schedulers: dict[type[Command], Callable[[], object]] = {}
-        """What has slices of each kind of work in the background done."""
-        self.positions = positions
-        self.catalog = catalog
-        self.watches = watches
-        self.totals = totals
-        self.standard = StandardStoring(positions=positions, totals=totals, fair=fair)
-        self.fifo = FifoStoring(positions=positions, totals=totals)
-        self.fair = fair
-        self.book = book
-        self._in_flight = in_flight
-        self.ids = IdSource()
-
-    def deleted(self, queue: Queue, seqs: list[int], now_ms: int) -> None:
-        """Take note of messages in flight that were deleted."""
-        self.totals.deleted[queue.number] += len(seqs)
-        self._in_flight.freed(queue, len(seqs), now_ms)
-        self.fair.ended(queue, seqs, now_ms)
-
-    async def sweep(self, connection: Any) -> None:
-        """Do all that the janitor has to do, on its connection."""
-        await housekeeping.forget_cooldowns(PostgresTransaction(connection, self))
-        await self.sweeper.sweep(connection)
-
-    def running(self, cold: Cold, *, changes: bool) -> Callable[[Any], Awaitable[Any]]:
-        """Return the handler that runs a cold command, in a transaction if it ``changes`` something."""
-
-        async def handle(command: Any) -> Any:
-            async with self._database.connection() as connection:
-                if changes:
-                    return await self._change(connection, cold, command)
-                return await cold(PostgresTransaction(connection, self), command)
-
-        return handle
-
-    async def _change(self, connection: Any, cold: Cold, command: Any) -> Any:
-        for _ in range(COLLISIONS_MAX):
-            tx = PostgresTransaction(connection, self)
-            try:
-                async with connection.transaction():
-                    answer = await cold(tx, command)
-            except COLLISIONS:
-                self.positions.jump()
-                continue
-            except PartitionRetired:  # what the node knew of a queue was old
-                for name in tx.known:
-                    self.catalog.forget(name)
-                continue
-            await tx.end()
-            return answer
-        raise InternalError
 
 
 def _leased(queue: Queue, row: Any) -> Leased:

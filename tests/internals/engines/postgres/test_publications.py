@@ -49,7 +49,7 @@ def test_what_one_node_stages_another_publishes(nodes: TwoNodes) -> None:
     assert nodes.do_there(stage()) == Staged(messages=MANY, again=True)
     assert nodes.do_there(PUBLISH).again is False
     nodes.advance(CLIENT_MS)
-    for _ in range(MANY // PIECE_MESSAGES + 2):
+    for _ in range(MANY // PIECE_MESSAGES + 20):  # a node that finds the other one at it pauses
         nodes.advance(10)
     assert nodes.host.do(PUBLISH) == Published(messages=MANY, again=True)
     check_all_came(nodes)

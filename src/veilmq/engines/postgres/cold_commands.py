@@ -1,0 +1,50 @@
+"""What runs the cold commands at a node of PostgreSQL, each in a transaction of its own.
+
+A transaction that was in the way of another one's is repeated, at most ``COLLISIONS_MAX`` times.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from veilmq.core.errors import InternalError
+from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, PartitionRetired
+from veilmq.engines.postgres.transaction import Parts, PostgresTransaction
+from veilmq.store import housekeeping
+from veilmq.store.cold import Cold
+
+
+class ColdCommands(Parts):
+    """Runs cold commands at one node."""
+
+    async def sweep(self, connection: Any) -> None:
+        """Do all that the janitor has to do, on its connection."""
+        await housekeeping.forget_cooldowns(PostgresTransaction(connection, self))
+        await self.sweeper.sweep(connection)
+
+    def running(self, cold: Cold, *, changes: bool) -> Callable[[Any], Awaitable[Any]]:
+        """Return the handler that runs a cold command, in a transaction if it ``changes`` something."""
+
+        async def handle(command: Any) -> Any:
+            async with self.database.connection() as connection:
+                if changes:
+                    return await self._change(connection, cold, command)
+                return await cold(PostgresTransaction(connection, self), command)
+
+        return handle
+
+    async def _change(self, connection: Any, cold: Cold, command: Any) -> Any:
+        for _ in range(COLLISIONS_MAX):
+            tx = PostgresTransaction(connection, self)
+            try:
+                async with connection.transaction():
+                    answer = await cold(tx, command)
+            except COLLISIONS:
+                self.positions.jump()
+                continue
+            except PartitionRetired:  # what the node knew of a queue was old
+                for name in tx.known:
+                    self.catalog.forget(name)
+                continue
+            await tx.end()
+            return answer
+        raise InternalError
