@@ -287,6 +287,8 @@ class SqliteHost(Host):
         ).fetchall()
         assert [row for row in runs if row[0] != row[1]] == []
         assert sum(row[0] for row in runs) == self.rows("ordered WHERE seq > 0")
+        own = "o.visible_at IS NOT NULL AND o.receive_count = 0 AND o.seq > c.own_to"
+        assert not self.rows(f"ordered c JOIN ordered o USING (partition, grp) WHERE c.seq = 0 AND o.seq > 0 AND {own}")
 
     def rows(self, table: str) -> int:
         """Return how many rows a table of the store has."""

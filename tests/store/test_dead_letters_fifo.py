@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from tests.store.host import QUEUE, Host
-from tests.store.test_dead_letters import DEAD, create, pair
+from tests.store.test_dead_letters import DEAD, change, create, pair
 from tests.store.test_moves import finish, latest, run, start
 from veilmq.core import commands, properties
 from veilmq.core.commands import NewMessage
@@ -192,6 +192,18 @@ def test_a_moved_message_of_a_fifo_queue_is_a_new_one_and_not_a_duplicate(ordere
     assert got.sequence is not None
     assert sent.sequence is not None
     assert got.sequence > sent.sequence
+
+
+def test_a_moved_message_does_not_wait_for_the_delay_of_its_queue(ordered: Host) -> None:
+    """Also behind messages of its group that do."""
+    kill(ordered, "a1", "b1")
+    send(ordered, "a2")
+    start(ordered)
+    finish(ordered)
+    change(ordered, QUEUE, delay_s=60)
+    assert sorted(take(ordered)) == ["a1", "b1"]
+    ordered.advance(60_000)
+    assert take(ordered) == ["a2"]
 
 
 def test_a_message_of_unknown_source_fails_the_task_and_blocks_nothing(ordered: Host) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.store.host import QUEUE, Host
+from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands, results
-from veilmq.core.commands import NewMessage
+from veilmq.core.commands import NewMessage, SendTerms
 from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, LeaseTooLong, MessageTooLong
 from veilmq.core.looks import LookAtQueue, MessageState
 from veilmq.core.results import ReceiptState
@@ -89,8 +89,8 @@ def test_all_messages_in_flight_block_their_group(fifo: Host) -> None:
 def test_order_is_restored_after_a_release(fifo: Host) -> None:
     """In whatever order messages come back, they are given in the order of their sending."""
     send(fifo, "a1", "a2", "a3", "a4")
-    for message in reversed(receive(fifo, 3)):
-        fifo.change(message.receipt, 0)
+    for each in reversed(receive(fifo, 3)):
+        fifo.change(each.receipt, 0)
     again = receive(fifo)
     assert bodies(again) == "a1 a2 a3 a4"
     assert [message.receive_count for message in again] == [2, 2, 2, 1]
@@ -112,8 +112,8 @@ def test_messages_may_be_deleted_in_any_order(fifo: Host) -> None:
     """The group is free when the last one is gone."""
     send(fifo, "a1", "a2", "a3", "a4")
     first, second, third = receive(fifo, 3)
-    for message in (third, first):
-        fifo.delete(message.receipt)
+    for each in (third, first):
+        fifo.delete(each.receipt)
         assert receive(fifo) == []
     fifo.delete(second.receipt)
     assert bodies(receive(fifo)) == "a4"
@@ -606,6 +606,34 @@ def test_all_that_a_lower_delay_makes_due_can_be_had(kept: Host) -> None:
     kept.sweep()
     got = [each.body for _ in range(100) for each in receive(kept, timeout_s=900)]
     assert sorted(got) == sorted(f"m{at}" for at in range(1_000))
+
+
+def test_a_higher_delay_leaves_messages_with_a_delay_of_their_own_as_they_are(fifo: Host) -> None:
+    """They come before those that it delays, whether they were sent before a receive of their group or after it."""
+    send(fifo, "a0", "a1", "b0")
+    send(fifo, "a2", delay_s=1)
+    held = receive(fifo, 1) + receive(fifo, 1)
+    assert bodies(held) == "a0 b0"
+    send(fifo, "b1", "c1")
+    send(fifo, "b2", "c2", delay_s=1)
+    fifo.delete(*[each.receipt for each in held])
+    fifo.advance(1_000)
+    set_delay(fifo, 60)
+    assert fifo.due_ms() == fifo.clock.now_ms()
+    assert sorted(each.body for each in receive(fifo, timeout_s=900)) == ["a2", "b2", "c2"]
+    assert fifo.counts() == (0, 3, 3)
+
+
+def test_a_higher_delay_leaves_a_message_as_it_is_whose_own_was_changed(fifo: Host) -> None:
+    """Behind one that it delays."""
+    terms = SendTerms(receipts=True, unrepeated=True)
+    send(fifo, "a1")
+    (sent,) = fifo.do(commands.Send(queue=QUEUE, messages=(message("a2", group="a", delay_s=30),), terms=terms))
+    fifo.change(sent.receipt, 0)
+    set_delay(fifo, 60)
+    assert bodies(receive(fifo, timeout_s=0)) == "a2"
+    set_delay(fifo, 0)
+    assert bodies(receive(fifo)) == "a1 a2"
 
 
 def test_counts_and_looks_tell_of_what_the_queue_delays(host: Host) -> None:

@@ -4,7 +4,8 @@ While a message that was received is hidden, its group gives nothing. So a recei
 each group that has any has a cursor, the row of ``ordered`` before its messages. ``fixed_at`` is the latest deadline of
 what the group has received; without such a message, the first instant at which a delay of a message's own ends. A
 message without a delay of its own follows the queue's: ``floating_seq`` is the first of them, and the delay is added
-when the row is read, so that a change of it costs nothing.
+when the row is read, so that a change of it costs nothing. Either may come first once the delay changes, so a cursor
+has both whatever the delay is; ``own_to`` says how far into the group there may be a message with a delay of its own.
 
 Messages that a group has in flight are counted with it, as they are hidden until one instant, ``fixed_at``; those that
 became visible earlier, by a change or a rule, are ``apart``, and so are messages with a delay of their own.
@@ -28,7 +29,7 @@ _OF_GROUP = SQL["ordered_of_group"]
 _END_GROUP = SQL["end_group"]
 _FIRST_OF_GROUP = SQL["ordered_first_of_group"]
 
-_FIXED, _HEAD, _FLOATING, _RECEIVED_TO = range(4)  # and in_flight
+_FIXED, _HEAD, _FLOATING, _RECEIVED_TO, _OWN_TO = range(5)  # and in_flight
 
 
 def admit(session: Session, queue: Queue, arrivals: list[tuple[int, int, int | None]]) -> None:
@@ -43,20 +44,18 @@ def admit(session: Session, queue: Queue, arrivals: list[tuple[int, int, int | N
     }
     changed: set[int] = set()
     for group, seq, visible_at_ms in arrivals:
-        cursor = cursors.get(group)
-        if cursor is None:
-            floating = seq if visible_at_ms is None else None
-            cursors[group] = [visible_at_ms, seq, floating, 0, 0]
+        cursor = cursors.setdefault(group, [None, seq, None, 0, 0, 0])
+        if visible_at_ms is not None:
+            cursor[_OWN_TO] = seq
             changed.add(group)
-        elif cursor[_RECEIVED_TO]:
+        if cursor[_RECEIVED_TO]:
             continue  # what was received says when the group goes on
-        elif visible_at_ms is None:
+        if visible_at_ms is None:
             if cursor[_FLOATING] is None:
                 cursor[_FLOATING] = seq
                 changed.add(group)
         elif cursor[_FIXED] is None or visible_at_ms < cursor[_FIXED]:
             cursor[_FIXED], cursor[_HEAD] = visible_at_ms, seq
-            changed.add(group)
     if changed:
         session.executemany(_PUT_CURSOR, [(partition, group, *cursors[group]) for group in changed])
 
@@ -77,16 +76,16 @@ def ready(session: Session, queue: Queue, count: int, now_ms: int) -> list[int]:
 def refile(session: Session, queue: Queue, groups: Iterable[int]) -> None:
     """Find anew from when each of ``groups`` gives its next message; a group without messages loses its cursor."""
     session.flush()
-    partition, delay_ms = queue.partition, queue.delay_ms
+    partition = queue.partition
     put: list[Row] = []
     apart: list[Row] = []
-    for group, received_before, seq, visible_at_ms in session.executemany(
+    for group, received_before, own_to, seq, visible_at_ms in session.executemany(
         _FIRST_OF_GROUP, _not_ended(session, partition, groups)
     ):
-        if visible_at_ms is None and seq > received_before and not delay_ms:
-            put.append((partition, group, None, seq, seq, 0, 0))
+        if visible_at_ms is None and seq > received_before and seq > own_to:
+            put.append((partition, group, None, seq, seq, 0, 0, 0))
         else:
-            put.append((partition, group, *_cursor(session, queue, group, apart)))
+            put.append((partition, group, *_cursor(session, partition, group, received_before, own_to, apart)))
     session.many("ordered_set_apart", apart)
     session.many("put_group_cursor", put)
 
@@ -107,7 +106,7 @@ def _not_ended(session: Session, partition: int, groups: Iterable[int]) -> list[
     return left
 
 
-def _cursor(session: Session, queue: Queue, group: int, apart: list[Row]) -> Row:
+def _cursor(session: Session, partition: int, group: int, received_before: int, own_to: int, apart: list[Row]) -> Row:
     """Return what the cursor of a group has to say; ``apart`` gets what its messages have to."""
     block_ms, received_to = -1, 0
     fixed_at: int | None = None
@@ -115,8 +114,8 @@ def _cursor(session: Session, queue: Queue, group: int, apart: list[Row]) -> Row
     floating: int | None = None
     waiting = 0
     received: list[tuple[int, int, int]] = []
-    found = session.execute(_OF_GROUP, (queue.partition, group))
-    for seq, visible_at_ms, receive_count, is_apart, received_before in found:
+    found = session.execute(_OF_GROUP, (partition, group))
+    for seq, visible_at_ms, receive_count, is_apart in found:
         if receive_count:
             block_ms = max(block_ms, visible_at_ms)
             received_to = seq
@@ -127,18 +126,18 @@ def _cursor(session: Session, queue: Queue, group: int, apart: list[Row]) -> Row
                 floating = floating or seq
             elif fixed_at is None or visible_at_ms < fixed_at:
                 fixed_at, head = visible_at_ms, seq
-        if seq >= received_before and (waiting > PASSED_OVER_MAX or (floating is not None and not queue.delay_ms)):
+        if seq >= received_before and (waiting > PASSED_OVER_MAX or (floating is not None and seq >= own_to)):
             break
     found.close()
     if not received:
-        return fixed_at, head if floating is None else floating, floating, 0, 0
+        return fixed_at, head if fixed_at is not None else floating, floating, 0, own_to, 0
     in_flight = 0
     for seq, visible_at_ms, is_apart in received:
         differs = int(visible_at_ms < block_ms)
         in_flight += 1 - differs
         if differs != is_apart:
-            apart.append((differs, queue.partition, group, seq))
-    return block_ms, received[0][0], None, received_to, in_flight
+            apart.append((differs, partition, group, seq))
+    return block_ms, received[0][0], None, received_to, own_to, in_flight
 
 
 def next_due(session: Session, queue: Queue, now_ms: int) -> int | None:

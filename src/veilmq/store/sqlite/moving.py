@@ -105,7 +105,8 @@ def _move_ordered(
         if row[11] not in numbers:
             ((name_hash,),) = session.rows("group_hash", source.partition, row[11])
             numbers[row[11]] = session.group_numbers.of_hash(target.partition, name_hash, seq)
-    partition, groups = target.partition, set(numbers.values())
+    partition = target.partition
+    last = {numbers[row[11]]: seq for seq, row in zip(seqs, rows, strict=True)}
     session.many(
         "ordered_move",
         [
@@ -119,8 +120,8 @@ def _move_ordered(
     )
     session.left(source.partition, [(row[0],) for row in rows])
     session.run("insert_ordered_run", partition, seqs[-1], seqs[0], len(rows))
-    session.many("new_group_cursor", [(partition, group) for group in groups])
-    refile(session, target, groups)
+    session.many("admit_own", [(partition, group, seq) for group, seq in last.items()])
+    refile(session, target, last)
     return seqs
 
 

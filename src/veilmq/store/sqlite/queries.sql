@@ -303,17 +303,14 @@ WHERE partition = ?1 AND grp = ?2 AND seq = 0
     AND NOT EXISTS (SELECT 1 FROM ordered WHERE partition = ?1 AND grp = ?2 AND seq > 0);
 
 -- name: ordered_first_of_group
-SELECT c.grp, c.received_to, o.seq, o.visible_at
+SELECT c.grp, c.received_to, c.own_to, o.seq, o.visible_at
 FROM ordered c CROSS JOIN ordered o ON o.partition = c.partition AND o.grp = c.grp AND o.seq > 0
 WHERE c.partition = ? AND c.grp = ? AND c.seq = 0
 ORDER BY o.seq LIMIT 1;
 
 -- name: ordered_of_group
 -- The messages of a group, in order.
-SELECT o.seq, o.visible_at, o.receive_count, o.apart, c.received_to
-FROM ordered c CROSS JOIN ordered o ON o.partition = c.partition AND o.grp = c.grp AND o.seq > 0
-WHERE c.partition = ? AND c.grp = ? AND c.seq = 0
-ORDER BY o.seq;
+SELECT seq, visible_at, receive_count, apart FROM ordered WHERE partition = ? AND grp = ? AND seq > 0 ORDER BY seq;
 
 -- name: ordered_move
 UPDATE ordered
@@ -431,17 +428,20 @@ WHERE m.seq = ?2;
 -- Groups of FIFO queues.
 
 -- name: group_cursors
-SELECT grp, fixed_at, head_seq, floating_seq, received_to, in_flight FROM ordered
+SELECT grp, fixed_at, head_seq, floating_seq, received_to, own_to, in_flight FROM ordered
 WHERE partition = ? AND grp = ? AND seq = 0;
 
 -- name: admit_group
 -- A message that follows the queue's delay; while one that was received blocks the group, nothing changes.
-INSERT INTO ordered (partition, grp, seq, head_seq, floating_seq, received_to, in_flight) VALUES (?, ?, 0, ?3, ?3, 0, 0)
+INSERT INTO ordered (partition, grp, seq, head_seq, floating_seq, received_to, own_to, in_flight)
+VALUES (?, ?, 0, ?3, ?3, 0, 0, 0)
 ON CONFLICT (partition, grp, seq) DO UPDATE SET floating_seq = excluded.floating_seq
 WHERE received_to = 0 AND floating_seq IS NULL;
 
--- name: new_group_cursor
-INSERT OR IGNORE INTO ordered (partition, grp, seq, head_seq, received_to, in_flight) VALUES (?, ?, 0, 0, 0, 0);
+-- name: admit_own
+-- Messages, the last of which is ?3, that do not follow the queue's delay; the group is to be filed anew.
+INSERT INTO ordered (partition, grp, seq, head_seq, received_to, own_to, in_flight) VALUES (?, ?, 0, 0, 0, ?3, 0)
+ON CONFLICT (partition, grp, seq) DO UPDATE SET own_to = excluded.own_to;
 
 -- name: block_group
 UPDATE ordered
@@ -449,8 +449,8 @@ SET fixed_at = ?, head_seq = ?, floating_seq = NULL, received_to = max(received_
 WHERE partition = ? AND grp = ? AND seq = 0;
 
 -- name: put_group_cursor
-INSERT OR REPLACE INTO ordered (partition, grp, seq, fixed_at, head_seq, floating_seq, received_to, in_flight)
-VALUES (?, ?, 0, ?, ?, ?, ?, ?);
+INSERT OR REPLACE INTO ordered (partition, grp, seq, fixed_at, head_seq, floating_seq, received_to, own_to, in_flight)
+VALUES (?, ?, 0, ?, ?, ?, ?, ?, ?);
 
 -- name: groups_fixed
 SELECT fixed_at, head_seq, grp FROM ordered INDEXED BY group_due

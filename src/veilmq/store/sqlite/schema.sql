@@ -109,11 +109,11 @@ CREATE INDEX fair_head ON fair_group (partition, lane, head_at, head_seq);
 -- delay of its own and was never received. A hidden message is counted with its group (in_flight) unless it is apart: it
 -- has a deadline of its own.
 --
--- Before its messages each group that has any has its cursor, with a seq of 0 and the last five columns: both change
+-- Before its messages each group that has any has its cursor, with a seq of 0 and the last six columns: both change
 -- together, and are on one page. fixed_at is the instant from which the group gives its next message, at head_seq.
 -- floating_seq is the first message that follows the queue's delay, NULL while a received one blocks the group; where
--- there is no fixed_at, it is the head. Nothing behind received_to was received yet. in_flight is how many messages are
--- hidden until fixed_at.
+-- there is no fixed_at, it is the head. Nothing behind received_to was received yet, and what is also behind own_to
+-- follows the queue's delay. in_flight is how many messages are hidden until fixed_at.
 CREATE TABLE ordered (
     partition INTEGER NOT NULL,
     grp INTEGER NOT NULL,
@@ -130,6 +130,7 @@ CREATE TABLE ordered (
     head_seq INTEGER,
     floating_seq INTEGER,
     received_to INTEGER,
+    own_to INTEGER,
     in_flight INTEGER,
     PRIMARY KEY (partition, grp, seq)
 ) WITHOUT ROWID;
