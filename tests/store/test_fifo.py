@@ -10,10 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from tests.store.host import QUEUE, Host, message
+from tests.store.test_dead_letters import DEAD
 from veilmq.core import commands, results
 from veilmq.core.commands import NewMessage, SendTerms
 from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, LeaseTooLong, MessageTooLong
-from veilmq.core.looks import LookAtQueue, MessageState
+from veilmq.core.looks import LookAtQueue, MessageState, Peek
 from veilmq.core.results import ReceiptState
 
 LIVE, EXPIRED, SUPERSEDED, GONE = ReceiptState.LIVE, ReceiptState.EXPIRED, ReceiptState.SUPERSEDED, ReceiptState.GONE
@@ -518,6 +519,35 @@ def test_what_its_retention_has_ended_stays_ended(fifo: Host) -> None:
     assert fifo.delete(held.receipt) == [GONE]
 
 
+@pytest.mark.parametrize(("groups", "receives"), [(3, 1), pytest.param(2_500, 40, marks=pytest.mark.slow)])
+def test_many_messages_that_end_at_once_are_never_given(host: Host, groups: int, receives: int) -> None:
+    """More than a command deletes: what follows them is given, at once or when not too many groups are to be passed.
+
+    Nor are they dead letters, however often they were received.
+    """
+    host.create(DEAD, fifo=True)
+    host.create(fifo=True, dead_letter_queue=DEAD, receives_max=1)
+    crowd(host, 2_500, groups)
+    while receive(host, 250, timeout_s=1):
+        pass
+    host.advance(60_000)
+    living = [f"{group} lives" for group in ("g0", f"g{groups - 1}", "h")]
+    new = tuple(message(body, group=body.split()[0], dedup_id=body) for body in living)
+    host.do(commands.Send(queue=QUEUE, messages=new))
+    host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    shown: list[str] = []
+    given: list[results.ReceivedMessage] = []
+    for _ in range(receives):
+        shown += [each.body for each in host.do(Peek(queue=QUEUE, count=10)).messages]
+        given += receive(host, timeout_s=900)
+    assert set(shown) <= set(living)
+    assert sorted(each.body for each in given) == living
+    host.sweep()
+    assert (host.counts(), host.counts(DEAD)) == ((0, 3, 0), (0, 0, 0))
+    assert host.delete(*[each.receipt for each in given]) == [LIVE] * 3
+    assert host.counts() == (0, 0, 0)
+
+
 # Restarts.
 
 
@@ -552,12 +582,12 @@ def set_delay(host: Host, delay_s: int) -> None:
     host.do(commands.SetQueue(queue=QUEUE, settings={"delay_s": delay_s}))
 
 
-def crowd(host: Host, groups: int) -> None:
-    """Send a message of a group each."""
-    for start in range(0, groups, 1_000):
+def crowd(host: Host, count: int, groups: int | None = None) -> None:
+    """Send messages of as many groups in turn; by default of a group each."""
+    for start in range(0, count, 1_000):
         messages = tuple(
-            NewMessage(body=f"m{at}", size_bytes=9, group=f"g{at}", dedup_id=f"{at}")
-            for at in range(start, min(start + 1_000, groups))
+            NewMessage(body=f"m{at}", size_bytes=9, group=f"g{at % (groups or count)}", dedup_id=f"{at}")
+            for at in range(start, min(start + 1_000, count))
         )
         host.do(commands.Send(queue=QUEUE, messages=messages))
 

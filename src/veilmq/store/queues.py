@@ -116,8 +116,8 @@ class Queue:
         self.shares = False
 
     def floor(self, now_ms: int) -> int:
-        """Return the lowest seq within its retention."""
-        return max(self.floor_seq, (now_ms - self.retention_ms + 1) << SEQ_SHIFT)
+        """Return the lowest seq within its retention; none is below 1."""
+        return max(1, self.floor_seq, (now_ms - self.retention_ms + 1) << SEQ_SHIFT)
 
     def add_sent(self, count: int, now_ms: int) -> None:
         """Count messages that were just sent."""

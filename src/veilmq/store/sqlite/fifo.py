@@ -290,6 +290,7 @@ class _Choice:
         """Yield what to ask of one group after another, while a receive wants more."""
         partition, delay_ms, now_ms, sink = self._queue.partition, self._queue.delay_ms, self._now_ms, self._sink
         beyond = 0 if sink is None else PASSED_OVER_MAX  # so many may be dead letters
+        floor, has_expired = self._queue.floor(now_ms), now_ms >= self._queue.expires_at_ms
         for group in groups.ready(self._session, self._queue, wanted, now_ms):
             while self._left <= 0:
                 self._at += 1
@@ -300,6 +301,6 @@ class _Choice:
                 return
             self._gave = False
             left = self._left + beyond
-            yield partition, group, left + PASSED_OVER_MAX, delay_ms, now_ms, left
-            if not self._gave:
+            yield partition, group, floor, left + PASSED_OVER_MAX, delay_ms, now_ms, left
+            if not self._gave and not has_expired:  # else it may wait for what has expired to be deleted
                 self.unsettled.add(group)

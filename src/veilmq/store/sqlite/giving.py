@@ -20,6 +20,8 @@ _LOGGED = {
 }
 """The statements of leases by what they are where nothing is logged."""
 _GENERATION_BITS = 32
+EXPIRED_PASSED_MAX = 1_000
+"""How many expired messages, or groups of them, a receive passes over that are not deleted yet."""
 UNBOUND = 1 << 63
 """A seq that no message has."""
 

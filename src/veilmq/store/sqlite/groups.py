@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
+from veilmq.store.sqlite.giving import EXPIRED_PASSED_MAX
 from veilmq.store.sqlite.session import Row, Session
 from veilmq.store.sqlite.statements import SQL
 
@@ -61,9 +62,12 @@ def admit(session: Session, queue: Queue, arrivals: list[tuple[int, int, int | N
 
 
 def ready(session: Session, queue: Queue, count: int, now_ms: int) -> list[int]:
-    """Return up to ``count`` groups that may give a message, in the order in which they became able to."""
+    """Return ``count`` groups that may give a message and some more, in the order in which they became able to.
+
+    While messages past their retention are still to be deleted, groups may have no others.
+    """
     partition, delay_ms = queue.partition, queue.delay_ms
-    count += PASSED_OVER_MAX
+    count += PASSED_OVER_MAX if now_ms < queue.expires_at_ms else EXPIRED_PASSED_MAX
     fixed = session.rows("groups_fixed", partition, now_ms, count)
     floating = session.rows("groups_floating", partition, (now_ms - delay_ms + 1) << SEQ_SHIFT, count)
     if not fixed:

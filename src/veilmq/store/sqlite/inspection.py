@@ -90,9 +90,9 @@ def _hidden_in_groups(
 
 def _of_groups(session: Session, queue: Queue, count: int, now_ms: int) -> Iterator[Row]:
     """Yield what groups have that are able to give, one after the other."""
-    left = count
+    left, floor = count, queue.floor(now_ms)
     for group in groups.ready(session, queue, count, now_ms):
-        terms = queue.partition, group, left + groups.PASSED_OVER_MAX, queue.delay_ms, now_ms, left
+        terms = queue.partition, group, floor, left + groups.PASSED_OVER_MAX, queue.delay_ms, now_ms, left
         for row in session.execute(BARE["ordered_take"], terms):
             yield row
             left -= 1

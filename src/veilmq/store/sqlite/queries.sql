@@ -249,12 +249,12 @@ UPDATE ordered_run SET messages = messages - ? WHERE partition = ? AND last_seq 
 DELETE FROM ordered_run WHERE partition = ? AND last_seq = ?;
 
 -- name: ordered_take
--- What the group may give, in order; delayed messages are passed over.
+-- What the group may give of what is within its retention, in order; delayed messages are passed over.
 SELECT o.seq, 8, o.receive_count, o.epoch, o.first_received_at,
        m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp, o.visible_at
 FROM (
     SELECT seq, visible_at, receive_count, epoch, first_received_at FROM ordered
-    WHERE partition = ? AND grp = ? AND seq > 0 ORDER BY seq LIMIT ?
+    WHERE partition = ? AND grp = ? AND seq >= ? ORDER BY seq LIMIT ?
 ) o CROSS JOIN message m ON m.seq = o.seq
 WHERE coalesce(o.visible_at, (o.seq >> 20) + ?) <= ?
 ORDER BY o.seq LIMIT ?;

@@ -16,7 +16,7 @@ from veilmq.core.results import SentMessage
 from veilmq.store.queues import NEVER_MS, Queue
 from veilmq.store.sqlite import fair, ready
 from veilmq.store.sqlite.dead_letters import DeadLetterSink, sink_of
-from veilmq.store.sqlite.giving import LATER, Answers, Giving, Taker
+from veilmq.store.sqlite.giving import EXPIRED_PASSED_MAX, LATER, Answers, Giving, Taker
 from veilmq.store.sqlite.session import Row, Session
 from veilmq.store.sqlite.statements import SQL
 from veilmq.store.transaction import Given
@@ -25,7 +25,6 @@ _INSERT_MESSAGE = SQL["insert_message"]
 _INSERT = SQL["standard_insert"]
 _INSERT_READY = SQL["insert_ready"]
 _MARK = SQL["standard_mark"]
-_EXPIRED_PASSED_MAX = 1_000
 
 
 def send(
@@ -257,9 +256,7 @@ def _sifted(session: Session, queue: Queue, wanted: int, now_ms: int, sink: Dead
 
 
 def _is_enough(session: Session, beyond: int, passed: int, sink: DeadLetterSink | None) -> bool:
-    return (
-        beyond >= 0 or session.bytes_left <= 0 or passed >= _EXPIRED_PASSED_MAX or (sink is not None and sink.is_over)
-    )
+    return beyond >= 0 or session.bytes_left <= 0 or passed >= EXPIRED_PASSED_MAX or (sink is not None and sink.is_over)
 
 
 def next_due(session: Session, queue: Queue, now_ms: int) -> int | None:
