@@ -32,7 +32,7 @@ class NaiveClaims(NaiveQueue):
     def send(self, now_ms: int, message_id: bytes, body: str, group: str | None, delay_s: int | None) -> None:
         """Store a message."""
         terms = {"id": message_id, "body": body, "group": group, "bound": None, "ended": False}
-        self.store(now_ms, delay_s, terms)
+        self.store(now_ms, delay_s, {**terms, "follows": self.fifo and delay_s is None})
 
     def age(self, now_ms: int) -> None:
         """Delete what is past its retention; what is claimed ends when it would come back."""
@@ -252,6 +252,13 @@ class NaiveClaims(NaiveQueue):
             row["bound"] = None
             row["visible_at_ms"] = now_ms
         self.age(now_ms)
+
+    def set(self, now_ms: int, settings: Row) -> None:
+        """Change all settings; what waits in a FIFO queue follows the queue's delay."""
+        super().set(now_ms, settings)
+        for row in self.rows:
+            if row["follows"] and not row["count"]:
+                row["visible_at_ms"] = row["sent_at_ms"] + settings["delay_s"] * 1_000
 
 
 def told(rows: list[Row], claim: Row) -> list[dict[str, Any]]:
