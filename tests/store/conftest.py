@@ -28,6 +28,8 @@ ON_SHARDS = {
 """The files of the suite where it matters that queues are in several databases."""
 
 ON_SQLITE = {
+    "test_claims",
+    "test_claims_model",
     "test_dead_letters",
     "test_dead_letters_fifo",
     "test_events",

@@ -237,6 +237,13 @@ def message(
 HOT = (commands.Send, commands.Receive, commands.Delete, commands.ChangeVisibility)
 
 
+CLAIMED_SEQS = (
+    "SELECT claim_id, seq FROM claimed UNION ALL "
+    "SELECT r.claim_id, m.seq FROM claimed_run r JOIN message m ON m.seq BETWEEN r.first_seq AND r.last_seq"
+)
+"""A query for what is claimed in the store on SQLite."""
+
+
 class SqliteHost(Host):
     """The same on the store that is to take the engine's place."""
 
@@ -262,33 +269,57 @@ class SqliteHost(Host):
 
     def check(self) -> None:
         """Raise unless the totals of every queue are those of its rows."""
-        session = self.engine._session  # type: ignore[attr-defined]
+        execute = self.engine._session.connection.execute  # type: ignore[attr-defined]
+        ours = "SELECT * FROM ordered WHERE seq > 0 AND visible_at IS NOT 4611686018427387903"  # but for claimed ones
         known = (
-            "SELECT partition, seq FROM visibility UNION ALL SELECT partition, seq FROM ordered WHERE seq > 0 "
+            f"SELECT partition, seq FROM visibility UNION ALL SELECT partition, seq FROM ({ours}) "
             "UNION ALL SELECT r.partition, m.seq FROM ready r "
             "JOIN message m ON m.seq BETWEEN r.first_seq AND r.last_seq"
         )
-        counted = session.connection.execute(
+        counted = execute(
             f"SELECT p.qp, p.messages, count(k.seq) "
             f"FROM part p LEFT JOIN ({known}) k ON k.partition = p.qp "
             f"WHERE NOT p.retired GROUP BY p.qp"
         ).fetchall()
         assert [row for row in counted if row[1] != row[2]] == []
-        waiting = "SELECT coalesce(sum(last_seq - first_seq + 1), 0) FROM ready"
-        ((rows, seqs, messages, narrow),) = session.connection.execute(
+        waiting = "SELECT coalesce(sum(last_seq - first_seq + 1), 0) FROM"
+        ((rows, seqs, messages, narrow),) = execute(
             f"SELECT count(*), count(DISTINCT seq), (SELECT count(*) FROM message), "
-            f"({waiting}) + (SELECT count(*) FROM visibility) + (SELECT count(*) FROM ordered WHERE seq > 0) "
-            f"FROM ({known})"
+            f"({waiting} ready) + ({waiting} claimed_run) + (SELECT count(*) FROM claimed) "
+            f"+ (SELECT count(*) FROM visibility) + (SELECT count(*) FROM ({ours})) "
+            f"FROM (SELECT seq FROM ({known}) UNION ALL SELECT seq FROM ({CLAIMED_SEQS}))"
         )
         assert rows == seqs == messages == narrow
-        runs = session.connection.execute(
-            "SELECT r.messages, count(o.seq) FROM ordered_run r LEFT JOIN ordered o ON o.partition = r.partition "
+        runs = execute(
+            f"SELECT r.messages, count(o.seq) FROM ordered_run r LEFT JOIN ({ours}) o ON o.partition = r.partition "
             "AND o.seq BETWEEN max(r.first_seq, 1) AND r.last_seq GROUP BY r.partition, r.last_seq"
         ).fetchall()
         assert [row for row in runs if row[0] != row[1]] == []
-        assert sum(row[0] for row in runs) == self.rows("ordered WHERE seq > 0")
+        ((in_order,),) = execute(f"SELECT count(*) FROM ({ours})")
+        assert sum(row[0] for row in runs) == in_order
         own = "o.visible_at IS NOT NULL AND o.receive_count = 0 AND o.seq > c.own_to"
         assert not self.rows(f"ordered c JOIN ordered o USING (partition, grp) WHERE c.seq = 0 AND o.seq > 0 AND {own}")
+        self._check_claims()
+
+    def _check_claims(self) -> None:
+        """Raise unless claims have the messages that they say."""
+        execute = self.engine._session.connection.execute  # type: ignore[attr-defined]
+        wrong = execute(
+            f"SELECT c.claim_id FROM claim c LEFT JOIN ({CLAIMED_SEQS}) s ON s.claim_id = c.claim_id "
+            "GROUP BY c.claim_id HAVING count(s.seq) <> c.remaining OR c.remaining > c.messages "
+            "OR NOT c.is_ending AND c.remaining <> iif(c.state IN ('binding', 'open'), c.messages, 0)"
+        ).fetchall()
+        assert wrong == []
+        assert (
+            execute(f"SELECT count(*) FROM ({CLAIMED_SEQS}) WHERE claim_id NOT IN (SELECT claim_id FROM claim)").get
+            == 0
+        )
+        ((hidden, blocking),) = execute(
+            "SELECT (SELECT count(*) FROM ordered WHERE seq > 0 AND visible_at = 4611686018427387903), "
+            "(SELECT count(*) FROM claimed c JOIN ordered o ON o.partition = c.partition AND o.grp = c.grp "
+            "AND o.seq = c.seq AND o.visible_at = 4611686018427387903)"
+        )
+        assert hidden == blocking
 
     def rows(self, table: str) -> int:
         """Return how many rows a table of the store has."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.host import QUEUE, RESTLESS, Host, hosting, message
+from tests.store.host import QUEUE, RESTLESS, Host, SqliteHost, hosting, message
 from tests.store.stores import Store, on_postgres
 from veilmq.core import claims, commands, limits
 from veilmq.core.claims import ClaimState
@@ -23,16 +23,19 @@ from veilmq.core.errors import (
     EpochFenced,
     InternalError,
     MessageNotClaimed,
+    ReceiptEnded,
     ShardNotFound,
     SourceNotFound,
     VeilmqError,
 )
+from veilmq.core.forwards import Forward, ForwardEntry
 from veilmq.core.looks import Peek
 from veilmq.core.results import ReceiptState
 
 DEAD = "000000000000/dead"
 HOUR_MS = 3_600_000
 SLICES = replace(RESTLESS, claim_slice_rows=40)
+FORMS: dict[str, type[Host]] = {"sqlite": Host, "sqlite2": SqliteHost}
 
 
 @pytest.fixture
@@ -44,18 +47,19 @@ def jobs(host: Host) -> Host:
     return host
 
 
-@pytest.fixture
-def embedded(tmp_path: Path) -> Iterator[Host]:
-    """An embedded store whose slices are of eight messages that are taken singly, or of forty that are deleted."""
-    with hosting(tmp_path / "store", options=SLICES) as host:
+@pytest.fixture(params=["sqlite", "sqlite2"])
+def in_rows(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
+    """A store whose slices are of eight messages that are taken singly, or of forty that are deleted."""
+    with hosting(tmp_path / "store", options=SLICES, kind=FORMS[request.param]) as host:
         yield host
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def sliced(request: pytest.FixtureRequest) -> Iterator[Host]:
+@pytest.fixture(params=["sqlite", "sqlite2", "postgres"])
+def sliced(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
     """A store that survives, whose slices are of eight messages."""
-    if request.param == "sqlite":
-        yield request.getfixturevalue("embedded")
+    if request.param in FORMS:
+        with hosting(tmp_path / "store", options=SLICES, kind=FORMS[request.param]) as host:
+            yield host
         return
     with on_postgres(request.getfixturevalue("postgres_url")).open(claim_slice_rows=8) as host:
         yield host
@@ -257,8 +261,19 @@ def check_groups(host: Host, *, fifo: bool) -> None:
         assert messages == sorted(messages)
 
 
-@pytest.mark.parametrize(("kind", "cursor"), [("returned", ""), ("fair", "g"), ("fifo", "g")])
-def test_a_page_looks_once_at_most_at_what_is_behind_it(tmp_path: Path, kind: str, cursor: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "kind", "cursor"),
+    [
+        ("sqlite", "returned", ""),
+        ("sqlite", "fair", "g"),
+        ("sqlite", "fifo", "g"),
+        ("sqlite2", "fresh", ""),
+        ("sqlite2", "returned", ""),
+        ("sqlite2", "fair", ""),
+        ("sqlite2", "fifo", ""),
+    ],
+)
+def test_a_page_looks_once_at_most_at_what_is_behind_it(tmp_path: Path, form: str, kind: str, cursor: str) -> None:
     """In tens of steps of SQLite's machine, of a claim in many small ranges."""
 
     def count_a_step() -> bool:
@@ -267,15 +282,14 @@ def test_a_page_looks_once_at_most_at_what_is_behind_it(tmp_path: Path, kind: st
 
     steps: list[int] = []
     for count in (200, 2_000):
-        with hosting(tmp_path / f"{count}", options=SLICES) as host:
+        with hosting(tmp_path / f"{count}", options=SLICES, kind=FORMS[form]) as host:
             fill(host, kind, count)
             open_source(host)
             claim_whole(host, 1, count)
-            connection = host.engine._journal._connection
             looked: list[None] = []
-            connection.set_progress_handler(count_a_step, 10)
+            connection(host).set_progress_handler(count_a_step, 10)
             page = host.do(claims.ReadClaim(queue=QUEUE, source="s", number=1, cursor=cursor, messages_max=20))
-            connection.set_progress_handler(None)
+            connection(host).set_progress_handler(None)
             assert len(page.messages) == 20
             steps.append(len(looked))
     assert steps[1] - steps[0] < 1_800  # each lease of a group is counted once, to bound what a page looks at
@@ -672,6 +686,15 @@ def test_receipts_from_before_a_claim_are_superseded(jobs: Host) -> None:
     assert jobs.counts() == (4, 0, 0)
 
 
+def test_a_receipt_from_before_a_claim_forwards_nothing(jobs: Host) -> None:
+    jobs.create(DEAD)
+    (old,) = jobs.receive(1, timeout_s=0)
+    claim(jobs)
+    (ended,) = jobs.do(Forward(queue=QUEUE, entries=(ForwardEntry(receipt=old.receipt, target=DEAD),)))
+    assert (type(ended), ended.state) == (ReceiptEnded, ReceiptState.SUPERSEDED)
+    assert (jobs.counts(), jobs.counts(DEAD)) == ((0, 4, 0), (0, 0, 0))
+
+
 def test_a_message_received_too_often_is_no_claims(host: Host) -> None:
     host.create(DEAD)
     host.create(dead_letter_queue=DEAD, receives_max=2)
@@ -842,81 +865,88 @@ def fill(host: Host, kind: str, count: int) -> None:
         host.receive(count, timeout_s=0)
 
 
+def connection(host: Host) -> Any:
+    """Return the connection of a store on SQLite."""
+    engine: Any = host.engine
+    return engine._session.connection if isinstance(host, SqliteHost) else engine._journal._connection
+
+
 def changes(host: Host) -> int:
     """Return how many rows were ever written."""
-    return int(host.engine._journal._connection.total_changes())
+    return int(connection(host).total_changes())
 
 
 @pytest.mark.parametrize("kind", ["fresh", "returned", "fair", "fifo"])
 @pytest.mark.parametrize("end", ["acknowledge", "release"])
-def test_no_command_handles_more_rows_than_a_slice(embedded: Host, kind: str, end: str) -> None:
+def test_no_command_handles_more_rows_than_a_slice(in_rows: Host, kind: str, end: str) -> None:
     """Rows, not time: slices are of so many, whatever the claim has."""
-    fill(embedded, kind, 300)
-    open_source(embedded)
+    fill(in_rows, kind, 300)
+    open_source(in_rows)
     rows = []
 
     def count(command: Command | None) -> Any:
-        before = changes(embedded)
+        before = changes(in_rows)
         answer = None
         if command is None:
-            embedded.advance(5)
+            in_rows.advance(5)
         else:
-            answer = embedded.do(command)
-        rows.append(changes(embedded) - before)
+            answer = in_rows.do(command)
+        rows.append(changes(in_rows) - before)
         return answer
 
     more = True
     while more:
         more = count(claims.Claim(queue=QUEUE, source="s", epoch=1, number=1, messages_max=300)).more
-    messages = view(embedded).claims[0].messages
+    messages = view(in_rows).claims[0].messages
     assert messages == 300
     if end == "acknowledge":
         count(claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1))
-        assert embedded.counts() == (0, 0, 0)
+        assert in_rows.counts() == (0, 0, 0)
     else:
         count(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))
     for _ in range(200):
         count(None)
-    assert embedded.counts() == ((0, 0, 0) if end == "acknowledge" else (300, 0, 0))
+    assert in_rows.counts() == ((0, 0, 0) if end == "acknowledge" else (300, 0, 0))
     assert max(rows) <= 3 * SLICES.claim_slice_rows + 10  # a message may have a message, a lease and a turn
     assert rows[-1] == 0
 
 
-def test_a_claim_waits_for_the_groups_of_one_that_is_being_deleted(embedded: Host) -> None:
+def test_a_claim_waits_for_the_groups_of_one_that_is_being_deleted(in_rows: Host) -> None:
     """Nothing is not the answer while messages of its groups go: it helps with that, a slice at a time."""
-    embedded.create(fifo=True)
+    in_rows.create(fifo=True)
     new = tuple(message(str(number), group=f"g{number % 2}", dedup_id=str(number)) for number in range(40))
-    embedded.do(commands.Send(queue=QUEUE, messages=new))
-    open_source(embedded)
-    assert claim_whole(embedded, 1, 40).messages == 8
+    in_rows.do(commands.Send(queue=QUEUE, messages=new))
+    open_source(in_rows)
+    assert claim_whole(in_rows, 1, 40).messages == 8
     ending = claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1)
     following = claims.Claim(queue=QUEUE, source="s", epoch=1, number=2, messages_max=40)
-    _, *bound = embedded.do_together(ending, *[following] * 3)
+    _, *bound = in_rows.do_together(ending, *[following] * 3)
     assert [(each.messages, each.more) for each in bound] == [(0, True), (4, True), (8, True)]
-    assert claim(embedded, 2, 40).messages == 8
+    assert claim(in_rows, 2, 40).messages == 8
 
 
 @pytest.mark.parametrize("received", [False, True])
-def test_slices_have_fewer_of_large_messages(embedded: Host, *, received: bool) -> None:
+def test_slices_have_fewer_of_large_messages(in_rows: Host, *, received: bool) -> None:
     """Reading their pages takes long, to bind what was received before, and to delete anything."""
-    embedded.create()
+    in_rows.create()
     for _ in range(20):
-        embedded.send("x" * 200_000)
+        in_rows.send("x" * 200_000)
     if received:
-        embedded.receive(20, timeout_s=0)
-    open_source(embedded)
-    bound = claim(embedded, 1, 20)
-    assert bound.messages == (3 if received else 20)
-    claim_whole(embedded, 1, 20)
+        in_rows.receive(20, timeout_s=0)
+    open_source(in_rows)
+    is_new = isinstance(in_rows, SqliteHost)  # it reads no bodies to bind, and has a run for each of the sends
+    bound = claim(in_rows, 1, 20)
+    assert bound.messages == ((8 if received else 10) if is_new else 3 if received else 20)
+    claim_whole(in_rows, 1, 20)
     left: list[int] = []
 
     def count(_: object) -> None:
-        left.extend(*embedded.engine._journal._connection.execute("SELECT count(*) FROM message"))
+        left.extend(*connection(in_rows).execute("SELECT count(*) FROM message"))
 
-    embedded.do_together(claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1), told=count)
-    assert left == [18 if received else 16]
-    settle(embedded)
-    assert embedded.counts() == (0, 0, 0)
+    in_rows.do_together(claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1), told=count)
+    assert left == [17 if is_new else 18 if received else 16]
+    settle(in_rows)
+    assert in_rows.counts() == (0, 0, 0)
 
 
 @pytest.mark.parametrize("restart", ["reopen", "crash"])
@@ -956,6 +986,9 @@ def test_whoever_reads_or_goes_on_has_the_claim_whole(sliced: Host) -> None:
 def test_a_batch_that_is_rolled_back_takes_its_claims_along(jobs: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch is applied again without the command at fault, on memory that was built anew."""
     claim(jobs, 1, 1)
+
+    if isinstance(jobs, SqliteHost):
+        pytest.skip("tests/internals/store says it of this store")
 
     class Faulty(commands.Command, frozen=True, kw_only=True):
         """Fails."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from tests.store.host import RESTLESS, Host
+from tests.store.host import CLAIMED_SEQS, RESTLESS, Host, SqliteHost
 from tests.store.model_frame import CACHES, WINDOWS, ModelFrame, naive_terms, one_of, run_model
 from tests.store.naive_claims import CLAIMED, NaiveClaims, Refused, told
 from tests.store.postgres_host import RESTLESS as RESTLESS_NODE
@@ -74,7 +74,7 @@ class EngineAndModel(ModelFrame):
             free_space_reserve_bytes=0,
             claim_slice_rows=slice_rows,
         )
-        return Host(self.base / "store", options=options)
+        return self.host_type(self.base / "store", options=options)
 
     # The queue and its messages.
 
@@ -299,6 +299,8 @@ class EngineAndModel(ModelFrame):
                 number,
                 name,
             )
+        if isinstance(self.live, SqliteHost):
+            return self.rows("WHERE claim.number = ? AND claim.source = ?", number, name)
         sql = "claim.number = ? AND source.name = ?"
         return self.rows(f"JOIN source ON source.number = claim.source WHERE {sql}", number, name)
 
@@ -314,6 +316,13 @@ class EngineAndModel(ModelFrame):
 
     def rows(self, condition: str, *values: int | str) -> set[bytes]:
         """Return the ids of messages that are claimed in a folder."""
+        if isinstance(self.live, SqliteHost):
+            rows = self.live.engine._session.connection.execute(  # type: ignore[attr-defined]
+                f"SELECT message.id FROM ({CLAIMED_SEQS}) JOIN claim USING (claim_id) "
+                f"JOIN message USING (seq) {condition}",
+                values,
+            )
+            return {message for (message,) in rows}
         rows = self.live.engine._journal._connection.execute(
             "SELECT message.id FROM claim_range JOIN claim ON claim.id = claim_range.claim "
             f"JOIN message ON position >= first AND position <= claim_range.last {condition}",

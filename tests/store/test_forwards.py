@@ -452,7 +452,7 @@ def test_what_was_forwarded_survives_a_crash(kept: Host) -> None:
 @pytest.mark.parametrize("form", [embedded, on_sqlite])
 def test_a_full_store_forwards_nothing_and_loses_nothing(form: Callable[[Path], Store], tmp_path: Path) -> None:
     """It is refused as a send is, while deletes go on; when there is room again, so does the forward."""
-    with form(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
+    with form(tmp_path / "store").open(database_pages_max=550, free_space_reserve_bytes=0) as host:
         made(host)
         sent = fill(host)
         held = host.receive(5, timeout_s=3_600)
@@ -473,7 +473,7 @@ def test_a_full_store_forwards_nothing_and_loses_nothing(form: Callable[[Path], 
 @pytest.mark.parametrize("form", [embedded, on_sqlite])
 def test_a_forward_that_runs_out_of_room_changes_nothing(form: Callable[[Path], Store], tmp_path: Path) -> None:
     """In the middle of its transaction: all of its messages stay, and the delete beside it is done."""
-    with form(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
+    with form(tmp_path / "store").open(database_pages_max=550, free_space_reserve_bytes=0) as host:
         made(host).send("x", *("y" * 900_000 for _ in range(2)))
         small, *large = host.receive(3, timeout_s=3_600)
         entries = tuple(ForwardEntry(receipt=each.receipt, target=FAST) for each in large)

@@ -3,16 +3,27 @@
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from veilmq.core import claims as claim_commands
 from veilmq.core import commands
 from veilmq.core import topics as topic_commands
 from veilmq.core.account_settings import SetAccount, ShowAccount
-from veilmq.core.claims import ListSources, ReadClaim
 from veilmq.core.commands import Command
 from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents
 from veilmq.core.forwards import Forward
 from veilmq.core.looks import LookAtLeases, LookAtQueue, Peek
 from veilmq.core.publications import Abandon, ListWriters, Publish, Stage
-from veilmq.store import accounts, events, forwards, looks, moves, publications, queue_commands, topics
+from veilmq.store import (
+    accounts,
+    claim_endings,
+    claims,
+    events,
+    forwards,
+    looks,
+    moves,
+    publications,
+    queue_commands,
+    topics,
+)
 
 Cold = Callable[[Any, Any], Coroutine[Any, Any, Any]]
 """A cold command: called with a ``Transaction`` and the command, returns the result or raises a ``VeilmqError``."""
@@ -37,6 +48,16 @@ COLD: Mapping[type[Command], Cold] = {
     LookAtQueue: looks.look,
     LookAtLeases: looks.look_at_leases,
     Peek: looks.peek,
+    claim_commands.OpenSource: claims.open_source,
+    claim_commands.Claim: claims.claim,
+    claim_commands.Heartbeat: claims.heartbeat,
+    claim_commands.AcknowledgeClaims: claims.acknowledge,
+    claim_commands.ReadClaim: claims.read,
+    claim_commands.ReleaseClaim: claims.release,
+    claim_commands.EvictMessage: claims.evict,
+    claim_commands.ListSources: claims.list_sources,
+    claim_commands.CloseSource: claims.close_source,
+    claim_endings.ClaimStep: claim_endings.step,
     topic_commands.CreateTopic: topics.create_topic,
     topic_commands.SetTopic: topics.set_topic,
     topic_commands.DeleteTopic: topics.delete_topic,
@@ -61,7 +82,7 @@ COLD: Mapping[type[Command], Cold] = {
     publications.PublicationStep: publications.step,
 }
 
-STEPS: tuple[type[Command], ...] = (moves.MoveStep, publications.PublicationStep)
+STEPS: tuple[type[Command], ...] = (moves.MoveStep, publications.PublicationStep, claim_endings.ClaimStep)
 """Those that do a slice of what goes on by itself, and return in how many ms the next one is due (``background``)."""
 
 READS: frozenset[type[Command]] = frozenset(
@@ -75,8 +96,8 @@ READS: frozenset[type[Command]] = frozenset(
         LookAtLeases,
         Peek,
         ShowAccount,
-        ReadClaim,
-        ListSources,
+        claim_commands.ReadClaim,
+        claim_commands.ListSources,
         topic_commands.ShowTopic,
         topic_commands.ListTopics,
         topic_commands.ShowSubscription,
@@ -86,3 +107,9 @@ READS: frozenset[type[Command]] = frozenset(
     }
 )
 """What changes nothing, so that it may be asked once more when an answer was lost."""
+
+SNAPSHOTS: frozenset[type[Command]] = frozenset({claim_commands.ReadClaim, claim_commands.ListSources})
+"""Those of them whose statements must all see the store as it is at one instant.
+
+One that finds something to change after all does so, as it was begun or as a command that changes something.
+"""

@@ -17,7 +17,7 @@ from veilmq.core.results import QueuePage, QueueView
 from veilmq.core.settings import QueueSettings
 from veilmq.core.settings_rules import purged, settled, tagged
 from veilmq.engines.store import Survey
-from veilmq.store import events, moves, publications
+from veilmq.store import claim_endings, events, moves, publications
 from veilmq.store.transaction import LAST, QueueRow, Transaction
 
 PURGED = "purged"
@@ -27,11 +27,11 @@ DELETED = "deleted"
 Hook = Callable[[Transaction, QueueRow], Awaitable[None]]
 """What another feature does with a queue that is purged or deleted, whose row is locked."""
 
-BEFORE_RETIREMENT: tuple[Hook, ...] = (publications.empty,)
+BEFORE_RETIREMENT: tuple[Hook, ...] = (claim_endings.lock_sources, publications.empty)
 """What holds off other transactions before the partition is retired, in the order of locks."""
-ON_PURGE: tuple[Hook, ...] = (events.note_retired,)
+ON_PURGE: tuple[Hook, ...] = (events.note_retired, claim_endings.lose_all)
 """What follows when the partition of a purged queue was retired, in the same transaction."""
-ON_DELETION: tuple[Hook, ...] = (events.note_retired, moves.forget, publications.forget)
+ON_DELETION: tuple[Hook, ...] = (events.note_retired, moves.forget, publications.forget, claim_endings.forget_all)
 """The same of a queue that is about to be deleted."""
 
 

@@ -32,6 +32,7 @@ class Queue:
 
     __slots__ = (
         "at_limit",
+        "claims",
         "counted_at_ms",
         "created_at_ms",
         "delay_ms",
@@ -65,11 +66,13 @@ class Queue:
     )
 
     def __init__(
-        self, row: tuple[int, str, bytes, int, int, int, int, int, int, int, int, int], wake: Wake | None
+        self, row: tuple[int, str, bytes, int, int, int, int, int, int, int, int, int, int], wake: Wake | None
     ) -> None:
-        """``row`` has number, name, settings, when created and modified, origin, partition and totals."""
+        """``row`` has number, name, settings, when created and modified, origin, partition, totals, and if any claims."""
         self.number, self.name, settings, self.created_at_ms, self.modified_at_ms, self.origin = row[:6]
-        self.partition, self.messages, self.in_flight, self.delayed, self.counted_at_ms, self.floor_seq = row[6:]
+        self.partition, self.messages, self.in_flight, self.delayed, self.counted_at_ms, self.floor_seq = row[6:12]
+        self.claims = bool(row[12])
+        """Whether any message may be claimed; what is claimed is not among ``messages``."""
         self.wake = wake
         self.log: Logged | None = None
         self.throttle: Throttle | None = None
@@ -113,7 +116,7 @@ class Queue:
         self.hidden_until_ms = self.expires_at_ms = NEVER_MS
         self.lanes = ()
         self.fair = None
-        self.shares = False
+        self.shares = self.claims = False
 
     def floor(self, now_ms: int) -> int:
         """Return the lowest seq within its retention; none is below 1."""

@@ -178,6 +178,10 @@ class Transaction(ABC):
         """Run a named query that changes something, once for each of ``rows``."""
 
     @abstractmethod
+    async def locked(self, query: str, *values: Any) -> Sequence[Row]:
+        """Return the rows of a named query once no other transaction has them locked, and lock them until the end."""
+
+    @abstractmethod
     async def unlocked(self, query: str, *values: Any) -> Sequence[Row]:
         """Return those rows of a named query that no other transaction has locked, and lock them until the end."""
 

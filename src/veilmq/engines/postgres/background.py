@@ -18,7 +18,7 @@ from veilmq.engines.postgres.positions import Positions
 from veilmq.engines.postgres.rounds import Rounds
 from veilmq.engines.postgres.totals import Totals
 from veilmq.engines.postgres.watches import Watches
-from veilmq.store import moves, publications
+from veilmq.store import claim_endings, moves, publications
 
 Start = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -47,6 +47,9 @@ class Background:
         step = partial(cold.running(publications.step, changes=True), publications.PublicationStep())
         self.publisher = Mover(step=step, clock=clock, start=start, pause_ms_min=1)
         cold.schedulers[publications.PublicationStep] = self.publisher.look
+        step = partial(cold.running(claim_endings.step, changes=True), claim_endings.ClaimStep())
+        self.claimant = Mover(step=step, clock=clock, start=start, pause_ms_min=1)
+        cold.schedulers[claim_endings.ClaimStep] = self.claimant.look
         self.janitor = Janitor(database=database, sweep=cold.sweep, clock=clock, start=start)
         self.rounds = Rounds(
             database=database, catalog=catalog, watches=watches, options=options, clock=clock, start=start
@@ -73,6 +76,7 @@ class Background:
             self.nodes.open()
         self.mover.look()
         self.publisher.look()
+        self.claimant.look()
         self._clock_look.look()
         self.janitor.look_later()
 
@@ -80,6 +84,7 @@ class Background:
         """Do no more, and leave all turns to others."""
         self.mover.stop()
         self.publisher.stop()
+        self.claimant.stop()
         self._clock_look.stop()
         self.rounds.stop()
         await self.nodes.stop()

@@ -17,3 +17,7 @@ SELECT recorded, planned, exported, dropped FROM mq.event_state
 
 -- name: lock_topic
 SELECT FROM mq.topic WHERE name = $1 FOR UPDATE
+
+-- name: lock_sources
+-- Those of a queue, as far as two of one consumer are not opened at one time.
+SELECT pg_advisory_xact_lock(hashtextextended('sources', $1))

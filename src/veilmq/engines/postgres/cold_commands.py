@@ -6,11 +6,13 @@ A transaction that was in the way of another one's is repeated, at most ``COLLIS
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from asyncpg import ReadOnlySQLTransactionError
+
 from veilmq.core.errors import InternalError
 from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, PartitionRetired
 from veilmq.engines.postgres.transaction import Parts, PostgresTransaction
 from veilmq.store import housekeeping
-from veilmq.store.cold import Cold
+from veilmq.store.cold import SNAPSHOTS, Cold
 
 
 class ColdCommands(Parts):
@@ -28,7 +30,13 @@ class ColdCommands(Parts):
             async with self.database.connection() as connection:
                 if changes:
                     return await self._change(connection, cold, command)
-                return await cold(PostgresTransaction(connection, self), command)
+                if type(command) not in SNAPSHOTS:
+                    return await cold(PostgresTransaction(connection, self), command)
+                try:
+                    async with connection.transaction(isolation="repeatable_read", readonly=True):
+                        return await cold(PostgresTransaction(connection, self), command)
+                except ReadOnlySQLTransactionError:
+                    return await self._change(connection, cold, command)
 
         return handle
 

@@ -8,7 +8,6 @@ from veilmq.core.commands import Command
 from veilmq.core.receipts import ReceiptBook
 from veilmq.engines.postgres.background import Background, Shared
 from veilmq.engines.postgres.catalog import Catalog
-from veilmq.engines.postgres.claims import Claims
 from veilmq.engines.postgres.cold_commands import ColdCommands
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.database_clock import DatabaseClock
@@ -69,22 +68,18 @@ class Machine:
             book=book,
             in_flight=in_flight,
         )
-        self.claims = _claims(shared)
         self.background = Background(shared, cold)
         self.alone: dict[type[Command], Alone] = {
             **{kind: cold.running(run, changes=kind not in READS) for kind, run in COLD.items()},
-            **self.claims.handlers,
             **self.background.events.handlers,
         }
 
     def begin(self) -> None:
         """Begin with the work that goes on by itself."""
-        self.claims.mover.look()
         self.background.begin()
 
     async def stop(self) -> None:
         """End that work."""
-        self.claims.mover.stop()
         await self.background.stop()
 
 
@@ -119,20 +114,6 @@ def _together(sends: Sends, receives: Receives, receipts: Receipts) -> dict[type
         commands.Delete: (receipts.delete, _receipts),
         commands.ChangeVisibility: (receipts.change, _changes),
     }
-
-
-def _claims(shared: Shared) -> Claims:
-    database, catalog, watches, positions, options, clock, start, totals = shared
-    return Claims(
-        database=database,
-        catalog=catalog,
-        watches=watches,
-        positions=positions,
-        options=options,
-        clock=clock,
-        start=start,
-        totals=totals,
-    )
 
 
 def _messages(command: commands.Send) -> int:

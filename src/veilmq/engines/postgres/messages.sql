@@ -429,3 +429,7 @@ SELECT mq.admit($1, $2, $3, $4)
 
 -- name: now
 SELECT mq.now_ms()
+
+-- name: hold
+-- Holds off a purge for the rest of the transaction; no row of a retired partition.
+SELECT 1 FROM mq.part WHERE qp = $1 AND NOT retired FOR SHARE

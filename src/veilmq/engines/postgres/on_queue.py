@@ -37,6 +37,12 @@ class PartitionRetired(Exception):
     """What the node knows of the queue is old: it was purged or deleted, and nothing was done."""
 
 
+async def hold(connection: Any, queue: Queue) -> None:
+    """Hold off a purge until the end of the transaction; raises ``PartitionRetired``."""
+    if await connection.fetchrow(STANDARD["hold"], queue.partition) is None:
+        raise PartitionRetired
+
+
 class OnQueue:
     """Has work done on a queue of the store."""
 

@@ -14,9 +14,10 @@ from veilmq.core.receipts import Receipt, ReceiptBook
 from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.named_sql import load
-from veilmq.engines.postgres import claim_rows, inspection
+from veilmq.engines.postgres import inspection
 from veilmq.engines.postgres.catalog import SQL as QUEUES
 from veilmq.engines.postgres.catalog import Catalog, Queue
+from veilmq.engines.postgres.claimed import ClaimsAtNode, PostgresClaimed
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.event_log import EventLog
 from veilmq.engines.postgres.fair_queues import LANE, FairQueues
@@ -38,8 +39,9 @@ from veilmq.engines.postgres.sweeper import Sweeper, settle_late
 from veilmq.engines.postgres.totals import Totals
 from veilmq.engines.postgres.transits import OUTBOX
 from veilmq.engines.postgres.watches import Watches
+from veilmq.store.claimed import ClaimTransaction
 from veilmq.store.named_queries import shared
-from veilmq.store.transaction import Chosen, Leased, QueueRow, Row, StoredMessage, Transaction, Waiting
+from veilmq.store.transaction import Chosen, Leased, QueueRow, Row, StoredMessage, Waiting
 
 SQL = {
     **shared(),
@@ -82,6 +84,7 @@ class Parts:
         self.fair = fair
         self.book = book
         self._in_flight = in_flight
+        self.claims = ClaimsAtNode(catalog=catalog, positions=positions, options=options, totals=totals)
         self.ids = IdSource()
 
     def deleted(self, queue: Queue, seqs: list[int], now_ms: int) -> None:
@@ -91,7 +94,7 @@ class Parts:
         self.fair.ended(queue, seqs, now_ms)
 
 
-class PostgresTransaction(Transaction):
+class PostgresTransaction(ClaimTransaction):
     """A transaction on one connection; statements of a command that only reads have one each."""
 
     def __init__(self, connection: Any, parts: Parts) -> None:
@@ -109,6 +112,7 @@ class PostgresTransaction(Transaction):
         self.may_send = parts.may_send
         self.book = parts.book
         self.options = parts.options
+        self.claimed = PostgresClaimed(self, connection, parts.claims)
 
     async def rows(self, query: str, *values: Any) -> Sequence[Row]:
         """Return the rows of a named query."""
@@ -122,6 +126,11 @@ class PostgresTransaction(Transaction):
     async def many(self, query: str, rows: Sequence[Row]) -> None:
         """Run a named query that changes something, once for each of ``rows``."""
         await self._connection.executemany(SQL[query], rows)
+
+    async def locked(self, query: str, *values: Any) -> Sequence[Row]:
+        """Return the rows of a named query once no other transaction has them locked, and lock them until the end."""
+        rows: list[Row] = await self._connection.fetch(f"{SQL[query]} FOR UPDATE", *values)
+        return rows
 
     async def unlocked(self, query: str, *values: Any) -> Sequence[Row]:
         """Return those rows of a named query that no other transaction has locked, and lock them until the end."""
@@ -181,17 +190,12 @@ class PostgresTransaction(Transaction):
         )
 
     async def retire(self, queue: QueueRow, *, is_deleted: bool) -> None:
-        """Retire the partition of a queue, and end what claims have of it."""
+        """Retire the partition of a queue."""
         assert isinstance(queue, Queue)
-        connection = self._connection
-        await claim_rows.lock_all(connection, queue)
         await self.run("retire_part", queue.partition, await self.now())
-        if not is_deleted:
-            await claim_rows.lose_all(connection, queue)
-            return
-        await claim_rows.forget_all(connection, queue)
-        await connection.execute(OUTBOX["forget_arrivals"], queue.origin)
-        self.after(lambda: self._parts.totals.forget(queue.number))
+        if is_deleted:
+            await self._connection.execute(OUTBOX["forget_arrivals"], queue.origin)
+            self.after(lambda: self._parts.totals.forget(queue.number))
 
     async def change(self, queue: QueueRow, settings: QueueSettings, modified_at_ms: int) -> None:
         """Give a queue other settings; the first groups follow a new delay now, and the others by the janitor."""
@@ -347,7 +351,12 @@ class PostgresTransaction(Transaction):
             now_ms = await self.now()
             for name in self._changed:
                 watches.changed(name, now_ms)
-            self._due_ms |= dict.fromkeys(self._notified, now_ms)
+            for name in self._notified:
+                queue = self._parts.catalog.seen(name)
+                if queue is not None and queue.settings.fifo and not queue.away:
+                    self._groups_of[name] = queue
+                else:
+                    self._due_ms[name] = now_ms
         for name, due_ms in self._due_ms.items():
             watches.wake(name, due_ms)
         for queue in self._groups_of.values():

@@ -218,10 +218,10 @@ def taken(session: Session, queue: Queue, now_ms: int) -> None:
     """Find the next message of each group that gave any."""
     sharing: Any = queue.fair
     touched, sharing.touched = sharing.touched, set()
-    _refile(session, queue, touched, now_ms)
+    refile(session, queue, touched, now_ms)
 
 
-def _refile(session: Session, queue: Queue, groups: Iterable[Group], now_ms: int) -> None:
+def refile(session: Session, queue: Queue, groups: Iterable[Group], now_ms: int) -> None:
     """Find the first message of each group; one that has no more to give is quiet."""
     sharing: Any = queue.fair
     for lane, group in groups:
@@ -256,7 +256,7 @@ def ended(session: Session, queue: Queue, rows: list[tuple[int, int, int | None]
         sharing.look(now_ms)
         for seq, _, _ in rows:
             sharing.land(seq, now_ms)
-    _refile(session, queue, {(lane, group) for _, lane, group in rows if group is not None}, now_ms)
+    refile(session, queue, {(lane, group) for _, lane, group in rows if group is not None}, now_ms)
 
 
 def changed(session: Session, queue: Queue, rows: Iterable[Any], now_ms: int) -> None:
@@ -271,4 +271,4 @@ def changed(session: Session, queue: Queue, rows: Iterable[Any], now_ms: int) ->
         if receive_count and not sharing.prolong(seq, visible_at_ms):
             sharing.take_off(seq, (lane, group), visible_at_ms, now_ms, now_ms)
     sharing.look(now_ms)  # those that are visible at once have something to give
-    _refile(session, queue, groups, now_ms)
+    refile(session, queue, groups, now_ms)

@@ -1,9 +1,7 @@
 """Inspection of queues: messages are found by seq, and read without their bodies; nothing changes.
 
-What is found are rows of seq and lane: a message of the ready list has no row of its own that has the lane.
-
-Claims are not there yet: what they have comes behind what else is in flight (``find``), and rows say so (``is_claimed``
-of the queries ``standard_stored`` and ``ordered_stored``).
+What is found are rows of seq and lane: a message of the ready list has no row of its own that has the lane. What claims
+have comes behind what else is in flight, past its retention too.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,6 +21,17 @@ def find(
     session: Session, queue: Queue, state: MessageState | None, count: int, passed_max: int, now_ms: int
 ) -> list[Row]:
     """Return the first ``count`` messages, or those in ``state``, as ``Transaction.inspect`` has them."""
+    found = _unclaimed(session, queue, state, count, passed_max, now_ms)
+    if queue.claims and state in (None, MessageState.IN_FLIGHT):
+        found += session.rows("claimed_from", queue.partition, count)
+        if state is None:
+            found.sort(key=itemgetter(0))
+    return found[:count]
+
+
+def _unclaimed(
+    session: Session, queue: Queue, state: MessageState | None, count: int, passed_max: int, now_ms: int
+) -> list[Row]:
     floor, first = queue.floor(now_ms), passed_max + count
     if state is None:
         if queue.fifo:

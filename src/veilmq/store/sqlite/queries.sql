@@ -2,7 +2,7 @@
 
 -- name: queue_by_name
 SELECT q.queue_id, q.name, q.settings, q.created_at, q.modified_at, q.origin, p.qp, p.messages, p.in_flight, p.delayed,
-       p.counted_at, p.floor_seq
+       p.counted_at, p.floor_seq, EXISTS (SELECT 1 FROM claim WHERE part = p.qp)
 FROM queue q JOIN part p ON p.qp = q.qp
 WHERE q.name = ?;
 
@@ -138,11 +138,16 @@ SELECT seq, visible_at, receive_count, generation, epoch, received_at, grp, lane
 FROM visibility WHERE partition = ? AND seq = ?;
 
 -- name: standard_leased
--- As standard_take, and the generation.
+-- As standard_take, and the generation, which of a claimed message no receipt has.
 SELECT v.seq, v.lane, v.receive_count, v.epoch, v.first_received_at,
        m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp, v.visible_at, v.generation
 FROM visibility v CROSS JOIN message m ON m.seq = v.seq
-WHERE v.partition = ? AND v.seq = ?;
+WHERE v.partition = ?1 AND v.seq = ?2
+UNION ALL
+SELECT c.seq, c.lane, c.receive_count, c.epoch, c.first_received_at,
+       m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp, 4611686018427387903, -1
+FROM claimed c CROSS JOIN message m ON m.seq = c.seq
+WHERE c.partition = ?1 AND c.seq = ?2;
 
 -- name: standard_delete
 DELETE FROM visibility WHERE partition = ? AND seq = ?;
@@ -351,12 +356,13 @@ SELECT seq FROM message
 WHERE seq >= (SELECT first_seq FROM ordered_run WHERE partition = ? ORDER BY last_seq LIMIT 1) ORDER BY seq LIMIT 1;
 
 -- name: ordered_below
+-- But for claimed ones.
 SELECT o.seq, o.visible_at, o.receive_count, o.grp
 FROM ordered_run r CROSS JOIN message m ON m.seq BETWEEN r.first_seq AND min(r.last_seq, ?2)
     CROSS JOIN ordered o ON o.partition = r.partition AND o.grp = m.grp AND o.seq = m.seq
 WHERE r.partition = ?1 AND r.last_seq <= coalesce(
     (SELECT min(last_seq) FROM ordered_run WHERE partition = ?1 AND last_seq >= ?2), ?2
-)
+) AND o.visible_at IS NOT 4611686018427387903
 ORDER BY r.last_seq LIMIT ?3;
 
 -- name: ordered_waiting
@@ -380,13 +386,13 @@ SELECT visible_at, seq, lane FROM (
 WHERE (receive_count > 0) = ?5 AND seq >= ?6 LIMIT ?7;
 
 -- name: ordered_from
--- Of the first ?5 messages in the order of sending those that are visible at ?4; where ?6 is true, only those of them that
--- follow the queue's delay, which is ?3.
+-- Of the first ?5 messages in the order of sending, but for claimed ones, those that are visible at ?4; where ?6 is true,
+-- only those of them that follow the queue's delay, which is ?3.
 SELECT seq, NULL FROM (
     SELECT o.seq, o.visible_at
     FROM ordered_run r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?2) AND r.last_seq
         CROSS JOIN ordered o ON o.partition = r.partition AND o.grp = m.grp AND o.seq = m.seq
-    WHERE r.partition = ?1 AND r.last_seq >= ?2 ORDER BY r.last_seq LIMIT ?5
+    WHERE r.partition = ?1 AND r.last_seq >= ?2 AND o.visible_at IS NOT 4611686018427387903 ORDER BY r.last_seq LIMIT ?5
 )
 WHERE coalesce(visible_at, (seq >> 20) + ?3) <= ?4 AND (visible_at IS NULL OR NOT ?6) LIMIT ?7;
 
@@ -403,25 +409,31 @@ WHERE (receive_count > 0) = ?5 AND seq >= ?6 LIMIT ?7;
 SELECT o.visible_at, o.seq, NULL
 FROM (
     SELECT grp, fixed_at, in_flight FROM ordered INDEXED BY group_due
-    WHERE partition = ?1 AND seq = 0 AND fixed_at > ?2 ORDER BY fixed_at, head_seq LIMIT ?3
+    WHERE partition = ?1 AND seq = 0 AND fixed_at > ?2 AND fixed_at < 4611686018427387903
+    ORDER BY fixed_at, head_seq LIMIT ?3
 ) w CROSS JOIN ordered c ON c.partition = ?1 AND c.grp = w.grp AND c.seq = 0
     CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = c.grp AND o.seq BETWEEN c.head_seq AND c.received_to
 WHERE w.in_flight > 0 AND o.visible_at = w.fixed_at AND o.receive_count > 0 AND NOT o.apart AND o.seq >= ?4 LIMIT ?5;
 
 -- name: standard_stored
--- A message as StoredMessage has it; ?3 is its lane if it is of the ready list.
-SELECT m.seq, m.id, m.properties, octet_length(m.body), (coalesce(v.lane, ?3) - 1) % 16 + 1, m.source, m.seq >> 20,
-       coalesce(v.visible_at, m.seq >> 20), coalesce(v.receive_count, 0), coalesce(m.receives_before, 0),
-       coalesce(v.generation, 0), coalesce(v.epoch, 0), coalesce(v.received_at, 0),
-       coalesce(m.first_received_at_ms, v.first_received_at), coalesce(v.log, 0), 0 AS is_claimed
+-- A message as StoredMessage has it; ?3 is its lane if it is of the ready list, or was when it was claimed.
+SELECT m.seq, m.id, m.properties, octet_length(m.body), (coalesce(v.lane, c.lane, ?3) - 1) % 16 + 1, m.source, m.seq >> 20,
+       coalesce(v.visible_at, m.seq >> 20), coalesce(v.receive_count, c.receive_count, k.claim_id IS NOT NULL),
+       coalesce(m.receives_before, 0), coalesce(v.generation, 0), coalesce(v.epoch, 0), coalesce(v.received_at, k.bound_at, 0),
+       coalesce(m.first_received_at_ms, v.first_received_at), coalesce(v.log, 0), k.claim_id IS NOT NULL AS is_claimed
 FROM message m LEFT JOIN visibility v ON v.partition = ?1 AND v.seq = m.seq
-WHERE m.seq = ?2 AND coalesce(v.lane, ?3) IS NOT NULL;
+    LEFT JOIN claimed c ON c.partition = ?1 AND c.seq = m.seq
+    LEFT JOIN claimed_run r ON r.partition = ?1 AND r.first_seq <= m.seq AND r.last_seq = (
+        SELECT min(last_seq) FROM claimed_run WHERE partition = ?1 AND last_seq >= m.seq
+    )
+    LEFT JOIN claim k ON k.claim_id = coalesce(c.claim_id, r.claim_id)
+WHERE m.seq = ?2 AND coalesce(v.lane, c.lane, ?3) IS NOT NULL;
 
 -- name: ordered_stored
 -- The same; ?3 is the queue's delay.
 SELECT m.seq, m.id, m.properties, octet_length(m.body), 8, m.source, m.seq >> 20, coalesce(o.visible_at, (m.seq >> 20) + ?3),
        o.receive_count, coalesce(m.receives_before, 0), o.generation, o.epoch, coalesce(o.received_at, 0),
-       coalesce(m.first_received_at_ms, o.first_received_at), o.log, 0 AS is_claimed
+       coalesce(m.first_received_at_ms, o.first_received_at), o.log, o.visible_at IS 4611686018427387903 AS is_claimed
 FROM message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq
 WHERE m.seq = ?2;
 
@@ -584,3 +596,145 @@ VALUES (?, ?, ?, ?, ?, ?) RETURNING number;
 
 -- name: put_publication
 UPDATE publication SET stages = ?2, next_at = ?3 WHERE number = ?1;
+
+-- Claimed messages. Those of a FIFO queue have an instant of visibility that never comes.
+
+-- name: standard_claimable
+-- What is visible of a lane beside the ready list, with what it takes of a bound of bytes where there is one (?4).
+SELECT seq, lane, receive_count, epoch, first_received_at, grp, visible_at,
+       CASE WHEN ?4 THEN (SELECT octet_length(body) + length(properties) FROM message m WHERE m.seq = v.seq) END
+FROM visibility v INDEXED BY visible
+WHERE partition = ?1 AND lane = ?2 AND visible_at <= ?3 ORDER BY visible_at, seq LIMIT ?5;
+
+-- name: ordered_claimable
+-- The same of a group; delayed messages are passed over.
+SELECT seq, 8, receive_count, epoch, first_received_at, grp, visible_at,
+       CASE WHEN ?4 THEN (SELECT octet_length(body) + length(properties) FROM message m WHERE m.seq = o.seq) END
+FROM (
+    SELECT seq, receive_count, epoch, first_received_at, grp, coalesce(visible_at, (seq >> 20) + ?5) AS visible_at
+    FROM ordered WHERE partition = ?1 AND grp = ?2 AND seq > 0 ORDER BY seq LIMIT ?6 + 100
+) o
+WHERE visible_at <= ?3 ORDER BY seq LIMIT ?6;
+
+-- name: ready_runs
+SELECT first_seq, last_seq FROM ready WHERE partition = ? AND lane = ? AND last_seq >= ? ORDER BY last_seq LIMIT ?;
+
+-- name: message_sizes
+SELECT seq, octet_length(body) + length(properties) FROM message WHERE seq BETWEEN ? AND ? ORDER BY seq LIMIT ?;
+
+-- name: insert_claimed_run
+INSERT INTO claimed_run (partition, last_seq, first_seq, lane, claim_id, shard) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: insert_claimed
+INSERT INTO claimed (partition, seq, lane, grp, receive_count, epoch, first_received_at, claim_id, shard)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: claim_bytes
+SELECT bytes FROM claim WHERE claim_id = ?;
+
+-- name: grow_claim
+UPDATE claim SET remaining = remaining + ?, bytes = bytes + ?, ahead = ? WHERE claim_id = ?;
+
+-- name: shrink_claim
+UPDATE claim SET remaining = remaining - ? WHERE claim_id = ?;
+
+-- name: claimed_count
+-- How many messages of a partition are claimed, or are being given back.
+SELECT coalesce(sum(remaining), 0) FROM claim WHERE part = ? AND state <> 'acknowledged';
+
+-- name: claimed_oldest
+SELECT min(seq) FROM (
+    SELECT * FROM (
+        SELECT max(first_seq, ?2) AS seq FROM claimed_run WHERE partition = ?1 AND last_seq >= ?2 ORDER BY last_seq LIMIT 1
+    )
+    UNION ALL SELECT min(seq) FROM claimed WHERE partition = ?1 AND seq >= ?2
+);
+
+-- name: claimed_from
+-- What is claimed, or is being given back, in the order of sending.
+SELECT seq, lane FROM (
+    SELECT * FROM (
+        SELECT m.seq, r.lane FROM claimed_run r CROSS JOIN message m ON m.seq BETWEEN r.first_seq AND r.last_seq
+        WHERE r.partition = ?1 AND r.claim_id NOT IN (SELECT claim_id FROM claim WHERE part = ?1 AND state = 'acknowledged')
+        ORDER BY r.last_seq LIMIT ?2
+    )
+    UNION ALL
+    SELECT * FROM (
+        SELECT seq, lane FROM claimed
+        WHERE partition = ?1 AND claim_id NOT IN (SELECT claim_id FROM claim WHERE part = ?1 AND state = 'acknowledged')
+        ORDER BY seq LIMIT ?2
+    )
+)
+ORDER BY seq LIMIT ?2;
+
+-- name: claim_ahead
+SELECT ahead FROM claim WHERE claim_id = ?;
+
+-- name: read_claimed_runs
+SELECT m.seq, m.id, m.body, m.properties, 1 + coalesce(m.receives_before, 0)
+FROM claimed_run r INDEXED BY claimed_run_of CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?3) AND r.last_seq
+WHERE r.claim_id = ?1 AND r.shard = ?2 AND r.last_seq >= ?3 ORDER BY r.last_seq LIMIT ?4;
+
+-- name: read_claimed
+SELECT m.seq, m.id, m.body, m.properties, c.receive_count + coalesce(m.receives_before, 0)
+FROM claimed c INDEXED BY claimed_of CROSS JOIN message m ON m.seq = c.seq
+WHERE c.claim_id = ?1 AND c.shard = ?2 AND c.seq >= ?3 ORDER BY c.seq LIMIT ?4;
+
+-- name: find_claimed
+-- By its id, among all messages of a claim.
+SELECT m.seq FROM claimed_run r INDEXED BY claimed_run_of CROSS JOIN message m ON m.seq BETWEEN r.first_seq AND r.last_seq
+WHERE r.claim_id = ?1 AND m.id = ?2
+UNION ALL
+SELECT m.seq FROM claimed c INDEXED BY claimed_of CROSS JOIN message m ON m.seq = c.seq WHERE c.claim_id = ?1 AND m.id = ?2
+LIMIT 1;
+
+-- name: claimed_receipt
+-- As standard_find; no receipt has the generation.
+SELECT seq, 4611686018427387903, receive_count, -1, epoch, first_received_at, grp, lane FROM claimed
+WHERE partition = ? AND seq = ?;
+
+-- name: claimed_run_of
+SELECT first_seq, last_seq, lane FROM claimed_run INDEXED BY claimed_run_of
+WHERE claim_id = ? ORDER BY shard, last_seq LIMIT 1;
+
+-- name: claimed_run_at
+SELECT first_seq, last_seq, lane, shard FROM claimed_run WHERE partition = ? AND last_seq >= ? ORDER BY last_seq LIMIT 1;
+
+-- name: cut_claimed_run
+UPDATE claimed_run SET first_seq = ? WHERE partition = ? AND last_seq = ?;
+
+-- name: delete_claimed_run
+DELETE FROM claimed_run WHERE partition = ? AND last_seq = ?;
+
+-- name: delete_messages
+DELETE FROM message WHERE seq BETWEEN ? AND ?;
+
+-- name: return_run
+-- Messages that were received once, when they were bound.
+INSERT INTO visibility (partition, seq, lane, visible_at, receive_count, generation, epoch, received_at, first_received_at)
+SELECT ?1, seq, ?2, ?3, 1, ?4, 1, ?5, ?5 FROM message WHERE seq BETWEEN ?6 AND ?7;
+
+-- name: claimed_of
+-- With the size of the body.
+SELECT c.seq, c.lane, c.grp, c.receive_count, c.epoch, c.first_received_at, octet_length(m.body)
+FROM claimed c INDEXED BY claimed_of CROSS JOIN message m ON m.seq = c.seq
+WHERE c.claim_id = ? ORDER BY c.shard, c.seq LIMIT ?;
+
+-- name: claimed_at
+SELECT seq, lane, grp, receive_count, epoch, first_received_at FROM claimed WHERE partition = ? AND seq = ?;
+
+-- name: delete_claimed
+DELETE FROM claimed WHERE partition = ? AND seq = ?;
+
+-- name: return_claimed
+INSERT INTO visibility (
+    partition, seq, lane, visible_at, grp, receive_count, generation, epoch, received_at, first_received_at
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: return_ordered
+UPDATE ordered SET visible_at = ? WHERE partition = ? AND grp = ? AND seq = ?;
+
+-- name: grow_ordered_run
+UPDATE ordered_run SET messages = messages + 1
+WHERE partition = ?1 AND first_seq <= ?2
+    AND last_seq = (SELECT min(last_seq) FROM ordered_run WHERE partition = ?1 AND last_seq >= ?2);

@@ -284,3 +284,72 @@ CREATE TABLE publication (
     next_at INTEGER NOT NULL
 );
 CREATE INDEX publication_of_writer ON publication (writer_id, number);
+
+-- Readers of queues, by the origin of their queue: they outlive a purge. hold and lease are lengths in ms. look_at is when
+-- the hold of a source, or its time, may have ended.
+CREATE TABLE source (
+    qp INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    consumer TEXT NOT NULL DEFAULT '',
+    epoch INTEGER NOT NULL DEFAULT 0,
+    acknowledged INTEGER NOT NULL DEFAULT 0,
+    last INTEGER NOT NULL DEFAULT 0,
+    hold INTEGER NOT NULL DEFAULT 0,
+    lease INTEGER NOT NULL DEFAULT 0,
+    beat_at INTEGER NOT NULL,
+    look_at INTEGER NOT NULL,
+    PRIMARY KEY (qp, name)
+) WITHOUT ROWID;
+CREATE INDEX source_look ON source (look_at);
+
+-- Claims of sources. qp is the origin of the queue, part the partition of the messages. filled: messages in the last shard
+-- of a standard queue's. is_ending: messages are still to be deleted or to be given back. Without a source it is dropped
+-- when it has ended. remaining messages stand in claimed and claimed_run; bytes is how long all are, NULL where they were
+-- not measured. What users see of instants is later by ahead, as it was when the claim was bound.
+CREATE TABLE claim (
+    claim_id INTEGER PRIMARY KEY,
+    qp INTEGER NOT NULL,
+    part INTEGER NOT NULL,
+    source TEXT,
+    number INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    messages INTEGER NOT NULL DEFAULT 0,
+    shards INTEGER NOT NULL DEFAULT 0,
+    filled INTEGER NOT NULL DEFAULT 0,
+    bound_at INTEGER NOT NULL,
+    is_ending INTEGER NOT NULL DEFAULT 0,
+    remaining INTEGER NOT NULL DEFAULT 0,
+    bytes INTEGER DEFAULT 0,
+    ahead INTEGER NOT NULL DEFAULT 0
+);
+CREATE UNIQUE INDEX claim_number ON claim (qp, source, number) WHERE source IS NOT NULL;
+CREATE INDEX claim_ending ON claim (claim_id) WHERE is_ending;
+CREATE INDEX claim_part ON claim (part, state, remaining);
+
+-- Claimed messages that were never received before: what was a run of the ready list, or a piece of one, is a row here.
+CREATE TABLE claimed_run (
+    partition INTEGER NOT NULL,
+    last_seq INTEGER NOT NULL,
+    first_seq INTEGER NOT NULL,
+    lane INTEGER NOT NULL,
+    claim_id INTEGER NOT NULL,
+    shard INTEGER NOT NULL,
+    PRIMARY KEY (partition, last_seq)
+) WITHOUT ROWID;
+CREATE INDEX claimed_run_of ON claimed_run (claim_id, shard, last_seq);
+
+-- The other ones, in place of their row in visibility, as it is when they return. The row in ordered stays, as it blocks the
+-- group, hidden until an instant that never comes; the message is not counted in its run.
+CREATE TABLE claimed (
+    partition INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    lane INTEGER NOT NULL,
+    grp INTEGER,
+    receive_count INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    first_received_at INTEGER NOT NULL,
+    claim_id INTEGER NOT NULL,
+    shard INTEGER NOT NULL,
+    PRIMARY KEY (partition, seq)
+) WITHOUT ROWID;
+CREATE INDEX claimed_of ON claimed (claim_id, shard, seq);

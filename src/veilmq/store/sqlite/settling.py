@@ -14,7 +14,7 @@ from veilmq.core import commands, visibility
 from veilmq.core.errors import ReceiptInvalid, VeilmqError
 from veilmq.core.receipts import Receipt
 from veilmq.core.results import LeaseChange, ReceiptState
-from veilmq.store.queues import Queue
+from veilmq.store.queues import NEVER_MS, Queue
 from veilmq.store.sqlite import fair, groups
 from veilmq.store.sqlite.session import Row, Session
 from veilmq.store.sqlite.statements import SQL
@@ -191,8 +191,13 @@ def _find(session: Session, queue: Queue, receipts: list[Receipt]) -> dict[int, 
     partition = queue.partition
     seqs = {receipt[1] for receipt in receipts}
     if queue.log is not None:
-        return {lease[0]: lease for lease in session.events.find(partition, seqs, fifo=queue.fifo)}
-    return {row[0]: list(row) for row in session.executemany(query, [(partition, seq) for seq in seqs])}
+        rows = {lease[0]: lease for lease in session.events.find(partition, seqs, fifo=queue.fifo)}
+    else:
+        rows = {row[0]: list(row) for row in session.executemany(query, [(partition, seq) for seq in seqs])}
+    if queue.claims and not queue.fifo:
+        claimed = session.executemany(SQL["claimed_receipt"], [(partition, seq) for seq in seqs - rows.keys()])
+        rows |= {row[0]: list(row) for row in claimed}
+    return rows
 
 
 def _judge(
@@ -204,7 +209,7 @@ def _judge(
         return _GONE, None
     _, visible_at_ms, _, generation, epoch = row[:5]
     current = generation == receipt[2] and (epoch == receipt[3] or command.any_epoch)
-    if not current and command.any_receive and not queue.fifo:
+    if not current and command.any_receive and not queue.fifo and visible_at_ms < NEVER_MS:  # else it is claimed
         return ReceiptState.EARLIER, row
     return visibility.receipt_state(current=current, visible_at_ms=visible_at_ms or 0, now_ms=now_ms), row
 

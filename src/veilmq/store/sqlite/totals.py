@@ -10,12 +10,16 @@ def counts(session: Session, queue: Queue, now_ms: int) -> QueueCounts:
     """Count the messages of a queue by state."""
     session.settle_time(queue, now_ms, swept)
     oldest = session.oldest(queue)
-    waiting = 0
+    claimed = waiting = 0
+    if queue.claims:
+        ((claimed,),) = session.rows("claimed_count", queue.partition)
+        ((also,),) = session.rows("claimed_oldest", queue.partition, queue.floor(now_ms))
+        oldest = min([seq for seq in (oldest, also) if seq is not None], default=None)
     if queue.fifo and queue.delay_ms:
         ((waiting,),) = session.rows("ordered_waiting", queue.partition, (now_ms - queue.delay_ms + 1) << SEQ_SHIFT)
     return QueueCounts(
         visible=queue.messages - queue.in_flight - queue.delayed - waiting,
-        in_flight=queue.in_flight,
+        in_flight=queue.in_flight + claimed,
         delayed=queue.delayed + waiting,
         oldest_sent_at_ms=None if oldest is None else oldest >> SEQ_SHIFT,
         redelivered=queue.redelivered,

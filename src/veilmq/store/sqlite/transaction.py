@@ -13,16 +13,18 @@ from veilmq.core.looks import MessageState
 from veilmq.core.receipts import Receipt
 from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.settings import QueueSettings
+from veilmq.store.claimed import ClaimTransaction
 from veilmq.store.cold import COLD, READS, Cold
 from veilmq.store.queues import Queue
 from veilmq.store.sqlite import fair, fifo, groups, inspection, moving, standard, totals
+from veilmq.store.sqlite.claimed import SqliteClaimed
 from veilmq.store.sqlite.session import Session
 from veilmq.store.sqlite.settling import end_leases, settle
 from veilmq.store.sqlite.statements import SQL
-from veilmq.store.transaction import Chosen, Given, Leased, QueueRow, Row, StoredMessage, Transaction, Waiting
+from veilmq.store.transaction import Chosen, Given, Leased, QueueRow, Row, StoredMessage, Waiting
 
 
-class SqliteTransaction(Transaction):
+class SqliteTransaction(ClaimTransaction):
     """The open transaction of a batch, at the instant of its commands. No method suspends."""
 
     def __init__(self, session: Session, now_ms: int) -> None:
@@ -33,6 +35,7 @@ class SqliteTransaction(Transaction):
         self.may_send = session.options.may_send
         self.book = session.book
         self.options = session.options
+        self.claimed = SqliteClaimed(session, now_ms)
 
     async def rows(self, query: str, *values: Any) -> Sequence[Row]:
         """Return the rows of a named query."""
@@ -46,6 +49,10 @@ class SqliteTransaction(Transaction):
         """Run a named query that changes something, once for each of ``rows``."""
         self._session.many(query, [tuple(row) for row in rows])
         self._session.write_bytes_left -= sum(len(each) for row in rows for each in row if isinstance(each, bytes))
+
+    async def locked(self, query: str, *values: Any) -> Sequence[Row]:
+        """Return the rows of a named query: no other transaction is open."""
+        return self._session.rows(query, *values)
 
     async def unlocked(self, query: str, *values: Any) -> Sequence[Row]:
         """Return the rows of a named query: no other transaction is open."""

@@ -94,7 +94,7 @@ def test_what_a_dead_node_left_to_be_done_is_done(nodes: TwoNodes, ending: Any, 
     nodes.host.do(OPEN)
     while nodes.host.do(claim(100)).more:
         pass
-    nodes.first.machine.claims.mover.stop()
+    nodes.first.machine.background.claimant.stop()
     nodes.host.do(ending)
     table = "fifo_msg" if fifo else "msg"
     claimed = f"SELECT count(*) FROM mq.{table} WHERE claim IS NOT NULL"
@@ -111,7 +111,7 @@ def test_a_hold_ends_though_the_node_is_gone_that_served_it(nodes: TwoNodes) -> 
     fill(nodes.host, 3, fifo=False)
     nodes.host.do(OPEN)
     nodes.host.do(claim(3))
-    nodes.first.machine.claims.mover.stop()
+    nodes.first.machine.background.claimant.stop()
     nodes.advance(3_600_000)
     with pytest.raises(ClaimLost):
         nodes.do_there(READ)
@@ -180,7 +180,8 @@ def test_each_message_is_somebodys_once(postgres_url: str, *, fifo: bool) -> Non
         for _ in range(60):  # what a node leaves that ends, another one finds when it looks again
             host.advance(LOOK_MS // 50)
         assert host.counts() == (0, 0, 0)
-        assert host.rows("claim") == 0
+        # But for what a source passed over last, which an answer lost may have to be repeated with.
+        assert host.values("SELECT count(*) FROM mq.claim WHERE is_ending OR source IS NULL") == [0]
         host.check()
 
 

@@ -15,8 +15,6 @@ NO_QUERIES = {"doctor.sql", "schema.sql"}
 """Files without named statements: the doctor looks at whole databases, and the schema is for people to read."""
 PARTITIONS = {"$1", "p_qp", "p_target", "p_part.qp", "v_part"}
 OF_ALL = {
-    "claims.sql due_source": "a node looks where sources have something to do",
-    "claims.sql next_look": "a node looks when sources have something to do",
     "copies.sql accepted": "a copy of a whole store, which nobody uses meanwhile",
     "copies.sql add_part": "a new partition, which has no number yet",
     "copies.sql fifo": "a copy of a whole store, which nobody uses meanwhile",

@@ -1,0 +1,99 @@
+-- Sources and their claims, by the origin of their queue (qp). Those that end stand in claim until their messages are gone
+-- or back; one without a source is dropped then.
+
+-- name: source
+SELECT qp, name, consumer, epoch, acknowledged, last, hold, lease, beat_at FROM source WHERE qp = $1 AND name = $2;
+
+-- name: sources_of_consumer
+-- The source $2, and those of the consumer $3 if that is not empty.
+SELECT qp, name, consumer, epoch, acknowledged, last, hold, lease, beat_at FROM source
+WHERE qp = $1 AND (name = $2 OR (consumer = $3 AND $3 <> '')) ORDER BY name;
+
+-- name: sources
+-- Those with open claims at $2 first, then those that were heard of last.
+SELECT qp, name, consumer, epoch, acknowledged, last, hold, lease, beat_at FROM source
+WHERE qp = $1
+ORDER BY beat_at + hold <= $2 OR NOT EXISTS (
+        SELECT 1 FROM claim WHERE claim.qp = $1 AND claim.source = source.name AND claim.state IN ('binding', 'open')
+    ), beat_at DESC, name
+LIMIT $3;
+
+-- name: source_names
+SELECT name FROM source WHERE qp = $1 ORDER BY name;
+
+-- name: insert_source
+INSERT INTO source (qp, name, beat_at, look_at) VALUES ($1, $2, $3, $3)
+RETURNING qp, name, consumer, epoch, acknowledged, last, hold, lease, beat_at;
+
+-- name: put_source
+UPDATE source SET consumer = $3, epoch = $4, acknowledged = $5, last = $6, hold = $7, lease = $8, beat_at = $9, look_at = $10
+WHERE qp = $1 AND name = $2;
+
+-- name: look_later
+UPDATE source SET look_at = $3 WHERE qp = $1 AND name = $2;
+
+-- name: delete_source
+DELETE FROM source WHERE qp = $1 AND name = $2;
+
+-- name: delete_sources
+DELETE FROM source WHERE qp = $1;
+
+-- name: due_source
+-- One whose hold, or time, may have ended.
+SELECT qp, name, consumer, epoch, acknowledged, last, hold, lease, beat_at FROM source
+WHERE look_at <= $1 ORDER BY look_at LIMIT 1;
+
+-- name: claims_of
+SELECT claim_id, qp, part, source, number, state, messages, shards, filled, bound_at, is_ending FROM claim
+WHERE qp = $1 AND source = $2 ORDER BY number;
+
+-- name: claims_of_queue
+SELECT claim_id, qp, part, source, number, state, messages, shards, filled, bound_at, is_ending FROM claim
+WHERE qp = $1 AND source IS NOT NULL ORDER BY number;
+
+-- name: insert_claim
+INSERT INTO claim (qp, part, source, number, state, bound_at) VALUES ($1, $2, $3, $4, 'binding', $5)
+RETURNING claim_id, qp, part, source, number, state, messages, shards, filled, bound_at, is_ending;
+
+-- name: put_claim
+UPDATE claim SET state = $2, messages = $3, shards = $4, filled = $5 WHERE claim_id = $1;
+
+-- name: claimed
+-- How many messages of a queue are claimed; what is being deleted or given back is not.
+SELECT coalesce(sum(messages), 0) FROM claim WHERE qp = $1 AND state IN ('binding', 'open');
+
+-- name: end_claims
+-- Those that are open from number $3 to $4; their source forgets those that are acknowledged.
+UPDATE claim SET state = $5, is_ending = true, source = CASE WHEN $5 = 'acknowledged' THEN NULL ELSE source END
+WHERE qp = $1 AND source = $2 AND number BETWEEN $3 AND $4 AND state IN ('binding', 'open');
+
+-- name: finish_claim
+UPDATE claim SET is_ending = false WHERE claim_id = $1;
+
+-- name: drop_claim
+DELETE FROM claim WHERE claim_id = $1;
+
+-- name: detach_claims
+UPDATE claim SET source = NULL WHERE qp = $1 AND source = $2 AND number BETWEEN $3 AND $4 RETURNING claim_id, is_ending;
+
+-- name: lose_claims
+UPDATE claim SET state = 'lost', is_ending = true WHERE qp = $1 AND state IN ('binding', 'open');
+
+-- name: detach_all_claims
+UPDATE claim SET source = NULL WHERE qp = $1;
+
+-- name: delete_ended_claims
+DELETE FROM claim WHERE qp = $1 AND NOT is_ending;
+
+-- name: ending_claim
+-- What is acknowledged first: its end makes room.
+SELECT claim_id, qp, part, source, number, state, messages, shards, filled, bound_at, is_ending FROM claim
+WHERE is_ending ORDER BY state <> 'acknowledged', claim_id LIMIT 1;
+
+-- name: ending_claim_of
+SELECT claim_id, qp, part, source, number, state, messages, shards, filled, bound_at, is_ending FROM claim
+WHERE qp = $1 AND is_ending ORDER BY claim_id LIMIT 1;
+
+-- name: claims_due
+-- When a source is to be looked at, and whether a claim ends.
+SELECT (SELECT min(look_at) FROM source), EXISTS (SELECT 1 FROM claim WHERE is_ending);

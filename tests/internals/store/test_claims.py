@@ -1,0 +1,255 @@
+"""What claims do to the tables of the store on SQLite, and what they cost."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store.host import QUEUE, RESTLESS, Host, SqliteHost, hosting, message
+from tests.store.stores import on_sqlite
+from tests.store.test_claims import (
+    DEAD,
+    HOUR_MS,
+    acknowledge,
+    claim,
+    claim_whole,
+    connection,
+    fill,
+    open_source,
+    read,
+    settle,
+)
+from tests.store.test_claims import changes as changed
+from tests.store.test_full_disk import fill as fill_up
+from veilmq.core import claims, commands
+from veilmq.core.claims import ClaimState
+from veilmq.core.errors import ConsumerTaken, InternalError, StoreFull
+from veilmq.store.claim_endings import ClaimStep
+from veilmq.store.sqlite.batch import HANDLERS, Batch
+
+KINDS = pytest.mark.parametrize("kind", ["fresh", "returned", "fair", "fifo"])
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[SqliteHost]:
+    """Return an open store."""
+    host = SqliteHost(tmp_path / "store")
+    yield host
+    host.close()
+
+
+def test_what_was_never_received_is_bound_by_runs(host: SqliteHost) -> None:
+    """Each of the sends is a row, and each of the shards: the messages are none."""
+    host.create()
+    for _ in range(10):
+        host.send(*("x" for _ in range(1_000)))
+    open_source(host)
+    before = changed(host)
+    assert claim(host, 1, 9_500, shard_messages=2_000) == claims.Bound(number=1, messages=9_500, shards=5)
+    assert changed(host) - before < 60
+    assert (host.rows("ready"), host.rows("claimed"), host.rows("visibility")) == (1, 0, 0)
+    assert host.counts() == (500, 9_500, 0)
+    host.check()
+
+
+@KINDS
+def test_claimed_messages_past_their_retention_cost_sweeps_nothing(tmp_path: Path, kind: str) -> None:
+    """In hundreds of steps of SQLite's machine, when another message passes it, and afterwards."""
+    steps: list[int] = []
+    for count in (200, 2_000):
+        with hosting(tmp_path / f"{count}", kind=SqliteHost) as host:
+            fill(host, kind, count)
+            host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+            open_source(host)
+            claim_whole(host, 1, count)
+            host.advance(30_000)
+            host.do(commands.Send(queue=QUEUE, messages=(message("last", group="last", dedup_id="last"),)))
+            host.engine._janitor.stop()
+            host.advance(60_000)
+            steps.append(stepped(host))
+            assert host.counts() == (0, count, 0)
+            host.check()
+    assert steps[1] - steps[0] < 10
+
+
+def stepped(host: Host) -> int:
+    """Return how many hundreds of steps of SQLite's machine three counts take."""
+
+    def count_a_step() -> bool:
+        looked.append(None)
+        return False
+
+    looked: list[None] = []
+    connection(host).set_progress_handler(count_a_step, 100)
+    for _ in range(3):
+        host.counts()
+    connection(host).set_progress_handler(None)
+    return len(looked)
+
+
+@KINDS
+@pytest.mark.parametrize("end", ["purge", "delete"])
+def test_messages_of_a_retired_partition_are_deleted_in_slices(tmp_path: Path, kind: str, end: str) -> None:
+    """Those of claims, and of such as were given back just then; a restart makes no difference."""
+    with hosting(tmp_path / "store", options=replace(RESTLESS, claim_slice_rows=40), kind=SqliteHost) as host:
+        fill(host, kind, 100)
+        open_source(host)
+        claim_whole(host, 1, 50)
+        claim_whole(host, 2, 50)
+        host.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))
+        purge, delete = commands.PurgeQueue(queue=QUEUE), commands.DeleteQueue(queue=QUEUE)
+        host.do(purge if end == "purge" else delete)
+        host.reopen()
+        if end == "purge":
+            assert host.counts() == (0, 0, 0)
+        settle(host)
+        host.sweep()
+        host.check()
+        for table in ("message", "visibility", "ordered", "claimed", "claimed_run", "claim WHERE is_ending"):
+            assert host.rows(table) == 0, table
+        assert host.rows("source") == (1 if end == "purge" else 0)
+
+
+def test_a_reader_that_is_refused_changes_nothing(host: SqliteHost) -> None:
+    """Its own hold has ended by then: that is undone, and its messages come back all the same."""
+    host.create()
+    host.send("a", "b")
+    for source, terms in (("s", {"consumer": "c", "hold_s": 100_000}), ("t", {"hold_s": 60})):
+        open_source(host, source, **terms)
+        host.do(claims.Claim(queue=QUEUE, source=source, epoch=1, number=1, messages_max=1))
+    host.engine._session.schedulers[ClaimStep].stop()  # type: ignore[attr-defined]
+    host.advance(60_000)
+    with pytest.raises(ConsumerTaken):
+        open_source(host, "t", consumer="c")
+    assert host.counts() == (0, 2, 0)
+    host.check()
+    host.reopen()
+    host.advance(5)
+    assert host.counts() == (1, 1, 0)
+    host.check()
+
+
+def test_a_dead_letter_of_a_claim_leaves_no_group(host: SqliteHost) -> None:
+    """In a queue whose groups share receives."""
+    host.create(DEAD)
+    host.create(dead_letter_queue=DEAD, receives_max=1)
+    new = tuple(message(name, group=name, dedup_id=name) for name in ("a", "b"))
+    host.do(commands.Send(queue=QUEUE, messages=new))
+    host.receive(1, timeout_s=0)
+    open_source(host)
+    assert claim_whole(host).messages == 1
+    assert (host.counts(), host.counts(DEAD)) == ((0, 1, 0), (1, 0, 0))
+    assert host.rows("fair_group") == 1
+    host.check()
+
+
+def test_a_batch_has_few_slices(host: SqliteHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many readers who claim at once."""
+    host.create()
+    host.send(*(str(number) for number in range(3_000)))
+    host.receive(3_000, timeout_s=0)
+    claiming = []
+    for source in "abcdef":
+        open_source(host, source)
+        claiming.append(claims.Claim(queue=QUEUE, source=source, epoch=1, number=1, messages_max=10_000))
+    batches = []
+    deliver = Batch.deliver
+
+    def count(batch: Batch, until_s: float) -> bool:
+        batches.extend([len(batch._entries)] if batch._entries else [])
+        return deliver(batch, until_s)
+
+    monkeypatch.setattr(Batch, "deliver", count)
+    assert all(bound.more for bound in host.do_together(*claiming))
+    assert batches == [3, 3]
+
+
+class Faulty(commands.Command, frozen=True, kw_only=True):
+    """Fails."""
+
+
+def test_a_batch_that_is_rolled_back_takes_its_claims_along(host: SqliteHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is applied again without the command at fault, by what the database has."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError
+
+    handlers: dict[Any, Any] = HANDLERS
+    monkeypatch.setitem(handlers, Faulty, fail)
+    host.create()
+    host.send("a", "b", "c", "d")
+    open_source(host)
+    claim(host, 1, 1)
+    bound, failed, acknowledged = host.do_together(
+        claims.Claim(queue=QUEUE, source="s", epoch=1, number=2, messages_max=2),
+        Faulty(),
+        claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1),
+    )
+    assert (bound.messages, acknowledged.acknowledged) == (2, 1)
+    assert isinstance(failed, InternalError)
+    assert host.counts() == (1, 2, 0)
+    assert [each.body for each in read(host, 2)] == ["b", "c"]
+    host.check()
+
+
+def test_a_slice_that_finds_no_room_lets_the_deletes_of_its_batch_go_on(tmp_path: Path) -> None:
+    """Messages that come back take rows, more than there is room for; the deletes make it."""
+    with on_sqlite(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
+        host.create(visibility_timeout_s=600)
+        for _ in range(9):
+            host.send(*("small" for _ in range(1_000)))
+        open_source(host)
+        claim_whole(host, 1, 9_000)
+        sent = fill_up(host)
+        held = host.receive(len(sent))
+        host.do(claims.CloseSource(queue=QUEUE, source="s"))
+        host.advance(2_000)
+        deleted: list[str] = []
+        refused = 0
+        for each in held:
+            states, step = host.do_together(commands.Delete(queue=QUEUE, receipts=(each.receipt,)), ClaimStep())
+            deleted += [state.value for state in states]
+            refused += isinstance(step, StoreFull)
+        assert deleted == ["live"] * len(sent)
+        assert refused
+        host.advance(10_000)
+        settle(host)
+        assert host.counts() == (9_000, 0, 0)
+        host.crash()
+        host.check()
+
+
+def test_the_times_of_a_claim_are_those_of_its_binding(host: SqliteHost) -> None:
+    """Also after a step of the clock."""
+    host.create()
+    host.send("a")
+    host.clock.step_wall(5_000)
+    open_source(host)
+    claim(host)
+    page: Any = host.do(claims.ReadClaim(queue=QUEUE, source="s", number=1))
+    host.clock.step_wall(HOUR_MS)
+    assert host.do(claims.ReadClaim(queue=QUEUE, source="s", number=1)) == page
+    host.reopen()
+    assert host.do(claims.ReadClaim(queue=QUEUE, source="s", number=1)) == page
+
+
+def test_what_is_acknowledged_goes_first(tmp_path: Path) -> None:
+    """It makes room for what comes back."""
+    with hosting(tmp_path / "store", options=replace(RESTLESS, claim_slice_rows=10), kind=SqliteHost) as host:
+        fill(host, "returned", 100)
+        for source in "st":
+            open_source(host, source)
+        claim_whole(host, 1, 50)
+        host.do(claims.Claim(queue=QUEUE, source="t", epoch=1, number=1, messages_max=50))
+        host.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))
+        acknowledge(host, 1, source="t")
+        back = host.counts()[0]
+        while host.rows("claim WHERE state = 'acknowledged'"):
+            host.advance(5)
+        assert host.counts()[0] == back
+        settle(host)
+        assert host.rows("claim WHERE is_ending") == 0
+        (view,) = [each for each in host.do(claims.ListSources(queue=QUEUE)) if each.source == "s"]
+        assert [each.state for each in view.claims] == [ClaimState.RELEASED]
