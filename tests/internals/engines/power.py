@@ -48,7 +48,7 @@ SQLITE = Form(
     """SELECT message.body, queue.name FROM (
         SELECT partition, seq FROM visibility UNION ALL SELECT partition, seq FROM ordered UNION ALL
         SELECT partition, seq FROM ready JOIN message ON seq BETWEEN first_seq AND last_seq
-    ) AS place JOIN message USING (seq) JOIN queue USING (partition)""",
+    ) AS place JOIN message USING (seq) JOIN queue ON queue.qp = place.partition""",
 )
 
 
