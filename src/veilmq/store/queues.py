@@ -68,7 +68,7 @@ class Queue:
     def __init__(
         self, row: tuple[int, str, bytes, int, int, int, int, int, int, int, int, int, int], wake: Wake | None
     ) -> None:
-        """``row`` has number, name, settings, when created and modified, origin, partition, totals, and if any claims."""
+        """``row`` has number, name, settings, its times, origin, partition, totals, and whether there are claims."""
         self.number, self.name, settings, self.created_at_ms, self.modified_at_ms, self.origin = row[:6]
         self.partition, self.messages, self.in_flight, self.delayed, self.counted_at_ms, self.floor_seq = row[6:12]
         self.claims = bool(row[12])

@@ -27,6 +27,7 @@ from veilmq.core import claims, commands
 from veilmq.core.claims import ClaimState
 from veilmq.core.errors import ConsumerTaken, InternalError, StoreFull
 from veilmq.store.claim_endings import ClaimStep
+from veilmq.store.sqlite import session
 from veilmq.store.sqlite.batch import HANDLERS, Batch
 
 KINDS = pytest.mark.parametrize("kind", ["fresh", "returned", "fair", "fifo"])
@@ -143,6 +144,21 @@ def test_a_dead_letter_of_a_claim_leaves_no_group(host: SqliteHost) -> None:
     assert (host.counts(), host.counts(DEAD)) == ((0, 1, 0), (1, 0, 0))
     assert host.rows("fair_group") == 1
     host.check()
+
+
+def test_a_claim_passes_over_what_retention_has_ended(host: SqliteHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many messages of a group that are, before they are deleted."""
+    host.create(fifo=True, retention_s=60)
+    host.engine._janitor.stop()
+    for name in ("old", "young"):
+        count = 500 if name == "old" else 1
+        new = tuple(message(name, group="g", dedup_id=f"{name} {number}") for number in range(count))
+        host.do(commands.Send(queue=QUEUE, messages=new))
+        host.advance(30_000)
+    monkeypatch.setattr(session, "_SWEPT_AT_ONCE", 1)
+    open_source(host)
+    assert claim(host).messages == 1
+    assert [each.body for each in read(host)] == ["young"]
 
 
 def test_a_batch_has_few_slices(host: SqliteHost, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,7 +259,7 @@ def _bind_ordered(session: Session, queue: Queue, claim: BoundClaim, wish: Wish,
             break
         start = len(part.taken)
         count = min(part.wanted, part.effort_left // _GROUPED_EFFORT + 1)
-        terms = (now_ms, part.bytes_left is not None, queue.delay_ms, count)
+        terms = (now_ms, part.bytes_left is not None, queue.delay_ms, count, part.floor)
         for row in session.rows("ordered_claimable", queue.partition, group, *terms):
             if part.goes_on:
                 part.take(row)

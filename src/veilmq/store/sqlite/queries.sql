@@ -607,12 +607,12 @@ FROM visibility v INDEXED BY visible
 WHERE partition = ?1 AND lane = ?2 AND visible_at <= ?3 ORDER BY visible_at, seq LIMIT ?5;
 
 -- name: ordered_claimable
--- The same of a group; delayed messages are passed over.
+-- The same of a group from ?7 on; delayed messages are passed over.
 SELECT seq, 8, receive_count, epoch, first_received_at, grp, visible_at,
        CASE WHEN ?4 THEN (SELECT octet_length(body) + length(properties) FROM message m WHERE m.seq = o.seq) END
 FROM (
     SELECT seq, receive_count, epoch, first_received_at, grp, coalesce(visible_at, (seq >> 20) + ?5) AS visible_at
-    FROM ordered WHERE partition = ?1 AND grp = ?2 AND seq > 0 ORDER BY seq LIMIT ?6 + 100
+    FROM ordered WHERE partition = ?1 AND grp = ?2 AND seq >= ?7 ORDER BY seq LIMIT ?6 + 100
 ) o
 WHERE visible_at <= ?3 ORDER BY seq LIMIT ?6;
 

@@ -26,6 +26,8 @@ OF_ALL = {
     "outbox.sql ended": "a carrier looks where there is something to do",
     "outbox.sql note_ends": "a carrier looks where there is something to do",
     "queues.sql find_queue": "finds the partition, by the name of its queue",
+    "shared claims_due": "a node looks when sources have something to do",
+    "shared due_source": "a node looks where sources have something to do",
     "shared insert_part": "a new partition, which has no number yet",
     "shards.sql find_transit": "finds the partition, by the queues that it is between",
     "shards.sql known_transit": "finds the partition, by the queues that it is between",
