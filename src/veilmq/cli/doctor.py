@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -89,9 +90,9 @@ def _folder(data: str | None, config: Path | None) -> Examination:
     folder = data_folder(data, config)
     with needs_extra("server", command="doctor"):
         from veilmq.engines.embedded import FolderError
-        from veilmq.engines.embedded.doctor import examine
+        from veilmq.server.opening import folder_package
     try:
-        report = examine(folder)
+        report = import_module(f"{folder_package(folder)}.doctor").examine(folder)
     except FolderError as error:
         raise CommandFailed(str(error)) from error
     return _examined("folder", str(folder), report)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from veilmq.core.ports import MaySend
@@ -14,6 +15,9 @@ from veilmq.engines.store import Store, StoreError
 from veilmq.server.event_exports import log_of
 from veilmq.server.settings import ServerSettings
 from veilmq.store.sqlite import SqliteStore
+from veilmq.store.sqlite.folder import DATABASE_NAME
+
+OLD, NEW = "veilmq.engines.embedded", "veilmq.store.sqlite"
 
 
 async def open_store(
@@ -30,7 +34,7 @@ async def open_store(
     """
     if settings.store is None:
         options = replace(embedded_options(settings), may_send=may_send)
-        engine: Any = SqliteStore if os.environ.get("GATE_STORE") == "sqlite2" else EmbeddedEngine
+        engine: Any = SqliteStore if begins_anew() or folder_package(settings.data) == NEW else EmbeddedEngine
         opened: Store = engine.open(settings.data, clock=clock or SystemClock(), options=options, on_fatal=on_fatal)
         return opened
     urls = store_urls.split(settings.store)
@@ -38,6 +42,16 @@ async def open_store(
     terms = {"clock": clock or SystemClock(), "options": replace(postgres_options(settings), may_send=may_send)}
     store: Store = await (postgres.open_shards(urls, **terms) if urls[1:] else postgres.open_engine(urls[0], **terms))
     return store
+
+
+def begins_anew() -> bool:
+    """Tell whether new data folders are those of the store on SQLite that takes the embedded engine's place."""
+    return os.environ.get("GATE_STORE") == "sqlite2"
+
+
+def folder_package(folder: Path | None) -> str:
+    """Return the package that reads a data folder: it has a ``backup``, a ``doctor`` and a ``copy_source``."""
+    return NEW if folder is not None and (folder / DATABASE_NAME).is_file() else OLD
 
 
 def postgres_parts(what: str) -> Any:

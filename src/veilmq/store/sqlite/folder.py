@@ -40,16 +40,21 @@ def open_connection(folder: Path | None, options: EngineOptions) -> apsw.Connect
 def _bring_up(connection: apsw.Connection, where: str) -> None:
     """Make the tables of a new database in one transaction; raises ``FolderError`` for what is not ours or newer."""
     if connection.execute("SELECT count(*) FROM sqlite_schema").get:
-        if connection.pragma("application_id") != APPLICATION_ID:
-            raise FolderError(f"{where} is not a veilmq database: choose another folder with --data.")
-        version = connection.pragma("user_version")
-        if version > _FORMAT:
-            raise FolderError(
-                f"{where} has format {version}, and this version of veilmq knows up to {_FORMAT}: install a newer one."
-            )
+        check_format(connection, where)
         return
     connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # takes effect only before the first table
     with connection:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         list(connection.execute(files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")))
         connection.execute(f"PRAGMA user_version = {_FORMAT}")
+
+
+def check_format(connection: apsw.Connection, where: str) -> None:
+    """Raise ``FolderError`` unless the database is veilmq's and not newer than this version."""
+    if connection.pragma("application_id") != APPLICATION_ID:
+        raise FolderError(f"{where} is not a veilmq database: choose another folder with --data.")
+    version = connection.pragma("user_version")
+    if version > _FORMAT:
+        raise FolderError(
+            f"{where} has format {version}, and this version of veilmq knows up to {_FORMAT}: install a newer one."
+        )

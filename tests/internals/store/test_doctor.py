@@ -1,0 +1,250 @@
+"""The doctor finds every kind of damage that it looks for, and none in a sound folder."""
+
+import shutil
+from pathlib import Path
+
+import apsw
+import pytest
+
+from tests.store.host import QUEUE, SqliteHost, hosting, message
+from veilmq.core.claims import Claim, OpenSource
+from veilmq.core.commands import NewMessage, PurgeQueue, Send
+from veilmq.core.publications import Stage
+from veilmq.core.topics import CreateTopic, Subscribe, Subscription
+from veilmq.engines.embedded import FolderError
+from veilmq.store.sqlite.doctor import examine
+from veilmq.store.sqlite.folder import DATABASE_NAME
+
+DEAD, FIFO, FAIR = "000000000000/dead", "000000000000/ordered", "000000000000/fair"
+CLAIMED, ORDERED, TOPIC = "000000000000/claimed", "000000000000/ordered-claimed", "000000000000/news"
+
+
+def _grouped(host: SqliteHost, queue: str, groups: str, *, delay_s: int | None = None) -> None:
+    """Send a message to each of the groups, named by a letter."""
+    for number, group in enumerate(groups):
+        new: NewMessage = message(group, group=group, dedup_id=f"{groups} {number}", delay_s=delay_s)
+        host.do(Send(queue=queue, messages=(new,)))
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a folder that has some of everything."""
+    folder = tmp_path_factory.mktemp("doctor") / "store"
+    with hosting(folder, kind=SqliteHost) as host:
+        assert isinstance(host, SqliteHost)
+        host.create(DEAD)
+        host.create(dead_letter_queue=DEAD, receives_max=1)
+        host.send("dead")
+        host.receive(timeout_s=0)
+        host.send(*"abcdef")
+        host.receive(3)
+        host.send("delayed", delay_s=60)
+        host.create(FAIR)
+        _grouped(host, FAIR, "aab")
+        host.receive(queue=FAIR)
+        host.create(FIFO, fifo=True)
+        _grouped(host, FIFO, "aaab")
+        host.change(host.receive(2, queue=FIFO)[0].receipt, 5, queue=FIFO)
+        _grouped(host, FIFO, "d", delay_s=60)
+        host.create("000000000000/logged", event_log="closed", visibility_timeout_s=1)
+        host.send(*"abc", queue="000000000000/logged")
+        for message_ in host.receive(2, queue="000000000000/logged"):
+            host.delete(message_.receipt, queue="000000000000/logged")
+        host.receive(queue="000000000000/logged")
+        host.advance(1_000)
+        host.receive(queue="000000000000/logged")
+        host.do(Stage(queue=QUEUE, writer="job", batch=1, attempt="a", part=0, messages=(message("staged"),)))
+        for queue in (CLAIMED, ORDERED):
+            host.create(queue, fifo=queue == ORDERED)
+            _grouped(host, queue, "xy")
+            host.send("z", queue=queue) if queue == CLAIMED else None
+            opened = host.do(OpenSource(queue=queue, source="reader"))
+            host.do(Claim(queue=queue, source="reader", epoch=opened.epoch, number=1, messages_max=9))
+        host.create("000000000000/purged")
+        host.send("purged", queue="000000000000/purged")
+        host.engine._janitor.stop()
+        host.do(PurgeQueue(queue="000000000000/purged"))
+        host.do(CreateTopic(topic=TOPIC))
+        host.do(Subscribe(subscription=Subscription(topic=TOPIC, name="s", endpoint="s", push_url="http://a.example/")))
+    return folder
+
+
+@pytest.fixture
+def folder(sound: Path, tmp_path: Path) -> Path:
+    """Return a copy of it."""
+    return Path(shutil.copytree(sound, tmp_path / "store"))
+
+
+def _broken(folder: Path, damage: str) -> list[str]:
+    """Return what the doctor finds after a statement."""
+    with apsw.Connection(str(folder / DATABASE_NAME)) as connection:
+        connection.execute(damage)
+    connection.close()
+    return [finding.check for finding in examine(folder).findings if not finding.ok]
+
+
+def test_a_sound_folder_has_no_findings_and_its_facts(folder: Path) -> None:
+    """Some of everything is in order; each check has its damage below."""
+    report = examine(folder)
+    assert [finding for finding in report.findings if not finding.ok] == []
+    assert [finding.check for finding in report.findings[1:]] == list(DAMAGES)
+    assert (report.facts["queues"], report.facts["messages"]) == (9, 23)
+
+
+DAMAGES = {
+    "every queue has its partition": ["UPDATE queue SET qp = qp + 9"],
+    "every partition is that of its queue, or retired": ["DELETE FROM queue WHERE name = '000000000000/jobs'"],
+    "every message has a place in a queue": [
+        "DELETE FROM visibility WHERE receive_count > 0",
+        "DELETE FROM ready",
+        "DELETE FROM ordered WHERE visible_at IS NULL AND seq > 0",
+    ],
+    "every place in a queue has its message": [
+        "DELETE FROM message WHERE seq IN (SELECT seq FROM visibility)",
+        "DELETE FROM message WHERE seq IN (SELECT seq FROM ordered)",
+    ],
+    "no message has two places": ["UPDATE ready SET first_seq = (SELECT min(seq) FROM visibility)"],
+    "every place is in a partition": ["DELETE FROM part WHERE retired"],
+    "every row names the group of its message, and so does its lane": [
+        "UPDATE message SET grp = grp + 1",
+        "UPDATE visibility SET lane = 8",
+        "UPDATE ready SET lane = 17",
+        "UPDATE visibility SET grp = NULL",
+    ],
+    "messages of FIFO queues are ordered, and no others": [
+        """UPDATE queue SET settings = replace(CAST(settings AS TEXT), '"fifo":true', '"fifo":false')"""
+    ],
+    "every run of the ready list has all of its messages": ["UPDATE ready SET last_seq = last_seq + 1"],
+    "every ordered message is of a run": ["DELETE FROM ordered_run", "UPDATE ordered_run SET first_seq = last_seq + 1"],
+    "every ordered run has as many messages as it says, but for claimed ones": [
+        "UPDATE ordered_run SET messages = messages + 1",
+        "UPDATE ordered_run SET first_seq = first_seq - (1 << 40)",
+        "INSERT INTO ordered_run (partition, last_seq, first_seq, messages) VALUES (1, 9, 1, 0)",
+    ],
+    "the totals agree with the rows": [
+        "UPDATE part SET messages = messages + 1",
+        "UPDATE part SET in_flight = in_flight + 1",
+        "UPDATE part SET delayed = delayed - 1 WHERE delayed > 0",
+    ],
+    "every received message has its count, its epoch and its times": [
+        "UPDATE visibility SET epoch = 0",
+        "UPDATE visibility SET received_at = NULL",
+        "UPDATE ordered SET first_received_at = NULL WHERE receive_count > 0",
+        "UPDATE ordered SET receive_count = 0 WHERE receive_count > 0",
+    ],
+    "every dead letter has its source, its receives and its first receive": [
+        "UPDATE message SET source = NULL",
+        "UPDATE message SET receives_before = NULL",
+        "UPDATE message SET first_received_at_ms = NULL",
+    ],
+    "every group of a standard queue has its first message": [
+        "DELETE FROM fair_group",
+        "UPDATE fair_group SET head_at = head_at - 1",
+        "UPDATE fair_group SET head_seq = head_seq + 1",
+    ],
+    "every group that is known in a standard queue has a message": ["UPDATE fair_group SET grp = grp + 1"],
+    "every ordered group has its cursor": ["DELETE FROM ordered WHERE seq = 0"],
+    "every ordered group has its number": ["DELETE FROM message_group"],
+    "every cursor has messages, and its head is one of them": [
+        "DELETE FROM ordered WHERE seq > 0",
+        "UPDATE ordered SET head_seq = head_seq + 1 WHERE seq = 0",
+    ],
+    "every cursor knows the last message that was received": [
+        "UPDATE ordered SET received_to = 0 WHERE seq = 0",
+        "UPDATE ordered SET received_to = head_seq WHERE seq = 0",
+    ],
+    "a group with a received message goes on at the end of its leases": [
+        "UPDATE ordered SET fixed_at = fixed_at - 1 WHERE seq = 0",
+        "UPDATE ordered SET fixed_at = NULL WHERE seq = 0",
+        "UPDATE ordered SET floating_seq = head_seq WHERE seq = 0",
+    ],
+    "a group without one goes on no later than its first message is due": [
+        "UPDATE ordered SET floating_seq = NULL WHERE seq = 0",
+        "UPDATE ordered SET fixed_at = fixed_at + 1 WHERE seq = 0",
+    ],
+    "every cursor names instants and messages of its group": [
+        "UPDATE ordered SET fixed_at = fixed_at - 1 WHERE seq = 0",
+        "UPDATE ordered SET floating_seq = floating_seq + 1 WHERE seq = 0",
+        "UPDATE ordered SET head_seq = NULL WHERE seq = 0",
+    ],
+    "every cursor counts what is hidden until its group goes on": [
+        "UPDATE ordered SET in_flight = in_flight + 1 WHERE seq = 0",
+        "UPDATE ordered SET apart = 1 WHERE receive_count > 0",
+    ],
+    "every other hidden message of a group is apart": ["UPDATE ordered SET apart = 0"],
+    "every cursor knows how far messages have delays of their own": ["UPDATE ordered SET own_to = 0"],
+    "every claim has all of its messages": [
+        "UPDATE claim SET remaining = remaining - 1",
+        "UPDATE claim SET messages = messages + 1",
+        "DELETE FROM claimed_run",
+    ],
+    "every claimed message is of a claim": ["DELETE FROM claim"],
+    "every claim under way has its source": ["DELETE FROM source"],
+    "what is claimed of a FIFO queue is hidden for ever, and nothing else is": [
+        "UPDATE ordered SET visible_at = 1 WHERE visible_at = 4611686018427387903",
+        "UPDATE ordered SET visible_at = 4611686018427387903 WHERE seq > 0 AND visible_at IS NULL",
+    ],
+    "no seq is behind the last one": [
+        "UPDATE message SET seq = seq + (1 << 40) WHERE seq = (SELECT max(seq) FROM message)"
+    ],
+    "the deduplication log has no gap": [
+        "DELETE FROM accepted WHERE number = 2",
+        "UPDATE accepted SET entries = CAST('half' AS BLOB)",
+    ],
+    "events are numbered without a gap": ["DELETE FROM event_batch WHERE number = 2"],
+    "a receipt that expired is kept once": [
+        "INSERT INTO expired_receipt SELECT number + 9, seq, generation, 0, event FROM expired_receipt"
+    ],
+    "everything staged has a writer, and as many messages as it says": [
+        "DELETE FROM writer",
+        "UPDATE stage SET messages = messages + 1",
+    ],
+    "every piece is of a stage": ["DELETE FROM stage"],
+    "everything decided is there until it has entered": [
+        "INSERT INTO publication (qp, writer_id, batch, stages, next_at) VALUES (1, 1, 1, '{1,9}', 0)"
+    ],
+    "every move task is of a queue, and has moved no more than it was to move": [
+        "INSERT INTO move (id, queue_id, source, status, moved, to_move, started_at, next_at) "
+        f"VALUES (CAST('id' AS BLOB), {queue}, 'a', 'completed', {moved}, 1, 0, 0)"
+        for queue, moved in ((99, 0), (1, 2), (1, -1))
+    ],
+    "every subscription is of a topic, and has the queue that it is pushed from": [
+        "DELETE FROM topic",
+        "UPDATE subscription SET name = 't'",
+    ],
+}
+"""What each check finds, in the order of the checks."""
+
+
+@pytest.mark.parametrize(
+    ("check", "damage"), [(check, damage) for check, damages in DAMAGES.items() for damage in damages]
+)
+def test_each_damage_is_found(folder: Path, check: str, damage: str) -> None:
+    """By the check that is meant for it, whatever others find."""
+    assert check in _broken(folder, damage)
+
+
+def test_a_damaged_file_is_said_to_be_one(folder: Path) -> None:
+    """By SQLite itself."""
+    path = folder / DATABASE_NAME
+    content = bytearray(path.read_bytes())
+    content[4_096 * 3 : 4_096 * 4] = b"\xff" * 4_096
+    path.write_bytes(content)
+    with pytest.raises(FolderError, match="cannot be read as a database"):
+        examine(folder)
+
+
+def test_it_changes_nothing_and_works_beside_an_open_store(folder: Path) -> None:
+    """It reads what is in the log, too."""
+    with hosting(folder, kind=SqliteHost) as host:
+        host.sweep()
+        host.send("more", "and more")
+        before = (folder / DATABASE_NAME).read_bytes()
+        assert examine(folder).facts["messages"] == 24
+        assert (folder / DATABASE_NAME).read_bytes() == before
+
+
+def test_a_folder_without_a_database_is_named(tmp_path: Path) -> None:
+    """And nothing is made."""
+    with pytest.raises(FolderError, match=r"has no store\.db: name a data folder"):
+        examine(tmp_path)
