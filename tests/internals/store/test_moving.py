@@ -125,3 +125,16 @@ def test_a_dead_letter_that_arrives_when_another_one_ends_in_flight_is_counted(t
     assert host.counts(DEAD) == (1, 0, 0)
     host.check()
     host.close()
+
+
+def test_groups_of_a_dead_letter_queue_know_their_first_message(host: SqliteHost) -> None:
+    """Also behind messages that passed their retention there, or beside one that was sent at the same instant."""
+    host.do(Send(queue=DEAD, messages=tuple(message("old", group=group) for group in "ab")))
+    host.advance(30_000)
+    host.do(Send(queue=QUEUE, messages=tuple(message("dead", group=group) for group in "bc")))
+    host.receive(2, timeout_s=0)
+    host.advance(30_000)
+    host.do(Send(queue=DEAD, messages=(message("new", group="c"),)))
+    assert host.receive(2) == []
+    host.check()
+    assert [each.body for each in host.receive(10, queue=DEAD)] == ["dead", "dead", "new"]

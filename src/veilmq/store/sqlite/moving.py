@@ -135,3 +135,7 @@ def _swept(session: Session, queue: Queue, rows: list[Row], now_ms: int) -> None
     """Wake nobody: the message that arrives does."""
     if queue.fifo:
         refile(session, queue, {row[3] for row in rows})
+        return
+    grouped = [(queue.partition, row[4], row[3]) for row in rows if row[3] is not None]
+    session.many("delete_fair_group", grouped)
+    session.many("file_fair_group", grouped)

@@ -199,13 +199,18 @@ SELECT seq, visible_at, receive_count, grp, lane FROM visibility WHERE partition
 -- name: admit_fair_group
 INSERT INTO fair_group (partition, lane, grp, head_at, head_seq) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (partition, lane, grp) DO UPDATE SET head_at = excluded.head_at, head_seq = excluded.head_seq
-WHERE excluded.head_at < head_at;
+WHERE (excluded.head_at, excluded.head_seq) < (head_at, head_seq);
 
 -- name: put_fair_group
 INSERT OR REPLACE INTO fair_group (partition, lane, grp, head_at, head_seq) VALUES (?, ?, ?, ?, ?);
 
 -- name: delete_fair_group
 DELETE FROM fair_group WHERE partition = ? AND lane = ? AND grp = ?;
+
+-- name: file_fair_group
+INSERT OR REPLACE INTO fair_group (partition, lane, grp, head_at, head_seq)
+SELECT partition, lane, grp, visible_at, seq FROM visibility INDEXED BY visible_of_group
+WHERE partition = ? AND lane = ? AND grp = ? AND grp IS NOT NULL ORDER BY visible_at, seq LIMIT 1;
 
 -- name: fair_groups
 SELECT head_at, head_seq, grp FROM fair_group INDEXED BY fair_head
