@@ -1,5 +1,6 @@
 """``veilmq backup``."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -38,11 +39,11 @@ def backup(
         )
     with needs_extra("server", command="backup"):
         from veilmq.engines.embedded import FolderError
-        from veilmq.engines.embedded.backup import back_up
+        from veilmq.server.opening import folder_package
     folder = data_folder(data, config)
     try:
         with progress("copied", unit="pages") as told:
-            made = back_up(folder, to, told=told)
+            made = import_module(f"{folder_package(folder)}.backup").back_up(folder, to, told=told)
     except FolderError as error:
         raise CommandFailed(str(error)) from error
     if json:
