@@ -51,6 +51,26 @@ def test_from_a_folder_to_databases_and_back(folder: Path, tmp_path: Path, postg
         assert [each.body for each in client.receive("orders", count=10)] == BODIES[1:]
 
 
+def test_to_the_new_kind_of_folder_and_on(
+    folder: Path, tmp_path: Path, postgres_url: str, veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder says by its files of which kind it is, to each command and to a server."""
+    new = tmp_path / "new"
+    with monkeypatch.context() as gate:
+        gate.setenv("GATE_STORE", "sqlite2")
+        there = veilmq("copy", "--from", str(folder), "--to", str(new))
+    assert there.out.splitlines() == ["messages  3", "receipts  act as before"]
+    with RunningServer(data=new, clock=SystemClock()) as server, HttpQueueClient(server.endpoint) as client:
+        assert [each.body for each in client.receive("orders", count=10)] == BODIES[1:]
+        assert veilmq("backup", "--data", str(new), "--to", str(tmp_path / "backup")).code == 0
+        assert veilmq("doctor", "--data", str(new)).code == 0
+    for source, target in ((new, tmp_path / "again"), (tmp_path / "backup", tmp_path / "restored")):
+        assert veilmq("copy", "--from", str(source), "--to", str(target)).code == 0
+        assert [each.name for each in target.iterdir() if each.suffix == ".db"] == ["store.db"]
+    with making_database(postgres_url) as url:
+        assert "act as before" in veilmq("copy", "--from", str(new), "--to", url).out
+
+
 def test_a_folder_in_use_is_not_copied(folder: Path, tmp_path: Path, veilmq: Veilmq) -> None:
     """Its lock proves it; nothing is made."""
     with RunningServer(data=folder, clock=SystemClock()):

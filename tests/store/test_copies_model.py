@@ -1,16 +1,18 @@
-"""Stores that move house at random, from a folder to a database and back: the naive models notice nothing of it.
+"""Stores that move house at random, between folders and a database: the naive models notice nothing of it.
 
-But for receipts, which a folder does not take over, what attempts gave, and the sequence numbers of messages.
+But for receipts, which a folder of the embedded engine does not take over, what attempts gave, which a database does
+not, and the sequence numbers of messages.
 """
 
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 from hypothesis.stateful import precondition, rule
 
 from tests.store import test_fifo_model, test_model
 from tests.store.copied import moved_to_database, moved_to_folder
-from tests.store.host import RESTLESS
+from tests.store.host import RESTLESS, Host, SqliteHost
 from tests.store.model_frame import ModelFrame, run_model
 from tests.store.naive import NaiveQueue
 from tests.store.postgres_host import PostgresHost
@@ -20,9 +22,10 @@ SMALL = replace(RESTLESS, ready_window_messages=2, hidden_window_leases=2, body_
 
 
 class Moving(ModelFrame):
-    """A machine with one more rule; `database` is where it moves to, and from there to a new folder each time."""
+    """A machine with one more rule; it moves to a store of each of the kinds in turn: `database`, or a new folder."""
 
-    database: str
+    kinds: ClassVar[tuple[type[Host], ...]]
+    database: ClassVar[str]
     moves = 0
 
     @precondition(lambda self: self.host is not None)
@@ -30,16 +33,17 @@ class Moving(ModelFrame):
     def move_house(self) -> None:
         """Go on with a copy of the store."""
         self.live.advance(10)  # sequence numbers of a folder go on from the next millisecond
+        kind = self.kinds[self.moves % len(self.kinds)]
         self.moves += 1
-        keeps_receipts = not isinstance(self.live, PostgresHost)
-        if keeps_receipts:
+        keeps_attempts = PostgresHost not in (type(self.live), kind)
+        if kind is PostgresHost:
             self.host = moved_to_database(self.live, self.database)
         else:
-            self.host = moved_to_folder(self.live, self.base / f"moved-{self.moves}" / "store", SMALL)
+            self.host = moved_to_folder(self.live, self.base / f"moved-{self.moves}" / "store", SMALL, kind)
         self.live.check()
-        self.note_move(keeps_receipts=keeps_receipts)
+        self.note_move(keeps_receipts=kind is not Host, keeps_attempts=keeps_attempts)
 
-    def note_move(self, *, keeps_receipts: bool) -> None:
+    def note_move(self, *, keeps_receipts: bool, keeps_attempts: bool) -> None:
         """Have the models forget what does not move."""
         raise NotImplementedError
 
@@ -64,7 +68,7 @@ class MovingStandard(Moving, test_model.EngineAndModel):
         for name, model in self.models.items():
             self.check_queue(name, model)
 
-    def note_move(self, *, keeps_receipts: bool) -> None:
+    def note_move(self, *, keeps_receipts: bool, keeps_attempts: bool) -> None:
         """Forget the receipts."""
         if not keeps_receipts:
             self.incarnations = {name: number + 1 for name, number in self.incarnations.items()}
@@ -73,9 +77,10 @@ class MovingStandard(Moving, test_model.EngineAndModel):
 class MovingFifo(Moving, test_fifo_model.EngineAndModel):
     """A FIFO queue."""
 
-    def note_move(self, *, keeps_receipts: bool) -> None:
+    def note_move(self, *, keeps_receipts: bool, keeps_attempts: bool) -> None:
         """Forget the receipts, what attempts gave, and the sequence numbers of the messages that are there."""
-        self.model.attempts.clear()
+        if not keeps_attempts:
+            self.model.attempts.clear()
         self.model.terms = NaiveQueue.terms  # type: ignore[misc]
         if not keeps_receipts:
             self.issued = []
@@ -83,8 +88,15 @@ class MovingFifo(Moving, test_fifo_model.EngineAndModel):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("first", "kinds"),
+    [(Host, (PostgresHost, Host)), (SqliteHost, (PostgresHost, SqliteHost)), (Host, (SqliteHost,))],
+    ids=["database", "sqlite2", "to sqlite2"],
+)
 @pytest.mark.parametrize("machine", [MovingStandard, MovingFifo], ids=["standard", "fifo"])
-def test_a_store_that_moves_answers_as_before(machine: type[Moving], postgres_url: str) -> None:
+def test_a_store_that_moves_answers_as_before(
+    machine: type[Moving], first: type[Host], kinds: tuple[type[Host], ...], postgres_url: str
+) -> None:
     """At random, and reproducibly."""
-    there = type(machine.__name__, (machine,), {"database": postgres_url})
-    run_model(there, examples=2, steps=30)
+    terms = {"database": postgres_url, "host_type": first, "kinds": kinds}
+    run_model(type(machine.__name__, (machine,), terms), examples=2, steps=30)

@@ -6,8 +6,11 @@ can keep the numbers that receipts name it does so (``keeps_receipts``), and rec
 elsewhere they are none of that store any more, and are refused as such.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+
+import msgspec
 
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.settings import QueueSettings
@@ -18,6 +21,7 @@ SLICE = 1_000
 Told = Callable[[int, int], None]
 """Is told after each slice: messages that are copied, and messages in all."""
 
+Row = TypeVar("Row")
 
 _CLOSE = "close the readers with `veilmq claims close`"
 _EXPORT = "export the event log with `veilmq events flush`"
@@ -103,6 +107,18 @@ class CopiedAcceptance(NamedTuple):
     accepted_at_ms: int
 
 
+class CopiedAttempt(NamedTuple):
+    """What a receive with an attempt id gave, under the key that ``queue`` has for the id.
+
+    Of each message: its position, generation and epoch, the deadline of its receipt, and the one in force.
+    """
+
+    queue: int
+    key: bytes
+    given: list[tuple[int, int, int, int, int]]
+    attempted_at_ms: int
+
+
 class CopiedMove(NamedTuple):
     """A move task; ``queue`` is the number of its source."""
 
@@ -158,6 +174,7 @@ class Remembered(NamedTuple):
     pauses: list[CopiedPause]
     topics: list[CopiedTopic]
     subscriptions: list[CopiedSubscription]
+    attempts: Sequence[CopiedAttempt] = ()
 
 
 class Source(Protocol):
@@ -188,8 +205,82 @@ class Source(Protocol):
         """Return the store's own values that go along: keys, and settings of accounts."""
 
 
+class TableSource(ABC):
+    """What is the same in the sources of both dialects: named queries, with the same columns in each."""
+
+    SQL: ClassVar[Mapping[str, str]]
+    COPIED: ClassVar[frozenset[str]]
+    """The tables whose rows go along, and those that are made anew, or of no use in another store."""
+    UNLESS_ENDED: ClassVar[Mapping[str, str]] = {"publication": "stages <> '{}'", "stage": "publication IS NULL"}
+    """Of these only some rows matter: what is only to be dropped may be lost on the way."""
+
+    @abstractmethod
+    async def fetch(self, text: str, *values: Any) -> Sequence[Any]:
+        """Return the rows of a statement."""
+
+    @abstractmethod
+    async def accepted(self) -> list[CopiedAcceptance]:
+        """Return what was accepted, as long as duplicates count."""
+
+    def shown(self, row: Row) -> Row:
+        """Return a row with its instants as users see them."""
+        return row
+
+    async def obstacles(self) -> list[str]:
+        """See ``Source``."""
+        told = []
+        for (table,) in await self.fetch(self.SQL["copied_tables"]):
+            if table not in self.COPIED:
+                which = self.UNLESS_ENDED.get(table, "true")
+                ((count,),) = await self.fetch(f"SELECT count(*) FROM {table} WHERE {which}")
+                if count:
+                    told.append(obstacle(table, count))
+        return told
+
+    async def queues(self) -> list[CopiedQueue]:
+        """See ``Source``."""
+        return [
+            self.shown(CopiedQueue(number, name, _read_settings(settings), settings, *times))
+            for number, name, settings, *times in await self.fetch(self.SQL["copied_queues"])
+        ]
+
+    async def last_queue(self) -> int:
+        """See ``Source``."""
+        ((number,),) = await self.fetch(self.SQL["last_queue"])
+        return int(number)
+
+    async def count(self) -> int:
+        """See ``Source``."""
+        ((count,),) = await self.fetch(self.SQL["copied_count"])
+        return int(count)
+
+    async def remembered(self) -> Remembered:
+        """See ``Source``."""
+        fetch, queries, shown = self.fetch, self.SQL, self.shown
+        return Remembered(
+            accepted=await self.accepted(),
+            moves=[shown(CopiedMove(*row)) for row in await fetch(queries["copied_moves"])],
+            pauses=[shown(CopiedPause(*row)) for row in await fetch(queries["copied_pauses"])],
+            topics=[shown(CopiedTopic(*row)) for row in await fetch(queries["copied_topics"])],
+            subscriptions=[
+                shown(CopiedSubscription(topic, name, encoded, bool(is_pushed), *times))
+                for topic, name, encoded, is_pushed, *times in await fetch(queries["copied_subscriptions"])
+            ],
+        )
+
+    async def values(self) -> dict[str, bytes]:
+        """See ``Source``."""
+        return dict(await self.fetch(self.SQL["copied_values"]))
+
+
+_read_settings = msgspec.json.Decoder(QueueSettings).decode
+
+
 class Target(Protocol):
     """An empty store that is filled; what is not finished leaves nothing."""
+
+    keeps_receipts: bool
+    """Whether receipts issued before act there."""
 
     async def begin(self, values: dict[str, bytes], *, now_ms: int, last_queue: int) -> None:
         """Take the store's own values; no queue will get a number up to ``last_queue`` again."""
@@ -212,8 +303,10 @@ async def copy(source: Source, target: Target, *, told: Told | None = None) -> i
     obstacles = await source.obstacles()
     if obstacles:
         raise CopyRefused(" ".join(["Nothing was copied.", *obstacles]))
-    messages, in_all = 0, await source.count()
-    await target.begin(await source.values(), now_ms=source.now_ms, last_queue=await source.last_queue())
+    messages, in_all, values = 0, await source.count(), await source.values()
+    if not target.keeps_receipts:
+        values.pop("receipt_key", None)  # they would name other messages
+    await target.begin(values, now_ms=source.now_ms, last_queue=await source.last_queue())
     for queue in await source.queues():
         await target.add_queue(queue)
         async for each in source.messages(queue):

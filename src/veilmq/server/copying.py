@@ -10,11 +10,10 @@ from veilmq.engines import store_urls
 from veilmq.engines.clock import StoreClock
 from veilmq.engines.copying import CopyRefused, Told, copy
 from veilmq.engines.embedded import FolderError
-from veilmq.engines.embedded.backup import back_up
-from veilmq.engines.embedded.copy_source import FolderSource
-from veilmq.engines.embedded.copy_target import FolderTarget
 from veilmq.engines.embedded.folder import FolderLock
-from veilmq.server.opening import postgres_parts
+from veilmq.server.opening import NEW, OLD, begins_anew, folder_package, postgres_parts
+
+_POSTGRES = "veilmq.engines.postgres"
 
 
 class Copied(NamedTuple):
@@ -31,9 +30,18 @@ async def copy_store(source: str, target: str, *, clock: StoreClock, told: Told 
     was.
     """
     _refuse_several(source, target)
-    between = _BETWEEN[_is_url(source), _is_url(target)]
+    kind = _POSTGRES if _is_url(source) else folder_package(Path(source))
+    goal = _POSTGRES if _is_url(target) else NEW if begins_anew() else OLD if kind == _POSTGRES else kind
     try:
-        return await between(source, target, clock, told)
+        async with AsyncExitStack() as stack:
+            if kind != goal:
+                reader = await _source(stack, kind, source, clock)
+                filled = await _target(stack, goal, target)
+                return Copied(await copy(reader, filled, told=told), filled.keeps_receipts)
+            if kind != _POSTGRES:
+                return Copied(_copy_folder(stack, kind, Path(source), Path(target), told), keeps_receipts=True)
+            databases = [await _held(stack, each) for each in (source, target)]
+            return Copied(await _of_postgres("copy_tables").copy_tables(*databases, told=told), keeps_receipts=True)
     except (FolderError, VeilmqError) as error:
         raise CopyRefused(str(error)) from error
 
@@ -63,45 +71,23 @@ _TO_SEVERAL = (
 )
 
 
-async def _folder_to_folder(source: str, target: str, clock: StoreClock, told: Told | None) -> Copied:
-    lock = FolderLock.of_source(Path(source))
-    try:
-        made = back_up(Path(source), Path(target), told=told)
-    finally:
-        lock.release()
-    return Copied(int(made.facts["messages"]), keeps_receipts=True)
+async def _source(stack: AsyncExitStack, kind: str, place: str, clock: StoreClock) -> Any:
+    if kind == _POSTGRES:
+        return await _of_postgres("copy_source").DatabaseSource.open(await _held(stack, place))
+    return stack.enter_context(import_module(f"{kind}.copy_source").FolderSource(Path(place), clock=clock))
 
 
-async def _folder_to_database(source: str, target: str, clock: StoreClock, told: Told | None) -> Copied:
-    with FolderSource(Path(source), clock=clock) as folder:
-        async with AsyncExitStack() as stack:
-            database = await _held(stack, target)
-            messages = await copy(folder, _of_postgres("copy_target").DatabaseTarget(database), told=told)
-    return Copied(messages, keeps_receipts=True)
+async def _target(stack: AsyncExitStack, kind: str, place: str) -> Any:
+    if kind == _POSTGRES:
+        return _of_postgres("copy_target").DatabaseTarget(await _held(stack, place))
+    return stack.enter_context(import_module(f"{kind}.copy_target").FolderTarget(Path(place)))
 
 
-async def _database_to_folder(source: str, target: str, clock: StoreClock, told: Told | None) -> Copied:
-    with FolderTarget(Path(target)) as folder:
-        async with AsyncExitStack() as stack:
-            database = await _of_postgres("copy_source").DatabaseSource.open(await _held(stack, source))
-            messages = await copy(database, folder, told=told)
-    return Copied(messages, keeps_receipts=False)
-
-
-async def _database_to_database(source: str, target: str, clock: StoreClock, told: Told | None) -> Copied:
-    async with AsyncExitStack() as stack:
-        databases = [await _held(stack, each) for each in (source, target)]
-        messages = await _of_postgres("copy_tables").copy_tables(*databases, told=told)
-    return Copied(messages, keeps_receipts=True)
-
-
-_BETWEEN = {
-    (False, False): _folder_to_folder,
-    (False, True): _folder_to_database,
-    (True, False): _database_to_folder,
-    (True, True): _database_to_database,
-}
-"""By whether source and target are databases."""
+def _copy_folder(stack: AsyncExitStack, kind: str, source: Path, target: Path, told: Told | None) -> int:
+    """Copy a folder to one of the same kind, as it is; return how many messages there are."""
+    lock = FolderLock.of_source(source) if kind == OLD else FolderLock(source)
+    stack.callback(lock.release)
+    return int(import_module(f"{kind}.backup").back_up(source, target, told=told).facts["messages"])
 
 
 async def _held(stack: AsyncExitStack, place: str) -> Any:
@@ -116,4 +102,4 @@ async def _held(stack: AsyncExitStack, place: str) -> Any:
 
 def _of_postgres(module: str) -> Any:
     postgres_parts("copy")
-    return import_module(f"veilmq.engines.postgres.{module}")
+    return import_module(f"{_POSTGRES}.{module}")

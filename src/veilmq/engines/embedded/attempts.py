@@ -108,6 +108,13 @@ def _key(queue: Queue, command: Receive) -> tuple[bytes]:
     return (blake2b(f"{queue.number} {command.attempt_id}".encode(), digest_size=_KEY_BYTES).digest(),)
 
 
+def given_of(encoded: bytes) -> list[tuple[tuple[int, int, int], int, int]]:
+    """Return what an attempt gave: position, generation and epoch, the receipt's deadline, and the one in force."""
+    attempt = _decode(encoded)
+    both_ms = (_apart(each_ms, len(attempt.given)) for each_ms in (attempt.issued_visible_at_ms, attempt.visible_at_ms))
+    return list(zip(attempt.given, *both_ms, strict=True))
+
+
 def _together(instants_ms: list[int]) -> int | list[int]:
     """Return the instants as one where they are."""
     return instants_ms[0] if len(set(instants_ms)) == 1 else instants_ms

@@ -12,6 +12,9 @@ WHERE message.position >= ? AND message.position < ? ORDER BY message.position L
 -- name: copied_accepted
 SELECT accepted_at_ms, entries FROM accepted WHERE accepted_at_ms > ? ORDER BY number;
 
+-- name: copied_attempts
+SELECT key, taken, attempted_at_ms FROM attempt;
+
 -- name: copied_moves
 SELECT
     number, id, queue, source, destination, moves_per_s_max, status, moved, to_move, started_at_ms, next_at_ms, failure, starter

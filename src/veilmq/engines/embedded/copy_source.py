@@ -15,6 +15,7 @@ from veilmq.engines.clock import StoreClock
 from veilmq.engines.copying import (
     SLICE,
     CopiedAcceptance,
+    CopiedAttempt,
     CopiedMessage,
     CopiedMove,
     CopiedPause,
@@ -24,9 +25,11 @@ from veilmq.engines.copying import (
     Remembered,
     obstacle,
 )
+from veilmq.engines.embedded.attempts import given_of
 from veilmq.engines.embedded.folder import FolderLock, open_journal
 from veilmq.engines.embedded.groups import key_of
 from veilmq.engines.embedded.options import EngineOptions
+from veilmq.engines.embedded.positions import lane_of
 from veilmq.engines.embedded.rows import LaneRow
 from veilmq.engines.embedded.shown_times import later_row
 
@@ -131,7 +134,19 @@ class FolderSource:
                 self._shown(CopiedSubscription(topic, name, encoded, bool(is_pushed), *times))
                 for topic, name, encoded, is_pushed, *times in rows("copied_subscriptions")
             ],
+            attempts=self._attempts(),
         )
+
+    def _attempts(self) -> list[CopiedAttempt]:
+        """Return what attempts gave, but for what was purged since."""
+        queues = {lane.number: lane.queue for lane in self._journal.lanes()}
+        attempts: list[CopiedAttempt] = []
+        for key, taken, attempted_at_ms in self._journal.rows("copied_attempts"):
+            given = [(*receipt, issued_ms, at_ms + self._ahead_ms) for receipt, issued_ms, at_ms in given_of(taken)]
+            queue = queues.get(lane_of(given[0][0]))
+            if queue is not None:
+                attempts.append(self._shown(CopiedAttempt(queue, key, given, attempted_at_ms)))
+        return attempts
 
     def _accepted(self) -> list[CopiedAcceptance]:
         """Return what is in the one log of all queues, whose keys are hashes."""

@@ -55,6 +55,8 @@ class _Lane:
 class FolderTarget:
     """``engines.copying.Target`` of a folder that does not exist yet; as a context manager it removes what it left."""
 
+    keeps_receipts = False
+
     def __init__(self, folder: Path) -> None:
         """Raises ``FolderError`` where ``folder`` exists."""
         self._unfinished = Unfinished(folder)

@@ -20,7 +20,7 @@ SELECT EXISTS (SELECT FROM mq.queue) OR EXISTS (SELECT FROM mq.part) OR EXISTS (
     OR EXISTS (SELECT FROM mq.event) OR EXISTS (SELECT FROM mq.event_batch)
     OR EXISTS (SELECT FROM mq.meta WHERE key = 'store' OR starts_with(key, 'account '))
 
--- name: tables
+-- name: copied_tables
 -- What is kept, and survives a crash.
 SELECT relname FROM pg_class
 WHERE relnamespace = 'mq'::regnamespace AND relkind = 'r' AND relpersistence = 'p' AND relname <> 'migration'
@@ -85,13 +85,11 @@ FROM (
     GROUP BY group_id
 ) AS of_group
 
--- name: queues
-SELECT queue_id, name, settings, created_at, modified_at FROM mq.queue ORDER BY queue_id
-
 -- name: last_queue
 SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('mq.queue', 'queue_id')::regclass), 0)
 
--- name: count
+-- name: copied_count
+-- As the last vacuum saw it.
 SELECT coalesce(sum(greatest(reltuples, 0)), 0)::bigint FROM pg_class WHERE oid IN ('mq.msg'::regclass, 'mq.fifo_msg'::regclass)
 
 -- name: standard
@@ -118,24 +116,11 @@ ORDER BY seq
 SELECT queue_id, key, id, seq, expires_at FROM mq.accepted JOIN mq.queue ON accepted.qp = queue.origin
 WHERE expires_at > mq.now_ms() ORDER BY expires_at
 
--- name: moves
-SELECT number, id, queue_id, source, destination, moves_per_s_max, status, moved, to_move, started_at, next_at, failure, starter
-FROM mq.move ORDER BY number
-
--- name: pauses
-SELECT kind, name, begun_at FROM mq.pause ORDER BY begun_at
-
--- name: topics
-SELECT topic_id, name, settings, created_at, modified_at FROM mq.topic ORDER BY topic_id
-
--- name: subscriptions
-SELECT topic_id, name, content, pushed, created_at, modified_at FROM mq.subscription ORDER BY topic_id, name
-
 -- name: add_turns
 -- A row for each group of a fair queue, as mq.fair_touch would leave it.
 INSERT INTO mq.fair_turn (qp, group_key, priority, at, sent_at)
 SELECT qp, group_key, priority, min(visible_at), max(sent_at) FROM mq.msg
 WHERE qp = $1 AND group_key IS NOT NULL GROUP BY qp, group_key, priority
 
--- name: values
-SELECT key, value FROM mq.meta WHERE key = ANY($1) OR starts_with(key, 'account ')
+-- name: copied_values
+SELECT key, value FROM mq.meta WHERE key IN ('receipt_key', 'token_key') OR starts_with(key, 'account ')

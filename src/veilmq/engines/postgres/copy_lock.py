@@ -11,11 +11,12 @@ from veilmq.engines.named_sql import load
 from veilmq.engines.postgres.failures import sentence
 from veilmq.engines.postgres.migrate import SchemaRefused, migrate, require
 from veilmq.engines.store_urls import without_passwords
+from veilmq.store.named_queries import shared
 
-SQL = load("veilmq.engines.postgres", "copies.sql")
+SQL = {**shared(), **load("veilmq.engines.postgres", "copies.sql")}
 
 _CONNECT_S = 5.0
-_SETTINGS = {"application_name": "veilmq copy", "jit": "off", "lock_timeout": "10s"}
+_SETTINGS = {"application_name": "veilmq copy", "jit": "off", "lock_timeout": "10s", "search_path": "mq"}
 TROUBLE = (OSError, asyncpg.InterfaceError, asyncpg.PostgresError, TimeoutError)
 """What ends a copy: the connection is lost, or the server refuses something."""
 

@@ -1,45 +1,36 @@
 """A database as the source of a copy to another kind of store: one snapshot of it."""
 
-from collections.abc import AsyncIterator
-from typing import Any
-
-import msgspec
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from veilmq.core import properties
 from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
-from veilmq.core.settings import QueueSettings
 from veilmq.engines.copying import (
     SLICE,
     CopiedAcceptance,
     CopiedMessage,
-    CopiedMove,
-    CopiedPause,
     CopiedQueue,
-    CopiedSubscription,
-    CopiedTopic,
     CopyRefused,
     Remembered,
-    obstacle,
+    TableSource,
 )
 from veilmq.engines.postgres.copy_lock import SQL, CopyLock
 from veilmq.engines.postgres.identity import read
 
-_COPIED = frozenset({"accepted", "fifo_msg", "meta", "move", "msg", "pause", "queue", "subscription", "topic"})
-_FORGOTTEN = frozenset({"attempt", "clock", "event_state", "expired_receipt", "fair_turn", "fifo_group", "piece"})
-"""Made anew, or of no use in another store; the pieces of a stage are told of with it."""
-_UNLESS_ENDED = {
-    "part": "log_queue IS NOT NULL AND (EXISTS (SELECT FROM mq.msg WHERE msg.qp = part.qp) "
-    "OR EXISTS (SELECT FROM mq.fifo_msg WHERE fifo_msg.qp = part.qp))",
-    "publication": "stages <> '{}'",
-    "stage": "publication IS NULL",
-}
-"""Of these only some rows matter: what is only to be dropped may be lost on the way."""
-_VALUES = ("token_key",)
-"""Not the key of receipts: in another kind of store they would name other messages, so they are refused there."""
 
-
-class DatabaseSource:
+class DatabaseSource(TableSource):
     """``engines.copying.Source`` of a database."""
+
+    SQL = SQL
+    COPIED = frozenset(
+        {"accepted", "fifo_msg", "meta", "move", "msg", "pause", "queue", "subscription", "topic"}
+        | {"attempt", "clock", "event_state", "expired_receipt", "fair_turn", "fifo_group", "piece"}
+    )
+    UNLESS_ENDED: ClassVar[Mapping[str, str]] = {
+        **TableSource.UNLESS_ENDED,
+        "part": "log_queue IS NOT NULL AND (EXISTS (SELECT FROM msg WHERE msg.qp = part.qp) "
+        "OR EXISTS (SELECT FROM fifo_msg WHERE fifo_msg.qp = part.qp))",
+    }
 
     def __init__(self, lock: CopyLock, *, now_ms: int) -> None:
         """Use ``open``."""
@@ -59,32 +50,10 @@ class DatabaseSource:
             )
         return cls(lock, now_ms=await lock.connection.fetchval(SQL["now"]))
 
-    async def obstacles(self) -> list[str]:
-        """See ``Source``."""
-        told = []
-        for (table,) in await self._lock.connection.fetch(SQL["tables"]):
-            if table in _COPIED or table in _FORGOTTEN:
-                continue
-            which = _UNLESS_ENDED.get(table, "true")
-            count = await self._lock.connection.fetchval(f"SELECT count(*) FROM mq.{table} WHERE {which}")
-            if count:
-                told.append(obstacle(table, count))
-        return told
-
-    async def queues(self) -> list[CopiedQueue]:
-        """See ``Source``."""
-        return [
-            CopiedQueue(number, name, msgspec.json.decode(settings, type=QueueSettings), settings, created, modified)
-            for number, name, settings, created, modified in await self._lock.connection.fetch(SQL["queues"])
-        ]
-
-    async def last_queue(self) -> int:
-        """See ``Source``."""
-        return int(await self._lock.connection.fetchval(SQL["last_queue"]))
-
-    async def count(self) -> int:
-        """See ``Source``; as the last vacuum saw it."""
-        return int(await self._lock.connection.fetchval(SQL["count"]))
+    async def fetch(self, text: str, *values: Any) -> Sequence[Any]:
+        """Return the rows of a statement."""
+        rows: list[Any] = await self._lock.connection.fetch(text, *values)
+        return rows
 
     async def messages(self, queue: CopiedQueue) -> AsyncIterator[list[CopiedMessage]]:
         """See ``Source``."""
@@ -98,24 +67,17 @@ class DatabaseSource:
                 found = []
         yield found
 
+    async def accepted(self) -> list[CopiedAcceptance]:
+        """See ``Source``."""
+        return [
+            CopiedAcceptance(queue, key, message_id, sequence, expires_at - DEDUPLICATION_S * SECOND_MS)
+            for queue, key, message_id, sequence, expires_at in await self.fetch(SQL["accepted"])
+        ]
+
     async def remembered(self) -> Remembered:
         """See ``Source``; also the last moment to see that somebody has been at work meanwhile."""
         await self._lock.check_alone()
-        fetch = self._lock.connection.fetch
-        return Remembered(
-            accepted=[
-                CopiedAcceptance(queue, key, message_id, sequence, expires_at - DEDUPLICATION_S * SECOND_MS)
-                for queue, key, message_id, sequence, expires_at in await fetch(SQL["accepted"])
-            ],
-            moves=[CopiedMove(*row) for row in await fetch(SQL["moves"])],
-            pauses=[CopiedPause(*row) for row in await fetch(SQL["pauses"])],
-            topics=[CopiedTopic(*row) for row in await fetch(SQL["topics"])],
-            subscriptions=[CopiedSubscription(*row) for row in await fetch(SQL["subscriptions"])],
-        )
-
-    async def values(self) -> dict[str, bytes]:
-        """See ``Source``."""
-        return dict(await self._lock.connection.fetch(SQL["values"], list(_VALUES)))
+        return await super().remembered()
 
 
 def _message(row: Any) -> CopiedMessage:

@@ -36,10 +36,10 @@ async def copy_tables(source: CopyLock, target: CopyLock, *, told: Told | None =
             f"{source.place} and {target.place} have other formats: run `veilmq migrate` on both, and copy again."
         )
     await target.without_triggers()
-    tables = [name for (name,) in await source.connection.fetch(SQL["tables"])]
+    tables = [name for (name,) in await source.connection.fetch(SQL["copied_tables"])]
     for name in _EVERY_STORES:
         await target.connection.execute(f"DELETE FROM mq.{name}")
-    in_all = await source.connection.fetchval(SQL["count"])
+    in_all = await source.connection.fetchval(SQL["copied_count"])
     messages = 0
     for table in tables:
         rows = await _copy_table(source, target, table)

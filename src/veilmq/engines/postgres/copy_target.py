@@ -1,7 +1,7 @@
 """A database as the target of a copy from another kind of store: one transaction, so all of it or nothing.
 
-Messages that a receipt may name keep their position as their ``seq``; it is far below those of messages that are sent
-later. All others get one of their time of coming, and those of FIFO queues all keep theirs, which are in order.
+Messages that a receipt may name keep their position as their ``seq``, and so do those of FIFO queues, which are in
+order. All others get one of their time of coming, unless theirs is one: positions of the embedded engine are far below.
 """
 
 from collections.abc import Sequence
@@ -32,12 +32,15 @@ _CLOCKS_MS = 60 * SECOND_MS
 class DatabaseTarget:
     """``engines.copying.Target`` of a database without queues."""
 
+    keeps_receipts = True
+
     def __init__(self, lock: CopyLock) -> None:
         """``lock`` is that of the database."""
         self._lock = lock
         self._partitions: dict[int, int] = {}
         self._fifo: dict[int, int] = {}  # the retention of each
         self._counter = 0
+        self._last_instant_ms = 0
 
     async def begin(self, values: dict[str, bytes], *, now_ms: int, last_queue: int) -> None:
         """See ``Target``; makes the schema, or upgrades it."""
@@ -46,6 +49,7 @@ class DatabaseTarget:
         await self._lock.hold()
         await refuse_used(self._lock)
         await self._lock.without_triggers()
+        self._last_instant_ms = now_ms + _CLOCKS_MS
         if abs(await connection.fetchval(SQL["now"]) - now_ms) > _CLOCKS_MS:
             raise CopyRefused(
                 f"The clock of {self._lock.place} is more than a minute from that of the store that is copied: set it "
@@ -88,15 +92,16 @@ class DatabaseTarget:
         await self._lock.connection.copy_records_to_table(table, schema_name="mq", columns=columns, records=records)
 
     def _seq(self, message: CopiedMessage) -> int:
-        if message.has_history:
+        if message.has_history or message.position >> COUNTER_BITS == message.sent_at_ms:
             return message.position
         self._counter += 1
         return (message.came_at_ms << COUNTER_BITS) | (self._counter & _COUNTERS)
 
     def _row(self, partition: int, message: CopiedMessage, seq: int) -> tuple[Any, ...]:
-        if message.position >> COUNTER_BITS >= message.sent_at_ms:
+        if message.position >> COUNTER_BITS > self._last_instant_ms:
             raise CopyRefused(
-                f"A position of the store ({message.position}) is later than its message: it is not sound."
+                f"A position of the store ({message.position}) is of an instant to come: its clock was set back, or "
+                "it is not sound."
             )
         return (
             partition,

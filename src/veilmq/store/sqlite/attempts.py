@@ -22,7 +22,7 @@ from veilmq.store.sqlite.session import Session
 _KEY_BYTES = 16
 
 
-class _Given(msgspec.Struct, frozen=True, array_like=True):
+class Given(msgspec.Struct, frozen=True, array_like=True):
     """A message that was given; its receipt says ``issued_visible_at_ms``, its deadline is ``visible_at_ms``."""
 
     seq: int
@@ -33,15 +33,20 @@ class _Given(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[_Given]).decode
+_decode = msgspec.msgpack.Decoder(list[Given]).decode
+
+
+def put(session: Session, key: bytes, given: list[Given], attempted_at_ms: int) -> None:
+    """Keep what an attempt gave."""
+    session.run("put_attempt", key, _encode(given), attempted_at_ms)
 
 
 def note(session: Session, queue: Queue, command: Receive, messages: list[ReceivedMessage], now_ms: int) -> None:
     """Keep what a receive gave, if it gave anything."""
     if messages:
         receipts = [session.book.read(message.receipt) for message in messages]
-        given = [_Given(seq, generation, epoch, at_ms, at_ms) for _, seq, generation, epoch, at_ms in receipts]
-        session.run("put_attempt", _key(queue, command), _encode(given), now_ms)
+        given = [Given(seq, generation, epoch, at_ms, at_ms) for _, seq, generation, epoch, at_ms in receipts]
+        put(session, _key(queue, command), given, now_ms)
 
 
 def repeat(session: Session, queue: Queue, command: Receive, now_ms: int) -> Received | None:
@@ -61,7 +66,7 @@ def repeat(session: Session, queue: Queue, command: Receive, now_ms: int) -> Rec
             return None
         found.append(left)
     messages: list[ReceivedMessage] = []
-    kept: list[_Given] = []
+    kept: list[Given] = []
     for each, left in zip(given, found, strict=True):
         stored = session.row("message_row", each.seq)
         assert stored is not None, "a message has a row as long as it is in flight"
@@ -71,7 +76,7 @@ def repeat(session: Session, queue: Queue, command: Receive, now_ms: int) -> Rec
         session.run("ordered_change", visible_at_ms, each.epoch, queue.partition, left[6], each.seq)
         kept.append(msgspec.structs.replace(each, visible_at_ms=visible_at_ms))
         messages.append(_message(session, queue, each, left, stored, visible_at_ms))
-    session.run("put_attempt", key, _encode(kept), row[1])
+    put(session, key, kept, row[1])
     session.touch(queue)
     groups.refile(session, queue, {left[6] for left in found})
     groups.notify(session, queue, now_ms, 1)  # its timeout may be shorter than what was left
@@ -94,7 +99,7 @@ def _deadline_ms(queue: Queue, command: Receive, left: Any, properties: bytes, n
 
 
 def _message(
-    session: Session, queue: Queue, each: _Given, left: Any, stored: Any, visible_at_ms: int
+    session: Session, queue: Queue, each: Given, left: Any, stored: Any, visible_at_ms: int
 ) -> ReceivedMessage:
     message_id, body, properties, source, before, first_ms = stored
     return ReceivedMessage(
@@ -113,4 +118,4 @@ def _message(
 
 
 def _key(queue: Queue, command: Receive) -> bytes:
-    return blake2b(f"{queue.partition} {command.attempt_id}".encode(), digest_size=_KEY_BYTES).digest()
+    return blake2b(f"{queue.number} {command.attempt_id}".encode(), digest_size=_KEY_BYTES).digest()

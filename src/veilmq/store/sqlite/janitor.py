@@ -1,10 +1,10 @@
 """The janitor's work on SQLite, a slice a command: what retention, purges and deletions have put out of reach."""
 
-from veilmq.core.limits import ATTEMPT_S, DEDUPLICATION_S, PRIORITY, SECOND_MS
+from veilmq.core.limits import ATTEMPT_S, DEDUPLICATION_S, PRIORITY, RETENTION_S, SECOND_MS
 from veilmq.engines.embedded.janitor import Sweep, Swept
 from veilmq.store import housekeeping
 from veilmq.store.events import Logged
-from veilmq.store.queues import NEVER_MS
+from veilmq.store.queues import NEVER_MS, SEQ_SHIFT
 from veilmq.store.sqlite.session import Row, Session
 from veilmq.store.sqlite.totals import swept
 from veilmq.store.sqlite.transaction import SqliteTransaction, end
@@ -34,6 +34,7 @@ def sweep(session: Session, command: Sweep, now_ms: int) -> Swept:
     if len(looked_at) < _QUEUES_PER_SWEEP and left > 0:
         session.swept_to = 0
     session.run("old_attempts", now_ms - ATTEMPT_S * SECOND_MS, _ROWS_PER_SWEEP)
+    session.run("old_renumbered", (now_ms - RETENTION_S.maximum * SECOND_MS) << SEQ_SHIFT, _ROWS_PER_SWEEP)
     end(housekeeping.forget_cooldowns(SqliteTransaction(session, now_ms)))
     old = session.rows("old_accepted", _ROWS_PER_SWEEP, now_ms - DEDUPLICATION_S * SECOND_MS)
     if old:

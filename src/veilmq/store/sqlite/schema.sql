@@ -353,3 +353,11 @@ CREATE TABLE claimed (
     PRIMARY KEY (partition, seq)
 ) WITHOUT ROWID;
 CREATE INDEX claimed_of ON claimed (claim_id, shard, seq);
+
+-- Receipts of the store that this one was copied from name positions there: of those messages the seqs here.
+CREATE TABLE renumbered (
+    seq INTEGER PRIMARY KEY,
+    queue_id INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    UNIQUE (queue_id, position)
+);

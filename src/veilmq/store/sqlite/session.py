@@ -4,7 +4,7 @@ An operation reads and writes through the session, inside the batch's open trans
 the next operation reads what the database has.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from os import urandom
 from typing import Any
 
@@ -15,7 +15,7 @@ from veilmq.core.errors import QueueNotFound
 from veilmq.core.ids import IdSource
 from veilmq.core.limits import PRIORITY
 from veilmq.core.ports import Wake
-from veilmq.core.receipts import KEY_BYTES, ReceiptBook
+from veilmq.core.receipts import KEY_BYTES
 from veilmq.engines.embedded.accepted import Accepted
 from veilmq.engines.embedded.keyed import Staged
 from veilmq.engines.embedded.options import EngineOptions
@@ -25,6 +25,7 @@ from veilmq.store.events import Logged, is_logged
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
 from veilmq.store.sqlite.event_log import EventLog
 from veilmq.store.sqlite.group_numbers import GroupNumbers
+from veilmq.store.sqlite.renumbered import book_of
 from veilmq.store.sqlite.statements import SQL
 
 _PUT_TOTALS = SQL["put_totals"]
@@ -54,7 +55,7 @@ class Session:
         self.schedulers: dict[type[Command], Scheduler] = {}
         self.ids = IdSource()
         self._writes: dict[str, list[Row]] = {}
-        self.book = ReceiptBook(keys=[self.kept_key("receipt_key")])
+        self.book = book_of(self.execute, key=self.kept_key("receipt_key"))
         self.group_numbers = GroupNumbers(self.execute, key=self.kept_key("group_key"))
         self.swept_to = 0
         """The number of the queue that the janitor looked at last."""
@@ -178,7 +179,7 @@ class Session:
             self.flush()
         self.execute(SQL[query], values)
 
-    def many(self, query: str, rows: list[Row]) -> None:
+    def many(self, query: str, rows: Sequence[Row]) -> None:
         """Run a named query that changes something, once for each of ``rows``."""
         if self._writes:
             self.flush()

@@ -10,6 +10,7 @@ _PLACE = re.compile(r"\$(\d+)")
 SQL = {
     **{name: _PLACE.sub(r"?\1", text) for name, text in shared().items()},
     **load("veilmq.store.sqlite", "queries.sql"),
+    **load("veilmq.store.sqlite", "copies.sql"),
 }
 
 BARE = {name: text.replace("m.body, m.properties", "NULL, NULL") for name, text in SQL.items()}

@@ -76,11 +76,12 @@ def test_a_copy_that_does_not_agree_with_itself_is_not_kept(postgres_url: str) -
         filled(postgres_url, fill)
 
 
-def test_a_position_that_is_later_than_its_message_is_refused(postgres_url: str) -> None:
+def test_a_position_of_an_instant_to_come_is_refused(postgres_url: str) -> None:
     """New messages would get the same ones."""
 
     async def fill(target: DatabaseTarget, lock: CopyLock, now_ms: int) -> None:
-        message = CopiedMessage(now_ms << 20, b"i" * 16, "body", b"", 8, now_ms, now_ms, now_ms, receive_count=1)
+        position = now_ms + 60_001 << 20
+        message = CopiedMessage(position, b"i" * 16, "body", b"", 8, now_ms, now_ms, now_ms, receive_count=1)
         await target.add_messages(JOBS, [message])
 
     with pytest.raises(CopyRefused, match="is not sound"):

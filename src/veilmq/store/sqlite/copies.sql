@@ -1,0 +1,110 @@
+-- Copies of a stopped store (engines/copying.py): reading one, and filling another.
+
+-- name: copied_tables
+SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name;
+
+-- name: last_queue
+SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'queue';
+
+-- name: copied_count
+SELECT coalesce(sum(messages), 0) FROM part WHERE NOT retired;
+
+-- name: copied_floor
+-- The partition of a queue, and the lowest seq in it that is not past its retention, but for that in force.
+SELECT qp, floor_seq FROM queue JOIN part USING (qp) WHERE queue.queue_id = ?;
+
+-- name: copied_standard
+-- The messages of a partition from a seq on.
+SELECT
+    m.seq, m.id, m.body, m.properties, v.lane, v.visible_at, v.receive_count, v.generation, v.epoch, v.received_at,
+    v.first_received_at, v.log, m.source, m.receives_before, m.first_received_at_ms, m.moved_at_ms, v.grp
+FROM visibility v CROSS JOIN message m ON m.seq = v.seq
+WHERE v.partition = ?1 AND v.seq >= ?2
+UNION ALL
+SELECT
+    m.seq, m.id, m.body, m.properties, r.lane, m.seq >> 20, 0, 0, 0, NULL,
+    NULL, 0, m.source, m.receives_before, m.first_received_at_ms, m.moved_at_ms, NULL
+FROM ready r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?2) AND r.last_seq
+WHERE r.partition = ?1;
+
+-- name: copied_ordered
+-- The same of a FIFO queue, in order. What follows the queue's delay is visible when it was sent; what does not, just before.
+SELECT
+    m.seq, m.id, m.body, m.properties, 8,
+    coalesce(o.visible_at - (o.receive_count = 0 AND o.visible_at = m.seq >> 20), m.seq >> 20),
+    o.receive_count, o.generation, o.epoch, o.received_at,
+    o.first_received_at, o.log, m.source, m.receives_before, m.first_received_at_ms, NULL, o.grp
+FROM ordered_run r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?2) AND r.last_seq
+    CROSS JOIN ordered o ON o.partition = r.partition AND o.grp = m.grp AND o.seq = m.seq
+WHERE r.partition = ?1
+ORDER BY r.last_seq;
+
+-- name: copied_accepted
+SELECT accepted_at_ms, entries FROM accepted WHERE accepted_at_ms > ? ORDER BY number;
+
+-- name: copied_values
+SELECT name, value FROM setting WHERE name IN ('receipt_key', 'token_key') OR name GLOB 'account *';
+
+-- name: number_behind
+-- The next queue gets a higher number than this one.
+INSERT INTO sqlite_sequence (name, seq) VALUES ('queue', ?);
+
+-- name: add_queue
+INSERT INTO queue (queue_id, name, settings, created_at, modified_at, qp, origin) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6);
+
+-- name: add_message
+INSERT INTO message (seq, grp, id, properties, body, source, receives_before, first_received_at_ms, moved_at_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: free_seq
+-- The first seq from one on that no message has, and the next that one has.
+SELECT seq, coalesce((SELECT min(m.seq) FROM message m WHERE m.seq > free.seq), 1 << 62)
+FROM (SELECT CASE WHEN EXISTS (SELECT 1 FROM message WHERE seq = ?1) THEN (
+    SELECT m.seq + 1 FROM message m
+    WHERE m.seq >= ?1 AND NOT EXISTS (SELECT 1 FROM message n WHERE n.seq = m.seq + 1) ORDER BY m.seq LIMIT 1
+) ELSE ?1 END AS seq) AS free;
+
+-- name: renumber
+INSERT INTO renumbered (seq, queue_id, position) VALUES (?, ?, ?);
+
+-- name: add_visibility
+INSERT INTO visibility
+    (partition, seq, lane, visible_at, grp, receive_count, generation, epoch, received_at, first_received_at, log)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: add_ordered
+INSERT INTO ordered
+    (partition, grp, seq, visible_at, receive_count, generation, epoch, received_at, first_received_at, log, apart)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?4 IS NOT NULL AND ?5 = 0);
+
+-- name: ordered_groups
+-- The groups of a partition, and the last message of each with a delay of its own.
+SELECT grp, coalesce(max(seq) FILTER (WHERE visible_at IS NOT NULL AND receive_count = 0), 0)
+FROM ordered WHERE partition = ? GROUP BY grp;
+
+-- name: add_fair_groups
+INSERT INTO fair_group (partition, lane, grp, head_at, head_seq)
+SELECT partition, lane, grp, visible_at, seq FROM (
+    SELECT *, row_number() OVER (PARTITION BY partition, lane, grp ORDER BY visible_at, seq) AS place
+    FROM visibility WHERE grp IS NOT NULL
+) WHERE place = 1;
+
+-- name: add_move
+INSERT INTO move
+    (number, id, queue_id, source, destination, moves_per_s_max, status, moved, to_move, started_at, next_at, failure, starter)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: add_topic
+INSERT INTO topic (topic_id, name, settings, created_at, modified_at) VALUES (?, ?, ?, ?, ?);
+
+-- name: add_subscription
+INSERT INTO subscription (topic_id, name, content, pushed, created_at, modified_at) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: renumbered
+SELECT seq FROM renumbered WHERE queue_id = ? AND position = ?;
+
+-- name: any_renumbered
+SELECT 1 FROM renumbered LIMIT 1;
+
+-- name: old_renumbered
+DELETE FROM renumbered WHERE seq IN (SELECT seq FROM renumbered WHERE seq < ? ORDER BY seq LIMIT ?);
