@@ -3,6 +3,7 @@
 A transaction that was in the way of another one's is repeated, at most ``COLLISIONS_MAX`` times.
 """
 
+from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -29,18 +30,23 @@ class ColdCommands(Parts):
         async def handle(command: Any) -> Any:
             async with self.database.connection() as connection:
                 if changes:
-                    return await self._change(connection, cold, command)
-                if type(command) not in SNAPSHOTS:
+                    answer, tell = await self._change(connection, cold, command)
+                elif type(command) not in SNAPSHOTS:
                     return await cold(PostgresTransaction(connection, self), command)
-                try:
-                    async with connection.transaction(isolation="repeatable_read", readonly=True):
-                        return await cold(PostgresTransaction(connection, self), command)
-                except ReadOnlySQLTransactionError:
-                    return await self._change(connection, cold, command)
+                else:
+                    try:
+                        async with connection.transaction(isolation="repeatable_read", readonly=True):
+                            return await cold(PostgresTransaction(connection, self), command)
+                    except ReadOnlySQLTransactionError:
+                        answer, tell = await self._change(connection, cold, command)
+            # Behind the answer: a poll that is asked again passes by what the command has changed, as its policy.
+            get_running_loop().call_soon(tell)
+            return answer
 
         return handle
 
-    async def _change(self, connection: Any, cold: Cold, command: Any) -> Any:
+    async def _change(self, connection: Any, cold: Cold, command: Any) -> tuple[Any, Callable[[], None]]:
+        """Return the answer, and what tells waiters of the change."""
         for _ in range(COLLISIONS_MAX):
             tx = PostgresTransaction(connection, self)
             try:
@@ -54,5 +60,5 @@ class ColdCommands(Parts):
                     self.catalog.forget(name)
                 continue
             await tx.end()
-            return answer
+            return answer, tx.tell
         raise InternalError

@@ -25,15 +25,21 @@ async def next_visible_ms(
     return min(instants, default=None)
 
 
-async def rouse_groups(connection: Any, queue: Queue, watches: Watches) -> None:
-    """Tell whoever waits for a FIFO queue when the next of its groups is free, which only the database knows.
+async def next_group_ms(connection: Any, queue: Queue, watches: Watches) -> int | None:
+    """Return when the next group of a FIFO queue is free, which only the database knows; ``None``: no waiter asks.
 
-    What is told of is committed, and must not seem to have failed: a queue that was purged since has nothing to tell.
+    What it is asked for is committed, and must not seem to have failed: a queue that was purged since has none.
     """
-    if watches.has(queue.name):
-        try:
-            due_ms = await next_visible_ms(connection, queue)
-        except PartitionRetired:
-            return
-        if due_ms is not None:
-            watches.wake(queue.name, due_ms)
+    if not watches.has(queue.name):
+        return None
+    try:
+        return await next_visible_ms(connection, queue)
+    except PartitionRetired:
+        return None
+
+
+async def rouse_groups(connection: Any, queue: Queue, watches: Watches) -> None:
+    """Wake the waiters of a FIFO queue when the next of its groups is free."""
+    due_ms = await next_group_ms(connection, queue, watches)
+    if due_ms is not None:
+        watches.wake(queue.name, due_ms)

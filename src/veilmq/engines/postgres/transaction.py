@@ -24,7 +24,7 @@ from veilmq.engines.postgres.fair_queues import LANE, FairQueues
 from veilmq.engines.postgres.fifo_storing import FifoStoring, key_of
 from veilmq.engines.postgres.fifo_taking import properties_of
 from veilmq.engines.postgres.in_flight import InFlight
-from veilmq.engines.postgres.next_visible import rouse_groups
+from veilmq.engines.postgres.next_visible import next_group_ms
 from veilmq.engines.postgres.on_queue import (
     FIFO,
     STANDARD,
@@ -104,6 +104,7 @@ class PostgresTransaction(ClaimTransaction):
         self._after: list[Callable[[], object]] = []
         self._due_ms: dict[str, int] = {}
         self._changed: set[str] = set()
+        self._now_ms = 0
         self._notified: set[str] = set()
         self._groups_of: dict[str, Queue] = {}
         self.known: list[str] = []
@@ -343,24 +344,30 @@ class PostgresTransaction(ClaimTransaction):
         self._notified.add(name)
 
     async def end(self) -> None:
-        """Do what follows the commit."""
+        """Do what follows the commit, and find out what there is to tell."""
         for call in self._after:
             call()
         watches = self._parts.watches
         if self._changed or self._notified:
-            now_ms = await self.now()
-            for name in self._changed:
-                watches.changed(name, now_ms)
-            for name in self._notified:
-                queue = self._parts.catalog.seen(name)
-                if queue is not None and queue.settings.fifo and not queue.away:
-                    self._groups_of[name] = queue
-                else:
-                    self._due_ms[name] = now_ms
+            self._now_ms = await self.now()
+        for name in self._notified:
+            queue = self._parts.catalog.seen(name)
+            if queue is not None and queue.settings.fifo and not queue.away:
+                self._groups_of[name] = queue
+            else:
+                self._due_ms[name] = self._now_ms
+        for queue in self._groups_of.values():
+            due_ms = await next_group_ms(self._connection, queue, watches)
+            if due_ms is not None:
+                self._due_ms[queue.name] = due_ms
+
+    def tell(self) -> None:
+        """Wake the waiters, here and at other nodes."""
+        watches = self._parts.watches
+        for name in self._changed:
+            watches.changed(name, self._now_ms)
         for name, due_ms in self._due_ms.items():
             watches.wake(name, due_ms)
-        for queue in self._groups_of.values():
-            await rouse_groups(self._connection, queue, watches)
 
 
 def _leased(queue: Queue, row: Any) -> Leased:
