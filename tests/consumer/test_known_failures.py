@@ -341,7 +341,7 @@ def test_renewals_end_with_the_message_or_with_the_time_that_a_handler_may_take(
             calls = running.renewals.calls
             await bench.elapse(60)
             await bench.eventually(lambda: handled == ["done", "stuck", "stuck"])
-            assert calls <= running.renewals.calls <= calls + 1
+            assert calls <= running.renewals.calls <= calls + 2  # one under way, and one of the next receive
             running.request_stop()
             running.request_stop()
 
