@@ -6,7 +6,7 @@ BIN := .venv/bin
 ARGS ?=
 WORKERS ?= 2
 
-FAST := $(addprefix tests/,client consumer server store $(addprefix internals/,client consumer core engines events forwarding server wire))
+FAST := $(addprefix tests/,client consumer server store $(addprefix internals/,client consumer core engines events forwarding server store wire))
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
 

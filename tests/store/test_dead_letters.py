@@ -356,7 +356,7 @@ def test_a_move_that_fills_the_disk_is_undone_and_the_receive_goes_on(
             host.advance(1_000)
             total = sum(host.counts()) + sum(host.counts(DEAD))
             assert (total, host.failures) == (2, [])
-    assert "the disk is full" in caplog.text
+    assert made is on_sqlite or "the disk is full" in caplog.text  # there the reserve is seen in time
 
 
 # Retention.

@@ -125,6 +125,7 @@ class SqliteTransaction(ClaimTransaction):
     async def store(self, queue: QueueRow, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
         """Store messages that were checked as if they were sent now; waiters hear of them."""
         session, found = self._session, self._session.queue(queue.name)
+        session.settle_time(found, self._now_ms, totals.swept)
         given = commands.Send(queue=found.name, messages=tuple(messages), terms=Given(ids=tuple(ids)))
         answers: list[Any] = [None]
         send = fifo.send if found.fifo else standard.send
