@@ -196,6 +196,20 @@ def test_the_delay_of_a_fifo_queue_goes_on(house: House) -> None:
     assert bodies(there.receive(10, queue=FIFO)) == ["comes"]
 
 
+def test_a_message_in_flight_blocks_its_group_behind_one_that_is_delayed(house: House) -> None:
+    """As it did before."""
+    host = house.first
+    host.create(FIFO, fifo=True, delay_s=30)
+    sent(host, FIFO, fifo("late", "x", "1"), message("early", group="x", dedup_id="2", delay_s=0))
+    assert bodies(host.receive(10, queue=FIFO, timeout_s=60)) == ["early"]
+    there = house.move()
+    assert there.counts(FIFO) == (0, 1, 1)
+    there.advance(30_000)
+    assert there.receive(10, queue=FIFO) == []
+    there.advance(30_000)
+    assert bodies(there.receive(10, queue=FIFO)) == ["late", "early"]
+
+
 def test_duplicates_stay_duplicates(house: House) -> None:
     """Also of what was deleted before the copy; for five minutes from their sending, and in their own queue."""
     host = house.first

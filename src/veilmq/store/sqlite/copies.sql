@@ -77,10 +77,15 @@ INSERT INTO ordered
     (partition, grp, seq, visible_at, receive_count, generation, epoch, received_at, first_received_at, log, apart)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?4 IS NOT NULL AND ?5 = 0);
 
--- name: ordered_groups
--- The groups of a partition, and the last message of each with a delay of its own.
-SELECT grp, coalesce(max(seq) FILTER (WHERE visible_at IS NOT NULL AND receive_count = 0), 0)
+-- name: add_group_cursors
+-- How far the groups of a partition have to be looked at; they are to be filed.
+INSERT INTO ordered (partition, grp, seq, head_seq, received_to, own_to, in_flight)
+SELECT partition, grp, 0, 0, coalesce(max(seq) FILTER (WHERE receive_count > 0), 0),
+       coalesce(max(seq) FILTER (WHERE visible_at IS NOT NULL AND receive_count = 0), 0), 0
 FROM ordered WHERE partition = ? GROUP BY grp;
+
+-- name: groups_of_cursors
+SELECT grp FROM ordered INDEXED BY group_due WHERE partition = ? AND seq = 0;
 
 -- name: add_fair_groups
 INSERT INTO fair_group (partition, lane, grp, head_at, head_seq)

@@ -152,11 +152,10 @@ class FolderTarget:
         """See ``Target``; raises ``FolderError`` when the doctor finds fault with it."""
         session = self._session
         for queue in session.queues.values():
-            found = session.rows("ordered_groups", queue.partition)
+            session.run("add_group_cursors", queue.partition)
+            found = [group for (group,) in session.rows("groups_of_cursors", queue.partition)]
             for start in range(0, len(found), SLICE):
-                slice_ = found[start : start + SLICE]
-                session.many("admit_own", [(queue.partition, group, own_to) for group, own_to in slice_])
-                groups.refile(session, queue, [group for group, _ in slice_])
+                groups.refile(session, queue, found[start : start + SLICE])
         session.run("add_fair_groups")
         session.finish(self._now_ms)
         self._connection.execute("COMMIT")
