@@ -1,5 +1,7 @@
 """The one place that knows which kinds of store there are: from the settings to an open one."""
 
+import asyncio
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,13 +11,18 @@ from typing import Any
 
 from veilmq.core.ports import MaySend
 from veilmq.engines import store_urls
-from veilmq.engines.clock import StoreClock, SystemClock
+from veilmq.engines.clock import StoreClock, SystemClock, stopwatch_s
+from veilmq.engines.copying import Told
 from veilmq.engines.embedded import EmbeddedEngine, EngineOptions
 from veilmq.engines.store import Store, StoreError
 from veilmq.server.event_exports import log_of
 from veilmq.server.settings import ServerSettings
-from veilmq.store.sqlite import SqliteStore
+from veilmq.store.sqlite import SqliteStore, conversion
 from veilmq.store.sqlite.folder import DATABASE_NAME
+
+log = logging.getLogger(__name__)
+
+_TOLD_S = 5.0
 
 OLD, NEW = "veilmq.engines.embedded", "veilmq.store.sqlite"
 
@@ -34,6 +41,8 @@ async def open_store(
     """
     if settings.store is None:
         options = replace(embedded_options(settings), may_send=may_send)
+        if begins_anew() and settings.data is not None and conversion.is_old(settings.data):
+            await asyncio.to_thread(conversion.convert, settings.data, told=_tell_seldom())
         engine: Any = SqliteStore if begins_anew() or folder_package(settings.data) == NEW else EmbeddedEngine
         opened: Store = engine.open(settings.data, clock=clock or SystemClock(), options=options, on_fatal=on_fatal)
         return opened
@@ -42,6 +51,19 @@ async def open_store(
     terms = {"clock": clock or SystemClock(), "options": replace(postgres_options(settings), may_send=may_send)}
     store: Store = await (postgres.open_shards(urls, **terms) if urls[1:] else postgres.open_engine(urls[0], **terms))
     return store
+
+
+def _tell_seldom() -> Told:
+    """Return what logs how far a conversion is, every few seconds."""
+    due_s = stopwatch_s()
+
+    def told(converted: int, in_all: int) -> None:
+        nonlocal due_s
+        if stopwatch_s() >= due_s or converted == in_all:
+            due_s = stopwatch_s() + _TOLD_S
+            log.warning("the data folder is converted: %d of %d messages", converted, in_all)
+
+    return told
 
 
 def begins_anew() -> bool:

@@ -17,7 +17,7 @@ import msgspec
 
 from veilmq.engines.copying import SLICE, CopiedAttempt, CopiedMessage, CopiedQueue, Remembered
 from veilmq.engines.embedded.options import EngineOptions
-from veilmq.store.queues import SEQ_SHIFT, Queue
+from veilmq.store.queues import SEQ_SHIFT
 from veilmq.store.sqlite import groups
 from veilmq.store.sqlite.attempts import Given, put
 from veilmq.store.sqlite.fair import GROUPED
@@ -77,14 +77,12 @@ class FolderTarget:
         session, filled = self._session, self._session.queue(queue.name)
         runs: list[list[int]] = []  # lane, first and last seq
         for each in messages:
-            seq = self._last_seq = self._seq(each, fifo=filled.fifo)
-            session.last_seq = max(session.last_seq, seq)
-            if seq != each.position and each.has_history:
-                session.stage(SQL["renumber"], [(seq, queue.number, each.position)])
-            group = self._add(filled, each, seq)
+            seq = self._numbered(queue.number, each, fifo=filled.fifo)
+            group = self._add(filled.partition, each, seq, fifo=filled.fifo)
+            filled.hide(each.visible_at_ms, received=each.receive_count > 0)
             if not filled.fifo and (group is not None or _is_leased(each)):
                 lane = each.priority + (0 if group is None else GROUPED)
-                row = (filled.partition, seq, lane, each.visible_at_ms, group, *_receives(each))
+                row = (filled.partition, seq, lane, each.visible_at_ms, group, *receives_of(each))
                 session.stage(SQL["add_visibility"], [row])
             elif runs and runs[-1][0] == each.priority and runs[-1][2] == seq - 1:
                 runs[-1][2] = seq
@@ -98,6 +96,14 @@ class FolderTarget:
         filled.messages += len(messages)
         session.touch(filled)
 
+    def _numbered(self, queue: int, message: CopiedMessage, *, fifo: bool) -> int:
+        """Return the seq of a message, by which its receipts find it."""
+        seq = self._last_seq = self._seq(message, fifo=fifo)
+        self._session.last_seq = max(self._session.last_seq, seq)
+        if seq != message.position and message.has_history:
+            self._session.stage(SQL["renumber"], [(seq, queue, message.position)])
+        return seq
+
     def _seq(self, message: CopiedMessage, *, fifo: bool) -> int:
         """Return the seq of a message: of its sending, free, and in a FIFO queue behind the one before."""
         sent_at_ms = message.sent_at_ms
@@ -108,13 +114,13 @@ class FolderTarget:
             ((seq, self._taken_seq),) = self._session.rows("free_seq", seq)
         return seq
 
-    def _add(self, queue: Queue, message: CopiedMessage, seq: int) -> int | None:
-        """Add a message, and to a FIFO queue its place, and count it; return the number of its group."""
+    def _add(self, partition: int, message: CopiedMessage, seq: int, *, fifo: bool) -> int | None:
+        """Add a message, and to a FIFO queue its place; return the number of its group."""
         session, group = self._session, None
-        if message.group is not None and queue.fifo:
-            group = session.group_numbers.number(queue.partition, message.group, seq)
+        if message.group is not None and fifo:
+            group = session.group_numbers.number(partition, message.group, seq)
             visible_at_ms = message.visible_at_ms if message.has_history else None
-            session.stage(SQL["add_ordered"], [(queue.partition, group, seq, visible_at_ms, *_receives(message))])
+            session.stage(SQL["add_ordered"], [(partition, group, seq, visible_at_ms, *receives_of(message))])
         elif message.group is not None:
             group = group_hash(session.group_numbers.key, message.group)
         past: Row = (None, None, None, None)
@@ -123,7 +129,6 @@ class FolderTarget:
             past = message.source, message.receives_before, message.first_received_at_ms, moved_at_ms
         row = (seq, group, message.id, message.properties, message.body, *past)
         session.stage(SQL["add_message"], [row])
-        queue.hide(message.visible_at_ms, received=message.receive_count > 0)
         return group
 
     async def remember(self, remembered: Remembered) -> None:
@@ -169,7 +174,7 @@ def _is_leased(message: CopiedMessage) -> bool:
     return message.has_history or message.visible_at_ms != message.sent_at_ms
 
 
-def _receives(message: CopiedMessage) -> Row:
+def receives_of(message: CopiedMessage) -> Row:
     """Return what its row has of the receives of a message; its first one here, for a dead letter that is not known."""
     if not message.receive_count:
         return 0, 0, message.epoch, None, None, message.log

@@ -49,16 +49,17 @@ class Unfinished:
         for left in ("-wal", "-shm"):  # of the reader that checked it
             self.database.with_name(f"{DATABASE_NAME}{left}").unlink(missing_ok=True)
         for each in (*self.folder.iterdir(), self.folder):
-            _sync(each)
+            sync(each)
         (self.database if self._place.suffix == ".db" else self.folder).rename(self._place)
-        _sync(self._place.parent)
+        sync(self._place.parent)
 
     def remove(self) -> None:
         """Remove what has not taken its name."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

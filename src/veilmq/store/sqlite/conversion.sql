@@ -1,0 +1,138 @@
+-- A data folder of the engine before (its database is attached as old) in this format.
+-- There a position is lane << 41 | is_delayed << 40 | number; a lane without a queue was purged.
+
+-- name: facts
+SELECT name, value FROM old.meta;
+
+-- name: in_all
+SELECT count(*) FROM old.message;
+
+-- name: last_queue
+SELECT coalesce(max(seq), 0) FROM old.sqlite_sequence WHERE name = 'queue';
+
+-- name: queues
+SELECT number, name, settings, created_at_ms, modified_at_ms FROM old.queue ORDER BY number;
+
+-- name: lanes
+SELECT number, priority FROM old.lane WHERE queue = ? ORDER BY priority, sequence_base, number;
+
+-- name: ended_to
+-- The last instant of sending of what retention has ended in a lane, and nothing has deleted yet.
+SELECT max(coalesce(first_sent_at_ms, sent_at_ms))
+FROM old.lane JOIN old.message
+    ON position BETWEEN lane.number << 41 AND direct_floor - 1
+    OR position BETWEEN (lane.number << 41) + (1 << 40) AND delayed_floor - 1
+WHERE lane.number = ?;
+
+-- name: messages
+-- Those of a lane, in order, with what is known of their receives and of the claim that has them.
+SELECT
+    m.position, m.id, m.body, m.properties, m.sent_at_ms, m.first_sent_at_ms, m.source, m.receives_before,
+    m.first_received_at_ms, m.group_key, l.visible_at_ms, l.receive_count, l.generation, l.epoch, l.received_at_ms,
+    l.first_received_at_ms, l.log, c.id, c.state, c.shards, r.shard
+FROM old.message m
+    LEFT JOIN old.lease l ON l.position = m.position
+    LEFT JOIN old.claim_range r
+        ON r.first = (SELECT max(first) FROM old.claim_range WHERE first <= m.position) AND r.last >= m.position
+    LEFT JOIN old.claim c ON c.id = r.claim
+WHERE m.position BETWEEN ?1 << 41 AND ((?1 + 1) << 41) - 1
+ORDER BY m.position;
+
+-- name: purged
+-- Purged lanes whose messages may have receipts of which the event log is to say how they ended.
+SELECT lane.number, priority, kind = 2, logged_lane.queue, ended_at_ms
+FROM old.logged_lane JOIN old.lane ON lane.number = logged_lane.lane WHERE lane.queue IS NULL ORDER BY lane.number;
+
+-- name: home
+SELECT queue_id, origin FROM main.queue WHERE name = ?;
+
+-- name: retire
+UPDATE main.part SET retired = 1, retired_at = ?2, log_queue = ?3, log_origin = ?4 WHERE qp = ?1;
+
+-- name: add_claimed_run
+INSERT INTO main.claimed_run (partition, last_seq, first_seq, lane, claim_id, shard) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: add_claimed
+INSERT INTO main.claimed (partition, seq, lane, grp, receive_count, epoch, first_received_at, claim_id, shard)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: attempts
+-- With the queue of each, by the first message that it gave.
+SELECT key, taken, attempted_at_ms FROM old.attempt;
+
+-- name: queue_at
+SELECT queue FROM old.lane WHERE number = ? AND queue IS NOT NULL;
+
+-- name: publications
+SELECT number, queue, writer, batch, stages, messages_per_s_max, next_at_ms FROM old.publication;
+
+-- name: add_publication
+INSERT INTO main.publication (number, qp, writer_id, batch, stages, messages_per_s_max, next_at)
+VALUES (?1, coalesce((SELECT origin FROM main.queue WHERE queue_id = ?2), 0), ?3, ?4, ?5, ?6, ?7);
+
+-- name: take_over
+-- What is the same in both formats but for its columns. A claim without a source goes when it has ended; numbers of lost
+-- claims that the last acknowledgement passed over become claims that have ended. Receipts that have expired name seqs where
+-- their message is there, and the positions that they have where it is gone.
+INSERT INTO main.accepted (number, accepted_at_ms, entries) SELECT number, accepted_at_ms, entries FROM old.accepted;
+INSERT INTO main.pause (kind, name, begun_at) SELECT kind, name, began_at_ms FROM old.pause;
+INSERT INTO main.topic (topic_id, name, settings, created_at, modified_at)
+SELECT number, name, settings, created_at_ms, modified_at_ms FROM old.topic;
+INSERT INTO main.subscription (topic_id, name, content, pushed, created_at, modified_at)
+SELECT topic, name, content, push_queue IS NOT NULL, created_at_ms, modified_at_ms FROM old.subscription;
+INSERT INTO main.move
+    (number, id, queue_id, source, destination, moves_per_s_max, status, moved, to_move, started_at, next_at, failure, starter)
+SELECT
+    number, id, queue, source, destination, moves_per_s_max, status, moved, to_move, started_at_ms, next_at_ms, failure, starter
+FROM old.move_task;
+INSERT INTO main.writer (writer_id, qp, name, batch, messages, duplicates, seen_at)
+SELECT number, origin, w.name, batch, messages, duplicates, seen_at_ms
+FROM old.writer w JOIN main.queue q ON q.queue_id = w.queue;
+INSERT INTO main.stage (stage_id, writer_id, batch, attempt, messages, publication)
+SELECT number, writer, batch, attempt, messages, publication FROM old.stage;
+INSERT INTO main.piece (stage_id, part, place, messages, content)
+SELECT stage, part, place, messages, content FROM old.piece;
+INSERT INTO main.source (qp, name, consumer, epoch, acknowledged, last, hold, lease, beat_at, look_at)
+SELECT origin, s.name, consumer, epoch, acknowledged, last, hold_s * 1000, lease_s * 1000, beat_at_ms, beat_at_ms
+FROM old.source s JOIN main.queue q ON q.queue_id = s.queue;
+INSERT INTO main.claim
+    (claim_id, qp, part, source, number, state, messages, shards, filled, bound_at, is_ending, remaining, bytes, ahead)
+SELECT
+    id, origin, qp, source, number, state, messages, max(shards, state = 'binding'), filled, bound_at_ms,
+    state NOT IN ('binding', 'open'), remaining, NULL, ahead_ms
+FROM (
+    SELECT
+        c.*, q.origin, q.qp, s.name AS source,
+        (SELECT coalesce(sum(r.messages), 0)
+         FROM old.claim_range r JOIN old.lane l ON l.number = r.first >> 41
+         WHERE r.claim = c.id AND l.queue IS NOT NULL) AS remaining
+    FROM (
+        SELECT
+            id, iif(state <> 'acknowledged', source, NULL) AS reader, queue, number, state, messages, shards, filled,
+            bound_at_ms, ahead_ms
+        FROM old.claim
+    ) c
+        JOIN main.queue q ON q.queue_id = c.queue LEFT JOIN old.source s ON s.number = c.reader
+) WHERE remaining > 0 OR source IS NOT NULL;
+UPDATE main.claim SET is_ending = 0 WHERE remaining = 0;
+INSERT INTO main.claim (qp, part, source, number, state, shards, bound_at)
+SELECT origin, qp, s.name, each.value, 'lost', 1, beat_at_ms
+FROM old.source s JOIN main.queue q ON q.queue_id = s.queue CROSS JOIN json_each(s.lost) AS each
+WHERE NOT EXISTS (SELECT 1 FROM main.claim c WHERE c.qp = q.origin AND c.source = s.name AND c.number = each.value);
+INSERT INTO main.event_batch (number, events, encoded) SELECT number, events, encoded FROM old.event_batch;
+INSERT INTO main.expired_receipt (number, seq, generation, seen_at, event)
+SELECT number, coalesce(seq, expired.position), generation, seen_at_ms, event
+FROM (
+    SELECT e.*, coalesce(l.queue, q.queue_id) AS home
+    FROM old.expired_receipt e
+        LEFT JOIN old.lane l ON l.number = e.position >> 41
+        LEFT JOIN old.logged_lane g ON g.lane = l.number
+        LEFT JOIN main.queue q ON q.name = g.queue
+) AS expired LEFT JOIN main.renumbered r ON r.queue_id = home AND r.position = expired.position;
+DELETE FROM main.sqlite_sequence WHERE name IN ('topic', 'move', 'writer', 'stage', 'publication');
+INSERT INTO main.sqlite_sequence (name, seq)
+SELECT iif(name = 'move_task', 'move', name), seq FROM old.sqlite_sequence
+WHERE name IN ('topic', 'move_task', 'writer', 'stage', 'publication');
+
+-- name: put_event_state
+UPDATE main.event_state SET planned = ?, exported = ?, dropped = ?;

@@ -1,0 +1,204 @@
+"""What a data folder of the engine before has, in this format: rows as the operations would have left them.
+
+Instants stay as they stand, since the clock's mark goes along, and nothing is dropped but what has no use left: purged
+messages whose receipts are not logged. What retention has ended is taken over, for the janitor to end it.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from veilmq.core import properties
+from veilmq.core.settings import QueueSettings
+from veilmq.engines import held
+from veilmq.engines.copying import SLICE, CopiedAttempt, CopiedMessage, CopiedQueue, Told
+from veilmq.engines.embedded.attempts import given_of
+from veilmq.engines.embedded.folder import DATABASE_NAME as OLD_NAME
+from veilmq.engines.embedded.groups import key_of
+from veilmq.engines.embedded.positions import lane_of
+from veilmq.engines.named_sql import load
+from veilmq.store.queues import NEVER_MS, SEQ_SHIFT
+from veilmq.store.sqlite.copy_target import FolderTarget, receives_of
+from veilmq.store.sqlite.fair import GROUPED
+from veilmq.store.sqlite.folder import DATABASE_NAME
+from veilmq.store.sqlite.session import Row
+from veilmq.store.sqlite.statements import SQL
+
+OLD = load("veilmq.store.sqlite", "conversion.sql")
+
+_KEYS = ("receipt_key", "token_key", "event_node")
+_ACCOUNT = "account "
+_OF_GROUPS = -1
+"""In place of a shard: the group of each message tells."""
+
+
+class _Stored(NamedTuple):
+    """A message, and the claim that has it: its number, ``None`` without one, its state and shards, the shard."""
+
+    message: CopiedMessage
+    group_key: int | None
+    claim: int | None
+    state: str
+    shards: int
+    shard: int
+
+
+class ConversionTarget(FolderTarget):
+    """The new database beside the old one; as a context manager it removes what was not finished."""
+
+    def __init__(self, folder: Path) -> None:
+        """``folder`` has an old database that is nobody's else, and no new one."""
+        super().__init__(folder / DATABASE_NAME)
+        self._connection.execute("ATTACH ? AS old", (str(folder / OLD_NAME),))
+
+    def _old(self, query: str, *values: Any) -> list[Row]:
+        return self._connection.execute(OLD[query], values).fetchall()
+
+    async def take_over(self, told: Told | None) -> None:
+        """Take everything over, and give the new database its name."""
+        facts: dict[str, Any] = dict(self._old("facts"))
+        values = {name: value for name, value in facts.items() if name in _KEYS or name.startswith(_ACCOUNT)}
+        ((last_queue,),) = self._old("last_queue")
+        await self.begin(values, now_ms=facts.get("last_instant_ms", 0), last_queue=last_queue)
+        ((in_all,),) = self._old("in_all")
+        converted = 0
+        for number, name, encoded, *times in self._old("queues"):
+            queue = CopiedQueue(number, name, msgspec.json.decode(encoded, type=QueueSettings), encoded, *times)
+            await self.add_queue(queue)
+            for slice_ in self._slices(queue):
+                for is_claimed, together in groupby(slice_, key=lambda each: each.claim is not None):
+                    if is_claimed:
+                        self._add_claimed(queue, list(together))
+                    else:
+                        await self.add_messages(queue, [each.message for each in together])
+                converted += len(slice_)
+                if told is not None:
+                    told(converted, in_all)
+        self._add_purged()
+        self._add_the_rest(facts)
+        await self.finish()
+
+    # Messages.
+
+    def _slices(self, queue: CopiedQueue) -> Iterator[list[_Stored]]:
+        """Yield the messages of a queue, lane by lane; its floor is behind what retention has ended."""
+        ours = self._session.queue(queue.name)
+        for lane, priority in self._old("lanes", queue.number):
+            ((ended_to_ms,),) = self._old("ended_to", lane)
+            if ended_to_ms is not None:
+                ours.floor_seq = max(ours.floor_seq, (ended_to_ms + 1) << SEQ_SHIFT)
+            cursor = self._connection.execute(OLD["messages"], (lane,))
+            while rows := list(_some(cursor, SLICE)):
+                yield [_stored(row, priority, fifo=queue.settings.fifo) for row in rows]
+
+    def _add_claimed(self, queue: CopiedQueue, slice_: list[_Stored]) -> None:
+        """Add messages of claims, which their queue does not count."""
+        partition, fifo = self._session.queue(queue.name).partition, queue.settings.fifo
+        runs: list[list[Any]] = []  # lane, claim, shard, first and last seq
+        singles: list[Row] = []
+        for message, group_key, claim, state, shards, shard in slice_:
+            is_leased = message.receive_count > 0
+            each = message._replace(visible_at_ms=NEVER_MS) if is_leased else message
+            seq = self._numbered(queue.number, each, fifo=fifo)
+            group = self._add(partition, each, seq, fifo=fifo)
+            if shard == _OF_GROUPS and group is not None and group_key is not None:
+                # Nothing was read yet of a claim that is being bound, and what it gets from now on goes by this number.
+                shard = (group if state == "binding" else group_key) % max(1, shards)
+            lane = each.priority + (0 if group is None or fifo else GROUPED)
+            if is_leased:
+                first_at_ms = receives_of(each)[4]
+                place = partition, seq, lane, group, each.receive_count, each.epoch, first_at_ms, claim, shard
+                singles.append(place)
+            elif runs and runs[-1][:3] == [lane, claim, shard] and runs[-1][4] == seq - 1:
+                runs[-1][4] = seq
+            else:
+                runs.append([lane, claim, shard, seq, seq])
+        self._session.flush()
+        self._connection.executemany(OLD["add_claimed"], singles)
+        self._connection.executemany(
+            OLD["add_claimed_run"],
+            [(partition, last, first, lane, claim, shard) for lane, claim, shard, first, last in runs],
+        )
+
+    def _add_purged(self) -> None:
+        """Add messages of purged queues of whose receipts no event says yet how they ended."""
+        session = self._session
+        for lane, priority, fifo, name, ended_at_ms in self._old("purged"):
+            home = self._old("home", name)
+            number, origin = home[0] if home else (0, 0)
+            ((partition,),) = session.rows("insert_part", number)
+            self._connection.execute(OLD["retire"], (partition, ended_at_ms, name, origin))
+            self._last_seq = self._taken_seq = 0
+            for row in self._connection.execute(OLD["messages"], (lane,)):
+                each = _stored(row, priority, fifo=fifo).message
+                if not held.is_open(each.log):
+                    continue
+                seq = self._numbered(number, each, fifo=fifo)
+                group = self._add(partition, each, seq, fifo=fifo)
+                if fifo:
+                    session.stage(SQL["insert_ordered_run"], [(partition, seq, seq, 1)])
+                else:
+                    place = partition, seq, priority + (0 if group is None else GROUPED), each.visible_at_ms, group
+                    session.stage(SQL["add_visibility"], [(*place, *receives_of(each))])
+        session.flush()
+
+    # Everything else.
+
+    def _add_the_rest(self, facts: dict[str, Any]) -> None:
+        session, execute = self._session, self._connection.execute
+        list(execute(OLD["take_over"]))
+        for key, taken, attempted_at_ms in self._old("attempts"):
+            given = [(*receipt, issued_ms, at_ms) for receipt, issued_ms, at_ms in given_of(taken)]
+            for (queue,) in self._old("queue_at", lane_of(given[0][0])):  # nothing of what was purged since
+                self._remember_attempt(CopiedAttempt(queue, key, given, attempted_at_ms))
+        for number, queue, writer, batch, encoded, *terms in self._old("publications"):
+            stages = ",".join(map(str, msgspec.msgpack.decode(encoded)))
+            execute(OLD["add_publication"], (number, queue, writer, batch, f"{{{stages}}}", *terms))
+        state = [facts.get(f"events_{name}", 0) for name in ("planned_to", "exported_to", "dropped")]
+        execute(OLD["put_event_state"], state)
+        session.run("put_progress", self._now_ms, session.last_seq)
+        session.run("put_mark", facts.get("clock_mark"))
+
+
+def _some(rows: Iterable[Row], count: int) -> Iterator[Row]:
+    for _, row in zip(range(count), rows, strict=False):
+        yield row
+
+
+def _stored(row: Row, priority: int, *, fifo: bool) -> _Stored:
+    """Return a message of ``messages``."""
+    position, message_id, body, encoded, came_at, first_sent_at, source, before, first_before, group_key, *rest = row
+    visible_at, count, generation, epoch, received_at, first_here, log, claim, state, shards, shard = rest
+    if visible_at is None:
+        visible_at = came_at
+    elif fifo and not count and visible_at == came_at:
+        visible_at -= 1  # due all the same, and it does not follow the delay of its queue
+    message = CopiedMessage(
+        position=position,
+        id=message_id,
+        body=body,
+        properties=encoded,
+        priority=priority,
+        came_at_ms=came_at,
+        sent_at_ms=came_at if first_sent_at is None else first_sent_at,
+        visible_at_ms=visible_at,
+        receive_count=count or 0,
+        generation=generation or 0,
+        epoch=epoch or 0,
+        received_at_ms=received_at or 0,
+        first_received_at_ms=first_before if source is not None else first_here or None,
+        source=source,
+        receives_before=before or 0,
+        group=None if group_key is None else _group(group_key, encoded),
+        log=log or 0,
+    )
+    return _Stored(message, group_key, claim, state, shards or 0, shard or 0)
+
+
+def _group(group_key: int, encoded: bytes) -> str:
+    """Return the name of a group, of which the old store has a hash; the sender's is among the properties."""
+    name = properties.decode(encoded).group
+    return f"group {group_key:x}" if name is None or key_of(name) != group_key else name
