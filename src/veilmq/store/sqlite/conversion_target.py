@@ -29,7 +29,8 @@ from veilmq.store.sqlite.statements import SQL
 
 OLD = load("veilmq.store.sqlite", "conversion.sql")
 
-_KEYS = ("receipt_key", "token_key", "event_node")
+_KEYS = ("receipt_key", "token_key")
+_NODE, _NODE_BYTES = "event_node", 4  # the first bytes of a longer key
 _ACCOUNT = "account "
 _OF_GROUPS = -1
 """In place of a shard: the group of each message tells."""
@@ -61,6 +62,8 @@ class ConversionTarget(FolderTarget):
         """Take everything over, and give the new database its name."""
         facts: dict[str, Any] = dict(self._old("facts"))
         values = {name: value for name, value in facts.items() if name in _KEYS or name.startswith(_ACCOUNT)}
+        if _NODE in facts:
+            values[_NODE] = facts[_NODE][:_NODE_BYTES]
         ((last_queue,),) = self._old("last_queue")
         await self.begin(values, now_ms=facts.get("last_instant_ms", 0), last_queue=last_queue)
         ((in_all,),) = self._old("in_all")
