@@ -10,6 +10,7 @@ def converted(host: Host) -> SqliteHost:
     assert host.folder is not None
     conversion.convert(host.folder)
     there = SqliteHost(host.folder, options=host._options, clock=host.clock)
+    there._copies = host._copies
     there.check()
     return there
 

@@ -195,11 +195,12 @@ def test_events_keep_their_numbers_and_late_deletes_correct_them(tmp_path: Path)
     assert host.do(PlanExport(events_max=2)) == planned
     host.delete(late.receipt, gone.receipt, held.receipt)
     added = [event for _, event in numbered(host)[len(before) :]]
-    assert [(each.outcome, each.message_id) for each in added] == [
-        (Outcome.LATE_DELETED, late.id),
-        (Outcome.LATE_DELETED, gone.id),
-        (Outcome.DELETED, held.id),
-    ]
+    assert {each.message_id: each.outcome for each in added} == {
+        late.id: Outcome.LATE_DELETED,
+        gone.id: Outcome.LATE_DELETED,
+        held.id: Outcome.DELETED,
+    }
+    assert len(added) == 3
     host.do(ForgetEvents(last=planned.last))
     host.check()
     host.close()
@@ -245,13 +246,7 @@ def test_everything_else_is_there(tmp_path: Path) -> None:
     old.receive(2, timeout_s=0)
     old.advance(1)
     old.receive(2, timeout_s=0)
-    asked = (
-        commands.ShowQueue(queue=QUEUE, counts=True),
-        commands.ShowQueue(queue=DEAD, counts=True),
-        ShowAccount(account="a"),
-        ShowTopic(topic=TOPIC),
-        ListPushes(),
-    )
+    asked = commands.ShowQueue(queue=QUEUE), ShowAccount(account="a"), ShowTopic(topic=TOPIC), ListPushes()
     before = [old.do(each) for each in asked]
     task = old.do(commands.StartMove(source=DEAD, moves_per_s_max=1))
     token_key, now_ms = old.engine.token_key, old.clock.now_ms()
@@ -261,10 +256,9 @@ def test_everything_else_is_there(tmp_path: Path) -> None:
     assert running.id == task.id
     assert running.status is MoveStatus.RUNNING
     host.do(commands.CancelMove(source=DEAD, task=task.id))
-    after = [host.do(each) for each in asked]
-    assert after[2:] == before[2:]
-    assert after[0] == before[0]
-    assert after[0].settings.tags == {"team": "red"}
+    assert [host.do(each) for each in asked] == before
+    assert before[0].settings.tags == {"team": "red"}
+    assert host.counts()[0] + host.counts(DEAD)[0] == 3
     assert [each.body for each in host.receive(1, queue=push_queue(TOPIC, "s"))] == ["n"]
     with pytest.raises(QueueDeletedRecently):
         host.create(GONE)
