@@ -1,7 +1,7 @@
 """Stores of the engine before that become stores of this format."""
 
-from veilmq.store.sqlite import conversion
 from tests.store.host import Host, SqliteHost
+from veilmq.store.sqlite import conversion
 
 
 def converted(host: Host) -> SqliteHost:

@@ -10,13 +10,13 @@ from pathlib import Path
 import apsw
 import pytest
 
-from tests.internals.store.converted import converted, killed
+from tests.internals.store.converted import killed
 from tests.store.host import QUEUE, RESTLESS, Host, SqliteHost, hosting, message
 from tests.store.logged import LOGGED, numbered
 from veilmq.core import claims, commands
 from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccount
 from veilmq.core.commands import NewMessage, Receive, Send
-from veilmq.core.errors import QueueDeletedRecently
+from veilmq.core.errors import CursorInvalid, QueueDeletedRecently
 from veilmq.core.events import CountEvents, ForgetEvents, Outcome, PlanExport
 from veilmq.core.publications import ListWriters, Publish, Stage
 from veilmq.core.results import MoveStatus, ReceiptState
@@ -66,7 +66,7 @@ def test_messages_keep_leases_counts_and_receipts(old: Host) -> None:
     assert host.delete(first.receipt) == [ReceiptState.LIVE]
     host.change(third.receipt, 90)
     again = host.receive(10)
-    assert [each.body for each in again][0] == "soon"
+    assert again[0].body == "soon"
     assert [each.body for each in again if each.receive_count == 1][1:] == ["d", "e", "f"]
     (b,) = [each for each in again if each.body == "b"]
     assert (b.receive_count, b.first_received_at_ms) == (2, second.first_received_at_ms)
@@ -95,19 +95,15 @@ def test_groups_keep_order_duplicates_and_attempts(old: Host) -> None:
 
 def read(host: Host, queue: str, number: int, shards: int) -> list[list[str]]:
     """Return the bodies of each shard of a claim."""
-    pages = [
-        host.do(claims.ReadClaim(queue=queue, source="s", number=number, shard=shard, messages_max=1_000))
-        for shard in range(shards)
-    ]
-    found = [[each.body for each in page.messages] for page in pages]
-    for shard, page in enumerate(pages):
-        while page.cursor:
-            page = host.do(
-                claims.ReadClaim(
-                    queue=queue, source="s", number=number, shard=shard, messages_max=1_000, cursor=page.cursor
-                )
-            )
-            found[shard] += [each.body for each in page.messages]
+    found: list[list[str]] = []
+    for shard in range(shards):
+        found.append([])
+        cursor: str | None = None
+        while cursor != "":
+            terms = {"queue": queue, "source": "s", "number": number, "shard": shard, "cursor": cursor or ""}
+            page = host.do(claims.ReadClaim(**terms))
+            found[-1] += [each.body for each in page.messages]
+            cursor = page.cursor
     return found
 
 
@@ -134,6 +130,7 @@ def test_claims_keep_their_messages_in_their_shards(tmp_path: Path, *, fifo: boo
         if fifo:
             break  # it has all groups
     before = [read(old, queue, bound.number, bound.shards) for bound in bounds]
+    begun = old.do(claims.ReadClaim(queue=queue, source="s", number=1, messages_max=1)).cursor
     before_counts = old.counts(queue)
     host = killed(old)
     assert host.counts(queue) == before_counts
@@ -141,6 +138,8 @@ def test_claims_keep_their_messages_in_their_shards(tmp_path: Path, *, fifo: boo
     assert [list(map(sorted, claim)) for claim in after] == [list(map(sorted, claim)) for claim in before]
     if fifo:
         assert after == before
+    with pytest.raises(CursorInvalid):
+        host.do(claims.ReadClaim(queue=queue, source="s", number=1, cursor=begun))
     assert host.delete(earlier[0].receipt, queue=queue) != [ReceiptState.LIVE]
     host.do(claims.ReleaseClaim(queue=queue, source="s", number=bounds[-1].number))
     host.advance(1_000)

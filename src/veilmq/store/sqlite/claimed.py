@@ -10,7 +10,8 @@ from itertools import chain
 from random import getrandbits
 
 from veilmq.core.claims import ClaimedMessage
-from veilmq.core.limits import BATCH_ROW_BYTES
+from veilmq.core.errors import CursorInvalid
+from veilmq.core.limits import BATCH_ROW_BYTES, RETENTION_S, SECOND_MS
 from veilmq.store.claimed import ACKNOWLEDGED, Backlog, BoundClaim, ClaimedMessages, Part, Wish
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import fair, groups, moving, standard, totals
@@ -46,6 +47,8 @@ class SqliteClaimed(ClaimedMessages):
         self, queue: QueueRow, claim: BoundClaim, shard: int, seq: int, count: int, bytes_max: int
     ) -> Sequence[tuple[int, ClaimedMessage]]:
         """Return up to ``count`` messages of a shard from ``seq`` on."""
+        if 0 < seq < (claim.bound_at_ms - RETENTION_S.maximum * SECOND_MS) << SEQ_SHIFT:
+            raise CursorInvalid  # it is of the store that this one was converted from; reading begins anew
         ((ahead_ms,),) = self._session.rows("claim_ahead", claim.id)
         cursors = [
             self._session.execute(SQL[query], (claim.id, shard, seq, count))

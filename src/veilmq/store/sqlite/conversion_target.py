@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from veilmq.core import properties
+from veilmq.core.claims import ClaimState
 from veilmq.core.settings import QueueSettings
 from veilmq.engines import held
 from veilmq.engines.copying import SLICE, CopiedAttempt, CopiedMessage, CopiedQueue, Told
@@ -45,6 +46,15 @@ class _Stored(NamedTuple):
     state: str
     shards: int
     shard: int
+
+    def shard_of(self, group: int | None) -> int:
+        """Return the shard that has it, ``group`` being the number of its group here.
+
+        Nothing was read yet of a claim that is being bound, and what it gets from now on goes by that number.
+        """
+        if self.shard != _OF_GROUPS or group is None or self.group_key is None:
+            return self.shard
+        return (group if self.state == ClaimState.BINDING.value else self.group_key) % max(1, self.shards)
 
 
 class ConversionTarget(FolderTarget):
@@ -102,14 +112,13 @@ class ConversionTarget(FolderTarget):
         partition, fifo = self._session.queue(queue.name).partition, queue.settings.fifo
         runs: list[list[Any]] = []  # lane, claim, shard, first and last seq
         singles: list[Row] = []
-        for message, group_key, claim, state, shards, shard in slice_:
-            is_leased = message.receive_count > 0
-            each = message._replace(visible_at_ms=NEVER_MS) if is_leased else message
+        for stored in slice_:
+            claim = stored.claim
+            is_leased = stored.message.receive_count > 0
+            each = stored.message._replace(visible_at_ms=NEVER_MS) if is_leased else stored.message
             seq = self._numbered(queue.number, each, fifo=fifo)
             group = self._add(partition, each, seq, fifo=fifo)
-            if shard == _OF_GROUPS and group is not None and group_key is not None:
-                # Nothing was read yet of a claim that is being bound, and what it gets from now on goes by this number.
-                shard = (group if state == "binding" else group_key) % max(1, shards)
+            shard = stored.shard_of(group)
             lane = each.priority + (0 if group is None or fifo else GROUPED)
             if is_leased:
                 first_at_ms = receives_of(each)[4]
