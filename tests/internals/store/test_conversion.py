@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -100,7 +101,13 @@ def read(host: Host, queue: str, number: int, shards: int) -> list[list[str]]:
         found.append([])
         cursor: str | None = None
         while cursor != "":
-            terms = {"queue": queue, "source": "s", "number": number, "shard": shard, "cursor": cursor or ""}
+            terms: dict[str, Any] = {
+                "queue": queue,
+                "source": "s",
+                "number": number,
+                "shard": shard,
+                "cursor": cursor or "",
+            }
             page = host.do(claims.ReadClaim(**terms))
             found[-1] += [each.body for each in page.messages]
             cursor = page.cursor
@@ -122,7 +129,14 @@ def test_claims_keep_their_messages_in_their_shards(tmp_path: Path, *, fifo: boo
     old.do(claims.OpenSource(queue=queue, source="s", hold_s=1_000))
     bounds = []
     for number in (1, 2):
-        terms = {"queue": queue, "source": "s", "epoch": 1, "number": number, "messages_max": 60, "shard_messages": 20}
+        terms: dict[str, Any] = {
+            "queue": queue,
+            "source": "s",
+            "epoch": 1,
+            "number": number,
+            "messages_max": 60,
+            "shard_messages": 20,
+        }
         bound = old.do(claims.Claim(**terms))
         while bound.more:
             bound = old.do(claims.Claim(**terms))
@@ -324,7 +338,7 @@ def test_a_conversion_that_is_killed_at_any_step_is_done_by_the_next_start(tmp_p
 
         os.fsync = around(os.fsync)  # type: ignore[assignment]
         os.rename = around(os.rename)  # type: ignore[assignment]
-        Path.rename = around(Path.rename)  # type: ignore[method-assign]
+        Path.rename = around(Path.rename)  # type: ignore[assignment,method-assign]
         shutil.rmtree = around(shutil.rmtree)  # type: ignore[assignment]
 
     steps = 0
