@@ -406,3 +406,13 @@ def test_an_old_database_that_was_used_after_its_conversion_is_not_set_aside(tmp
         host.send("c")
     with pytest.raises(FolderError, match="was changed after its conversion"):
         conversion.convert(folder)
+
+
+def test_an_old_database_that_was_set_aside_is_not_replaced(tmp_path: Path) -> None:
+    """It is the operator's to remove."""
+    folder = tmp_path / "store"
+    filled(folder)
+    (folder / ASIDE).write_text("kept")
+    with pytest.raises(FolderError, match="nothing is replaced"):
+        conversion.convert(folder)
+    assert ((folder / OLD).is_file(), (folder / NEW).exists()) == (True, False)

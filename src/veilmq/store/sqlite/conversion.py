@@ -41,6 +41,10 @@ def convert(folder: Path, *, told: Told | None = None) -> None:
     """
     lock = FolderLock(folder)
     try:
+        if (folder / SET_ASIDE).exists():
+            raise FolderError(
+                f"{folder} has {OLD_NAME} and {SET_ASIDE}, and nothing is replaced: move the latter away."
+            )
         if (folder / DATABASE_NAME).is_file():
             _check_converted(folder)
         else:
