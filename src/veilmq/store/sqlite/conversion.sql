@@ -57,7 +57,6 @@ INSERT INTO main.claimed (partition, seq, lane, grp, receive_count, epoch, first
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: attempts
--- With the queue of each, by the first message that it gave.
 SELECT key, taken, attempted_at_ms FROM old.attempt;
 
 -- name: queue_at

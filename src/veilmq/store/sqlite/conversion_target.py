@@ -4,8 +4,8 @@ Instants stay as they stand, since the clock's mark goes along, and nothing is d
 messages whose receipts are not logged. What retention has ended is taken over, for the janitor to end it.
 """
 
-from collections.abc import Iterable, Iterator
-from itertools import groupby
+from collections.abc import Iterator
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,7 +104,7 @@ class ConversionTarget(FolderTarget):
             if ended_to_ms is not None:
                 ours.floor_seq = max(ours.floor_seq, (ended_to_ms + 1) << SEQ_SHIFT)
             cursor = self._connection.execute(OLD["messages"], (lane,))
-            while rows := list(_some(cursor, SLICE)):
+            while rows := list(islice(cursor, SLICE)):
                 yield [_stored(row, priority, fifo=queue.settings.fifo) for row in rows]
 
     def _add_claimed(self, queue: CopiedQueue, slice_: list[_Stored]) -> None:
@@ -173,11 +173,6 @@ class ConversionTarget(FolderTarget):
         execute(OLD["put_event_state"], state)
         session.run("put_progress", self._now_ms, session.last_seq)
         session.run("put_mark", facts.get("clock_mark"))
-
-
-def _some(rows: Iterable[Row], count: int) -> Iterator[Row]:
-    for _, row in zip(range(count), rows, strict=False):
-        yield row
 
 
 def _stored(row: Row, priority: int, *, fifo: bool) -> _Stored:
