@@ -10,7 +10,14 @@ import pytest
 
 from tests.cli.conftest import Veilmq
 from veilmq.client import HttpQueueClient
+from veilmq.server.opening import begins_anew
 from veilmq.testing import RunningServer
+
+DATABASE, BROKEN = (
+    ("store.db", "every place in a queue has its message")
+    if begins_anew()
+    else ("veilmq.db", "every lease has its message")
+)
 
 
 @pytest.fixture
@@ -47,13 +54,13 @@ def test_json_has_facts_and_checks(folder: Path, veilmq: Veilmq) -> None:
 
 
 def test_a_broken_invariant_fails(folder: Path, veilmq: Veilmq) -> None:
-    """A lease without its message: exit code 1, the check that found it, and where."""
-    with closing(sqlite3.connect(folder / "veilmq.db")) as database, database:
+    """A message that is gone from under its lease: exit code 1, the check that found it, and where."""
+    with closing(sqlite3.connect(folder / DATABASE)) as database, database:
         database.execute("DELETE FROM message WHERE body = 'a'")
     answer = veilmq("doctor", "--data", str(folder))
     assert (answer.code, answer.err) == (1, "")
     lines = answer.out.splitlines()
-    place = lines.index("FAILED  every lease has its message")
+    place = lines.index(f"FAILED  {BROKEN}")
     assert "1 rows break this" in lines[place + 1]
     assert lines[-1].endswith("checks failed.")
     assert json.loads(veilmq("doctor", "--data", str(folder), "--json").out)["ok"] is False
@@ -77,9 +84,9 @@ def test_the_log_of_a_killed_server_is_read(folder: Path, tmp_path: Path, veilmq
     """Its messages count, and every file stays as it is: none is made and none is removed."""
     copy = killed(folder, tmp_path / "killed")
     if leftover == "without it":
-        (copy / "veilmq.db-shm").unlink()
+        (copy / f"{DATABASE}-shm").unlink()
     before = snapshot(copy)
-    assert before["veilmq.db-wal"]
+    assert before[f"{DATABASE}-wal"]
     answer = veilmq("doctor", "--data", str(copy), "--json")
     assert (answer.code, json.loads(answer.out)["facts"]["messages"]) == (0, 3)
     assert snapshot(copy) == before
@@ -88,7 +95,7 @@ def test_the_log_of_a_killed_server_is_read(folder: Path, tmp_path: Path, veilmq
 def test_a_damaged_log_is_read_up_to_its_damage(folder: Path, tmp_path: Path, veilmq: Veilmq) -> None:
     """As the next start does: what was not acknowledged is not there, and nothing is changed."""
     copy = killed(folder, tmp_path / "killed")
-    with (copy / "veilmq.db-wal").open("ab") as log:
+    with (copy / f"{DATABASE}-wal").open("ab") as log:
         log.write(b"torn" * 500)
     before = snapshot(copy)
     answer = veilmq("doctor", "--data", str(copy), "--json")
@@ -99,16 +106,16 @@ def test_a_damaged_log_is_read_up_to_its_damage(folder: Path, tmp_path: Path, ve
 def test_a_hot_journal_is_read_as_it_will_be_rolled_back(folder: Path, tmp_path: Path, veilmq: Veilmq) -> None:
     """A transaction of which half is in the file is not counted, and nothing is changed."""
     copy = tmp_path / "killed"
-    with closing(sqlite3.connect(folder / "veilmq.db", isolation_level=None)) as database:
+    with closing(sqlite3.connect(folder / DATABASE, isolation_level=None)) as database:
         database.execute("PRAGMA journal_mode = DELETE")
         database.execute("PRAGMA cache_size = 1")
         database.execute("BEGIN IMMEDIATE")
         database.execute("DELETE FROM message")
-        database.execute("UPDATE queue SET settings = zeroblob(100000)")  # too much for the cache: it is written
+        database.execute("CREATE TABLE large AS SELECT zeroblob(100000)")  # too much for the cache: it is written
         shutil.copytree(folder, copy)
         database.execute("ROLLBACK")
     before = snapshot(copy)
-    assert before["veilmq.db-journal"]
+    assert before[f"{DATABASE}-journal"]
     answer = veilmq("doctor", "--data", str(copy), "--json")
     assert (answer.code, json.loads(answer.out)["facts"]["messages"]) == (0, 2)
     assert snapshot(copy) == before
@@ -118,7 +125,7 @@ def test_a_hot_journal_is_read_as_it_will_be_rolled_back(folder: Path, tmp_path:
 def test_a_folder_that_cannot_be_examined_is_an_error(content: bytes | None, tmp_path: Path, veilmq: Veilmq) -> None:
     """One line that says what to do."""
     if content is not None:
-        (tmp_path / "veilmq.db").write_bytes(content)
+        (tmp_path / DATABASE).write_bytes(content)
     answer = veilmq("doctor", "--data", str(tmp_path))
     assert (answer.code, answer.out) == (1, "")
     assert str(tmp_path) in answer.err

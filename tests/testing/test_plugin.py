@@ -87,7 +87,7 @@ SETTINGS = """
         return {"data": tmp_path, "in_flight_max": 1}
 
     def test_the_settings_hold(veilmq_server, veilmq_boto3, tmp_path):
-        assert (tmp_path / "veilmq.db").exists()
+        assert list(tmp_path.glob("*.db"))
         queue = veilmq_server.queue("jobs")
         for body in "ab":
             veilmq_boto3.send_message(QueueUrl=queue.url, MessageBody=body)
