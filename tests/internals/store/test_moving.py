@@ -10,6 +10,7 @@ from tests.store.host import QUEUE, SqliteHost, message
 from tests.store.test_dead_letters import DEAD, create, pair
 from tests.store.test_moves import OTHER, PAUSE_MS, finish, kill, latest, start
 from veilmq.core.commands import Command, Receive, Send
+from veilmq.core.errors import InternalError
 from veilmq.core.results import MoveStatus
 from veilmq.store.moves import MoveStep
 from veilmq.store.sqlite import session
@@ -138,3 +139,24 @@ def test_groups_of_a_dead_letter_queue_know_their_first_message(host: SqliteHost
     assert host.receive(2) == []
     host.check()
     assert [each.body for each in host.receive(10, queue=DEAD)] == ["dead", "dead", "new"]
+
+
+def test_the_next_slice_counts_from_the_batch_of_the_last_one(
+    host: SqliteHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not from when that is durable: a slow sync would put each slice off a little more."""
+    answers: list[Any] = []
+    due: list[Any] = []
+
+    def slices() -> None:
+        monkeypatch.setattr(host.engine, "submit", lambda step, done: answers.append(done))
+        for _ in range(4):
+            host.engine._do_slice(MoveStep(), due.append)  # type: ignore[attr-defined]
+        monkeypatch.undo()
+
+    host.in_loop(slices)
+    host.advance(30)
+    error = InternalError()
+    for done, answer in zip(answers, (500, 20, None, error), strict=True):
+        done(answer)
+    assert due == [470, 0, None, error]

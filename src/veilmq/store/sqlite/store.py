@@ -86,7 +86,7 @@ class SqliteStore:
         self._janitor = Janitor(submit=self.submit, clock=clock)
         self._janitor.wake()
         for step in STEPS:
-            self._session.schedulers[step] = Scheduler(step=partial(self.submit, step()), clock=clock)
+            self._session.schedulers[step] = Scheduler(step=partial(self._do_slice, step()), clock=clock)
             self._session.schedulers[step].look()
 
     @classmethod
@@ -174,6 +174,15 @@ class SqliteStore:
         self._janitor.stop()
         for each in self._session.schedulers.values():
             each.stop()
+
+    def _do_slice(self, step: Command, done: Done) -> None:
+        """Have a slice done: it counts until the next one from its batch on, and is answered when that is durable."""
+        begun_ms = self.clock.now_ms()
+
+        def answered(due: Any) -> None:
+            done(max(0, begun_ms + due - self.clock.now_ms()) if isinstance(due, int) else due)
+
+        self.submit(step, answered)
 
     def _mark_end(self) -> None:
         """Leave the clock's mark, so that the next start goes on from here; a full disk has an earlier one."""
