@@ -41,8 +41,7 @@ def bury(session: Session, source: Queue, target: Queue, rows: list[Row], now_ms
 
 
 def send_on(session: Session, source: Queue, target: Queue, rows: list[Row], now_ms: int) -> None:
-    """Move messages as new ones."""
-    session.settle_time(target, now_ms, _swept)
+    """Move messages as new ones to a queue that is settled at the present instant."""
     if source.log is not None:
         received = [row[0] for row in rows if row[2]]
         session.events.end(source.log, source.partition, received, now_ms, fifo=source.fifo)

@@ -124,8 +124,7 @@ class SqliteTransaction(ClaimTransaction):
 
     async def store(self, queue: QueueRow, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
         """Store messages that were checked as if they were sent now; waiters hear of them."""
-        session, found = self._session, self._session.queue(queue.name)
-        session.settle_time(found, self._now_ms, totals.swept)
+        session, found = self._session, self._settled(queue)
         given = commands.Send(queue=found.name, messages=tuple(messages), terms=Given(ids=tuple(ids)))
         answers: list[Any] = [None]
         send = fifo.send if found.fifo else standard.send
@@ -137,8 +136,7 @@ class SqliteTransaction(ClaimTransaction):
 
     async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> Chosen:
         """Return the first visible messages of a queue; none while those past their retention are being deleted."""
-        session, found, now_ms = self._session, self._session.queue(queue.name), self._now_ms
-        session.settle_time(found, now_ms, totals.swept)
+        session, found, now_ms = self._session, self._settled(queue), self._now_ms
         if now_ms >= found.expires_at_ms:
             return Chosen([], more=True)
         if found.fifo:
@@ -156,9 +154,8 @@ class SqliteTransaction(ClaimTransaction):
     async def move(self, queue: QueueRow, target: QueueRow, messages: Sequence[Waiting]) -> int:
         """Move chosen messages to another queue of the type as new ones, visible at once; waiters hear of them."""
         session, now_ms = self._session, self._now_ms
-        source, goal = session.queue(queue.name), session.queue(target.name)
+        source, goal = session.queue(queue.name), self._settled(target)
         rows = [each.row for each in messages]
-        session.settle_time(goal, now_ms, totals.swept)
         moving.send_on(session, source, goal, rows, now_ms)
         if source.fifo:
             groups.refile(session, source, {row[11] for row in rows})
