@@ -263,7 +263,7 @@ def test_stopped_in_the_second_of_two_hours(stage: Stage) -> None:
 
 
 def test_what_was_exported_and_not_all_removed_is_removed_later(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("veilmq.engines.embedded.event_export._FORGOTTEN_PER_COMMAND", 1)
+    monkeypatch.setattr("veilmq.store.events._FORGOTTEN_PER_COMMAND", 1)
     stage.cycle(3)
     first, last = plan(stage.host)
     stage.flush()

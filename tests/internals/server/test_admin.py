@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from veilmq.engines.embedded import EmbeddedEngine
 from veilmq.engines.store import FAILED, FULL
 from veilmq.server.obstacles import DRAINING
 from veilmq.testing import RunningServer
@@ -76,7 +75,7 @@ def test_a_server_without_room_is_not_ready(tmp_path: Path) -> None:
 
 def test_a_server_whose_store_failed_is_not_ready(monkeypatch: pytest.MonkeyPatch, server: RunningServer) -> None:
     """For the moment that it still lives."""
-    monkeypatch.setattr(EmbeddedEngine, "has_failed", True)
+    monkeypatch.setattr(type(server.bound.engine), "has_failed", True)
     assert get(server, "/health/ready") == (503, f"{FAILED}\n")
 
 

@@ -17,11 +17,11 @@ import pytest
 
 from tests.clients import boto
 from tests.proofs.forking import Forked, run
-from veilmq.engines.embedded import FolderError
 from veilmq.server.app import StoreFailedError, announce, program_as_started
 from veilmq.server.listener import BindError
 from veilmq.server.opening import embedded_options
 from veilmq.server.settings import ServerSettings, SettingError
+from veilmq.store.sqlite.folder import FolderError
 from veilmq.testing import RunningServer
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,6 @@ from veilmq.core.commands import CreateQueue, NewMessage, Send, SetQueue, ShowQu
 from veilmq.core.ports import Engine
 from veilmq.core.results import QueueView
 from veilmq.core.settings import QueueSettings
-from veilmq.engines.embedded import EmbeddedEngine
 from veilmq.engines.execute import execute
 from veilmq.server.authentication import Authentication
 from veilmq.server.dispatch import Dispatcher
@@ -24,6 +23,7 @@ from veilmq.server.inside import Inside
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.permissions import Permissions
+from veilmq.store.sqlite import SqliteStore
 from veilmq.testing import VirtualClock
 from veilmq.wire.sqs.callers import caller
 
@@ -58,9 +58,9 @@ class House:
 
 
 @asynccontextmanager
-async def housed(keys: Path | None = None) -> AsyncIterator[tuple[House, EmbeddedEngine]]:
+async def housed(keys: Path | None = None) -> AsyncIterator[tuple[House, SqliteStore]]:
     """Give a house with a queue."""
-    engine = EmbeddedEngine.open(None, clock=VirtualClock())
+    engine = SqliteStore.open(None, clock=VirtualClock())
     try:
         await execute(engine, CreateQueue(queue=QUEUE))
         yield House(engine, keys=keys), engine
@@ -74,7 +74,7 @@ def keys(tmp_path: Path) -> Path:
     return written(tmp_path / "keys.toml")
 
 
-async def parked(house: House, engine: EmbeddedEngine) -> "asyncio.Task[Answer]":
+async def parked(house: House, engine: SqliteStore) -> "asyncio.Task[Answer]":
     """Return a receive that waits for a message."""
     receiving = asyncio.ensure_future(house.sqs("ReceiveMessage", QueueUrl=URL, WaitTimeSeconds=20))
     while not house.polls.parked:

@@ -1,9 +1,10 @@
-"""Long polls on the embedded engine and the virtual clock: who gets what, when exactly, and what is left to whom."""
+"""Long polls on a store in memory and the virtual clock: who gets what, when exactly, and what is left to whom."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from tests.store.host import RESTLESS
 from veilmq.core.commands import (
     ChangeVisibility,
     Command,
@@ -22,15 +23,15 @@ from veilmq.core.errors import InternalError, QueueNotFound, ReceivesThrottled
 from veilmq.core.limits import HTTP_BYTES
 from veilmq.core.ports import Done
 from veilmq.core.results import Received
-from veilmq.engines.embedded import EmbeddedEngine, EngineOptions
 from veilmq.engines.execute import execute
 from veilmq.server.longpoll import LongPolls, Permit, Poll
+from veilmq.store.sqlite import SqliteStore
 from veilmq.testing import VirtualClock
 
 QUEUE = "000000000000/q"
 
 
-class Faulty(EmbeddedEngine):
+class Faulty(SqliteStore):
     """An engine that answers as many receives as it is told with an error."""
 
     faults = 0
@@ -51,8 +52,7 @@ class Bench:
         """Made in the event loop."""
         self.clock = VirtualClock()
         self.start_ms = self.clock.now_ms()
-        options = EngineOptions(purge_pause_s=0, queue_name_pause_s=0)
-        self.engine = Faulty.open(None, clock=self.clock, options=options)
+        self.engine = Faulty.open(None, clock=self.clock, options=RESTLESS)
         self.polls = LongPolls(engine=self.engine, clock=self.clock)
         self.heard: list[tuple[str, int, Any]] = []
 
@@ -396,10 +396,11 @@ def test_a_poll_on_no_queue_hears_so_and_leaves_nothing_behind() -> None:
 
     async def story(bench: Bench) -> None:
         await bench.do(DeleteQueue(queue=QUEUE))
+        of_the_store_ms = bench.clock.next_timer_ms()
         bench.poll("one")
         await bench.settle()
         assert bench.heard == [("one", 0, QueueNotFound)]
-        assert bench.clock.next_timer_ms() is None
+        assert bench.clock.next_timer_ms() == of_the_store_ms
 
     run(story)
 

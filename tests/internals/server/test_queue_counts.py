@@ -7,16 +7,16 @@ import pytest
 
 from veilmq.core.commands import Command, CreateQueue, DeleteQueue, NewMessage, Send, ShowQueue
 from veilmq.core.ports import Done
-from veilmq.engines.embedded import EmbeddedEngine
 from veilmq.engines.execute import execute
 from veilmq.server import queue_counts
 from veilmq.server.queue_counts import COUNTED_TOGETHER, QueueCountBook
+from veilmq.store.sqlite import SqliteStore
 from veilmq.testing import VirtualClock
 
 QUEUES = 3 * COUNTED_TOGETHER
 
 
-class Counting(EmbeddedEngine):
+class Counting(SqliteStore):
     """An engine in memory that knows how many questions for counts were asked, and at once."""
 
     asked = 0
@@ -37,6 +37,10 @@ class Counting(EmbeddedEngine):
             done(result)
 
         super().submit(command, answered)
+
+    async def names(self) -> list[str]:
+        """Return the full names of all queues, in order."""
+        return list((await self.survey(2 * QUEUES)).names)
 
     async def put(self, *names: str) -> None:
         """Send one message to each queue."""
@@ -59,14 +63,14 @@ def run(story: Callable[[Counting, QueueCountBook], Awaitable[None]]) -> None:
 
 async def visible(book: QueueCountBook, engine: Counting) -> dict[str, int]:
     """Look, and return what is told of each queue."""
-    return {name: counted.counts.visible for name, counted in await book.look(engine.queues())}
+    return {name: counted.counts.visible for name, counted in await book.look(await engine.names())}
 
 
 def test_queues_are_counted_a_few_at_a_time() -> None:
     """So that everybody else is served between them."""
 
     async def story(engine: Counting, book: QueueCountBook) -> None:
-        assert await visible(book, engine) == dict.fromkeys(engine.queues(), 0)
+        assert await visible(book, engine) == dict.fromkeys(await engine.names(), 0)
         assert (engine.asked, engine.asked_at_once_max) == (QUEUES, COUNTED_TOGETHER)
 
     run(story)
@@ -80,12 +84,13 @@ def test_a_look_counts_so_many_and_goes_round(monkeypatch: pytest.MonkeyPatch) -
         for known in (40, 80, QUEUES):
             assert len(await visible(book, engine)) == known
         assert engine.asked == 3 * 40
-        first, late = engine.queues()[30], engine.queues()[90]  # counted again in the fourth look, and in the fifth
+        names = await engine.names()
+        first, late = names[30], names[90]  # counted again in the fourth look, and in the fifth
         await engine.put(first, late)
-        assert await visible(book, engine) == {**dict.fromkeys(engine.queues(), 0), first: 1}
+        assert await visible(book, engine) == {**dict.fromkeys(names, 0), first: 1}
         await execute(engine, CreateQueue(queue="a/new"))
         await engine.put("a/new")
-        told = {**dict.fromkeys(engine.queues(), 0), first: 1, late: 1, "a/new": 1}
+        told = {**dict.fromkeys(names, 0), first: 1, late: 1, "a/new": 1}
         assert await visible(book, engine) == told
         assert engine.asked == 5 * 40
 
@@ -96,11 +101,11 @@ def test_a_deleted_queue_is_not_told_of() -> None:
     """Not even by what was counted of it before."""
 
     async def story(engine: Counting, book: QueueCountBook) -> None:
-        names = engine.queues()
+        names = await engine.names()
         await book.look(names)
         await execute(engine, DeleteQueue(queue=names[0]))
         assert len(await book.look(names)) == QUEUES - 1, "it was deleted after the names were asked for"
-        assert len(await book.look(engine.queues())) == QUEUES - 1
+        assert len(await book.look(await engine.names())) == QUEUES - 1
 
     run(story)
 
@@ -110,7 +115,7 @@ def test_no_more_queues_are_told_of_than_a_page_can_hold(monkeypatch: pytest.Mon
     monkeypatch.setattr(queue_counts, "SHOWN_MAX", 5)
 
     async def story(engine: Counting, book: QueueCountBook) -> None:
-        assert list(await visible(book, engine)) == engine.queues()[:5]
+        assert list(await visible(book, engine)) == (await engine.names())[:5]
         assert engine.asked == 5
 
     run(story)

@@ -13,9 +13,9 @@ from veilmq.core.receipts import KEY_BYTES, ReceiptBook
 from veilmq.core.results import ReceiptState
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.copying import CopiedMessage, CopiedQueue, Remembered
-from veilmq.engines.embedded import FolderError
 from veilmq.server.copying import copy_store
 from veilmq.store.sqlite.copy_target import FolderTarget
+from veilmq.store.sqlite.folder import FolderError
 from veilmq.testing import VirtualClock
 
 KEY = bytes(KEY_BYTES)
