@@ -1,4 +1,4 @@
-"""Batches of the two embedded stores without a server: pages in the log, CPU, and time with the sync, in turns.
+"""Batches of the store on SQLite without a server: pages in the log, CPU, and time with the sync.
 
 `python -m benchmarks.batches fifo --batches 200`. What a batch holds is said by the kind: `send`, `send-ten`, `cycle`
 and `fifo` (22 sends, receives and deletes each; 1,000 groups), `fifo-steps` (64 sends, then their receives, then their
@@ -18,23 +18,21 @@ from typing import Any
 from benchmarks.servers import CHECKOUT
 from veilmq.core.commands import Command, CreateQueue, Delete, NewMessage, Receive, Send
 from veilmq.engines.clock import SystemClock
-from veilmq.engines.embedded import EmbeddedEngine, EngineOptions
 from veilmq.store.sqlite import SqliteStore
+from veilmq.store.sqlite.options import EngineOptions
 
 KINDS = ("send", "send-ten", "cycle", "fifo", "fifo-steps")
 COMMANDS = 64
 GROUPS = 1_000
-IN_TURN = 10
 WARM_UP = 40
 QUEUE = "bench/q"
 OPTIONS = EngineOptions(in_flight_max=1_000_000, fifo_in_flight_max=1_000_000)
 
 
 @dataclass(slots=True)
-class Side:
-    """One store: what it is asked, and what its batches took."""
+class Load:
+    """What a store is asked, and what its batches took."""
 
-    name: str
     kind: str
     engine: Any
     cpu_s: list[float] = field(default_factory=list)
@@ -70,8 +68,7 @@ class Side:
         return await asyncio.gather(*futures)
 
     def _log_pages(self) -> int:
-        database = getattr(self.engine, "_database", None) or self.engine._journal
-        return int(database._log_pages)
+        return int(self.engine._database._log_pages)
 
     def _commands(self) -> list[Command]:
         if self.kind.startswith("send"):
@@ -106,27 +103,21 @@ class Side:
         """Return the figures."""
         pages = sum(self.pages) / len(self.pages)
         took_ms, cpu_us = median(self.took_s) * 1e3, median(self.cpu_s) * 1e6
-        return f"{self.kind} {self.name}: {pages:.1f} pages and {took_ms:.2f} ms a batch, {cpu_us:.1f} µs CPU a command"
+        return f"{self.kind}: {pages:.1f} pages and {took_ms:.2f} ms a batch, {cpu_us:.1f} µs CPU a command"
 
 
-async def compare(kind: str, batches: int, folder: Path) -> None:
-    """Run both stores in turns of some batches."""
-    kinds: dict[str, Any] = {"old": EmbeddedEngine, "new": SqliteStore}
-    sides = [
-        Side(name, kind, each.open(folder / name, clock=SystemClock(), options=OPTIONS)) for name, each in kinds.items()
-    ]
-    for side in sides:
-        await side.ask([CreateQueue(queue=QUEUE, settings={"fifo": True} if kind.startswith("fifo") else {})])
-        for _ in range(WARM_UP):
-            await side.batch()
-        side.cpu_s, side.took_s, side.pages = [], [], []
-    for turn in range(batches // IN_TURN):
-        for side in sides if turn % 2 else sides[::-1]:
-            for _ in range(IN_TURN):
-                await side.batch()
-    for side in sides:
-        print(side.line())
-        await side.engine.close()
+async def measure(kind: str, batches: int, folder: Path) -> str:
+    """Run so many batches on an empty store; return the figures."""
+    store = SqliteStore.open(folder, clock=SystemClock(), options=OPTIONS)
+    load = Load(kind, store)
+    await load.ask([CreateQueue(queue=QUEUE, settings={"fifo": True} if kind.startswith("fifo") else {})])
+    for _ in range(WARM_UP):
+        await load.batch()
+    load.cpu_s, load.took_s, load.pages = [], [], []
+    for _ in range(batches):
+        await load.batch()
+    await store.close()
+    return load.line()
 
 
 def main() -> None:
@@ -136,7 +127,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=200)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=CHECKOUT) as folder:
-        asyncio.run(compare(options.kind, options.batches, Path(folder)))
+        print(asyncio.run(measure(options.kind, options.batches, Path(folder))))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The two embedded stores of one checkout in turns, A B A B …: the rows that decide whether the new one takes over.
+"""This checkout and another commit in turns, A B A B …: the rows that decide whether a change of the store is taken.
 
-`python -m benchmarks.gate --only send --processes 2 --turns 5 --seconds 3`.
+`python -m benchmarks.gate --against REV --only send --processes 2 --turns 5 --seconds 3`.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import groups, rates, stock, wrk
+from benchmarks.against import checked_out
 from benchmarks.bench import Bench, Opened
 from benchmarks.process import Command
 from benchmarks.rates import CYCLE, CYCLE_TEN, SEND, SEND_TEN, Workload
@@ -94,19 +95,16 @@ ROWS: Mapping[str, Row] = {
 }
 
 
-def server(store: str, *, slow: bool) -> Server:
-    """veilmq with one of its stores."""
-    made = veilmq(*ROOMY, "--fifo-in-flight-max", "1000000")
+def server(checkout: Path, *, slow: bool) -> Server:
+    """veilmq of a checkout, on a disk with slow syncs if need be."""
+    made = veilmq(*ROOMY, "--fifo-in-flight-max", "1000000", checkout=checkout)
 
     def command(port: int, admin_port: int, data: Path) -> Command:
         start = made.command(port, admin_port, data)
         arguments = list(start.arguments)
         if slow:
-            arguments[1:3] = ["-m", "benchmarks.slow_sync", str(SLOW_MS)]
-        if store == "null":
-            arguments[1:3] = ["-m", "benchmarks.null_store"]
-        kind = "sqlite2" if store == "null" else store
-        return replace(start, arguments=arguments, environment={**start.environment, "GATE_STORE": kind})
+            arguments[1:3] = [str(CHECKOUT / "benchmarks" / "slow_sync.py"), str(SLOW_MS)]
+        return replace(start, arguments=arguments)
 
     return replace(made, command=command)
 
@@ -117,7 +115,7 @@ Figures = dict[str, Figure]
 
 
 class Side:
-    """A server with one of the stores, on an empty folder, with what the row needs."""
+    """A server of one checkout, on an empty folder, with what the row needs."""
 
     def __init__(self, bench: Bench, row: Row, opened: Opened, handles: Path) -> None:
         self._bench, self._row, self._opened = bench, row, opened
@@ -173,7 +171,7 @@ def _polls(bench: Bench, opened: Opened, url: str) -> tuple[float, float, float,
     return per_s, cpu_us, sending.p50_ms, polled.p99_ms
 
 
-def compare(bench: Bench, name: str, processes: int, turns: int, stores: tuple[str, str]) -> Iterator[str]:
+def compare(bench: Bench, name: str, processes: int, turns: int, checkouts: tuple[Path, Path]) -> Iterator[str]:
     """A line for each workload of a row: medians of both, and the ratios of the pairs.
 
     Two servers run side by side and are asked in turns; after so many turns come two new ones.
@@ -183,13 +181,13 @@ def compare(bench: Bench, name: str, processes: int, turns: int, stores: tuple[s
     for pair in range(processes):
         with ExitStack() as stack:
             sides = {}
-            for store in stores:
-                opened = stack.enter_context(bench.opened(server(store, slow=row.slow)))
-                sides[store] = Side(bench, row, opened, stack.enter_context(bench.folder()) / "handles")
+            for checkout in checkouts:
+                opened = stack.enter_context(bench.opened(server(checkout, slow=row.slow)))
+                sides[checkout] = Side(bench, row, opened, stack.enter_context(bench.folder()) / "handles")
             for turn in range(turns):
-                order = stores if turn % 2 == pair % 2 else stores[::-1]
-                got = {store: sides[store].turn(turn) for store in order}
-                found.append((got[stores[0]], got[stores[1]]))
+                order = checkouts if turn % 2 == pair % 2 else checkouts[::-1]
+                got = {checkout: sides[checkout].turn(turn) for checkout in order}
+                found.append((got[checkouts[0]], got[checkouts[1]]))
                 bench.say(f"{name} {pair + 1}.{turn + 1} " + _short(*found[-1]))
     for figure in found[0][0]:
         yield _line(name, figure, [(old[figure], new[figure]) for old, new in found])
@@ -218,9 +216,7 @@ def _line(name: str, figure: str, pairs: Sequence[tuple[tuple[float, ...], tuple
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gate")
     parser.add_argument("--only", action="append", choices=tuple(ROWS))
-    parser.add_argument(
-        "--store", choices=("sqlite2", "null"), default="sqlite2", help="what is measured beside the old"
-    )
+    parser.add_argument("--against", metavar="REV", required=True, help="the commit measured in turns with this")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0)
@@ -236,10 +232,11 @@ def main() -> int:
         work=CHECKOUT / "veilmq-bench",
     )
     lines: list[str] = []
-    for name in options.only or ROWS:
-        for line in compare(bench, name, options.processes, options.turns, ("", options.store)):
-            print(line, flush=True)
-            lines.append(line)
+    with checked_out(options.against) as there:
+        for name in options.only or ROWS:
+            for line in compare(bench, name, options.processes, options.turns, (there, CHECKOUT)):
+                print(line, flush=True)
+                lines.append(line)
     if options.out is not None:
         options.out.write_text(json.dumps(lines), encoding="utf-8")
     return 0

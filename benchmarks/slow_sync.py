@@ -1,33 +1,36 @@
-"""veilmq on a disk whose sync takes longer: `python -m benchmarks.slow_sync MS serve …`; both stores commit alike."""
+"""veilmq on a disk whose sync takes longer: `python benchmarks/slow_sync.py MS serve …`.
+
+It is run by its path, so that it slows down whichever checkout is imported.
+"""
 
 import sys
 import time
+from importlib import import_module
+from typing import Any
 
 from veilmq.cli import main
-from veilmq.engines.embedded.database import Database
+
+MODULES = ("veilmq.store.sqlite.database", "veilmq.engines.embedded.database")
+"""Where the database of a data folder commits: here, and before both engines became one store."""
 
 
 def slow_down(sync_s: float) -> None:
     """Have each commit sleep for `sync_s`, without the GIL as a sync does."""
-    commit = Database.commit
+    for name in MODULES:
+        try:
+            database: Any = import_module(name).Database
+        except ModuleNotFoundError:
+            continue
+        commit = database.commit
 
-    def slow(self: Database) -> None:
-        commit(self)
-        time.sleep(sync_s)
+        def slow(self: Any, commit: Any = commit) -> None:
+            commit(self)
+            time.sleep(sync_s)
 
-    Database.commit = slow  # type: ignore[method-assign]
-    for kind in Database.__subclasses__():
-        if "commit" in vars(kind):
-            _wrap(kind, sync_s)
-
-
-def _wrap(kind: type[Database], sync_s: float) -> None:
-    """A subclass that calls `super().commit()` is slow already."""
+        database.commit = slow
 
 
 if __name__ == "__main__":
     milliseconds = float(sys.argv.pop(1))
-    import veilmq.engines.embedded  # noqa: F401 - its journal commits by Database.commit
-
     slow_down(milliseconds / 1000)
     sys.exit(main())

@@ -20,15 +20,16 @@ from typing import Any, cast
 from veilmq.core.commands import Command
 from veilmq.core.ports import Done, Wake
 from veilmq.engines.clock import SystemClock
-from veilmq.engines.embedded.batch import Batch, Entry
-from veilmq.engines.embedded.folder import open_journal
-from veilmq.engines.embedded.machine import Machine
-from veilmq.engines.embedded.options import EngineOptions
-from veilmq.engines.embedded.space import Space
 from veilmq.server.connections import Connections
 from veilmq.server.dispatch import Dispatcher
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
+from veilmq.store.sqlite.batch import Batch, Entry
+from veilmq.store.sqlite.database import Database
+from veilmq.store.sqlite.folder import open_connection
+from veilmq.store.sqlite.options import EngineOptions
+from veilmq.store.sqlite.session import Session
+from veilmq.store.sqlite.space import Space
 
 CONNECTIONS = 64
 STEPS = ("parse, decode", "apply, write rows", "commit", "encode, reply")
@@ -40,15 +41,16 @@ _HANDLE = re.compile(rb'"ReceiptHandle":"([^"]+)"')
 
 
 class SteppedEngine:
-    """The engine port over the embedded engine's parts; a batch runs when it is told to."""
+    """The engine port over the parts of the store on SQLite; a batch runs when it is due."""
 
     def __init__(self, folder: Path) -> None:
         """Open a store in ``folder``."""
         options = EngineOptions()
-        self.journal = open_journal(folder, options)
-        space = Space(folder=folder, journal=self.journal, options=options)
-        self._machine = Machine(journal=self.journal, options=options, space=space)
-        self.batch = Batch(machine=self._machine, journal=self.journal)
+        connection = open_connection(folder, options)
+        self.database = Database(connection, options=options)
+        space = Space(folder=folder, database=self.database, options=options)
+        self.session = Session(connection, options=options, space=space)
+        self.batch = Batch(self.session, self.database)
         self.pending: deque[Entry] = deque()
 
     def submit(self, command: Command, done: Done) -> None:
@@ -81,6 +83,9 @@ class Sink:
         """Keep ``data``."""
         self.written.append(data)
 
+    def set_write_buffer_limits(self, *, high: int, low: int) -> None:
+        """Everything is taken at once."""
+
     def is_closing(self) -> bool:
         """The client stays."""
         return False
@@ -107,7 +112,7 @@ class Stack:
 
     def close(self) -> None:
         """Close the store."""
-        self._engine.journal.close()
+        self._engine.database.close()
 
     def round(self, action: str, bodies: list[str]) -> list[bytes]:
         """Hand each connection a request; keep what each step cost, and return the replies."""
@@ -119,9 +124,10 @@ class Stack:
         changed = engine.batch.run(engine.pending, self._clock.now_ms())
         instants.append(time.perf_counter())
         if changed:
-            engine.journal.commit()
+            engine.database.commit()
+            engine.session.accepted.keep()
         instants.append(time.perf_counter())
-        engine.batch.deliver()
+        engine.batch.deliver(time.perf_counter() + 1)
         instants.append(time.perf_counter())
         steps = [(later - earlier) / len(bodies) * 1e6 for earlier, later in pairwise(instants)]
         self.costs_us.setdefault(action, []).append(steps)

@@ -5,10 +5,11 @@ import os
 from pathlib import Path
 from unittest.mock import patch
 
+from veilmq.engines.embedded import EngineOptions
+
 from tests.store.host import Host, SqliteHost
 from tests.store.postgres_host import PostgresHost, set_clock
 from veilmq.engines.copying import CopyRefused
-from veilmq.engines.embedded import EngineOptions
 from veilmq.server.copying import Copied, copy_store
 from veilmq.testing import VirtualClock
 

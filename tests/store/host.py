@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 
 import pytest
 from msgspec.structs import replace
+from veilmq.engines.embedded import EmbeddedEngine, EngineOptions
+from veilmq.engines.embedded.doctor import examine
+from veilmq.engines.embedded.janitor import Sweep
 
 from veilmq.core import commands, results
 from veilmq.core.commands import Command, NewMessage, VisibilityChange
 from veilmq.core.limits import LEASE_S_MAX
 from veilmq.core.properties import Attribute, Properties, encode
 from veilmq.core.settings import SettingValue
-from veilmq.engines.embedded import EmbeddedEngine, EngineOptions
-from veilmq.engines.embedded.doctor import examine
-from veilmq.engines.embedded.janitor import Sweep
 from veilmq.engines.execute import execute
 from veilmq.store.sqlite import SqliteStore, doctor
 from veilmq.store.sqlite.batch import HANDLERS

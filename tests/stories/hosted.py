@@ -3,9 +3,10 @@
 from contextlib import AbstractContextManager
 from typing import Any
 
+from veilmq.engines.embedded import EngineOptions
+
 from tests.store.host import Host, SqliteHost, hosting
 from tests.store.postgres_host import hosting_postgres
-from veilmq.engines.embedded import EngineOptions
 from veilmq.engines.postgres import PostgresOptions
 from veilmq.server.opening import begins_anew
 

@@ -1,6 +1,5 @@
 """``veilmq backup``."""
 
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -38,12 +37,12 @@ def backup(
             "its databases at one time; name a data folder with --data, or copy a stopped store with veilmq copy."
         )
     with needs_extra("server", command="backup"):
-        from veilmq.engines.embedded import FolderError
-        from veilmq.server.opening import folder_package
+        from veilmq.store.sqlite.backup import back_up
+        from veilmq.store.sqlite.folder import FolderError
     folder = data_folder(data, config)
     try:
         with progress("copied", unit="pages") as told:
-            made = import_module(f"{folder_package(folder)}.backup").back_up(folder, to, told=told)
+            made = back_up(folder, to, told=told)
     except FolderError as error:
         raise CommandFailed(str(error)) from error
     if json:

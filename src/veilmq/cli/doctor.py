@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -89,10 +88,10 @@ def _document(examination: Examination) -> dict[str, Any]:
 def _folder(data: str | None, config: Path | None) -> Examination:
     folder = data_folder(data, config)
     with needs_extra("server", command="doctor"):
-        from veilmq.engines.embedded import FolderError
-        from veilmq.server.opening import folder_package
+        from veilmq.store.sqlite.doctor import examine
+        from veilmq.store.sqlite.folder import FolderError
     try:
-        report = import_module(f"{folder_package(folder)}.doctor").examine(folder)
+        report = examine(folder)
     except FolderError as error:
         raise CommandFailed(str(error)) from error
     return _examined("folder", str(folder), report)

@@ -9,9 +9,11 @@ from veilmq.core.errors import VeilmqError
 from veilmq.engines import store_urls
 from veilmq.engines.clock import StoreClock
 from veilmq.engines.copying import CopyRefused, Told, copy
-from veilmq.engines.embedded import FolderError
-from veilmq.engines.embedded.folder import FolderLock
-from veilmq.server.opening import NEW, OLD, begins_anew, folder_package, postgres_parts
+from veilmq.server.opening import postgres_parts
+from veilmq.store.sqlite.backup import back_up
+from veilmq.store.sqlite.copy_source import FolderSource
+from veilmq.store.sqlite.copy_target import FolderTarget
+from veilmq.store.sqlite.folder import FolderError, FolderLock, database_of
 
 _POSTGRES = "veilmq.engines.postgres"
 
@@ -30,16 +32,14 @@ async def copy_store(source: str, target: str, *, clock: StoreClock, told: Told 
     was.
     """
     _refuse_several(source, target)
-    kind = _POSTGRES if _is_url(source) else folder_package(Path(source))
-    goal = _POSTGRES if _is_url(target) else NEW if begins_anew() else OLD if kind == _POSTGRES else kind
     try:
         async with AsyncExitStack() as stack:
-            if kind != goal:
-                reader = await _source(stack, kind, source, clock)
-                filled = await _target(stack, goal, target)
+            if _is_url(source) != _is_url(target):
+                reader = await _source(stack, source, clock)
+                filled = await _target(stack, target)
                 return Copied(await copy(reader, filled, told=told), filled.keeps_receipts)
-            if kind != _POSTGRES:
-                return Copied(_copy_folder(stack, kind, Path(source), Path(target), told), keeps_receipts=True)
+            if not _is_url(source):
+                return Copied(_copy_folder(stack, Path(source), Path(target), told), keeps_receipts=True)
             databases = [await _held(stack, each) for each in (source, target)]
             return Copied(await _of_postgres("copy_tables").copy_tables(*databases, told=told), keeps_receipts=True)
     except (FolderError, VeilmqError) as error:
@@ -71,23 +71,23 @@ _TO_SEVERAL = (
 )
 
 
-async def _source(stack: AsyncExitStack, kind: str, place: str, clock: StoreClock) -> Any:
-    if kind == _POSTGRES:
+async def _source(stack: AsyncExitStack, place: str, clock: StoreClock) -> Any:
+    if _is_url(place):
         return await _of_postgres("copy_source").DatabaseSource.open(await _held(stack, place))
-    return stack.enter_context(import_module(f"{kind}.copy_source").FolderSource(Path(place), clock=clock))
+    return stack.enter_context(FolderSource(Path(place), clock=clock))
 
 
-async def _target(stack: AsyncExitStack, kind: str, place: str) -> Any:
-    if kind == _POSTGRES:
+async def _target(stack: AsyncExitStack, place: str) -> Any:
+    if _is_url(place):
         return _of_postgres("copy_target").DatabaseTarget(await _held(stack, place))
-    return stack.enter_context(import_module(f"{kind}.copy_target").FolderTarget(Path(place)))
+    return stack.enter_context(FolderTarget(Path(place)))
 
 
-def _copy_folder(stack: AsyncExitStack, kind: str, source: Path, target: Path, told: Told | None) -> int:
-    """Copy a folder to one of the same kind, as it is; return how many messages there are."""
-    lock = FolderLock.of_source(source) if kind == OLD else FolderLock(source)
-    stack.callback(lock.release)
-    return int(import_module(f"{kind}.backup").back_up(source, target, told=told).facts["messages"])
+def _copy_folder(stack: AsyncExitStack, source: Path, target: Path, told: Told | None) -> int:
+    """Copy a folder as it is; return how many messages there are."""
+    database_of(source, "--from")
+    stack.callback(FolderLock(source).release)
+    return int(back_up(source, target, told=told).facts["messages"])
 
 
 async def _held(stack: AsyncExitStack, place: str) -> Any:

@@ -2,29 +2,24 @@
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from veilmq.core.ports import MaySend
 from veilmq.engines import store_urls
 from veilmq.engines.clock import StoreClock, SystemClock, stopwatch_s
 from veilmq.engines.copying import Told
-from veilmq.engines.embedded import EmbeddedEngine, EngineOptions
 from veilmq.engines.store import Store, StoreError
 from veilmq.server.event_exports import log_of
 from veilmq.server.settings import ServerSettings
 from veilmq.store.sqlite import SqliteStore, conversion
-from veilmq.store.sqlite.folder import DATABASE_NAME
+from veilmq.store.sqlite.options import EngineOptions
 
 log = logging.getLogger(__name__)
 
 _TOLD_S = 5.0
-
-OLD, NEW = "veilmq.engines.embedded", "veilmq.store.sqlite"
 
 
 async def open_store(
@@ -40,12 +35,10 @@ async def open_store(
     should end. ``may_send`` decides whether move tasks go on.
     """
     if settings.store is None:
-        options = replace(embedded_options(settings), may_send=may_send)
-        if begins_anew() and settings.data is not None and conversion.is_old(settings.data):
+        options = replace(sqlite_options(settings), may_send=may_send)
+        if settings.data is not None and conversion.is_old(settings.data):
             await asyncio.to_thread(conversion.convert, settings.data, told=_tell_seldom())
-        engine: Any = SqliteStore if begins_anew() or folder_package(settings.data) == NEW else EmbeddedEngine
-        opened: Store = engine.open(settings.data, clock=clock or SystemClock(), options=options, on_fatal=on_fatal)
-        return opened
+        return SqliteStore.open(settings.data, clock=clock or SystemClock(), options=options, on_fatal=on_fatal)
     urls = store_urls.split(settings.store)
     postgres = postgres_parts("store (--store)")
     terms = {"clock": clock or SystemClock(), "options": replace(postgres_options(settings), may_send=may_send)}
@@ -66,16 +59,6 @@ def _tell_seldom() -> Told:
     return told
 
 
-def begins_anew() -> bool:
-    """Tell whether new data folders are those of the store on SQLite that takes the embedded engine's place."""
-    return os.environ.get("GATE_STORE") == "sqlite2"
-
-
-def folder_package(folder: Path | None) -> str:
-    """Return the package that reads a data folder: it has a ``backup``, a ``doctor`` and a ``copy_source``."""
-    return NEW if folder is not None and (folder / DATABASE_NAME).is_file() else OLD
-
-
 def postgres_parts(what: str) -> Any:
     """Return the module ``engines.postgres``, whose driver is an extra; raises ``StoreError`` for ``what`` needs it."""
     try:
@@ -86,12 +69,9 @@ def postgres_parts(what: str) -> Any:
         ) from error
 
 
-def embedded_options(settings: ServerSettings) -> EngineOptions:
-    """Return what of ``settings`` is the embedded engine's."""
+def sqlite_options(settings: ServerSettings) -> EngineOptions:
+    """Return what of ``settings`` is that of the store on SQLite."""
     return EngineOptions(
-        ready_window_messages=settings.ready_window_messages,
-        hidden_window_leases=settings.hidden_window_leases,
-        body_cache_bytes=settings.body_cache_bytes,
         free_space_reserve_bytes=settings.free_space_reserve_bytes,
         in_flight_max=settings.in_flight_max,
         fifo_in_flight_max=settings.fifo_in_flight_max,
@@ -104,7 +84,7 @@ def embedded_options(settings: ServerSettings) -> EngineOptions:
 
 
 def postgres_options(settings: ServerSettings) -> Any:
-    """Return what of ``settings`` is that of the engine on PostgreSQL."""
+    """Return what of ``settings`` is that of the store on PostgreSQL."""
     parts = postgres_parts("store (--store)")
     return parts.PostgresOptions(
         migrates=not settings.no_migrate,

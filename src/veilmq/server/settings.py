@@ -145,21 +145,6 @@ class ServerSettings:
         20, "Seconds that running requests get to finish after SIGTERM.", minimum=0, maximum=3_600
     )
     log_level: str = _setting("info", _LOG_LEVEL, "The least serious messages that are logged.")
-    ready_window_messages: int = _number(
-        limits.READY_WINDOW_MESSAGES,
-        "Waiting messages that each lane of a queue holds in memory; the rest wait on disk.",
-        minimum=1,
-        maximum=1_000_000,
-    )
-    hidden_window_leases: int = _number(
-        limits.HIDDEN_WINDOW_LEASES,
-        "Delayed and received messages that each lane of a queue holds in memory.",
-        minimum=1,
-        maximum=1_000_000,
-    )
-    body_cache_bytes: int = _number(
-        limits.BODY_CACHE_BYTES, "Bytes of message bodies held in memory.", minimum=0, maximum=2**40
-    )
     free_space_reserve_bytes: int = _number(
         limits.FREE_SPACE_RESERVE_BYTES,
         "Free disk space in bytes below which sends are refused, so that a full disk can be drained.",

@@ -9,10 +9,15 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
+from veilmq.core.commands import Command
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock, Done, Timer
 
 _PAUSE_MS_AFTER_ERROR = SECOND_MS
+
+
+class Sweep(Command, frozen=True, kw_only=True):
+    """Do a slice of the janitor's work; answers in how many ms the next one is due."""
 
 
 class Scheduler:

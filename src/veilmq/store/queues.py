@@ -17,8 +17,8 @@ from veilmq.core.limits import PRIORITY, SECOND_MS
 from veilmq.core.ports import Wake
 from veilmq.core.routing import RoutingTable, read_table
 from veilmq.core.settings import QueueSettings
-from veilmq.engines.embedded.throttle import Throttle, throttle_of
 from veilmq.store.events import Logged
+from veilmq.store.throttle import Throttle, throttle_of
 
 NEVER_MS = (1 << 62) - 1
 """An instant that never comes."""

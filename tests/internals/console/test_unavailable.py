@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from veilmq.engines.embedded import EmbeddedEngine
 
 from tests.clients import boto
 from tests.console.every_page import ACCOUNT, addresses
@@ -12,7 +13,6 @@ from tests.console.visitor import Visitor
 from veilmq.core.commands import Command, Delete, Receive
 from veilmq.core.errors import StoreUnavailable
 from veilmq.core.ports import Done
-from veilmq.engines.embedded import EmbeddedEngine
 from veilmq.testing import RunningServer
 
 OF_THE_SERVER = {"settings", "health", "audit", "login"}

@@ -18,11 +18,11 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 import apsw
-
-from tests.store.host import Host, SqliteHost, hosting
 from veilmq.engines.embedded import EngineOptions
 from veilmq.engines.embedded.doctor import examine
 from veilmq.engines.embedded.folder import DATABASE_NAME
+
+from tests.store.host import Host, SqliteHost, hosting
 from veilmq.store.sqlite import folder as new
 
 SECTOR_BYTES = 512

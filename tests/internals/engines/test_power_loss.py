@@ -13,15 +13,15 @@ from typing import Any
 
 import apsw
 import pytest
+from veilmq.engines.embedded import EngineOptions
+from veilmq.engines.embedded.doctor import examine
+from veilmq.engines.embedded.folder import DATABASE_NAME
 
 from tests.internals.engines.power import Change, Disk, Log, Note, RecordingVFS, Sync, Write
 from tests.store.host import QUEUE, Host, hosting, message
 from veilmq.core import commands
 from veilmq.core.account_settings import AccountSettings, SetAccount
 from veilmq.core.commands import Command, SendTerms, VisibilityChange
-from veilmq.engines.embedded import EngineOptions
-from veilmq.engines.embedded.doctor import examine
-from veilmq.engines.embedded.folder import DATABASE_NAME
 
 SEED = 20_240_229
 BATCHES = 24

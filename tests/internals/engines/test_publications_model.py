@@ -11,6 +11,8 @@ from typing import cast
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
+from veilmq.engines.embedded import publications as embedded
+from veilmq.engines.embedded.positions import lane_of
 
 from tests.store.host import QUEUE, SqliteHost, message
 from tests.store.model_frame import ModelFrame, run_model
@@ -19,8 +21,6 @@ from veilmq.core import commands
 from veilmq.core.errors import StageMissing
 from veilmq.core.publications import Abandon, ListWriters, Publish, Stage
 from veilmq.engines import staging
-from veilmq.engines.embedded import publications as embedded
-from veilmq.engines.embedded.positions import lane_of
 from veilmq.store import publications
 
 WRITERS = st.sampled_from(("w", "x"))

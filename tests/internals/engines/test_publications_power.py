@@ -9,13 +9,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from veilmq.engines.embedded import publications as embedded
 
 from tests.internals.engines.power import EMBEDDED, SQLITE, Change, Disk, Form, record
 from tests.store.host import QUEUE, RESTLESS, Host, hosting, message
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.publications import ListWriters, Publish, Stage
 from veilmq.engines import staging
-from veilmq.engines.embedded import publications as embedded
 from veilmq.store import publications
 
 SEED = 20_240_229

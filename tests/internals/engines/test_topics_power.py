@@ -7,13 +7,13 @@ import random
 from pathlib import Path
 
 import pytest
+from veilmq.engines.embedded.doctor import examine
 
 from tests.internals.engines.power import Log, counted, outages, record
 from tests.internals.engines.test_moves_power import LONG, SEED
 from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
 from veilmq.core.topics import CreateTopic, Notification, PublishToTopic, Subscribe, Subscription, push_queue
-from veilmq.engines.embedded.doctor import examine
 
 TOPIC = "000000000000/news"
 COPIES = "000000000000/copies"

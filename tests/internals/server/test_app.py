@@ -19,7 +19,7 @@ from tests.clients import boto
 from tests.proofs.forking import Forked, run
 from veilmq.server.app import StoreFailedError, announce, program_as_started
 from veilmq.server.listener import BindError
-from veilmq.server.opening import embedded_options
+from veilmq.server.opening import sqlite_options
 from veilmq.server.settings import ServerSettings, SettingError
 from veilmq.store.sqlite.folder import FolderError
 from veilmq.testing import RunningServer
@@ -287,11 +287,7 @@ def test_account_and_region_reach_the_replies() -> None:
         assert attributes == {"QueueArn": "arn:aws:sqs:eu-central-1:123456789012:q"}
 
 
-def test_settings_of_the_engine_reach_it() -> None:
-    """The flat fields are the engine's options."""
-    settings = ServerSettings(
-        ready_window_messages=7, hidden_window_leases=8, body_cache_bytes=9, free_space_reserve_bytes=10
-    )
-    options = embedded_options(settings)
-    assert (options.ready_window_messages, options.hidden_window_leases) == (7, 8)
-    assert (options.body_cache_bytes, options.free_space_reserve_bytes) == (9, 10)
+def test_settings_of_the_store_reach_it() -> None:
+    """The flat fields are the store's options."""
+    options = sqlite_options(ServerSettings(free_space_reserve_bytes=7, in_flight_max=8, purge_pause_s=9))
+    assert (options.free_space_reserve_bytes, options.in_flight_max, options.purge_pause_s) == (7, 8, 9)

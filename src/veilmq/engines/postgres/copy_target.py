@@ -1,7 +1,7 @@
 """A database as the target of a copy from another kind of store: one transaction, so all of it or nothing.
 
 Messages that a receipt may name keep their position as their ``seq``, and so do those of FIFO queues, which are in
-order. All others get one of their time of coming, unless theirs is one: positions of the embedded engine are far below.
+order. All others get one of their time of coming, unless theirs is one.
 """
 
 from collections.abc import Sequence

@@ -10,24 +10,20 @@ or of a damaged folder, leaves nothing that looks like one.
 
 import os
 import shutil
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import apsw
 
-from veilmq.engines.embedded.folder import FolderError
-from veilmq.store.sqlite.folder import DATABASE_NAME, check_format
+from veilmq.engines.copying import Told
+from veilmq.store.sqlite.folder import DATABASE_NAME, FolderError, check_format, database_of
 from veilmq.store.sqlite.unfinished import Unfinished
 
 PAGES_PER_STEP = 1_000
 
 _OURS = ("veilmq.", DATABASE_NAME)  # the lock, the process, the database with its log
 _UNFINISHED = ".new"
-
-Told = Callable[[int, int], None]
-"""Is told after each step: pages that are copied, and pages in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +39,15 @@ def back_up(folder: Path, to: Path, *, told: Told | None = None) -> Backup:
     """Copy the store in ``folder``, whether or not it is served, to ``to``, which must not exist.
 
     ``to`` becomes a folder for ``serve --data``, or, where it ends in ``.db``, the one file that such a folder needs
-    under the name ``store.db``, without what a server keeps beside it. Raises ``FolderError`` when there is no store,
+    under the name ``store.db``, without what a server keeps beside it. ``told`` is called after each step with
+    the pages that are copied and the pages in all. Raises ``FolderError`` when there is no store,
     the target exists, its disk is full, or the copy does not hold what the doctor asks for; nothing is left at ``to``
     then.
     """
-    source = folder / DATABASE_NAME
-    if not source.is_file():
-        raise FolderError(f"{folder} has no {DATABASE_NAME}: name a data folder with --data.")
+    source = database_of(folder)
     unfinished = Unfinished(to)
     try:
-        _copy(source, unfinished.database, told or _nobody)
+        _copy(source, unfinished.database, told or _ignore)
         facts = unfinished.check()
         _copy_files(folder, unfinished.folder)
         unfinished.name()
@@ -85,5 +80,5 @@ def _copy_files(folder: Path, to: Path) -> None:
             shutil.copy2(path, to)
 
 
-def _nobody(copied: int, pages: int) -> None:
-    """Tell nobody."""
+def _ignore(copied: int, pages: int) -> None:
+    """Show no progress."""

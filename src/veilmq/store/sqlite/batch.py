@@ -32,15 +32,15 @@ from veilmq.core.limits import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, BATCH_ROW_BY
 from veilmq.core.ports import Done
 from veilmq.core.publications import Publish, Stage
 from veilmq.engines.clock import stopwatch_s
-from veilmq.engines.embedded.database import Database
-from veilmq.engines.embedded.janitor import Sweep
-from veilmq.engines.embedded.shown_times import ShownTimes
+from veilmq.store.background import Sweep
 from veilmq.store.publications import PublicationStep
 from veilmq.store.queues import Queue
 from veilmq.store.sqlite import fifo, janitor, standard, transaction
+from veilmq.store.sqlite.database import Database
 from veilmq.store.sqlite.giving import LATER, Taker
 from veilmq.store.sqlite.session import Session
 from veilmq.store.sqlite.settling import settle
+from veilmq.store.sqlite.shown_times import ShownTimes
 from veilmq.store.sqlite.totals import swept
 
 log = logging.getLogger(__name__)

@@ -12,17 +12,15 @@ from pathlib import Path
 import apsw
 
 from veilmq.engines.copying import Told
-from veilmq.engines.embedded.folder import APPLICATION_ID as OLD_APPLICATION_ID
-from veilmq.engines.embedded.folder import DATABASE_NAME as OLD_NAME
-from veilmq.engines.embedded.folder import FolderError, FolderLock
 from veilmq.store.sqlite.conversion_target import ConversionTarget
-from veilmq.store.sqlite.folder import DATABASE_NAME
+from veilmq.store.sqlite.folder import DATABASE_NAME, OLD_NAME, FolderError, FolderLock
 from veilmq.store.sqlite.statements import SQL
 from veilmq.store.sqlite.transaction import end
 from veilmq.store.sqlite.unfinished import sync
 
 SET_ASIDE = f"{OLD_NAME}.before-store"
 
+_OLD_APPLICATION_ID = 0x7665696C
 _OLD_FORMAT = 12
 _SPARE_BYTES = 16 << 20
 _INSTANT = "SELECT value FROM meta WHERE name = 'last_instant_ms'"
@@ -78,7 +76,7 @@ def _look_at(folder: Path) -> None:
 
 
 def _check_format(connection: apsw.Connection, path: Path) -> None:
-    if connection.pragma("application_id") != OLD_APPLICATION_ID:
+    if connection.pragma("application_id") != _OLD_APPLICATION_ID:
         raise FolderError(f"{path} is not a veilmq database: choose another folder with --data.")
     version = connection.pragma("user_version")
     if version != _OLD_FORMAT:

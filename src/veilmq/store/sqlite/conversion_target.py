@@ -5,6 +5,7 @@ messages whose receipts are not logged. What retention has ended is taken over, 
 """
 
 from collections.abc import Iterator
+from hashlib import blake2b
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,15 +17,11 @@ from veilmq.core.claims import ClaimState
 from veilmq.core.settings import QueueSettings
 from veilmq.engines import held
 from veilmq.engines.copying import SLICE, CopiedAttempt, CopiedMessage, CopiedQueue, Told
-from veilmq.engines.embedded.attempts import given_of
-from veilmq.engines.embedded.folder import DATABASE_NAME as OLD_NAME
-from veilmq.engines.embedded.groups import key_of
-from veilmq.engines.embedded.positions import lane_of
 from veilmq.engines.named_sql import load
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT
 from veilmq.store.sqlite.copy_target import FolderTarget, receives_of
 from veilmq.store.sqlite.fair import GROUPED
-from veilmq.store.sqlite.folder import DATABASE_NAME
+from veilmq.store.sqlite.folder import DATABASE_NAME, OLD_NAME
 from veilmq.store.sqlite.session import Row
 from veilmq.store.sqlite.statements import SQL
 
@@ -33,8 +30,25 @@ OLD = load("veilmq.store.sqlite", "conversion.sql")
 _KEYS = ("receipt_key", "token_key")
 _NODE, _NODE_BYTES = "event_node", 4  # the first bytes of a longer key
 _ACCOUNT = "account "
+_LANE_SHIFT = 41
+"""A position was a number of 63 bits: its lane, and its place in that."""
+
 _OF_GROUPS = -1
 """In place of a shard: the group of each message tells."""
+
+
+class _Attempt(msgspec.Struct, frozen=True, array_like=True):
+    """A receive attempt: receipts say ``issued_visible_at_ms``, the deadline in force is ``visible_at_ms``.
+
+    Each is one instant for all messages, or a list of them.
+    """
+
+    issued_visible_at_ms: int | list[int]
+    visible_at_ms: int | list[int]
+    given: list[tuple[int, int, int]]  # position, generation, epoch
+
+
+_attempt_of = msgspec.msgpack.Decoder(_Attempt).decode
 
 
 class _Stored(NamedTuple):
@@ -163,8 +177,13 @@ class ConversionTarget(FolderTarget):
         session, execute = self._session, self._connection.execute
         list(execute(OLD["take_over"]))
         for key, taken, attempted_at_ms in self._old("attempts"):
-            given = [(*receipt, issued_ms, at_ms) for receipt, issued_ms, at_ms in given_of(taken)]
-            for (queue,) in self._old("queue_at", lane_of(given[0][0])):  # nothing of what was purged since
+            attempt = _attempt_of(taken)
+            both_ms = [
+                [each] * len(attempt.given) if isinstance(each, int) else each
+                for each in (attempt.issued_visible_at_ms, attempt.visible_at_ms)
+            ]
+            given = [(*receipt, *at_ms) for receipt, *at_ms in zip(attempt.given, *both_ms, strict=True)]
+            for (queue,) in self._old("queue_at", given[0][0] >> _LANE_SHIFT):  # nothing of what was purged since
                 self._remember_attempt(CopiedAttempt(queue, key, given, attempted_at_ms))
         for number, queue, writer, batch, encoded, *terms in self._old("publications"):
             stages = ",".join(map(str, msgspec.msgpack.decode(encoded)))
@@ -208,4 +227,9 @@ def _stored(row: Row, priority: int, *, fifo: bool) -> _Stored:
 def _group(group_key: int, encoded: bytes) -> str:
     """Return the name of a group, of which the old store has a hash; the sender's is among the properties."""
     name = properties.decode(encoded).group
-    return f"group {group_key:x}" if name is None or key_of(name) != group_key else name
+    return f"group {group_key:x}" if name is None or _number_of(name) != group_key else name
+
+
+def _number_of(group: str) -> int:
+    """Return the number that a group had: a hash of its name."""
+    return int.from_bytes(blake2b(group.encode(), digest_size=8).digest()) >> 1

@@ -11,11 +11,10 @@ from veilmq.core import properties
 from veilmq.core.limits import DEDUPLICATION_S, PRIORITY, SECOND_MS
 from veilmq.engines.clock import StoreClock
 from veilmq.engines.copying import SLICE, CopiedAcceptance, CopiedMessage, CopiedQueue, Row, TableSource
-from veilmq.engines.embedded.folder import FolderLock
-from veilmq.engines.embedded.options import EngineOptions
-from veilmq.engines.embedded.shown_times import later_row
 from veilmq.store.queues import SEQ_SHIFT
-from veilmq.store.sqlite.folder import open_connection
+from veilmq.store.sqlite.folder import FolderLock, database_of, open_connection
+from veilmq.store.sqlite.options import EngineOptions
+from veilmq.store.sqlite.shown_times import later_row
 from veilmq.store.sqlite.statements import SQL
 
 _ENTRY = Struct(">16s16sQQ")  # as accepted.py writes them
@@ -38,6 +37,7 @@ class FolderSource(TableSource):
 
     def __init__(self, folder: Path, *, clock: StoreClock) -> None:
         """``clock`` goes on where that of the store stopped; what is read has shown times, which others keep."""
+        database_of(folder, "--from")
         self._lock = FolderLock(folder)
         try:
             self._connection = open_connection(folder, EngineOptions())

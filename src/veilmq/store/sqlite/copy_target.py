@@ -16,13 +16,13 @@ from typing import Any, Self
 import msgspec
 
 from veilmq.engines.copying import SLICE, CopiedAttempt, CopiedMessage, CopiedQueue, Remembered
-from veilmq.engines.embedded.options import EngineOptions
 from veilmq.store.queues import SEQ_SHIFT
 from veilmq.store.sqlite import groups
 from veilmq.store.sqlite.attempts import Given, put
 from veilmq.store.sqlite.fair import GROUPED
 from veilmq.store.sqlite.folder import open_connection
 from veilmq.store.sqlite.group_numbers import group_hash
+from veilmq.store.sqlite.options import EngineOptions
 from veilmq.store.sqlite.session import Row, Session
 from veilmq.store.sqlite.statements import SQL
 from veilmq.store.sqlite.unfinished import Unfinished

@@ -17,18 +17,15 @@ from tempfile import TemporaryDirectory
 
 import apsw
 
-from veilmq.engines.embedded.folder import FolderError, is_in_use
 from veilmq.engines.examination import Finding, Report
-from veilmq.store.sqlite.folder import DATABASE_NAME, check_format
+from veilmq.store.sqlite.folder import FolderError, check_format, database_of, is_in_use
 
 _CHECK = re.compile(r"^-- name: (.+)$", re.MULTILINE)
 
 
 def examine(folder: Path) -> Report:
     """Check the data folder and change nothing; raises ``FolderError`` when it has no veilmq database."""
-    path = folder / DATABASE_NAME
-    if not path.is_file():
-        raise FolderError(f"{folder} has no {DATABASE_NAME}: name a data folder with --data.")
+    path = database_of(folder)
     while True:
         in_use, before = is_in_use(folder), _state(path)
         try:

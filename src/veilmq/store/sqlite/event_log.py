@@ -22,11 +22,11 @@ from veilmq.core.events import Outcome, ReceiptClosed, encode
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.receipts import Receipt
 from veilmq.engines import held
-from veilmq.engines.embedded.keyed import Staged
-from veilmq.engines.embedded.options import EngineOptions
-from veilmq.engines.embedded.space import Space
 from veilmq.store.events import EXPIRED_KEPT_MAX, EXPIRED_KEPT_S, Event, Logged, event_of, routing_key
 from veilmq.store.queues import SEQ_SHIFT, Queue
+from veilmq.store.sqlite.accepted import Staged
+from veilmq.store.sqlite.options import EngineOptions
+from veilmq.store.sqlite.space import Space
 from veilmq.store.sqlite.statements import SQL
 
 log = logging.getLogger(__name__)

@@ -1,8 +1,13 @@
-"""The janitor's work on SQLite, a slice a command: what retention, purges and deletions have put out of reach."""
+"""The janitor's work on SQLite, a slice a command: what retention, purges and deletions have put out of reach.
+
+Between two slices is a pause, so it never keeps the writer for longer than a slice (a thousand rows: a few
+milliseconds, the most that is allowed being 20). Retention is at least a minute, so a look a minute misses no end of
+it; nothing is delivered late because of the janitor, since every command looks at retention by itself.
+"""
 
 from veilmq.core.limits import ATTEMPT_S, DEDUPLICATION_S, PRIORITY, RETENTION_S, SECOND_MS
-from veilmq.engines.embedded.janitor import Sweep, Swept
 from veilmq.store import housekeeping
+from veilmq.store.background import Sweep
 from veilmq.store.events import Logged
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT
 from veilmq.store.sqlite.session import Row, Session
@@ -11,12 +16,12 @@ from veilmq.store.sqlite.transaction import SqliteTransaction, end
 
 _ROWS_PER_SWEEP = 1_000
 _QUEUES_PER_SWEEP = 200
-_LOOK_MS = 60 * SECOND_MS
+_PAUSE_MS = 10
+_LOOK_MS = RETENTION_S.minimum * SECOND_MS
 
 
-def sweep(session: Session, command: Sweep, now_ms: int) -> Swept:
-    """Do one slice of the janitor's work: retired partitions, messages past their retention, what is remembered."""
-    session.unswept = False
+def sweep(session: Session, command: Sweep, now_ms: int) -> int:
+    """Do one slice: retired partitions, messages past their retention, what is remembered, pages that hold nothing."""
     session.space.look_again(now_ms)
     left = _ROWS_PER_SWEEP
     retired = session.row("retired_part")
@@ -43,8 +48,9 @@ def sweep(session: Session, command: Sweep, now_ms: int) -> Swept:
     session.flush()  # groups have the rows that say whether they have messages
     many_groups = session.group_numbers.sweep(_ROWS_PER_SWEEP // 2)
     many_expired = session.events.sweep(_ROWS_PER_SWEEP // 4, now_ms)
-    more = many_groups or many_expired or left <= 0 or session.swept_to > 0 or session.row("retired_part") is not None
-    return Swept(more=more, next_due_ms=now_ms if more else now_ms + _LOOK_MS)
+    gave_back = session.space.give_back()
+    more = many_groups or many_expired or gave_back or left <= 0 or session.swept_to > 0
+    return _PAUSE_MS if more or session.row("retired_part") is not None else _LOOK_MS
 
 
 def _sweep_partition(session: Session, retired: Row, rows_max: int, now_ms: int) -> int:

@@ -587,6 +587,16 @@ SELECT id, body, properties, source, receives_before, first_received_at_ms FROM 
 -- name: insert_accepted
 INSERT INTO accepted (number, accepted_at_ms, entries) VALUES (?, ?, ?);
 
+-- name: all_accepted
+SELECT number, entries FROM accepted ORDER BY number;
+
+-- name: accepted_row
+-- The row that has the entry of that number.
+SELECT number, accepted_at_ms, entries FROM accepted WHERE number <= ? ORDER BY number DESC LIMIT 1;
+
+-- name: first_accepted
+SELECT number, accepted_at_ms FROM accepted ORDER BY number LIMIT 1;
+
 -- name: old_accepted
 SELECT number FROM (SELECT number, accepted_at_ms FROM accepted ORDER BY number LIMIT ?) WHERE accepted_at_ms <= ?;
 

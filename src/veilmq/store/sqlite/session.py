@@ -16,16 +16,15 @@ from veilmq.core.ids import IdSource
 from veilmq.core.limits import PRIORITY
 from veilmq.core.ports import Wake
 from veilmq.core.receipts import KEY_BYTES
-from veilmq.engines.embedded.accepted import Accepted
-from veilmq.engines.embedded.keyed import Staged
-from veilmq.engines.embedded.options import EngineOptions
-from veilmq.engines.embedded.space import Space
 from veilmq.store.background import Scheduler
 from veilmq.store.events import Logged, is_logged
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
+from veilmq.store.sqlite.accepted import Accepted, Staged
 from veilmq.store.sqlite.event_log import EventLog
 from veilmq.store.sqlite.group_numbers import GroupNumbers
+from veilmq.store.sqlite.options import EngineOptions
 from veilmq.store.sqlite.renumbered import book_of
+from veilmq.store.sqlite.space import Space
 from veilmq.store.sqlite.statements import SQL
 
 _PUT_TOTALS = SQL["put_totals"]
@@ -59,8 +58,6 @@ class Session:
         self.group_numbers = GroupNumbers(self.execute, key=self.kept_key("group_key"))
         self.swept_to = 0
         """The number of the queue that the janitor looked at last."""
-        self.unswept = True
-        """Whether the janitor may find work."""
         self.ahead_ms = 0
         """How far the instants that users see are ahead of the store's."""
         self.bytes_left = 0

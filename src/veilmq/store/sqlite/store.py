@@ -24,22 +24,19 @@ from veilmq.core.errors import OutcomeUnknown, ShuttingDown, VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Done, Wake
 from veilmq.engines.clock import StoreClock, stopwatch_s
-from veilmq.engines.embedded.committer import Committer, ThreadCommitter
-from veilmq.engines.embedded.database import LONG_LOG, Database, ran_out_of_room
-from veilmq.engines.embedded.folder import FolderLock
-from veilmq.engines.embedded.janitor import Janitor
-from veilmq.engines.embedded.kept_file import kept_file
-from veilmq.engines.embedded.options import EngineOptions
-from veilmq.engines.embedded.space import Space
 from veilmq.engines.execute import execute
 from veilmq.engines.figures import Figure, gauge
 from veilmq.engines.store import FAILED, FULL, NOTHING_HELD_BACK, Survey
-from veilmq.store.background import Scheduler
+from veilmq.store.background import Scheduler, Sweep
 from veilmq.store.cold import STEPS
 from veilmq.store.queue_commands import SurveyQueues
 from veilmq.store.sqlite.batch import Batch, Entry
-from veilmq.store.sqlite.folder import open_connection
+from veilmq.store.sqlite.committer import Committer, ThreadCommitter
+from veilmq.store.sqlite.database import LONG_LOG, Database, ran_out_of_room
+from veilmq.store.sqlite.folder import FolderLock, kept_file, open_connection
+from veilmq.store.sqlite.options import EngineOptions
 from veilmq.store.sqlite.session import Session
+from veilmq.store.sqlite.space import Space
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +70,7 @@ class SqliteStore:
         self._rest = asyncio.Event()
         self._mark_due_ms = 0
         self._database = Database(connection, options=options)
-        database: Any = self._database  # the engine's helpers ask for its journal, and no more of it than this
-        space = self._space = Space(folder=folder, journal=database, options=options)
+        space = self._space = Space(folder=folder, database=self._database, options=options)
         self._session = Session(connection, options=options, space=space)
         self.token_key = self._session.kept_key("token_key")
         ((floor_ms, _, mark),) = self._session.rows("progress")
@@ -82,10 +78,9 @@ class SqliteStore:
         self._batch = Batch(self._session, self._database)
         space.look()
         kind = Committer if folder is None else ThreadCommitter
-        self._committer = kind(journal=database, space=space, committed=self._committed)
-        self._janitor = Janitor(submit=self.submit, clock=clock)
-        self._janitor.wake()
-        for step in STEPS:
+        self._committer = kind(database=self._database, space=space, committed=self._committed)
+        steps: tuple[type[Command], ...] = (Sweep, *STEPS)
+        for step in steps:
             self._session.schedulers[step] = Scheduler(step=partial(self._do_slice, step()), clock=clock)
             self._session.schedulers[step].look()
 
@@ -171,7 +166,6 @@ class SqliteStore:
                     self._lock.release()
 
     def _stop_background(self) -> None:
-        self._janitor.stop()
         for each in self._session.schedulers.values():
             each.stop()
 
@@ -217,7 +211,7 @@ class SqliteStore:
         applied_ms = self.clock.trust()
         self._mark_due_ms = 0
         await self.answered()
-        self._janitor.wake()
+        self._session.schedulers[Sweep].look()
         span = timedelta(seconds=applied_ms // SECOND_MS)
         return f"{span} h that was held back is applied." if applied_ms else NOTHING_HELD_BACK
 
@@ -267,32 +261,27 @@ class SqliteStore:
         if changed:
             self._committer.commit()
         else:
-            self._deliver(changed=False)
+            self._deliver()
 
     def _committed(self, error: BaseException | None) -> None:
         if error is None:
             self._session.accepted.keep()
-            self._deliver(changed=True)
+            self._deliver()
         elif isinstance(error, Exception) and ran_out_of_room(error):
             self._batch.roll_back(self._pending, is_full=True)
             self._arrange()
         else:
             self._fail(error)
 
-    def _deliver(self, *, changed: bool) -> None:
+    def _deliver(self) -> None:
         if not self._batch.deliver(stopwatch_s() + _DELIVERY_S_MAX):
-            self._loop.call_soon(partial(self._deliver, changed=changed))
+            self._loop.call_soon(self._deliver)
             return
         self._running = False
         if self._pending:
             self._arrange()
         else:
             self._rest.set()
-        if changed:
-            if self._session.unswept:
-                self._janitor.wake()
-            elif self._janitor.idle:
-                self._janitor.look_later(self.clock.now_ms())
 
     def _fail(self, error: BaseException) -> None:
         log.critical("the store failed; what was not acknowledged may or may not be kept", exc_info=error)

@@ -13,6 +13,7 @@ from veilmq.core.looks import MessageState
 from veilmq.core.receipts import Receipt
 from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.settings import QueueSettings
+from veilmq.store.background import Sweep
 from veilmq.store.claimed import ClaimTransaction
 from veilmq.store.cold import COLD, READS, Cold
 from veilmq.store.queues import Queue
@@ -94,7 +95,7 @@ class SqliteTransaction(ClaimTransaction):
     async def retire(self, queue: QueueRow, *, is_deleted: bool) -> None:
         """Retire the partition of a queue."""
         self._session.run("retire_part", queue.partition, self._now_ms)
-        self._session.unswept = True
+        self.schedule(Sweep)
 
     async def change(self, queue: QueueRow, settings: QueueSettings, modified_at_ms: int) -> None:
         """Give a queue other settings: what the old retention has ended is below its floor from now on."""

@@ -4,9 +4,8 @@ import os
 import shutil
 from pathlib import Path
 
-from veilmq.engines.embedded.folder import FolderError
 from veilmq.store.sqlite.doctor import examine
-from veilmq.store.sqlite.folder import DATABASE_NAME
+from veilmq.store.sqlite.folder import DATABASE_NAME, FolderError
 
 
 class Unfinished:

@@ -13,14 +13,11 @@ each million entries.
 from collections.abc import Callable
 from mmap import mmap
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import apsw
 
-from veilmq.engines.embedded.keyed import Staged
-from veilmq.engines.named_sql import load
-
-_SQL = load("veilmq.engines.embedded", "queries.sql")
+from veilmq.store.sqlite.statements import SQL
 
 _ENTRY = Struct(">16s16sQQ")  # key, message id, sequence number, number of the entry before in the chain
 _HASH = Struct(">I")  # the first bytes of a key
@@ -28,6 +25,16 @@ _HASH_OF_ENTRY = Struct(f">I{_ENTRY.size - _HASH.size}x")
 _SHIFT = 11  # the hash is the first 21 bits: like the entries it is a part of the format, since chains are stored
 _SLOTS = 1 << (32 - _SHIFT)
 _ENTRIES_PER_ROW = 64  # then a row fits on a page
+
+
+class Staged(Protocol):
+    """Something with rows that are staged until the batch writes them."""
+
+    def write(self) -> None:
+        """Write what is staged into the open transaction."""
+
+    def forget(self) -> None:
+        """Go back to what was before the batch, which is rolled back."""
 
 
 class Acceptance(NamedTuple):
@@ -57,7 +64,7 @@ class Accepted:
 
     def _read(self) -> None:
         slots = self._slots
-        for number, entries in self._connection.execute(_SQL["all_accepted"]):
+        for number, entries in self._connection.execute(SQL["all_accepted"]):
             if self._next == 1:
                 self._first = number
             for at, (key,) in enumerate(_HASH_OF_ENTRY.iter_unpack(entries), number):
@@ -77,7 +84,7 @@ class Accepted:
     def _entry(self, number: int) -> tuple[bytes, bytes, int, int, int]:
         if number >= self._written:
             return *_ENTRY.unpack(self._staged[number - self._written]), self._at_ms
-        first, accepted_at_ms, entries = self._connection.execute(_SQL["accepted_row"], (number,)).get
+        first, accepted_at_ms, entries = self._connection.execute(SQL["accepted_row"], (number,)).get
         return *_ENTRY.unpack_from(entries, (number - first) * _ENTRY.size), accepted_at_ms
 
     def add(self, key: bytes, message_id: bytes, sequence: int, now_ms: int) -> None:
@@ -97,7 +104,7 @@ class Accepted:
         staged, self._staged = self._staged, []
         starts = range(0, len(staged), _ENTRIES_PER_ROW)
         rows = [(self._written + at, self._at_ms, b"".join(staged[at : at + _ENTRIES_PER_ROW])) for at in starts]
-        self._connection.executemany(_SQL["insert_accepted"], rows)
+        self._connection.executemany(SQL["insert_accepted"], rows)
         self._written = self._next
 
     def keep(self) -> None:
@@ -120,5 +127,5 @@ class Accepted:
 
     def cut(self) -> None:
         """Take note that the first rows were deleted; nothing may be staged."""
-        first = self._connection.execute(_SQL["first_accepted"]).fetchone()
+        first = self._connection.execute(SQL["first_accepted"]).fetchone()
         self._first = self._next if first is None else first[0]

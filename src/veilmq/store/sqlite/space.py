@@ -11,22 +11,24 @@ from pathlib import Path
 import apsw
 
 from veilmq.core.limits import SECOND_MS
-from veilmq.engines.embedded.journal import Journal
-from veilmq.engines.embedded.options import EngineOptions
+from veilmq.store.sqlite.database import Database
+from veilmq.store.sqlite.options import EngineOptions
 
 log = logging.getLogger(__name__)
 
 _PAGES_RESERVE_DIVISOR = 8
 _ROOM_AGAIN_BYTES = 1_048_576
+_FREE_PAGES_KEPT = 4_096
+_PAGES_PER_SLICE = 500
 
 
 class Space:
     """Whether the store is so short of room that it takes no new messages."""
 
-    def __init__(self, *, folder: Path | None, journal: Journal, options: EngineOptions) -> None:
+    def __init__(self, *, folder: Path | None, database: Database, options: EngineOptions) -> None:
         """``folder`` lies on the file system that counts, ``None`` for a store in memory."""
         self._folder = folder
-        self._journal = journal
+        self._database = database
         self._reserve_bytes = options.free_space_reserve_bytes
         self._pages_max = options.database_pages_max
         self._look_again_ms = 0
@@ -56,7 +58,17 @@ class Space:
         was_short = self.is_short
         self.is_short = self._is_short()
         if self.is_short and not was_short:
-            self._journal.shorten_log()
+            self._database.shorten_log()
+
+    def give_back(self) -> bool:
+        """Return a slice of the pages that hold nothing to the disk, with the open transaction; tell whether any were.
+
+        Some are kept for what comes next.
+        """
+        pages = self._database.free_pages() - _FREE_PAGES_KEPT
+        if pages > 0:
+            self._database.give_back(min(pages, _PAGES_PER_SLICE))
+        return pages > 0
 
     def _is_short(self) -> bool:
         try:
@@ -74,9 +86,9 @@ class Space:
         disk = os.statvfs(self._folder)
         free_bytes = disk.f_bavail * disk.f_frsize
         # What draining has freed inside the file is room too: the file does not shrink at once, and not to nothing.
-        return free_bytes < reserve_bytes and free_bytes + self._journal.free_bytes() < reserve_bytes
+        return free_bytes < reserve_bytes and free_bytes + self._database.free_bytes() < reserve_bytes
 
     def _database_is_short(self) -> bool:
         if self._pages_max is None:
             return False
-        return self._journal.headroom_pages(self._pages_max) < self._pages_max // _PAGES_RESERVE_DIVISOR
+        return self._database.headroom_pages(self._pages_max) < self._pages_max // _PAGES_RESERVE_DIVISOR

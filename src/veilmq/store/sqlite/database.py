@@ -11,7 +11,7 @@ import logging
 import apsw
 
 from veilmq.engines.clock import stopwatch_s
-from veilmq.engines.embedded.options import EngineOptions
+from veilmq.store.sqlite.options import EngineOptions
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from queue import SimpleQueue
 from threading import Event, Thread
 
 from veilmq.engines.clock import stopwatch_s
-from veilmq.engines.embedded.journal import Journal
-from veilmq.engines.embedded.space import Space
+from veilmq.store.sqlite.database import Database
+from veilmq.store.sqlite.space import Space
 
 _QUICK_S = 0.001
 _SYNCS_REMEMBERED = 8
@@ -33,9 +33,9 @@ Committed = Callable[[BaseException | None], object]
 class Committer:
     """Commits in place."""
 
-    def __init__(self, *, journal: Journal, space: Space, committed: Committed) -> None:
+    def __init__(self, *, database: Database, space: Space, committed: Committed) -> None:
         """``committed`` is called once for each ``commit``."""
-        self._journal = journal
+        self._database = database
         self._space = space
         self._committed = committed
 
@@ -48,7 +48,7 @@ class Committer:
 
     def _try(self) -> BaseException | None:
         try:
-            self._journal.commit()
+            self._database.commit()
             self._space.look()
         except BaseException as error:  # noqa: BLE001 - the engine decides what it means, in its own thread
             return error
@@ -59,10 +59,10 @@ class ThreadCommitter(Committer):
     """Commits in a thread of its own, but for syncs that are usually quicker than the hand-over is worth."""
 
     def __init__(
-        self, *, journal: Journal, space: Space, committed: Committed, stopwatch: Callable[[], float] = stopwatch_s
+        self, *, database: Database, space: Space, committed: Committed, stopwatch: Callable[[], float] = stopwatch_s
     ) -> None:
         """Start the thread; called in the event loop. ``stopwatch`` gives seconds."""
-        super().__init__(journal=journal, space=space, committed=committed)
+        super().__init__(database=database, space=space, committed=committed)
         self._loop = asyncio.get_running_loop()
         self._stopwatch = stopwatch
         self._usual_s = 0.0
@@ -75,7 +75,7 @@ class ThreadCommitter(Committer):
 
     def commit(self) -> None:
         """Have the batch made durable; ``committed`` follows, before or after this returns."""
-        if self._journal.moves_log:
+        if self._database.moves_log:
             self._hand_over()
         elif self._usual_s < _QUICK_S or self._commits_to_look <= 0:
             self._committed(self._timed_try())
