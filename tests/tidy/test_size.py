@@ -1,18 +1,20 @@
-"""A function fits on a screen and a module in a sitting.
+"""Loose bounds on the single thing, so that a topic stands in one file; totals that only fall.
 
-What does not yet is listed in sizes.txt with its size, which may only shrink.
+A module of 700 lines or a function of 70 is no aim: bounds that are much tighter make many rooms with a wall each.
 """
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import pytest
 
-from tests.tidy.tree import SRC, TESTS, Function, Module, module, modules
+from tests.tidy.tree import SRC, Function, Module, module, modules
 
-FUNCTION_LINES_MAX = 40
-MODULE_LINES_MAX = 400
-ALLOWED = TESTS / "tidy" / "sizes.txt"
+FUNCTION_LINES_MAX = 70
+MODULE_LINES_MAX = 700
+TOTALS = {"files": 628, "lines": 68_884, "lines of SQL": 7_111}
+"""What src has at the most. Whatever makes it smaller states the new figure here."""
+SLACK = 0.01
 
 
 def body_lines(function: Function) -> int:
@@ -51,55 +53,46 @@ def too_long(source: Module) -> dict[str, int]:
     return sizes
 
 
-def allowed(text: str) -> dict[str, int]:
-    """Return name → lines as the list of exceptions states them."""
-    entries = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
-    return {name: int(lines) for name, lines in entries}
-
-
-def findings(present: Mapping[str, int], exceptions: Mapping[str, int]) -> list[str]:
-    """Return what is wrong between the `present` sizes and the `exceptions`."""
-    wrong = []
-    for name, lines in present.items():
-        if name not in exceptions:
-            wrong.append(f"{name}: {lines} lines; over {FUNCTION_LINES_MAX} (function) or {MODULE_LINES_MAX} (module)")
-        elif lines > exceptions[name]:
-            wrong.append(f"{name}: grew from {exceptions[name]} to {lines} lines; it may only shrink")
-        elif lines < exceptions[name]:
-            wrong.append(f"{name}: shrank to {lines} lines; write that into {ALLOWED.name}")
-    wrong += [f"{name}: within the limit; take it out of {ALLOWED.name}" for name in exceptions.keys() - present]
-    return wrong
+def changed(name: str, stated: int, present: int) -> str | None:
+    """Return what is wrong between a total as it is stated and as it is."""
+    if present > stated:
+        return f"{name}: grew from {stated} to {present}; a change that adds says what it replaces"
+    if present < stated * (1 - SLACK):
+        return f"{name}: fell from {stated} to {present}; write that into TOTALS"
+    return None
 
 
 def test_functions_and_modules_are_short() -> None:
-    """Nothing in src is longer than the limits, but for the listed exceptions at their exact size."""
+    """Nothing in src is longer than the limits."""
     present: dict[str, int] = {}
     for source in modules(under=SRC):
         present |= too_long(source)
-    assert findings(present, allowed(ALLOWED.read_text(encoding="utf-8"))) == []
+    assert present == {}
+
+
+def test_totals_only_fall() -> None:
+    """Files and lines of src."""
+    texts = [source.text for source in modules(under=SRC)]
+    sql = sum(file.read_text(encoding="utf-8").count("\n") for file in SRC.rglob("*.sql"))
+    present = {"files": len(texts), "lines": sum(text.count("\n") for text in texts), "lines of SQL": sql}
+    assert [wrong for name, stated in TOTALS.items() if (wrong := changed(name, stated, present[name]))] == []
 
 
 def test_the_rule_sees_a_long_function_and_a_long_module() -> None:
-    """A method of 41 lines and a module of 401 are found, 40 and 400 are not."""
+    """One line too many is found, the limit itself is not."""
     statement = "        pass\n"
     method = 'class Made:\n    def up(self):\n        """Doc."""\n'
-    assert too_long(module(method + statement * 40)) == {}
-    assert too_long(module(method + statement * 41)) == {"src/veilmq/core/made_up.py::Made.up": 41}
-    assert too_long(module("pass\n" * 400)) == {}
-    assert too_long(module("pass\n" * 401)) == {"src/veilmq/core/made_up.py": 401}
+    assert too_long(module(method + statement * 70)) == {}
+    assert too_long(module(method + statement * 71)) == {"src/veilmq/core/made_up.py::Made.up": 71}
+    assert too_long(module("pass\n" * 700)) == {}
+    assert too_long(module("pass\n" * 701)) == {"src/veilmq/core/made_up.py": 701}
 
 
 @pytest.mark.parametrize(
-    ("present", "exceptions", "word"),
-    [
-        pytest.param({"a": 50}, "", "over", id="new"),
-        pytest.param({"a": 50}, "a 49", "grew", id="grown"),
-        pytest.param({"a": 50}, "# why\na 51", "shrank", id="shrunk"),
-        pytest.param({}, "a 51", "take it out", id="gone"),
-    ],
+    ("present", "word"),
+    [pytest.param(1_001, "grew", id="grown"), pytest.param(989, "fell", id="fallen")],
 )
-def test_the_ratchet_turns_one_way(present: dict[str, int], exceptions: str, word: str) -> None:
-    """New, grown, shrunk and vanished exceptions are each told apart; an exact one passes."""
-    (finding,) = findings(present, allowed(exceptions))
-    assert word in finding
-    assert findings(present, present) == []
+def test_the_ratchet_turns_one_way(present: int, word: str) -> None:
+    """What grew and what fell without a word are found; a little less passes."""
+    assert word in (changed("files", 1_000, present) or "")
+    assert changed("files", 1_000, 1_000) is changed("files", 1_000, 991) is None
