@@ -15,41 +15,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
-from veilmq.engines.embedded import EngineOptions
-from veilmq.engines.embedded.doctor import examine
-from veilmq.engines.embedded.folder import DATABASE_NAME
 
-from tests.store.host import Host, SqliteHost, hosting
-from veilmq.store.sqlite import folder as new
+from tests.store.host import Host, hosting
+from veilmq.store.sqlite.folder import DATABASE_NAME
+from veilmq.store.sqlite.options import EngineOptions
 
 SECTOR_BYTES = 512
 
 
-class Form(NamedTuple):
-    """A kind of data folder: its host, the file of its database, and a query for all bodies with their queues."""
-
-    host: type[Host]
-    database: str
-    where: str
-
-
-EMBEDDED = Form(
-    Host,
-    DATABASE_NAME,
-    """SELECT message.body, queue.name FROM message
-    JOIN lane ON lane.number = message.position >> 41 JOIN queue ON queue.number = lane.queue""",
-)
-SQLITE = Form(
-    SqliteHost,
-    new.DATABASE_NAME,
-    """SELECT message.body, queue.name FROM (
-        SELECT partition, seq FROM visibility UNION ALL SELECT partition, seq FROM ordered UNION ALL
-        SELECT partition, seq FROM ready JOIN message ON seq BETWEEN first_seq AND last_seq
-    ) AS place JOIN message USING (seq) JOIN queue ON queue.qp = place.partition""",
-)
+BODIES = """SELECT message.body, queue.name FROM (
+    SELECT partition, seq FROM visibility UNION ALL SELECT partition, seq FROM ordered UNION ALL
+    SELECT partition, seq FROM ready JOIN message ON seq BETWEEN first_seq AND last_seq
+) AS place JOIN message USING (seq) JOIN queue ON queue.qp = place.partition"""
+"""A query for all bodies with the queues that they are in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +111,12 @@ class RecordingVFS(apsw.VFS):
         self._log.add(Delete(Path(filename).name))
 
 
-def record(work: Callable[[Host], object], store: Path, form: Form = EMBEDDED) -> Log:
-    """Return the log of a disk on which `work` has run, with an engine whose folder is `store`."""
+def record(work: Callable[[Host], object], store: Path) -> Log:
+    """Return the log of a disk on which `work` has run, with a store in the folder `store`."""
     log = Log()
     name = f"recording-{store}"
     vfs = RecordingVFS(name, log)
-    with hosting(store, options=EngineOptions(vfs=name, free_space_reserve_bytes=0), kind=form.host) as host:
+    with hosting(store, options=EngineOptions(vfs=name, free_space_reserve_bytes=0)) as host:
         work(host)
     vfs.unregister()
     return log
@@ -238,26 +219,23 @@ def outages(recorded: Log, place: Path, *, torn: random.Random | None = None) ->
             shutil.rmtree(folder)
 
 
-def rows(folder: Path, form: Form, query: str) -> list[tuple[Any, ...]]:
+def rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
     """Return what the database on that disk answers; nothing where it was not made yet."""
-    connection = apsw.Connection(str(folder / form.database))
+    connection = apsw.Connection(str(folder / DATABASE_NAME))
     try:
         return connection.execute(query).fetchall() if connection.pragma("user_version") else []
     finally:
         connection.close()
 
 
-def counted(folder: Path, form: Form = EMBEDDED) -> Counter[str]:
+def counted(folder: Path) -> Counter[str]:
     """Return how many messages each queue has on that disk, none of them twice."""
-    found = rows(folder, form, form.where)
+    found = rows(folder, BODIES)
     assert len({body for body, _ in found}) == len(found)
     return Counter(name for _, name in found)
 
 
-def check(folder: Path, form: Form) -> None:
-    """Raise unless what is on that disk agrees with itself."""
-    if form is EMBEDDED:
-        assert examine(folder).ok
-        return
-    with hosting(folder, kind=form.host) as host:
+def check(folder: Path) -> None:
+    """Raise unless what is on that disk can be opened, and agrees with itself."""
+    with hosting(folder) as host:
         host.check()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.internals.engines.power import EMBEDDED, SQLITE, Form, Log, check, counted, outages, record
+from tests.internals.engines.power import Log, check, counted, outages, record
 from tests.internals.engines.test_moves_power import LONG, SEED
 from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
@@ -36,26 +36,23 @@ def work(host: Host) -> None:
         assert all(isinstance(answer, Forwarded) for answer in answers)
 
 
-@pytest.fixture(scope="module", params=[EMBEDDED, SQLITE], ids=["embedded", "sqlite"])
-def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Form, Log]:
-    """Return a form of store, and the log of a disk on which the workload has run."""
-    return request.param, record(work, tmp_path_factory.mktemp("forwarding") / "store", request.param)
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Log:
+    """Return the log of a disk on which the workload has run."""
+    return record(work, tmp_path_factory.mktemp("forwarding") / "store")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("torn", [pytest.param(False, id="dropped"), pytest.param(True, id="torn")])
-def test_no_message_is_lost_or_doubled_when_the_power_goes(
-    recorded: tuple[Form, Log], tmp_path: Path, *, torn: bool
-) -> None:
+def test_no_message_is_lost_or_doubled_when_the_power_goes(recorded: Log, tmp_path: Path, *, torn: bool) -> None:
     """After every write: all or none of them are there, each once, and a command has moved all of its own or none."""
-    form, log = recorded
     seen: set[tuple[int, int, int]] = set()
-    for number, folder in outages(log, tmp_path, torn=random.Random(SEED) if torn else None):
-        found = counted(folder, form)
+    for number, folder in outages(recorded, tmp_path, torn=random.Random(SEED) if torn else None):
+        found = counted(folder)
         assert found.total() in (0, TOTAL)
         seen.add((found[QUEUE], found[FAST], found[SLOW]))
         if number % 10 == 0 and found:
-            check(folder, form)
+            check(folder)
     steps = {(TOTAL - AT_ONCE * done, 2 * done, done) for done in range(TOTAL // AT_ONCE + 1)}
     assert seen == steps | {(0, 0, 0)}

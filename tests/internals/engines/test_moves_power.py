@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.internals.engines.power import EMBEDDED, SQLITE, Form, Log, check, counted, outages, record, rows
+from tests.internals.engines.power import Log, check, counted, outages, record, rows
 from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
 
@@ -17,8 +17,6 @@ DEAD = "000000000000/dead"
 BACK = "000000000000/back"
 TOTAL = 12
 LONG = "x" * 9_000  # a few pages, so that a commit is several writes
-
-MOVED = {EMBEDDED: "SELECT moved FROM move_task", SQLITE: "SELECT moved FROM move"}
 
 
 def work(host: Host) -> None:
@@ -37,28 +35,27 @@ def work(host: Host) -> None:
     assert host.counts(BACK) == (TOTAL, 0, 0)
 
 
-@pytest.fixture(scope="module", params=[EMBEDDED, SQLITE], ids=["embedded", "sqlite"])
-def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Form, Log]:
-    """Return a form of store, and the log of a disk on which the workload has run."""
-    return request.param, record(work, tmp_path_factory.mktemp("moving") / "store", request.param)
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Log:
+    """Return the log of a disk on which the workload has run."""
+    return record(work, tmp_path_factory.mktemp("moving") / "store")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("torn", [pytest.param(False, id="dropped"), pytest.param(True, id="torn")])
 def test_no_message_is_lost_doubled_or_miscounted_when_the_power_goes(
-    recorded: tuple[Form, Log], tmp_path: Path, *, torn: bool
+    recorded: Log, tmp_path: Path, *, torn: bool
 ) -> None:
     """After every write: all or none of them are there, each once, and the task counts those that have arrived."""
-    form, log = recorded
     seen: set[tuple[int, int, int]] = set()
-    for number, folder in outages(log, tmp_path, torn=random.Random(SEED) if torn else None):
-        found = counted(folder, form)
+    for number, folder in outages(recorded, tmp_path, torn=random.Random(SEED) if torn else None):
+        found = counted(folder)
         assert found.total() in (0, TOTAL)
-        assert found[BACK] == sum(moved for (moved,) in rows(folder, form, MOVED[form]))
+        assert found[BACK] == sum(moved for (moved,) in rows(folder, "SELECT moved FROM move"))
         seen.add((found[QUEUE], found[DEAD], found[BACK]))
         if number % 10 == 0 and found:
-            check(folder, form)
+            check(folder)
     # Dying is one transaction, and each slice of the task is one.
     assert seen >= {(TOTAL, 0, 0)} | {(0, TOTAL - moved, moved) for moved in range(TOTAL)}
     assert all(0 in (source, dead) for source, dead, _ in seen)

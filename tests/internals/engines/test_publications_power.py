@@ -9,9 +9,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from veilmq.engines.embedded import publications as embedded
 
-from tests.internals.engines.power import EMBEDDED, SQLITE, Change, Disk, Form, record
+from tests.internals.engines.power import Change, Disk, record
 from tests.store.host import QUEUE, RESTLESS, Host, hosting, message
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.publications import ListWriters, Publish, Stage
@@ -28,7 +27,6 @@ BODIES = [f"{number} {LONG if number % 3 else ''}" for number in range(TOTAL)]
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces and slices of two messages."""
     monkeypatch.setattr(staging, "PIECE_MESSAGES", 2)
-    monkeypatch.setattr(embedded, "_SLICE_MESSAGES", 2)
     monkeypatch.setattr(publications, "SLICE_MESSAGES", 2)
 
 
@@ -52,11 +50,8 @@ def _work(host: Host) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("torn", [pytest.param(False, id="dropped"), pytest.param(True, id="torn")])
-@pytest.mark.parametrize("form", [EMBEDDED, SQLITE])
-def test_a_writer_that_goes_on_after_a_power_loss_sends_its_batch_once(
-    tmp_path: Path, *, form: Form, torn: bool
-) -> None:
-    recorded = record(_work, tmp_path / "recorded", form)
+def test_a_writer_that_goes_on_after_a_power_loss_sends_its_batch_once(tmp_path: Path, *, torn: bool) -> None:
+    recorded = record(_work, tmp_path / "recorded")
     disk, chance = Disk(), random.Random(SEED)
     found: set[tuple[int, bool]] = set()
     for number, entry in enumerate(recorded.entries):
@@ -65,7 +60,7 @@ def test_a_writer_that_goes_on_after_a_power_loss_sends_its_batch_once(
             continue
         folder = tmp_path / str(number)
         disk.lose_power(folder, torn=chance if torn else None)
-        with hosting(folder, options=RESTLESS, kind=form.host) as host:
+        with hosting(folder, options=RESTLESS) as host:
             try:
                 writers = host.do(ListWriters(queue=QUEUE))
             except QueueNotFound:

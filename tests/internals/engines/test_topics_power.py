@@ -7,9 +7,8 @@ import random
 from pathlib import Path
 
 import pytest
-from veilmq.engines.embedded.doctor import examine
 
-from tests.internals.engines.power import Log, counted, outages, record
+from tests.internals.engines.power import Log, check, counted, outages, record
 from tests.internals.engines.test_moves_power import LONG, SEED
 from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
@@ -54,5 +53,5 @@ def test_a_publication_is_whole_or_not_there_when_the_power_goes(recorded: Log, 
         assert found[QUEUE] == found[COPIES] == found[PUSHED]
         seen.add(found[QUEUE])
         if number % 10 == 0 and found:
-            assert examine(folder).ok
+            check(folder)
     assert seen == set(range(PUBLICATIONS + 1))
