@@ -1,16 +1,13 @@
 """Stores that move house: a copy of what a host has, and a host on the copy that goes on from the same instant."""
 
 import asyncio
-import os
 from pathlib import Path
-from unittest.mock import patch
 
-from veilmq.engines.embedded import EngineOptions
-
-from tests.store.host import Host, SqliteHost
+from tests.store.host import Host
 from tests.store.postgres_host import PostgresHost, set_clock
 from veilmq.engines.copying import CopyRefused
 from veilmq.server.copying import Copied, copy_store
+from veilmq.store.sqlite.options import EngineOptions
 from veilmq.testing import VirtualClock
 
 __all__ = ["CopyRefused", "copied", "moved_to_database", "moved_to_folder", "place_of"]
@@ -21,10 +18,9 @@ def place_of(host: Host) -> str:
     return host.url if isinstance(host, PostgresHost) else str(host.folder)
 
 
-def copied(source: str, target: str, now_ms: int, kind: type[Host] = Host) -> Copied:
-    """Copy a store that nobody has open at that instant; a folder becomes one of that `kind`, or that of the source."""
-    with patch.dict(os.environ, {"GATE_STORE": "sqlite2"} if kind is SqliteHost else {}):
-        return asyncio.run(copy_store(source, target, clock=VirtualClock(now_ms)))
+def copied(source: str, target: str, now_ms: int) -> Copied:
+    """Copy a store that nobody has open at that instant."""
+    return asyncio.run(copy_store(source, target, clock=VirtualClock(now_ms)))
 
 
 def moved_to_database(host: Host, url: str) -> PostgresHost:
@@ -37,11 +33,11 @@ def moved_to_database(host: Host, url: str) -> PostgresHost:
     return there
 
 
-def moved_to_folder(host: Host, folder: Path, options: EngineOptions | None = None, kind: type[Host] = Host) -> Host:
-    """Close `host`; return one of that `kind` on a copy of its store in `folder`, which must not exist."""
+def moved_to_folder(host: Host, folder: Path, options: EngineOptions | None = None) -> Host:
+    """Close `host`; return one on a copy of its store in `folder`, which must not exist."""
     now_ms = _close(host, host.url if isinstance(host, PostgresHost) else None)
-    copied(place_of(host), str(folder), now_ms, kind)
-    return kind(folder, options=options, clock=VirtualClock(now_ms))
+    copied(place_of(host), str(folder), now_ms)
+    return Host(folder, options=options, clock=VirtualClock(now_ms))
 
 
 def _close(host: Host, url: str | None) -> int:

@@ -7,11 +7,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pytest
 from msgspec.structs import replace
-from veilmq.engines.embedded import EmbeddedEngine, EngineOptions
-from veilmq.engines.embedded.doctor import examine
-from veilmq.engines.embedded.janitor import Sweep
 
 from veilmq.core import commands, results
 from veilmq.core.commands import Command, NewMessage, VisibilityChange
@@ -19,8 +15,10 @@ from veilmq.core.limits import LEASE_S_MAX
 from veilmq.core.properties import Attribute, Properties, encode
 from veilmq.core.settings import SettingValue
 from veilmq.engines.execute import execute
-from veilmq.store.sqlite import SqliteStore, doctor
-from veilmq.store.sqlite.batch import HANDLERS
+from veilmq.store.sqlite import SqliteStore
+from veilmq.store.sqlite.doctor import examine
+from veilmq.store.sqlite.janitor import Sweep
+from veilmq.store.sqlite.options import EngineOptions
 from veilmq.testing import VirtualClock
 
 T = TypeVar("T")
@@ -48,8 +46,8 @@ class Host:
         self._runner = asyncio.Runner()
         self.engine = self._runner.run(self._open())
 
-    async def _open(self) -> EmbeddedEngine:
-        return EmbeddedEngine.open(self.folder, clock=self.clock, options=self._options, on_fatal=self.failures.append)
+    async def _open(self) -> SqliteStore:
+        return SqliteStore.open(self.folder, clock=self.clock, options=self._options, on_fatal=self.failures.append)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what `work` returns, run in the engine's event loop."""
@@ -128,7 +126,8 @@ class Host:
         self.engine = self._runner.run(self._open())
 
     def forget(self) -> None:
-        """Have the store drop what it has in memory beside its database, where it can."""
+        """Have the store drop what it has in memory beside its database; what is lost a restart loses too."""
+        self.engine._session.forget()
 
     def sweep(self) -> None:
         """Have the janitor do all that it has to do now."""
@@ -142,7 +141,7 @@ class Host:
 
     def rows(self, table: str) -> int:
         """Return how many rows a table of the store has."""
-        return int(self.engine._journal._connection.execute(f"SELECT count(*) FROM {table}").get)
+        return int(self.engine._session.connection.execute(f"SELECT count(*) FROM {table}").get)
 
     def close(self) -> None:
         """Close the store and the loop."""
@@ -244,37 +243,7 @@ CLAIMED_SEQS = (
 """A query for what is claimed in the store on SQLite."""
 
 
-class SqliteHost(Host):
-    """The same on the store that is to take the engine's place."""
-
-    def do(self, command: Command) -> Any:
-        """Return the result of `command`; a test of one that the store does not know yet is skipped."""
-        self._look_at(command)
-        return super().do(command)
-
-    def _submit(self, command: Command, told: Callable[[Any], object] | None) -> "asyncio.Future[Any]":
-        self._look_at(command)
-        return super()._submit(command, told)
-
-    def _look_at(self, command: Command) -> None:
-        if type(command) not in HANDLERS and type(command) not in HOT:
-            pytest.skip(f"{type(command).__name__} is not there yet")
-
-    async def _open(self) -> Any:
-        return SqliteStore.open(self.folder, clock=self.clock, options=self._options, on_fatal=self.failures.append)
-
-    def forget(self) -> None:
-        """Drop all caches; what is lost with them is what a restart loses too."""
-        self.engine._session.forget()  # type: ignore[attr-defined]
-
-    def check(self) -> None:
-        """Raise unless what the store has agrees with itself."""
-        assert self.folder is not None
-        assert [finding for finding in doctor.examine(self.folder).findings if not finding.ok] == []
-
-    def rows(self, table: str) -> int:
-        """Return how many rows a table of the store has."""
-        return int(self.engine._session.connection.execute(f"SELECT count(*) FROM {table}").get)  # type: ignore[attr-defined]
+SqliteHost = Host
 
 
 @contextlib.contextmanager

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from veilmq.engines.embedded import EngineOptions
-
 from tests.store.host import RESTLESS, Host, hosting
 from veilmq.core.events import CountEvents, EventCounts, EventPage, PlanExport, ReadEvents, ReceiptClosed, decode
 from veilmq.core.properties import Attribute, Properties, encode
+from veilmq.store.sqlite.options import EngineOptions
 
 LOGGED = replace(RESTLESS, event_log="closed")
 

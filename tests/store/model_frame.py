@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from tests.store.host import RESTLESS, Host, SqliteHost
+from tests.store.host import RESTLESS, Host
 from tests.store.naive import NaiveQueue
 from tests.store.postgres_host import PostgresHost
 from veilmq.core import commands, results
@@ -31,17 +31,12 @@ RULES = st.sampled_from(
     )
 )
 TERMS = st.sampled_from((None, None, SendTerms(receipts=True), SendTerms(receipts=True, together=True)))
-WINDOWS = st.sampled_from((1, 2, 7))
-CACHES = st.sampled_from((0, 1_000_000))
 
 _EXAMPLES = {"whole": 20, "few": 0.2}
 """What `PROVE` multiplies the examples of a model by."""
 
-ON_SQLITE_STORE = "sqlite2"
-"""The `url` of a model that runs beside the store that is to take the embedded engine's place."""
-
 FORGETS = ("forget", "forget")
-"""What happens to that store too: it drops all that it has in memory, which makes no difference."""
+"""What happens to a folder too: its store drops all that it has in memory, which makes no difference."""
 
 T = TypeVar("T")
 
@@ -62,19 +57,12 @@ class ModelFrame(RuleBasedStateMachine):
         self.is_looking = False
         self.host: Host | None = None
 
-    def open_host(self, *, ready: int, hidden: int, cache: int) -> None:
-        """Open with windows of so many messages and leases, and room for `cache` bytes of bodies: in a folder alone."""
+    def open_host(self) -> None:
+        """Open an empty store."""
         if self.url is not None:
             self.host = PostgresHost.on_empty(self.url)
-            return
-        options = replace(
-            RESTLESS,
-            ready_window_messages=ready,
-            hidden_window_leases=hidden,
-            body_cache_bytes=cache,
-            free_space_reserve_bytes=0,
-        )
-        self.host = self.host_type(self.base / "store", options=options)
+        else:
+            self.host = self.host_type(self.base / "store", options=replace(RESTLESS, free_space_reserve_bytes=0))
 
     def teardown(self) -> None:
         """End this run's store."""
@@ -104,10 +92,10 @@ class ModelFrame(RuleBasedStateMachine):
     @rule(data=st.data())
     def restart(self, data: st.DataObject) -> None:
         """Have one of the accidents."""
-        self.suffer(data.draw(st.sampled_from(self.restarts)))
+        self.suffer(data.draw(st.sampled_from(self.restarts if self.url else (*self.restarts, *FORGETS))))
 
     def suffer(self, kind: str) -> None:
-        """Stop and start in good order, or start from what is kept at this moment; the store is sound."""
+        """Stop and start in good order, start from what is kept at this moment, or drop what is in memory."""
         if kind == "forget":
             self.live.forget()
             return
@@ -224,15 +212,6 @@ def run_model(
 
     A step takes longer at `url`, where it is run `examples_there` times; `PROVE` is "whole" for more, "few" for less.
     """
-    if url == ON_SQLITE_STORE:
-        machine, url = (
-            type(
-                f"{machine.__name__}OnSqlite",
-                (machine,),
-                {"host_type": SqliteHost, "restarts": (*machine.restarts, *FORGETS)},
-            ),
-            None,
-        )
     there = type(f"{machine.__name__}There", (machine,), {"url": url})
     share = _EXAMPLES.get(os.environ.get("PROVE", ""), 1)
     run_state_machine_as_test(

@@ -130,6 +130,9 @@ class PostgresHost(Host):
 
         self.run(work())
 
+    def forget(self) -> None:
+        """Drop nothing: what a node remembers is that of its open connections."""
+
     def check(self) -> None:
         """Raise unless what the store has agrees with itself."""
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.store.host import RESTLESS, Host, SqliteHost, hosting
+from tests.store.host import RESTLESS, Host, hosting
 from tests.store.postgres_host import RESTLESS as RESTLESS_NODE
 from tests.store.postgres_host import hosting_postgres
 from tests.store.shards_host import hosting_shards
@@ -18,20 +18,11 @@ class Store(NamedTuple):
     open: Callable[..., AbstractContextManager[Host]]
 
 
-def embedded(folder: Path | None) -> Store:
+def on_sqlite(folder: Path | None) -> Store:
     """Return a store in `folder`, or in memory."""
 
     def opened(**options: Any) -> AbstractContextManager[Host]:
         return hosting(folder, options=replace(RESTLESS, **options))
-
-    return Store(opened)
-
-
-def on_sqlite(folder: Path | None) -> Store:
-    """Return the store that is to take the embedded engine's place, in `folder`, or in memory."""
-
-    def opened(**options: Any) -> AbstractContextManager[Host]:
-        return hosting(folder, options=replace(RESTLESS, **options), kind=SqliteHost)
 
     return Store(opened)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.host import QUEUE, RESTLESS, Host, SqliteHost, hosting, message
+from tests.store.host import QUEUE, RESTLESS, Host, hosting, message
 from tests.store.stores import Store, on_postgres
 from veilmq.core import claims, commands, limits
 from veilmq.core.claims import ClaimState
@@ -21,7 +21,6 @@ from veilmq.core.errors import (
     CursorInvalid,
     DeadLetterQueueRefused,
     EpochFenced,
-    InternalError,
     MessageNotClaimed,
     ReceiptEnded,
     ShardNotFound,
@@ -35,7 +34,6 @@ from veilmq.core.results import ReceiptState
 DEAD = "000000000000/dead"
 HOUR_MS = 3_600_000
 SLICES = replace(RESTLESS, claim_slice_rows=40)
-FORMS: dict[str, type[Host]] = {"sqlite": Host, "sqlite2": SqliteHost}
 
 
 @pytest.fixture
@@ -47,18 +45,18 @@ def jobs(host: Host) -> Host:
     return host
 
 
-@pytest.fixture(params=["sqlite", "sqlite2"])
-def in_rows(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
+@pytest.fixture
+def in_rows(tmp_path: Path) -> Iterator[Host]:
     """A store whose slices are of eight messages that are taken singly, or of forty that are deleted."""
-    with hosting(tmp_path / "store", options=SLICES, kind=FORMS[request.param]) as host:
+    with hosting(tmp_path / "store", options=SLICES) as host:
         yield host
 
 
-@pytest.fixture(params=["sqlite", "sqlite2", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres"])
 def sliced(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
     """A store that survives, whose slices are of eight messages."""
-    if request.param in FORMS:
-        with hosting(tmp_path / "store", options=SLICES, kind=FORMS[request.param]) as host:
+    if request.param == "sqlite":
+        with hosting(tmp_path / "store", options=SLICES) as host:
             yield host
         return
     with on_postgres(request.getfixturevalue("postgres_url")).open(claim_slice_rows=8) as host:
@@ -261,19 +259,8 @@ def check_groups(host: Host, *, fifo: bool) -> None:
         assert messages == sorted(messages)
 
 
-@pytest.mark.parametrize(
-    ("form", "kind", "cursor"),
-    [
-        ("sqlite", "returned", ""),
-        ("sqlite", "fair", "g"),
-        ("sqlite", "fifo", "g"),
-        ("sqlite2", "fresh", ""),
-        ("sqlite2", "returned", ""),
-        ("sqlite2", "fair", ""),
-        ("sqlite2", "fifo", ""),
-    ],
-)
-def test_a_page_looks_once_at_most_at_what_is_behind_it(tmp_path: Path, form: str, kind: str, cursor: str) -> None:
+@pytest.mark.parametrize("kind", ["fresh", "returned", "fair", "fifo"])
+def test_a_page_looks_once_at_most_at_what_is_behind_it(tmp_path: Path, kind: str) -> None:
     """In tens of steps of SQLite's machine, of a claim in many small ranges."""
 
     def count_a_step() -> bool:
@@ -282,13 +269,13 @@ def test_a_page_looks_once_at_most_at_what_is_behind_it(tmp_path: Path, form: st
 
     steps: list[int] = []
     for count in (200, 2_000):
-        with hosting(tmp_path / f"{count}", options=SLICES, kind=FORMS[form]) as host:
+        with hosting(tmp_path / f"{count}", options=SLICES) as host:
             fill(host, kind, count)
             open_source(host)
             claim_whole(host, 1, count)
             looked: list[None] = []
             connection(host).set_progress_handler(count_a_step, 10)
-            page = host.do(claims.ReadClaim(queue=QUEUE, source="s", number=1, cursor=cursor, messages_max=20))
+            page = host.do(claims.ReadClaim(queue=QUEUE, source="s", number=1, messages_max=20))
             connection(host).set_progress_handler(None)
             assert len(page.messages) == 20
             steps.append(len(looked))
@@ -868,7 +855,7 @@ def fill(host: Host, kind: str, count: int) -> None:
 def connection(host: Host) -> Any:
     """Return the connection of a store on SQLite."""
     engine: Any = host.engine
-    return engine._session.connection if isinstance(host, SqliteHost) else engine._journal._connection
+    return engine._session.connection
 
 
 def changes(host: Host) -> int:
@@ -934,9 +921,7 @@ def test_slices_have_fewer_of_large_messages(in_rows: Host, *, received: bool) -
     if received:
         in_rows.receive(20, timeout_s=0)
     open_source(in_rows)
-    is_new = isinstance(in_rows, SqliteHost)  # it reads no bodies to bind, and has a run for each of the sends
-    bound = claim(in_rows, 1, 20)
-    assert bound.messages == ((8 if received else 10) if is_new else 3 if received else 20)
+    assert claim(in_rows, 1, 20).messages == (8 if received else 10)  # runs of one send each, and rows
     claim_whole(in_rows, 1, 20)
     left: list[int] = []
 
@@ -944,7 +929,7 @@ def test_slices_have_fewer_of_large_messages(in_rows: Host, *, received: bool) -
         left.extend(*connection(in_rows).execute("SELECT count(*) FROM message"))
 
     in_rows.do_together(claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1), told=count)
-    assert left == [17 if is_new else 18 if received else 16]
+    assert left == [17]
     settle(in_rows)
     assert in_rows.counts() == (0, 0, 0)
 
@@ -980,36 +965,3 @@ def test_whoever_reads_or_goes_on_has_the_claim_whole(sliced: Host) -> None:
     read(sliced)
     assert [each.state for each in view(sliced).claims] == [ClaimState.OPEN, ClaimState.OPEN, ClaimState.BINDING]
     assert claim_whole(sliced, 3, 20).messages == 20
-
-
-@pytest.mark.differs_on_postgres("there are no batches that fail, or wait, as one")
-def test_a_batch_that_is_rolled_back_takes_its_claims_along(jobs: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The batch is applied again without the command at fault, on memory that was built anew."""
-    claim(jobs, 1, 1)
-
-    if isinstance(jobs, SqliteHost):
-        pytest.skip("tests/internals/store says it of this store")
-
-    class Faulty(commands.Command, frozen=True, kw_only=True):
-        """Fails."""
-
-    def fail(command: Faulty, now_ms: int) -> None:
-        raise RuntimeError
-
-    reload = type(jobs.engine._machine).reload
-
-    def reload_and_fail(machine: Any) -> None:
-        reload(machine)
-        machine.handlers[Faulty] = fail
-
-    monkeypatch.setattr(type(jobs.engine._machine), "reload", reload_and_fail)
-    jobs.engine._machine.handlers[Faulty] = fail
-    bound, failed, acknowledged = jobs.do_together(
-        claims.Claim(queue=QUEUE, source="s", epoch=1, number=2, messages_max=2),
-        Faulty(),
-        claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1),
-    )
-    assert (bound.messages, acknowledged.acknowledged) == (2, 1)
-    assert isinstance(failed, InternalError)
-    assert jobs.counts() == (1, 2, 0)
-    assert bodies(read(jobs, 2)) == ["b", "c"]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from tests.store.host import CLAIMED_SEQS, RESTLESS, Host, SqliteHost
-from tests.store.model_frame import CACHES, WINDOWS, ModelFrame, naive_terms, one_of, run_model
+from tests.store.host import CLAIMED_SEQS, RESTLESS, Host
+from tests.store.model_frame import ModelFrame, naive_terms, one_of, run_model
 from tests.store.naive_claims import CLAIMED, NaiveClaims, Refused, told
 from tests.store.postgres_host import RESTLESS as RESTLESS_NODE
 from tests.store.postgres_host import PostgresHost
@@ -46,34 +46,18 @@ class EngineAndModel(ModelFrame):
         self.issued: list[str] = []
         self.model: NaiveClaims
 
-    @initialize(
-        ready=WINDOWS,
-        hidden=WINDOWS,
-        cache=CACHES,
-        slice_rows=st.sampled_from((1, 9, 25, 1_000)),
-        given=SETTINGS,
-        fifo=st.booleans(),
-    )
-    def open_store(
-        self, ready: int, hidden: int, cache: int, slice_rows: int, given: dict[str, Any], *, fifo: bool
-    ) -> None:
-        """Open with tiny windows and slices."""
-        self.host = self.opened(ready, hidden, cache, slice_rows)
+    @initialize(slice_rows=st.sampled_from((1, 9, 25, 1_000)), given=SETTINGS, fifo=st.booleans())
+    def open_store(self, slice_rows: int, given: dict[str, Any], *, fifo: bool) -> None:
+        """Open with tiny slices."""
+        self.host = self.opened(slice_rows)
         self.live.do(commands.CreateQueue(queue=QUEUE, settings={"fifo": fifo, **given}))
         self.model = NaiveClaims(given, fifo=fifo)
 
-    def opened(self, ready: int, hidden: int, cache: int, slice_rows: int) -> Host:
+    def opened(self, slice_rows: int) -> Host:
         """Return a host in this run's folder, or where its database is."""
         if self.url is not None:
             return PostgresHost.on_empty(self.url, options=replace(RESTLESS_NODE, claim_slice_rows=slice_rows))
-        options = replace(
-            RESTLESS,
-            ready_window_messages=ready,
-            hidden_window_leases=hidden,
-            body_cache_bytes=cache,
-            free_space_reserve_bytes=0,
-            claim_slice_rows=slice_rows,
-        )
+        options = replace(RESTLESS, free_space_reserve_bytes=0, claim_slice_rows=slice_rows)
         return self.host_type(self.base / "store", options=options)
 
     # The queue and its messages.
@@ -299,10 +283,7 @@ class EngineAndModel(ModelFrame):
                 number,
                 name,
             )
-        if isinstance(self.live, SqliteHost):
-            return self.rows("WHERE claim.number = ? AND claim.source = ?", number, name)
-        sql = "claim.number = ? AND source.name = ?"
-        return self.rows(f"JOIN source ON source.number = claim.source WHERE {sql}", number, name)
+        return self.rows("WHERE claim.number = ? AND claim.source = ?", number, name)
 
     def claimed(self) -> set[bytes]:
         """Look into the store for all that is claimed, or is not back from a claim yet."""
@@ -316,16 +297,8 @@ class EngineAndModel(ModelFrame):
 
     def rows(self, condition: str, *values: int | str) -> set[bytes]:
         """Return the ids of messages that are claimed in a folder."""
-        if isinstance(self.live, SqliteHost):
-            rows = self.live.engine._session.connection.execute(  # type: ignore[attr-defined]
-                f"SELECT message.id FROM ({CLAIMED_SEQS}) JOIN claim USING (claim_id) "
-                f"JOIN message USING (seq) {condition}",
-                values,
-            )
-            return {message for (message,) in rows}
-        rows = self.live.engine._journal._connection.execute(
-            "SELECT message.id FROM claim_range JOIN claim ON claim.id = claim_range.claim "
-            f"JOIN message ON position >= first AND position <= claim_range.last {condition}",
+        rows = self.live.engine._session.connection.execute(
+            f"SELECT message.id FROM ({CLAIMED_SEQS}) JOIN claim USING (claim_id) JOIN message USING (seq) {condition}",
             values,
         )
         return {message for (message,) in rows}

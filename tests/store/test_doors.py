@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from tests.store.host import QUEUE, message
-from tests.store.model_frame import WINDOWS, ModelFrame, one_of, run_model
+from tests.store.model_frame import ModelFrame, one_of, run_model
 from veilmq.core import commands
 from veilmq.core.commands import Receive, SendTerms, VisibilityChange
 from veilmq.core.errors import LeaseTooLong
@@ -60,10 +60,10 @@ class Doors(ModelFrame):
         self.issued: list[Issued] = []
         self.kind = ""
 
-    @initialize(kind=st.sampled_from(("plain", "fair", "fifo")), ready=WINDOWS, hidden=WINDOWS)
-    def open(self, kind: str, ready: int, hidden: int) -> None:
-        """Open with tiny windows and no room for bodies, and a queue of some kind."""
-        self.open_host(ready=ready, hidden=hidden, cache=0)
+    @initialize(kind=st.sampled_from(("plain", "fair", "fifo")))
+    def open(self, kind: str) -> None:
+        """Open, with a queue of some kind."""
+        self.open_host()
         self.kind = kind
         self.live.create(visibility_timeout_s=OWN_TIMEOUT_S, retention_s=RETENTION_S, fifo=kind == "fifo")
 

@@ -406,8 +406,7 @@ def test_a_range_of_many_batches_is_read_at_once(host: Host) -> None:
 
 @pytest.mark.differs_on_postgres("events that are numbered together are one batch")
 def test_forgetting_goes_on_in_slices(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("veilmq.engines.embedded.event_export", "veilmq.store.events"):
-        monkeypatch.setattr(f"{module}._FORGOTTEN_PER_COMMAND", 2)
+    monkeypatch.setattr("veilmq.store.events._FORGOTTEN_PER_COMMAND", 2)
     cycle(host, 5)
     plan(host)
     more = [host.do(ForgetEvents(last=5)).more for _ in range(3)]
@@ -489,8 +488,8 @@ def test_a_message_that_a_claim_gave_back_begins_anew(host: Host) -> None:
     assert outcomes(host) == [("expired", 1_000), ("deleted", 0)]
 
 
-def test_a_refused_late_delete_is_remembered_of_a_lease_outside_the_window() -> None:
-    with logging_to(None, replace(LOGGED, hidden_window_leases=1)) as host:
+def test_a_refused_late_delete_is_remembered() -> None:
+    with logging_to(None) as host:
         host.create(FIFO, fifo=True)
         news = tuple(message(body, group="g", dedup_id=body) for body in "ab")
         host.do(commands.Send(queue=FIFO, messages=news))

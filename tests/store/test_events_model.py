@@ -15,7 +15,7 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from tests.store.host import QUEUE
 from tests.store.logged import LOGGED, check_conservation, events_of
-from tests.store.model_frame import CACHES, WINDOWS, ModelFrame, one_of, run_model
+from tests.store.model_frame import ModelFrame, one_of, run_model
 from tests.store.postgres_host import RESTLESS, PostgresHost
 from veilmq.core import commands, results
 from veilmq.core.commands import NewMessage
@@ -58,28 +58,22 @@ class EventModel(ModelFrame):
         self.expected: Counter[tuple[Any, ...]] = Counter()
         self.dies = False
 
-    @initialize(ready=WINDOWS, hidden=WINDOWS, cache=CACHES, dies=st.booleans())
-    def begin(self, ready: int, hidden: int, cache: int, dies: bool) -> None:
-        """Open, with small windows."""
-        self.open_logged(ready, hidden, cache)
+    @initialize(dies=st.booleans())
+    def begin(self, dies: bool) -> None:
+        """Open."""
+        self.open_logged()
         self.dies = dies
         for name, dead, fifo in ((QUEUE, DEAD, False), (FIFO, DEAD_FIFO, True)):
             self.live.create(dead, fifo=fifo)
             redrive: dict[str, SettingValue] = {"dead_letter_queue": dead, "receives_max": 2} if dies else {}
             self.live.create(name, fifo=fifo, **redrive)
 
-    def open_logged(self, ready: int, hidden: int, cache: int) -> None:
+    def open_logged(self) -> None:
         """Open a store whose queues are logged."""
         if self.url is not None:
             self.host = PostgresHost.on_empty(self.url, options=replace(RESTLESS, event_log="closed"))
             return
-        options = replace(
-            LOGGED,
-            ready_window_messages=ready,
-            hidden_window_leases=hidden,
-            body_cache_bytes=cache,
-            free_space_reserve_bytes=0,
-        )
+        options = replace(LOGGED, free_space_reserve_bytes=0)
         self.host = self.host_type(self.base / "store", options=options)
 
     # What happens.

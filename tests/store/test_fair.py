@@ -6,32 +6,24 @@ from typing import Any
 
 import pytest
 
-from tests.store.host import QUEUE, Host, SqliteHost, message
+from tests.store.host import QUEUE, Host, message
 from tests.store.postgres_host import hosting_postgres
-from tests.store.stores import embedded, on_sqlite
+from tests.store.stores import on_sqlite
 from veilmq.core import commands, results
 
 MINUTE_MS = 60_000
 NOISY, QUIET = "noisy", "quiet"
 
-TINY = {"ready_window_messages": 2, "hidden_window_leases": 2, "body_cache_bytes": 0}
 
-
-@pytest.fixture(params=["memory", "folder", "tiny windows", "sqlite2", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres"])
 def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
-    """Return an engine with a standard queue: in memory, on disk, with next to nothing in memory, on PostgreSQL."""
+    """Return an engine with a standard queue."""
     if request.param == "postgres":
         with hosting_postgres(request.getfixturevalue("postgres_url")) as there:
             there.create()
             yield there
         return
-    if request.param == "sqlite2":
-        with on_sqlite(tmp_path / "store").open() as each:
-            each.create()
-            yield each
-        return
-    folder = None if request.param == "memory" else tmp_path / "store"
-    with embedded(folder).open(**TINY if request.param == "tiny windows" else {}) as each:
+    with on_sqlite(tmp_path / "store").open() as each:
         each.create()
         yield each
 
@@ -326,7 +318,7 @@ def test_a_quiet_group_is_found_at_once_behind_a_backlog(host: Host) -> None:
 def steps(host: Host, body: str) -> int:
     """Return how many statements the store runs to give a quiet group's message."""
     engine: Any = host.engine
-    connection = engine._session.connection if isinstance(host, SqliteHost) else engine._journal._connection
+    connection = engine._session.connection
     ran: list[str] = []
     send(host, body, body)
 

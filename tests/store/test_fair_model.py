@@ -12,12 +12,10 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from tests.store.host import message
 from tests.store.model_frame import (
-    CACHES,
     DOORS,
     RULES,
     SHORT_TIMES_MS,
     TERMS,
-    WINDOWS,
     ModelFrame,
     naive_send,
     naive_terms,
@@ -50,17 +48,14 @@ class EngineAndModel(ModelFrame):
         self.model: NaiveFair
 
     @initialize(
-        ready=WINDOWS,
-        hidden=WINDOWS,
-        cache=CACHES,
         visibility_timeout_s=TIMEOUTS_S,
         visibility_rules=RULES,
         retention_s=st.sampled_from((60, 345_600, 345_600)),
         receives_max=st.sampled_from((0, 0, 2, 4)),
     )
-    def open(self, ready: int, hidden: int, cache: int, receives_max: int, **terms: Any) -> None:
-        """Open with tiny windows, with and without room for bodies, with and without a dead-letter queue."""
-        self.open_host(ready=ready, hidden=hidden, cache=cache)
+    def open(self, receives_max: int, **terms: Any) -> None:
+        """Open with and without a dead-letter queue."""
+        self.open_host()
         self.receives_max = receives_max
         self.live.create(DEAD, retention_s=1_209_600)
         given = {"delay_s": 0, **terms}

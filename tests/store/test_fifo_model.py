@@ -9,12 +9,10 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from tests.store.host import message
 from tests.store.model_frame import (
-    CACHES,
     DOORS,
     RULES,
     SHORT_TIMES_MS,
     TERMS,
-    WINDOWS,
     ModelFrame,
     naive_send,
     naive_terms,
@@ -53,10 +51,10 @@ class EngineAndModel(ModelFrame):
         self.issued: list[str] = []
         self.model: NaiveFifo
 
-    @initialize(ready=WINDOWS | st.just(1_000), hidden=WINDOWS | st.just(1_000), cache=CACHES, given=SETTINGS)
-    def open(self, ready: int, hidden: int, cache: int, given: dict[str, Any]) -> None:
-        """Open with tiny windows and a large one, with and without room for bodies."""
-        self.open_host(ready=ready, hidden=hidden, cache=cache)
+    @initialize(given=SETTINGS)
+    def open(self, given: dict[str, Any]) -> None:
+        """Open; the queue is there from the start."""
+        self.open_host()
         self.create(given)
 
     def create(self, given: dict[str, Any]) -> None:

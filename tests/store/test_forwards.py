@@ -1,7 +1,7 @@
 """Forwards on every store: what a message keeps, what is refused, order, deduplication, and nothing lost or doubled."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.store.host import QUEUE, Host, SqliteHost, hosting, message
+from tests.store.host import QUEUE, Host, hosting, message
 from tests.store.logged import LOGGED, events_of
-from tests.store.stores import Store, embedded, on_sqlite
+from tests.store.stores import on_sqlite
 from tests.store.test_full_disk import fill
 from veilmq.core import commands
 from veilmq.core.commands import NewMessage
@@ -36,9 +36,6 @@ SLOW = "000000000000/slow"
 FIFO = "000000000000/jobs.fifo"
 FIFO_FAST = "000000000000/fast.fifo"
 FIFO_SLOW = "000000000000/slow.fifo"
-
-HOSTS = [Host, SqliteHost]
-"""Those whose store is in a folder."""
 
 
 @pytest.fixture
@@ -408,11 +405,8 @@ def test_a_forward_frees_its_place_in_flight(queues: Host) -> None:
 
 
 @pytest.mark.parametrize("why", [None, {"why": "no"}], ids=["sent", "dead"])
-@pytest.mark.parametrize("kind", HOSTS)
-def test_the_event_log_has_the_work_of_the_intake_as_done(
-    kind: type[Host], why: dict[str, str] | None, tmp_path: Path
-) -> None:
-    with hosting(tmp_path / "store", options=LOGGED, kind=kind) as host:
+def test_the_event_log_has_the_work_of_the_intake_as_done(why: dict[str, str] | None, tmp_path: Path) -> None:
+    with hosting(tmp_path / "store", options=LOGGED) as host:
         made(host).send("a")
         held = host.receive_one()
         host.advance(4_000)
@@ -449,10 +443,9 @@ def test_what_was_forwarded_survives_a_crash(kept: Host) -> None:
     assert bodies(kept, FAST) == ["b"]
 
 
-@pytest.mark.parametrize("form", [embedded, on_sqlite])
-def test_a_full_store_forwards_nothing_and_loses_nothing(form: Callable[[Path], Store], tmp_path: Path) -> None:
+def test_a_full_store_forwards_nothing_and_loses_nothing(tmp_path: Path) -> None:
     """It is refused as a send is, while deletes go on; when there is room again, so does the forward."""
-    with form(tmp_path / "store").open(database_pages_max=550, free_space_reserve_bytes=0) as host:
+    with on_sqlite(tmp_path / "store").open(database_pages_max=550, free_space_reserve_bytes=0) as host:
         made(host)
         sent = fill(host)
         held = host.receive(5, timeout_s=3_600)
@@ -470,10 +463,9 @@ def test_a_full_store_forwards_nothing_and_loses_nothing(form: Callable[[Path], 
         assert bodies(host, FAST) == [each.body for each in held]
 
 
-@pytest.mark.parametrize("form", [embedded, on_sqlite])
-def test_a_forward_that_runs_out_of_room_changes_nothing(form: Callable[[Path], Store], tmp_path: Path) -> None:
+def test_a_forward_that_runs_out_of_room_changes_nothing(tmp_path: Path) -> None:
     """In the middle of its transaction: all of its messages stay, and the delete beside it is done."""
-    with form(tmp_path / "store").open(database_pages_max=550, free_space_reserve_bytes=0) as host:
+    with on_sqlite(tmp_path / "store").open(database_pages_max=550, free_space_reserve_bytes=0) as host:
         made(host).send("x", *("y" * 900_000 for _ in range(2)))
         small, *large = host.receive(3, timeout_s=3_600)
         entries = tuple(ForwardEntry(receipt=each.receipt, target=FAST) for each in large)
@@ -499,16 +491,13 @@ _STEPS = st.one_of(
 
 
 @pytest.mark.parametrize("names", [(QUEUE, FAST, SLOW), (FIFO, FIFO_FAST, FIFO_SLOW)], ids=["standard", "fifo"])
-@pytest.mark.parametrize("kind", HOSTS)
-def test_every_message_is_in_one_place(
-    tmp_path_factory: pytest.TempPathFactory, kind: type[Host], names: tuple[str, ...]
-) -> None:
+def test_every_message_is_in_one_place(tmp_path_factory: pytest.TempPathFactory, names: tuple[str, ...]) -> None:
     """Sent = deleted + what the queues have, each message once, whatever is forwarded, and by whom, and when."""
 
     @settings(max_examples=40, deadline=None)
     @given(st.lists(_STEPS, max_size=40))
     def play(steps: list[tuple[Any, ...]]) -> None:
-        with hosting(tmp_path_factory.mktemp("forwards") / "store", kind=kind) as host:
+        with hosting(tmp_path_factory.mktemp("forwards") / "store") as host:
             made(host)
             _Play(host, names).run(steps)
             host.check()

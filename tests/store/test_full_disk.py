@@ -6,7 +6,7 @@ import pytest
 
 from tests.small_disk import MIB, small_file_system
 from tests.store.host import QUEUE, Host, message
-from tests.store.stores import embedded
+from tests.store.stores import on_sqlite
 from veilmq.core import commands
 from veilmq.core.errors import StoreFull
 
@@ -51,7 +51,7 @@ def send_again(host: Host) -> None:
 def test_a_database_with_a_bound_fills_and_drains(folder: str, tmp_path: Path) -> None:
     """`database_pages_max` reached: refused, kept, drained, used again."""
     store = tmp_path / "store" if folder == "folder" else None
-    with embedded(store).open(database_pages_max=500, free_space_reserve_bytes=0) as host:
+    with on_sqlite(store).open(database_pages_max=500, free_space_reserve_bytes=0) as host:
         host.create(visibility_timeout_s=600)
         sent = fill(host)
         with pytest.raises(StoreFull):
@@ -62,7 +62,7 @@ def test_a_database_with_a_bound_fills_and_drains(folder: str, tmp_path: Path) -
 
 def test_a_full_store_keeps_everything_over_a_crash(tmp_path: Path) -> None:
     """What was acknowledged before the store was full is there after an abrupt start, and nothing else."""
-    with embedded(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
+    with on_sqlite(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
         host.create(visibility_timeout_s=600)
         sent = fill(host)
         host.crash()
@@ -73,7 +73,7 @@ def test_a_full_store_keeps_everything_over_a_crash(tmp_path: Path) -> None:
 
 def test_the_sends_of_a_batch_are_refused_and_the_rest_of_it_goes_on(tmp_path: Path) -> None:
     """One transaction that runs out of room: its sends fail, its receive and its delete do not."""
-    with embedded(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
+    with on_sqlite(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
         host.create(visibility_timeout_s=600)
         host.send("a", "b")
         held = host.receive(1)[0]
@@ -95,7 +95,7 @@ def test_a_small_file_system_fills_and_drains(tmp_path: Path) -> None:
     """The reserve keeps room for draining on a real disk that is nearly full."""
     with (
         small_file_system(tmp_path / "disk", size_bytes=24 * MIB),
-        embedded(tmp_path / "disk" / "store").open(free_space_reserve_bytes=8 * MIB) as host,
+        on_sqlite(tmp_path / "disk" / "store").open(free_space_reserve_bytes=8 * MIB) as host,
     ):
         host.create(visibility_timeout_s=600)
         drain(host, fill(host))
@@ -104,7 +104,7 @@ def test_a_small_file_system_fills_and_drains(tmp_path: Path) -> None:
 def test_a_drained_file_system_takes_sends_again(tmp_path: Path) -> None:
     """What draining has freed is room for sends, wherever it lies."""
     disk = small_file_system(tmp_path / "disk", size_bytes=24 * MIB)
-    with disk, embedded(tmp_path / "disk" / "store").open(free_space_reserve_bytes=8 * MIB) as host:
+    with disk, on_sqlite(tmp_path / "disk" / "store").open(free_space_reserve_bytes=8 * MIB) as host:
         host.create(visibility_timeout_s=600)
         drain(host, fill(host))
         send_again(host)
@@ -113,10 +113,10 @@ def test_a_drained_file_system_takes_sends_again(tmp_path: Path) -> None:
 def test_a_file_system_without_a_reserve_loses_nothing(tmp_path: Path) -> None:
     """Even when the disk runs full in the middle of a transaction, what was acknowledged is there."""
     with small_file_system(tmp_path / "disk", size_bytes=24 * MIB):
-        with embedded(tmp_path / "disk" / "store").open(free_space_reserve_bytes=0) as host:
+        with on_sqlite(tmp_path / "disk" / "store").open(free_space_reserve_bytes=0) as host:
             host.create(visibility_timeout_s=600)
             sent = fill(host)
             assert host.counts() == (len(sent), 0, 0)
-        with embedded(tmp_path / "disk" / "store").open(free_space_reserve_bytes=0) as host:
+        with on_sqlite(tmp_path / "disk" / "store").open(free_space_reserve_bytes=0) as host:
             host.check()
             assert host.counts() == (len(sent), 0, 0)

@@ -13,7 +13,6 @@ from tests.store.model_frame import (
     RULES,
     SHORT_TIMES_MS,
     TERMS,
-    WINDOWS,
     ModelFrame,
     naive_send,
     naive_terms,
@@ -49,10 +48,10 @@ class EngineAndModel(ModelFrame):
         self.models: dict[str, NaiveStandard] = {}
         self.incarnations = dict.fromkeys(NAMES, 0)
 
-    @initialize(ready=WINDOWS, hidden=WINDOWS, given=SETTINGS)
-    def open(self, ready: int, hidden: int, given: dict[str, int]) -> None:
-        """Open with tiny windows and no room for bodies; one queue is there from the start."""
-        self.open_host(ready=ready, hidden=hidden, cache=0)
+    @initialize(given=SETTINGS)
+    def open(self, given: dict[str, int]) -> None:
+        """Open; one queue is there from the start."""
+        self.open_host()
         self.create(NAMES[0], given)
 
     def create(self, name: str, given: dict[str, int]) -> None:

@@ -1,12 +1,11 @@
 """Move tasks: dead letters on their way back, on a virtual clock."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.store.host import QUEUE, Host
-from tests.store.stores import Store, embedded, on_sqlite
+from tests.store.stores import Store, on_sqlite
 from tests.store.test_dead_letters import DEAD, DEEPER, LONG_S, bodies, change, create, pair, wear_out
 from veilmq.core import commands
 from veilmq.core.errors import (
@@ -508,10 +507,9 @@ def test_nothing_is_lost_doubled_or_miscounted_by_crashes_at_any_moment(kept: Ho
     assert sorted(found, key=int) == [str(number) for number in range(total)]
 
 
-@pytest.mark.parametrize("made", [embedded, on_sqlite])
-def test_a_full_disk_holds_a_task_up_and_loses_nothing(made: Callable[[Path], Store], tmp_path: Path) -> None:
+def test_a_full_disk_holds_a_task_up_and_loses_nothing(tmp_path: Path) -> None:
     """It waits, still running, and goes on when there is room."""
-    with made(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
+    with on_sqlite(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
         pair(host, receives_max=1)
         kill(host, "a", "b")
         while not isinstance(host.do_together(filling())[0], Exception):

@@ -1,20 +1,18 @@
 """A peek shows what a receive would give, in its order, and nothing changes by it."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.store.host import QUEUE, Host, message
-from tests.store.stores import Store, embedded, on_sqlite
+from tests.store.stores import on_sqlite
 from veilmq.core import commands
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.looks import Peek, PeekedMessage
 from veilmq.core.properties import Properties, encode
 
 DEAD = "000000000000/dead"
-TINY = {"ready_window_messages": 2, "hidden_window_leases": 2, "body_cache_bytes": 0}
 
 
 def peek(host: Host, count: int = 10, queue: str = QUEUE) -> list[PeekedMessage]:
@@ -152,15 +150,10 @@ def test_a_peek_writes_nothing(kept: Host, settings: dict[str, Any]) -> None:
     assert {path: path.read_bytes() for path in kept.folder.iterdir()} == before
 
 
-@pytest.mark.parametrize(
-    ("place", "options"), [(embedded, {}), (embedded, TINY), (on_sqlite, {})], ids=["in-memory", "on-disk", "new"]
-)
 @pytest.mark.parametrize("kind", ["plain", "fair", "fifo"])
-def test_a_peek_after_a_restart(
-    tmp_path: Path, kind: str, place: Callable[[Path], Store], options: dict[str, int]
-) -> None:
+def test_a_peek_after_a_restart(tmp_path: Path, kind: str) -> None:
     """What was in memory is read again, and what never was in memory is read too."""
-    with place(tmp_path / "store").open(**options) as host:
+    with on_sqlite(tmp_path / "store").open() as host:
         host.create(fifo=kind == "fifo")
         send(host, *(f"{group}{number}" for number in range(9) for group in "abcd"), plain=kind == "plain")
         host.receive(10, timeout_s=1)

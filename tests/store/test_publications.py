@@ -1,12 +1,9 @@
 """Publications: staged by many, decided once, in the queue in their order, whatever ends in between."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
-from tests.store.host import QUEUE, Host, hosting, message
-from tests.store.stores import Store, embedded, on_sqlite
+from tests.store.host import QUEUE, Host, message
+from tests.store.stores import on_sqlite
 from veilmq.core import commands
 from veilmq.core.errors import (
     DeduplicationIdMissing,
@@ -381,17 +378,6 @@ def test_a_deleted_queue_takes_its_writers_along(ready: Host) -> None:
     assert ready.counts() == (0, 0, 0)
 
 
-def test_no_lane_of_a_deleted_queue_waits_for_its_publications(tmp_path: Path) -> None:
-    with hosting(tmp_path / "store") as host:
-        host.create()
-        stage(host, *many())
-        publish(host, ("a", MANY))
-        host.do(commands.DeleteQueue(queue=QUEUE))
-        settle(host)
-        lanes = host.engine._journal._connection.execute("SELECT count(*) FROM lane WHERE queue IS NOT NULL")
-        assert list(lanes) == [(0,)]
-
-
 def test_a_silent_writer_is_forgotten_with_what_it_staged(ready: Host) -> None:
     stage(ready, *many())
     ready.advance(WRITER_SILENCE_S * 1_000 - 1)
@@ -453,10 +439,9 @@ def fill(host: Host, body: str) -> int:
 
 
 @pytest.mark.parametrize("pages", [500, 600])
-@pytest.mark.parametrize("place", [embedded, on_sqlite])
-def test_a_full_store_stages_nothing_and_publishes_all_the_same(place: Callable[..., Store], pages: int) -> None:
+def test_a_full_store_stages_nothing_and_publishes_all_the_same(pages: int) -> None:
     """Messages take the room of their pieces: less than a slice of them need not be free."""
-    with place(None).open(database_pages_max=pages, free_space_reserve_bytes=0) as host:
+    with on_sqlite(None).open(database_pages_max=pages, free_space_reserve_bytes=0) as host:
         host.create()
         part = fill(host, body := "x" * 50_000)
         assert part > 10

@@ -46,10 +46,10 @@ class ChainAndModel(ModelFrame):
         self.known: dict[str, Known] = {}
         self.allowed = dict.fromkeys(TARGETS.values(), True)
 
-    @initialize(window=st.sampled_from((1, 3)))
-    def open(self, window: int) -> None:
-        """Open with tiny windows; the chain is there from the start."""
-        self.open_host(ready=window, hidden=window, cache=0)
+    @initialize()
+    def open(self) -> None:
+        """Open; the chain is there from the start."""
+        self.open_host()
         for name in reversed(CHAIN):
             given: dict[str, SettingValue] = {"retention_s": RETENTION_S}
             if name in TARGETS:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tests.store.host import QUEUE, Host, message
-from tests.store.stores import embedded
+from tests.store.stores import on_sqlite
 from veilmq.core import commands
 from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccount
 from veilmq.core.commands import NewMessage, SendTerms, VisibilityChange
@@ -448,7 +448,7 @@ def test_defaults_have_to_fit_as_settings_do(host: Host) -> None:
 
 def test_a_name_may_be_taken_at_once() -> None:
     """Of a queue that was deleted just now, by who says so."""
-    with embedded(None).open(queue_name_pause_s=QUEUE_NAME_PAUSE_S) as patient:
+    with on_sqlite(None).open(queue_name_pause_s=QUEUE_NAME_PAUSE_S) as patient:
         patient.create()
         patient.do(commands.DeleteQueue(queue=QUEUE))
         with pytest.raises(QueueDeletedRecently):

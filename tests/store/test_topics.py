@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.store.host import QUEUE, Host, hosting, message
-from tests.store.stores import embedded
+from tests.store.stores import on_sqlite
 from tests.store.test_full_disk import fill
 from veilmq.core import commands
 from veilmq.core.commands import NewMessage
@@ -335,7 +335,7 @@ def test_a_defect_of_what_makes_messages_stores_nothing(topic: Host) -> None:
 
 
 def test_a_full_disk_takes_no_message_for_anybody(tmp_path: Path) -> None:
-    with embedded(tmp_path / "store").open(database_pages_max=300, purge_pause_s=0, queue_name_pause_s=0) as host:
+    with on_sqlite(tmp_path / "store").open(database_pages_max=300, purge_pause_s=0, queue_name_pause_s=0) as host:
         made(host)
         subscribe(host, to_queue("a"), to_queue("b", OTHER))
         fill(host)

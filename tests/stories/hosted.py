@@ -3,12 +3,10 @@
 from contextlib import AbstractContextManager
 from typing import Any
 
-from veilmq.engines.embedded import EngineOptions
-
-from tests.store.host import Host, SqliteHost, hosting
+from tests.store.host import Host, hosting
 from tests.store.postgres_host import hosting_postgres
 from veilmq.engines.postgres import PostgresOptions
-from veilmq.server.opening import begins_anew
+from veilmq.store.sqlite.options import EngineOptions
 
 Place = dict[str, Any]
 """What a `RunningServer` takes to be on some store; the fixture `place` makes it."""
@@ -18,4 +16,4 @@ def hosted(place: Place) -> AbstractContextManager[Host]:
     """Return an empty engine at `place`, open for a while."""
     if "store" in place:
         return hosting_postgres(place["store"], options=PostgresOptions())
-    return hosting(place["data"], options=EngineOptions(), kind=SqliteHost if begins_anew() else Host)
+    return hosting(place["data"], options=EngineOptions())

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from veilmq.engines.embedded import EmbeddedEngine
 
 from tests.clients import boto
 from tests.console.every_page import ACCOUNT, addresses
@@ -13,6 +12,7 @@ from tests.console.visitor import Visitor
 from veilmq.core.commands import Command, Delete, Receive
 from veilmq.core.errors import StoreUnavailable
 from veilmq.core.ports import Done
+from veilmq.store.sqlite import SqliteStore
 from veilmq.testing import RunningServer
 
 OF_THE_SERVER = {"settings", "health", "audit", "login"}
@@ -29,9 +29,9 @@ class Store:
 @pytest.fixture(scope="module")
 def running() -> Iterator[tuple[RunningServer, type[Store]]]:
     """A server with a queue, and what to say to its store."""
-    submit = EmbeddedEngine.submit
+    submit = SqliteStore.submit
 
-    def asked(engine: EmbeddedEngine, command: Command, done: Done) -> None:
+    def asked(engine: SqliteStore, command: Command, done: Done) -> None:
         if Store.is_gone:
             done(StoreUnavailable())
             return
@@ -39,7 +39,7 @@ def running() -> Iterator[tuple[RunningServer, type[Store]]]:
         Store.is_gone = type(command) is Store.goes_with
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(EmbeddedEngine, "submit", asked)
+        patched.setattr(SqliteStore, "submit", asked)
         with RunningServer() as server:
             sqs: Any = boto.client(server.endpoint)
             url = sqs.create_queue(QueueName="orders")["QueueUrl"]

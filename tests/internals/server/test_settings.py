@@ -60,9 +60,7 @@ def test_a_named_file_is_read_instead_of_the_usual_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["true", "false"])
 def test_a_file_has_typed_values(value: str) -> None:
     """Truth values, numbers and text of TOML are taken as they are."""
-    text = (
-        f'insecure = {value}\npurge_pause_s = 0\nlog_level = "debug"\naccount = "000000000042"\ndata = "d"\n'
-    )
+    text = f'insecure = {value}\npurge_pause_s = 0\nlog_level = "debug"\naccount = "000000000042"\ndata = "d"\n'
     Path("veilmq.toml").write_text(text, encoding="utf-8")
     settings = resolve(flags={}, environment={})
     assert settings.insecure is (value == "true")
