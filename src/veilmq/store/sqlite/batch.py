@@ -90,10 +90,12 @@ class Batch:
         """Have a command that a watch submits, while the batch is applied, applied with it."""
         self._woken.append(entry)
 
-    def run(self, entries: deque[Entry], now_ms: int, ahead_ms: int = 0, mark: bytes | None = None) -> bool:
+    def run(
+        self, entries: deque[Entry], now_ms: int, ahead_ms: int = 0, mark: bytes | None = None, *, alone: bool = False
+    ) -> bool:
         """Apply ``entries``, leaving those beyond a batch's size; tell whether there is anything to commit.
 
-        Users see ``now_ms`` as ``ahead_ms`` more. ``mark`` is the clock's, written if anything else is.
+        Users see ``now_ms`` as ``ahead_ms`` more. ``mark`` is the clock's, written if anything else is, or ``alone``.
         """
         session = self._session
         self._shown.ahead_ms = session.ahead_ms = ahead_ms
@@ -108,7 +110,7 @@ class Batch:
             else:
                 self._apply(0, len(self._entries), now_ms)
             self._put_back(entries)
-            if connection.total_changes() == changes_before:
+            if connection.total_changes() == changes_before and not alone:
                 session.execute("COMMIT")
                 return False
             if mark is not None:
@@ -120,7 +122,7 @@ class Batch:
                 raise
             log.exception("a batch failed; its commands are applied one by one", exc_info=error)
             self.roll_back(entries, is_full=is_full)
-            return self.run(entries, now_ms, ahead_ms, mark)
+            return self.run(entries, now_ms, ahead_ms, mark, alone=alone)
         finally:
             self.applying = False
         return True

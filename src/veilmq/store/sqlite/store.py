@@ -42,6 +42,16 @@ log = logging.getLogger(__name__)
 
 _MARKED_MS = SECOND_MS  # from one mark of the clock to the next
 _DELIVERY_S_MAX = 0.003  # in one turn of the loop: encoding takes some 3 ms a megabyte
+_DOUBT_MS = 10 * SECOND_MS  # from one look whether a doubted clock is synchronised to the next
+
+_HELD_BACK = (
+    "is held back: since the last run the wall clock advanced by more than the store trusts it with, as the kernel did "
+    "not call it synchronised. Leases, delays and retention end that much later. "
+)
+_UNTIL = {
+    True: "It is applied once the kernel calls its clock synchronised, or at once by `veilmq clock trust`.",
+    False: "If the clock is right, `veilmq clock trust` applies it.",
+}
 
 
 class SqliteStore:
@@ -69,6 +79,7 @@ class SqliteStore:
         self._closed = False
         self._rest = asyncio.Event()
         self._mark_due_ms = 0
+        self._mark_alone = False  # the next mark is written whether or not its batch changes anything
         self._database = Database(connection, options=options)
         space = self._space = Space(folder=folder, database=self._database, options=options)
         self._session = Session(connection, options=options, space=space)
@@ -83,6 +94,11 @@ class SqliteStore:
         for step in steps:
             self._session.schedulers[step] = Scheduler(step=partial(self._do_slice, step()), clock=clock)
             self._session.schedulers[step].look()
+        self._doubting = Scheduler(step=self._settle_clock, clock=clock)
+        if clock.doubt is not None:
+            self._doubting.look(_DOUBT_MS)
+        for warning in self.warnings():
+            log.warning("%s", warning)
 
     @classmethod
     def open(
@@ -166,6 +182,7 @@ class SqliteStore:
                     self._lock.release()
 
     def _stop_background(self) -> None:
+        self._doubting.stop()
         for each in self._session.schedulers.values():
             each.stop()
 
@@ -202,18 +219,20 @@ class SqliteStore:
 
     def warnings(self) -> list[str]:
         """Return what is wrong although requests are answered."""
-        return [LONG_LOG] if self._database.log_is_long else []
+        long_log = [LONG_LOG] if self._database.log_is_long else []
+        held_ms, doubt = self.clock.held_back_ms(), self.clock.doubt
+        if doubt is None or not held_ms:
+            return long_log
+        return [f"{_span(held_ms)} {_HELD_BACK}{_UNTIL[doubt.synchronised]}", *long_log]
 
     async def trust_clock(self) -> str:
         """Take the present time for right; see ``engines.store.Store``."""
         if self.clock.doubt is None:
             return NOTHING_HELD_BACK
         applied_ms = self.clock.trust()
-        self._mark_due_ms = 0
+        self._go_on(applied_ms)
         await self.answered()
-        self._session.schedulers[Sweep].look()
-        span = timedelta(seconds=applied_ms // SECOND_MS)
-        return f"{span} h that was held back is applied." if applied_ms else NOTHING_HELD_BACK
+        return f"{_span(applied_ms)} that was held back is applied." if applied_ms else NOTHING_HELD_BACK
 
     def figures(self) -> list[Figure]:
         """Return what there is to tell beside the counts of queues."""
@@ -241,6 +260,25 @@ class SqliteStore:
         """Whether the store failed and nothing more is accepted."""
         return isinstance(self._refusal, OutcomeUnknown)
 
+    # The clock.
+
+    def _settle_clock(self, done: Done) -> None:
+        """Apply what a doubted clock holds back if it is synchronised now and that is enough; else look again."""
+        doubt = self.clock.doubt
+        if doubt is not None:
+            applied_ms = self.clock.settle()
+            if self.clock.doubt is None:
+                self._go_on(applied_ms)
+        done(_DOUBT_MS if self.clock.doubt is not None and self.clock.doubt.synchronised else None)
+
+    def _go_on(self, applied_ms: int) -> None:
+        """Have a clock that is not doubted any more marked, and see what has become due by what was held back."""
+        if applied_ms:
+            log.warning("the clock is trusted: %s that was held back is applied", _span(applied_ms))
+        self._mark_due_ms, self._mark_alone = 0, True
+        self.submit(ListQueues(account=""), _nothing)
+        self._session.schedulers[Sweep].look()
+
     # Batches.
 
     def _arrange(self) -> None:
@@ -249,12 +287,12 @@ class SqliteStore:
 
     def _run(self) -> None:
         now_ms = self.clock.now_ms()
-        mark = None
+        mark, alone = None, self._mark_alone
         if now_ms >= self._mark_due_ms:
             mark = self.clock.mark()
-            self._mark_due_ms = now_ms + _MARKED_MS
+            self._mark_due_ms, self._mark_alone = now_ms + _MARKED_MS, False
         try:
-            changed = self._batch.run(self._pending, now_ms, self.clock.ahead_ms(now_ms), mark)
+            changed = self._batch.run(self._pending, now_ms, self.clock.ahead_ms(now_ms), mark, alone=alone)
         except Exception as error:  # noqa: BLE001 - not even the way back worked
             self._fail(error)
             return
@@ -268,10 +306,17 @@ class SqliteStore:
             self._session.accepted.keep()
             self._deliver()
         elif isinstance(error, Exception) and ran_out_of_room(error):
-            self._batch.roll_back(self._pending, is_full=True)
-            self._arrange()
+            self._try_again()
         else:
             self._fail(error)
+
+    def _try_again(self) -> None:
+        try:
+            self._batch.roll_back(self._pending, is_full=True)
+        except Exception as worse:  # noqa: BLE001 - not even the way back worked
+            self._fail(worse)
+        else:
+            self._arrange()
 
     def _deliver(self) -> None:
         if not self._batch.deliver(stopwatch_s() + _DELIVERY_S_MAX):
@@ -293,6 +338,14 @@ class SqliteStore:
         self._running = False
         self._rest.set()
         self._on_fatal(error)
+
+
+def _span(ms: int) -> str:
+    return f"{timedelta(seconds=ms // SECOND_MS)} h"
+
+
+def _nothing(result: object) -> None:
+    """Do nothing: what counts is that the batch is durable."""
 
 
 def _ignore(error: BaseException) -> None:
