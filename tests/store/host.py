@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from veilmq.core import commands, results
 from veilmq.core.commands import Command, NewMessage, VisibilityChange
-from veilmq.core.limits import LEASE_S_MAX
+from veilmq.core.limits import LEASE_S_MAX, SECOND_MS
 from veilmq.core.properties import Attribute, Properties, encode
 from veilmq.core.settings import SettingValue
 from veilmq.engines.execute import execute
+from veilmq.store.background import Sweep
 from veilmq.store.sqlite import SqliteStore
 from veilmq.store.sqlite.doctor import examine
-from veilmq.store.sqlite.janitor import Sweep
 from veilmq.store.sqlite.options import EngineOptions
 from veilmq.testing import VirtualClock
 
@@ -129,9 +129,13 @@ class Host:
         """Have the store drop what it has in memory beside its database; what is lost a restart loses too."""
         self.engine._session.forget()
 
+    def stop(self, step: type[Command] = Sweep) -> None:
+        """Have work of that kind go on no more by itself; the janitor's, unless said otherwise."""
+        self.engine._session.schedulers[step].stop()
+
     def sweep(self) -> None:
         """Have the janitor do all that it has to do now."""
-        while self.do(Sweep()).more:
+        while self.do(Sweep()) < SECOND_MS:
             pass
 
     def check(self) -> None:

@@ -120,7 +120,7 @@ def standard(world: World) -> Iterator[Receipts]:
     late = tuple(message(f"late-{place}", delay_s=HOUR_S) for place in range(2))
     (sent,) = world.ask(Send(queue=queue, messages=late, terms=SendTerms(receipts=True, together=True)))
     changes = (VisibilityChange(receipt=sent[0].receipt, timeout_s=2 * HOUR_S),)
-    renewed = {"only_live": True, "renew_receipt": True, "lease_s_max": None}
+    renewed: dict[str, Any] = {"only_live": True, "renew_receipt": True, "lease_s_max": None}
     world.ask(
         ChangeVisibility(queue=queue, changes=changes, **renewed),
         Delete(queue=queue, receipts=(sent[1].receipt,), only_live=True),
@@ -184,7 +184,7 @@ def claims(world: World) -> Iterator[Receipts]:
     queue = world.create("claimed", dead_letter_queue=dead, receives_max=50)
     world.send(queue, *(f"{number}{LONG if number % 4 == 0 else ''}" for number in range(12)))
     world.receive(queue, 4, timeout_s=0)
-    terms = {"queue": queue, "source": "s"}
+    terms: dict[str, Any] = {"queue": queue, "source": "s"}
     world.ask(OpenSource(**terms))
     world.ask(Claim(**terms, epoch=1, number=1, messages_max=5, shard_messages=2), wait_ms=10)
     world.ask(Heartbeat(**terms, epoch=1), Claim(**terms, epoch=1, number=2, messages_max=3))
@@ -202,7 +202,7 @@ def claims(world: World) -> Iterator[Receipts]:
 def publications(world: World) -> Iterator[Receipts]:
     """Two attempts are staged, one of them is published, a slice a time; a batch is given up."""
     queue = world.create("published")
-    terms = {"queue": queue, "writer": "w"}
+    terms: dict[str, Any] = {"queue": queue, "writer": "w"}
     for part in range(2):
         new = tuple(message(f"{part}-{place}{LONG if place else ''}") for place in range(3))
         world.ask(Stage(**terms, batch=0, attempt="a", part=part, messages=new))

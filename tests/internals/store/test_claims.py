@@ -67,7 +67,7 @@ def test_claimed_messages_past_their_retention_cost_sweeps_nothing(tmp_path: Pat
             claim_whole(host, 1, count)
             host.advance(30_000)
             host.do(commands.Send(queue=QUEUE, messages=(message("last", group="last", dedup_id="last"),)))
-            host.engine._janitor.stop()
+            host.stop()
             host.advance(60_000)
             steps.append(stepped(host))
             assert host.counts() == (0, count, 0)
@@ -120,7 +120,7 @@ def test_a_reader_that_is_refused_changes_nothing(host: SqliteHost) -> None:
     for source, terms in (("s", {"consumer": "c", "hold_s": 100_000}), ("t", {"hold_s": 60})):
         open_source(host, source, **terms)
         host.do(claims.Claim(queue=QUEUE, source=source, epoch=1, number=1, messages_max=1))
-    host.engine._session.schedulers[ClaimStep].stop()  # type: ignore[attr-defined]
+    host.stop(ClaimStep)
     host.advance(60_000)
     with pytest.raises(ConsumerTaken):
         open_source(host, "t", consumer="c")
@@ -149,7 +149,7 @@ def test_a_dead_letter_of_a_claim_leaves_no_group(host: SqliteHost) -> None:
 def test_a_claim_passes_over_what_retention_has_ended(host: SqliteHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many messages of a group that are, before they are deleted."""
     host.create(fifo=True, retention_s=60)
-    host.engine._janitor.stop()
+    host.stop()
     for name in ("old", "young"):
         count = 500 if name == "old" else 1
         new = tuple(message(name, group="g", dedup_id=f"{name} {number}") for number in range(count))

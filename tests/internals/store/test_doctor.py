@@ -61,7 +61,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
             host.do(Claim(queue=queue, source="reader", epoch=opened.epoch, number=1, messages_max=9))
         host.create("000000000000/purged")
         host.send("purged", queue="000000000000/purged")
-        host.engine._janitor.stop()
+        host.stop()
         host.do(PurgeQueue(queue="000000000000/purged"))
         host.do(CreateTopic(topic=TOPIC))
         host.do(Subscribe(subscription=Subscription(topic=TOPIC, name="s", endpoint="s", push_url="http://a.example/")))

@@ -55,8 +55,8 @@ def test_two_deletes_of_one_batch_are_one_end(host: SqliteHost) -> None:
 def test_a_late_delete_of_an_earlier_receipt_does_not_end_the_one_that_retention_ended(host: SqliteHost) -> None:
     """Its message is out of reach, and not swept yet."""
     host.do(SetQueue(queue=QUEUE, settings={"retention_s": 60}))
-    host.engine._janitor.stop()
-    host.engine._session.sweep = lambda *_: []  # type: ignore[attr-defined]
+    host.stop()
+    host.engine._session.sweep = lambda *_: []  # type: ignore[method-assign]
     host.send("a")
     first = host.receive_one(timeout_s=1).receipt
     host.advance(2_000)
@@ -75,7 +75,7 @@ def test_a_purged_partition_that_is_not_swept_yet(host: SqliteHost, fifo: bool) 
     """A late delete finds its receipt there, whichever queue was purged beside it; group and all."""
     name = f"000000000000/{'b.fifo' if fifo else 'b'}"
     host.create(name, fifo=fifo)
-    host.engine._janitor.stop()
+    host.stop()
     for queue in (QUEUE, name):
         host.do(Send(queue=queue, messages=(message("a", group="g", dedup_id="1"),)))
     late = host.receive_one(queue=name).receipt
@@ -99,7 +99,7 @@ def test_no_more_receipts_that_expired_are_kept_than_so_many(host: SqliteHost, m
     receipts = [each.receipt for each in host.receive(5, timeout_s=1)]
     host.advance(2_000)
     host.receive(5)
-    log, now_ms = host.engine._session.events, host.clock.now_ms()  # type: ignore[attr-defined]
+    log, now_ms = host.engine._session.events, host.clock.now_ms()
     assert [log.sweep(2, now_ms) for _ in range(2)] == [True, False]
     assert host.rows("expired_receipt") == 2
     host.delete(*receipts)
@@ -210,8 +210,8 @@ def test_a_nearly_full_disk_takes_no_events(host: SqliteHost, monkeypatch: pytes
     host.send("a")
     late = host.receive_one(timeout_s=1).receipt
     host.advance(2_000)
-    monkeypatch.setattr(host.engine._session.space, "_is_short", lambda: True)  # type: ignore[attr-defined]
-    host.engine._session.space.look()  # type: ignore[attr-defined]
+    monkeypatch.setattr(host.engine._session.space, "_is_short", lambda: True)
+    host.engine._session.space.look()
     again = host.receive_one().receipt
     host.delete(late)
     host.delete(again)

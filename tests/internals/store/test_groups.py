@@ -24,7 +24,7 @@ def test_groups_past_their_retention_are_passed_over(
     host.do(Send(queue=QUEUE, messages=tuple(new)))
     monkeypatch.setattr(session, "_SWEPT_AT_ONCE", 4)
     monkeypatch.setattr(groups, "EXPIRED_PASSED_MAX", passed_max)
-    host.engine._janitor.stop()
+    host.stop()
     host.advance(1)
     given: list[str] = []
     receives = 0

@@ -47,7 +47,7 @@ def steps(host: SqliteHost, command: Command) -> int:
         return False
 
     host.counts()
-    connection = host.engine._session.connection  # type: ignore[attr-defined]
+    connection = host.engine._session.connection
     connection.set_progress_handler(count, 1)
     shown = host.do(command)
     connection.set_progress_handler(None)
@@ -121,7 +121,7 @@ def test_a_dead_letter_for_which_there_is_no_room_is_shown(host: SqliteHost, mon
     host.send("a")
     host.receive(1, timeout_s=0)
     assert host.do(PEEK).messages == []
-    space = host.engine._session.space  # type: ignore[attr-defined]
+    space = host.engine._session.space
     monkeypatch.setattr(space, "is_short", True)
     monkeypatch.setattr(space, "look_again", lambda now_ms: True)
     assert [each.body for each in host.do(PEEK).messages] == ["a"]

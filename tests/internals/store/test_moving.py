@@ -71,7 +71,7 @@ def test_messages_past_their_retention_are_never_moved_however_many(
     host.advance(59_995)
     host.do(Send(queue=source, messages=(message("young", group="g", dedup_id="young"),)))
     monkeypatch.setattr(session, "_SWEPT_AT_ONCE", 1)
-    host.engine._janitor.stop()
+    host.stop()
     host.advance(5)
     start(host, target, source=source)
     assert host.rows("message") > 2
@@ -117,7 +117,7 @@ def test_a_dead_letter_that_arrives_when_another_one_ends_in_flight_is_counted(t
     host.advance(59_000)
     host.do(Send(queue=QUEUE, messages=(message("a", group="h", dedup_id="a"),)))
     assert len(host.receive(1, timeout_s=0)) == 1
-    host.engine._janitor.stop()
+    host.stop()
     host.advance(1_000)
     assert host.receive(1) == []
     assert host.counts(DEAD) == (1, 0, 0)
@@ -151,7 +151,7 @@ def test_the_next_slice_counts_from_the_batch_of_the_last_one(
     def slices() -> None:
         monkeypatch.setattr(host.engine, "submit", lambda step, done: answers.append(done))
         for _ in range(4):
-            host.engine._do_slice(MoveStep(), due.append)  # type: ignore[attr-defined]
+            host.engine._do_slice(MoveStep(), due.append)
         monkeypatch.undo()
 
     host.in_loop(slices)

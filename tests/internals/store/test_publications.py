@@ -33,7 +33,7 @@ def test_what_is_staged_beyond_the_bytes_of_a_batch_is_left_to_the_next_one(
     host: SqliteHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And so is what comes behind it, of any kind."""
-    session = host.engine._session  # type: ignore[attr-defined]
+    session = host.engine._session
     finished = Mock(wraps=session.finish)
     monkeypatch.setattr(session, "finish", finished)
     *staged, published = host.do_together(*(stage("x" * 900_000, attempt) for attempt in "abcdef"), publish(*"abcdef"))
@@ -45,6 +45,6 @@ def test_what_is_staged_beyond_the_bytes_of_a_batch_is_left_to_the_next_one(
 def test_a_stage_without_its_pieces_keeps_nothing_back(host: SqliteHost) -> None:
     """Nor does the publication that names it."""
     host.do_together(stage("a", "a"), stage("b", "b"))
-    host.engine._session.connection.execute("DELETE FROM piece WHERE stage_id = 1")  # type: ignore[attr-defined]
+    host.engine._session.connection.execute("DELETE FROM piece WHERE stage_id = 1")
     assert not host.do(publish("a", "b")).more
     assert host.receive_one().body == "b"
