@@ -37,11 +37,10 @@ def test_from_a_folder_to_databases_and_back(folder: Path, tmp_path: Path, postg
     with making_database(postgres_url) as first, making_database(postgres_url) as second:
         there = veilmq("copy", "--from", str(folder), "--to", first)
         assert (there.code, there.err) == (0, "")
-        assert there.out.splitlines() == ["messages  3", "receipts  act as before"]
+        assert there.out.splitlines() == ["messages  3"]
         beside = veilmq("copy", "--from", first, "--to", second, "--json")
-        assert json.loads(beside.out) == {"messages": 3, "keeps_receipts": True}
-        back = veilmq("copy", "--from", second, "--to", str(tmp_path / "back"))
-        assert "receipts  are refused" in back.out
+        assert json.loads(beside.out) == {"messages": 3}
+        assert veilmq("copy", "--from", second, "--to", str(tmp_path / "back")).out == "messages  3\n"
     assert veilmq("copy", "--from", str(tmp_path / "back"), "--to", str(tmp_path / "again")).code == 0
     assert veilmq("doctor", "--data", str(tmp_path / "again")).code == 0
     data = tmp_path / "again"
@@ -49,26 +48,6 @@ def test_from_a_folder_to_databases_and_back(folder: Path, tmp_path: Path, postg
         status = client.show("orders")
         assert (status.visible, status.in_flight) == (2, 1)
         assert [each.body for each in client.receive("orders", count=10)] == BODIES[1:]
-
-
-def test_to_the_new_kind_of_folder_and_on(
-    folder: Path, tmp_path: Path, postgres_url: str, veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A folder says by its files of which kind it is, to each command and to a server."""
-    new = tmp_path / "new"
-    with monkeypatch.context() as gate:
-        gate.setenv("GATE_STORE", "sqlite2")
-        there = veilmq("copy", "--from", str(folder), "--to", str(new))
-    assert there.out.splitlines() == ["messages  3", "receipts  act as before"]
-    with RunningServer(data=new, clock=SystemClock()) as server, HttpQueueClient(server.endpoint) as client:
-        assert [each.body for each in client.receive("orders", count=10)] == BODIES[1:]
-        assert veilmq("backup", "--data", str(new), "--to", str(tmp_path / "backup")).code == 0
-        assert veilmq("doctor", "--data", str(new)).code == 0
-    for source, target in ((new, tmp_path / "again"), (tmp_path / "backup", tmp_path / "restored")):
-        assert veilmq("copy", "--from", str(source), "--to", str(target)).code == 0
-        assert [each.name for each in target.iterdir() if each.suffix == ".db"] == ["store.db"]
-    with making_database(postgres_url) as url:
-        assert "act as before" in veilmq("copy", "--from", str(new), "--to", url).out
 
 
 def test_a_folder_in_use_is_not_copied(folder: Path, tmp_path: Path, veilmq: Veilmq) -> None:
@@ -211,5 +190,5 @@ def test_a_folder_that_is_not_there_is_not_made_by_copying_from_it(tmp_path: Pat
     missing = tmp_path / "missing"
     answer = veilmq("copy", "--from", str(missing), "--to", str(tmp_path / "copy"))
     assert answer.code == 1
-    assert f"{missing} has no veilmq.db: name a data folder with --from." in answer.err.replace("\n", " ")
+    assert f"{missing} has no store.db: name a data folder with --from." in answer.err.replace("\n", " ")
     assert list(tmp_path.iterdir()) == []

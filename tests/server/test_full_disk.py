@@ -257,7 +257,7 @@ def pin_and_release(served: ServedFolder, call: Caller) -> None:
     """Read in one transaction while others write, then end it."""
     call("CreateQueue", QueueName="a")
     assert call.send("a", "first") == 200
-    reader = sqlite3.connect(served.folder / "veilmq.db", isolation_level=None)
+    reader = sqlite3.connect(served.folder / "store.db", isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM sqlite_schema").fetchall()
     body = "x" * 500_000

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.store.host import Host
 from tests.store.postgres_host import PostgresHost, set_clock
 from veilmq.engines.copying import CopyRefused
-from veilmq.server.copying import Copied, copy_store
+from veilmq.server.copying import copy_store
 from veilmq.store.sqlite.options import EngineOptions
 from veilmq.testing import VirtualClock
 
@@ -18,7 +18,7 @@ def place_of(host: Host) -> str:
     return host.url if isinstance(host, PostgresHost) else str(host.folder)
 
 
-def copied(source: str, target: str, now_ms: int) -> Copied:
+def copied(source: str, target: str, now_ms: int) -> int:
     """Copy a store that nobody has open at that instant."""
     return asyncio.run(copy_store(source, target, clock=VirtualClock(now_ms)))
 

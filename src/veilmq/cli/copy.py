@@ -31,11 +31,10 @@ def copy(*, source: From, to: To, json: Json = False) -> None:
         from veilmq.server.copying import copy_store
     try:
         with progress("copied", unit="messages") as told:
-            made = asyncio.run(copy_store(source, to, clock=SystemClock(), told=told))
+            messages = asyncio.run(copy_store(source, to, clock=SystemClock(), told=told))
     except (CopyRefused, StoreError) as error:
         raise CommandFailed(str(error)) from error
     if json:
-        print_json(made._asdict())
-        return
-    receipts = "act as before" if made.keeps_receipts else "are refused: consumers receive those messages again"
-    print_aligned([("messages", made.messages), ("receipts", receipts)])
+        print_json({"messages": messages})
+    else:
+        print_aligned([("messages", messages)])

@@ -1,9 +1,8 @@
 """A copy of a stopped store in another one: what both kinds of store say of their content, and the way it takes.
 
 A source tells queues, messages and what is remembered of them; a target takes them in that order, all or nothing: what
-was interrupted left nothing. A message keeps its id, its times, its counts and its place in the order. Where the target
-can keep the numbers that receipts name it does so (``keeps_receipts``), and receipts issued before act after the copy;
-elsewhere they are none of that store any more, and are refused as such.
+was interrupted left nothing. A message keeps its id, its times, its counts and its place in the order, and the number
+that receipts name: receipts issued before act after the copy.
 """
 
 from abc import ABC, abstractmethod
@@ -279,9 +278,6 @@ _read_settings = msgspec.json.Decoder(QueueSettings).decode
 class Target(Protocol):
     """An empty store that is filled; what is not finished leaves nothing."""
 
-    keeps_receipts: bool
-    """Whether receipts issued before act there."""
-
     async def begin(self, values: dict[str, bytes], *, now_ms: int, last_queue: int) -> None:
         """Take the store's own values; no queue will get a number up to ``last_queue`` again."""
 
@@ -304,8 +300,6 @@ async def copy(source: Source, target: Target, *, told: Told | None = None) -> i
     if obstacles:
         raise CopyRefused(" ".join(["Nothing was copied.", *obstacles]))
     messages, in_all, values = 0, await source.count(), await source.values()
-    if not target.keeps_receipts:
-        values.pop("receipt_key", None)  # they would name other messages
     await target.begin(values, now_ms=source.now_ms, last_queue=await source.last_queue())
     for queue in await source.queues():
         await target.add_queue(queue)

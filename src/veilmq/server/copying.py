@@ -3,7 +3,7 @@
 from contextlib import AsyncExitStack
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from veilmq.core.errors import VeilmqError
 from veilmq.engines import store_urls
@@ -18,18 +18,11 @@ from veilmq.store.sqlite.folder import FolderError, FolderLock, database_of
 _POSTGRES = "veilmq.engines.postgres"
 
 
-class Copied(NamedTuple):
-    """What came of a copy: how many messages there are, and whether receipts issued before act there."""
-
-    messages: int
-    keeps_receipts: bool
-
-
-async def copy_store(source: str, target: str, *, clock: StoreClock, told: Told | None = None) -> Copied:
+async def copy_store(source: str, target: str, *, clock: StoreClock, told: Told | None = None) -> int:
     """Copy the stopped store ``source`` to ``target``, which has nothing: folders, or URLs (``postgresql://…``).
 
-    Raises ``CopyRefused`` when that is not possible, ``StoreError`` when a driver is missing; the target is then as it
-    was.
+    Return how many messages there are. Raises ``CopyRefused`` when that is not possible, ``StoreError`` when a driver
+    is missing; the target is then as it was.
     """
     _refuse_several(source, target)
     try:
@@ -37,11 +30,11 @@ async def copy_store(source: str, target: str, *, clock: StoreClock, told: Told 
             if _is_url(source) != _is_url(target):
                 reader = await _source(stack, source, clock)
                 filled = await _target(stack, target)
-                return Copied(await copy(reader, filled, told=told), filled.keeps_receipts)
+                return await copy(reader, filled, told=told)
             if not _is_url(source):
-                return Copied(_copy_folder(stack, Path(source), Path(target), told), keeps_receipts=True)
+                return _copy_folder(stack, Path(source), Path(target), told)
             databases = [await _held(stack, each) for each in (source, target)]
-            return Copied(await _of_postgres("copy_tables").copy_tables(*databases, told=told), keeps_receipts=True)
+            return int(await _of_postgres("copy_tables").copy_tables(*databases, told=told))
     except (FolderError, VeilmqError) as error:
         raise CopyRefused(str(error)) from error
 

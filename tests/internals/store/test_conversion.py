@@ -10,6 +10,7 @@ from typing import Any
 
 import apsw
 import pytest
+from veilmq.engines.embedded import FolderError
 
 from tests.internals.store.converted import killed
 from tests.store.host import QUEUE, RESTLESS, Host, SqliteHost, hosting, message
@@ -22,7 +23,6 @@ from veilmq.core.events import CountEvents, ForgetEvents, Outcome, PlanExport
 from veilmq.core.publications import ListWriters, Publish, Stage
 from veilmq.core.results import MoveStatus, ReceiptState
 from veilmq.core.topics import CreateTopic, ListPushes, PublishToTopic, ShowTopic, Subscribe, Subscription, push_queue
-from veilmq.engines.embedded import FolderError
 from veilmq.store.sqlite import conversion
 
 FIFO = QUEUE + ".fifo"

@@ -32,8 +32,6 @@ _CLOCKS_MS = 60 * SECOND_MS
 class DatabaseTarget:
     """``engines.copying.Target`` of a database without queues."""
 
-    keeps_receipts = True
-
     def __init__(self, lock: CopyLock) -> None:
         """``lock`` is that of the database."""
         self._lock = lock

@@ -31,8 +31,6 @@ from veilmq.store.sqlite.unfinished import Unfinished
 class FolderTarget:
     """``engines.copying.Target`` of a folder that does not exist yet; as a context manager it removes what it left."""
 
-    keeps_receipts = True
-
     def __init__(self, folder: Path) -> None:
         """Raises ``FolderError`` where ``folder`` exists."""
         self._unfinished = Unfinished(folder)
