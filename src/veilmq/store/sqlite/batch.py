@@ -110,7 +110,7 @@ class Batch:
             else:
                 self._apply(0, len(self._entries), now_ms)
             self._put_back(entries)
-            if connection.total_changes() == changes_before and not alone:
+            if connection.total_changes() == changes_before and not alone and not self._database.moves_log:
                 session.execute("COMMIT")
                 return False
             if mark is not None:
@@ -166,7 +166,7 @@ class Batch:
                 if kind is _SEND:
                     work.sends.append((slot, command))
                     for new in command.messages:
-                        bytes_left -= len(new.body) + BATCH_ROW_BYTES
+                        bytes_left -= len(new.body) + len(new.properties) + BATCH_ROW_BYTES
                 elif kind is _RECEIVE:
                     work.receives.append((slot, command))
                 else:

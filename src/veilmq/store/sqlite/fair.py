@@ -148,7 +148,7 @@ def offered(session: Session, queue: Queue, wanted: int, now_ms: int, sink: Dead
         if sink is not None and sink.is_over:
             break
         rows.append(row)
-        session.bytes_left -= len(row[6]) + BATCH_ROW_BYTES
+        session.bytes_left -= len(row[6]) + len(row[7]) + BATCH_ROW_BYTES
         if len(rows) >= wanted or session.bytes_left <= 0:
             break
     offers.close()  # and with it its cursors

@@ -280,7 +280,7 @@ class _Choice:
                 self._left -= 1
                 self._places -= 1
                 shares[self._at].append(row)
-                session.bytes_left -= len(row[6]) + BATCH_ROW_BYTES
+                session.bytes_left -= len(row[6]) + len(row[7]) + BATCH_ROW_BYTES
         if dead:
             assert sink is not None
             sink.move(dead)

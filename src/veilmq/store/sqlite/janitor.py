@@ -16,6 +16,7 @@ from veilmq.store.sqlite.transaction import SqliteTransaction, end
 
 _ROWS_PER_SWEEP = 1_000
 _QUEUES_PER_SWEEP = 200
+_LOOK_ROWS = 5  # what looking at a partition takes, in rows
 _PAUSE_MS = 10
 _LOOK_MS = RETENTION_S.minimum * SECOND_MS
 
@@ -24,9 +25,8 @@ def sweep(session: Session, command: Sweep, now_ms: int) -> int:
     """Do one slice: retired partitions, messages past their retention, what is remembered, pages that hold nothing."""
     session.space.look_again(now_ms)
     left = _ROWS_PER_SWEEP
-    retired = session.row("retired_part")
-    if retired is not None:
-        left -= _sweep_partition(session, retired, left, now_ms)
+    while left > 0 and (retired := session.row("retired_part")) is not None:
+        left -= _LOOK_ROWS + _sweep_partition(session, retired, left, now_ms)
     looked_at = session.rows("queues_behind", session.swept_to, _QUEUES_PER_SWEEP if left > 0 else 0)
     for number, name, *_ in looked_at:
         queue = session.queue(name)
@@ -54,7 +54,7 @@ def sweep(session: Session, command: Sweep, now_ms: int) -> int:
 
 
 def _sweep_partition(session: Session, retired: Row, rows_max: int, now_ms: int) -> int:
-    """Delete a slice of a retired partition, and its row with the last one; return how many messages that were."""
+    """Delete a slice of a retired partition, and its row with the last one; return how many rows that were."""
     count = 0
     partition, logged_queue, retired_at_ms = retired
     log = None if logged_queue is None else Logged(logged_queue, 0, retired_at_ms)
@@ -63,9 +63,11 @@ def _sweep_partition(session: Session, retired: Row, rows_max: int, now_ms: int)
         count += len(session.delete_below(kind, partition, lanes, NEVER_MS, rows_max - count, log, now_ms))
     if count:
         return count  # an event of a message has its group, whose number goes after the cursor
+    changes = session.connection.total_changes
+    before = changes()
     session.run("delete_cursors_of", partition, rows_max)
     session.run("delete_fair_groups_of", partition, rows_max)
     if not any(session.row(f"any_{kind}_of", partition) for kind in ("cursor", "fair_group")):
         session.run("delete_part", partition)
         session.run("put_progress", now_ms, session.last_seq)
-    return count
+    return changes() - before

@@ -222,7 +222,7 @@ def offered(session: Session, queue: Queue, wanted: int, now_ms: int, sink: Dead
         for row in ready.visible(session, queue, lane, left, now_ms):
             rows.append(row)
             left -= 1
-            bytes_left -= len(row[6]) + BATCH_ROW_BYTES
+            bytes_left -= len(row[6]) + len(row[7]) + BATCH_ROW_BYTES
             if left <= 0 or bytes_left <= 0:
                 break
         if len(rows) >= wanted or bytes_left <= 0:
@@ -244,7 +244,7 @@ def _sifted(session: Session, queue: Queue, wanted: int, now_ms: int, sink: Dead
                 dead.append(row)
             else:
                 rows.append(row)
-                session.bytes_left -= len(row[6]) + BATCH_ROW_BYTES
+                session.bytes_left -= len(row[6]) + len(row[7]) + BATCH_ROW_BYTES
             if _is_enough(session, len(rows) - wanted, passed, sink):
                 break
         if _is_enough(session, len(rows) - wanted, passed, sink):

@@ -132,7 +132,7 @@ class SqliteTransaction(ClaimTransaction):
         send(session, found, [(0, given)], self._now_ms, answers)
         sent: list[SentMessage] = answers[0]
         assert all(type(each) is SentMessage for each in sent), "the queue takes them"
-        session.write_bytes_left -= sum(len(new.body) + BATCH_ROW_BYTES for new in messages)
+        session.write_bytes_left -= sum(len(new.body) + len(new.properties) + BATCH_ROW_BYTES for new in messages)
         return sent
 
     async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> Chosen:

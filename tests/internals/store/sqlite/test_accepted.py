@@ -1,0 +1,130 @@
+"""What was accepted lately is found by its key, whatever shares its chain, staged, on disk and after a start."""
+
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from veilmq.store.sqlite.accepted import Accepted
+from veilmq.store.sqlite.folder import open_connection
+from veilmq.store.sqlite.options import EngineOptions
+from veilmq.store.sqlite.statements import SQL
+
+
+class Book:
+    """The deduplication log of a database, written a batch at a time."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """Open it, with the database."""
+        self.connection: apsw.Connection = open_connection(folder, EngineOptions())
+        self.staged: list[Any] = []
+        self.accepted = Accepted(self.connection, changed=self.staged.append)
+
+    def add(self, number: int, *, chain: int = 0, now_ms: int = 1_000) -> None:
+        """Take note of a message; those of one `chain` share a slot."""
+        self.accepted.add(key(number, chain=chain), bytes([number]) * 16, number, now_ms)
+
+    def write(self) -> None:
+        """Write what is staged."""
+        if self.staged:
+            self.staged.clear()
+            self.accepted.write()
+
+    def keep(self) -> None:
+        """End the batch."""
+        self.write()
+        self.accepted.keep()
+
+    def found(self, numbers: range, *, chain: int = 0) -> list[int]:
+        """Return which of these are found."""
+        found = [self.accepted.find(key(number, chain=chain)) for number in numbers]
+        assert all(each is None or each.id == bytes([each.sequence]) * 16 for each in found)
+        return [each.sequence for each in found if each is not None]
+
+
+def key(number: int, *, chain: int = 0) -> bytes:
+    """Return a key whose first bytes name its slot."""
+    return chain.to_bytes(4) + number.to_bytes(12)
+
+
+@pytest.mark.parametrize("write_each", [False, True])
+def test_each_entry_of_a_chain_is_found_staged_and_written(*, write_each: bool) -> None:
+    book = Book()
+    for number in range(5):
+        chain = number % 2 << 11
+        book.add(number, chain=chain)
+        assert book.found(range(5), chain=chain) == list(range(number % 2, number + 1, 2))
+        if write_each:
+            book.write()
+    book.write()
+    assert book.found(range(5)) == [0, 2, 4]
+    assert book.accepted.find(key(1)) is None
+
+
+def test_the_last_of_those_with_one_key_is_found() -> None:
+    book = Book()
+    for now_ms in (1_000, 301_000):
+        book.add(7, now_ms=now_ms)
+        book.keep()
+    found = book.accepted.find(key(7))
+    assert found is not None
+    assert found.accepted_at_ms == 301_000
+
+
+def test_the_entries_of_a_batch_share_rows_of_a_page_at_the_most() -> None:
+    book = Book()
+    for number in range(130):
+        book.add(number)
+    book.keep()
+    rows = book.connection.execute(SQL["all_accepted"])
+    assert [(number, len(entries) // 48) for number, entries in rows] == [(1, 64), (65, 64), (129, 2)]
+    assert book.found(range(130)) == list(range(130))
+
+
+def test_all_is_found_after_a_start_and_in_it_the_numbers_go_on(tmp_path: Path) -> None:
+    for start in range(3):
+        book = Book(tmp_path)
+        assert book.found(range(9)) == list(range(3 * start))
+        for number in range(3 * start, 3 * start + 3):
+            book.add(number)
+        book.keep()
+        book.connection.close()
+
+
+@settings(deadline=None)
+@given(
+    batches=st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.integers(0, 3)), max_size=12),
+    chains=st.integers(1, 3),
+)
+def test_a_batch_that_is_rolled_back_leaves_nothing(batches: list[tuple[int, bool, int]], chains: int) -> None:
+    """However much of it was written already; or all but its first commands, whose entries are written and stay."""
+    book = Book()
+    kept: set[int] = set()
+    number = 0
+    for size, is_written, what_is_kept in batches:
+        book.connection.execute("BEGIN")
+        count = min(what_is_kept, size)
+        for place in range(size):
+            book.add(number + place, chain=(number + place) % chains << 11)
+            if place + 1 == count:
+                book.write()
+                book.connection.execute("SAVEPOINT command")
+            elif is_written:
+                book.write()
+        if count:
+            book.connection.execute("ROLLBACK TO command")
+            book.accepted.forget(count)
+            book.connection.execute("COMMIT")
+            book.accepted.keep()
+        else:
+            book.connection.execute("ROLLBACK")
+            book.accepted.forget()
+        book.staged.clear()
+        kept.update(range(number, number + count))
+        number += size
+        for each in range(number):
+            assert (book.accepted.find(key(each, chain=each % chains << 11)) is not None) is (each in kept)
+    book.connection.close()

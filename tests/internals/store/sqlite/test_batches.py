@@ -1,0 +1,143 @@
+"""What a batch holds, and what stays of it when one of its commands cannot be carried out, or the disk is full."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from tests.store.host import QUEUE, Host, hosting, message
+from veilmq.core.commands import Command, CreateQueue, NewMessage, Receive, Send, ShowQueue
+from veilmq.core.errors import InternalError, StoreFull
+from veilmq.core.topics import CreateTopic, PublishToTopic, Subscribe, Subscription
+from veilmq.store.sqlite.session import Session
+
+TOPIC = "000000000000/news"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    """Return an open store with a queue, and a topic that it subscribes to."""
+    with hosting(tmp_path / "store") as host:
+        host.create()
+        host.do(CreateTopic(topic=TOPIC))
+        host.do(Subscribe(subscription=Subscription(topic=TOPIC, name="s", endpoint=QUEUE, queue=QUEUE)))
+        yield host
+
+
+def send(body: str = "a", properties: bytes = b"") -> Send:
+    """Return a command that sends one message."""
+    return Send(queue=QUEUE, messages=(NewMessage(body=body, size_bytes=1, properties=properties),))
+
+
+def sizes(host: Host, monkeypatch: pytest.MonkeyPatch, *together: Command) -> list[int]:
+    """Return how many commands each batch has of those that are submitted together."""
+    found: list[int] = []
+    run = host.engine._batch.run
+
+    def noted(entries: Any, *more: Any, **terms: Any) -> bool:
+        before = len(entries)
+        changed = run(entries, *more, **terms)
+        found.append(before - len(entries))
+        return changed
+
+    monkeypatch.setattr(host.engine._batch, "run", noted)
+    host.do_together(*together)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("asked", "batches"),
+    [
+        ([ShowQueue(queue=QUEUE)] * 3_000, [1_024, 1_024, 952]),
+        ([send("x" * 1_000_000)] * 7, [3, 3, 1]),
+        ([send(properties=bytes(1_000_000))] * 7, [3, 3, 1]),
+        ([Receive(queue=QUEUE)] * 7, [3, 3, 1]),
+    ],
+    ids=["commands", "bodies", "properties", "received"],
+)
+def test_a_batch_is_bounded(
+    host: Host, monkeypatch: pytest.MonkeyPatch, asked: list[Command], batches: list[int]
+) -> None:
+    """By its commands, by what it carries, and by what it hands out: so it is durable soon, whatever comes."""
+    for number in range(7):
+        host.do(send("y" * 1_000_000) if number % 2 else send(properties=bytes(1_000_000)))
+    assert sizes(host, monkeypatch, *asked) == batches
+
+
+def test_rows_that_cannot_be_written_fail_their_own_command_alone(host: Host) -> None:
+    before, bad, after = host.do_together(send("a"), send("\ud800"), send("b"))
+    assert isinstance(bad, InternalError)
+    assert (len(before), len(after)) == (1, 1)
+    assert [each.body for each in host.receive(10)] == ["a", "b"]
+
+
+def test_a_batch_is_repeated_once_however_many_of_its_commands_fail(host: Host) -> None:
+    """Counted by a publication, whose message is made anew each time that it is applied."""
+    applied: list[object] = []
+
+    def make(published: object) -> NewMessage:
+        applied.append(published)
+        return message("b")
+
+    publication = PublishToTopic(topic=TOPIC, size_bytes=1, make=make)
+    _, *refused, last = host.do_together(publication, *[send("\ud800")] * 50, send("a"))
+    assert {type(each) for each in refused} == {InternalError}
+    assert (len(last), len(applied)) == (1, 2)
+    assert [each.body for each in host.receive(10)] == ["b", "a"]
+
+
+def test_a_queue_whose_creation_was_undone_can_be_created_and_watched(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was in memory: it is made anew from the database, and who watches still does."""
+    finish = Session.finish
+    failures = [OSError("before the commit"), OSError("and when it was tried again")]
+
+    def fail_twice(session: Session, now_ms: int) -> None:
+        if failures:
+            raise failures.pop()
+        finish(session, now_ms)
+
+    woken: list[int] = []
+    host.engine.watch("a/other", woken.append)
+    monkeypatch.setattr(Session, "finish", fail_twice)
+    (failed,) = host.do_together(CreateQueue(queue="a/other"))
+    assert isinstance(failed, InternalError)
+    assert host.do(CreateQueue(queue="a/other")).is_new
+    host.send("a", queue="a/other")
+    failures.append(OSError("once more"))
+    woken.clear()
+    host.send("b", queue="a/other")
+    host.send("c", queue="a/other")
+    assert woken[-1] == host.clock.now_ms()
+    assert host.counts("a/other") == (3, 0, 0)
+
+
+def test_on_a_full_disk_publications_fail_and_the_rest_of_the_batch_goes_on(tmp_path: Path) -> None:
+    with hosting(tmp_path / "full") as host:
+        host.create()
+        host.do(CreateTopic(topic=TOPIC))
+        host.do(Subscribe(subscription=Subscription(topic=TOPIC, name="s", endpoint=QUEUE, queue=QUEUE)))
+        host.send("small")
+        pages = host.engine._session.connection.pragma("page_count") + 20
+        host.engine._session.connection.pragma("max_page_count", pages)
+        big = message("x" * 400_000)
+        published, received = host.do_together(
+            PublishToTopic(topic=TOPIC, size_bytes=1, make=lambda _: big), Receive(queue=QUEUE)
+        )
+        assert isinstance(published, StoreFull)
+        assert [each.body for each in received.messages] == ["small"]
+        host.check()
+
+
+def test_a_full_disk_that_somebody_reads_is_refused_and_not_tried_for_ever(host: Host) -> None:
+    assert host.folder is not None
+    connection = host.engine._session.connection
+    connection.pragma("max_page_count", connection.pragma("page_count") + 10)
+    reader = apsw.Connection(str(host.folder / "store.db"))
+    reader.execute("BEGIN; SELECT count(*) FROM message")
+    (refused,) = host.do_together(send("x" * 300_000))
+    assert isinstance(refused, StoreFull)
+    reader.close()
