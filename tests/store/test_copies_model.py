@@ -1,7 +1,6 @@
 """Stores that move house at random, between folders and a database: the naive models notice nothing of it.
 
-But for receipts, which a folder of the embedded engine does not take over, what attempts gave, which a database does
-not, and the sequence numbers of messages.
+But for what attempts gave, which a database does not take over, and the sequence numbers of messages.
 """
 
 from dataclasses import replace

@@ -37,29 +37,6 @@ def test_a_node_on_postgresql_serves(start_node: StartNode) -> None:
     assert "messages are kept in PostgreSQL, postgresql://" in first.log.read_text()
 
 
-def test_a_folder_of_the_engine_before_is_converted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """By a server that begins folders anew; receipts given before act after it, and the old database stays."""
-    data = tmp_path / "store"
-    with RunningServer(data=data) as server:
-        sqs = client(server.endpoint)
-        queue = sqs.create_queue(QueueName="jobs")["QueueUrl"]
-        sqs.send_message(QueueUrl=queue, MessageBody="a")
-        (message,) = sqs.receive_message(QueueUrl=queue)["Messages"]
-        now_ms = server.clock.now_ms()
-    monkeypatch.setenv("GATE_STORE", "sqlite2")
-    for _ in range(2):
-        with RunningServer(data=data) as server:
-            assert server.clock.now_ms() >= now_ms
-            sqs = client(server.endpoint)
-            sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
-            left = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]
-            assert left["ApproximateNumberOfMessagesNotVisible"] == "0"
-    assert sorted(each.name for each in data.iterdir() if ".db" in each.name) == ["store.db", "veilmq.db.before-store"]
-    assert "1 of 1 messages" in caplog.text
-
-
 def test_the_clock_of_a_test_moves_the_database(server_on_postgres: RunningServer) -> None:
     """Nothing is visible again before the timeout, everything at it."""
     sqs = client(server_on_postgres.endpoint)

@@ -26,7 +26,7 @@ def push_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return folder / "push.pem"
 
 
-@pytest.fixture(params=["embedded", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres"])
 def server(request: pytest.FixtureRequest, push_key: Path) -> Iterator[RunningServer]:
     """A server that may push to this machine, on each store."""
     store = emptied(request.getfixturevalue("postgres_url")) if request.param == "postgres" else {}

@@ -55,19 +55,17 @@ def sweep(session: Session, command: Sweep, now_ms: int) -> int:
 
 def _sweep_partition(session: Session, retired: Row, rows_max: int, now_ms: int) -> int:
     """Delete a slice of a retired partition, and its row with the last one; return how many rows that were."""
-    count = 0
-    partition, logged_queue, retired_at_ms = retired
+    count, (partition, logged_queue, retired_at_ms) = 0, retired
     log = None if logged_queue is None else Logged(logged_queue, 0, retired_at_ms)
     for kind in ("standard", "ordered"):
         lanes = range(PRIORITY.maximum + 1) if kind == "standard" else ()
         count += len(session.delete_below(kind, partition, lanes, NEVER_MS, rows_max - count, log, now_ms))
     if count:
         return count  # an event of a message has its group, whose number goes after the cursor
-    changes = session.connection.total_changes
-    before = changes()
+    before = session.connection.total_changes()
     session.run("delete_cursors_of", partition, rows_max)
     session.run("delete_fair_groups_of", partition, rows_max)
     if not any(session.row(f"any_{kind}_of", partition) for kind in ("cursor", "fair_group")):
         session.run("delete_part", partition)
         session.run("put_progress", now_ms, session.last_seq)
-    return changes() - before
+    return session.connection.total_changes() - before

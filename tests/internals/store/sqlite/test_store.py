@@ -28,7 +28,7 @@ def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 async def opened(folder: Path, fatal: list[BaseException] | None = None) -> SqliteStore:
     """Return a store with a queue."""
-    store = SqliteStore.open(folder, clock=SystemClock(), on_fatal=[].append if fatal is None else fatal.append)
+    store = SqliteStore.open(folder, clock=SystemClock(), on_fatal=None if fatal is None else fatal.append)
     await execute(store, CreateQueue(queue=QUEUE))
     return store
 
