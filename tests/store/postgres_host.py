@@ -18,8 +18,8 @@ from tests.store.host import Host
 from veilmq.engines.examination import Finding
 from veilmq.engines.postgres import PostgresEngine, PostgresOptions
 from veilmq.engines.postgres.doctor import invariants
-from veilmq.engines.postgres.migrate import migrate
-from veilmq.testing import RunningServer
+from veilmq.store.postgres.migrate import migrate
+from veilmq.testing import RunningServer, VirtualClock
 from veilmq.testing.running_server import Follow
 
 T = TypeVar("T")
@@ -81,11 +81,11 @@ class PostgresHost(Host):
 
     slices = 30
 
-    def __init__(self, url: str, *, options: PostgresOptions | None = None) -> None:
+    def __init__(self, url: str, *, options: PostgresOptions | None = None, clock: VirtualClock | None = None) -> None:
         """Begin with an empty store."""
         self.url = url
         self._postgres_options = options or RESTLESS
-        super().__init__(None)
+        super().__init__(None, clock=clock)
 
     @classmethod
     def on_empty(cls, url: str, *, options: PostgresOptions | None = None) -> Self:

@@ -17,8 +17,7 @@ from tests.tidy.tree import SRC, Module, module, modules, queries, words
 TIMELESS = ("core", "engines", "consumer")
 CLOCKS = (
     "src/veilmq/engines/clock.py",
-    "src/veilmq/engines/postgres/migrations/001_clock.sql",
-    "src/veilmq/engines/postgres/schema.sql",  # which repeats it
+    "src/veilmq/store/postgres/functions.sql",
     "src/veilmq/consumer/clock.py",
 )
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.cli.conftest import Veilmq
 from tests.store.postgres_host import connected
-from veilmq.engines.postgres.migrate import all_scripts
 from veilmq.engines.store import StoreError
+from veilmq.store.postgres.migrate import all_scripts
 from veilmq.testing import RunningServer
 
 SECRET = "s3cret"
@@ -36,7 +36,7 @@ def execute(url: str, statement: str) -> None:
 
 def test_what_would_be_applied_is_shown_then_applied_then_done(database: str, veilmq: Veilmq) -> None:
     """`--check` changes nothing, and tells by its exit code whether there is anything to do."""
-    names = [script.name for script in all_scripts()]
+    names = ["schema"]
     assert [veilmq("migrate", "--store", database, "--check").code for _ in range(2)] == [1, 1]
     would = json.loads(veilmq("migrate", "--store", database, "--check", "--json").out)
     assert (would["format"], would["upgrades"], would["applied"]) == (0, names, False)

@@ -12,8 +12,9 @@ import msgspec
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.named_sql import load
+from veilmq.store.named_queries import shared
 
-SQL = load("veilmq.engines.postgres", "queues.sql")
+SQL = {**shared(), **load("veilmq.engines.postgres", "queues.sql")}
 
 
 class Queue(NamedTuple):

@@ -112,7 +112,11 @@ WITH next AS MATERIALIZED (
 SELECT count(*) FROM next
 
 -- name: delete_some_fifo
-SELECT mq.fifo_end_claim($1, $2, $3, $4)
+SELECT mq.fifo_remove($1, ARRAY(
+    SELECT seq FROM mq.fifo_msg WHERE qp = $1 AND claim = $2 ORDER BY shard, seq LIMIT $3
+), $4)
 
 -- name: give_back_some_fifo
-SELECT mq.fifo_give_back($1, $2, $3, $4)
+SELECT mq.fifo_give_back($1, ARRAY(
+    SELECT seq FROM mq.fifo_msg WHERE qp = $1 AND claim = $2 ORDER BY shard, seq LIMIT $3
+), $4)

@@ -3,12 +3,6 @@
 -- name: now
 SELECT mq.now_ms()
 
--- name: setting
-SELECT value FROM mq.meta WHERE key = $1
-
--- name: put_setting
-INSERT INTO mq.meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value
-
 -- name: lock_event_state
 SELECT FROM mq.event_state FOR UPDATE
 

@@ -2,7 +2,7 @@
 
 -- name: hold
 -- Whoever starts a node asks for the keys, and waits here until the copy is over.
-LOCK TABLE mq.meta IN ACCESS EXCLUSIVE MODE
+LOCK TABLE mq.setting IN ACCESS EXCLUSIVE MODE
 
 -- name: nodes
 -- Those that are at work: who starts one meanwhile waits for this transaction.
@@ -18,7 +18,7 @@ SELECT pg_stat_clear_snapshot()
 -- The keys that a server made when it first started are no use of it.
 SELECT EXISTS (SELECT FROM mq.queue) OR EXISTS (SELECT FROM mq.part) OR EXISTS (SELECT FROM mq.topic)
     OR EXISTS (SELECT FROM mq.event) OR EXISTS (SELECT FROM mq.event_batch)
-    OR EXISTS (SELECT FROM mq.meta WHERE key = 'store' OR starts_with(key, 'account '))
+    OR EXISTS (SELECT FROM mq.setting WHERE name = 'store' OR starts_with(name, 'account '))
 
 -- name: copied_tables
 -- What is kept, and survives a crash.
@@ -41,14 +41,11 @@ WHERE relnamespace = 'mq'::regnamespace AND relkind = 'r' AND attidentity <> '' 
 SELECT DISTINCT relname FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
 WHERE relnamespace = 'mq'::regnamespace AND NOT tgisinternal
 
--- name: formats
-SELECT array_agg(number ORDER BY number) FROM mq.migration
+-- name: format
+SELECT max(number) FROM mq.migration
 
 -- name: now
 SELECT mq.now_ms()
-
--- name: put_value
-INSERT INTO mq.meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value
 
 -- name: add_queue
 INSERT INTO mq.queue (queue_id, name, settings, created_at, modified_at, qp, origin) OVERRIDING SYSTEM VALUE
@@ -123,4 +120,4 @@ SELECT qp, group_key, priority, min(visible_at), max(sent_at) FROM mq.msg
 WHERE qp = $1 AND group_key IS NOT NULL GROUP BY qp, group_key, priority
 
 -- name: copied_values
-SELECT key, value FROM mq.meta WHERE key IN ('receipt_key', 'token_key') OR starts_with(key, 'account ')
+SELECT name, value FROM mq.setting WHERE name IN ('receipt_key', 'token_key') OR starts_with(name, 'account ')

@@ -9,9 +9,9 @@ import asyncpg
 from veilmq.engines.copying import CopyRefused
 from veilmq.engines.named_sql import load
 from veilmq.engines.postgres.failures import sentence
-from veilmq.engines.postgres.migrate import SchemaRefused, migrate, require
 from veilmq.engines.store_urls import without_passwords
 from veilmq.store.named_queries import shared
+from veilmq.store.postgres.migrate import SchemaRefused, migrate, require
 
 SQL = {**shared(), **load("veilmq.engines.postgres", "copies.sql")}
 

@@ -23,7 +23,7 @@ class DatabaseSource(TableSource):
 
     SQL = SQL
     COPIED = frozenset(
-        {"accepted", "fifo_msg", "meta", "move", "msg", "pause", "queue", "subscription", "topic"}
+        {"accepted", "fifo_msg", "move", "msg", "pause", "queue", "setting", "subscription", "topic"}
         | {"attempt", "clock", "event_state", "expired_receipt", "fair_turn", "fifo_group", "piece"}
     )
     UNLESS_ENDED: ClassVar[Mapping[str, str]] = {

@@ -13,7 +13,7 @@ from veilmq.engines.copying import CopyRefused, Told
 from veilmq.engines.postgres.copy_lock import SQL, TROUBLE, CopyLock
 from veilmq.engines.postgres.copy_target import refuse_used
 
-_EVERY_STORES = ("meta", "event_state")
+_EVERY_STORES = ("setting", "event_state")
 """What every store has from the beginning."""
 _OF_MESSAGES = ("msg", "fifo_msg")
 _PARTS_AHEAD = 16
@@ -30,7 +30,7 @@ async def copy_tables(source: CopyLock, target: CopyLock, *, told: Told | None =
     await source.hold()
     await target.hold()
     await refuse_used(target)
-    formats = [await each.connection.fetchval(SQL["formats"]) for each in (source, target)]
+    formats = [await each.connection.fetchval(SQL["format"]) for each in (source, target)]
     if formats[0] != formats[1]:
         raise CopyRefused(
             f"{source.place} and {target.place} have other formats: run `veilmq migrate` on both, and copy again."

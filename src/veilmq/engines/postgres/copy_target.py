@@ -54,7 +54,7 @@ class DatabaseTarget:
                 "right first, since leases and delays end by it."
             )
         for name, value in values.items():
-            await connection.execute(SQL["put_value"], name, value)
+            await connection.execute(SQL["put_setting"], name, value)
         if last_queue:
             await connection.execute(SQL["number_behind"], "mq.queue", "queue_id", last_queue)
 

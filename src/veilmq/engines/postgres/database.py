@@ -14,10 +14,10 @@ from veilmq.core.ports import Clock
 from veilmq.engines.figures import Figure, counter, gauge
 from veilmq.engines.postgres.breaker import Breaker
 from veilmq.engines.postgres.durability import RELAXED, SQL, Durability, Promise
-from veilmq.engines.postgres.migrate import migrate, require
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.pool import CONNECT_S, Pool, Turn
 from veilmq.engines.store_urls import without_passwords
+from veilmq.store.postgres.migrate import migrate, require
 
 log = logging.getLogger(__name__)
 

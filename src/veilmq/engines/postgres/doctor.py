@@ -11,7 +11,7 @@ import asyncpg
 
 from veilmq.engines.examination import Finding, Report
 from veilmq.engines.postgres.durability import Durability, Promise
-from veilmq.engines.postgres.migrate import all_scripts, look
+from veilmq.store.postgres.migrate import all_scripts, look
 
 _PART = re.compile(r"^-- (check|fact): (.+)$", re.MULTILINE)
 _VERSION_MIN = 150_000

@@ -184,7 +184,7 @@ class PostgresEngine:
         """Return what the database keeps under ``name`` for all its nodes; raises ``VeilmqError``."""
         try:
             async with self._database.connection() as connection:
-                kept = await connection.fetchval(SQL["get_meta"], name)
+                kept = await connection.fetchval(SQL["setting"], name)
                 content: bytes = await connection.fetchval(SQL["kept_key"], name, make()) if kept is None else kept
                 return content
         except Exception as error:

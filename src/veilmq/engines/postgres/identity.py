@@ -29,11 +29,11 @@ class Identity(NamedTuple):
 
 async def read(connection: Any) -> Identity | None:
     """Return what the database knows of itself; ``None`` for one that was never one of several."""
-    store = await connection.fetchval(SQL["get_meta"], _ID)
+    store = await connection.fetchval(SQL["setting"], _ID)
     if store is None:
         return None
     place, places, *keys = [
-        await connection.fetchval(SQL["get_meta"], name) for name in (_PLACE, _PLACES, _RECEIPT_KEY, _TOKEN_KEY)
+        await connection.fetchval(SQL["setting"], name) for name in (_PLACE, _PLACES, _RECEIPT_KEY, _TOKEN_KEY)
     ]
     return Identity(store, int(place), int(places), *keys)
 
@@ -71,7 +71,7 @@ async def found(connection: Any, places: int) -> Identity:
             raise StoreError(f"it is number {place + 1} of its store, and named first; name all in their order.")
         if places < before:
             raise StoreError(f"its store has {before} databases, and {places} are named; name all of them.")
-        await connection.execute(SQL["put_meta"], _PLACES, b"%d" % places)
+        await connection.execute(SQL["put_setting"], _PLACES, b"%d" % places)
         await connection.execute(SHARDS["note_own"])
     return Identity(store, place, places, *keys)
 
@@ -93,4 +93,4 @@ async def join(connection: Any, home: Identity, place: int) -> None:
             _TOKEN_KEY: home.token_key,
         }
         for name, value in kept.items():
-            await connection.execute(SQL["put_meta"], name, value)
+            await connection.execute(SQL["put_setting"], name, value)

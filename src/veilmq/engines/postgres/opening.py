@@ -16,11 +16,11 @@ from veilmq.engines.postgres.doctor import examine
 from veilmq.engines.postgres.durability import Durability
 from veilmq.engines.postgres.engine import PostgresEngine
 from veilmq.engines.postgres.failures import sentence
-from veilmq.engines.postgres.migrate import SchemaRefused, look, migrate
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.shards import Shards
 from veilmq.engines.store import StoreError
 from veilmq.engines.store_urls import without_passwords
+from veilmq.store.postgres.migrate import SchemaRefused, look, migrate
 
 _CONNECT_S = 5.0
 

@@ -20,12 +20,6 @@ WHERE convert_from(settings, 'UTF8')::jsonb ->> 'dead_letter_queue' = $1 AND nam
 ORDER BY name LIMIT $3
 
 -- name: kept_key
-INSERT INTO mq.meta (key, value) VALUES ($1, $2)
-ON CONFLICT (key) DO UPDATE SET key = excluded.key
+INSERT INTO mq.setting (name, value) VALUES ($1, $2)
+ON CONFLICT (name) DO UPDATE SET name = excluded.name
 RETURNING value
-
--- name: get_meta
-SELECT value FROM mq.meta WHERE key = $1
-
--- name: put_meta
-INSERT INTO mq.meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value

@@ -16,9 +16,9 @@ from veilmq.engines.named_sql import load
 from veilmq.engines.postgres import identity
 from veilmq.engines.postgres.failures import sentence
 from veilmq.engines.postgres.identity import Identity, objection
-from veilmq.engines.postgres.migrate import SchemaRefused, require
 from veilmq.engines.postgres.transits import SHARDS
 from veilmq.engines.store_urls import without_passwords
+from veilmq.store.postgres.migrate import SchemaRefused, require
 
 SQL = load("veilmq.engines.postgres", "shards_doctor.sql")
 
@@ -62,7 +62,7 @@ def _finding(check: str, faults: list[str]) -> Finding:
 
 
 async def _meet(stack: AsyncExitStack, url: str, place: int) -> _Met:
-    connection = await asyncpg.connect(url, timeout=_CONNECT_S)
+    connection = await asyncpg.connect(url, timeout=_CONNECT_S, server_settings={"search_path": "mq"})
     stack.callback(connection.terminate)
     await require(connection)
     is_empty = await connection.fetchval(SHARDS["is_empty"])

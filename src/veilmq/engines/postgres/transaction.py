@@ -40,11 +40,9 @@ from veilmq.engines.postgres.totals import Totals
 from veilmq.engines.postgres.transits import OUTBOX
 from veilmq.engines.postgres.watches import Watches
 from veilmq.store.claimed import ClaimTransaction
-from veilmq.store.named_queries import shared
 from veilmq.store.transaction import Chosen, Leased, QueueRow, Row, StoredMessage, Waiting
 
 SQL = {
-    **shared(),
     **QUEUES,
     **load("veilmq.engines.postgres", "cold.sql"),
     **load("veilmq.engines.postgres", "publications.sql"),

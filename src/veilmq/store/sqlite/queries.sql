@@ -31,12 +31,6 @@ SELECT min(lane) FROM (
 
 -- The store's own values.
 
--- name: setting
-SELECT value FROM setting WHERE name = ?;
-
--- name: put_setting
-INSERT OR REPLACE INTO setting (name, value) VALUES (?, ?);
-
 -- name: progress
 SELECT
     max(last_instant_ms, coalesce((SELECT max(counted_at) FROM part), 0)),

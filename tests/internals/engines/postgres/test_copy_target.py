@@ -124,7 +124,7 @@ def test_a_node_that_waits_for_a_copy_does_not_end_it(postgres_url: str) -> None
         async with CopyLock(postgres_url) as lock:
             source = await DatabaseSource.open(lock)
             async with _node(postgres_url) as node:
-                keys = asyncio.create_task(node.fetch("SELECT key FROM mq.meta"))
+                keys = asyncio.create_task(node.fetch("SELECT name FROM mq.setting"))
                 await _waits(lock, node)
                 assert (await source.remembered()).moves == []
                 await lock.commit()

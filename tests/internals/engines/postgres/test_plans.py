@@ -24,8 +24,8 @@ from veilmq.store.named_queries import shared
 pytestmark = pytest.mark.usefixtures("new_tables")
 
 PACKAGE = "veilmq.engines.postgres"
-OF_STORES = {"schema.sql", "copies.sql"}
-"""What makes a store, and what copies a whole one."""
+OF_STORES = {"copies.sql"}
+"""What copies a whole store."""
 FILES = sorted(
     each.name for each in files(PACKAGE).iterdir() if each.name.endswith(".sql") and each.name not in OF_STORES
 )

@@ -112,15 +112,15 @@ def test_databases_in_another_order_are_named(host: ShardsHost) -> None:
 
 def test_a_list_that_is_too_short_is_named(host: ShardsHost) -> None:
     """A third has joined since."""
-    execute(host, 0, "UPDATE mq.meta SET value = '3' WHERE key = 'store_places'")
+    execute(host, 0, "UPDATE mq.setting SET value = '3' WHERE name = 'store_places'")
     assert "its store has 3 databases, and 2 are named" in faults(host)[ONE_STORE]
 
 
 def test_a_database_of_another_store_is_named(host: ShardsHost) -> None:
     """One that belongs elsewhere, and one that has queues and belongs nowhere."""
-    execute(host, 1, "UPDATE mq.meta SET value = 'another' WHERE key = 'store'")
+    execute(host, 1, "UPDATE mq.setting SET value = 'another' WHERE name = 'store'")
     assert "it belongs to another store" in faults(host)[ONE_STORE]
-    execute(host, 1, "DELETE FROM mq.meta WHERE key = 'store'")
+    execute(host, 1, "DELETE FROM mq.setting WHERE name = 'store'")
     assert "it has queues of its own, so it cannot be number 2 of another store" in faults(host)[ONE_STORE]
 
 

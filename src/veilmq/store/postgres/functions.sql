@@ -1,533 +1,14 @@
--- The schema: the sum of the numbered migrations, for people to read. Databases are made by the migrations.
--- Written by scripts/postgres_schema.py: change a migration (or rather add one), and run it.
+-- The functions and triggers of a database: a script that replaces what is there, whichever format it had. Arguments begin
+-- with the partition; what reads a clock reads mq.now_ms.
 
-CREATE SCHEMA mq;
-
-CREATE TABLE mq.meta (
-    key text NOT NULL,
-    value bytea NOT NULL,
-    CONSTRAINT meta_pkey PRIMARY KEY (key)
-);
-
-CREATE TABLE mq.queue (
-    queue_id bigint GENERATED ALWAYS AS IDENTITY,
-    name text COLLATE "C" NOT NULL,
-    settings bytea NOT NULL,
-    created_at bigint NOT NULL,
-    modified_at bigint NOT NULL,
-    -- The partition of today, and the first one, which never changes.
-    qp bigint NOT NULL,
-    origin bigint NOT NULL,
-    CONSTRAINT queue_pkey PRIMARY KEY (queue_id),
-    CONSTRAINT queue_name_key UNIQUE (name)
-);
-CREATE INDEX queue_origin ON mq.queue (origin);
-
--- Partitions: what a statement must know of one to act on it.
-CREATE TABLE mq.part (
-    qp bigint GENERATED ALWAYS AS IDENTITY,
-    queue_id bigint NOT NULL,
-    retired boolean NOT NULL DEFAULT false,
-    priorities smallint[] NOT NULL DEFAULT '{8}'::smallint[],
-    -- What was sent up to then is past a retention that was in force, if it stands before that position.
-    ended_until bigint NOT NULL DEFAULT 0,
-    ended_before bigint NOT NULL DEFAULT 0,
-    retired_at bigint,
-    -- Of a retired partition of a logged queue: its name and its first partition.
-    log_queue text,
-    log_origin bigint,
-    -- delay: of the queue, in ms. Groups that give their next message between the other two may be filed by another delay.
-    delay bigint NOT NULL DEFAULT 0,
-    late_from bigint NOT NULL DEFAULT 0,
-    late_until bigint NOT NULL DEFAULT 0,
-    CONSTRAINT part_pkey PRIMARY KEY (qp)
-);
-CREATE INDEX part_retired ON mq.part (queue_id) WHERE retired;
-
--- When a name was deleted, or a queue purged, for as long as that matters.
-CREATE TABLE mq.pause (
-    kind text NOT NULL,
-    name text COLLATE "C" NOT NULL,
-    begun_at bigint NOT NULL,
-    CONSTRAINT pause_pkey PRIMARY KEY (kind, name)
-);
-
--- seq is the instant of coming to the queue and a counter; sent_at that of the first sending, from which retention counts.
-CREATE TABLE mq.msg (
-    qp bigint NOT NULL,
-    seq bigint NOT NULL,
-    visible_at bigint NOT NULL,
-    sent_at bigint NOT NULL,
-    first_received_at bigint,
-    received_at bigint NOT NULL DEFAULT 0,
-    receive_count integer NOT NULL DEFAULT 0,
-    generation bigint NOT NULL DEFAULT 0,
-    epoch bigint NOT NULL DEFAULT 0,
-    priority smallint NOT NULL,
-    id bytea NOT NULL,
-    properties bytea,
-    -- Of a dead letter: the queue it came from, and its receives there. Its first receive stays what it was.
-    source text,
-    receives_before integer NOT NULL DEFAULT 0,
-    body text NOT NULL,
-    group_key bigint,
-    claim bigint,
-    shard integer,
-    log bigint,
-    CONSTRAINT msg_pkey PRIMARY KEY (qp, seq)
-) WITH (
-    autovacuum_vacuum_scale_factor=0,
-    autovacuum_vacuum_threshold=20000,
-    autovacuum_vacuum_cost_delay=0,
-    autovacuum_vacuum_insert_scale_factor=0,
-    autovacuum_vacuum_insert_threshold=1000000,
-    autovacuum_analyze_scale_factor=0.1,
-    autovacuum_analyze_threshold=100000,
-    vacuum_truncate=off
-);
-CREATE INDEX msg_visible ON mq.msg (qp, priority, visible_at, seq);
--- Dead letters keep the time of their first sending, which their position does not tell.
-CREATE INDEX msg_moved ON mq.msg (qp, sent_at) WHERE (source IS NOT NULL);
-CREATE INDEX msg_group ON mq.msg (qp, priority, group_key, visible_at, seq) WHERE (group_key IS NOT NULL);
-CREATE INDEX msg_claim ON mq.msg (qp, claim, shard, seq) WHERE (claim IS NOT NULL);
-
-CREATE TABLE mq.fifo_msg (
-    qp bigint NOT NULL,
-    seq bigint NOT NULL,
-    visible_at bigint NOT NULL,
-    sent_at bigint NOT NULL,
-    first_received_at bigint,
-    received_at bigint NOT NULL DEFAULT 0,
-    receive_count integer NOT NULL DEFAULT 0,
-    generation bigint NOT NULL DEFAULT 0,
-    epoch bigint NOT NULL DEFAULT 0,
-    group_id text COLLATE "C" NOT NULL,
-    id bytea NOT NULL,
-    properties bytea,
-    source text,
-    receives_before integer NOT NULL DEFAULT 0,
-    body text NOT NULL,
-    claim bigint,
-    shard integer,
-    log bigint,
-    CONSTRAINT fifo_msg_pkey PRIMARY KEY (qp, seq)
-) WITH (
-    fillfactor=80,
-    autovacuum_vacuum_scale_factor=0,
-    autovacuum_vacuum_threshold=20000,
-    autovacuum_vacuum_cost_delay=0,
-    vacuum_truncate=off
-);
-CREATE INDEX fifo_msg_group ON mq.fifo_msg (qp, group_id, seq);
-CREATE INDEX fifo_msg_claim ON mq.fifo_msg (qp, claim, shard, seq) WHERE (claim IS NOT NULL);
-
--- leased: the positions of the last receive that are not deleted. head is the position of the message that comes next.
-CREATE TABLE mq.fifo_group (
-    qp bigint NOT NULL,
-    group_id text COLLATE "C" NOT NULL,
-    eligible_at bigint NOT NULL,
-    head bigint NOT NULL,
-    last_seq bigint NOT NULL,
-    leased bigint[] NOT NULL DEFAULT '{}'::bigint[],
-    CONSTRAINT fifo_group_pkey PRIMARY KEY (qp, group_id)
-) WITH (
-    fillfactor=70,
-    autovacuum_vacuum_scale_factor=0,
-    autovacuum_vacuum_threshold=20000,
-    autovacuum_vacuum_cost_delay=0,
-    vacuum_truncate=off
-);
-CREATE INDEX fifo_group_eligible ON mq.fifo_group (qp, eligible_at, head);
-
--- What was accepted lately, by the first partition of the queue: a purge lets no duplicate in.
-CREATE TABLE mq.accepted (
-    qp bigint NOT NULL,
-    key bytea NOT NULL,
-    expires_at bigint NOT NULL,
-    seq bigint NOT NULL,
-    id bytea NOT NULL,
-    CONSTRAINT accepted_pkey PRIMARY KEY (qp, key)
-) WITH (
-    autovacuum_vacuum_scale_factor=0,
-    autovacuum_vacuum_threshold=20000,
-    autovacuum_vacuum_cost_delay=0,
-    vacuum_truncate=off
-);
-CREATE INDEX accepted_expires ON mq.accepted (qp, expires_at);
-
--- What receives with an attempt id gave: positions and what fences them, the deadlines that their receipts say and those in
--- force. By the first partition of the queue.
-CREATE TABLE mq.attempt (
-    qp bigint NOT NULL,
-    key bytea NOT NULL,
-    attempted_at bigint NOT NULL,
-    seqs bigint[] NOT NULL,
-    generations bigint[] NOT NULL,
-    epochs bigint[] NOT NULL,
-    issued bigint[] NOT NULL,
-    deadlines bigint[] NOT NULL,
-    CONSTRAINT attempt_pkey PRIMARY KEY (qp, key)
-) WITH (
-    autovacuum_vacuum_scale_factor=0,
-    autovacuum_vacuum_threshold=20000,
-    autovacuum_vacuum_cost_delay=0,
-    vacuum_truncate=off
-);
-CREATE INDEX attempt_attempted ON mq.attempt (qp, attempted_at);
-
--- The receives of the last second, by the instants at which they were asked; by the first partition of the queue.
-CREATE UNLOGGED TABLE mq.throttle (
-    qp bigint NOT NULL,
-    instants bigint[] NOT NULL DEFAULT '{}'::bigint[],
-    counts integer[] NOT NULL DEFAULT '{}'::integer[],
-    CONSTRAINT throttle_pkey PRIMARY KEY (qp)
-) WITH (
-    fillfactor=50
-);
-
--- How many messages of a partition were in flight when a node last counted them, and when the next count is due. A crash may
--- empty it.
-CREATE UNLOGGED TABLE mq.in_flight (
-    qp bigint NOT NULL,
-    next_at bigint NOT NULL,
-    counted integer,
-    CONSTRAINT in_flight_pkey PRIMARY KEY (qp)
-) WITH (
-    fillfactor=50
-);
-
--- Move tasks: a row each, whose lock is the right to do its next slice.
-CREATE TABLE mq.move (
-    number bigint GENERATED ALWAYS AS IDENTITY,
-    id bytea NOT NULL,
-    queue_id bigint NOT NULL,
-    source text COLLATE "C" NOT NULL,
-    destination text COLLATE "C",
-    moves_per_s_max integer,
-    status text NOT NULL,
-    moved bigint NOT NULL DEFAULT 0,
-    to_move bigint NOT NULL,
-    started_at bigint NOT NULL,
-    next_at bigint NOT NULL,
-    failure text,
-    starter text,
-    CONSTRAINT move_pkey PRIMARY KEY (number)
-);
-CREATE UNIQUE INDEX move_running ON mq.move (queue_id) WHERE (status = 'running'::text);
-CREATE INDEX move_due ON mq.move (next_at) WHERE (status = 'running'::text);
-CREATE INDEX move_of_queue ON mq.move (queue_id, number);
-
--- A row for each group that has messages: none of them is visible before that instant. It may be too early, never too late.
--- sent_at is when the group last sent, to half a minute.
-CREATE TABLE mq.fair_turn (
-    qp bigint NOT NULL,
-    group_key bigint NOT NULL,
-    priority smallint NOT NULL,
-    at bigint NOT NULL,
-    sent_at bigint NOT NULL,
-    CONSTRAINT fair_turn_pkey PRIMARY KEY (qp, group_key, priority)
-) WITH (
-    fillfactor=70,
-    autovacuum_vacuum_scale_factor=0,
-    autovacuum_vacuum_threshold=20000,
-    autovacuum_vacuum_cost_delay=0,
-    vacuum_truncate=off
-);
-CREATE INDEX fair_turn_at ON mq.fair_turn (qp, priority, at);
-
--- Readers, by the first partition of their queue: they outlive a purge.
-CREATE TABLE mq.source (
-    qp bigint NOT NULL,
-    name text COLLATE "C" NOT NULL,
-    consumer text COLLATE "C" NOT NULL DEFAULT ''::text,
-    epoch bigint NOT NULL DEFAULT 0,
-    acknowledged bigint NOT NULL DEFAULT 0,
-    last bigint NOT NULL DEFAULT 0,
-    -- The numbers that the last acknowledgement passed over.
-    lost bigint[] NOT NULL DEFAULT '{}'::bigint[],
-    hold bigint NOT NULL DEFAULT 0,
-    lease bigint NOT NULL DEFAULT 0,
-    beat_at bigint NOT NULL,
-    -- When somebody must look whether its hold, or its time, has ended; it may be too early.
-    look_at bigint NOT NULL,
-    CONSTRAINT source_pkey PRIMARY KEY (qp, name)
-) WITH (
-    fillfactor=70,
-    autovacuum_vacuum_scale_factor=0,
-    autovacuum_vacuum_threshold=1000,
-    autovacuum_vacuum_cost_delay=0,
-    vacuum_truncate=off
-);
-CREATE INDEX source_look ON mq.source (look_at);
-
--- qp is as of their sources, part the partition of their messages. One without a source is forgotten when it has ended.
-CREATE TABLE mq.claim (
-    claim_id bigint GENERATED ALWAYS AS IDENTITY,
-    qp bigint NOT NULL,
-    part bigint NOT NULL,
-    source text COLLATE "C",
-    number bigint NOT NULL,
-    state text NOT NULL,
-    messages integer NOT NULL DEFAULT 0,
-    shards integer NOT NULL DEFAULT 0,
-    -- How many messages the last shard has, in a standard queue.
-    filled integer NOT NULL DEFAULT 0,
-    bound_at bigint NOT NULL,
-    -- Whether messages are still to be deleted, or to be given back.
-    is_ending boolean NOT NULL DEFAULT false,
-    CONSTRAINT claim_pkey PRIMARY KEY (claim_id)
-) WITH (
-    fillfactor=70
-);
-CREATE UNIQUE INDEX claim_number ON mq.claim (qp, source, number) WHERE (source IS NOT NULL);
-CREATE INDEX claim_ending ON mq.claim (claim_id) WHERE is_ending;
-CREATE INDEX claim_acknowledged ON mq.claim (part) WHERE (state = 'acknowledged'::text);
-
-CREATE TABLE mq.writer (
-    writer_id bigint GENERATED ALWAYS AS IDENTITY,
-    qp bigint NOT NULL,
-    name text COLLATE "C" NOT NULL,
-    -- The last batch that was published, and its numbers.
-    batch bigint,
-    messages bigint NOT NULL DEFAULT 0,
-    duplicates bigint NOT NULL DEFAULT 0,
-    seen_at bigint NOT NULL,
-    CONSTRAINT writer_pkey PRIMARY KEY (writer_id),
-    CONSTRAINT writer_qp_name_key UNIQUE (qp, name)
-) WITH (
-    fillfactor=70
-);
-CREATE INDEX writer_seen ON mq.writer (seen_at);
-
--- What one attempt has staged; with a publication, it enters or is dropped by that.
-CREATE TABLE mq.stage (
-    stage_id bigint GENERATED ALWAYS AS IDENTITY,
-    writer_id bigint NOT NULL,
-    batch bigint NOT NULL,
-    attempt text COLLATE "C" NOT NULL,
-    messages bigint NOT NULL DEFAULT 0,
-    publication bigint,
-    CONSTRAINT stage_pkey PRIMARY KEY (stage_id)
-) WITH (
-    fillfactor=70,
-    autovacuum_vacuum_scale_factor=0,
-    autovacuum_vacuum_threshold=1000,
-    autovacuum_vacuum_cost_delay=0,
-    vacuum_truncate=off
-);
-CREATE UNIQUE INDEX stage_attempt ON mq.stage (writer_id, batch, attempt) WHERE (publication IS NULL);
-CREATE INDEX stage_publication ON mq.stage (publication) WHERE (publication IS NOT NULL);
-
--- Messages in their order, encoded, so many as a slice takes.
-CREATE TABLE mq.piece (
-    stage_id bigint NOT NULL,
-    part bigint NOT NULL,
-    place integer NOT NULL,
-    messages integer NOT NULL,
-    content bytea NOT NULL,
-    CONSTRAINT piece_pkey PRIMARY KEY (stage_id, part, place)
-) WITH (
-    autovacuum_vacuum_scale_factor=0,
-    autovacuum_vacuum_threshold=1000,
-    autovacuum_vacuum_cost_delay=0,
-    vacuum_truncate=off
-);
-
--- stages: those that are still to enter, in their order. One without any only drops what it was given.
-CREATE TABLE mq.publication (
-    number bigint GENERATED ALWAYS AS IDENTITY,
-    qp bigint NOT NULL,
-    writer_id bigint,
-    batch bigint NOT NULL,
-    stages bigint[] NOT NULL,
-    messages_per_s_max integer,
-    next_at bigint NOT NULL,
-    CONSTRAINT publication_pkey PRIMARY KEY (number)
-) WITH (
-    fillfactor=70,
-    autovacuum_vacuum_scale_factor=0,
-    autovacuum_vacuum_threshold=1000,
-    autovacuum_vacuum_cost_delay=0,
-    vacuum_truncate=off
-);
-CREATE INDEX publication_of_writer ON mq.publication (writer_id, number);
-
--- By the first partition of the queue; in the order in which they were written.
-CREATE TABLE mq.event (
-    qp bigint NOT NULL,
-    seq bigint NOT NULL,
-    generation bigint NOT NULL,
-    queue text NOT NULL,
-    outcome text NOT NULL,
-    closed_at bigint NOT NULL,
-    received_at bigint NOT NULL,
-    visible_at bigint NOT NULL,
-    came_at bigint NOT NULL,
-    receive_count integer NOT NULL,
-    log bigint NOT NULL,
-    group_hash bigint,
-    size integer NOT NULL,
-    id bytea NOT NULL,
-    properties bytea,
-    number bigint GENERATED ALWAYS AS IDENTITY,
-    CONSTRAINT event_pkey PRIMARY KEY (number)
-) WITH (
-    autovacuum_vacuum_scale_factor=0,
-    autovacuum_vacuum_threshold=20000,
-    autovacuum_vacuum_cost_delay=0,
-    vacuum_truncate=off
-);
-
--- Receipts that ended without a deletion, for the delete that may come late: the same columns, and when that was seen.
-CREATE TABLE mq.expired_receipt (
-    qp bigint NOT NULL,
-    seq bigint NOT NULL,
-    generation bigint NOT NULL,
-    queue text NOT NULL,
-    outcome text NOT NULL,
-    closed_at bigint NOT NULL,
-    received_at bigint NOT NULL,
-    visible_at bigint NOT NULL,
-    came_at bigint NOT NULL,
-    receive_count integer NOT NULL,
-    log bigint NOT NULL,
-    group_hash bigint,
-    size integer NOT NULL,
-    id bytea NOT NULL,
-    properties bytea,
-    number bigint NOT NULL,
-    seen_at bigint NOT NULL,
-    CONSTRAINT expired_receipt_pkey PRIMARY KEY (qp, seq, generation)
-) WITH (
-    autovacuum_vacuum_scale_factor=0,
-    autovacuum_vacuum_threshold=20000,
-    autovacuum_vacuum_cost_delay=0,
-    vacuum_truncate=off
-);
-CREATE INDEX expired_receipt_number ON mq.expired_receipt (qp, number);
-
--- Numbered events: how many from that number on, encoded.
-CREATE TABLE mq.event_batch (
-    number bigint NOT NULL,
-    events integer NOT NULL,
-    encoded bytea NOT NULL,
-    CONSTRAINT event_batch_pkey PRIMARY KEY (number)
-) WITH (
-    autovacuum_vacuum_scale_factor=0,
-    autovacuum_vacuum_threshold=20000,
-    autovacuum_vacuum_cost_delay=0,
-    vacuum_truncate=off
-);
-
--- How far numbering and export are, in one row.
-CREATE TABLE mq.event_state (
-    one boolean NOT NULL DEFAULT true,
-    recorded bigint NOT NULL DEFAULT 0,
-    planned bigint NOT NULL DEFAULT 0,
-    exported bigint NOT NULL DEFAULT 0,
-    dropped bigint NOT NULL DEFAULT 0,
-    CONSTRAINT event_state_pkey PRIMARY KEY (one),
-    CONSTRAINT event_state_one_check CHECK (one)
-);
-
-CREATE TABLE mq.topic (
-    topic_id bigint GENERATED ALWAYS AS IDENTITY,
-    name text COLLATE "C" NOT NULL,
-    settings bytea NOT NULL,
-    created_at bigint NOT NULL,
-    modified_at bigint NOT NULL,
-    CONSTRAINT topic_pkey PRIMARY KEY (topic_id),
-    CONSTRAINT topic_name_key UNIQUE (name)
-);
-
-CREATE TABLE mq.subscription (
-    topic_id bigint NOT NULL,
-    name text COLLATE "C" NOT NULL,
-    content bytea NOT NULL,
-    pushed boolean NOT NULL,
-    created_at bigint NOT NULL,
-    modified_at bigint NOT NULL,
-    CONSTRAINT subscription_pkey PRIMARY KEY (topic_id, name),
-    CONSTRAINT subscription_topic_id_fkey FOREIGN KEY (topic_id) REFERENCES mq.topic(topic_id) ON DELETE CASCADE
-);
-CREATE INDEX subscription_pushed ON mq.subscription (topic_id, name) WHERE pushed;
-
--- At the first database alone, the home: the place of the database of each queue. A row is there before its queue is.
-CREATE TABLE mq.shard_of (
-    name text COLLATE "C" NOT NULL,
-    place smallint NOT NULL,
-    CONSTRAINT shard_of_pkey PRIMARY KEY (name)
-);
-CREATE INDEX shard_of_place ON mq.shard_of (place, name);
-
--- The outbox: a partition of messages for each pair of a queue here (0: a topic) and a queue at another place. What is to go
--- there comes to that partition by the same statements, in the same transactions, as it would to a queue here.
-CREATE TABLE mq.outbox (
-    qp bigint NOT NULL,
-    source_id bigint NOT NULL,
-    source text COLLATE "C" NOT NULL,
-    place smallint NOT NULL,
-    target_id bigint NOT NULL,
-    target text COLLATE "C" NOT NULL,
-    -- As they were last seen there.
-    settings bytea NOT NULL,
-    -- The batch that is on its way: what it has is decided before it goes, and stays so until it is known to have arrived.
-    number bigint NOT NULL DEFAULT 0,
-    token bytea NOT NULL DEFAULT '\x'::bytea,
-    seqs bigint[] NOT NULL DEFAULT '{}'::bigint[],
-    next_at bigint NOT NULL DEFAULT 0,
-    -- When one of the two queues was found to be gone.
-    ended_at bigint,
-    CONSTRAINT outbox_pkey PRIMARY KEY (qp),
-    CONSTRAINT outbox_source_id_place_target_id_key UNIQUE (source_id, place, target_id)
-) WITH (
-    fillfactor=50,
-    autovacuum_vacuum_scale_factor=0,
-    autovacuum_vacuum_threshold=2000
-);
-
--- The last batch that has arrived at a queue, named by the first partition of it, from each partition of another place's outbox.
-CREATE TABLE mq.arrival (
-    qp bigint NOT NULL,
-    from_place smallint NOT NULL,
-    from_qp bigint NOT NULL,
-    number bigint NOT NULL,
-    token bytea NOT NULL,
-    CONSTRAINT arrival_pkey PRIMARY KEY (qp, from_place, from_qp)
-) WITH (
-    fillfactor=50,
-    autovacuum_vacuum_scale_factor=0,
-    autovacuum_vacuum_threshold=2000
-);
-
--- One row, once a node has looked at the clock: the last instant that a node confirmed, the node that doubts the clock (then
--- nobody confirms), and how often an operator trusted it.
-CREATE TABLE mq.clock (
-    only_row boolean NOT NULL DEFAULT true,
-    confirmed_at bigint NOT NULL,
-    doubted_by text,
-    trusts integer NOT NULL DEFAULT 0,
-    CONSTRAINT clock_pkey PRIMARY KEY (only_row),
-    CONSTRAINT clock_only_row_check CHECK (only_row)
-);
-
--- What an event says of a message and its receipt. (Without its body: a row as a whole would be read from wherever it is.)
-CREATE TYPE mq.receipt AS (
-    seq bigint, generation bigint, received_at bigint, visible_at bigint, came_at bigint, receive_count integer, log
-    bigint, group_hash bigint, size integer, id bytea, properties bytea
-);
-
-CREATE FUNCTION mq.now_ms()
- RETURNS bigint
- LANGUAGE sql
- STABLE PARALLEL SAFE
-AS $$ SELECT (extract(epoch FROM statement_timestamp()) * 1000)::bigint $$;
+CREATE OR REPLACE FUNCTION mq.now_ms() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT (extract(epoch FROM statement_timestamp()) * 1000)::bigint
+$$;
 
 -- A position behind the group's last one that no other message has, of those that are to be seen.
-CREATE FUNCTION mq.fifo_position(p_qp bigint, p_group text, p_now bigint, p_counter bigint)
- RETURNS bigint
- LANGUAGE plpgsql
-AS $$
+CREATE OR REPLACE FUNCTION mq.fifo_position(
+    p_qp bigint, p_group text, p_now bigint, p_counter bigint
+) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_seq bigint := (p_now << 20) | (p_counter & 1048575);
     v_last bigint;
@@ -544,13 +25,10 @@ END $$;
 
 -- Sends in the order of the arrays; p_counter counts on from one call of a node to the next. A message without a key is
 -- nobody's duplicate. Nothing is sent to a retired partition.
-CREATE FUNCTION mq.fifo_send(
+CREATE OR REPLACE FUNCTION mq.fifo_send(
     p_qp bigint, p_origin bigint, p_counter bigint, p_remember bigint, p_groups text[], p_keys bytea[], p_ids bytea[],
     p_properties bytea[], p_bodies text[], p_delays bigint[]
-)
- RETURNS TABLE(place integer, o_seq bigint, o_id bytea, o_visible_at bigint, o_sent_at bigint)
- LANGUAGE plpgsql
-AS $$
+) RETURNS TABLE(place integer, o_seq bigint, o_id bytea, o_visible_at bigint, o_sent_at bigint) LANGUAGE plpgsql AS $$
 DECLARE
     v_lock bigint;
     v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
@@ -604,10 +82,9 @@ END $$;
 -- Says anew when a group gives its next message, whose row the caller has locked: when the last of its messages in flight is
 -- visible again or ends (a claimed one does neither), or, with none in flight, when the first of the others was or will be
 -- visible. Removes an empty one.
-CREATE FUNCTION mq.fifo_settle(p_qp bigint, p_group text, p_retention bigint)
- RETURNS void
- LANGUAGE plpgsql
-AS $$
+CREATE OR REPLACE FUNCTION mq.fifo_settle(
+    p_qp bigint, p_group text, p_retention bigint
+) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := mq.now_ms();
     v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
@@ -657,10 +134,9 @@ BEGIN
 END $$;
 
 -- Sends a dead letter to another partition, where it begins anew, told apart by its id.
-CREATE FUNCTION mq.fifo_move(p_qp bigint, p_seq bigint, p_target bigint, p_source text, p_counter bigint)
- RETURNS void
- LANGUAGE plpgsql
-AS $$
+CREATE OR REPLACE FUNCTION mq.fifo_move(
+    p_qp bigint, p_seq bigint, p_target bigint, p_source text, p_counter bigint
+) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := mq.now_ms();
     v_seq bigint;
@@ -674,19 +150,11 @@ BEGIN
         p_target, v_seq, v_now - 1, v_now, v_msg.first_received_at, v_msg.group_id, v_msg.id, v_msg.properties, p_source,
         v_msg.receives_before + v_msg.receive_count, v_msg.body
     );
-    INSERT INTO mq.fifo_group AS of_group (qp, group_id, eligible_at, head, last_seq)
-    VALUES (p_target, v_msg.group_id, v_now, v_seq, v_seq)
-    ON CONFLICT (qp, group_id) DO UPDATE SET
-        last_seq = excluded.last_seq,
-        eligible_at = CASE WHEN of_group.leased = '{}'
-            THEN least(of_group.eligible_at, excluded.eligible_at) ELSE of_group.eligible_at END;
+    PERFORM mq.fifo_join(p_target, v_msg.group_id, v_seq, v_now);
 END $$;
 
 -- Locks the groups of those messages.
-CREATE FUNCTION mq.fifo_lock(p_qp bigint, p_seqs bigint[])
- RETURNS text[]
- LANGUAGE plpgsql
-AS $$
+CREATE OR REPLACE FUNCTION mq.fifo_lock(p_qp bigint, p_seqs bigint[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     v_groups text[];
 BEGIN
@@ -699,17 +167,13 @@ BEGIN
 END $$;
 
 -- Hides the messages of an attempt anew if all of them are as they were left; gives none if one is not.
-CREATE FUNCTION mq.fifo_repeat(
+CREATE OR REPLACE FUNCTION mq.fifo_repeat(
     p_qp bigint, p_seqs bigint[], p_generations bigint[], p_epochs bigint[], p_deadlines bigint[], p_timeout bigint,
     p_lease_max bigint, p_retention bigint
-)
- RETURNS SETOF mq.fifo_msg
- LANGUAGE plpgsql
-AS $$
+) RETURNS SETOF mq.fifo_msg LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := mq.now_ms();
     v_groups text[] := mq.fifo_lock(p_qp, p_seqs);
-    v_group text;
     v_left int;
 BEGIN
     SELECT count(*) INTO v_left
@@ -722,37 +186,30 @@ BEGIN
     END IF;
     RETURN QUERY UPDATE mq.fifo_msg AS msg SET visible_at = least(v_now + p_timeout, msg.received_at + p_lease_max)
     WHERE msg.qp = p_qp AND msg.seq = ANY(p_seqs) RETURNING msg.*;
-    FOREACH v_group IN ARRAY v_groups LOOP
-        PERFORM mq.fifo_settle(p_qp, v_group, p_retention);
-    END LOOP;
+    PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM unnest(v_groups) AS each;
 END $$;
 
 -- Visibility rules of FIFO queues: hides messages that were just received, each for its own time, and says anew when their
 -- groups give the next one.
-CREATE FUNCTION mq.fifo_hide(p_qp bigint, p_seqs bigint[], p_timeouts bigint[], p_lease_max bigint, p_retention bigint)
- RETURNS TABLE(seq bigint, visible_at bigint)
- LANGUAGE plpgsql
-AS $$
+CREATE OR REPLACE FUNCTION mq.fifo_hide(
+    p_qp bigint, p_seqs bigint[], p_timeouts bigint[], p_lease_max bigint, p_retention bigint
+) RETURNS TABLE(seq bigint, visible_at bigint) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := mq.now_ms();
     v_groups text[] := mq.fifo_lock(p_qp, p_seqs);
-    v_group text;
 BEGIN
     RETURN QUERY UPDATE mq.fifo_msg AS msg SET visible_at = least(v_now + asked.timeout, msg.received_at + p_lease_max)
     FROM unnest(p_seqs, p_timeouts) AS asked (seq, timeout)
     WHERE msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = asked.seq
     RETURNING msg.seq, msg.visible_at;
-    FOREACH v_group IN ARRAY v_groups LOOP
-        PERFORM mq.fifo_settle(p_qp, v_group, p_retention);
-    END LOOP;
+    PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM unnest(v_groups) AS each;
 END $$;
 
 -- Counts up to p_asked more receives, as many as p_max allows in any p_period ms; tells how many.
-CREATE FUNCTION mq.admit(p_qp bigint, p_asked integer, p_max integer, p_period bigint)
- RETURNS integer
- LANGUAGE plpgsql
-AS $$
+CREATE OR REPLACE FUNCTION mq.admit(
+    p_qp bigint, p_asked integer, p_max integer, p_period bigint
+) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := mq.now_ms();
     v_instants bigint[];
@@ -778,16 +235,13 @@ END $$;
 
 -- Deletes up to p_count messages past their retention, but for claimed ones, and says anew when their groups give the next one;
 -- tells how many.
-CREATE FUNCTION mq.fifo_sweep(p_qp bigint, p_retention bigint, p_count integer)
- RETURNS bigint
- LANGUAGE plpgsql
-AS $$
+CREATE OR REPLACE FUNCTION mq.fifo_sweep(
+    p_qp bigint, p_retention bigint, p_count integer
+) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
-    v_now bigint := mq.now_ms();
     v_kept bigint := mq.retention_now() - p_retention;
     v_seqs bigint[];
     v_groups text[];
-    v_group text;
 BEGIN
     SELECT array_agg(ended.seq) INTO v_seqs FROM (
         SELECT seq FROM mq.fifo_msg
@@ -796,17 +250,14 @@ BEGIN
     ) AS ended;
     v_groups := mq.fifo_lock(p_qp, v_seqs);
     DELETE FROM mq.fifo_msg WHERE qp = p_qp AND seq = ANY(v_seqs) AND claim IS NULL;
-    FOREACH v_group IN ARRAY v_groups LOOP
-        PERFORM mq.fifo_settle(p_qp, v_group, p_retention);
-    END LOOP;
+    PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM unnest(v_groups) AS each;
     RETURN coalesce(cardinality(v_seqs), 0);
 END $$;
 
 -- Has a group give a message that has come to it at that position.
-CREATE FUNCTION mq.fifo_join(p_qp bigint, p_group text, p_seq bigint, p_visible_at bigint)
- RETURNS void
- LANGUAGE sql
-AS $$
+CREATE OR REPLACE FUNCTION mq.fifo_join(
+    p_qp bigint, p_group text, p_seq bigint, p_visible_at bigint
+) RETURNS void LANGUAGE sql AS $$
     INSERT INTO mq.fifo_group AS of_group (qp, group_id, eligible_at, head, last_seq)
     VALUES (p_qp, p_group, p_visible_at, p_seq, p_seq)
     ON CONFLICT (qp, group_id) DO UPDATE SET
@@ -819,17 +270,13 @@ $$;
 
 -- Moves messages of groups that the caller has locked to another partition, as new ones; tells where they came to. Nothing is
 -- moved to a retired one.
-CREATE FUNCTION mq.fifo_move_on(
-    p_qp bigint, p_target bigint, p_seqs bigint[], p_ids bytea[], p_properties bytea[], p_counter bigint, p_retention
-    bigint
-)
- RETURNS SETOF bigint
- LANGUAGE plpgsql
-AS $$
+CREATE OR REPLACE FUNCTION mq.fifo_move_on(
+    p_qp bigint, p_target bigint, p_seqs bigint[], p_ids bytea[], p_properties bytea[], p_counter bigint,
+    p_retention bigint
+) RETURNS SETOF bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := mq.now_ms();
     v_groups text[] := '{}';
-    v_group text;
     v_seq bigint;
     v_msg mq.fifo_msg;
 BEGIN
@@ -846,31 +293,23 @@ BEGIN
         PERFORM mq.fifo_join(p_target, v_msg.group_id, v_seq, v_now);
         RETURN NEXT v_seq;
     END LOOP;
-    FOR v_group IN SELECT DISTINCT each FROM unnest(v_groups) AS each LOOP
-        PERFORM mq.fifo_settle(p_qp, v_group, p_retention);
-    END LOOP;
+    PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM (SELECT DISTINCT unnest(v_groups) AS each) AS left_behind;
 END $$;
 
--- Deletes messages of groups that the caller has locked, and says anew when these give the next one.
-CREATE FUNCTION mq.fifo_remove(p_qp bigint, p_seqs bigint[], p_retention bigint)
- RETURNS void
- LANGUAGE plpgsql
-AS $$
+-- Deletes messages of groups that the caller has locked, and says anew when these give the next one; tells how many.
+CREATE OR REPLACE FUNCTION mq.fifo_remove(
+    p_qp bigint, p_seqs bigint[], p_retention bigint
+) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     v_groups text[] := mq.fifo_lock(p_qp, p_seqs);
-    v_group text;
 BEGIN
     DELETE FROM mq.fifo_msg WHERE qp = p_qp AND seq = ANY(p_seqs);
-    FOREACH v_group IN ARRAY v_groups LOOP
-        PERFORM mq.fifo_settle(p_qp, v_group, p_retention);
-    END LOOP;
+    PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM unnest(v_groups) AS each;
+    RETURN cardinality(p_seqs);
 END $$;
 
 -- What makes a turn later locks the group against whoever makes one earlier, who then waits, and looks again.
-CREATE FUNCTION mq.fair_touch()
- RETURNS trigger
- LANGUAGE plpgsql
-AS $$
+CREATE OR REPLACE FUNCTION mq.fair_touch() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(hashint8extended(NEW.group_key, NEW.qp));
     INSERT INTO mq.fair_turn AS turn (qp, group_key, priority, at, sent_at)
@@ -886,10 +325,7 @@ END $$;
 
 -- Has the turns of those groups say when their first messages are visible; removes the turns of groups without any. A group
 -- that somebody sends to stays as it is.
-CREATE FUNCTION mq.fair_settle(p_qp bigint, p_groups bigint[])
- RETURNS void
- LANGUAGE plpgsql
-AS $$
+CREATE OR REPLACE FUNCTION mq.fair_settle(p_qp bigint, p_groups bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_mine bigint[] := ARRAY(
         SELECT each FROM (SELECT DISTINCT each FROM unnest(p_groups) AS each) AS its
@@ -915,13 +351,10 @@ END $$;
 
 -- The first p_count visible messages of one priority but for those of noisy groups, as they became visible; with p_leases they
 -- are locked, what others have locked is passed over, and turns that were too early are put right.
-CREATE FUNCTION mq.fair_quiet(
-    p_part mq.part, p_priority integer, p_count integer, p_low bigint, p_retention bigint, p_noisy bigint[], p_not
-    bigint[], p_leases boolean
-)
- RETURNS bigint[]
- LANGUAGE plpgsql
-AS $$
+CREATE OR REPLACE FUNCTION mq.fair_quiet(
+    p_part mq.part, p_priority integer, p_count integer, p_low bigint, p_retention bigint, p_noisy bigint[],
+    p_not bigint[], p_leases boolean
+) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := mq.now_ms();
     v_lane smallint := p_priority + 100;
@@ -990,13 +423,10 @@ BEGIN
 END $$;
 
 -- The first p_count visible messages of one priority of noisy groups: of the first group as many as it has, then of the next.
-CREATE FUNCTION mq.fair_noisy(
-    p_part mq.part, p_priority integer, p_count integer, p_retention bigint, p_noisy bigint[], p_not bigint[], p_leases
-    boolean
-)
- RETURNS bigint[]
- LANGUAGE plpgsql
-AS $$
+CREATE OR REPLACE FUNCTION mq.fair_noisy(
+    p_part mq.part, p_priority integer, p_count integer, p_retention bigint, p_noisy bigint[], p_not bigint[],
+    p_leases boolean
+) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := mq.now_ms();
     v_lane smallint := p_priority + 100;
@@ -1037,12 +467,9 @@ END $$;
 
 -- The positions of the messages that a receive of p_count gives, in its order; p_low are the low-water marks of messages without
 -- a group, p_noisy the noisy groups, those that come first among them first, p_not what is had already.
-CREATE FUNCTION mq.fair_choose(
+CREATE OR REPLACE FUNCTION mq.fair_choose(
     p_qp bigint, p_count integer, p_low bigint[], p_retention bigint, p_noisy bigint[], p_not bigint[], p_leases boolean
-)
- RETURNS bigint[]
- LANGUAGE plpgsql
-AS $$
+) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
     v_part mq.part;
     v_priority int;
@@ -1063,10 +490,7 @@ END $$;
 
 -- Looks at up to p_count turns that are due, and removes those of groups without messages: retention left them behind. Tells
 -- how many those were.
-CREATE FUNCTION mq.fair_sweep(p_qp bigint, p_count integer)
- RETURNS bigint
- LANGUAGE plpgsql
-AS $$
+CREATE OR REPLACE FUNCTION mq.fair_sweep(p_qp bigint, p_count integer) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_lane smallint;
     v_empty bigint[] := '{}';
@@ -1086,76 +510,36 @@ BEGIN
     RETURN cardinality(v_empty);
 END $$;
 
--- Locks the groups of the next p_count messages of a claim; tells the positions of these.
-CREATE FUNCTION mq.fifo_claimed(p_qp bigint, p_claim bigint, p_count integer)
- RETURNS bigint[]
- LANGUAGE plpgsql
-AS $$
+-- Gives claimed messages back, those within their retention; tells how many there were.
+CREATE OR REPLACE FUNCTION mq.fifo_give_back(
+    p_qp bigint, p_seqs bigint[], p_retention bigint
+) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
-    v_seqs bigint[] := ARRAY(
-        SELECT seq FROM mq.fifo_msg WHERE qp = p_qp AND claim = p_claim ORDER BY shard, seq LIMIT p_count
-    );
-BEGIN
-    PERFORM mq.fifo_lock(p_qp, v_seqs);
-    RETURN v_seqs;
-END $$;
-
--- Deletes the next p_count messages of a claim; tells how many.
-CREATE FUNCTION mq.fifo_end_claim(p_qp bigint, p_claim bigint, p_count integer, p_retention bigint)
- RETURNS integer
- LANGUAGE plpgsql
-AS $$
-DECLARE
-    v_seqs bigint[] := mq.fifo_claimed(p_qp, p_claim, p_count);
-BEGIN
-    PERFORM mq.fifo_remove(p_qp, v_seqs, p_retention);
-    RETURN cardinality(v_seqs);
-END $$;
-
--- Gives the next p_count messages of a claim back, those within their retention; tells how many there were.
-CREATE FUNCTION mq.fifo_give_back(p_qp bigint, p_claim bigint, p_count integer, p_retention bigint)
- RETURNS integer
- LANGUAGE plpgsql
-AS $$
-DECLARE
-    v_now bigint := mq.now_ms();
     v_kept bigint := mq.retention_now() - p_retention;
-    v_seqs bigint[] := mq.fifo_claimed(p_qp, p_claim, p_count);
-    v_group text;
+    v_groups text[] := mq.fifo_lock(p_qp, p_seqs);
 BEGIN
-    UPDATE mq.fifo_msg SET visible_at = v_now, claim = NULL, shard = NULL WHERE qp = p_qp AND seq = ANY(v_seqs);
-    FOR v_group IN SELECT DISTINCT group_id FROM mq.fifo_msg WHERE qp = p_qp AND seq = ANY(v_seqs) LOOP
-        DELETE FROM mq.fifo_msg
-        WHERE qp = p_qp AND group_id = v_group AND seq = ANY(v_seqs) AND sent_at <= v_kept;
-        PERFORM mq.fifo_settle(p_qp, v_group, p_retention);
-    END LOOP;
-    RETURN cardinality(v_seqs);
+    UPDATE mq.fifo_msg SET visible_at = mq.now_ms(), claim = NULL, shard = NULL WHERE qp = p_qp AND seq = ANY(p_seqs);
+    DELETE FROM mq.fifo_msg WHERE qp = p_qp AND seq = ANY(p_seqs) AND sent_at <= v_kept;
+    PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM unnest(v_groups) AS each;
+    RETURN cardinality(p_seqs);
 END $$;
 
 -- Sends a claimed message to another partition as a dead letter, and frees its group.
-CREATE FUNCTION mq.fifo_evict(
+CREATE OR REPLACE FUNCTION mq.fifo_evict(
     p_qp bigint, p_target bigint, p_seq bigint, p_source text, p_counter bigint, p_retention bigint
-)
- RETURNS void
- LANGUAGE plpgsql
-AS $$
+) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_groups text[] := mq.fifo_lock(p_qp, ARRAY[p_seq]);
-    v_group text;
 BEGIN
     PERFORM mq.fifo_move(p_qp, p_seq, p_target, p_source, p_counter);
-    FOREACH v_group IN ARRAY v_groups LOOP
-        PERFORM mq.fifo_settle(p_qp, v_group, p_retention);
-    END LOOP;
+    PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM unnest(v_groups) AS each;
 END $$;
 
 -- The events that a receipt gets when that is done to its message; none if its end is written already. (All of it is immutable,
 -- so that the planner puts it in place of the call.)
-CREATE FUNCTION mq.outcomes(p_how text, p_log bigint, p_is_live boolean)
- RETURNS text[]
- LANGUAGE sql
- IMMUTABLE
-AS $$
+CREATE OR REPLACE FUNCTION mq.outcomes(
+    p_how text, p_log bigint, p_is_live boolean
+) RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE
         WHEN p_how = 'die' AND p_log & 3 = 1 THEN ARRAY['expired', 'dead_lettered']
         WHEN p_how = 'die' AND p_log > 0 THEN ARRAY['dead_lettered']
@@ -1168,11 +552,7 @@ AS $$
 $$;
 
 -- What log is after one more move of the deadline, or a release.
-CREATE FUNCTION mq.log_moved(p_log bigint, p_is_released boolean)
- RETURNS bigint
- LANGUAGE sql
- IMMUTABLE
-AS $$
+CREATE OR REPLACE FUNCTION mq.log_moved(p_log bigint, p_is_released boolean) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE
         WHEN p_is_released THEN p_log | 2
         WHEN ((p_log >> 18) & 65535) = 65535 THEN p_log
@@ -1182,22 +562,16 @@ $$;
 
 -- What log is at first of the message at p_place (from 1) of p_messages that were taken together, for receives that begin and
 -- end at the places in p_firsts and p_ends.
-CREATE FUNCTION mq.log_begun(p_firsts integer[], p_ends integer[], p_place bigint, p_messages bigint, p_waited bigint)
- RETURNS bigint
- LANGUAGE sql
- IMMUTABLE
-AS $$
+CREATE OR REPLACE FUNCTION mq.log_begun(
+    p_firsts integer[], p_ends integer[], p_place bigint, p_messages bigint, p_waited bigint
+) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
     SELECT 1
         | (least(least(p_ends[p_place], p_messages) - p_firsts[p_place], 255) << 2)
         | (least(p_place - 1 - p_firsts[p_place], 255) << 10)
         | (least(p_waited, 536870911) << 34)
 $$;
 
-CREATE FUNCTION mq.receipt_of(p_msg mq.msg)
- RETURNS mq.receipt
- LANGUAGE sql
- IMMUTABLE
-AS $$
+CREATE OR REPLACE FUNCTION mq.receipt_of(p_msg mq.msg) RETURNS mq.receipt LANGUAGE sql IMMUTABLE AS $$
     SELECT ROW(
         p_msg.seq, p_msg.generation, p_msg.received_at, p_msg.visible_at, greatest(p_msg.sent_at, p_msg.seq >> 20),
         p_msg.receive_count, p_msg.log, p_msg.group_key, octet_length(p_msg.body), p_msg.id, p_msg.properties
@@ -1205,11 +579,7 @@ AS $$
 $$;
 
 -- The same of a FIFO queue.
-CREATE FUNCTION mq.receipt_of_fifo(p_msg mq.fifo_msg)
- RETURNS mq.receipt
- LANGUAGE sql
- IMMUTABLE
-AS $$
+CREATE OR REPLACE FUNCTION mq.receipt_of_fifo(p_msg mq.fifo_msg) RETURNS mq.receipt LANGUAGE sql IMMUTABLE AS $$
     SELECT ROW(
         p_msg.seq, p_msg.generation, p_msg.received_at, p_msg.visible_at, p_msg.sent_at,
         p_msg.receive_count, p_msg.log, hashtextextended(p_msg.group_id, 0), octet_length(p_msg.body), p_msg.id,
@@ -1219,11 +589,13 @@ $$;
 
 -- The event of a receipt in a queue of that first partition and name; where something ended the message before its deadline,
 -- p_end is when.
-CREATE FUNCTION mq.event_of(p_origin bigint, p_queue text, p_outcome text, p_receipt mq.receipt, p_end bigint)
- RETURNS TABLE(qp bigint, seq bigint, generation bigint, queue text, outcome text, closed_at bigint, received_at bigint, visible_at bigint, came_at bigint, receive_count integer, log bigint, group_hash bigint, size integer, id bytea, properties bytea)
- LANGUAGE sql
- STABLE
-AS $$
+CREATE OR REPLACE FUNCTION mq.event_of(
+    p_origin bigint, p_queue text, p_outcome text, p_receipt mq.receipt, p_end bigint
+) RETURNS TABLE (
+    qp bigint, seq bigint, generation bigint, queue text, outcome text, closed_at bigint, received_at bigint,
+    visible_at bigint, came_at bigint, receive_count integer, log bigint, group_hash bigint, size integer, id bytea,
+    properties bytea
+) LANGUAGE sql STABLE AS $$
     SELECT p_origin, p_receipt.seq, p_receipt.generation, p_queue, p_outcome,
         CASE p_outcome WHEN 'expired' THEN its.ends_at ELSE mq.now_ms() END, its.received_at, its.ends_at,
         p_receipt.came_at, p_receipt.receive_count, p_receipt.log, p_receipt.group_hash, p_receipt.size, p_receipt.id,
@@ -1234,12 +606,9 @@ $$;
 
 -- Writes the events of messages of a FIFO queue to which something is about to be done; of those that p_retention (null: none
 -- of them) has ended, the end is that.
-CREATE FUNCTION mq.fifo_note(
+CREATE OR REPLACE FUNCTION mq.fifo_note(
     p_qp bigint, p_origin bigint, p_queue text, p_how text, p_seqs bigint[], p_retention bigint
-)
- RETURNS void
- LANGUAGE sql
-AS $$
+) RETURNS void LANGUAGE sql AS $$
     WITH noted AS (
         INSERT INTO mq.event
         SELECT event.* FROM mq.fifo_msg AS msg,
@@ -1257,14 +626,14 @@ $$;
 -- Leases up to p_count messages, of groups as they came up. It moves as many dead letters as one may (100, 1 MiB), and looks at
 -- 1,000 groups that give nothing; the next receive goes on. The last row of one that moved dead letters has no message. Where the
 -- queue is logged, p_log is its name.
-CREATE FUNCTION mq.fifo_receive(
-    p_qp bigint, p_count integer, p_timeout bigint, p_generation bigint, p_low bigint, p_retention bigint, p_requested
-    bigint, p_last bigint, p_receives_max integer, p_dead bigint, p_source text, p_counter bigint, p_origin bigint,
-    p_log text
-)
- RETURNS TABLE(seq bigint, id bytea, body text, properties bytea, sent_at bigint, first_received_at bigint, receive_count integer, receives_before integer, visible_at bigint, generation bigint, epoch bigint, source text, now bigint, turn integer)
- LANGUAGE plpgsql
-AS $$
+CREATE OR REPLACE FUNCTION mq.fifo_receive(
+    p_qp bigint, p_count integer, p_timeout bigint, p_generation bigint, p_low bigint, p_retention bigint,
+    p_requested bigint, p_last bigint, p_receives_max integer, p_dead bigint, p_source text, p_counter bigint,
+    p_origin bigint, p_log text
+) RETURNS TABLE (
+    seq bigint, id bytea, body text, properties bytea, sent_at bigint, first_received_at bigint, receive_count integer,
+    receives_before integer, visible_at bigint, generation bigint, epoch bigint, source text, now bigint, turn integer
+) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := mq.now_ms();
@@ -1343,18 +712,14 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION mq.fifo_delete(
+CREATE OR REPLACE FUNCTION mq.fifo_delete(
     p_qp bigint, p_seqs bigint[], p_generations bigint[], p_epochs bigint[], p_any_epoch boolean[], p_retention bigint,
     p_origin bigint, p_log text
-)
- RETURNS TABLE(seq bigint, is_current boolean, visible_at bigint, now bigint)
- LANGUAGE plpgsql
-AS $$
+) RETURNS TABLE(seq bigint, is_current boolean, visible_at bigint, now bigint) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := mq.now_ms();
     v_groups text[] := mq.fifo_lock(p_qp, p_seqs);
-    v_group text;
 BEGIN
     IF p_log IS NOT NULL THEN
         PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'delete', ARRAY(
@@ -1376,23 +741,19 @@ BEGIN
         WHERE msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = found.seq AND found.is_current AND found.visible_at > v_now
     )
     SELECT found.seq, found.is_current, found.visible_at, v_now FROM found;
-    FOREACH v_group IN ARRAY v_groups LOOP
-        PERFORM mq.fifo_settle(p_qp, v_group, p_retention);
-    END LOOP;
+    PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM unnest(v_groups) AS each;
 END $$;
 
-CREATE FUNCTION mq.fifo_change(
+CREATE OR REPLACE FUNCTION mq.fifo_change(
     p_qp bigint, p_seqs bigint[], p_generations bigint[], p_epochs bigint[], p_any_epoch boolean[], p_timeouts bigint[],
     p_lease_max bigint[], p_renew boolean[], p_retention bigint, p_origin bigint, p_log text
-)
- RETURNS TABLE(seq bigint, is_current boolean, visible_at bigint, now bigint, until bigint, is_short boolean, epoch bigint)
- LANGUAGE plpgsql
-AS $$
+) RETURNS TABLE (
+    seq bigint, is_current boolean, visible_at bigint, now bigint, until bigint, is_short boolean, epoch bigint
+) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := mq.now_ms();
     v_groups text[] := mq.fifo_lock(p_qp, p_seqs);
-    v_group text;
 BEGIN
     IF p_log IS NOT NULL THEN
         PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'release', ARRAY(
@@ -1420,22 +781,17 @@ BEGIN
         WHERE msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = found.seq AND found.is_current AND found.visible_at > v_now AND found.is_short
     )
     SELECT found.seq, found.is_current, found.visible_at, v_now, found.until, found.is_short, found.epoch FROM found;
-    FOREACH v_group IN ARRAY v_groups LOOP
-        PERFORM mq.fifo_settle(p_qp, v_group, p_retention);
-    END LOOP;
+    PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM unnest(v_groups) AS each;
 END $$;
 
 -- Binds up to p_count messages to a claim, of groups that have none in flight, of each as many as it can give. All of a group
 -- are in one shard, of p_shards, or, where that is 0, of as many as p_wanted messages need, p_shard_messages each. No more
 -- than p_letters_max dead letters leave.
-CREATE FUNCTION mq.fifo_bind(
+CREATE OR REPLACE FUNCTION mq.fifo_bind(
     p_qp bigint, p_claim bigint, p_count integer, p_wanted integer, p_shards integer, p_shard_messages integer,
     p_generation bigint, p_retention bigint, p_receives_max integer, p_dead bigint, p_source text, p_counter bigint,
     p_letters_max integer, p_origin bigint, p_log text
-)
- RETURNS TABLE(messages integer, shards integer, letters integer)
- LANGUAGE plpgsql
-AS $$
+) RETURNS TABLE(messages integer, shards integer, letters integer) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := mq.now_ms();
@@ -1508,12 +864,9 @@ END $$;
 
 -- Stores messages that have come from another database, in their order: each behind its group, from now on, unless its key was
 -- accepted lately for another message.
-CREATE FUNCTION mq.fifo_arrive(
+CREATE OR REPLACE FUNCTION mq.fifo_arrive(
     p_qp bigint, p_origin bigint, p_rows jsonb, p_keys bytea[], p_remember bigint, p_counter bigint
-)
- RETURNS SETOF bigint
- LANGUAGE plpgsql
-AS $$
+) RETURNS SETOF bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := mq.now_ms();
     v_groups text[];
@@ -1552,24 +905,21 @@ END $$;
 
 -- The instant that retention is reckoned from: the present one, but at most an hour after the last one confirmed, and not after
 -- that one while a node doubts the clock.
-CREATE FUNCTION mq.retention_now()
- RETURNS bigint
- LANGUAGE sql
- STABLE PARALLEL SAFE
-AS $$ SELECT least(mq.now_ms(), (SELECT confirmed_at + CASE WHEN doubted_by IS NULL THEN 3600000 ELSE 0 END FROM mq.clock)) $$;
+CREATE OR REPLACE FUNCTION mq.retention_now() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT least(
+        mq.now_ms(), (SELECT confirmed_at + CASE WHEN doubted_by IS NULL THEN 3600000 ELSE 0 END FROM mq.clock)
+    )
+$$;
 
 -- From when on a message is visible.
-CREATE FUNCTION mq.due(p_visible_at bigint, p_sent_at bigint, p_receives integer, p_delay bigint)
- RETURNS bigint
- LANGUAGE sql
- IMMUTABLE PARALLEL SAFE
-AS $$ SELECT p_visible_at + CASE WHEN p_receives = 0 AND p_visible_at = p_sent_at THEN p_delay ELSE 0 END $$;
+CREATE OR REPLACE FUNCTION mq.due(
+    p_visible_at bigint, p_sent_at bigint, p_receives integer, p_delay bigint
+) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT p_visible_at + CASE WHEN p_receives = 0 AND p_visible_at = p_sent_at THEN p_delay ELSE 0 END
+$$;
 
 -- Tells the partition of a FIFO queue of the queue's delay; settings that cannot be read change nothing.
-CREATE FUNCTION mq.fifo_delay()
- RETURNS trigger
- LANGUAGE plpgsql
-AS $$
+CREATE OR REPLACE FUNCTION mq.fifo_delay() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     v_settings json;
     v_delay bigint;
@@ -1588,10 +938,9 @@ EXCEPTION WHEN data_exception THEN
 END $$;
 
 -- Settles up to p_count groups behind one that were filed by another delay; tells of the last one where there may be more.
-CREATE FUNCTION mq.fifo_settle_late(p_qp bigint, p_retention bigint, p_at bigint, p_head bigint, p_count integer)
- RETURNS TABLE(eligible_at bigint, head bigint)
- LANGUAGE plpgsql
-AS $$
+CREATE OR REPLACE FUNCTION mq.fifo_settle_late(
+    p_qp bigint, p_retention bigint, p_at bigint, p_head bigint, p_count integer
+) RETURNS TABLE(eligible_at bigint, head bigint) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_groups text[] := '{}';
@@ -1611,8 +960,11 @@ BEGIN
     END IF;
 END $$;
 
-CREATE TRIGGER fair_earlier AFTER UPDATE ON mq.msg FOR EACH ROW WHEN (((new.group_key IS NOT NULL) AND (new.visible_at < old.visible_at))) EXECUTE FUNCTION mq.fair_touch();
+CREATE OR REPLACE TRIGGER fair_earlier AFTER UPDATE ON mq.msg FOR EACH ROW
+    WHEN (NEW.group_key IS NOT NULL AND NEW.visible_at < OLD.visible_at) EXECUTE FUNCTION mq.fair_touch();
 
-CREATE TRIGGER fair_sent AFTER INSERT ON mq.msg FOR EACH ROW WHEN ((new.group_key IS NOT NULL)) EXECUTE FUNCTION mq.fair_touch();
+CREATE OR REPLACE TRIGGER fair_sent AFTER INSERT ON mq.msg FOR EACH ROW
+    WHEN (NEW.group_key IS NOT NULL) EXECUTE FUNCTION mq.fair_touch();
 
-CREATE TRIGGER queue_delayed AFTER INSERT OR UPDATE ON mq.queue FOR EACH ROW EXECUTE FUNCTION mq.fifo_delay();
+CREATE OR REPLACE TRIGGER queue_delayed AFTER INSERT OR UPDATE ON mq.queue FOR EACH ROW
+    EXECUTE FUNCTION mq.fifo_delay();

@@ -1,0 +1,7 @@
+-- What the store keeps by name: keys, accounts, the node of its events.
+
+-- name: setting
+SELECT value FROM setting WHERE name = $1;
+
+-- name: put_setting
+INSERT INTO setting (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
