@@ -26,7 +26,7 @@ DIALECTS = ("veilmq.store.sqlite", "veilmq.engines.postgres")
 def asked() -> set[str]:
     """Return the names that cold features ask for."""
     return {
-        call.args[0].value
+        str(call.args[0].value)
         for source in modules(under=SRC / "veilmq" / "store")
         if source.path.count("/") == 3  # without the dialects
         for call in ast.walk(source.tree)

@@ -45,7 +45,7 @@ def of_sqlite() -> set[Column]:
     connection = apsw.Connection(":memory:")
     connection.execute(files("veilmq.store.sqlite").joinpath("schema.sql").read_text(encoding="utf-8"))
     return {
-        (table, column)
+        (str(table), str(column))
         for (table,) in connection.execute(
             "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
         ).fetchall()
