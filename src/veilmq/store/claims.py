@@ -70,8 +70,7 @@ async def _view(tx: ClaimTransaction, queue: QueueRow, source: Source, *, lately
 
 async def open_source(tx: ClaimTransaction, command: claims.OpenSource) -> SourceView:
     """Begin a new epoch."""
-    await tx.lock("queue_shared", command.queue)
-    queue = await tx.queue(command.queue)
+    queue = await tx.queue(command.queue, lock="queue_shared")
     await tx.lock("sources", queue.origin)  # two sources of one consumer are not opened at one time
     rows = list(await tx.locked("sources_of_consumer", queue.origin, command.source, command.consumer))
     now_ms = await tx.now()

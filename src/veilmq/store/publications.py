@@ -89,7 +89,7 @@ class _Publication(NamedTuple):
 
 async def stage(tx: Transaction, command: Stage) -> Staged:
     """Keep the messages, all of them or none."""
-    queue = await _held(tx, command.queue)
+    queue = await tx.queue(command.queue, lock="queue_shared")
     tx.need_room()
     staging.check(command.messages, queue.settings)
     now_ms = await tx.now()
@@ -111,7 +111,7 @@ async def stage(tx: Transaction, command: Stage) -> Staged:
 
 async def publish(tx: Transaction, command: Publish) -> Published:
     """Decide, unless it was, and do a slice."""
-    queue = await _held(tx, command.queue)
+    queue = await tx.queue(command.queue, lock="queue_shared")
     key = "writer", queue.origin, command.writer
     writer = await _locked(tx, *key)
     if writer is None:
@@ -142,7 +142,7 @@ async def publish(tx: Transaction, command: Publish) -> Published:
 
 async def abandon(tx: Transaction, command: Abandon) -> None:
     """Have what is staged for the batch dropped."""
-    queue = await _held(tx, command.queue)
+    queue = await tx.queue(command.queue, lock="queue_shared")
     writer = await _locked(tx, "writer", queue.origin, command.writer)
     if writer is not None:
         await _drop(tx, queue.origin, writer.number, (command.batch, command.batch), await tx.now())
@@ -161,12 +161,6 @@ async def list_writers(tx: Transaction, command: ListWriters) -> list[WriterView
     ]
 
 
-async def _held(tx: Transaction, name: str) -> QueueRow:
-    """Return the queue of that full name, which is not purged or deleted meanwhile; raises ``QueueNotFound``."""
-    await tx.lock("queue_shared", name)
-    return await tx.queue(name)
-
-
 # Writers.
 
 
@@ -176,8 +170,7 @@ async def _find(tx: Transaction, origin: int, name: str) -> _Writer | None:
 
 
 async def _locked(tx: Transaction, lock: str, origin: int, name: str) -> _Writer | None:
-    await tx.lock(lock, origin, name)
-    return await _find(tx, origin, name)
+    return await _find(tx, origin, name) if await tx.lock(lock, origin, name) else None
 
 
 async def _added(tx: Transaction, lock: str, origin: int, name: str) -> _Writer:

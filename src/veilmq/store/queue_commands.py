@@ -41,12 +41,6 @@ class SurveyQueues(Command, frozen=True, kw_only=True):
     names_max: int
 
 
-async def locked(tx: Transaction, name: str) -> QueueRow:
-    """Return the queue of that full name for the transaction to change; raises ``QueueNotFound``."""
-    await tx.lock("queue", name)
-    return await tx.queue(name)
-
-
 def _view(queue: QueueRow) -> QueueView:
     return QueueView(
         queue=queue.name,
@@ -65,17 +59,16 @@ async def _counted(tx: Transaction, queue: QueueRow) -> QueueView:
 
 async def create_queue(tx: Transaction, command: commands.CreateQueue) -> QueueView:
     """Add the queue, or find it as it was asked for."""
-    queue = await tx.find(command.queue)
-    if queue is None:
-        pause_s = tx.options.queue_name_pause_s
-        if not command.at_once and await _rests(tx, DELETED, command.queue, pause_s):
-            raise QueueDeletedRecently(command.queue, pause_s)
+    while (queue := await tx.find(command.queue)) is None:
         settings = replace(settled(None, {**command.defaults, **command.settings}), tags=tagged({}, command.tags))
         await _check_dead_letters(tx, command.queue, settings)
-        is_new = await add(tx, command.queue, settings)
-        queue = await tx.queue(command.queue)
-        if is_new:
-            return replace(_view(queue), is_new=True)
+        if not await add(tx, command.queue, settings):
+            continue
+        pause_s = tx.options.queue_name_pause_s
+        # Behind the insertion, which waits for a deletion that is under way.
+        if not command.at_once and await _rests(tx, DELETED, command.queue, pause_s):
+            raise QueueDeletedRecently(command.queue, pause_s)
+        return replace(_view(await tx.queue(command.queue)), is_new=True)
     setting = queue.settings.first_difference(command.settings)
     if setting is not None:
         raise QueueExists(command.queue, setting)
@@ -100,7 +93,7 @@ async def _check_dead_letters(tx: Transaction, name: str, settings: QueueSetting
 
 async def delete_queue(tx: Transaction, command: commands.DeleteQueue) -> None:
     """Remove the queue, whose name rests."""
-    await remove(tx, await locked(tx, command.queue))
+    await remove(tx, await tx.queue(command.queue, lock="queue"))
     await tx.run("end_cooldown", PURGED, command.queue)
     await tx.run("begin_cooldown", DELETED, command.queue, await tx.now())
 
@@ -118,7 +111,7 @@ async def remove(tx: Transaction, queue: QueueRow) -> None:
 
 async def purge_queue(tx: Transaction, command: commands.PurgeQueue) -> None:
     """Delete all messages: the queue goes on with a new partition."""
-    queue = await locked(tx, command.queue)
+    queue = await tx.queue(command.queue, lock="queue")
     pause_s = tx.options.purge_pause_s
     if await _rests(tx, PURGED, queue.name, pause_s):
         raise PurgeInProgress(queue.name, pause_s)
@@ -144,7 +137,7 @@ async def _rests(tx: Transaction, kind: str, name: str, pause_s: int) -> bool:
 
 async def set_queue(tx: Transaction, command: commands.SetQueue) -> None:
     """Change settings."""
-    queue = await locked(tx, command.queue)
+    queue = await tx.queue(command.queue, lock="queue")
     settings = settled(queue.settings, command.settings)
     if "dead_letter_queue" in command.settings:
         await _check_dead_letters(tx, queue.name, settings)
@@ -153,14 +146,14 @@ async def set_queue(tx: Transaction, command: commands.SetQueue) -> None:
 
 async def edit_queue(tx: Transaction, command: commands.EditQueue) -> None:
     """Change one setting by what it is."""
-    queue = await locked(tx, command.queue)
+    queue = await tx.queue(command.queue, lock="queue")
     value = command.edit(getattr(queue.settings, command.setting))
     await tx.change(queue, settled(queue.settings, {command.setting: value}), await tx.now())
 
 
 async def tag_queue(tx: Transaction, command: commands.TagQueue) -> None:
     """Remove and put tags; that is no change of the queue's settings, whose time stays."""
-    queue = await locked(tx, command.queue)
+    queue = await tx.queue(command.queue, lock="queue")
     kept = {key: value for key, value in queue.settings.tags.items() if key not in command.removed}
     await tx.change(queue, replace(queue.settings, tags=tagged(kept, command.tags)), queue.modified_at_ms)
 

@@ -82,7 +82,8 @@ async def _find(tx: Transaction, name: str) -> Topic:
 
 
 async def _locked(tx: Transaction, name: str) -> Topic:
-    await tx.lock("topic", name)
+    if not await tx.lock("topic", name):
+        raise TopicNotFound(name)
     return await _find(tx, name)
 
 
@@ -105,14 +106,13 @@ def _subscribed(row: Row) -> SubscriptionView:
 
 async def create_topic(tx: Transaction, command: CreateTopic) -> TopicView:
     """Add the topic, or find it as it was asked for."""
-    row = await tx.row("topic", command.topic)
-    if row is None:
+    while (row := await tx.row("topic", command.topic)) is None:
         tx.need_room()
         settings = msgspec.json.encode(TopicSettings().changed(command.settings))
         row = await tx.row("insert_topic", command.topic, settings, await tx.now())
         if row is not None:
             return replace(await _view(tx, _topic(row)), is_new=True)
-    topic = await _find(tx, command.topic)
+    topic = _topic(row)
     setting = topic.settings.first_difference(command.settings)
     if setting is not None:
         raise TopicExists(command.topic, setting)
@@ -237,8 +237,7 @@ async def _end(tx: Transaction, subscription: Subscription) -> None:
     """Delete the own queue of a subscription, if it has one."""
     if subscription.push_url:
         name = push_queue(subscription.topic, subscription.name)
-        await tx.lock("queue", name)
-        queue = await tx.find(name)
+        queue = await tx.find(name) if await tx.lock("queue", name) else None
         if queue is not None:
             await queue_commands.remove(tx, queue)
         _changed(tx, subscription)
@@ -262,7 +261,10 @@ async def publish(tx: Transaction, command: PublishToTopic) -> PublishedMessage:
     message_id, published_at_ms = tx.ids.next(), tx.shown(await tx.now())
     deliveries: list[tuple[QueueRow, NewMessage]] = []
     undeliverable: list[tuple[str, VeilmqError]] = []
-    for each in await _subscriptions(tx, topic):
+    subscriptions = await _subscriptions(tx, topic)
+    if not subscriptions:
+        await _find(tx, topic.name)  # they may have gone with the topic since it was looked up
+    for each in subscriptions:
         if not each.wants(command.tag):
             continue
         name = each.queue or push_queue(topic.name, each.name)

@@ -186,10 +186,11 @@ class Transaction(ABC):
         """Return those rows of a named query that no other transaction has locked, and lock them until the end."""
 
     @abstractmethod
-    async def lock(self, kind: str, *key: Any) -> None:
+    async def lock(self, kind: str, *key: Any) -> bool:
         """Wait until no other transaction has this row, and keep it until the end: query ``lock_<kind>``.
 
-        What was read of it before is to be read again.
+        What was read of it before is to be read again. ``False``: there is no such row on PostgreSQL, and one that is
+        found afterwards is not locked.
         """
 
     @abstractmethod
@@ -216,9 +217,12 @@ class Transaction(ABC):
     async def find(self, name: str) -> QueueRow | None:
         """Look up the queue of that full name; one that is in another database of the store is not found."""
 
-    async def queue(self, name: str) -> QueueRow:
-        """Look up the queue of that full name; raises ``QueueNotFound``."""
-        found = await self.find(name)
+    async def queue(self, name: str, *, lock: str | None = None) -> QueueRow:
+        """Look up the queue of that full name, and ``lock`` its row before; raises ``QueueNotFound``.
+
+        ``"queue"``: to change it. ``"queue_shared"``: so that it is not purged or deleted meanwhile.
+        """
+        found = await self.find(name) if lock is None or await self.lock(lock, name) else None
         if found is None:
             raise QueueNotFound(name)
         return found

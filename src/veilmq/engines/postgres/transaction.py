@@ -136,9 +136,9 @@ class PostgresTransaction(ClaimTransaction):
         rows: list[Row] = await self._connection.fetch(f"{SQL[query]} FOR UPDATE SKIP LOCKED", *values)
         return rows
 
-    async def lock(self, kind: str, *key: Any) -> None:
-        """Wait for the row of ``lock_<kind>``, and keep it until the end."""
-        await self._connection.execute(SQL[f"lock_{kind}"], *key)
+    async def lock(self, kind: str, *key: Any) -> bool:
+        """Wait for the row of ``lock_<kind>``, and keep it until the end; tell whether there is one."""
+        return bool(await self._connection.fetch(SQL[f"lock_{kind}"], *key))
 
     async def now(self) -> int:
         """Return the present instant of the database."""

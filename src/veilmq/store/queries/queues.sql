@@ -45,7 +45,7 @@ SELECT begun_at FROM pause WHERE kind = $1 AND name = $2;
 DELETE FROM pause WHERE kind = $1 AND name = $2;
 
 -- name: forget_cooldowns
--- Up to $3 of those that began at $2 and earlier.
-DELETE FROM pause WHERE kind = $1 AND name IN (
+-- Up to $3 of those that began at $2 and earlier; one that is begun anew meanwhile stays.
+DELETE FROM pause WHERE kind = $1 AND begun_at <= $2 AND name IN (
     SELECT name FROM pause WHERE kind = $1 AND begun_at <= $2 ORDER BY begun_at LIMIT $3
 );

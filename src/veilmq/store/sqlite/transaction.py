@@ -59,8 +59,9 @@ class SqliteTransaction(ClaimTransaction):
         """Return the rows of a named query: no other transaction is open."""
         return self._session.rows(query, *values)
 
-    async def lock(self, kind: str, *key: Any) -> None:
+    async def lock(self, kind: str, *key: Any) -> bool:
         """Do nothing: no other transaction is open."""
+        return True
 
     async def now(self) -> int:
         """Return the instant of the batch."""
