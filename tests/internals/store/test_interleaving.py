@@ -1,0 +1,214 @@
+"""Two calls on PostgreSQL that interleave at each statement: in the end it is as if one had followed the other.
+
+What counts are the answers, what is seen through commands, and what the doctor finds. `make test` runs some schedules
+with one switch of the pairs that matter most; `PROVE=whole` all schedules of all pairs with one switch, and some with
+two.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from itertools import combinations_with_replacement
+from typing import Any
+
+import pytest
+
+from tests.internals.store.interleaved import World
+from tests.internals.store.interleaved_calls import FAMILIES
+from tests.internals.store.interleaving import Driver, Run, connected, explore
+from tests.store.postgres_host import empty, making_database, prepare
+from veilmq.engines.postgres.transaction import PostgresTransaction
+
+WHOLE = os.environ.get("PROVE") == "whole"
+RUNS_WHOLE = 120
+RUNS = 7
+ALL = 100
+"""More statements than a call has."""
+
+PAIRS = {
+    "queues": [("set", "tag"), ("purge", "sweep"), ("create another", "create otherwise"), ("delete", "purge")],
+    "moves": [("move", "cancel"), ("move", "purge dead"), ("move", "move")],
+    "claims": [
+        ("claim next", "claim otherwise"),
+        ("beat", "acknowledge"),
+        ("purge", "claim next"),
+        ("evict", "end"),
+    ],
+    "claims fifo": [("claim next", "end")],
+    "publications": [("publish", "stage"), ("publish", "enter"), ("purge", "enter"), ("stage", "stage")],
+    "topics": [("create", "delete"), ("publish", "delete"), ("subscribe pushed", "unsubscribe pushed")],
+    "forwards": [("forward", "bury"), ("forward", "delete other")],
+    "events": [("number", "delete message")],
+}
+"""What `make test` runs."""
+
+
+class Interleaving:
+    """Runs schedules, each on the world as it was, and compares."""
+
+    def __init__(self, url: str, family: str) -> None:
+        """Connect, and make the world in the database of `url`, which is emptied."""
+        self._runner = asyncio.Runner()
+        self._connected = connected(url, 4)
+        *connections, monitor = self._runner.run(self._connected.__aenter__())
+        self._runner.run(empty(url))
+        self._driver = Driver(connections, monitor)
+        self._world = World(FAMILIES[family], monitor)
+        self._runner.run(self._world.make())
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._runner.run(self._connected.__aexit__(None, None, None))
+        self._runner.close()
+
+    def check(
+        self,
+        *names: str,
+        switches_max: int = 1,
+        runs_max: int | None = None,
+        also: Sequence[Sequence[int]] = (),
+    ) -> None:
+        """Run schedules of these calls, and those of `also`; assert that each came out as one without a switch."""
+        serial: list[Any] = []
+
+        async def run(schedule: Sequence[int]) -> Run:
+            done = await self._driver.run(await self._world.restore(names), schedule)
+            outcome = await self._world.outcome(done)
+            how = f"{names} as {''.join(map(str, done.schedule))}"
+            assert not outcome["wrong"], f"{how}: {outcome['wrong']}"
+            if not done.switches(len(done.points)):
+                serial.append(outcome)
+            assert outcome in serial, f"{how}: {_difference(outcome, serial)}"
+            assert not done.deadlocks, f"{how}: each waits for the other"
+            return done
+
+        async def runs() -> None:
+            await explore(run, switches_max=switches_max, runs_max=runs_max, seed=1)
+            for schedule in also:
+                await run(schedule)
+
+        self._runner.run(runs())
+
+
+def _difference(outcome: Any, serial: list[Any]) -> str:
+    lines = [f"answers {outcome['answers']}"]
+    for number, other in enumerate(serial):
+        names = sorted(name for name in outcome.keys() | other.keys() if outcome.get(name) != other.get(name))
+        lines += [f"{number}: {name}: {outcome.get(name)} and not {other.get(name)}" for name in names]
+    return "\n".join(lines)
+
+
+@pytest.fixture(scope="module")
+def url(postgres_url: str) -> Iterator[str]:
+    """A database of this file's own: the copies of its worlds stand beside the schema."""
+    with making_database(postgres_url) as made:
+        asyncio.run(prepare(made))
+        yield made
+
+
+@pytest.fixture(scope="module")
+def interleaving(url: str, request: pytest.FixtureRequest) -> Iterator[Interleaving]:
+    """The world of the family that the test names."""
+    made = Interleaving(url, request.param)
+    yield made
+    made.close()
+
+
+def of(*families: str) -> pytest.MarkDecorator:
+    """Run the test in the worlds of these families."""
+    return pytest.mark.parametrize("interleaving", families, indirect=True)
+
+
+EACH = {family: list(combinations_with_replacement(made.calls, 2)) for family, made in FAMILIES.items()}
+
+
+@pytest.mark.parametrize(
+    ("interleaving", "pair"),
+    [
+        pytest.param(family, pair, id=f"{family}: {', '.join(pair)}")
+        for family, chosen in (EACH if WHOLE else PAIRS).items()
+        for pair in chosen
+    ],
+    indirect=["interleaving"],
+)
+def test_two_calls_are_as_if_one_followed_the_other(interleaving: Interleaving, pair: tuple[str, str]) -> None:
+    interleaving.check(*pair, switches_max=2 if WHOLE else 1, runs_max=RUNS_WHOLE if WHOLE else RUNS)
+
+
+# What was found.
+
+
+@of("queues")
+def test_a_cooldown_that_begins_anew_is_not_forgotten_with_the_last_one(interleaving: Interleaving) -> None:
+    """The janitor waits for the purge that begins it."""
+    schedules = [[0] * done + [1] * 2 + [0] * ALL for done in range(1, 15)]
+    interleaving.check("purge", "sweep", switches_max=0, also=schedules)
+
+
+@of("topics")
+def test_a_topic_that_is_deleted_was_there_or_is_made_anew(interleaving: Interleaving) -> None:
+    """And what was published to it was for those who had subscribed, or is refused."""
+    for call in ("create", "publish"):
+        interleaving.check(call, "delete", switches_max=0, also=[[0] * done + [1] * ALL for done in range(1, 4)])
+
+
+@of("queues")
+def test_a_queue_that_comes_while_a_command_begins_is_locked_or_not_there(interleaving: Interleaving) -> None:
+    """It is made between the lock and the look-up of a change, and another change comes then."""
+    schedules = [[1] + [0] * ALL + [1] * 2 + [2] * more + [1] * ALL for more in (2, 3)]
+    interleaving.check("create another", "set another", "tag another", switches_max=0, also=schedules)
+
+
+@of("queues")
+def test_a_name_that_was_deleted_meanwhile_rests(interleaving: Interleaving) -> None:
+    """The queue is made and deleted while a call that is to make it is at one of its first statements."""
+    schedules = [[0] * done + [1] * ALL + [2] * ALL for done in range(1, 6)]
+    interleaving.check("create otherwise", "create another", "delete another", switches_max=0, also=schedules)
+
+
+# What the driver finds.
+
+
+@pytest.mark.parametrize(
+    ("interleaving", "kind", "pair"),
+    [
+        ("queues", "queue", ("set", "tag")),
+        ("claims", "queue_shared", ("open newer", "delete")),
+        ("claims", "sources", ("open newer", "open newest")),
+        ("claims", "source", ("beat", "acknowledge")),
+        ("claims", "sources_of_consumer", ("open", "acknowledge")),
+        ("claims", "source_names", ("purge", "acknowledge all")),
+        ("publications", "writer", ("publish", "publish")),
+        ("publications", "writer_shared", ("stage", "publish")),
+        ("publications", "due_publication", ("enter", "enter")),
+        ("publications", "entering_at", ("publish first", "enter")),
+        ("publications late", "silent_writers", ("enter", "publish")),
+        ("topics", "topic", ("set", "set rest")),
+        ("moves fifo", "due_move", ("move", "move")),
+    ],
+    indirect=["interleaving"],
+)
+def test_a_lock_that_is_missing_shows(
+    interleaving: Interleaving, kind: str, pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without this kind of lock one of the schedules comes out as no serial one does."""
+    without(kind, monkeypatch)
+    with pytest.raises(AssertionError, match=r" as [01]+: "):
+        interleaving.check(*pair)
+
+
+def without(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have transactions lock nothing of this kind."""
+    lock = PostgresTransaction.lock
+
+    async def no_lock(tx: PostgresTransaction, wanted: str, *key: Any) -> bool:
+        return wanted == kind or await lock(tx, wanted, *key)
+
+    monkeypatch.setattr(PostgresTransaction, "lock", no_lock)
+    for name in ("locked", "unlocked"):
+        rows = getattr(PostgresTransaction, name)
+
+        async def no_rows(tx: PostgresTransaction, query: str, *values: Any, rows: Any = rows) -> Any:
+            return await (tx.rows(query, *values) if query == kind else rows(tx, query, *values))
+
+        monkeypatch.setattr(PostgresTransaction, name, no_rows)
