@@ -63,7 +63,7 @@ class _Part(NamedTuple):
 
 async def start(tx: Transaction, command: StartMove) -> MoveTask:
     """Begin a task; its first slice follows at once."""
-    source = await tx.queue(command.source)
+    source = await tx.queue(command.source, lock="queue_shared")
     if not await tx.has_sources(source.name):
         raise NotADeadLetterQueue(source.name)
     if command.destination is not None:

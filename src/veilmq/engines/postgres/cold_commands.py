@@ -38,19 +38,22 @@ class ColdCommands(Parts):
                         async with connection.transaction(isolation="repeatable_read", readonly=True):
                             return await cold(PostgresTransaction(connection, self), command)
                     except ReadOnlySQLTransactionError:
-                        answer, tell = await self._change(connection, cold, command)
+                        # A collision repeats it: still all of it sees one instant.
+                        answer, tell = await self._change(connection, cold, command, isolation="repeatable_read")
             # Behind the answer: a poll that is asked again passes by what the command has changed, as its policy.
             get_running_loop().call_soon(tell)
             return answer
 
         return handle
 
-    async def _change(self, connection: Any, cold: Cold, command: Any) -> tuple[Any, Callable[[], None]]:
+    async def _change(
+        self, connection: Any, cold: Cold, command: Any, isolation: str | None = None
+    ) -> tuple[Any, Callable[[], None]]:
         """Return the answer, and what tells waiters of the change."""
         for _ in range(COLLISIONS_MAX):
             tx = PostgresTransaction(connection, self)
             try:
-                async with connection.transaction():
+                async with connection.transaction(isolation=isolation):
                     answer = await cold(tx, command)
             except COLLISIONS:
                 self.positions.jump()
