@@ -43,8 +43,8 @@ _FREE = frozenset({"deliveries", "undeliverable", "messages_to_move", "next_due_
 A message that is published finds a subscription whose queue goes: it is undeliverable there. A task may count what
 another one, which ends, is moving. When to come again is no promise.
 """
-_AS = {"SourceNotFound": "QueueNotFound"}
-"""A source goes with its queue, which may have been found before."""
+_AS = {"SourceNotFound": "QueueNotFound", "MoveTaskNotFound": "QueueNotFound"}
+"""What goes with its queue, which may have been found before."""
 
 _TABLES = """
 SELECT tablename FROM pg_tables WHERE schemaname = 'mq' AND tablename NOT IN ('migration', 'test_clock')
@@ -112,6 +112,8 @@ class Family(NamedTuple):
     build: Callable[["World"], Awaitable[None]]
     calls: Mapping[str, Make]
     options: PostgresOptions = PostgresOptions()
+    takers: frozenset[str] = frozenset()
+    """Calls that take visible messages, and pass over those that another one is taking: which each gets is free."""
 
 
 class World:
@@ -209,6 +211,16 @@ async def _queue(node: Node, view: Any, left: Any) -> dict[str, Any]:
     ):
         if left[table]:
             seen[table] = plain(await node.do(look))
+    return seen
+
+
+def conserved(outcome: dict[str, Any]) -> dict[str, Any]:
+    """Return what holds whichever messages each call has taken: what there is, and how much of it is in which state."""
+    seen: dict[str, Any] = {"answers": [], "wrong": outcome["wrong"]}
+    for name, queue in outcome.items():
+        if isinstance(queue, dict) and "messages" in queue:
+            bodies = sorted(each["body"] for each in queue["messages"])
+            seen[name] = bodies, sorted((each["state"], each["receive_count"]) for each in queue["messages"])
     return seen
 
 

@@ -146,7 +146,8 @@ def moves(end: str) -> dict[str, Make]:
     }
 
 
-MOVES = Family(build_moves, moves(""))
+_TAKERS = frozenset({"move", "receive dead"})
+MOVES = Family(build_moves, moves(""), takers=_TAKERS)
 MOVES_FIFO = Family(
     build_moves_held,
     {
@@ -156,6 +157,7 @@ MOVES_FIFO = Family(
             queue=f"{DEAD}.fifo", entries=(ForwardEntry(receipt=kept["ax"], target=f"{OTHER}.fifo"),)
         ),
     },
+    takers=_TAKERS,
 )
 
 

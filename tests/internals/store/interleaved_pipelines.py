@@ -69,9 +69,10 @@ def claiming(end: str) -> dict[str, Make]:
 
 
 _SLICED = PostgresOptions(claim_slice_rows=2)
-CLAIMS = Family(building_claims(""), claiming(""), _SLICED)
-CLAIMS_FIFO = Family(building_claims(".fifo"), claiming(".fifo"), _SLICED)
-CLAIMS_LATE = Family(building_claims("", hours=24), claiming(""), _SLICED)
+_TAKERS = frozenset({"claim", "claim next", "claim otherwise", "receive"})
+CLAIMS = Family(building_claims(""), claiming(""), _SLICED, _TAKERS)
+CLAIMS_FIFO = Family(building_claims(".fifo"), claiming(".fifo"), _SLICED, _TAKERS)
+CLAIMS_LATE = Family(building_claims("", hours=24), claiming(""), _SLICED, _TAKERS)
 
 
 # Publications.

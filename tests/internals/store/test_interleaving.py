@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.internals.store.interleaved import World
+from tests.internals.store.interleaved import World, conserved
 from tests.internals.store.interleaved_calls import FAMILIES
 from tests.internals.store.interleaving import Driver, Run, connected, explore
 from tests.store.postgres_host import empty, making_database, prepare
@@ -53,6 +53,7 @@ class Interleaving:
         *connections, monitor = self._runner.run(self._connected.__aenter__())
         self._runner.run(empty(url))
         self._driver = Driver(connections, monitor)
+        self._takers = FAMILIES[family].takers
         self._world = World(FAMILIES[family], monitor)
         self._runner.run(self._world.make())
 
@@ -74,6 +75,8 @@ class Interleaving:
         async def run(schedule: Sequence[int]) -> Run:
             done = await self._driver.run(await self._world.restore(names), schedule)
             outcome = await self._world.outcome(done)
+            if len({*names}) > 1 and self._takers.issuperset(names):
+                outcome = conserved(outcome)
             how = f"{names} as {''.join(map(str, done.schedule))}"
             assert not outcome["wrong"], f"{how}: {outcome['wrong']}"
             if not done.switches(len(done.points)):
@@ -157,6 +160,19 @@ def test_a_queue_that_comes_while_a_command_begins_is_locked_or_not_there(interl
     """It is made between the lock and the look-up of a change, and another change comes then."""
     schedules = [[1] + [0] * ALL + [1] * 2 + [2] * more + [1] * ALL for more in (2, 3)]
     interleaving.check("create another", "set another", "tag another", switches_max=0, also=schedules)
+
+
+@of("moves fifo")
+def test_a_task_is_begun_before_its_queue_is_deleted_or_not_at_all(interleaving: Interleaving) -> None:
+    schedules = [[0] * done + [1] * ALL for done in range(1, 6)]
+    interleaving.check("start elsewhere", "delete dead", switches_max=0, also=schedules)
+
+
+@of("claims")
+def test_a_claim_is_read_as_it_is_at_one_instant(interleaving: Interleaving) -> None:
+    """One that was acknowledged meanwhile is not lost."""
+    schedules = [[0] * done + [1] * ALL for done in range(1, 12)]
+    interleaving.check("read part", "acknowledge all", switches_max=0, also=schedules)
 
 
 @of("queues")
