@@ -56,7 +56,7 @@ SELECT (SELECT count(*) FROM mq.move) AS move, (SELECT count(*) FROM mq.source) 
     (SELECT count(*) FROM mq.publication) AS publication, (SELECT count(*) FROM mq.topic) AS topic,
     (SELECT count(*) FROM mq.subscription) AS subscription, (SELECT count(*) FROM mq.event) AS event,
     (SELECT recorded + exported FROM mq.event_state) AS events,
-    (SELECT count(*) FROM mq.meta WHERE key LIKE 'account %') AS account,
+    (SELECT count(*) FROM mq.setting WHERE name LIKE 'account %') AS account,
     (SELECT string_agg(kind || ' ' || name || ' ' || begun_at, ', ' ORDER BY kind, name) FROM mq.pause) AS pauses
 """
 _CHECKS = " UNION ALL ".join(f"SELECT '{name}', * FROM ({query}) AS found" for name, query in _queries("check"))
