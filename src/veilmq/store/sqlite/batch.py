@@ -6,8 +6,9 @@ batch was answered before another one was submitted. Commands of one connection 
 when what its connection sent before is answered: behind a receive stand deletes and changes, which follow it, and
 sends, which it does not see (``standard.Taker``).
 
-Every other command is a barrier: what came before it is applied first. Receives that a watch submits while the batch is
-applied come before all that are in it.
+Every other command is a barrier: what came before it is applied first. Once sends or receives of one queue have filled
+half of the batch's bytes, the rest of them waits for the next batch, and what is asked of other queues passes. Receives
+that a watch submits while the batch is applied come before all that are in it.
 
 When something fails before the commit, the transaction is rolled back, the caches are dropped, and the commands are
 applied one by one, each in a savepoint, so that an error in one fails that one alone.
@@ -54,13 +55,14 @@ _SEND, _RECEIVE, _DELETE, _CHANGE = commands.Send, commands.Receive, commands.De
 
 HANDLERS: dict[type[Command], Handler] = {Sweep: janitor.sweep, **transaction.HANDLERS}
 _HOT = frozenset((_SEND, _RECEIVE, _DELETE, _CHANGE))
+_QUEUE_BYTES_MAX = BATCH_BYTES_MAX // 2  # then what is asked of other queues passes
 _NEED_ROOM = (_SEND, commands.CreateQueue, Forward, Stage, Publish, PublicationStep)
 
 
 class _Work:
     """The commands of one queue in a batch, each with its place."""
 
-    __slots__ = ("after", "before", "firsts", "receives", "sends")
+    __slots__ = ("after", "before", "bytes", "firsts", "receives", "sends")
 
     def __init__(self) -> None:
         self.before: list[tuple[int, Any]] = []
@@ -68,6 +70,8 @@ class _Work:
         self.receives: list[tuple[int, commands.Receive]] = []
         self.after: list[tuple[int, Any]] = []
         self.firsts: list[int] = []
+        self.bytes = 0
+        """How many bytes the sends have."""
 
 
 class Batch:
@@ -83,6 +87,7 @@ class Batch:
         self._woken: list[Entry] = []
         self._refused: list[Entry] = []
         self._one_by_one = False
+        self._leaves = False  # whether a command is left to the next batch
         self._shown = ShownTimes()
         self.applying = False
 
@@ -139,9 +144,9 @@ class Batch:
 
     def _put_back(self, entries: deque[Entry]) -> None:
         """Leave commands for which there was no room to the next batch."""
-        answers = self._answers
-        if self._session.bytes_left > 0 and self._session.write_bytes_left > 0:
+        if not self._leaves:
             return
+        answers, self._leaves = self._answers, False
         later = [entry for entry, answer in zip(self._entries, answers, strict=True) if answer is LATER]
         kept = [pair for pair in zip(self._entries, answers, strict=True) if pair[1] is not LATER]
         self._entries, self._answers = [pair[0] for pair in kept], [pair[1] for pair in kept]
@@ -151,26 +156,35 @@ class Batch:
         """Apply the commands of these places, and what watches submit meanwhile; what is beyond the bytes is left."""
         session = self._session
         works: dict[str, _Work] = {}
+        held: set[str] = set()  # queues that were sent so much that the rest is left, so that others have room
         bytes_left = session.write_bytes_left
         slot = start
         for entry in self._entries[start:end]:
             command: Any = entry[0]
             kind = type(command)
-            if bytes_left <= 0 and (kind is _SEND or kind not in _HOT):
-                self._answers[slot:end] = [LATER] * (end - slot)
-                break
-            if kind in _HOT:
+            if kind is _SEND and (bytes_left <= 0 or command.queue in held):
+                self._answers[slot] = LATER
+                self._leaves = True
+            elif kind in _HOT:
                 work = works.get(command.queue)
                 if work is None:
                     work = works[command.queue] = _Work()
                 if kind is _SEND:
                     work.sends.append((slot, command))
                     for new in command.messages:
-                        bytes_left -= len(new.body) + len(new.properties) + BATCH_ROW_BYTES
+                        size = len(new.body) + len(new.properties) + BATCH_ROW_BYTES
+                        bytes_left -= size
+                        work.bytes += size
+                    if work.bytes >= _QUEUE_BYTES_MAX:
+                        held.add(command.queue)
                 elif kind is _RECEIVE:
                     work.receives.append((slot, command))
                 else:
                     (work.after if work.receives else work.before).append((slot, command))
+            elif bytes_left <= 0 or (held and getattr(command, "queue", None) in held):
+                self._answers[slot:end] = [LATER] * (end - slot)
+                self._leaves = True
+                break
             else:
                 self._apply_works(works, now_ms)
                 works = {}
@@ -251,8 +265,14 @@ class Batch:
             start = self._take_woken(queue.name)
             woken = [Taker(slot, command) for slot, (command, _) in enumerate(self._entries[start:], start)]  # type: ignore[arg-type]
         takers = woken + _takers(work, work.firsts) if work.receives else woken
-        if takers:
-            receive(self._session, queue, takers, now_ms, self._answers)
+        if not takers:
+            return
+        session = self._session
+        others = max(0, session.bytes_left - _QUEUE_BYTES_MAX)
+        session.bytes_left -= others
+        receive(session, queue, takers, now_ms, self._answers)
+        self._leaves = self._leaves or session.bytes_left <= 0
+        session.bytes_left += others
 
     # Failures.
 
