@@ -14,6 +14,7 @@ from veilmq.core.results import ReceiptState
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.copying import CopiedMessage, CopiedQueue, Remembered
 from veilmq.server.copying import copy_store
+from veilmq.store.events import EXPIRED_KEPT_S
 from veilmq.store.sqlite.copy_target import FolderTarget
 from veilmq.store.sqlite.folder import FolderError
 from veilmq.testing import VirtualClock
@@ -89,13 +90,16 @@ def test_a_group_keeps_its_order_whatever_the_positions(tmp_path: Path) -> None:
         assert [each.body for each in host.receive(10, queue=FIFO)] == ["a", "b", "c", "d"]
 
 
-def test_positions_are_forgotten_when_no_message_can_have_one(tmp_path: Path) -> None:
-    """After the longest retention; the receipts are those of a message that is gone."""
+def test_positions_are_forgotten_when_no_receipt_acts_by_one(tmp_path: Path) -> None:
+    """A day after the longest retention: until then a late delete is logged. Then the message is gone for them."""
     leased = LEASED._replace(position=5)
     filled(tmp_path / "copy", jobs=[leased])
     with hosting(tmp_path / "copy", kind=SqliteHost) as host:
         assert host.rows("renumbered") == 1
         host.advance(RETENTION_S.maximum * SECOND_MS + 1)
+        host.sweep()
+        assert host.rows("renumbered") == 1
+        host.advance(EXPIRED_KEPT_S * SECOND_MS)
         host.sweep()
         assert host.rows("renumbered") == 0
         assert host.delete(receipt(leased)) == [ReceiptState.GONE]

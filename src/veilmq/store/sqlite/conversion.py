@@ -48,10 +48,10 @@ def convert(folder: Path, *, told: Told | None = None) -> None:
         else:
             _look_at(folder)
             try:
-                with ConversionTarget(folder) as target:
+                with ConversionTarget(folder / DATABASE_NAME) as target:
                     end(target.take_over(told))
-            except (OSError, apsw.Error) as error:
-                raise FolderError(f"{folder / OLD_NAME} cannot be converted: {error}. Nothing was changed.") from error
+            except (OSError, apsw.Error, FolderError) as error:
+                raise FolderError(f"{folder / OLD_NAME} was not converted, nothing is changed: {error}") from error
         _set_aside(folder)
     finally:
         lock.release()
@@ -70,7 +70,9 @@ def _look_at(folder: Path) -> None:
         finally:
             connection.close()
     except apsw.Error as error:
-        raise FolderError(f"{path} cannot be read as a database: {error}. Restore it from a copy.") from error
+        raise FolderError(
+            f"{path} cannot be read: {error}. Where it is no database, restore it from a copy."
+        ) from error
     if busy:
         raise FolderError(f"{path} is read by another process: end it, and start again.")
 

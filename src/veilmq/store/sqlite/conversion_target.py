@@ -7,7 +7,6 @@ messages whose receipts are not logged. What retention has ended is taken over, 
 from collections.abc import Iterator
 from hashlib import blake2b
 from itertools import groupby, islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,7 +20,7 @@ from veilmq.engines.named_sql import load
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT
 from veilmq.store.sqlite.copy_target import FolderTarget, receives_of
 from veilmq.store.sqlite.fair import GROUPED
-from veilmq.store.sqlite.folder import DATABASE_NAME, OLD_NAME
+from veilmq.store.sqlite.folder import OLD_NAME
 from veilmq.store.sqlite.session import Row
 from veilmq.store.sqlite.statements import SQL
 
@@ -74,16 +73,12 @@ class _Stored(NamedTuple):
 class ConversionTarget(FolderTarget):
     """The new database beside the old one; as a context manager it removes what was not finished."""
 
-    def __init__(self, folder: Path) -> None:
-        """``folder`` has an old database that is nobody's else, and no new one."""
-        super().__init__(folder / DATABASE_NAME)
-        self._connection.execute("ATTACH ? AS old", (str(folder / OLD_NAME),))
-
     def _old(self, query: str, *values: Any) -> list[Row]:
         return self._connection.execute(OLD[query], values).fetchall()
 
     async def take_over(self, told: Told | None) -> None:
         """Take everything over, and give the new database its name."""
+        self._connection.execute("ATTACH ? AS old", (str(self._unfinished.folder.with_name(OLD_NAME)),))
         facts: dict[str, Any] = dict(self._old("facts"))
         values = {name: value for name, value in facts.items() if name in _KEYS or name.startswith(_ACCOUNT)}
         if _NODE in facts:
@@ -178,10 +173,8 @@ class ConversionTarget(FolderTarget):
         list(execute(OLD["take_over"]))
         for key, taken, attempted_at_ms in self._old("attempts"):
             attempt = _attempt_of(taken)
-            both_ms = [
-                [each] * len(attempt.given) if isinstance(each, int) else each
-                for each in (attempt.issued_visible_at_ms, attempt.visible_at_ms)
-            ]
+            times = attempt.issued_visible_at_ms, attempt.visible_at_ms
+            both_ms = [[ms] * len(attempt.given) if isinstance(ms, int) else ms for ms in times]
             given = [(*receipt, *at_ms) for receipt, *at_ms in zip(attempt.given, *both_ms, strict=True)]
             for (queue,) in self._old("queue_at", given[0][0] >> _LANE_SHIFT):  # nothing of what was purged since
                 self._remember_attempt(CopiedAttempt(queue, key, given, attempted_at_ms))

@@ -20,7 +20,7 @@ from veilmq.store.queues import SEQ_SHIFT
 from veilmq.store.sqlite import groups
 from veilmq.store.sqlite.attempts import Given, put
 from veilmq.store.sqlite.fair import GROUPED
-from veilmq.store.sqlite.folder import open_connection
+from veilmq.store.sqlite.folder import FolderError, open_connection
 from veilmq.store.sqlite.group_numbers import group_hash
 from veilmq.store.sqlite.options import EngineOptions
 from veilmq.store.sqlite.session import Row, Session
@@ -34,7 +34,11 @@ class FolderTarget:
     def __init__(self, folder: Path) -> None:
         """Raises ``FolderError`` where ``folder`` exists."""
         self._unfinished = Unfinished(folder)
-        self._connection = open_connection(self._unfinished.folder, EngineOptions())
+        try:
+            self._connection = open_connection(self._unfinished.folder, EngineOptions())
+        except FolderError:
+            self._unfinished.remove()
+            raise
         for name in ("journal_mode", "synchronous"):
             self._connection.pragma(name, "OFF")  # what is interrupted is removed
         self._session: Session

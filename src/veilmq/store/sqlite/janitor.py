@@ -8,7 +8,7 @@ it; nothing is delivered late because of the janitor, since every command looks 
 from veilmq.core.limits import ATTEMPT_S, DEDUPLICATION_S, PRIORITY, RETENTION_S, SECOND_MS
 from veilmq.store import housekeeping
 from veilmq.store.background import Sweep
-from veilmq.store.events import Logged
+from veilmq.store.events import EXPIRED_KEPT_S, Logged
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT
 from veilmq.store.sqlite.session import Row, Session
 from veilmq.store.sqlite.totals import swept
@@ -39,7 +39,8 @@ def sweep(session: Session, command: Sweep, now_ms: int) -> int:
     if len(looked_at) < _QUEUES_PER_SWEEP and left > 0:
         session.swept_to = 0
     session.run("old_attempts", now_ms - ATTEMPT_S * SECOND_MS, _ROWS_PER_SWEEP)
-    session.run("old_renumbered", (now_ms - RETENTION_S.maximum * SECOND_MS) << SEQ_SHIFT, _ROWS_PER_SWEEP)
+    named_s_max = RETENTION_S.maximum + EXPIRED_KEPT_S  # by the receipt of a late delete
+    session.run("old_renumbered", (now_ms - named_s_max * SECOND_MS) << SEQ_SHIFT, _ROWS_PER_SWEEP)
     end(housekeeping.forget_cooldowns(SqliteTransaction(session, now_ms)))
     old = session.rows("old_accepted", _ROWS_PER_SWEEP, now_ms - DEDUPLICATION_S * SECOND_MS)
     if old:

@@ -1,7 +1,7 @@
 """Receipts of the store that this one was copied from.
 
 They name a message by its position there. Where that could not become its seq, ``renumbered`` has both, as long as a
-message can live, and the book of such a store reads receipts as if they named the seq.
+receipt can be of use, and the book of such a store reads receipts as if they named the seq.
 """
 
 from collections.abc import Callable

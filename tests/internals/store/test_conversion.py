@@ -1,0 +1,243 @@
+"""The conversion of a data folder of the engine before: everything is taken over, killed at any moment too.
+
+The folders were recorded with the last version that had that engine, with what it answered (`folders/README.md`).
+"""
+
+import os
+import shutil
+import tarfile
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import apsw
+import msgspec
+import pytest
+
+from tests.internals.store.known import PROBES, Known, answers
+from tests.small_disk import MIB, resize, small_file_system
+from tests.store.host import QUEUE, Host, hosting
+from veilmq.core.results import ReceiptState
+from veilmq.store.sqlite import conversion
+from veilmq.store.sqlite.folder import FolderError
+from veilmq.store.sqlite.options import EngineOptions
+from veilmq.testing import VirtualClock
+
+FOLDERS = Path(__file__).parent / "folders"
+OLD, NEW, ASIDE = "veilmq.db", "store.db", "veilmq.db.before-store"
+
+
+def unpack(name: str, place: Path) -> tuple[Path, Known]:
+    """Return a recorded folder, below `place`, and what is known of it."""
+    with tarfile.open(FOLDERS / f"{name}.tar.xz") as tar:
+        tar.extractall(place, filter="data")
+    return place / "store", msgspec.json.decode((place / "known.json").read_bytes(), type=Known)
+
+
+# What is taken over.
+
+
+@pytest.fixture(scope="module", params=["closed", "killed-2", "killed-3", "killed-4"])
+def converted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Known]:
+    """A folder that is converted now, and what the engine before knew."""
+    folder, known = unpack(request.param, tmp_path_factory.mktemp(request.param))
+    conversion.convert(folder)
+    return folder, known
+
+
+def opened(folder: Path, known: Known) -> Host:
+    """Open a converted folder at the instant at which it was recorded."""
+    clock = VirtualClock(known.now_ms)
+    clock.step_wall(known.ahead_ms)
+    return Host(folder, options=EngineOptions(**known.options), clock=clock)
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_what_is_converted_answers_as_before(converted: tuple[Path, Known], probe: str, tmp_path: Path) -> None:
+    """Each probe begins with what was converted just now."""
+    folder, known = converted
+    shutil.copytree(folder, tmp_path / "store")
+    host = opened(tmp_path / "store", known)
+    try:
+        assert answers(host, known, probe) == known.answers[probe]
+        host.check()
+    finally:
+        host.close()
+
+
+# The steps.
+
+
+def filled(place: Path) -> tuple[Path, str]:
+    """Return an old folder with two messages, and the receipt of the one in flight."""
+    folder, known = unpack("small", place)
+    return folder, known.receipts[QUEUE][0]
+
+
+def check_whole(folder: Path, receipt: str) -> None:
+    """Assert that the converted folder has both messages."""
+    assert not list(folder.glob("*unfinished*"))
+    assert not list(folder.glob(f"{OLD}-*"))
+    assert ((folder / NEW).is_file(), (folder / ASIDE).is_file(), (folder / OLD).exists()) == (True, True, False)
+    with hosting(folder) as host:
+        host.check()
+        assert host.counts() == (1, 1, 0)
+        assert host.delete(receipt) == [ReceiptState.LIVE]
+
+
+def killed_at(folder: Path, step: int, patched: Callable[[Callable[[], None]], None]) -> bool:
+    """Convert in a process that ends at the step of that number; tell whether it had so many."""
+    child = os.fork()
+    if not child:
+        left = [step]
+
+        def count() -> None:
+            left[0] -= 1
+            if not left[0]:
+                os._exit(9)
+
+        patched(count)
+        try:
+            conversion.convert(folder, told=lambda *_: count())
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+def test_a_conversion_that_is_killed_at_any_step_is_done_by_the_next_start(tmp_path: Path) -> None:
+    """At each sync and each rename, before and after it."""
+    old, receipt = filled(tmp_path / "old")
+
+    def patched(count: Callable[[], None]) -> None:
+        def around(call: Callable[..., object]) -> Callable[..., object]:
+            def counted(*args: object, **how: object) -> object:
+                count()
+                done = call(*args, **how)
+                count()
+                return done
+
+            return counted
+
+        os.fsync = around(os.fsync)  # type: ignore[assignment]
+        os.rename = around(os.rename)  # type: ignore[assignment]
+        Path.rename = around(Path.rename)  # type: ignore[assignment,method-assign]
+        shutil.rmtree = around(shutil.rmtree)  # type: ignore[assignment]
+
+    steps = 0
+    while True:
+        folder = tmp_path / f"killed-{steps}"
+        shutil.copytree(old, folder)
+        steps += 1
+        if not killed_at(folder, steps, patched):
+            break
+        if conversion.is_old(folder):
+            conversion.convert(folder)
+        check_whole(folder, receipt)
+        shutil.rmtree(folder)
+    assert steps > 12
+    check_whole(folder, receipt)
+
+
+def test_too_little_space_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal says what is needed and what is there."""
+    folder, receipt = filled(tmp_path)
+    before = {each.name: each.read_bytes() for each in folder.iterdir()}
+    real = os.statvfs(folder)
+    full = os.statvfs_result((real.f_bsize, real.f_frsize, 0, 0, 1, *tuple(real)[5:]))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "statvfs", lambda _: full)
+        with pytest.raises(FolderError, match=rf"needs \d+ bytes, and its disk has {real.f_frsize} bytes free"):
+            conversion.convert(folder)
+    after = {each.name: each.read_bytes() for each in folder.iterdir()}
+    assert {name: after[name] for name in before} == before
+    conversion.convert(folder)
+    check_whole(folder, receipt)
+
+
+def test_a_disk_that_fills_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At whatever moment, though there was room when that was looked at; where there is, the folder is converted."""
+    unpacked, known = unpack("closed", tmp_path / "unpacked")
+    folder, bytes_max, refused = tmp_path / "disk" / "store", MIB // 2, 0
+    monkeypatch.setattr(conversion, "_check_space", lambda *_: None)
+    with small_file_system(tmp_path / "disk", size_bytes=bytes_max):
+        shutil.copytree(unpacked, folder)
+        before = {each.name: each.read_bytes() for each in folder.iterdir()}
+        while not (folder / ASIDE).exists():
+            try:
+                conversion.convert(folder)
+            except FolderError as error:
+                assert "was not converted, nothing is changed" in str(error)  # noqa: PT017 - until there is room
+                assert {name: (folder / name).read_bytes() for name in before} == before
+                assert not list(folder.glob(f"{NEW}*"))
+                bytes_max, refused = bytes_max + 65_536, refused + 1
+                resize(tmp_path / "disk", size_bytes=bytes_max)
+        assert refused > 3
+        resize(tmp_path / "disk", size_bytes=64 * MIB)
+        host = opened(folder, known)
+        host.check()
+        host.close()
+
+
+def test_a_name_is_given_to_what_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss of power at any moment leaves the old database, or both whole: each step is durable before the next."""
+    folder, _ = filled(tmp_path)
+    steps: list[str] = []
+
+    def synced(handle: int, *, sync: Callable[[int], None] = os.fsync) -> None:
+        steps.append(f"sync {Path(f'/proc/self/fd/{handle}').readlink().relative_to(tmp_path)}")
+        sync(handle)
+
+    def renamed(path: Path, target: Path, *, rename: Callable[[Path, Path], Path] = Path.rename) -> Path:
+        steps.append(f"{path.relative_to(tmp_path)} is {target.relative_to(tmp_path)}")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "rename", renamed)
+    conversion.convert(folder)
+    assert steps == [
+        "sync store/store.db.unfinished/store.db",
+        "sync store/store.db.unfinished",
+        "store/store.db.unfinished/store.db is store/store.db",
+        "sync store",
+        f"store/{OLD} is store/{ASIDE}",
+        "sync store",
+    ]
+
+
+def test_progress_is_told(tmp_path: Path) -> None:
+    """Messages converted, and messages in all."""
+    folder, _ = filled(tmp_path)
+    told: list[tuple[int, int]] = []
+    conversion.convert(folder, told=lambda *progress: told.append(progress))
+    assert told == [(2, 2)]
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    """An older one, which was never released, and what is not ours."""
+    folder, _ = unpack("format-11", tmp_path)
+    with pytest.raises(FolderError, match="format 11"):
+        conversion.convert(folder)
+    with closing(apsw.Connection(str(folder / OLD))) as connection:
+        connection.execute("PRAGMA application_id = 1")
+    with pytest.raises(FolderError, match="not a veilmq database"):
+        conversion.convert(folder)
+
+
+def test_an_old_database_that_was_used_after_its_conversion_is_not_set_aside(tmp_path: Path) -> None:
+    """Nobody knows which of the two counts."""
+    folder, _ = filled(tmp_path)
+    conversion.convert(folder)
+    (folder / ASIDE).rename(folder / OLD)
+    with closing(apsw.Connection(str(folder / OLD))) as connection:
+        connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'last_instant_ms'")
+    with pytest.raises(FolderError, match="was changed after its conversion"):
+        conversion.convert(folder)
+
+
+def test_an_old_database_that_was_set_aside_is_not_replaced(tmp_path: Path) -> None:
+    """It is the operator's to remove."""
+    folder, _ = filled(tmp_path)
+    (folder / ASIDE).write_text("kept")
+    with pytest.raises(FolderError, match="nothing is replaced"):
+        conversion.convert(folder)
+    assert ((folder / OLD).is_file(), (folder / NEW).exists()) == (True, False)
