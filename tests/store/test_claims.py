@@ -583,6 +583,30 @@ def test_retention_pauses_while_a_message_is_claimed(kept: Host, *, received: bo
     assert bodies(kept.receive(10)) == ["d"]
 
 
+BY_ITSELF = pytest.mark.differs_on_postgres("a node deletes them once a second, whatever is asked for")
+
+
+@pytest.mark.parametrize("kind", ["returned", "fair", pytest.param("fifo", marks=BY_ITSELF)])
+def test_a_claim_passes_over_what_retention_has_ended(host: Host, kind: str) -> None:
+    """However many messages, and groups, that are: more than a command deletes."""
+    host.create(fifo=kind == "fifo")
+    for start in range(0, 2_500, 500):
+        old = [
+            message("old", group=None if kind == "returned" else f"g{number}", dedup_id=f"{number}")
+            for number in range(start, start + 500)
+        ]
+        host.do(commands.Send(queue=QUEUE, messages=tuple(old)))
+    host.receive(2_499, timeout_s=1)
+    host.receive(1, timeout_s=900 if kind == "fifo" else 1)
+    host.advance(60_000)
+    new = message("young", group="g2499" if kind == "fifo" else None, dedup_id="young")
+    host.do(commands.Send(queue=QUEUE, messages=(new,)))
+    open_source(host)
+    host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    assert claim_whole(host).messages == 1
+    assert bodies(read(host)) == ["young"]
+
+
 def test_a_group_stays_blocked_by_a_claimed_message_past_its_retention(kept: Host) -> None:
     kept.create(fifo=True, retention_s=60)
     open_source(kept)

@@ -548,6 +548,22 @@ def test_many_messages_that_end_at_once_are_never_given(host: Host, groups: int,
     assert host.counts() == (0, 0, 0)
 
 
+@pytest.mark.differs_on_postgres("a node deletes them once a second, whatever is asked for")
+@pytest.mark.parametrize("groups", [1, 2_500])
+def test_what_retention_ends_in_flight_blocks_nothing_behind_many_others(host: Host, groups: int) -> None:
+    """More than a command deletes: a receive that gives nothing for that is to be made again at once."""
+    host.create(fifo=True)
+    crowd(host, 2_500, groups)
+    assert len(receive(host, 2_500, timeout_s=900)) == 2_500
+    host.advance(60_000)
+    new = message("lives", group=f"g{groups - 1}", dedup_id="lives")
+    host.do(commands.Send(queue=QUEUE, messages=(new,)))
+    host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    while not (given := receive(host)):
+        assert host.due_ms() == host.clock.now_ms()
+    assert bodies(given) == "lives"
+
+
 # Restarts.
 
 

@@ -71,6 +71,19 @@ def test_delayed_messages_take_no_place(host: Host) -> None:
     assert host.counts() == (QUOTA, QUOTA, 8)
 
 
+def test_what_retention_ends_takes_no_place_behind_many_others(host: Host) -> None:
+    """More than a command deletes: a receive that gives nothing for that is to be made again at once."""
+    for _ in range(5):
+        host.send(*("old" for _ in range(500)), priority=16)
+    fill(host, timeout_s=900)
+    host.advance(60_000)
+    host.send("young")
+    host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    while not (given := host.receive(10)):
+        assert host.due_ms() == host.clock.now_ms()
+    assert [each.body for each in given] == ["young"]
+
+
 @pytest.mark.parametrize("way", ["delete", "release", "purge", "expiry"])
 def test_a_place_is_freed(host: Host, way: str) -> None:
     """By each way out of flight, exactly one for one message, and the purge all of them."""

@@ -184,9 +184,9 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     A claim all of whose messages were evicted has shards and no messages.
 
-    ``more``: the claim is not whole yet (a large one is bound in slices), or nothing was bound while the ends of other
-    claims still free groups; claim the same number again. ``again``: it had been bound before. ``next_due_ms`` is as
-    for ``results.Received``, where nothing was bound.
+    ``more``: the claim is not whole yet (a large one is bound in slices), or nothing is bound yet, while a slice ends
+    what is past its retention, or another claim; claim the same number again. ``again``: it had been bound before.
+    ``next_due_ms`` is as for ``results.Received``, where nothing was bound.
     """
 
     number: int

@@ -7,7 +7,7 @@ import pytest
 
 from tests.store.host import QUEUE, SqliteHost, message
 from veilmq.core.commands import PurgeQueue, Receive, Send
-from veilmq.store.sqlite import session
+from veilmq.store.sqlite import session, standard
 
 
 @pytest.fixture
@@ -74,6 +74,27 @@ def test_messages_past_their_retention_before_those_that_are_taken(
     assert bodies(host) == ["e"]
     host.check()
     assert host.counts() == (0, 2, 0)
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_receive_passes_over_so_many_messages_past_their_retention(
+    host: SqliteHost, monkeypatch: pytest.MonkeyPatch, group: str | None
+) -> None:
+    """In a fair queue, too. While there are more it is made again at once: the others are deleted meanwhile."""
+    host.do(Send(queue=QUEUE, messages=tuple(message(f"{number}", group=group) for number in range(30))))
+    host.receive(30, timeout_s=0)
+    host.advance(59_000)
+    host.send("lives")
+    monkeypatch.setattr(session, "_SWEPT_AT_ONCE", 2)
+    monkeypatch.setattr(standard, "EXPIRED_PASSED_MAX", 10)
+    host.engine._janitor.stop()
+    host.advance(1_000)
+    receives = 1
+    while not (given := bodies(host)):
+        assert host.due_ms() == host.clock.now_ms()
+        receives += 1
+    assert (given, receives) == (["lives"], 6)
+    host.check()
 
 
 def test_a_purge_leaves_no_runs(host: SqliteHost) -> None:

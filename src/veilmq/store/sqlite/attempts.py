@@ -17,6 +17,7 @@ from veilmq.core.fifo import is_repeatable
 from veilmq.core.results import Received, ReceivedMessage
 from veilmq.store.queues import FIFO_PRIORITY, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import groups
+from veilmq.store.sqlite.giving import next_due
 from veilmq.store.sqlite.session import Session
 
 _KEY_BYTES = 16
@@ -82,7 +83,7 @@ def repeat(session: Session, queue: Queue, command: Receive, now_ms: int) -> Rec
     groups.notify(session, queue, now_ms, 1)  # its timeout may be shorter than what was left
     return Received(
         messages=messages,
-        next_due_ms=groups.next_due(session, queue, now_ms),
+        next_due_ms=next_due(session, queue, now_ms, groups.next_message_ms),
         receive_wait_s=queue.settings.receive_wait_s,
         smq_base64=queue.settings.smq_base64,
     )

@@ -49,6 +49,7 @@ class _Slice:
         ((has_bytes,),) = session.rows("claim_bytes", claim.id)
         self.bytes_left = None if wish.bytes is None else 0 if has_bytes is None else wish.bytes - has_bytes
         self.floor = queue.floor(now_ms)
+        self.has_expired = now_ms >= queue.expires_at_ms
         self.is_full = False
         """Whether the next message is too long for the claim."""
         self.taken: list[_Taken] = []
@@ -64,8 +65,8 @@ class _Slice:
 
     @property
     def more(self) -> bool:
-        """Whether there may be more of what is wished."""
-        return self.wanted > 0 and self.effort_left <= 0
+        """Whether there may be more of what is wished: behind what retention has ended, too, which goes by slices."""
+        return self.wanted > 0 and not self.is_full and (self.effort_left <= 0 or self.has_expired)
 
     def take(self, row: Row) -> None:
         """Take a message, or have it moved as a dead letter; one past its retention stays."""

@@ -113,8 +113,7 @@ class SqliteClaimed(ClaimedMessages):
     async def next_visible_ms(self, queue: QueueRow) -> int | None:
         """Return the instant from which a message is visible."""
         ours = self._queue(queue)
-        of_kind = groups if ours.fifo else fair if ours.shares else standard
-        due_ms = of_kind.next_message_ms(self._session, ours, self._now_ms)
+        due_ms = (groups if ours.fifo else standard).next_message_ms(self._session, ours, self._now_ms)
         return None if due_ms >= NEVER_MS else due_ms
 
 

@@ -14,10 +14,9 @@ from heapq import heappop, heappush
 from typing import Any
 
 from veilmq.core.fairness import Fairness
-from veilmq.core.limits import BATCH_ROW_BYTES, PRIORITY
-from veilmq.store.queues import NEVER_MS, Queue
+from veilmq.core.limits import PRIORITY
+from veilmq.store.queues import Queue
 from veilmq.store.sqlite import ready
-from veilmq.store.sqlite.dead_letters import DeadLetterSink
 from veilmq.store.sqlite.group_numbers import group_hash
 from veilmq.store.sqlite.session import Row, Session
 from veilmq.store.sqlite.statements import SQL
@@ -130,34 +129,6 @@ def admit(session: Session, rows: list[Row]) -> None:
 # Receiving.
 
 
-def offered(session: Session, queue: Queue, wanted: int, now_ms: int, sink: DeadLetterSink | None) -> list[Row]:
-    """Return up to ``wanted`` messages to give, in order: without what ``sink`` takes and what has expired."""
-    sharing = sharing_of(session, queue)
-    floor = queue.floor(now_ms)
-    rows: list[Row] = []
-    dead: list[Row] = []
-    offers = in_order(session, queue, now_ms)
-    for row in offers:
-        if row[0] < floor:
-            continue
-        if row[_GROUP] is not None:
-            sharing.touched.add((row[_LANE], row[_GROUP]))
-        if sink is not None and not sink.is_over and sink.takes(row):
-            dead.append(row)
-            continue
-        if sink is not None and sink.is_over:
-            break
-        rows.append(row)
-        session.bytes_left -= len(row[6]) + len(row[7]) + BATCH_ROW_BYTES
-        if len(rows) >= wanted or session.bytes_left <= 0:
-            break
-    offers.close()  # and with it its cursors
-    if dead:
-        assert sink is not None
-        sink.move(dead)
-    return rows
-
-
 def in_order(
     session: Session, queue: Queue, now_ms: int, sql: Mapping[str, str] = SQL, *, judges: bool = True
 ) -> Generator[Row, None, None]:
@@ -205,6 +176,11 @@ def _push(heads: list[tuple[int, int, Row, Iterator[Row]]], source: Iterator[Row
         heappush(heads, (row[_VISIBLE_AT], row[0], row, source))
 
 
+def touch(session: Session, queue: Queue, rows: Iterable[Row]) -> None:
+    """Take note of messages that leave their groups: ``taken`` finds the next ones."""
+    sharing_of(session, queue).touched.update([(row[_LANE], row[_GROUP]) for row in rows if row[_GROUP] is not None])
+
+
 def received(session: Session, queue: Queue, rows: Iterable[Row], deadlines_ms: Iterable[int], now_ms: int) -> None:
     """Count messages that were given."""
     sharing = sharing_of(session, queue)
@@ -232,18 +208,6 @@ def refile(session: Session, queue: Queue, groups: Iterable[Group], now_ms: int)
             session.run("put_fair_group", queue.partition, lane, group, *row)
         if sharing is not None and (row is None or row[0] > now_ms or row[1] in sharing.flights):
             sharing.account(lane).drained(group)  # what is visible and still a flight was just given for 0 s
-
-
-def next_message_ms(session: Session, queue: Queue, now_ms: int) -> int:
-    """Return when the next message is visible; ``NEVER_MS`` when none is coming."""
-    first_ms = NEVER_MS
-    for lane in queue.lanes:
-        if session.row("ready_first", queue.partition, lane) is not None:
-            return now_ms
-        row = session.row("standard_first_visible", queue.partition, lane)
-        if row is not None:
-            first_ms = min(first_ms, row[0])
-    return max(now_ms, first_ms)
 
 
 # Receipts, and the end of retention.

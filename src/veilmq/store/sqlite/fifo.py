@@ -212,7 +212,7 @@ def _receive(session: Session, queue: Queue, takers: list[Taker], now_ms: int, a
         session.executemany(_BLOCK, [(*block, queue.partition, group) for group, block in blocks.items()])
     if choice.unsettled:
         groups.refile(session, queue, choice.unsettled)
-    giving.answer(answers, lambda: groups.next_due(session, queue, now_ms), is_standard=False)
+    giving.answer(answers, groups.next_message_ms)
     if sink is not None:
         sink.notify()
 

@@ -8,7 +8,7 @@ from veilmq.core import commands
 from veilmq.core.limits import PRIORITY, SECOND_MS
 from veilmq.core.results import Received, ReceivedMessage
 from veilmq.core.routing import RoutingTable
-from veilmq.store.queues import SEQ_SHIFT, Queue
+from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import ready
 from veilmq.store.sqlite.session import Row, Session
 from veilmq.store.sqlite.statements import SQL
@@ -37,6 +37,23 @@ class Taker(NamedTuple):
 Answers = list[Any]
 LATER = object()
 """The answer of a command that the batch has no room for: the next one takes it."""
+
+
+def next_due(
+    session: Session, queue: Queue, now_ms: int, next_message_ms: Callable[[Session, Queue, int], int]
+) -> int | None:
+    """Return the instant from which there is a message to receive; ``None`` when nothing is coming by itself.
+
+    ``next_message_ms`` says it whatever the in-flight limit is. While messages past their retention are still to be
+    deleted, that is now: they may take places, or block groups.
+    """
+    if now_ms >= queue.expires_at_ms:
+        return now_ms
+    if queue.at_limit and queue.in_flight >= queue.in_flight_max:
+        due_ms = session.next_place_ms(queue, now_ms)
+    else:
+        due_ms = next_message_ms(session, queue, now_ms)
+    return None if due_ms >= NEVER_MS else due_ms
 
 
 class Giving:
@@ -158,8 +175,8 @@ class Giving:
             if not queue.touched:
                 session.touch(queue)
 
-    def answer(self, answers: Answers, next_due: Callable[[], int | None], *, is_standard: bool) -> None:
-        """Put the answers into their places; ``next_due`` returns when the queue has the next message."""
+    def answer(self, answers: Answers, next_message_ms: Callable[[Session, Queue, int], int]) -> None:
+        """Put the answers into their places; ``next_message_ms`` is that of ``next_due``."""
         queue, settings, now_ms = self._queue, self._queue.settings, self._now_ms
         watched = queue.wake is not None
         if self._given:
@@ -171,13 +188,13 @@ class Giving:
                 due_ms: int | None = now_ms
             else:
                 if not is_known:
-                    next_due_ms, is_known = next_due(), True
+                    next_due_ms, is_known = next_due(self._session, queue, now_ms, next_message_ms), True
                 due_ms = next_due_ms
             answers[slot] = Received(
                 messages=messages,
                 next_due_ms=due_ms,
                 receive_wait_s=settings.receive_wait_s,
-                over_limit=at_limit and not messages and is_standard,
+                over_limit=at_limit and not messages and not queue.fifo,
                 smq_base64=settings.smq_base64,
             )
 

@@ -144,15 +144,6 @@ def _cursor(session: Session, partition: int, group: int, received_before: int, 
     return block_ms, received[0][0], None, received_to, own_to, in_flight
 
 
-def next_due(session: Session, queue: Queue, now_ms: int) -> int | None:
-    """Return the instant from which a group gives a message; ``None`` when nothing is coming by itself."""
-    if queue.at_limit and queue.in_flight >= queue.in_flight_max:
-        due_ms = session.next_place_ms(queue, now_ms)
-    else:
-        due_ms = next_message_ms(session, queue, now_ms)
-    return None if due_ms >= NEVER_MS else due_ms
-
-
 def next_message_ms(session: Session, queue: Queue, now_ms: int) -> int:
     """Return when the next group gives a message, whatever the in-flight limit says; ``NEVER_MS``: none does."""
     fixed = session.row("first_fixed", queue.partition)

@@ -6,12 +6,12 @@ have comes behind what else is in flight, past its retention too.
 
 from collections.abc import Iterable, Iterator
 from heapq import merge
-from itertools import chain, islice
+from itertools import islice
 from operator import itemgetter
 
 from veilmq.core.looks import LOOKED_AT_MAX, MessageState
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
-from veilmq.store.sqlite import fair, groups, ready
+from veilmq.store.sqlite import groups, ready, standard
 from veilmq.store.sqlite.session import Row, Session
 from veilmq.store.sqlite.statements import BARE, SQL
 from veilmq.store.transaction import StoredMessage
@@ -53,11 +53,8 @@ def offered(session: Session, queue: Queue, count: int, now_ms: int) -> list[Row
     """Return what a receive of ``count`` would take, in its order."""
     if queue.fifo:
         rows = _of_groups(session, queue, count, now_ms)
-    elif queue.shares:
-        rows = fair.in_order(session, queue, now_ms, BARE, judges=False)
     else:
-        lanes = (ready.visible(session, queue, lane, -1, now_ms, BARE) for lane in queue.lanes)
-        rows = chain.from_iterable(lanes)
+        rows = standard.in_order(session, queue, now_ms, BARE, judges=False)
     return _first(rows, queue.floor(now_ms), count, LOOKED_AT_MAX)
 
 

@@ -8,6 +8,9 @@ A receive gives nothing that was sent by a command behind it in the batch (``Tak
 a receive and a send gets the answers of that order.
 """
 
+from collections.abc import Generator, Mapping
+from itertools import chain
+
 from veilmq.core import commands
 from veilmq.core.commands import NewMessage
 from veilmq.core.errors import MessageTooLong, VeilmqError
@@ -184,8 +187,7 @@ def _receive(session: Session, queue: Queue, takers: list[Taker], now_ms: int, a
     wanted = min(wanted, giving.places)
     rows: list[Row] = []
     if wanted > 0:
-        offer = offered if not queue.shares else fair.offered
-        rows = offer(session, queue, wanted, now_ms, sink)
+        rows = offered(session, queue, wanted, now_ms, sink)
     start, left = 0, giving.places
     for taker in takers:
         count = min(taker.command.count, left)
@@ -206,14 +208,14 @@ def _receive(session: Session, queue: Queue, takers: list[Taker], now_ms: int, a
     giving.mark(_MARK)
     if queue.shares:
         fair.taken(session, queue, now_ms)
-    giving.answer(answers, lambda: next_due(session, queue, now_ms), is_standard=True)
+    giving.answer(answers, next_message_ms)
     if sink is not None:
         sink.notify()
 
 
 def offered(session: Session, queue: Queue, wanted: int, now_ms: int, sink: DeadLetterSink | None) -> list[Row]:
     """Return up to ``wanted`` messages to give, in order: without what ``sink`` takes and what has expired."""
-    if sink is not None or now_ms >= queue.expires_at_ms:
+    if queue.shares or sink is not None or now_ms >= queue.expires_at_ms:
         return _sifted(session, queue, wanted, now_ms, sink)
     rows: list[Row] = []
     bytes_left = session.bytes_left
@@ -236,38 +238,37 @@ def _sifted(session: Session, queue: Queue, wanted: int, now_ms: int, sink: Dead
     rows: list[Row] = []
     dead: list[Row] = []
     floor, passed = queue.floor(now_ms), 0
-    for lane in queue.lanes:
-        for row in ready.visible(session, queue, lane, -1, now_ms):
-            if row[0] < floor:
-                passed += 1
-            elif sink is not None and sink.takes(row):
-                dead.append(row)
-            else:
-                rows.append(row)
-                session.bytes_left -= len(row[6]) + len(row[7]) + BATCH_ROW_BYTES
-            if _is_enough(session, len(rows) - wanted, passed, sink):
-                break
-        if _is_enough(session, len(rows) - wanted, passed, sink):
+    offers = in_order(session, queue, now_ms)
+    for row in offers:
+        if row[0] < floor:
+            passed += 1
+        elif sink is not None and sink.takes(row):
+            dead.append(row)
+        else:
+            rows.append(row)
+            session.bytes_left -= len(row[6]) + len(row[7]) + BATCH_ROW_BYTES
+        if len(rows) >= wanted or session.bytes_left <= 0 or passed >= EXPIRED_PASSED_MAX:
             break
+        if sink is not None and sink.is_over:
+            break
+    offers.close()  # and with it its cursors
+    if queue.shares:
+        fair.touch(session, queue, chain(rows, dead))
     if dead:
         assert sink is not None
         sink.move(dead)
     return rows
 
 
-def _is_enough(session: Session, beyond: int, passed: int, sink: DeadLetterSink | None) -> bool:
-    return beyond >= 0 or session.bytes_left <= 0 or passed >= EXPIRED_PASSED_MAX or (sink is not None and sink.is_over)
-
-
-def next_due(session: Session, queue: Queue, now_ms: int) -> int | None:
-    """Return the instant from which there is a message to receive; ``None`` when nothing is coming by itself."""
-    if queue.at_limit and queue.in_flight >= queue.in_flight_max:
-        due_ms = session.next_place_ms(queue, now_ms)
-    elif queue.shares:
-        due_ms = fair.next_message_ms(session, queue, now_ms)
+def in_order(
+    session: Session, queue: Queue, now_ms: int, sql: Mapping[str, str] = SQL, *, judges: bool = True
+) -> Generator[Row, None, None]:
+    """Yield the visible messages in the order of receives, by the statements ``sql``; ``judges`` is for ``fair``."""
+    if queue.shares:
+        yield from fair.in_order(session, queue, now_ms, sql, judges=judges)
     else:
-        due_ms = next_message_ms(session, queue, now_ms)
-    return None if due_ms >= NEVER_MS else due_ms
+        for lane in queue.lanes:
+            yield from ready.visible(session, queue, lane, -1, now_ms, sql)
 
 
 def next_message_ms(session: Session, queue: Queue, now_ms: int) -> int:

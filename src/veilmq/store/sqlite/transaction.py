@@ -144,7 +144,7 @@ class SqliteTransaction(ClaimTransaction):
         if found.fifo:
             rows = fifo.offered(session, found, count, now_ms)
         else:
-            rows = (fair.offered if found.shares else standard.offered)(session, found, count, now_ms, None)
+            rows = standard.offered(session, found, count, now_ms, None)
         messages: list[Waiting] = []
         for row in rows:
             if bytes_max <= 0:
