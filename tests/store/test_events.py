@@ -150,6 +150,16 @@ def test_moves_of_the_deadline_are_counted_and_the_timeout_goes_on_to_the_last(h
     assert event.held_ms == 89_999
 
 
+def test_a_move_of_the_deadline_to_where_it_is_counts_too(host: Host) -> None:
+    """The receipt still says the deadline then."""
+    host.send("a")
+    receipt = host.receive_one().receipt
+    host.change(receipt, 30)
+    host.delete(receipt)
+    (event,) = events_of(host)
+    assert (event.outcome.value, event.extensions, event.visibility_ms) == ("deleted", 1, 30_000)
+
+
 def test_a_change_with_an_expired_receipt_goes_on_with_it(host: Host) -> None:
     host.send("a")
     receipt = host.receive_one().receipt

@@ -263,6 +263,17 @@ def test_only_a_live_receipt_acts(fifo: Host, which: str) -> None:
     assert (fifo.counts() == before) is (which != "live")
 
 
+def test_receipts_of_one_message_that_come_together_are_judged_in_order(fifo: Host) -> None:
+    """Only behind the one that deletes its message another one finds it gone."""
+    send(fifo, "a1")
+    (before,) = receive(fifo, timeout_s=1)
+    fifo.advance(1_000)
+    (latest,) = receive(fifo)
+    receipts = before.receipt, latest.receipt, before.receipt, latest.receipt
+    deletes = [commands.Delete(queue=QUEUE, receipts=(receipt,)) for receipt in receipts]
+    assert fifo.do_together(*deletes) == [[SUPERSEDED], [LIVE], [GONE], [GONE]]
+
+
 def test_a_change_beyond_twelve_hours_is_refused_and_blocks_no_longer(fifo: Host) -> None:
     """The old deadline stays, for the group too."""
     send(fifo, "a1", "a2")

@@ -2,13 +2,9 @@
 
 All of it is a cache of rows: a store may drop it after any batch and read it again. What is lost with it, and nobody is
 promised, is the throttle's memory of the last second and the counters since start.
-
-Totals are exact and cost nothing that grows with the queue. ``in_flight`` and ``delayed`` count the messages hidden at
-``counted_at_ms``; commands keep them up, and what the passing of time alone makes visible is counted out by
-``Queue.catch_up``, which asks the index for it only once something hidden can have become visible.
+``in_flight`` and ``delayed`` count the messages hidden at ``counted_at_ms``.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -145,27 +141,6 @@ class Queue:
                 self.in_flight -= 1
             else:
                 self.delayed -= 1
-
-    def catch_up(
-        self,
-        now_ms: int,
-        count_due: Callable[["Queue", int, int], tuple[int, int]],
-        next_hidden_ms: Callable[["Queue", int], int],
-    ) -> None:
-        """Bring the totals to the present instant.
-
-        ``count_due`` returns how many messages became visible after one instant and up to another, and how many of them
-        had been received; ``next_hidden_ms`` when the next one does.
-        """
-        if self.in_flight or self.delayed:
-            if now_ms >= self.hidden_until_ms:
-                due, received = count_due(self, self.counted_at_ms, now_ms)
-                self.in_flight -= received
-                self.delayed -= due - received
-                self.hidden_until_ms = next_hidden_ms(self, now_ms)
-        else:
-            self.hidden_until_ms = NEVER_MS
-        self.counted_at_ms = now_ms
 
     def notify(self, due_ms: int) -> None:
         """Tell the watch that there may be a message at ``due_ms``."""

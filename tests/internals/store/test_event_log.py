@@ -1,6 +1,6 @@
 """The event log of the store on SQLite: what is kept for late deletes, and what is undone, forgotten and shared."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from veilmq.core.errors import InternalError, StoreFull, VeilmqError
 from veilmq.core.events import CountEvents, EventCounts
 from veilmq.core.properties import Attribute, Properties, encode
 from veilmq.store import events
-from veilmq.store.sqlite import settling
+from veilmq.store.sqlite import event_log, totals
 from veilmq.store.sqlite.batch import HANDLERS
 from veilmq.store.sqlite.transaction import driven
 from veilmq.store.transaction import Transaction
@@ -52,11 +52,13 @@ def test_two_deletes_of_one_batch_are_one_end(host: SqliteHost) -> None:
     assert outcomes(host) == [("expired", 1_000), ("late_deleted", 2_000)]
 
 
-def test_a_late_delete_of_an_earlier_receipt_does_not_end_the_one_that_retention_ended(host: SqliteHost) -> None:
+def test_a_late_delete_of_an_earlier_receipt_does_not_end_the_one_that_retention_ended(
+    host: SqliteHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its message is out of reach, and not swept yet."""
     host.do(SetQueue(queue=QUEUE, settings={"retention_s": 60}))
     host.stop()
-    host.engine._session.sweep = lambda *_: []  # type: ignore[method-assign]
+    monkeypatch.setattr(totals, "_sweep", lambda *_: [])
     host.send("a")
     first = host.receive_one(timeout_s=1).receipt
     host.advance(2_000)
@@ -109,8 +111,56 @@ def test_no_more_receipts_that_expired_are_kept_than_so_many(host: SqliteHost, m
 # What is logged.
 
 
+@pytest.mark.parametrize("remembers", [False, True])
 @pytest.mark.parametrize("fifo", [False, True])
-def test_a_receipt_that_was_given_while_nothing_was_logged_has_no_event(host: SqliteHost, fifo: bool) -> None:
+def test_a_delete_in_time_reads_no_lease(
+    host: SqliteHost, monkeypatch: pytest.MonkeyPatch, fifo: bool, remembers: bool
+) -> None:
+    """What its event says is remembered from the receive; where that was dropped it is read, and is the same."""
+    name = f"000000000000/{'b.fifo' if fifo else 'b'}"
+    host.create(name, fifo=fifo)
+    new = [message(body, group="g" if fifo else None, dedup_id=body, kind="x") for body in ("a", "bä", "c")]
+    host.do(Send(queue=name, messages=tuple(new)))
+    host.advance(1_000)
+    given = host.receive(3, queue=name)
+    if not remembers:
+        host.forget()
+    read: list[int] = []
+    find = event_log.EventLog.find
+
+    def counting(log: event_log.EventLog, partition: int, seqs: Iterable[int], *, fifo: bool) -> list[Any]:
+        read.extend(seqs := list(seqs))
+        return find(log, partition, seqs, fifo=fifo)
+
+    monkeypatch.setattr(event_log.EventLog, "find", counting)
+    host.delete(*[each.receipt for each in given], queue=name)
+    assert len(read) == (0 if remembers else 3)
+    events = events_of(host)
+    assert [(each.outcome.value, each.key, each.size_bucket, each.receive_count) for each in events] == [
+        ("deleted", "x", 2, 1),
+        ("deleted", "x", 4, 1),
+        ("deleted", "x", 2, 1),
+    ]
+    assert [(each.batch_size, each.batch_position, each.message_id) for each in events] == [
+        (3, place, each.id) for place, each in enumerate(given)
+    ]
+    assert {(each.sent_at_ms, each.received_at_ms, each.group_hash is not None) for each in events} == {
+        (host.clock.now_ms() - 1_000, host.clock.now_ms(), fifo)
+    }
+
+
+def test_no_more_leases_are_remembered_than_so_many(host: SqliteHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "_REMEMBERED_MAX", 2)
+    host.send("a", "b", "c")
+    given = host.receive(3)
+    assert len(host.engine._session.events._remembered) == 1  # type: ignore[attr-defined]
+    host.delete(*[each.receipt for each in given])
+    assert outcomes(host) == [("deleted", 0)] * 3
+
+
+@pytest.mark.parametrize("end", ["deletes", "releases"])
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_receipt_that_was_given_while_nothing_was_logged_has_no_event(host: SqliteHost, fifo: bool, end: str) -> None:
     """Though its message was received before, when its queue was logged, and the end of that was never seen."""
     name = f"000000000000/{'b.fifo' if fifo else 'b'}"
     host.create(name, fifo=fifo)
@@ -120,6 +170,10 @@ def test_a_receipt_that_was_given_while_nothing_was_logged_has_no_event(host: Sq
     host.do(SetQueue(queue=name, settings={"event_log": "off"}))
     again = host.receive_one(queue=name)
     host.do(SetQueue(queue=name, settings={"event_log": None}))
+    if end == "deletes":
+        host.delete(again.receipt, queue=name)
+        assert outcomes(host) == []
+        return
     host.change(again.receipt, 0, queue=name)
     host.delete(host.receive_one(queue=name).receipt, queue=name)
     assert outcomes(host) == [("deleted", 0)]
@@ -168,18 +222,19 @@ def test_a_command_that_fails_leaves_no_event(host: SqliteHost, monkeypatch: pyt
     """Those of the other commands in its batch stay, and what it wanted is done when it comes again."""
     host.send("a", "b", "bad")
     a, b, bad = host.receive(3)
-    write = settling._write_deleted
+    note = event_log.EventLog._note
 
-    def failing(session: Any, queue: Any, gone: list[Any], now_ms: int) -> None:
-        write(session, queue, gone, now_ms)
-        if any(row[11] == bad.id for row in gone):
+    def failing(log: Any, logged: Any, lease: list[Any], *rest: Any) -> Any:
+        event = note(log, logged, lease, *rest)
+        if bad.id in lease:
             raise RuntimeError("a defect")
+        return event
 
-    monkeypatch.setattr(settling, "_write_deleted", failing)
+    monkeypatch.setattr(event_log.EventLog, "_note", failing)
     answers = host.do_together(*(Delete(queue=QUEUE, receipts=(each.receipt,)) for each in (a, bad, b)))
     assert isinstance(answers[1], InternalError)
     assert outcomes(host) == [("deleted", 0)] * 2
-    monkeypatch.setattr(settling, "_write_deleted", write)
+    monkeypatch.setattr(event_log.EventLog, "_note", note)
     host.delete(bad.receipt)
     assert outcomes(host) == [("deleted", 0)] * 3
     host.check()

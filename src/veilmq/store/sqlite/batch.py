@@ -42,7 +42,7 @@ from veilmq.store.sqlite.giving import LATER, Taker
 from veilmq.store.sqlite.session import Session
 from veilmq.store.sqlite.settling import settle
 from veilmq.store.sqlite.shown_times import ShownTimes
-from veilmq.store.sqlite.totals import swept
+from veilmq.store.sqlite.totals import settle_time
 
 log = logging.getLogger(__name__)
 
@@ -232,7 +232,7 @@ class Batch:
                     answers[slot] = QueueNotFound(name)
                 continue
             if now_ms > queue.counted_at_ms or now_ms >= queue.expires_at_ms:
-                session.settle_time(queue, now_ms, swept)
+                settle_time(session, queue, now_ms)
             found.append((queue, work))
         settle(session, [(queue, work.before) for queue, work in found if work.before], now_ms, answers)
         for queue, work in found:

@@ -16,10 +16,10 @@ from veilmq.core.limits import BATCH_ROW_BYTES
 from veilmq.store.claimed import BoundClaim, Part, Wish, filled, placed, shards_of_groups
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import fair, groups, ready
-from veilmq.store.sqlite.dead_letters import sink_of
 from veilmq.store.sqlite.fair import GROUPED
+from veilmq.store.sqlite.moving import sink_of
 from veilmq.store.sqlite.session import Row, Session
-from veilmq.store.sqlite.totals import swept
+from veilmq.store.sqlite.totals import settle_time
 
 GENERATION_BITS = 32
 _RUN_EFFORT = 4  # in rows that are merely deleted
@@ -133,7 +133,7 @@ class _Slice:
 
 def bind(session: Session, queue: Queue, claim: BoundClaim, wish: Wish, now_ms: int) -> Part:
     """Bind a slice."""
-    session.settle_time(queue, now_ms, swept)
+    settle_time(session, queue, now_ms)
     part = _Slice(session, queue, claim, wish, now_ms)
     bound = (_bind_ordered if queue.fifo else _bind_standard)(session, queue, claim, wish, part, now_ms)
     session.write_bytes_left -= (session.options.claim_slice_rows - part.effort_left) * BATCH_ROW_BYTES

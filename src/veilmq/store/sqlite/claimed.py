@@ -75,7 +75,7 @@ class SqliteClaimed(ClaimedMessages):
     async def evict(self, queue: QueueRow, claim: BoundClaim, seq: int, target: QueueRow) -> None:
         """Move a message of the claim to ``target``: it comes back, and dies."""
         session, ours, theirs, now_ms = self._session, self._queue(queue), self._queue(target), self._now_ms
-        session.settle_time(ours, now_ms, totals.swept)
+        totals.settle_time(session, ours, now_ms)
         row = session.row("claimed_at", ours.partition, seq) or self._cut_out(claim, seq)
         session.run("delete_claimed", ours.partition, seq)
         session.run("shrink_claim", 1, claim.id)
@@ -102,7 +102,7 @@ class SqliteClaimed(ClaimedMessages):
         at_home = queue is not None and queue.partition == claim.partition
         home = self._queue(queue) if queue is not None and at_home else None
         if home is not None:
-            self._session.settle_time(home, self._now_ms, totals.swept)
+            totals.settle_time(self._session, home, self._now_ms)
         return _Ending(self._session, home, claim, self._now_ms).more()
 
     async def backlog(self, queue: QueueRow, *, lately: bool) -> Backlog:

@@ -2,7 +2,8 @@
 
 A logged queue has a ``Logged`` (``Queue.log``); one that is not has ``None`` there, and pays one comparison. Events
 are collected in memory and written as one row with the batch. What an event says of the receive stands beside the
-message's deadline, in the column ``log`` (``engines.held``).
+message's deadline, in the column ``log`` (``engines.held``). The leases that receives give are remembered for a while,
+until anything but their receipt touches them: the delete that is usual reads nothing.
 
 A receipt that ended without a deletion is kept for a day (``expired_receipt``), with its event: the late delete that
 may come corrects it, once, although the message was received again since or is gone. Nothing happens when a lease ends,
@@ -12,7 +13,7 @@ else goes on.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import apsw
@@ -37,11 +38,14 @@ _HELD, _OUTCOME = _FIELDS.index("held_ms"), _FIELDS.index("outcome")
 _INSTANTS = [place for place, name in enumerate(_FIELDS) if name.endswith("_at_ms")]
 
 _SEQ, _VISIBLE_AT, _GENERATION, _EPOCH, _RECEIVED_FROM, _GROUP, _LOG = 0, 1, 3, 4, 5, 6, 8  # of a lease
+_KEY, _SENT_AT = 12, 13
+_REMEMBERED_MAX = 65_536
 
 _decode = msgspec.msgpack.Decoder(tuple).decode
 
+Row = tuple[Any, ...]
 Lease = list[Any]
-"""A row of ``standard_logged`` or ``ordered_logged``."""
+"""A row of ``standard_logged`` or ``ordered_logged``, with the routing key in place of the properties."""
 
 
 class EventLog:
@@ -50,7 +54,18 @@ class EventLog:
     What reads leases finds them as they are in the database: the caller has flushed what is staged of their queue.
     """
 
-    __slots__ = ("_ahead", "_changed", "_execute", "_executemany", "_expired", "_options", "_space", "_staged")
+    __slots__ = (
+        "_ahead",
+        "_changed",
+        "_execute",
+        "_executemany",
+        "_expired",
+        "_hashes",
+        "_options",
+        "_remembered",
+        "_space",
+        "_staged",
+    )
 
     def __init__(
         self,
@@ -74,9 +89,11 @@ class EventLog:
         self.forget()
 
     def forget(self) -> None:
-        """Drop what is staged."""
+        """Drop what is staged, and what is remembered."""
         self._staged: list[Event] = []
         self._expired: dict[tuple[int, int], tuple[int, bytes]] = {}
+        self._remembered: dict[int, Lease] = {}
+        self._hashes: dict[tuple[int, int], int | None] = {}
 
     def write(self) -> None:
         """Write the events that are staged, and the receipts that a late delete may ask for, or neither.
@@ -84,7 +101,7 @@ class EventLog:
         Events have the instants that users see; what is kept for a late delete is store time.
         """
         events, expired = self._staged, self._expired
-        self.forget()
+        self._staged, self._expired = [], {}
         recorded, _, exported, dropped = self._execute(SQL["event_state"]).get
         if self._space.is_short or recorded - exported >= self._options.events_waiting_max:
             if not dropped:
@@ -107,10 +124,30 @@ class EventLog:
     def find(self, partition: int, seqs: Iterable[int], *, fifo: bool) -> list[Lease]:
         """Return the leases of the messages that are there."""
         query = SQL["ordered_logged" if fifo else "standard_logged"]
-        return [list(row) for row in self._executemany(query, [(partition, seq) for seq in seqs])]
+        leases = [list(row) for row in self._executemany(query, [(partition, seq) for seq in seqs])]
+        for lease in leases:
+            lease[_KEY] = routing_key(lease[_KEY], self._options.routing_attribute)
+        return leases
 
-    def keep(self, partition: int, leases: Iterable[Lease], *, fifo: bool) -> None:
+    def remember(self, lease: Lease, visible_at_ms: int, generation: int) -> int:
+        """Remember a lease that ``received`` has returned, with what it did not know; return its ``log``."""
+        lease[_VISIBLE_AT], lease[_GENERATION] = visible_at_ms, generation
+        if lease[_SENT_AT] is not None:
+            if len(self._remembered) >= _REMEMBERED_MAX:
+                self._remembered.clear()
+            self._remembered[lease[_SEQ]] = lease
+        log: int = lease[_LOG]
+        return log
+
+    def knows(self, receipt: Receipt) -> bool:
+        """Tell whether the lease that a receipt names is remembered."""
+        lease = self._remembered.get(receipt.position)
+        return lease is not None and lease[_GENERATION] == receipt.generation
+
+    def keep(self, partition: int, leases: Collection[Lease], *, fifo: bool) -> None:
         """Write what the leases say of their receipts now."""
+        for lease in leases:
+            self._remembered.pop(lease[_SEQ], None)
         rows = [(lease[_LOG], partition, lease[_GROUP], lease[_SEQ]) for lease in leases]
         if fifo:
             self._executemany(SQL["ordered_set_log"], rows)
@@ -119,17 +156,36 @@ class EventLog:
 
     # What happens to receipts.
 
-    def received(self, queue: Queue, rows: list[Any], waited_ms: int, now_ms: int) -> dict[int, int]:
-        """End the earlier receipts of messages that a receive gives; return ``log`` for each, by seq.
+    def received(self, queue: Queue, rows: list[Row], requested_at_ms: int, now_ms: int) -> dict[int, Lease]:
+        """End the earlier receipts of messages that a receive gives, rows as they are offered; return leases by seq.
 
-        ``rows`` are as they are offered: with seq and, third, how often the message was received before.
+        Those of a fair queue, and of dead letters, whose rows do not say since when they are there, are not remembered.
         """
         assert queue.log is not None
         again = [row[0] for row in rows if row[2]]
         if again:
             self.end(queue.log, queue.partition, again, now_ms, fifo=queue.fifo)
-        begun = held.begun(len(rows), waited_ms)
-        return {row[0]: held.placed(begun, place) for place, row in enumerate(rows)}
+        begun = held.begun(len(rows), now_ms - requested_at_ms)
+        leases: dict[int, Lease] = {}
+        for place, row in enumerate(rows):
+            seq, _, receive_count, epoch, _, message_id, body, properties, source, _, _, group, _ = row
+            size = len(body) if body.isascii() else len(body.encode())
+            key = routing_key(properties, self._options.routing_attribute)
+            group_hash = self._hash(queue.partition, group) if queue.fifo else group
+            sent_at_ms = seq >> SEQ_SHIFT if source is None and not queue.shares else None
+            log = held.placed(begun, place)
+            since = receive_count + 1, 0, (epoch or 0) + 1, requested_at_ms
+            leases[seq] = [seq, 0, *since, group, None, log, group_hash, size, message_id, key, sent_at_ms]
+        return leases
+
+    def _hash(self, partition: int, group: int) -> int | None:
+        """Return the hash of the name of a group of a FIFO queue."""
+        if (partition, group) not in self._hashes:
+            if len(self._hashes) >= _REMEMBERED_MAX:
+                self._hashes.clear()
+            row = self._execute(SQL["group_hash"], (partition, group)).fetchone()
+            self._hashes[partition, group] = None if row is None else row[0]
+        return self._hashes[partition, group]
 
     def end(self, logged: Logged, partition: int, seqs: Iterable[int], now_ms: int, *, fifo: bool) -> list[Lease]:
         """End the receipts of messages that something else than a receipt takes, moves or deletes; return the leases.
@@ -158,6 +214,11 @@ class EventLog:
         elif held.is_open(lease[_LOG]):
             self._note(queue.log, lease, Outcome.NACKED, now_ms)
             lease[_LOG] |= held.CLOSED
+
+    def deleted_as_received(self, logged: Logged, seqs: Iterable[Row], now_ms: int) -> None:
+        """Take note of messages (seq alone) that were deleted by the receipts of their remembered leases."""
+        for (seq,) in seqs:
+            self._delete(logged, self._remembered.pop(seq), now_ms)
 
     def deleted(self, queue: Queue, receipt: Receipt, lease: Lease | None, now_ms: int, *, acts: bool) -> None:
         """Take note of a delete: it acts, or its receipt has ended or its message has, which has no ``lease`` then.
@@ -228,12 +289,10 @@ class EventLog:
         return self._note(logged, lease, Outcome.EXPIRED, max(_received_at_ms(lease), end_ms))
 
     def _note(self, logged: Logged, lease: Lease, outcome: Outcome, closed_at_ms: int) -> Event:
-        _, visible_at_ms, receive_count, generation, *_, log, group_hash, size, message_id, properties, sent_at_ms = (
-            lease
-        )
+        _, visible_at_ms, receive_count, generation, *_, log, group_hash, size, message_id, key, sent_at_ms = lease
         event = event_of(
             queue=logged.queue,
-            key=routing_key(properties, self._options.routing_attribute),
+            key=key,
             group_hash=group_hash,
             size=size,
             message_id=message_id,

@@ -17,9 +17,9 @@ from veilmq.core.limits import BATCH_ROW_BYTES, SECOND_MS
 from veilmq.core.results import SentMessage
 from veilmq.store.queues import Queue
 from veilmq.store.sqlite import attempts, groups
-from veilmq.store.sqlite.dead_letters import DeadLetterSink, sink_of
 from veilmq.store.sqlite.giving import LATER, Answers, Giving, Taker
 from veilmq.store.sqlite.groups import PASSED_OVER_MAX
+from veilmq.store.sqlite.moving import DeadLetterSink, sink_of
 from veilmq.store.sqlite.session import Row, Session
 from veilmq.store.sqlite.statements import SQL
 from veilmq.store.transaction import Given

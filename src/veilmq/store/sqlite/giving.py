@@ -10,6 +10,7 @@ from veilmq.core.results import Received, ReceivedMessage
 from veilmq.core.routing import RoutingTable
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import ready
+from veilmq.store.sqlite.event_log import Lease
 from veilmq.store.sqlite.session import Row, Session
 from veilmq.store.sqlite.statements import SQL
 
@@ -50,10 +51,23 @@ def next_due(
     if now_ms >= queue.expires_at_ms:
         return now_ms
     if queue.at_limit and queue.in_flight >= queue.in_flight_max:
-        due_ms = session.next_place_ms(queue, now_ms)
+        due_ms = _next_place_ms(session, queue, now_ms)
     else:
         due_ms = next_message_ms(session, queue, now_ms)
     return None if due_ms >= NEVER_MS else due_ms
+
+
+def _next_place_ms(session: Session, queue: Queue, now_ms: int) -> int:
+    """Return when the next lease ends, or an instant before that at which to look again."""
+    asks: list[tuple[str, tuple[int, ...]]] = [("standard_ends_after", (lane,)) for lane in queue.lanes]
+    if queue.fifo:
+        asks = [("ordered_ends_after", ()), ("group_ends_after", ())]
+    first_ms = NEVER_MS
+    for query, lane in asks:
+        ends = session.rows(query, queue.partition, *lane, now_ms)
+        leases = (end_ms for end_ms, receive_count in ends if receive_count)
+        first_ms = min(first_ms, next(leases, ends[-1][0] if ends else NEVER_MS))
+    return first_ms
 
 
 class Giving:
@@ -67,7 +81,7 @@ class Giving:
         "_issue",
         "_leases",
         "_left",
-        "_logs",
+        "_logged",
         "_marks",
         "_now_ms",
         "_own_timeout_s",
@@ -86,7 +100,7 @@ class Giving:
         self._own_timeout_s = queue.settings.visibility_timeout_s
         self._given: list[tuple[int, list[ReceivedMessage], bool]] = []
         self._marks: list[Row] = []
-        self._logs: dict[int, int] = {}
+        self._logged: dict[int, Lease] = {}
         self._leases: list[Row] = []  # of what is received for the first time from the ready list
 
     def give(self, taker: Taker, rows: list[Row]) -> list[int]:
@@ -99,7 +113,7 @@ class Giving:
             return []
         visible_at_ms, requested_at_ms, rules = self._terms(command)
         if queue.log is not None:
-            self._logs |= self._session.events.received(queue, rows, now_ms - requested_at_ms, now_ms)
+            self._logged |= self._session.events.received(queue, rows, requested_at_ms, now_ms)
         issue, number, partition, marks, fifo = self._issue, queue.number, queue.partition, self._marks, queue.fifo
         messages: list[ReceivedMessage] = []
         leases = self._leases
@@ -163,9 +177,9 @@ class Giving:
         if leases:
             ready.cut(session, queue, [(row[2], row[1]) for row in leases], self._now_ms)
         if queue.log is not None:
-            query, lease, logs = _LOGGED[query], _LOGGED[lease], self._logs
-            marks = [(logs[row[-1]], *row) for row in marks]
-            leases = [(logs[row[1]], *row) for row in leases]
+            query, lease, logged, remember = _LOGGED[query], _LOGGED[lease], self._logged, session.events.remember
+            marks = [(remember(logged[row[-1]], row[0], row[1]), *row) for row in marks]
+            leases = [(remember(logged[row[1]], row[3], row[4]), *row) for row in leases]
         if marks:
             session.stage(query, marks)
         if leases:

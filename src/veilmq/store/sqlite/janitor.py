@@ -11,7 +11,7 @@ from veilmq.store.background import Sweep
 from veilmq.store.events import EXPIRED_KEPT_S, Logged
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT
 from veilmq.store.sqlite.session import Row, Session
-from veilmq.store.sqlite.totals import swept
+from veilmq.store.sqlite.totals import delete_below, settle_time
 from veilmq.store.sqlite.transaction import SqliteTransaction, end
 
 _ROWS_PER_SWEEP = 1_000
@@ -31,7 +31,7 @@ def sweep(session: Session, command: Sweep, now_ms: int) -> int:
     for number, name, *_ in looked_at:
         queue = session.queue(name)
         messages = queue.messages
-        session.settle_time(queue, now_ms, swept)
+        settle_time(session, queue, now_ms)
         left -= messages - queue.messages
         if left <= 0:
             break
@@ -60,7 +60,7 @@ def _sweep_partition(session: Session, retired: Row, rows_max: int, now_ms: int)
     log = None if logged_queue is None else Logged(logged_queue, 0, retired_at_ms)
     for kind in ("standard", "ordered"):
         lanes = range(PRIORITY.maximum + 1) if kind == "standard" else ()
-        count += len(session.delete_below(kind, partition, lanes, NEVER_MS, rows_max - count, log, now_ms))
+        count += len(delete_below(session, kind, partition, lanes, NEVER_MS, rows_max - count, log, now_ms))
     if count:
         return count  # an event of a message has its group, whose number goes after the cursor
     before = session.connection.total_changes()

@@ -6,6 +6,10 @@ on as a new message, with another id and without a past.
 
 All are visible at once where they come to. ``rows`` are as receives are offered them; what is left of their groups in
 the queue that they leave is the caller's to file anew.
+
+A receive does not give a message that was received as often as its queue allows: it moves it to the dead-letter queue.
+It moves no more than so many messages and bytes, so that it stays short. Where the dead-letter queue cannot take a
+message (gone, its permission withdrawn, the disk nearly full), the message stays and is delivered once more.
 """
 
 from typing import Any
@@ -13,11 +17,65 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from veilmq.core import properties
+from veilmq.core import properties, redrive
+from veilmq.core.limits import DEAD_LETTER_BYTES_PER_RECEIVE, DEAD_LETTERS_PER_RECEIVE
 from veilmq.store.queues import SEQ_SHIFT, Queue
 from veilmq.store.sqlite import ready
 from veilmq.store.sqlite.groups import refile
 from veilmq.store.sqlite.session import Row, Session
+from veilmq.store.sqlite.totals import settle_time
+
+
+class DeadLetterSink:
+    """Where a receive of one queue sends its dead letters."""
+
+    __slots__ = ("_bytes_left", "_left", "_now_ms", "_queue", "_receives_max", "_session", "target")
+
+    def __init__(self, session: Session, queue: Queue, target: Queue, now_ms: int) -> None:
+        """``target`` is the dead-letter queue of ``queue``, and takes its messages."""
+        self._session = session
+        self._queue = queue
+        self.target = target
+        self._now_ms = now_ms
+        self._receives_max = queue.settings.receives_max
+        self._left = DEAD_LETTERS_PER_RECEIVE
+        self._bytes_left = DEAD_LETTER_BYTES_PER_RECEIVE
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more may be sent there in this receive."""
+        return self._left <= 0 or self._bytes_left <= 0
+
+    def takes(self, row: Row) -> bool:
+        """Tell whether the message of a row as it is offered is a dead letter; the caller has it moved."""
+        if row[2] < self._receives_max:
+            return False
+        self._left -= 1
+        self._bytes_left -= len(row[6]) + len(row[7])
+        return True
+
+    def move(self, rows: list[Row]) -> None:
+        """Move the messages of ``rows`` to the target, visible at once."""
+        session, queue, now_ms = self._session, self._queue, self._now_ms
+        if queue.log is not None:
+            session.events.dead_lettered(queue, [row[0] for row in rows], now_ms)
+        bury(session, queue, self.target, rows, now_ms)
+
+    def notify(self) -> None:
+        """Wake the dead-letter queue's watch if anything came to it."""
+        if self._left < DEAD_LETTERS_PER_RECEIVE:
+            self.target.notify(self._now_ms)
+
+
+def sink_of(session: Session, queue: Queue, now_ms: int) -> DeadLetterSink | None:
+    """Return where the dead letters of ``queue`` go; ``None`` when they stay where they are."""
+    settings = queue.settings
+    target = session.find(settings.dead_letter_queue)
+    if target is None or redrive.refusal(queue.name, settings, target.name, target.settings) is not None:
+        return None
+    if session.space.is_short and session.space.look_again(now_ms):
+        return None
+    return DeadLetterSink(session, queue, target, now_ms)
 
 
 def bury(session: Session, source: Queue, target: Queue, rows: list[Row], now_ms: int) -> list[int]:
@@ -25,7 +83,7 @@ def bury(session: Session, source: Queue, target: Queue, rows: list[Row], now_ms
 
     They keep their ids, and count receives and the time since the first one on.
     """
-    session.settle_time(target, now_ms, _swept)
+    settle_time(session, target, now_ms)
     pasts = [(source.name, row[2] + (row[9] or 0), row[4] if row[10] is None else row[10]) for row in rows]
     if source.fifo:
         # Two that shared a deduplication id are told apart by their own ids (SQS, "Using dead-letter queues").
@@ -128,13 +186,3 @@ def _new_seqs(session: Session, count: int, now_ms: int) -> list[int]:
     first = session.next_seq(now_ms)
     session.last_seq = first + count - 1
     return list(range(first, first + count))
-
-
-def _swept(session: Session, queue: Queue, rows: list[Row], now_ms: int) -> None:
-    """Wake nobody: the message that arrives does."""
-    if queue.fifo:
-        refile(session, queue, {row[3] for row in rows})
-        return
-    grouped = [(queue.partition, row[4], row[3]) for row in rows if row[3] is not None]
-    session.many("delete_fair_group", grouped)
-    session.many("file_fair_group", grouped)

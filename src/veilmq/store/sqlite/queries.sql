@@ -201,11 +201,6 @@ INSERT OR REPLACE INTO fair_group (partition, lane, grp, head_at, head_seq) VALU
 -- name: delete_fair_group
 DELETE FROM fair_group WHERE partition = ? AND lane = ? AND grp = ?;
 
--- name: file_fair_group
-INSERT OR REPLACE INTO fair_group (partition, lane, grp, head_at, head_seq)
-SELECT partition, lane, grp, visible_at, seq FROM visibility INDEXED BY visible_of_group
-WHERE partition = ? AND lane = ? AND grp = ? AND grp IS NOT NULL ORDER BY visible_at, seq LIMIT 1;
-
 -- name: fair_groups
 SELECT head_at, head_seq, grp FROM fair_group INDEXED BY fair_head
 WHERE partition = ? AND lane = ? AND head_at <= ? ORDER BY head_at, head_seq;

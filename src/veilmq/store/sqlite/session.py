@@ -4,7 +4,7 @@ An operation reads and writes through the session, inside the batch's open trans
 the next operation reads what the database has.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from os import urandom
 from typing import Any
 
@@ -18,7 +18,7 @@ from veilmq.core.ports import Wake
 from veilmq.core.receipts import KEY_BYTES
 from veilmq.store.background import Scheduler
 from veilmq.store.events import Logged, is_logged
-from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
+from veilmq.store.queues import SEQ_SHIFT, Queue
 from veilmq.store.sqlite.accepted import Accepted, Staged
 from veilmq.store.sqlite.event_log import EventLog
 from veilmq.store.sqlite.group_numbers import GroupNumbers
@@ -32,12 +32,8 @@ _PUT_PROGRESS = SQL["put_progress"]
 _DELETE_MESSAGE = SQL["delete_message"]
 _SHRINK_RUN = SQL["shrink_ordered_run"]
 _DELETE_RUN = SQL["delete_ordered_run"]
-_SWEPT_AT_ONCE = 1_000
 
 Row = tuple[Any, ...]
-
-Swept = Callable[["Session", Queue, list[Row], int], object]
-"""Called with a queue's rows that were deleted as they passed their retention."""
 
 
 class Session:
@@ -242,72 +238,12 @@ class Session:
         self.apply_options(queue)
         return True
 
-    # Time.
+    # Seqs.
 
     def next_seq(self, now_ms: int) -> int:
         """Return the seq of the next message, which is not used up by this."""
         last_seq: int = self.last_seq
         return max(last_seq + 1, now_ms << SEQ_SHIFT)
-
-    def settle_time(self, queue: Queue, now_ms: int, swept: Swept) -> None:
-        """Bring a queue to the present: totals, and a slice of what is past its retention.
-
-        ``swept`` is told of the rows that were deleted, and notifies waiters.
-        """
-        if now_ms > queue.counted_at_ms:
-            queue.catch_up(now_ms, self.count_due, self.next_hidden_ms)
-        if now_ms >= queue.expires_at_ms:
-            rows = self.sweep(queue, now_ms, _SWEPT_AT_ONCE)
-            if rows:
-                swept(self, queue, rows, now_ms)
-
-    def sweep(self, queue: Queue, now_ms: int, rows_max: int) -> list[Row]:
-        """Delete up to ``rows_max`` messages past their retention.
-
-        Returns seq, visible_at, receive_count, group, and in a standard queue the lane of each.
-        """
-        kind = "ordered" if queue.fifo else "standard"
-        rows = self.delete_below(kind, queue.partition, queue.lanes, queue.floor(now_ms), rows_max, queue.log, now_ms)
-        if rows:
-            for _, visible_at_ms, receive_count, *_ in rows:
-                queue.unhide(visible_at_ms or 0, received=receive_count > 0)
-            queue.messages -= len(rows)
-            self.touch(queue)
-        if len(rows) == rows_max:
-            queue.expires_at_ms = now_ms
-        else:
-            oldest = self.oldest(queue)
-            queue.expires_at_ms = NEVER_MS if oldest is None else (oldest >> SEQ_SHIFT) + queue.retention_ms
-        return rows
-
-    def delete_below(
-        self,
-        kind: str,
-        partition: int,
-        lanes: Iterable[int],
-        floor: int,
-        rows_max: int,
-        log: Logged | None,
-        now_ms: int,
-    ) -> list[Row]:
-        """Delete up to ``rows_max`` messages of a partition below a seq; return them as ``sweep`` does."""
-        self.settle_ended()
-        is_ordered = kind == "ordered"
-        rows = self.rows(f"{kind}_below", partition, floor - 1 if is_ordered else floor, rows_max)
-        if log is not None:
-            self.events.end(log, partition, [row[0] for row in rows if row[2]], now_ms, fifo=is_ordered)
-        if is_ordered:
-            self.many("ordered_delete", [(partition, row[3], row[0]) for row in rows])
-        else:
-            self.many("standard_delete", [(partition, row[0]) for row in rows])
-        for lane in lanes:
-            waiting = self.rows("ready_below", partition, lane, floor - 1, rows_max - len(rows))
-            if waiting:
-                self.run("cut_ready", partition, lane, 0, waiting[-1][0])
-                self.run("cut_first_ready", partition, lane, waiting[-1][0])
-                rows += waiting
-        self.ended(partition, [(row[0],) for row in rows], ordered=is_ordered)
-        return rows
 
     def ended(self, partition: int, seqs: list[Row], *, ordered: bool) -> None:
         """Have messages (seq alone) deleted at the end of the batch; ``ordered``: they are of a FIFO queue."""
@@ -350,46 +286,3 @@ class Session:
             self.execute(_DELETE_RUN, (partition, last_seq))
         elif gone:
             self.execute(_SHRINK_RUN, (gone, partition, last_seq))
-
-    def oldest(self, queue: Queue) -> int | None:
-        """Return the first seq of a queue."""
-        self.settle_ended()
-        found = [self.row("ordered_oldest" if queue.fifo else "standard_oldest", queue.partition)]
-        found += [self.row("ready_first", queue.partition, lane) for lane in queue.lanes]
-        return min([row[0] for row in found if row is not None], default=None)
-
-    def count_due(self, queue: Queue, after_ms: int, until_ms: int) -> tuple[int, int]:
-        """Count the messages that became visible in (after, until], and those of them that had been received."""
-        if queue.fifo:
-            ((due, received),) = self.rows("ordered_count_due", queue.partition, after_ms, until_ms)
-            return due, received
-        due = received = 0
-        for lane in queue.lanes:
-            ((count, leases),) = self.rows("standard_count_due", queue.partition, lane, after_ms, until_ms)
-            due += count
-            received += leases
-        return due, received
-
-    def next_hidden_ms(self, queue: Queue, after_ms: int) -> int:
-        """Return when the next hidden message becomes visible after an instant; ``NEVER_MS`` when none does."""
-        if queue.fifo:
-            ((next_ms,),) = self.rows("ordered_next_hidden", queue.partition, after_ms)
-            return NEVER_MS if next_ms is None else int(next_ms)
-        first_ms: int = NEVER_MS
-        for lane in queue.lanes:
-            row = self.row("standard_next_hidden", queue.partition, lane, after_ms)
-            if row is not None and row[0] < first_ms:
-                first_ms = row[0]
-        return first_ms
-
-    def next_place_ms(self, queue: Queue, now_ms: int) -> int:
-        """Return when the next lease ends, or an instant before that at which to look again."""
-        asks: list[tuple[str, tuple[int, ...]]] = [("standard_ends_after", (lane,)) for lane in queue.lanes]
-        if queue.fifo:
-            asks = [("ordered_ends_after", ()), ("group_ends_after", ())]
-        first_ms = NEVER_MS
-        for query, lane in asks:
-            ends = self.rows(query, queue.partition, *lane, now_ms)
-            leases = (end_ms for end_ms, receive_count in ends if receive_count)
-            first_ms = min(first_ms, next(leases, ends[-1][0] if ends else NEVER_MS))
-        return first_ms

@@ -48,14 +48,17 @@ def settle(
     """Apply the commands of each queue in order; each answer is a list with a result or an error for each receipt."""
     plain: dict[bool, list[_Plain]] = {}
     for queue, items in works:
-        if queue.shares or queue.log is not None or not all(_is_plain(command) for _, command in items):
-            _settle_in_order(session, queue, items, now_ms, answers)
+        todo = _asked(session, queue, items, now_ms, answers)
+        is_plain = not queue.shares and all(_is_plain(command) for _, command in items)
+        if not is_plain or len({each[2][1] for each in todo}) < len(todo):
+            _settle_in_order(session, queue, todo, len(items), now_ms)
             continue
         asked: list[_Asked] = []
         rest: list[_Asked] = []
-        for each in _asked(session, queue, items, now_ms, answers):
-            each[0][each[1]] = None
-            (asked if each[2][4] > now_ms or not (queue.fifo or each[3].only_live) else rest).append(each)
+        for each in todo:
+            acts = each[2][4] > now_ms or not (queue.fifo or each[3].only_live)
+            tries = acts and (queue.log is None or session.events.knows(each[2]))
+            (asked if tries else rest).append(each)
         plain.setdefault(queue.fifo, []).append(_Plain(queue, asked, rest, len(items)))
     for fifo, deletes in plain.items():
         hits = iter(_delete_grouped(session, deletes) if fifo else _delete_plain(session, deletes))
@@ -123,6 +126,8 @@ def _take_out(
                 answer[at] = _EXPIRED
     if deleted:
         session.ended(queue.partition, deleted, ordered=queue.fifo)
+        if queue.log is not None:
+            session.events.deleted_as_received(queue.log, deleted, now_ms)
         if queue.fifo:
             freed.update([session.group_of.pop(seq) for (seq,) in deleted])
         queue.messages -= len(deleted)
@@ -131,7 +136,7 @@ def _take_out(
             session.touch(queue)
         if queue.at_limit:
             queue.free_place(now_ms)
-    return [] if len(deleted) == len(asked) else _missed(asked, hits)
+    return [] if len(deleted) == len(asked) else [each for each, hit in zip(asked, hits, strict=True) if not hit]
 
 
 def _delete_plain(session: Session, deletes: list[_Plain]) -> list[int]:
@@ -167,22 +172,6 @@ def _delete_grouped(session: Session, deletes: list[_Plain]) -> list[int]:
 
     session.executemany(_ORDERED_DELETE_AS_RECEIVED, bindings())
     return hits
-
-
-def _missed(asked: list[_Asked], hits: list[int]) -> list[_Asked]:
-    """Return what is still to be answered; a receipt before the one that deleted its message was superseded."""
-    left: list[_Asked] = []
-    deleted: set[int] = set()
-    for each, hit in zip(reversed(asked), reversed(hits), strict=True):
-        answer, at, receipt, _ = each
-        if hit:
-            deleted.add(receipt[1])
-        elif receipt[1] in deleted:
-            answer[at] = ReceiptState.SUPERSEDED
-        else:
-            left.append(each)
-    left.reverse()
-    return left
 
 
 def _find(session: Session, queue: Queue, receipts: list[Receipt]) -> dict[int, list[Any]]:
@@ -251,10 +240,8 @@ def _write_deleted(session: Session, queue: Queue, gone: list[Row], now_ms: int)
         queue.free_place(now_ms)
 
 
-def _settle_in_order(
-    session: Session, queue: Queue, items: list[tuple[int, Settling]], now_ms: int, answers: Answers
-) -> None:
-    todo = _asked(session, queue, items, now_ms, answers)
+def _settle_in_order(session: Session, queue: Queue, todo: list[_Asked], count: int, now_ms: int) -> None:
+    """Apply ``count`` commands, whose receipts may be of the same messages."""
     if not todo:
         return
     if queue.shares:
@@ -277,7 +264,7 @@ def _settle_in_order(
     _write_deleted(session, queue, gone, now_ms)
     if queue.fifo and (gone or changed):
         groups.refile(session, queue, {row[6] for row in [*gone, *changed.values()]})
-        groups.notify(session, queue, now_ms, len(items))
+        groups.notify(session, queue, now_ms, count)
     else:
         for due_ms in due:
             queue.notify(due_ms)

@@ -18,8 +18,8 @@ from veilmq.core.limits import BATCH_ROW_BYTES, SECOND_MS
 from veilmq.core.results import SentMessage
 from veilmq.store.queues import NEVER_MS, Queue
 from veilmq.store.sqlite import fair, ready
-from veilmq.store.sqlite.dead_letters import DeadLetterSink, sink_of
 from veilmq.store.sqlite.giving import EXPIRED_PASSED_MAX, LATER, Answers, Giving, Taker
+from veilmq.store.sqlite.moving import DeadLetterSink, sink_of
 from veilmq.store.sqlite.session import Row, Session
 from veilmq.store.sqlite.statements import SQL
 from veilmq.store.transaction import Given

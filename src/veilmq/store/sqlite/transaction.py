@@ -102,7 +102,7 @@ class SqliteTransaction(ClaimTransaction):
         """Give a queue other settings: what the old retention has ended is below its floor from now on."""
         assert isinstance(queue, Queue)
         session, now_ms = self._session, self._now_ms
-        session.settle_time(queue, now_ms, totals.swept)
+        totals.settle_time(session, queue, now_ms)
         queue.floor_seq = queue.floor(now_ms)
         session.touch(queue)
         session.run("update_queue", queue.number, msgspec.json.encode(settings), modified_at_ms)
@@ -240,7 +240,7 @@ class SqliteTransaction(ClaimTransaction):
     def _settled(self, queue: QueueRow) -> Queue:
         """Return the queue at the present instant, without a slice of what is past its retention."""
         ours = self._session.queue(queue.name)
-        self._session.settle_time(ours, self._now_ms, totals.swept)
+        totals.settle_time(self._session, ours, self._now_ms)
         return ours
 
     def after(self, call: Callable[[], object]) -> None:
