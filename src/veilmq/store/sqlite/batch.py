@@ -38,7 +38,7 @@ from veilmq.store.publications import PublicationStep
 from veilmq.store.queues import Queue
 from veilmq.store.sqlite import fifo, janitor, standard, transaction
 from veilmq.store.sqlite.database import Database
-from veilmq.store.sqlite.giving import LATER, Taker
+from veilmq.store.sqlite.giving import LATER, Taker, rounds
 from veilmq.store.sqlite.session import Session
 from veilmq.store.sqlite.settling import settle
 from veilmq.store.sqlite.shown_times import ShownTimes
@@ -270,7 +270,10 @@ class Batch:
         session = self._session
         others = max(0, session.bytes_left - _QUEUE_BYTES_MAX)
         session.bytes_left -= others
-        receive(session, queue, takers, now_ms, self._answers)
+        for place, round_ in enumerate(rounds(queue, takers, now_ms, self._answers)):
+            if place:
+                session.flush()
+            receive(session, queue, round_, now_ms, self._answers)
         self._leaves = self._leaves or session.bytes_left <= 0
         session.bytes_left += others
 

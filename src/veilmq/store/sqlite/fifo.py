@@ -4,8 +4,7 @@ Each group gives its messages in the order of their sending. While one that was 
 nothing. So a receive looks for groups, not for messages (``groups``), and takes from one after the other.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
@@ -21,6 +20,7 @@ from veilmq.store.sqlite.giving import LATER, Answers, Giving, Taker
 from veilmq.store.sqlite.groups import PASSED_OVER_MAX
 from veilmq.store.sqlite.moving import DeadLetterSink, sink_of
 from veilmq.store.sqlite.session import Row, Session
+from veilmq.store.sqlite.standard import checked
 from veilmq.store.sqlite.statements import SQL
 from veilmq.store.transaction import Given
 
@@ -78,7 +78,7 @@ def _add(
     if terms is None:
         check_together(command.messages, queue.settings)
     answer: list[SentMessage | VeilmqError] = []
-    for new in command.messages if terms is None else _checked(queue, command.messages, terms):
+    for new in command.messages if terms is None else checked(queue, command.messages, terms):
         seq = first + len(rows)
         try:
             if isinstance(new, VeilmqError):
@@ -109,23 +109,6 @@ def _own_visible_at_ms(queue: Queue, new: NewMessage, now_ms: int, wants_receipt
     return now_ms + queue.delay_ms if wants_receipt and queue.delay_ms else None
 
 
-def _checked(queue: Queue, messages: Iterable[NewMessage], terms: commands.SendTerms) -> list[Any]:
-    """Return what is to be stored of each message, or its error in its place; raises it where all go together."""
-    decode = terms.decode if queue.settings.smq_base64 else None
-    checked: list[Any] = []
-    for new in messages:
-        try:
-            group_of(new, queue.settings)
-            if not terms.unrepeated:
-                id_of(new, queue.settings)
-            checked.append(new if decode is None else decode(new))
-        except VeilmqError as error:
-            if terms.together:
-                raise
-            checked.append(error)
-    return checked
-
-
 def _accept(
     session: Session,
     queue: Queue,
@@ -149,37 +132,16 @@ def _accept(
 
 
 def receive(session: Session, queue: Queue, takers: list[Taker], now_ms: int, answers: Answers) -> None:
-    """Give the messages that ``takers`` ask for, first come, first served. Each answer is a ``Received``.
-
-    A receive with a timeout of 0 leaves its groups free, for the next one too: it ends a round. So does one with an
-    attempt id, which may repeat an earlier answer.
-    """
-    own_timeout_s, throttle = queue.settings.visibility_timeout_s, queue.throttle
-    gathered: list[Taker] = []
-    for taker in takers:
-        command = taker.command
-        if throttle is not None and command.requested_at_ms is None:
-            try:
-                throttle.admit(now_ms)
-            except VeilmqError as error:
-                answers[taker.slot] = error
-                continue
-        if command.attempt_id is not None:
-            if gathered:
-                _receive(session, queue, gathered, now_ms, answers)
-                gathered = []
-            answers[taker.slot] = attempts.repeat(session, queue, command, now_ms)
-            if answers[taker.slot] is None:
-                _receive(session, queue, [taker], now_ms, answers)
-                if answers[taker.slot] is not LATER:
-                    attempts.note(session, queue, command, answers[taker.slot].messages, now_ms)
-            continue
-        gathered.append(taker)
-        if not (own_timeout_s if command.timeout_s is None else command.timeout_s):
-            _receive(session, queue, gathered, now_ms, answers)
-            gathered = []
-    if gathered:
-        _receive(session, queue, gathered, now_ms, answers)
+    """Give the messages that the ``takers`` of a round ask for, first come, first served."""
+    slot, command, _ = takers[0]
+    if command.attempt_id is None:
+        _receive(session, queue, takers, now_ms, answers)
+        return
+    answers[slot] = attempts.repeat(session, queue, command, now_ms)
+    if answers[slot] is None:
+        _receive(session, queue, takers, now_ms, answers)
+        if answers[slot] is not LATER:
+            attempts.note(session, queue, command, answers[slot].messages, now_ms)
 
 
 def _receive(session: Session, queue: Queue, takers: list[Taker], now_ms: int, answers: Answers) -> None:

@@ -5,6 +5,7 @@ from random import getrandbits
 from typing import Any, NamedTuple
 
 from veilmq.core import commands
+from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import PRIORITY, SECOND_MS
 from veilmq.core.results import Received, ReceivedMessage
 from veilmq.core.routing import RoutingTable
@@ -38,6 +39,32 @@ class Taker(NamedTuple):
 Answers = list[Any]
 LATER = object()
 """The answer of a command that the batch has no room for: the next one takes it."""
+
+
+def rounds(queue: Queue, takers: list[Taker], now_ms: int, answers: Answers) -> list[list[Taker]]:
+    """Return which receives are made together; answer those that come too often.
+
+    A receive with a timeout of 0 leaves its messages visible, for the next one too: it ends a round. One with an
+    attempt id, which may repeat an earlier answer, is a round of its own in a FIFO queue.
+    """
+    own_timeout_s, throttle = queue.settings.visibility_timeout_s, queue.throttle
+    found: list[list[Taker]] = []
+    goes_on = False
+    for taker in takers:
+        command = taker.command
+        if throttle is not None and command.requested_at_ms is None:
+            try:
+                throttle.admit(now_ms)
+            except VeilmqError as error:
+                answers[taker.slot] = error
+                continue
+        is_alone = command.attempt_id is not None and queue.fifo
+        if goes_on and not is_alone:
+            found[-1].append(taker)
+        else:
+            found.append([taker])
+        goes_on = bool(own_timeout_s if command.timeout_s is None else command.timeout_s) and not is_alone
+    return found
 
 
 def next_due(

@@ -14,6 +14,7 @@ from itertools import chain
 from veilmq.core import commands
 from veilmq.core.commands import NewMessage
 from veilmq.core.errors import MessageTooLong, VeilmqError
+from veilmq.core.fifo import group_of, id_of
 from veilmq.core.limits import BATCH_ROW_BYTES, SECOND_MS
 from veilmq.core.results import SentMessage
 from veilmq.store.queues import NEVER_MS, Queue
@@ -87,7 +88,7 @@ def _add(
     seq = first + len(messages)
     answer: list[SentMessage | VeilmqError] = []
     due_ms: int | None = None
-    for new in command.messages if terms is None else _checked(queue, command.messages, terms):
+    for new in command.messages if terms is None else checked(queue, command.messages, terms):
         if isinstance(new, VeilmqError):
             answer.append(new)
             continue
@@ -134,51 +135,31 @@ def _delayed(
     return SentMessage(id=message_id, receipt=receipt)
 
 
-def _checked(
+def checked(
     queue: Queue, messages: tuple[NewMessage, ...], terms: commands.SendTerms
 ) -> list[NewMessage | VeilmqError]:
     """Return what is to be stored of each message, or its error in its place; raises it where all go together."""
     settings = queue.settings
     decode = terms.decode if settings.smq_base64 else None
-    checked: list[NewMessage | VeilmqError] = []
+    found: list[NewMessage | VeilmqError] = []
     for new in messages:
         try:
             if new.size_bytes > settings.message_bytes_max:
                 raise MessageTooLong(settings.message_bytes_max)
-            checked.append(new if decode is None else decode(new))
+            if settings.fifo:
+                group_of(new, settings)
+                if not terms.unrepeated:
+                    id_of(new, settings)
+            found.append(new if decode is None else decode(new))
         except VeilmqError as error:
             if terms.together:
                 raise
-            checked.append(error)
-    return checked
+            found.append(error)
+    return found
 
 
 def receive(session: Session, queue: Queue, takers: list[Taker], now_ms: int, answers: Answers) -> None:
-    """Give the messages that ``takers`` ask for, first come, first served. Each answer is a ``Received``.
-
-    A receive with a timeout of 0 leaves its messages visible, for the next one too: it ends a round.
-    """
-    timeout_ms = queue.settings.visibility_timeout_s
-    throttle = queue.throttle
-    round_: list[Taker] = []
-    for taker in takers:
-        command = taker.command
-        if throttle is not None and command.requested_at_ms is None:
-            try:
-                throttle.admit(now_ms)
-            except VeilmqError as error:
-                answers[taker.slot] = error
-                continue
-        round_.append(taker)
-        if not (timeout_ms if command.timeout_s is None else command.timeout_s):
-            _receive(session, queue, round_, now_ms, answers)
-            session.flush()
-            round_ = []
-    if round_:
-        _receive(session, queue, round_, now_ms, answers)
-
-
-def _receive(session: Session, queue: Queue, takers: list[Taker], now_ms: int, answers: Answers) -> None:
+    """Give the messages that the ``takers`` of a round ask for, first come, first served."""
     giving = Giving(session, queue, now_ms)
     wanted = 0
     for taker in takers:
