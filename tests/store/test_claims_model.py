@@ -149,6 +149,7 @@ class EngineAndModel(ModelFrame):
         self.settle()
         before = self.model.sources[name]["claims"].get(number, {"rows": []})["rows"]
         if bound.more and not bound.messages and not bound.again:
+            assert self.model.fifo, "nobody waits for groups"
             return True
         if not bound.messages:
             assert not self.model.offered(now_ms), "a visible message was not claimed"

@@ -184,7 +184,7 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     A claim all of whose messages were evicted has shards and no messages.
 
-    ``more``: the claim is not whole yet (a large one is bound in slices), or nothing is bound yet, while a slice ends
+    ``more``: the claim is not whole yet (a large one is bound in slices), or nothing is bound yet, while slices end
     what is past its retention, or another claim; claim the same number again. ``again``: it had been bound before.
     ``next_due_ms`` is as for ``results.Received``, where nothing was bound.
     """

@@ -51,13 +51,15 @@ class Wish(NamedTuple):
 class Part(NamedTuple):
     """What a slice has bound: so many messages; how many shards the claim has then, and messages in the last one.
 
-    ``more`` tells whether there may be more of what is wished.
+    ``more`` tells whether there may be more of what is wished, ``expires`` whether messages past their retention, which
+    go by slices, may hide it.
     """
 
     messages: int
     shards: int
     filled: int
     more: bool
+    expires: bool = False
 
 
 class Backlog(NamedTuple):

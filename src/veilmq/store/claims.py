@@ -120,7 +120,7 @@ async def claim(tx: ClaimTransaction, command: claims.Claim) -> claims.Bound:
         bound, more = bound._replace(messages=bound.messages + part.messages, shards=part.shards), part.more
         if not again and not bound.messages:
             await tx.run("drop_claim", bound.id)
-            return await _nothing(tx, queue, number, places, more=more)
+            return await _nothing(tx, queue, number, places, expires=part.expires)
         bound = await _grown(tx, bound._replace(filled=part.filled), more=more)
     await _beat(tx, source._replace(last=number if not again else source.last))
     return claims.Bound(number=number, messages=bound.messages, shards=bound.shards, more=more, again=again)
@@ -147,8 +147,8 @@ async def _whole(tx: ClaimTransaction, bound: BoundClaim) -> BoundClaim:
     return await _grown(tx, bound, more=False) if bound.state == ClaimState.BINDING.value else bound
 
 
-async def _nothing(tx: ClaimTransaction, queue: QueueRow, number: int, places: int, *, more: bool) -> claims.Bound:
-    if more or (queue.settings.fifo and await advance_of(tx, queue)):  # all groups may be blocked by that claim
+async def _nothing(tx: ClaimTransaction, queue: QueueRow, number: int, places: int, *, expires: bool) -> claims.Bound:
+    if expires or (queue.settings.fifo and await advance_of(tx, queue)):  # all groups may be blocked by that claim
         return claims.Bound(number=number, messages=0, shards=0, more=True)
     due_ms = await tx.claimed.next_visible_ms(queue) if places else None  # else the end of a claim notifies
     return claims.Bound(number=number, messages=0, shards=0, next_due_ms=due_ms)

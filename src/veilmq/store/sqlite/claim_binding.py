@@ -49,7 +49,7 @@ class _Slice:
         ((has_bytes,),) = session.rows("claim_bytes", claim.id)
         self.bytes_left = None if wish.bytes is None else 0 if has_bytes is None else wish.bytes - has_bytes
         self.floor = queue.floor(now_ms)
-        self.has_expired = now_ms >= queue.expires_at_ms
+        self.expires = now_ms >= queue.expires_at_ms
         self.is_full = False
         """Whether the next message is too long for the claim."""
         self.taken: list[_Taken] = []
@@ -65,8 +65,8 @@ class _Slice:
 
     @property
     def more(self) -> bool:
-        """Whether there may be more of what is wished: behind what retention has ended, too, which goes by slices."""
-        return self.wanted > 0 and not self.is_full and (self.effort_left <= 0 or self.has_expired)
+        """Whether there may be more of what is wished."""
+        return self.wanted > 0 and not self.is_full and (self.effort_left <= 0 or self.expires)
 
     def take(self, row: Row) -> None:
         """Take a message, or have it moved as a dead letter; one past its retention stays."""
@@ -188,7 +188,7 @@ def _bind_standard(session: Session, queue: Queue, claim: BoundClaim, wish: Wish
     if queue.shares:
         fair.ended(session, queue, [*[row[1:4] for row in rows], *[(row[0], row[1], row[11]) for row in dead]], now_ms)
     _bound(session, queue, claim, part)
-    return Part(part.messages, *grown, more=part.more)
+    return Part(part.messages, *grown, more=part.more, expires=part.expires)
 
 
 def _choose(session: Session, queue: Queue, priority: int, part: _Slice, now_ms: int) -> None:
@@ -281,4 +281,4 @@ def _bind_ordered(session: Session, queue: Queue, claim: BoundClaim, wish: Wish,
     session.left(queue.partition, [(row[1],) for row in rows])
     groups.refile(session, queue, unsettled)
     _bound(session, queue, claim, part)
-    return Part(part.messages, shards, 0, more=part.more)
+    return Part(part.messages, shards, 0, more=part.more, expires=part.expires)

@@ -21,9 +21,8 @@ from veilmq.store.sqlite import groups
 from veilmq.store.sqlite.attempts import Given, put
 from veilmq.store.sqlite.fair import GROUPED
 from veilmq.store.sqlite.folder import FolderError, open_connection
-from veilmq.store.sqlite.group_numbers import group_hash
 from veilmq.store.sqlite.options import EngineOptions
-from veilmq.store.sqlite.session import Row, Session
+from veilmq.store.sqlite.session import Row, Session, group_hash
 from veilmq.store.sqlite.statements import SQL
 from veilmq.store.sqlite.unfinished import Unfinished
 

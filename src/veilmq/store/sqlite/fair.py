@@ -17,8 +17,7 @@ from veilmq.core.fairness import Fairness
 from veilmq.core.limits import PRIORITY
 from veilmq.store.queues import Queue
 from veilmq.store.sqlite import ready
-from veilmq.store.sqlite.group_numbers import group_hash
-from veilmq.store.sqlite.session import Row, Session
+from veilmq.store.sqlite.session import Row, Session, group_hash
 from veilmq.store.sqlite.statements import SQL
 
 GROUPED = PRIORITY.maximum

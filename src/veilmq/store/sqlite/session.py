@@ -4,7 +4,9 @@ An operation reads and writes through the session, inside the batch's open trans
 the next operation reads what the database has.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from hashlib import blake2b
 from os import urandom
 from typing import Any
 
@@ -15,15 +17,13 @@ from veilmq.core.errors import QueueNotFound
 from veilmq.core.ids import IdSource
 from veilmq.core.limits import PRIORITY
 from veilmq.core.ports import Wake
-from veilmq.core.receipts import KEY_BYTES
+from veilmq.core.receipts import KEY_BYTES, Receipt, ReceiptBook
 from veilmq.store.background import Scheduler
 from veilmq.store.events import Logged, is_logged
 from veilmq.store.queues import SEQ_SHIFT, Queue
 from veilmq.store.sqlite.accepted import Accepted, Staged
 from veilmq.store.sqlite.event_log import EventLog
-from veilmq.store.sqlite.group_numbers import GroupNumbers
 from veilmq.store.sqlite.options import EngineOptions
-from veilmq.store.sqlite.renumbered import book_of
 from veilmq.store.sqlite.space import Space
 from veilmq.store.sqlite.statements import SQL
 
@@ -32,6 +32,9 @@ _PUT_PROGRESS = SQL["put_progress"]
 _DELETE_MESSAGE = SQL["delete_message"]
 _SHRINK_RUN = SQL["shrink_ordered_run"]
 _DELETE_RUN = SQL["delete_ordered_run"]
+
+_NUMBERS_REMEMBERED_MAX = 65_536
+_FIRST_NUMBER: tuple[int, int] = (0, 0)
 
 Row = tuple[Any, ...]
 
@@ -50,7 +53,8 @@ class Session:
         self.schedulers: dict[type[Command], Scheduler] = {}
         self.ids = IdSource()
         self._writes: dict[str, list[Row]] = {}
-        self.book = book_of(self.execute, key=self.kept_key("receipt_key"))
+        key, is_copy = self.kept_key("receipt_key"), self.row("any_renumbered") is not None
+        self.book = _RenumberingBook(self.execute, key=key) if is_copy else ReceiptBook(keys=[key])
         self.group_numbers = GroupNumbers(self.execute, key=self.kept_key("group_key"))
         self.swept_to = 0
         """The number of the queue that the janitor looked at last."""
@@ -286,3 +290,80 @@ class Session:
             self.execute(_DELETE_RUN, (partition, last_seq))
         elif gone:
             self.execute(_SHRINK_RUN, (gone, partition, last_seq))
+
+
+class GroupNumbers:
+    """The numbers of message groups, with a cache of those that were asked for lately.
+
+    A group has the number of its first message, found by a hash of its name; in standard queues its hash is its number.
+    The janitor removes the numbers of groups without messages.
+    """
+
+    def __init__(self, execute: Callable[..., Any], *, key: bytes) -> None:
+        """``execute`` is that of the store's connection; ``key`` is the secret of the hashes."""
+        self._execute = execute
+        self.key = key
+        self._swept_to = _FIRST_NUMBER
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the cache."""
+        self._numbers: dict[tuple[int, str], int] = {}
+
+    def number(self, partition: int, name: str, seq: int) -> int:
+        """Return the number of a group, which is ``seq`` if it has none yet: that of a message that is being stored."""
+        number = self._numbers.get((partition, name))
+        if number is None:
+            if len(self._numbers) >= _NUMBERS_REMEMBERED_MAX:
+                self._numbers.clear()
+            number = self.of_hash(partition, group_hash(self.key, name), seq)
+            self._numbers[partition, name] = number
+        return number
+
+    def of_hash(self, partition: int, name_hash: int, seq: int) -> int:
+        """Return the same of a group whose name is known by its hash."""
+        row = self._execute(SQL["group_number"], (partition, name_hash)).fetchone()
+        if row is None:
+            self._execute(SQL["insert_group_number"], (partition, name_hash, seq))
+        return seq if row is None else int(row[0])
+
+    def sweep(self, count: int) -> bool:
+        """Remove the numbers of groups without messages from a slice of all; tell whether to go on with the next one.
+
+        At the end of all it rests: groups that come back at once would keep it busy.
+        """
+        rows = self._execute(SQL["group_numbers_behind"], (*self._swept_to, count)).fetchall()
+        ended = [row[:2] for row in rows if not row[2]]
+        for group in ended:
+            self._execute(SQL["delete_group_number"], group)
+        is_slice = len(rows) == count
+        self._swept_to = rows[-1][:2] if is_slice else _FIRST_NUMBER
+        if ended:
+            self.forget()
+        return is_slice and len(ended) * 2 > count
+
+
+@lru_cache(maxsize=16_384)  # senders name the same groups again and again
+def group_hash(key: bytes, group: str) -> int:
+    """Return the hash of a group's name under the store's secret ``key``, so that no sender makes two equal."""
+    return int.from_bytes(blake2b(group.encode(), key=key, digest_size=8).digest()) >> 1
+
+
+class _RenumberingBook(ReceiptBook):
+    """A book of a copy, which reads receipts of the store that it was copied from, too.
+
+    They name a message by its position there. Where that could not become its seq, ``renumbered`` has both, as long as
+    a receipt can be of use.
+    """
+
+    __slots__ = ("_execute",)
+
+    def __init__(self, execute: Callable[..., Any], *, key: bytes) -> None:
+        super().__init__(keys=[key])
+        self._execute = execute
+
+    def read(self, text: str) -> Receipt:
+        """Return what ``text`` says, of the seq that its message has here; raises ``ReceiptInvalid``."""
+        receipt = super().read(text)
+        row = self._execute(SQL["renumbered"], (receipt.queue, receipt.position)).fetchone()
+        return receipt if row is None else receipt._replace(position=row[0])
