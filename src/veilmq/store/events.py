@@ -17,6 +17,7 @@ from veilmq.core.events import (
     ExportedElsewhere,
     ForgetEvents,
     Forgotten,
+    Outcome,
     PlanExport,
     ReadEvents,
 )
@@ -38,7 +39,7 @@ _READ_AT_ONCE = 16  # batches
 _FORGOTTEN_PER_COMMAND = 500  # batches: a few milliseconds
 
 Event = tuple[Any, ...]
-"""The fields of a ``ReceiptClosed`` in their order, the outcome as its value."""
+"""The fields of a ``ReceiptClosed`` in their order, the outcome also as its value."""
 
 
 # What is logged.
@@ -74,7 +75,7 @@ def event_of(
     visible_at_ms: int,
     receive_count: int,
     log: int,
-    outcome: str,
+    outcome: Outcome | str,
     closed_at_ms: int,
 ) -> Event:
     """Return the event of a receipt of a message of ``size`` bytes; ``log`` is for ``engines.held``."""

@@ -153,7 +153,7 @@ def test_no_more_leases_are_remembered_than_so_many(host: SqliteHost, monkeypatc
     monkeypatch.setattr(event_log, "_REMEMBERED_MAX", 2)
     host.send("a", "b", "c")
     given = host.receive(3)
-    assert len(host.engine._session.events._remembered) == 1  # type: ignore[attr-defined]
+    assert len(host.engine._session.events._remembered) == 1
     host.delete(*[each.receipt for each in given])
     assert outcomes(host) == [("deleted", 0)] * 3
 

@@ -87,7 +87,7 @@ def test_a_receive_passes_over_so_many_messages_past_their_retention(
     host.send("lives")
     monkeypatch.setattr(totals, "_SWEPT_AT_ONCE", 2)
     monkeypatch.setattr(standard, "EXPIRED_PASSED_MAX", 10)
-    host.engine._janitor.stop()
+    host.stop()
     host.advance(1_000)
     receives = 1
     while not (given := bodies(host)):

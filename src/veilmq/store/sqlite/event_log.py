@@ -38,14 +38,17 @@ _HELD, _OUTCOME = _FIELDS.index("held_ms"), _FIELDS.index("outcome")
 _INSTANTS = [place for place, name in enumerate(_FIELDS) if name.endswith("_at_ms")]
 
 _SEQ, _VISIBLE_AT, _GENERATION, _EPOCH, _RECEIVED_FROM, _GROUP, _LOG = 0, 1, 3, 4, 5, 6, 8  # of a lease
-_KEY, _SENT_AT = 12, 13
+_KEY, _SENT_AT, _GIVEN_AT = 12, 13, 14
 _REMEMBERED_MAX = 65_536
 
 _decode = msgspec.msgpack.Decoder(tuple).decode
 
 Row = tuple[Any, ...]
 Lease = list[Any]
-"""A row of ``standard_logged`` or ``ordered_logged``, with the routing key in place of the properties."""
+"""A row of ``standard_logged`` or ``ordered_logged``, with the routing key in place of the properties.
+
+Behind it stands when the message was given, which its receive may have waited for.
+"""
 
 
 class EventLog:
@@ -127,6 +130,8 @@ class EventLog:
         leases = [list(row) for row in self._executemany(query, [(partition, seq) for seq in seqs])]
         for lease in leases:
             lease[_KEY] = routing_key(lease[_KEY], self._options.routing_attribute)
+            *_, waited_ms = held.read(lease[_LOG])
+            lease.append((lease[_RECEIVED_FROM] or 0) + waited_ms)
         return leases
 
     def remember(self, lease: Lease, visible_at_ms: int, generation: int) -> int:
@@ -175,7 +180,7 @@ class EventLog:
             sent_at_ms = seq >> SEQ_SHIFT if source is None and not queue.shares else None
             log = held.placed(begun, place)
             since = receive_count + 1, 0, (epoch or 0) + 1, requested_at_ms
-            leases[seq] = [seq, 0, *since, group, None, log, group_hash, size, message_id, key, sent_at_ms]
+            leases[seq] = [seq, 0, *since, group, None, log, group_hash, size, message_id, key, sent_at_ms, now_ms]
         return leases
 
     def _hash(self, partition: int, group: int) -> int | None:
@@ -280,16 +285,17 @@ class EventLog:
 
     def _correct(self, expired: Event, now_ms: int) -> None:
         late = list(expired)
-        late[_CLOSED_AT], late[_OUTCOME] = now_ms, Outcome.LATE_DELETED.value
+        late[_CLOSED_AT], late[_OUTCOME] = now_ms, Outcome.LATE_DELETED
         late[_HELD] = now_ms - expired[_RECEIVED_AT]
         self._stage(tuple(late))
 
     def _expire(self, logged: Logged, lease: Lease) -> Event:
         end_ms = min(lease[_VISIBLE_AT], logged.end_ms(lease[_SEQ] >> SEQ_SHIFT))
-        return self._note(logged, lease, Outcome.EXPIRED, max(_received_at_ms(lease), end_ms))
+        return self._note(logged, lease, Outcome.EXPIRED, max(lease[_GIVEN_AT], end_ms))
 
     def _note(self, logged: Logged, lease: Lease, outcome: Outcome, closed_at_ms: int) -> Event:
-        _, visible_at_ms, receive_count, generation, *_, log, group_hash, size, message_id, key, sent_at_ms = lease
+        _, visible_at_ms, receive_count, generation, *_, log, group_hash, size, message_id = lease[:_KEY]
+        key, sent_at_ms, given_at_ms = lease[_KEY:]
         event = event_of(
             queue=logged.queue,
             key=key,
@@ -298,11 +304,11 @@ class EventLog:
             message_id=message_id,
             generation=generation,
             sent_at_ms=sent_at_ms,
-            received_at_ms=_received_at_ms(lease),
+            received_at_ms=given_at_ms,
             visible_at_ms=closed_at_ms if outcome is Outcome.EXPIRED else visible_at_ms,
             receive_count=receive_count,
             log=log,
-            outcome=outcome.value,
+            outcome=outcome,
             closed_at_ms=closed_at_ms,
         )
         self._stage(event)
@@ -312,12 +318,6 @@ class EventLog:
         if not self._staged:
             self._changed(self)
         self._staged.append(event)
-
-
-def _received_at_ms(lease: Lease) -> int:
-    """Return when the message was given, which its receive may have waited for."""
-    *_, waited_ms = held.read(lease[_LOG])
-    return int(lease[_RECEIVED_FROM]) + waited_ms
 
 
 def _shown(event: Event, ahead_ms: int) -> Event:
