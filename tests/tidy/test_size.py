@@ -12,7 +12,7 @@ from tests.tidy.tree import SRC, Function, Module, module, modules
 
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 700
-TOTALS = {"files": 629, "lines": 68_962, "lines of SQL": 4_998}
+TOTALS = {"files": 626, "lines": 68_905, "lines of SQL": 4_993}
 """What src has at the most. Whatever makes it smaller states the new figure here."""
 SLACK = 0.01
 
