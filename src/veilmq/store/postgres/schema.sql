@@ -331,6 +331,12 @@ CREATE TABLE mq.event_state (
 
 -- Several databases as one store.
 
+CREATE TABLE mq.database (
+    place smallint PRIMARY KEY,
+    url text,
+    removed boolean NOT NULL DEFAULT false
+);
+
 CREATE TABLE mq.shard_of (
     name text COLLATE "C" PRIMARY KEY,
     place smallint NOT NULL

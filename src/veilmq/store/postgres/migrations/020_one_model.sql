@@ -1,6 +1,6 @@
 -- ends: 020
--- One model for both dialects: settings have names, cooldowns are found by age, and what nothing reads is gone. All functions
--- are made anew.
+-- One model for both dialects: settings have names, cooldowns are found by age, the home knows the databases of its store, and
+-- what nothing reads is gone. All functions are made anew.
 
 DO $$
 DECLARE
@@ -17,3 +17,14 @@ ALTER INDEX mq.meta_pkey RENAME TO setting_pkey;
 CREATE INDEX pause_age ON mq.pause (kind, begun_at);
 ALTER TABLE mq.source DROP lost;
 ALTER TABLE mq.subscription DROP CONSTRAINT subscription_topic_id_fkey;
+
+-- The databases that have joined: where they are, a start with all URLs says.
+CREATE TABLE mq.database (
+    place smallint PRIMARY KEY,
+    url text,
+    removed boolean NOT NULL DEFAULT false
+);
+INSERT INTO mq.database (place)
+SELECT generate_series(1, convert_from(places.value, 'UTF8')::int - 1) FROM mq.setting AS places, mq.setting AS place
+WHERE places.name = 'store_places' AND place.name = 'store_place' AND place.value = '0';
+DELETE FROM mq.setting WHERE name = 'store_places';
