@@ -79,6 +79,12 @@ def need_java() -> None:
     need(has_java(), "Java 17 or newer (scripts/install-java.sh)")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Have servers on PostgreSQL keep their lists of databases in a temporary folder."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """Give the one Spark session of this process; it takes some seconds to start."""

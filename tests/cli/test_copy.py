@@ -147,10 +147,10 @@ def test_one_of_several_databases_is_no_data_folder(tmp_path: Path, postgres_url
     with making_database(postgres_url) as first, making_database(postgres_url) as second:
         with RunningServer(store=f"{first},{second}", clock=SystemClock()):
             pass
-        for number, url in enumerate((first, second), start=1):
+        for url in (first, second):
             answer = veilmq("copy", "--from", url, "--to", str(tmp_path / "copy"))
             assert (answer.code, answer.out) == (1, "")
-            assert f"is number {number} of the 2 databases of a store" in answer.err
+            assert "is one of several databases of a store" in answer.err
     assert list(tmp_path.iterdir()) == []
 
 

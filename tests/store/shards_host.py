@@ -18,13 +18,15 @@ class ShardsHost(PostgresHost):
     def __init__(self, urls: Sequence[str], *, options: PostgresOptions | None = None) -> None:
         """Begin with an empty store."""
         self.urls = list(urls)
+        self.given = len(self.urls)
+        """How many of them a node is given, from the home on."""
         self.down: set[int] = set()
         """The places of databases that are down."""
         super().__init__(urls[0], options=options)
 
     async def _open(self) -> Shards:  # type: ignore[override]
         await self._set_clock(self.clock.now_ms())
-        return await Shards.open(self.urls, clock=self.clock, options=self._postgres_options)
+        return await Shards.open(self.urls[: self.given], clock=self.clock, options=self._postgres_options)
 
     async def _set_clock(self, now_ms: int) -> None:
         for _, url in self._up():

@@ -20,6 +20,7 @@ from veilmq.cli.claims_list import list_sources
 from veilmq.cli.claims_release import release
 from veilmq.cli.clock_trust import trust
 from veilmq.cli.copy import copy
+from veilmq.cli.database import add, list_databases, remove
 from veilmq.cli.demo import demo
 from veilmq.cli.doctor import doctor
 from veilmq.cli.events_flush import flush
@@ -92,6 +93,7 @@ def build() -> App:
     app.command(_pipeline())
     app.command(demo)
     app.command(_claims())
+    app.command(_database())
     app.command(doctor)
     app.command(migrate)
     app.command(backup)
@@ -121,6 +123,14 @@ def _claims() -> App:
     claims.command(evict)
     claims.command(close)
     return claims
+
+
+def _database() -> App:
+    database = App(name="database", help="Add, remove or list the databases of a store on PostgreSQL.")
+    database.command(add)
+    database.command(remove)
+    database.command(list_databases, name="list")
+    return database
 
 
 def _clock() -> App:

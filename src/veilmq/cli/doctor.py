@@ -51,8 +51,9 @@ def doctor(
     if settings.store is None:
         return _tell(_folder(data, config), json=json)
     found = databases(settings, command="doctor")
-    if found.urls[1:]:
-        return _tell_all(*_several(found, settings.durability), json=json)
+    urls = found.all()
+    if len(urls) > 1:
+        return _tell_all(*_several(found, urls, settings.durability), json=json)
     return _tell(_database(found, found.urls[0], settings.durability), json=json)
 
 
@@ -101,16 +102,16 @@ def _database(found: Databases, url: str, durability: str) -> Examination:
     return _examined("store", *done(lambda: found.parts.examination(url, durability=durability)))
 
 
-def _several(found: Databases, durability: str) -> tuple[list[Examination], list[Check]]:
+def _several(found: Databases, urls: Mapping[int, str], durability: str) -> tuple[list[Examination], list[Check]]:
     """Examine each database, whatever becomes of the others, and all together."""
     examinations = []
-    for url in found.urls:
+    for url in urls.values():
         try:
             examinations.append(_database(found, url, durability))
         except CommandFailed as error:
             fault = Check("it can be examined", ok=False, detail=str(error))
             examinations.append(Examination("store", without_passwords(url), ok=False, facts={}, checks=[fault]))
-    return examinations, _checks(done(lambda: found.parts.examine_together(found.urls)))
+    return examinations, _checks(done(lambda: found.parts.examine_together(urls)))
 
 
 def _examined(kind: str, place: str, report: Any) -> Examination:

@@ -50,24 +50,26 @@ def migrate(
     if settings.store is None:
         raise UsageError("The settings name no database; name one with --store. A data folder upgrades itself.")
     found = databases(settings, command="migrate")
-    if found.urls[1:]:
-        return _migrate_all(found, check=check, json=json)
-    migration = _migrate(found, found.urls[0], check=check)
+    home = _try(found, found.urls[0], check=check)
+    others = list(found.all().values())[1:]  # as the home knows them when it is upgraded
+    if others:
+        return _migrate_others(found, home, others, check=check, json=json)
+    if isinstance(home, Failure):
+        raise CommandFailed(home.error)
     if json:
-        print_json(migration)
+        print_json(home)
     else:
-        _print(migration)
-    return 1 if check and migration.upgrades else 0
+        _print(home)
+    return 1 if check and home.upgrades else 0
 
 
-def _migrate_all(found: Databases, *, check: bool, json: bool) -> int:
+def _migrate_others(found: Databases, home: Migration | Failure, others: list[str], *, check: bool, json: bool) -> int:
     """Go on where one fails, and say so as it comes: an upgrade may take long."""
-    told: list[Migration | Failure] = []
-    for url in found.urls:
-        try:
-            told.append(_migrate(found, url, check=check))
-        except CommandFailed as error:
-            told.append(Failure(store=without_passwords(url), error=str(error)))
+    told = [home]
+    if not json:
+        _print_one_of_several(home)
+    for url in others:
+        told.append(_try(found, url, check=check))
         if not json:
             _print_one_of_several(told[-1])
     if json:
@@ -81,8 +83,11 @@ def _migrate_all(found: Databases, *, check: bool, json: bool) -> int:
     return int(check and any(each.upgrades for each in told if isinstance(each, Migration)))
 
 
-def _migrate(found: Databases, url: str, *, check: bool) -> Migration:
-    upgrade = done(lambda: found.parts.upgrade(url, apply=not check))
+def _try(found: Databases, url: str, *, check: bool) -> Migration | Failure:
+    try:
+        upgrade = done(lambda: found.parts.upgrade(url, apply=not check))
+    except CommandFailed as error:
+        return Failure(store=without_passwords(url), error=str(error))
     return Migration(store=upgrade.place, format=upgrade.found, upgrades=upgrade.upgrades, applied=not check)
 
 

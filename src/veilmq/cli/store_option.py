@@ -13,10 +13,15 @@ T = TypeVar("T")
 
 
 class Databases(NamedTuple):
-    """The module ``engines.postgres``, and the URLs of the databases in the order of their places."""
+    """The module ``engines.postgres``, and the URLs that the settings give, the home's first."""
 
     parts: Any
     urls: tuple[str, ...]
+
+    def all(self) -> dict[int, str]:
+        """Return the URLs of all databases by their places: those that are given, and those that the home knows."""
+        known = done(lambda: self.parts.known_urls(self.urls[0]))
+        return dict(sorted({**known, **dict(enumerate(self.urls))}.items()))
 
 
 def databases(settings: ServerSettings, *, command: str) -> Databases:

@@ -45,6 +45,11 @@ def join(urls: tuple[str, ...]) -> str:
     return ",".join(urls)
 
 
+def bare(url: str) -> str:
+    """Return ``url`` without its passwords."""
+    return re.sub(r"(?<=[?&])(?:ssl)?password=[^&\s]*&?", "", _PASSWORD.sub(r"\1@", url)).rstrip("?&")
+
+
 def without_passwords(text: str) -> str:
     """Return ``text``, whatever it is, with stars where a URL in it has a password."""
     return ",".join(_PASSWORD_OPTION.sub(r"\1=***", _PASSWORD.sub(r"\1:***@", url)) for url in _BETWEEN.split(text))

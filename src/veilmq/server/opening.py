@@ -41,8 +41,9 @@ async def open_store(
         return SqliteStore.open(settings.data, clock=clock or SystemClock(), options=options, on_fatal=on_fatal)
     urls = store_urls.split(settings.store)
     postgres = postgres_parts("store (--store)")
-    terms = {"clock": clock or SystemClock(), "options": replace(postgres_options(settings), may_send=may_send)}
-    store: Store = await (postgres.open_shards(urls, **terms) if urls[1:] else postgres.open_engine(urls[0], **terms))
+    store: Store = await postgres.open_store(
+        urls, clock=clock or SystemClock(), options=replace(postgres_options(settings), may_send=may_send)
+    )
     return store
 
 

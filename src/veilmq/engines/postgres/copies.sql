@@ -18,13 +18,22 @@ SELECT pg_stat_clear_snapshot()
 -- The keys that a server made when it first started are no use of it.
 SELECT EXISTS (SELECT FROM mq.queue) OR EXISTS (SELECT FROM mq.part) OR EXISTS (SELECT FROM mq.topic)
     OR EXISTS (SELECT FROM mq.event) OR EXISTS (SELECT FROM mq.event_batch)
-    OR EXISTS (SELECT FROM mq.setting WHERE name = 'store' OR starts_with(name, 'account '))
+    OR EXISTS (SELECT FROM mq.database) OR EXISTS (SELECT FROM mq.setting WHERE name = 'store_place' AND value <> '0')
+    OR EXISTS (SELECT FROM mq.setting WHERE starts_with(name, 'account '))
 
 -- name: copied_tables
 -- What is kept, and survives a crash.
 SELECT relname FROM pg_class
 WHERE relnamespace = 'mq'::regnamespace AND relkind = 'r' AND relpersistence = 'p' AND relname <> 'migration'
 ORDER BY oid
+
+-- name: forget_urls
+-- The databases of the source: the copy's others are elsewhere.
+UPDATE mq.database SET url = NULL
+
+-- name: is_one_of_several
+SELECT EXISTS (SELECT FROM mq.database WHERE NOT removed)
+    OR EXISTS (SELECT FROM mq.setting WHERE name = 'store_place' AND value <> '0')
 
 -- name: columns
 SELECT attname FROM pg_attribute

@@ -15,7 +15,6 @@ from veilmq.engines.copying import (
     TableSource,
 )
 from veilmq.engines.postgres.copy_lock import SQL, CopyLock
-from veilmq.engines.postgres.identity import read
 
 
 class DatabaseSource(TableSource):
@@ -42,11 +41,10 @@ class DatabaseSource(TableSource):
         """Begin to read; raises ``CopyRefused``, also for a schema of another version."""
         await lock.require()
         await lock.hold()
-        identity = await read(lock.connection)
-        if identity is not None and identity.places > 1:
+        if await lock.connection.fetchval(SQL["is_one_of_several"]):
             raise CopyRefused(
-                f"{lock.place} is number {identity.place + 1} of the {identity.places} databases of a store: a data "
-                "folder takes none of several. Copy each of them to a database of its own."
+                f"{lock.place} is one of several databases of a store: a data folder takes none of them. Copy each "
+                "to a database of its own."
             )
         return cls(lock, now_ms=await lock.connection.fetchval(SQL["now"]))
 

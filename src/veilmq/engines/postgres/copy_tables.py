@@ -46,6 +46,7 @@ async def copy_tables(source: CopyLock, target: CopyLock, *, told: Told | None =
         messages += rows if table in _OF_MESSAGES else 0
         if told is not None:
             told(messages, max(messages, in_all))
+    await target.connection.execute(SQL["forget_urls"])
     await _copy_numbers(source.connection, target.connection)
     await source.check_alone()
     await target.commit()

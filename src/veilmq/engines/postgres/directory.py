@@ -1,6 +1,6 @@
 """What the databases of a store know of each other's queues, and how they pass messages on."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from veilmq.core.errors import StoreUnavailable
@@ -17,9 +17,10 @@ from veilmq.engines.postgres.transits import Placed
 class Directory:
     """``transits.Directory`` and ``carrier.Destinations`` of one node."""
 
-    def __init__(self, *, shards: Sequence[Shard], placement: Placement) -> None:
-        """``shards`` are all, the home first."""
+    def __init__(self, *, shards: Mapping[int, Shard], removed: Collection[int], placement: Placement) -> None:
+        """``shards`` are all by their places, the home at 0, and ``removed`` places of others; both may change."""
         self._shards = shards
+        self._removed = removed
         self._placement = placement
 
     # Queues.
@@ -43,14 +44,14 @@ class Directory:
         return catalog.known(name) or await self._shards[place].ask(lambda connection: catalog.find(connection, name))
 
     def _engine_at(self, place: int) -> PostgresEngine:
-        engine = self._shards[place].engine if place < len(self._shards) else None
-        if engine is None:
+        shard = self._shards.get(place)
+        if shard is None or shard.engine is None:
             raise StoreUnavailable
-        return engine
+        return shard.engine
 
     async def has_sources(self, name: str) -> bool:
         """Tell whether the queue is the dead-letter queue of one at any place; raises ``StoreUnavailable``."""
-        for shard in self._shards:
+        for shard in list(self._shards.values()):
             if await shard.ask(lambda connection: connection.fetch(SQL["queue_sources"], name, "", 1)):
                 return True
         return False
@@ -59,6 +60,8 @@ class Directory:
 
     async def arrive(self, transit: Transit, from_place: int, batch: Batch) -> Arrived:
         """Have a batch stored at its target, and wake who waits there; raises ``StoreUnavailable``."""
+        if transit.place in self._removed:
+            return Arrived(Fate.QUEUE_GONE)
         engine = self._engine_at(transit.place)
         for _ in range(COLLISIONS_MAX):
             try:

@@ -20,7 +20,6 @@ from veilmq.engines.postgres.catalog import SQL
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.database_clock import DatabaseClock, MachineClock
 from veilmq.engines.postgres.failures import IN_DOUBT, told
-from veilmq.engines.postgres.identity import check_alone
 from veilmq.engines.postgres.lines import Line
 from veilmq.engines.postgres.machine import Alone, Machine
 from veilmq.engines.postgres.measured import Measured
@@ -38,11 +37,17 @@ class PostgresEngine:
     """``engines.store.Store`` on a server of PostgreSQL. Every method belongs to the event loop's thread."""
 
     def __init__(
-        self, *, database: Database, options: PostgresOptions, clock: MachineClock, receipt_key: bytes, token_key: bytes
+        self,
+        *,
+        database: Database,
+        options: PostgresOptions,
+        clock: DatabaseClock,
+        receipt_key: bytes,
+        token_key: bytes,
     ) -> None:
         """Use ``open``."""
         self.token_key = token_key
-        self.clock = DatabaseClock(clock)
+        self.clock = clock
         self._database = database
         self._options = options
         self._closing = False
@@ -63,15 +68,12 @@ class PostgresEngine:
     async def open(cls, url: str, *, clock: MachineClock, options: PostgresOptions | None = None) -> Self:
         """Connect to ``url`` (``postgresql://…``); make or upgrade the schema there.
 
-        Raises ``StoreError`` for one of several databases of a store, which ``shards`` opens.
-
         ``clock`` is the machine's; the engine's own follows the database's, whose business it is what is visible.
         """
         options = options or PostgresOptions()
         database = await Database.open(url, options=options, clock=clock)
         try:
             async with database.connection() as connection:
-                await check_alone(connection)
                 receipt_key, token_key = [
                     await connection.fetchval(SQL["kept_key"], name, urandom(KEY_BYTES))
                     for name in (_RECEIPT_KEY, _TOKEN_KEY)
@@ -79,7 +81,13 @@ class PostgresEngine:
         except BaseException:
             await database.close()
             raise
-        return cls(database=database, options=options, clock=clock, receipt_key=receipt_key, token_key=token_key)
+        return cls(
+            database=database,
+            options=options,
+            clock=DatabaseClock(clock),
+            receipt_key=receipt_key,
+            token_key=token_key,
+        )
 
     def submit(self, command: Command, done: Done) -> None:
         """Take ``command``; call ``done`` with its result or error once that is durable."""

@@ -14,7 +14,6 @@ from veilmq.engines.examination import Report
 from veilmq.engines.postgres.database_clock import MachineClock
 from veilmq.engines.postgres.doctor import examine
 from veilmq.engines.postgres.durability import Durability
-from veilmq.engines.postgres.engine import PostgresEngine
 from veilmq.engines.postgres.failures import sentence
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.shards import Shards
@@ -25,14 +24,11 @@ from veilmq.store.postgres.migrate import SchemaRefused, look, migrate
 _CONNECT_S = 5.0
 
 
-async def open_engine(url: str, *, clock: MachineClock, options: PostgresOptions) -> PostgresEngine:
-    """Return an engine on ``url``; raises ``StoreError``, which says why there is none, and no password."""
-    with _said(url):
-        return await PostgresEngine.open(url, clock=clock, options=options)
+async def open_store(urls: Sequence[str], *, clock: MachineClock, options: PostgresOptions) -> Shards:
+    """Return the store whose home is the first of ``urls``; raises ``StoreError``, which has no password.
 
-
-async def open_shards(urls: Sequence[str], *, clock: MachineClock, options: PostgresOptions) -> Shards:
-    """Return one store on several databases, in the order of their places; raises ``StoreError`` as ``open_engine``."""
+    The others, in the order of their places, are made known to the home.
+    """
     with _said(urls[0]):
         return await Shards.open(urls, clock=clock, options=options)
 

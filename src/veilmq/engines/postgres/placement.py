@@ -3,7 +3,7 @@
 A queue never moves; so a place that is known may be old only where the queue was deleted, and the shard says so.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,8 +19,8 @@ _TRIES_MAX = 5
 class Placement:
     """The places of queues, as one node knows them."""
 
-    def __init__(self, shards: Sequence[Shard]) -> None:
-        """``shards`` are all, the home first."""
+    def __init__(self, shards: Mapping[int, Shard]) -> None:
+        """``shards`` are all by their places, the home at 0; they may change."""
         self._shards = shards
         self._known: dict[str, int] = {}
 
@@ -32,6 +32,10 @@ class Placement:
         """Look it up again when it is named next."""
         self._known.pop(name, None)
 
+    def clear(self) -> None:
+        """Look all of them up again."""
+        self._known.clear()
+
     async def place_of(self, name: str) -> int | None:
         """Look up the place of a queue; ``None`` for one that never was; raises ``StoreUnavailable``."""
         try:
@@ -42,7 +46,7 @@ class Placement:
 
     async def _place_without_home(self, name: str) -> int:
         """Ask the others: a queue that one of them has is there; of any other queue only the home can tell."""
-        for shard in self._shards[1:]:
+        for shard in [each for each in self._shards.values() if each.place]:
             try:
                 if await shard.ask(lambda connection: connection.fetchval(SHARDS["has_queue"], name)):
                     return shard.place
@@ -70,7 +74,7 @@ class Placement:
     async def _reserve(self, name: str) -> None:
         async with self._home.connection() as connection:
             loads = dict(await connection.fetch(SHARDS["loads"]))
-            for shard in sorted(self._shards, key=lambda shard: (loads.get(shard.place, 0), shard.place)):
+            for shard in sorted(self._shards.values(), key=lambda shard: (loads.get(shard.place, 0), shard.place)):
                 if await _is_up(shard):
                     await connection.execute(SHARDS["reserve"], name, shard.place)
                     return
@@ -78,7 +82,7 @@ class Placement:
 
     async def sweep(self, connection: Any) -> None:
         """Forget the places of queues that are gone; ``connection`` is to the home."""
-        for shard in self._shards:
+        for shard in list(self._shards.values()):
             after = ""
             while rows := await connection.fetch(SHARDS["placed"], shard.place, after, _PAGE):
                 names = [name for (name,) in rows]

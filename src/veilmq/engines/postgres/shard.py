@@ -14,7 +14,7 @@ from veilmq.core.ports import Done, Wake
 from veilmq.engines.postgres import identity
 from veilmq.engines.postgres.breaker import Breaker
 from veilmq.engines.postgres.database import Database
-from veilmq.engines.postgres.database_clock import MachineClock
+from veilmq.engines.postgres.database_clock import DatabaseClock, MachineClock
 from veilmq.engines.postgres.engine import PostgresEngine
 from veilmq.engines.postgres.failures import IN_DOUBT, UNREACHABLE
 from veilmq.engines.postgres.identity import Identity
@@ -47,7 +47,8 @@ class Shard:
         """``None`` until the database could be reached once."""
         self.home: Identity | None = None
         """What the store is; to be known before the engine is opened."""
-        self._clock = clock
+        self.clock = DatabaseClock(clock)
+        """That of the database, as far as this node knows it."""
         self._options = options
         self._opened = opened
         self._start = start
@@ -70,7 +71,7 @@ class Shard:
     async def connect(self) -> Database:
         """Return the database; raises what keeps it from being reached, or used."""
         if self._database is None:
-            self._database = await Database.open(self.url, options=self._options, clock=self._clock)
+            self._database = await Database.open(self.url, options=self._options, clock=self.clock.machine)
         return self._database
 
     async def open(self) -> None:
@@ -84,11 +85,13 @@ class Shard:
                 if self.place:
                     await identity.join(connection, self.home, self.place)
                 else:
-                    self.home = await identity.found(connection, self.home.places)
+                    reason = identity.objection(await identity.found(connection), store=self.home.store, place=0)
+                    if reason:
+                        raise StoreError(reason)
             self.engine = PostgresEngine(
                 database=database,
                 options=self._options,
-                clock=self._clock,
+                clock=self.clock,
                 receipt_key=_key_at(self.place, self.home.receipt_key),
                 token_key=self.home.token_key,
             )
@@ -178,9 +181,10 @@ class Shard:
             self._breaker.check()
         except StoreUnavailable:
             return
-        self._start(self._open_late())
+        self._start(self.open_late())
 
-    async def _open_late(self) -> None:
+    async def open_late(self) -> None:
+        """Open the engine if that is possible now; a log line says why not."""
         try:
             await self.open()
             self._breaker.worked()

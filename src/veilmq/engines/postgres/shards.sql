@@ -1,5 +1,49 @@
 -- Several databases as one store: the control plane of it. What is said of the home is asked there alone.
 
+-- name: members
+-- Of the home: the other databases.
+SELECT place, url, removed FROM mq.database ORDER BY place
+
+-- name: lock_members
+-- Of the home: has others wait who change that.
+SELECT value FROM mq.setting WHERE name = 'store' FOR UPDATE
+
+-- name: put_member
+INSERT INTO mq.database (place, url) VALUES ($1, $2) ON CONFLICT (place) DO UPDATE SET url = excluded.url
+
+-- name: forget_member
+DELETE FROM mq.database WHERE place = $1
+
+-- name: remove_member
+-- Of the home: no queue gets this place any more.
+UPDATE mq.database SET removed = true WHERE place = $1
+
+-- name: drop_places
+-- Of the home: waits for those who make queues there.
+DELETE FROM mq.shard_of WHERE place = $1
+
+-- name: leave
+DELETE FROM mq.setting WHERE name IN ('store', 'store_place', 'receipt_key', 'token_key')
+
+-- name: count_queues
+SELECT count(*) FROM mq.queue
+
+-- name: is_waiting
+-- Of each: whether the outbox has messages for the place $1, or for any (null).
+SELECT EXISTS (
+    SELECT FROM mq.outbox WHERE ($1::smallint IS NULL OR place = $1) AND (
+        seqs <> '{}'
+        OR EXISTS (SELECT FROM mq.msg WHERE msg.qp = outbox.qp)
+        OR EXISTS (SELECT FROM mq.fifo_msg AS msg WHERE msg.qp = outbox.qp)
+    )
+)
+
+-- name: has_events
+-- Whether there are events that are not exported, or will be when what is in flight in purged and deleted queues has ended.
+SELECT EXISTS (SELECT FROM mq.event)
+    OR EXISTS (SELECT FROM mq.event_batch WHERE number > (SELECT exported FROM mq.event_state))
+    OR EXISTS (SELECT FROM mq.part WHERE retired AND log_queue IS NOT NULL)
+
 -- name: locate
 -- Of the home: the place of a queue. (Queues of the home need no row: it may have been the only database once.)
 SELECT place FROM mq.shard_of WHERE name = $1 UNION ALL SELECT 0 FROM mq.queue WHERE name = $1 LIMIT 1
@@ -9,8 +53,10 @@ SELECT place FROM mq.shard_of WHERE name = $1 UNION ALL SELECT 0 FROM mq.queue W
 SELECT place, count(*) AS queues FROM mq.shard_of GROUP BY place
 
 -- name: reserve
--- Of the home: gives a queue its place, unless it has one.
-INSERT INTO mq.shard_of (name, place) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING
+-- Of the home: gives a queue its place, unless it has one, or the database there was removed.
+WITH member AS (SELECT place FROM mq.database WHERE place = $2 AND NOT removed FOR SHARE)
+INSERT INTO mq.shard_of (name, place) SELECT $1::text, $2::smallint WHERE $2 = 0 OR EXISTS (SELECT FROM member)
+ON CONFLICT (name) DO NOTHING
 
 -- name: hold_place
 -- Of the home: the place of a queue, which stays as long as the transaction.

@@ -5,7 +5,7 @@ made, and forgotten when the queue is gone. So a queue that was there before the
 there, or something is wrong.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
 
@@ -22,10 +22,10 @@ from veilmq.store.postgres.migrate import SchemaRefused, require
 
 SQL = load("veilmq.engines.postgres", "shards_doctor.sql")
 
-ONE_STORE = "the databases are one store, in this order"
+ONE_STORE = "the databases are one store"
 PLACES = "every queue is in the database that the home names"
 
-_NOT_COMPARED = "not looked at: name the databases of one store, in their order"
+_NOT_COMPARED = "not looked at: name the first database of a store"
 
 _CONNECT_S = 5.0
 _PAGE = 500
@@ -42,17 +42,17 @@ class _Met(NamedTuple):
     is_empty: bool
 
 
-async def examine_together(urls: Sequence[str]) -> list[Finding]:
-    """Check what belongs together in ``urls``, the home first; a database that cannot be asked is in the findings."""
+async def examine_together(urls: Mapping[int, str]) -> list[Finding]:
+    """Check what belongs together in ``urls``, by places, the home at 0; one that cannot be asked is a finding."""
     async with AsyncExitStack() as stack:
         met: list[_Met] = []
         missed: list[str] = []
-        for place, url in enumerate(urls):
+        for place, url in urls.items():
             try:
                 met.append(await _meet(stack, url, place))
             except _TROUBLE as error:
                 missed.append(f"{without_passwords(url)} could not be asked: {sentence(error)}")
-        strangers = _strangers(met, len(urls))
+        strangers = _strangers(met)
         misplaced = [_NOT_COMPARED] if strangers else await _misplaced(met)
         return [_finding(ONE_STORE, strangers + missed), _finding(PLACES, misplaced + missed)]
 
@@ -69,15 +69,13 @@ async def _meet(stack: AsyncExitStack, url: str, place: int) -> _Met:
     return _Met(without_passwords(url), place, connection, await identity.read(connection), is_empty)
 
 
-def _strangers(met: Sequence[_Met], places: int) -> list[str]:
+def _strangers(met: Sequence[_Met]) -> list[str]:
     """Compare the databases with the home, or where that is down with the first that knows the store."""
     known = [each.knows for each in met if each.knows is not None or each.place == 0]
     store = known[0].store if known and known[0] is not None else None
     faults = []
     for each in met:
         fault = objection(each.knows, store=store, place=each.place)
-        if not fault and each.knows is not None and each.knows.places > places:
-            fault = f"its store has {each.knows.places} databases, and {places} are named; name all of them."
         if not fault and each.knows is None and each.place and not each.is_empty:
             fault = f"it has queues of its own, so it cannot be number {each.place + 1} of another store."
         if fault:

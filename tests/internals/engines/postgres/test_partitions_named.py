@@ -1,4 +1,4 @@
-"""Every statement of the data plane names its partition, so that a partition can live on any server."""
+"""Every statement of the data plane names its partition, so that a partition can live in any database."""
 
 import re
 from collections.abc import Iterator
@@ -33,6 +33,8 @@ OF_ALL = {
     "shared insert_part": "a new partition, which has no number yet",
     "shards.sql find_transit": "finds the partition, by the queues that it is between",
     "shards.sql known_transit": "finds the partition, by the queues that it is between",
+    "shards.sql has_events": "an operator removes a database",
+    "shards.sql is_waiting": "an operator removes a database",
     "sweeps.sql parts": "the janitor looks where there is something to do",
     "wakeups.sql awaited": "names the partitions of all that is waited for at a node",
     "wakeups.sql awaited_groups": "names the partitions of all that is waited for at a node",
