@@ -1,25 +1,404 @@
-"""The databases of a store, as one node has them open: the home, those that it knows, and those that it is given."""
+"""The databases of a store, as one node has them open, and where each queue is.
+
+A database is opened as soon as it can be reached. Each queue is at the place that the home says, which was written
+before the queue was made. A queue never moves; so a place that is known may be old only where the queue was deleted,
+and the database there says so.
+"""
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from hashlib import blake2s
+from typing import Any, TypeVar
 
 import asyncpg
 
+from veilmq.core.commands import Command
 from veilmq.core.errors import StoreUnavailable, VeilmqError
-from veilmq.engines.postgres import databases, identity
-from veilmq.engines.postgres.database_clock import MachineClock
-from veilmq.engines.postgres.failures import UNREACHABLE, sentence
-from veilmq.engines.postgres.identity import Identity
+from veilmq.core.ports import Done, Wake
+from veilmq.engines.postgres import databases
+from veilmq.engines.postgres.breaker import Breaker
+from veilmq.engines.postgres.catalog import SQL, Queue
+from veilmq.engines.postgres.database import Database
+from veilmq.engines.postgres.database_clock import DatabaseClock, MachineClock
+from veilmq.engines.postgres.databases import Identity
+from veilmq.engines.postgres.engine import PostgresEngine
+from veilmq.engines.postgres.failures import IN_DOUBT, UNREACHABLE, sentence
+from veilmq.engines.postgres.next_visible import rouse_groups
+from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX
 from veilmq.engines.postgres.options import PostgresOptions
-from veilmq.engines.postgres.shard import Shard
-from veilmq.engines.postgres.transits import SHARDS
-from veilmq.engines.store import StoreError
-from veilmq.engines.store_urls import bare
+from veilmq.engines.postgres.outbox import Arrived, Batch, Fate, Placed, Transit, arrive
+from veilmq.engines.store import StoreError, Survey
+from veilmq.engines.store_urls import bare, without_passwords
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Shard:
+    """The database at ``place``; everything that is asked of it is refused as long as it is not open."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        place: int,
+        clock: MachineClock,
+        options: PostgresOptions,
+        opened: Callable[["Shard"], None],
+        start: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        """``opened`` is called when the engine is there; ``start`` makes a task of the store."""
+        self.url = url
+        self.place = place
+        self.engine: PostgresEngine | None = None
+        """``None`` until the database could be reached once."""
+        self.home: Identity | None = None
+        """What the store is; to be known before the engine is opened."""
+        self.clock = DatabaseClock(clock)
+        """That of the database, as far as this node knows it."""
+        self._options = options
+        self._opened = opened
+        self._start = start
+        self._database: Database | None = None
+        self._breaker = Breaker(clock=clock)
+        self._opening = asyncio.Lock()
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        """The URL, without a password."""
+        return without_passwords(self.url)
+
+    @property
+    def database(self) -> Database:
+        """The database, once it was reached."""
+        assert self._database is not None, "it was reached"
+        return self._database
+
+    async def connect(self) -> Database:
+        """Return the database; raises what keeps it from being reached, or used."""
+        if self._database is None:
+            self._database = await Database.open(self.url, options=self._options, clock=self.clock.machine)
+        return self._database
+
+    async def open(self) -> None:
+        """Open the engine, as one of the store that ``home`` says; raises ``StoreError``, and what ``connect`` does."""
+        async with self._opening:
+            if self.engine is not None or self._closed:
+                return
+            assert self.home is not None, "the store is known before its databases are opened"
+            database = await self.connect()
+            async with database.connection() as connection:
+                if self.place:
+                    await databases.join(connection, self.home, self.place)
+                else:
+                    reason = databases.objection(await databases.found(connection), store=self.home.store, place=0)
+                    if reason:
+                        raise StoreError(reason)
+            self.engine = PostgresEngine(
+                database=database,
+                options=self._options,
+                clock=self.clock,
+                receipt_key=_key_at(self.place, self.home.receipt_key),
+                token_key=self.home.token_key,
+            )
+        self._opened(self)
+
+    def connection(self) -> Any:
+        """Return a context that has a connection; raises ``StoreUnavailable``."""
+        self._try_again()
+        if self.engine is None or self._database is None:
+            raise StoreUnavailable
+        return self._database.connection()
+
+    async def ask(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Return what ``work``, which changes nothing, finds out on a connection; raises ``StoreUnavailable``."""
+        try:
+            try:
+                async with self.connection() as connection:
+                    return await work(connection)
+            except IN_DOUBT:
+                async with self.connection() as connection:
+                    return await work(connection)
+        except (*IN_DOUBT, asyncpg.PostgresError) as error:
+            raise StoreUnavailable from error
+
+    # The engine's own.
+
+    @property
+    def token_key(self) -> bytes:
+        """The secret of the store."""
+        assert self.home is not None, "the store is known"
+        return self.home.token_key
+
+    def submit(self, command: Command, done: Done) -> None:
+        """Have the engine do ``command``; see ``core.ports.Engine``."""
+        self._try_again()
+        if self.engine is None:
+            done(StoreUnavailable())
+        else:
+            self.engine.submit(command, done)
+
+    def withdraw(self, done: Done) -> None:
+        """Drop the command that was submitted with ``done``."""
+        if self.engine is not None:
+            self.engine.withdraw(done)
+
+    def watch(self, queue: str, wake: Wake) -> None:
+        """Watch ``queue`` there."""
+        if self.engine is not None:
+            self.engine.watch(queue, wake)
+
+    def unwatch(self, queue: str) -> None:
+        """End the watch."""
+        if self.engine is not None:
+            self.engine.unwatch(queue)
+
+    async def survey(self, names_max: int) -> Survey:
+        """Return the first queues and how many there are; raises ``VeilmqError``."""
+        self._try_again()
+        if self.engine is None:
+            raise StoreUnavailable
+        return await self.engine.survey(names_max)
+
+    async def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
+        """Return what the database keeps under ``name``; raises ``VeilmqError``."""
+        if self.engine is None:
+            raise StoreUnavailable
+        return await self.engine.keep(name, make)
+
+    async def answered(self) -> None:
+        """Return when the engine has nothing under way."""
+        if self.engine is not None:
+            await self.engine.answered()
+
+    async def close(self) -> None:
+        """Let go of the database."""
+        self._closed = True
+        if self.engine is not None:
+            await self.engine.close()
+        elif self._database is not None:
+            await self._database.close()
+
+    def _try_again(self) -> None:
+        """Try to open the engine in the background, unless that was tried just now."""
+        if self.engine is not None or self._closed or self._opening.locked():
+            return
+        try:
+            self._breaker.check()
+        except StoreUnavailable:
+            return
+        self._start(self.open_late())
+
+    async def open_late(self) -> None:
+        """Open the engine if that is possible now; a log line says why not."""
+        try:
+            await self.open()
+            self._breaker.worked()
+        except (*UNREACHABLE, asyncpg.PostgresError, StoreUnavailable, StoreError) as error:
+            self._breaker.failed()
+            log.warning("%s cannot be used yet: %s", self.name, without_passwords(str(error)))
+
+
+def _key_at(place: int, key: bytes) -> bytes:
+    """Return the key of receipts at ``place``: numbers of queues are of one database, and receipts of no other."""
+    return key if place == 0 else blake2s(b"shard %d" % place, key=key).digest()
+
+
+_KNOWN_MAX = 100_000
+_PAGE = 500
+_TRIES_MAX = 5
+
+
+class Placement:
+    """The places of queues, as one node knows them."""
+
+    def __init__(self, shards: Mapping[int, Shard]) -> None:
+        """``shards`` are all by their places, the home at 0; they may change."""
+        self._shards = shards
+        self._known: dict[str, int] = {}
+
+    def known(self, name: str) -> int | None:
+        """Return the place of a queue that was met before."""
+        return self._known.get(name)
+
+    def forget(self, name: str) -> None:
+        """Look it up again when it is named next."""
+        self._known.pop(name, None)
+
+    def clear(self) -> None:
+        """Look all of them up again."""
+        self._known.clear()
+
+    async def place_of(self, name: str) -> int | None:
+        """Look up the place of a queue; ``None`` for one that never was; raises ``StoreUnavailable``."""
+        try:
+            place = await self._home.ask(lambda connection: connection.fetchval(databases.SHARDS["locate"], name))
+        except StoreUnavailable:
+            place = await self._place_without_home(name)
+        return None if place is None else self._note(name, place)
+
+    async def _place_without_home(self, name: str) -> int:
+        """Ask the others: a queue that one of them has is there; of any other queue only the home can tell."""
+        for shard in [each for each in self._shards.values() if each.place]:
+            try:
+                if await shard.ask(lambda connection: connection.fetchval(databases.SHARDS["has_queue"], name)):
+                    return shard.place
+            except StoreUnavailable:
+                continue
+        raise StoreUnavailable
+
+    @asynccontextmanager
+    async def held(self, name: str) -> Any:
+        """Give a queue its place, unless it has one, and keep it while the queue is made; raises ``StoreUnavailable``.
+
+        A new queue goes where the fewest are, of the databases that can be reached.
+        """
+        for _ in range(_TRIES_MAX):
+            if await self.place_of(name) is None:
+                await self._reserve(name)
+            async with self._home.connection() as connection, connection.transaction():
+                place = await connection.fetchval(databases.SHARDS["hold_place"], name)
+                if place is not None:
+                    yield self._note(name, place)
+                    return
+                # It was at the home before there were others.
+                await connection.execute(databases.SHARDS["reserve"], name, 0)
+        raise StoreUnavailable
+
+    async def _reserve(self, name: str) -> None:
+        async with self._home.connection() as connection:
+            loads = dict(await connection.fetch(databases.SHARDS["loads"]))
+            for shard in sorted(self._shards.values(), key=lambda shard: (loads.get(shard.place, 0), shard.place)):
+                if await _is_up(shard):
+                    await connection.execute(databases.SHARDS["reserve"], name, shard.place)
+                    return
+        raise StoreUnavailable
+
+    async def sweep(self, connection: Any) -> None:
+        """Forget the places of queues that are gone; ``connection`` is to the home."""
+        for shard in list(self._shards.values()):
+            after = ""
+            while rows := await connection.fetch(databases.SHARDS["placed"], shard.place, after, _PAGE):
+                names = [name for (name,) in rows]
+                for name in await self._unused(shard, names):
+                    await self._drop(connection, shard, name)
+                after = names[-1]
+
+    async def _drop(self, connection: Any, shard: Shard, name: str) -> None:
+        async with connection.transaction():
+            held = await connection.fetchval(databases.SHARDS["take_place"], name, shard.place)
+            if held is not None and await self._unused(shard, [name]):
+                await connection.execute(databases.SHARDS["drop_place"], name)
+                self.forget(name)
+
+    async def _unused(self, shard: Shard, names: list[str]) -> list[str]:
+        try:
+            rows = await shard.ask(lambda connection: connection.fetch(databases.SHARDS["unused"], names))
+        except StoreUnavailable:
+            return []
+        return [name for (name,) in rows]
+
+    @property
+    def _home(self) -> Shard:
+        return self._shards[0]
+
+    def _note(self, name: str, place: int) -> int:
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        self._known[name] = place
+        return place
+
+
+async def _is_up(shard: Shard) -> bool:
+    try:
+        return bool(await shard.ask(lambda connection: connection.fetchval("SELECT true")))
+    except StoreUnavailable:
+        return False
+
+
+class Directory:
+    """``transits.Directory`` and ``carrier.Destinations`` of one node."""
+
+    def __init__(self, *, shards: Mapping[int, Shard], removed: Collection[int], placement: Placement) -> None:
+        """``shards`` are all by their places, the home at 0, and ``removed`` places of others; both may change."""
+        self._shards = shards
+        self._removed = removed
+        self._placement = placement
+
+    # Queues.
+
+    async def find(self, name: str) -> Placed | None:
+        """Return the queue of that full name; raises ``StoreUnavailable`` where nobody can tell."""
+        place = self._placement.known(name)
+        if place is not None:
+            queue = await self._queue_at(place, name)
+            if queue is not None:
+                return Placed(place, queue)
+            self._placement.forget(name)
+        found = await self._placement.place_of(name)
+        if found is None or found == place:
+            return None
+        queue = await self._queue_at(found, name)
+        return None if queue is None else Placed(found, queue)
+
+    async def _queue_at(self, place: int, name: str) -> Queue | None:
+        catalog = self._engine_at(place).machine.catalog
+        return catalog.known(name) or await self._shards[place].ask(lambda connection: catalog.find(connection, name))
+
+    def _engine_at(self, place: int) -> PostgresEngine:
+        shard = self._shards.get(place)
+        if shard is None or shard.engine is None:
+            raise StoreUnavailable
+        return shard.engine
+
+    async def has_sources(self, name: str) -> bool:
+        """Tell whether the queue is the dead-letter queue of one at any place; raises ``StoreUnavailable``."""
+        for shard in list(self._shards.values()):
+            if await shard.ask(lambda connection: connection.fetch(SQL["queue_sources"], name, "", 1)):
+                return True
+        return False
+
+    # Messages.
+
+    async def arrive(self, transit: Transit, from_place: int, batch: Batch) -> Arrived:
+        """Have a batch stored at its target, and wake who waits there; raises ``StoreUnavailable``."""
+        if transit.place in self._removed:
+            return Arrived(Fate.QUEUE_GONE)
+        engine = self._engine_at(transit.place)
+        for _ in range(COLLISIONS_MAX):
+            try:
+                async with self._shards[transit.place].connection() as connection, connection.transaction():
+                    arrived = await arrive(connection, transit, from_place, batch, engine.machine.positions)
+                break
+            except COLLISIONS:
+                engine.machine.positions.jump()
+        else:
+            raise StoreUnavailable
+        if arrived.is_changed:
+            engine.machine.catalog.forget(transit.target)
+            engine.machine.watches.changed(transit.target, arrived.due_ms)
+        elif arrived.fate is Fate.ARRIVED and arrived.queue is not None:
+            await self.wake(transit.place, arrived.queue, arrived.due_ms)
+        return arrived
+
+    async def wake(self, place: int, queue: Queue, due_ms: int = 0) -> None:
+        """Wake who waits for ``queue`` at ``place``, which has something at ``due_ms``."""
+        engine = self._shards[place].engine
+        if engine is None:
+            return
+        if not queue.settings.fifo:
+            engine.machine.watches.wake(queue.name, due_ms)
+            return
+
+        async def rouse(connection: Any) -> None:
+            await rouse_groups(connection, queue, engine.machine.watches)
+
+        await self._shards[place].ask(rouse)
+
 
 REFRESH_MS = 10_000
 """How often a node looks which databases there are."""
@@ -75,7 +454,7 @@ class Cluster:
         reached = [shard for shard in given if await _failure(shard) is None]
         async with (await self.home.connect()).connection() as connection:
             with _named(self.home):
-                home = self.identity = await identity.found(connection)
+                home = self.identity = await databases.found(connection)
             async with databases.locked(connection):
                 for shard in given:
                     with _named(shard):
@@ -90,7 +469,7 @@ class Cluster:
         for shard in self.shards.values():
             if shard is not self.home and await _failure(shard) is None:
                 async with (await shard.connect()).connection() as connection:
-                    known = await identity.read(connection)
+                    known = await databases.read(connection)
                 if known is not None:
                     return known
         raise StoreError(
@@ -175,10 +554,10 @@ async def _failure(shard: Shard) -> BaseException | None:
 async def _fits(shard: Shard, home: Identity) -> bool:
     """Tell whether a database knows that it has its place; raises ``StoreError`` where it cannot have it."""
     async with (await shard.connect()).connection() as connection:
-        ours = await identity.read(connection)
-        if ours is None and not await connection.fetchval(SHARDS["is_empty"]):
+        ours = await databases.read(connection)
+        if ours is None and not await connection.fetchval(databases.SHARDS["is_empty"]):
             raise StoreError(f"it has queues of its own, so it cannot be number {shard.place + 1} of another store.")
-    reason = identity.objection(ours, store=home.store, place=shard.place)
+    reason = databases.objection(ours, store=home.store, place=shard.place)
     if reason:
         raise StoreError(reason)
     return ours is not None

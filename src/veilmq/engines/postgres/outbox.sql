@@ -112,3 +112,28 @@ WITH dropped AS (
     RETURNING qp
 )
 DELETE FROM mq.part WHERE qp = $1 AND EXISTS (SELECT FROM dropped)
+
+-- name: find_transit
+-- The outbox's partition from the queue $1 to the queue $3 at the place $2.
+SELECT qp, settings FROM mq.outbox WHERE source_id = $1 AND place = $2 AND target_id = $3 AND ended_at IS NULL
+
+-- name: known_transit
+-- The same by name ($2), where nobody can be asked what that is now.
+SELECT qp, target_id, settings FROM mq.outbox WHERE source_id = $1 AND target = $2 AND ended_at IS NULL
+ORDER BY qp DESC LIMIT 1
+
+-- name: make_transit
+-- $1 source_id, $2 source, $3 place, $4 target_id, $5 target, $6 settings.
+WITH made AS (
+    INSERT INTO mq.outbox (qp, source_id, source, place, target_id, target, settings)
+    SELECT nextval(pg_get_serial_sequence('mq.part', 'qp')), $1, $2, $3, $4, $5, $6
+    ON CONFLICT (source_id, place, target_id) DO UPDATE SET settings = excluded.settings
+    RETURNING qp
+), part AS (
+    INSERT INTO mq.part (qp, queue_id) OVERRIDING SYSTEM VALUE SELECT qp, 0 FROM made ON CONFLICT (qp) DO NOTHING
+)
+SELECT qp FROM made
+
+-- name: lock_end
+-- A queue that messages come to, as it is for the time of this transaction.
+SELECT queue_id, name, settings, created_at, modified_at, qp, origin FROM mq.queue WHERE name = $1 FOR SHARE

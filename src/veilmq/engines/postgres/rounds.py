@@ -15,14 +15,16 @@ import asyncpg
 from veilmq.core.errors import QueueNotFound, StoreUnavailable
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Timer
+from veilmq.engines.named_sql import load
 from veilmq.engines.postgres.catalog import Catalog, Queue
-from veilmq.engines.postgres.channel import SQL
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.database_clock import DatabaseClock
 from veilmq.engines.postgres.failures import IN_DOUBT
 from veilmq.engines.postgres.on_queue import retention_ms
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.watches import Watches
+
+SQL = load("veilmq.engines.postgres", "wakeups.sql")
 
 log = logging.getLogger(__name__)
 

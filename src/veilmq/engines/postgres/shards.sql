@@ -89,27 +89,14 @@ SELECT EXISTS (SELECT FROM mq.queue WHERE name = $1)
 -- name: is_empty
 SELECT NOT EXISTS (SELECT FROM mq.queue)
 
--- name: find_transit
--- The outbox's partition from the queue $1 to the queue $3 at the place $2.
-SELECT qp, settings FROM mq.outbox WHERE source_id = $1 AND place = $2 AND target_id = $3 AND ended_at IS NULL
+-- name: next_queues
+-- Of each: the next $2 queues behind the name $1.
+SELECT name, queue_id FROM mq.queue WHERE name > $1 ORDER BY name LIMIT $2
 
--- name: known_transit
--- The same by name ($2), where nobody can be asked what that is now.
-SELECT qp, target_id, settings FROM mq.outbox WHERE source_id = $1 AND target = $2 AND ended_at IS NULL
-ORDER BY qp DESC LIMIT 1
+-- name: placed_elsewhere
+-- Of the home: those of the names $1 that it looks for at another place than $2. (Queues of the home need no row.)
+SELECT name FROM unnest($1::text[]) AS asked (name) LEFT JOIN mq.shard_of USING (name) WHERE coalesce(place, 0) <> $2
 
--- name: make_transit
--- $1 source_id, $2 source, $3 place, $4 target_id, $5 target, $6 settings.
-WITH made AS (
-    INSERT INTO mq.outbox (qp, source_id, source, place, target_id, target, settings)
-    SELECT nextval(pg_get_serial_sequence('mq.part', 'qp')), $1, $2, $3, $4, $5, $6
-    ON CONFLICT (source_id, place, target_id) DO UPDATE SET settings = excluded.settings
-    RETURNING qp
-), part AS (
-    INSERT INTO mq.part (qp, queue_id) OVERRIDING SYSTEM VALUE SELECT qp, 0 FROM made ON CONFLICT (qp) DO NOTHING
-)
-SELECT qp FROM made
-
--- name: lock_end
--- A queue that messages come to, as it is for the time of this transaction.
-SELECT queue_id, name, settings, created_at, modified_at, qp, origin FROM mq.queue WHERE name = $1 FOR SHARE
+-- name: still_there
+-- Of each: those of the queues $1, by their numbers, that are there.
+SELECT name FROM mq.queue WHERE queue_id = ANY($1::bigint[]) ORDER BY name

@@ -33,11 +33,11 @@ from veilmq.engines.postgres.on_queue import (
     sql,
 )
 from veilmq.engines.postgres.options import PostgresOptions
+from veilmq.engines.postgres.outbox import OUTBOX
 from veilmq.engines.postgres.positions import Positions
 from veilmq.engines.postgres.standard_storing import StandardStoring
 from veilmq.engines.postgres.sweeper import Sweeper, settle_late
 from veilmq.engines.postgres.totals import Totals
-from veilmq.engines.postgres.transits import OUTBOX
 from veilmq.engines.postgres.watches import Watches
 from veilmq.store.claimed import ClaimTransaction
 from veilmq.store.transaction import Chosen, Leased, QueueRow, Row, StoredMessage, Waiting

@@ -16,8 +16,7 @@ from tests.store.test_dead_letters_fifo import take as take_in_turn
 from tests.store.test_moves import kill
 from veilmq.core import commands
 from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
-from veilmq.engines.postgres.carriage import CLAIM_MS, Batch, Transit, arrive, due, take
-from veilmq.engines.postgres.carrier import LOOK_MS
+from veilmq.engines.postgres.outbox import CLAIM_MS, LOOK_MS, Batch, Transit, arrive, due, take
 from veilmq.engines.postgres.positions import Positions
 
 BODIES = [str(number) for number in range(250)]

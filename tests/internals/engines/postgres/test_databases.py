@@ -15,9 +15,8 @@ from veilmq.core import commands
 from veilmq.core.errors import StoreUnavailable
 from veilmq.engines.execute import execute
 from veilmq.engines.postgres import Shards, databases
-from veilmq.engines.postgres.carriage import CLAIM_MS
-from veilmq.engines.postgres.carrier import LOOK_MS
 from veilmq.engines.postgres.cluster import REFRESH_MS
+from veilmq.engines.postgres.outbox import CLAIM_MS, LOOK_MS
 from veilmq.engines.store import StoreError
 from veilmq.engines.store_urls import bare
 from veilmq.testing.postgres_server import PostgresServer, temporary_folder

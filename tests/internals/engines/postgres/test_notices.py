@@ -1,7 +1,6 @@
 """What notices hold, and how many it takes."""
 
-from veilmq.engines.postgres.interests import REFRESH_MS, Interests
-from veilmq.engines.postgres.notices import Notice, packed, unpacked
+from veilmq.engines.postgres.nodes import REFRESH_MS, Interests, Notice, packed, unpacked
 from veilmq.testing import VirtualClock
 
 NOTIFY_BYTES_MAX = 7_999

@@ -17,10 +17,9 @@ from veilmq.core.errors import OutcomeUnknown, QueueNotFound, ReceiptInvalid, St
 from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents, decode
 from veilmq.engines.execute import execute
 from veilmq.engines.postgres import Shards
-from veilmq.engines.postgres.carriage import CLAIM_MS
-from veilmq.engines.postgres.carrier import LOOK_MS
 from veilmq.engines.postgres.cluster import REFRESH_MS
 from veilmq.engines.postgres.janitor import LOOK_MS as JANITOR_MS
+from veilmq.engines.postgres.outbox import CLAIM_MS, LOOK_MS
 from veilmq.engines.store import StoreError
 from veilmq.testing import VirtualClock
 from veilmq.testing.postgres_server import PostgresServer, temporary_folder

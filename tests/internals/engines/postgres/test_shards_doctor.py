@@ -9,8 +9,8 @@ import pytest
 from tests.store.postgres_host import connected, empty
 from tests.store.shards_host import ShardsHost, hosting_shards
 from veilmq.engines.examination import Finding
-from veilmq.engines.postgres import shards_doctor
-from veilmq.engines.postgres.shards_doctor import ONE_STORE, PLACES, examine_together
+from veilmq.engines.postgres import databases
+from veilmq.engines.postgres.databases import ONE_STORE, PLACES, examine_together
 
 NOWHERE = "postgresql://u:s3cret@127.0.0.1:1/x"
 A, B, C = (f"000000000000/{name}" for name in "abc")
@@ -77,7 +77,7 @@ def test_a_queue_that_the_home_does_not_find_is_named(host: ShardsHost, change: 
 
 def test_queues_are_looked_at_beyond_a_page(host: ShardsHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them, here one by one; those of the home, too."""
-    monkeypatch.setattr(shards_doctor, "_PAGE", 1)
+    monkeypatch.setattr(databases, "_PAGE", 1)
     assert faults(host) == {}
     execute(host, 0, "UPDATE mq.shard_of SET place = 1")
     assert faults(host)[PLACES].endswith(f"has 2 that the home looks for elsewhere, the first is {A}")

@@ -13,9 +13,8 @@ from tests.store.test_dead_letters import DEAD, pair
 from tests.store.test_moves import kill, start
 from veilmq.core import commands
 from veilmq.core.errors import QueueNotFound
-from veilmq.engines.postgres.interests import REFRESH_MS
 from veilmq.engines.postgres.janitor import LOOK_MS
-from veilmq.engines.postgres.nodes import REST_MS, SOON_MS
+from veilmq.engines.postgres.nodes import REFRESH_MS, REST_MS, SOON_MS
 
 DEAF = replace(RESTLESS, listens=False)
 

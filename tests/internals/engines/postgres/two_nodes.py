@@ -12,8 +12,7 @@ from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres
 from veilmq.core.commands import Command
 from veilmq.engines.execute import execute
 from veilmq.engines.postgres import PostgresEngine, PostgresOptions
-from veilmq.engines.postgres.nodes import REST_MS, SOON_MS
-from veilmq.engines.postgres.notices import Notice, unpacked
+from veilmq.engines.postgres.nodes import REST_MS, SOON_MS, Notice, unpacked
 
 PATIENCE_S = 60
 
