@@ -16,7 +16,7 @@ import asyncpg
 
 from veilmq.core.commands import Command
 from veilmq.core.errors import StoreUnavailable, VeilmqError
-from veilmq.core.ports import Done, Wake
+from veilmq.core.ports import Done
 from veilmq.engines.postgres import databases
 from veilmq.engines.postgres.breaker import Breaker
 from veilmq.engines.postgres.catalog import SQL, Queue
@@ -29,7 +29,7 @@ from veilmq.engines.postgres.next_visible import rouse_groups
 from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.outbox import Arrived, Batch, Fate, Placed, Transit, arrive
-from veilmq.engines.store import StoreError, Survey
+from veilmq.engines.store import StoreError
 from veilmq.engines.store_urls import bare, without_passwords
 
 log = logging.getLogger(__name__)
@@ -107,12 +107,17 @@ class Shard:
             )
         self._opened(self)
 
+    def opened(self) -> PostgresEngine:
+        """Return the engine; raises ``StoreUnavailable`` where it is not there yet, and tries again to open it."""
+        if self.engine is None:
+            self._try_again()
+            raise StoreUnavailable
+        return self.engine
+
     def connection(self) -> Any:
         """Return a context that has a connection; raises ``StoreUnavailable``."""
-        self._try_again()
-        if self.engine is None or self._database is None:
-            raise StoreUnavailable
-        return self._database.connection()
+        self.opened()
+        return self.database.connection()
 
     async def ask(self, work: Callable[[Any], Awaitable[T]]) -> T:
         """Return what ``work``, which changes nothing, finds out on a connection; raises ``StoreUnavailable``."""
@@ -126,54 +131,14 @@ class Shard:
         except (*IN_DOUBT, asyncpg.PostgresError) as error:
             raise StoreUnavailable from error
 
-    # The engine's own.
-
-    @property
-    def token_key(self) -> bytes:
-        """The secret of the store."""
-        assert self.home is not None, "the store is known"
-        return self.home.token_key
-
     def submit(self, command: Command, done: Done) -> None:
         """Have the engine do ``command``; see ``core.ports.Engine``."""
-        self._try_again()
-        if self.engine is None:
-            done(StoreUnavailable())
+        try:
+            engine = self.opened()
+        except StoreUnavailable as error:
+            done(error)
         else:
-            self.engine.submit(command, done)
-
-    def withdraw(self, done: Done) -> None:
-        """Drop the command that was submitted with ``done``."""
-        if self.engine is not None:
-            self.engine.withdraw(done)
-
-    def watch(self, queue: str, wake: Wake) -> None:
-        """Watch ``queue`` there."""
-        if self.engine is not None:
-            self.engine.watch(queue, wake)
-
-    def unwatch(self, queue: str) -> None:
-        """End the watch."""
-        if self.engine is not None:
-            self.engine.unwatch(queue)
-
-    async def survey(self, names_max: int) -> Survey:
-        """Return the first queues and how many there are; raises ``VeilmqError``."""
-        self._try_again()
-        if self.engine is None:
-            raise StoreUnavailable
-        return await self.engine.survey(names_max)
-
-    async def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
-        """Return what the database keeps under ``name``; raises ``VeilmqError``."""
-        if self.engine is None:
-            raise StoreUnavailable
-        return await self.engine.keep(name, make)
-
-    async def answered(self) -> None:
-        """Return when the engine has nothing under way."""
-        if self.engine is not None:
-            await self.engine.answered()
+            engine.submit(command, done)
 
     async def close(self) -> None:
         """Let go of the database."""
@@ -185,7 +150,7 @@ class Shard:
 
     def _try_again(self) -> None:
         """Try to open the engine in the background, unless that was tried just now."""
-        if self.engine is not None or self._closed or self._opening.locked():
+        if self._closed or self._opening.locked():
             return
         try:
             self._breaker.check()
@@ -321,7 +286,7 @@ async def _is_up(shard: Shard) -> bool:
 
 
 class Directory:
-    """``transits.Directory`` and ``carrier.Destinations`` of one node."""
+    """``outbox.Directory`` of one node."""
 
     def __init__(self, *, shards: Mapping[int, Shard], removed: Collection[int], placement: Placement) -> None:
         """``shards`` are all by their places, the home at 0, and ``removed`` places of others; both may change."""
@@ -351,9 +316,9 @@ class Directory:
 
     def _engine_at(self, place: int) -> PostgresEngine:
         shard = self._shards.get(place)
-        if shard is None or shard.engine is None:
+        if shard is None:
             raise StoreUnavailable
-        return shard.engine
+        return shard.opened()
 
     async def has_sources(self, name: str) -> bool:
         """Tell whether the queue is the dead-letter queue of one at any place; raises ``StoreUnavailable``."""

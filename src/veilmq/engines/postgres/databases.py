@@ -347,7 +347,7 @@ PLACES = "every queue is in the database that the home names"
 _NOT_COMPARED = "not looked at: name the first database of a store"
 
 _PAGE = 500
-_TROUBLE = (OSError, TimeoutError, ValueError, SchemaRefused, asyncpg.InterfaceError, asyncpg.PostgresError)
+_TROUBLE = (*_REFUSED, SchemaRefused)
 
 
 class _Met(NamedTuple):

@@ -51,13 +51,19 @@ class Placed(NamedTuple):
 
 
 class Directory(Protocol):
-    """Knows the queues of all databases of a store."""
+    """Knows the queues of all databases of a store, and reaches them."""
 
     async def find(self, name: str) -> Placed | None:
         """Return the queue of that full name; raises ``StoreUnavailable`` where nobody can tell."""
 
     async def has_sources(self, name: str) -> bool:
         """Tell whether the queue is the dead-letter queue of one at any place; raises ``StoreUnavailable``."""
+
+    async def arrive(self, transit: "Transit", from_place: int, batch: "Batch") -> "Arrived":
+        """Have a batch stored at its target, and wake who waits there; raises ``StoreUnavailable``."""
+
+    async def wake(self, place: int, queue: Queue, due_ms: int = 0) -> None:
+        """Wake who waits for ``queue`` at ``place``, which has something at ``due_ms``."""
 
 
 class Transits:
@@ -313,16 +319,6 @@ PAUSE_MS = 2 * SECOND_MS
 _FAILED = (*IN_DOUBT, asyncpg.PostgresError, VeilmqError)
 
 
-class Destinations(Protocol):
-    """The other databases."""
-
-    async def arrive(self, transit: Transit, from_place: int, batch: Batch) -> Arrived:
-        """Have a batch stored at its target, and wake who waits there; raises ``StoreUnavailable``."""
-
-    async def wake(self, place: int, queue: Queue, due_ms: int = 0) -> None:
-        """Wake who waits for ``queue`` at ``place``, which has something at ``due_ms``."""
-
-
 class Carrier:
     """Carries what is in the outbox of the database at ``place``."""
 
@@ -332,7 +328,7 @@ class Carrier:
         place: int,
         database: Database,
         positions: Positions,
-        destinations: Destinations,
+        destinations: Directory,
         clock: Clock,
         start: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:

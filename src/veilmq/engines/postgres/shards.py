@@ -1,7 +1,7 @@
 """A store on PostgreSQL: one database, its home, or several; each queue is wholly in one, and its commands go there.
 
 The home knows the other databases and where each queue is, and has what is of no queue (accounts, topics). What must go
-from one database to another goes through an outbox (``transits``, ``carriage``). A database that is down takes its
+from one database to another goes through an outbox (``outbox``). A database that is down takes its
 queues with it, and no other's; what is asked of all of them is refused meanwhile, as half of a listing would be a wrong
 one. A database that is added or removed meanwhile is noticed within seconds, or when a queue there is named.
 """
@@ -111,7 +111,7 @@ class Shards:
             place=shard.place, directory=self._directory, afterwards=database.afterwards, look=carrier.look
         )
         for queue, wake in self._watched.items():
-            shard.watch(queue, wake)
+            engine.watch(queue, wake)
         carrier.look()
 
     def _dropped(self, shard: Shard) -> None:
@@ -174,8 +174,8 @@ class Shards:
         if shard is None:
             asked.done(asked.error or QueueNotFound(asked.name))
             return
-        if asked.name in self._watched:
-            shard.watch(asked.name, self._watched[asked.name])
+        if asked.name in self._watched and shard.engine is not None:
+            shard.engine.watch(asked.name, self._watched[asked.name])
         asked.place = place
         shard.submit(asked.command, asked)
 
@@ -188,21 +188,21 @@ class Shards:
     def withdraw(self, done: Done) -> None:
         """Drop the command submitted with ``done`` if it has not been begun."""
         self._finding = [asked for asked in self._finding if asked != done]
-        for shard in self.shards.values():
-            shard.withdraw(done)
+        for engine in self._engines():
+            engine.withdraw(done)
 
     def watch(self, queue: str, wake: Wake) -> None:
         """Call ``wake`` when ``queue`` may have a message, wherever it is; see ``core.ports.Engine``."""
         self._watched[queue] = wake
         place = self._placement.known(queue)
-        for shard in [self.shards[place]] if place in self.shards else self.shards.values():
-            shard.watch(queue, wake)
+        for engine in self._engines(place):
+            engine.watch(queue, wake)
 
     def unwatch(self, queue: str) -> None:
         """End the watch on ``queue``."""
         self._watched.pop(queue, None)
-        for shard in self.shards.values():
-            shard.unwatch(queue)
+        for engine in self._engines():
+            engine.unwatch(queue)
 
     async def sweep_places(self) -> None:
         """Forget the places of queues that are gone, unless another node is at that."""
@@ -230,11 +230,11 @@ class Shards:
 
     async def _create(self, command: commands.CreateQueue) -> QueueView:
         async with self._creating, self._placement.held(command.queue) as place:
-            view: QueueView = await execute(await self._cluster.at(place), command)
+            view: QueueView = await execute((await self._cluster.at(place)).opened(), command)
             return view
 
     async def _list(self, command: commands.ListQueues) -> QueuePage:
-        pages: list[QueuePage] = await asyncio.gather(*(execute(shard, command) for shard in self.shards.values()))
+        pages: list[QueuePage] = await asyncio.gather(*(execute(engine, command) for engine in self._all()))
         names = sorted(name for page in pages for name in page.names)
         views = sorted((view for page in pages for view in page.views), key=lambda view: view.queue)
         more = len(names) > command.count or any(page.more for page in pages)
@@ -289,19 +289,19 @@ class Shards:
 
     async def survey(self, names_max: int) -> Survey:
         """Return the first ``names_max`` queues by name, and how many there are; raises ``VeilmqError``."""
-        surveys = [await shard.survey(names_max) for shard in list(self.shards.values())]
+        surveys = [await engine.survey(names_max) for engine in self._all()]
         names = sorted(name for survey in surveys for name in survey.names)
         return Survey(names[:names_max], sum(survey.in_all for survey in surveys))
 
     async def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
         """Return what the home keeps under ``name`` for all nodes; raises ``VeilmqError``."""
-        return await self._home.keep(name, make)
+        return await self._home.opened().keep(name, make)
 
     async def answered(self) -> None:
         """Return when nothing waits and nothing is under way, the outbox included."""
         while True:
-            for shard in list(self.shards.values()):
-                await shard.answered()
+            for engine in self._engines():
+                await engine.answered()
             if not self._tasks:
                 return
             await asyncio.wait(self._tasks)
@@ -317,8 +317,14 @@ class Shards:
         for shard in self.shards.values():
             await shard.close()
 
-    def _engines(self) -> list[PostgresEngine]:
-        return [shard.engine for shard in self.shards.values() if shard.engine is not None]
+    def _engines(self, place: int | None = None) -> list[PostgresEngine]:
+        """Return those that are open, or the one at ``place`` if that is there."""
+        shards = [self.shards[place]] if place in self.shards else self.shards.values()
+        return [shard.engine for shard in shards if shard.engine is not None]
+
+    def _all(self) -> list[PostgresEngine]:
+        """Return those of all databases; raises ``StoreUnavailable`` while one is down."""
+        return [shard.opened() for shard in self.shards.values()]
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -374,7 +380,7 @@ class ShardEvents:
         failure: StoreUnavailable | None = None
         for shard in sorted(self._shards.values(), key=lambda shard: (shard.place < self._place, shard.place)):
             try:
-                planned: EventRange | None = await execute(shard, command)
+                planned: EventRange | None = await execute(shard.opened(), command)
             except StoreUnavailable as error:
                 failure = error
                 continue
@@ -399,15 +405,15 @@ class ShardEvents:
 
     async def count(self, command: CountEvents) -> EventCounts:
         """Tell how many there are in all; raises ``StoreUnavailable`` while a database is down."""
-        counts: list[EventCounts] = [await execute(shard, command) for shard in list(self._shards.values())]
+        counts: list[EventCounts] = [await execute(shard.opened(), command) for shard in list(self._shards.values())]
         return EventCounts(
             recorded=sum(each.recorded for each in counts),
             exported=sum(each.exported for each in counts),
             dropped=sum(each.dropped for each in counts),
         )
 
-    def _planned(self) -> Shard:
+    def _planned(self) -> PostgresEngine:
         shard = self._shards.get(self._place)
         if shard is None:
             raise StoreUnavailable
-        return shard
+        return shard.opened()
