@@ -693,6 +693,45 @@ def test_a_higher_delay_leaves_a_message_as_it_is_whose_own_was_changed(fifo: Ho
     assert bodies(receive(fifo)) == "a1 a2"
 
 
+@pytest.mark.parametrize("delay_s", [0, 30])
+def test_a_group_that_can_give_a_message_keeps_its_turn_through_a_new_delay(fifo: Host, delay_s: int) -> None:
+    """From the instant at which the first of its messages became visible, which need not be the first in order."""
+    set_delay(fifo, 30 - delay_s)
+    send(fifo, "a1", delay_s=30)
+    send(fifo, "a2", delay_s=1)
+    fifo.advance(2_000)
+    send(fifo, "b1", delay_s=0)
+    fifo.advance(28_000)
+    set_delay(fifo, delay_s)
+    fifo.sweep()
+    assert bodies(receive(fifo)) == "a1 a2 b1"
+
+
+def test_a_group_is_ready_from_its_first_visible_message_on_when_the_last_lease_is_deleted(fifo: Host) -> None:
+    """Which need not be the first in order."""
+    send(fifo, "a0")
+    send(fifo, "a1", delay_s=30)
+    send(fifo, "a2", delay_s=1)
+    (held,) = receive(fifo, 1, timeout_s=600)
+    fifo.advance(2_000)
+    send(fifo, "b1")
+    fifo.advance(30_000)
+    fifo.delete(held.receipt)
+    assert bodies(receive(fifo)) == "a1 a2 b1"
+
+
+def test_a_group_is_ready_from_its_last_lease_on_whatever_expired_receipts_do(fifo: Host) -> None:
+    """The lease that ended last need not be that of the first message."""
+    send(fifo, "a1", "a2", "a3")
+    first, _ = receive(fifo, 2, timeout_s=30)
+    fifo.change(first.receipt, 10)
+    fifo.advance(20_000)
+    send(fifo, "b1")
+    fifo.advance(11_000)
+    assert fifo.delete(first.receipt) == [EXPIRED]
+    assert bodies(receive(fifo)) == "b1 a1 a2 a3"
+
+
 def test_counts_and_looks_tell_of_what_the_queue_delays(host: Host) -> None:
     """Beside what has a delay of its own."""
     host.create(fifo=True, delay_s=60)

@@ -80,8 +80,9 @@ BEGIN
 END $$;
 
 -- Says anew when a group gives its next message, whose row the caller has locked: when the last of its messages in flight is
--- visible again or ends (a claimed one does neither), or, with none in flight, when the first of the others was or will be
--- visible. Removes an empty one.
+-- visible again or ends (a claimed one does neither), or, with none in flight, when the last of those that came back was visible,
+-- or, without such a one, when the first of the others was or will be. Looks at 100 messages that are not in flight at the most,
+-- and at none that was sent after the first visible one became so. Removes an empty group.
 CREATE OR REPLACE FUNCTION mq.fifo_settle(
     p_qp bigint, p_group text, p_retention bigint
 ) RETURNS void LANGUAGE plpgsql AS $$
@@ -93,6 +94,8 @@ DECLARE
     v_until bigint;
     v_first bigint;
     v_head bigint;
+    v_came_back bool := false;
+    v_looked int := 0;
     each record;
 BEGIN
     SELECT array_agg(msg.seq ORDER BY msg.seq),
@@ -103,15 +106,22 @@ BEGIN
     ) AS msg
     WHERE of_group.qp = p_qp AND of_group.group_id = p_group AND msg.visible_at > v_now AND msg.receive_count > 0
         AND (msg.sent_at > v_kept OR msg.claim IS NOT NULL);
-    FOR each IN SELECT seq, mq.due(visible_at, sent_at, receive_count, v_delay) AS visible_at FROM mq.fifo_msg
-        WHERE qp = p_qp AND group_id = p_group AND sent_at > v_kept AND claim IS NULL ORDER BY seq
+    FOR each IN SELECT seq, sent_at, receive_count, mq.due(visible_at, sent_at, receive_count, v_delay) AS visible_at
+        FROM mq.fifo_msg WHERE qp = p_qp AND group_id = p_group AND sent_at > v_kept AND claim IS NULL ORDER BY seq
     LOOP
         CONTINUE WHEN each.seq = ANY(v_leased);
-        IF v_first IS NULL OR each.visible_at < v_first THEN
-            v_first := each.visible_at;
+        IF each.receive_count > 0 THEN
+            v_head := CASE WHEN v_came_back THEN v_head ELSE each.seq END;
+            v_first := CASE WHEN v_came_back THEN greatest(v_first, each.visible_at) ELSE each.visible_at END;
+            v_came_back := true;
+        ELSIF v_first IS NULL OR each.visible_at < v_first AND NOT v_came_back THEN
+            v_first := greatest(each.visible_at, each.sent_at);
             v_head := each.seq;
         END IF;
-        EXIT WHEN each.visible_at <= v_now;
+        v_looked := v_looked + 1;
+        EXIT WHEN v_looked = 100 OR each.visible_at <= v_now AND (
+            v_leased IS NOT NULL OR each.receive_count = 0 AND each.sent_at >= v_first
+        );
     END LOOP;
     IF v_leased IS NULL AND coalesce(v_first, v_now + 1) > v_now THEN
         -- Nothing to give now: unless somebody is sending to the group, whose message is not seen yet.
