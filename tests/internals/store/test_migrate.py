@@ -11,7 +11,7 @@ import pytest
 from tests.internals.store.format_19 import recorded, restore
 from tests.store.host import QUEUE, message
 from tests.store.logged import numbered
-from tests.store.postgres_host import _CLOCK, _UNGUARDED, PostgresHost, connected
+from tests.store.postgres_host import _CLOCK, _UNGUARDED, OF_QUEUES, PostgresHost, connected
 from veilmq.core import claims, commands
 from veilmq.core.account_settings import ShowAccount
 from veilmq.core.errors import QueueDeletedRecently
@@ -197,7 +197,7 @@ async def contents(connection: Any, *, old: bool = False) -> dict[str, list[Any]
     """Return the rows of each table, sorted, without the names of columns; of an old one as they are to be."""
     found = {}
     for (table,) in await connection.fetch(TABLES):
-        rows = await connection.fetch(f"SELECT * FROM mq.{table}")
+        rows = await connection.fetch(f"SELECT * FROM mq.{table} AS each WHERE {OF_QUEUES}")
         kept = [[value for name, value in row.items() if name not in GONE.get(table, ())] for row in rows]
         found[RENAMED.get(table, table) if old else table] = sorted(kept, key=repr)
     return found

@@ -2,9 +2,14 @@
 
 -- name: ready
 -- How many messages of a standard queue are visible, and when the oldest was sent.
-SELECT count(*) AS visible, min(msg.sent_at) AS oldest_sent_at FROM mq.part, unnest(part.priorities) AS of_part (priority), mq.msg
-WHERE part.qp = $1 AND msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at <= mq.now_ms()
-    AND msg.sent_at > mq.now_ms() - $2 AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
+SELECT count(*) AS visible, min(ready.sent_at) AS oldest_sent_at
+FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
+    SELECT msg.sent_at FROM mq.msg
+    WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at <= mq.now_ms()
+        AND msg.sent_at > mq.now_ms() - $2 AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
+    OFFSET 0 -- one priority after the other
+) AS ready
+WHERE part.qp = $1
 
 -- name: claim_bytes
 SELECT coalesce(sum(octet_length(body) + coalesce(octet_length(properties), 0)), 0) FROM mq.msg WHERE qp = $1 AND claim = $2

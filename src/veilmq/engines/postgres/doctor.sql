@@ -3,7 +3,7 @@
 -- check: every message has its partition
 SELECT count(*), min(qp || '/' || seq) FROM (
     SELECT qp, seq FROM mq.msg UNION ALL SELECT qp, seq FROM mq.fifo_msg
-) AS msg WHERE NOT EXISTS (SELECT FROM mq.part WHERE part.qp = msg.qp)
+) AS msg WHERE qp > 0 AND NOT EXISTS (SELECT FROM mq.part WHERE part.qp = msg.qp)
 
 -- check: every message has a priority that receives look for
 SELECT count(*), min(qp || '/' || seq) FROM mq.msg JOIN mq.part USING (qp) WHERE NOT priority = ANY(priorities)

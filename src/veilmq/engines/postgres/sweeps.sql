@@ -9,12 +9,14 @@ SELECT qp, log_origin, log_queue, retired_at FROM mq.part WHERE retired AND qp >
 -- Of a standard queue with a retention of $2 ms, up to $3 messages that are past it, or were when it was shorter; claimed ones
 -- are spared.
 WITH ended AS MATERIALIZED (
-    SELECT msg.ctid AS row_id
-    FROM mq.part JOIN mq.msg ON msg.qp = part.qp, (SELECT mq.retention_now() - $2 AS until) clock
-    WHERE part.qp = $1 AND msg.seq < greatest((clock.until + 1) << 20, part.ended_before)
-        AND (msg.sent_at <= clock.until OR msg.sent_at <= part.ended_until AND msg.seq < part.ended_before) AND msg.claim IS NULL
-    ORDER BY msg.seq LIMIT $3
-    FOR UPDATE OF msg
+    SELECT past.row_id FROM mq.part, (SELECT mq.retention_now() - $2 AS until) clock, LATERAL (
+        SELECT msg.ctid AS row_id FROM mq.msg
+        WHERE msg.qp = $1 AND msg.seq < greatest((clock.until + 1) << 20, part.ended_before) AND msg.claim IS NULL
+            AND (msg.sent_at <= clock.until OR msg.sent_at <= part.ended_until AND msg.seq < part.ended_before)
+        ORDER BY msg.seq LIMIT $3
+        FOR UPDATE
+    ) AS past
+    WHERE part.qp = $1
 ), deleted AS (
     DELETE FROM mq.msg USING ended WHERE msg.qp = $1 AND msg.ctid = ended.row_id
     RETURNING 1 -- no log

@@ -1,13 +1,42 @@
-"""What tests of plans and of their cost begin with."""
+"""What tests of plans and of their cost begin with: what the planner knows of the tables."""
 
 import asyncio
 
 import pytest
 
+from tests.store.postgres_control import execute
 from tests.store.postgres_host import empty
+
+_ROWS = """
+INSERT INTO mq.msg (qp, seq, visible_at, sent_at, priority, id, body, group_key)
+SELECT {qp}, at, at, at, 8 + 100 * (at % 2), '', '', CASE WHEN at % 2 = 1 THEN at % 10 END -- and turns of groups
+FROM generate_series(1, 3000) AS at;
+INSERT INTO mq.fifo_msg (qp, seq, visible_at, sent_at, group_id, id, body)
+SELECT {qp}, at, at, at, at, '', '' FROM generate_series(1, 3000) AS at;
+INSERT INTO mq.fifo_group (qp, group_id, eligible_at, head, last_seq)
+SELECT {qp}, at, at, at, at FROM generate_series(1, 3000) AS at;
+INSERT INTO mq.accepted (qp, key, expires_at, seq, id)
+SELECT {qp}, int4send(at), at, at, '' FROM generate_series(1, 3000) AS at;
+"""
 
 
 @pytest.fixture
 def new_tables(postgres_url: str) -> None:
     """Leave nothing of earlier tests in the tables: no statistics, and no rows that are deleted and still read."""
     asyncio.run(empty(postgres_url, as_new=True))
+
+
+@pytest.fixture(params=["new", "emptied", "scattered"])
+def tables(request: pytest.FixtureRequest, postgres_url: str) -> None:
+    """Leave tables that never had rows of queues, or had some, or have one of each of many queues."""
+    asyncio.run(_leave_tables(postgres_url, request.param))
+
+
+async def _leave_tables(url: str, kind: str) -> None:
+    await empty(url, as_new=True)
+    if kind == "new":
+        return
+    await execute(url, _ROWS.format(qp="1" if kind == "emptied" else "1000 + at"))
+    if kind == "emptied":
+        await empty(url)
+    await execute(url, "VACUUM (ANALYZE)")

@@ -69,7 +69,7 @@ def test_a_copy_that_does_not_agree_with_itself_is_not_kept(postgres_url: str) -
 
     async def fill(target: DatabaseTarget, lock: CopyLock, now_ms: int) -> None:
         await lock.connection.execute(
-            "INSERT INTO mq.fifo_group (qp, group_id, eligible_at, head, last_seq) VALUES (0, 'g', 0, 1, 1)"
+            "INSERT INTO mq.fifo_group (qp, group_id, eligible_at, head, last_seq) VALUES (99, 'g', 0, 1, 1)"
         )
 
     with pytest.raises(CopyRefused, match="every group has a message"):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.internals.engines.postgres.proxy import passing
 from tests.store.host import QUEUE, message
-from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres
+from tests.store.postgres_host import OF_QUEUES, RESTLESS, PostgresHost, connected, hosting_postgres
 from veilmq.core import commands
 from veilmq.engines.postgres import PostgresEngine, PostgresOptions
 from veilmq.engines.postgres.janitor import LOOK_MS
@@ -42,7 +42,8 @@ def ask(host: PostgresHost, query: str) -> Any:
 
 def rows(host: PostgresHost, *tables: str) -> dict[str, int]:
     """Return how many rows the tables have, those that have any."""
-    counts = {table: ask(host, f"SELECT count(*) FROM mq.{table}") for table in tables or TABLES}
+    query = f"SELECT count(*) FROM mq.%s AS each WHERE {OF_QUEUES}"
+    counts = {table: ask(host, query % table) for table in tables or TABLES}
     return {table: count for table, count in counts.items() if count}
 
 

@@ -16,8 +16,6 @@ from veilmq.engines.postgres.low_water import BEGINNING, LowWater
 from veilmq.engines.postgres.on_queue import STANDARD
 from veilmq.testing import VirtualClock
 
-pytestmark = pytest.mark.usefixtures("new_tables")
-
 COUNTERS = count(1)
 
 
@@ -92,6 +90,7 @@ def test_priorities_have_their_own_marks(host: PostgresHost) -> None:
     assert received(host, 2) == ["newer", "old"]
 
 
+@pytest.mark.usefixtures("tables")
 def test_a_receive_reads_the_index_from_its_mark_on(host: PostgresHost) -> None:
     """As the plan says: no entry before it is looked at, and nothing is sorted."""
 
@@ -172,6 +171,7 @@ def test_looks_from_the_beginning_are_rare_where_they_are_dear(timeless: list[fl
     assert low_water.of(1) == BEGINNING
 
 
+@pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("held", [False, True])
 def test_what_was_consumed_costs_little_while_a_transaction_is_held_open(host: PostgresHost, held: bool) -> None:
     """Nothing of it can be removed meanwhile: an entry is read when its message is taken, and seldom again."""

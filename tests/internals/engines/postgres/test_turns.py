@@ -9,7 +9,7 @@ import pytest
 
 from tests.internals.engines.postgres.two_nodes import TwoNodes, two_nodes
 from tests.store.host import QUEUE
-from tests.store.postgres_host import RESTLESS, connected, set_clock
+from tests.store.postgres_host import OF_QUEUES, RESTLESS, connected, set_clock
 from tests.store.test_dead_letters import DEAD, pair
 from tests.store.test_moves import finish, kill, latest, start
 from veilmq.core import commands
@@ -106,6 +106,6 @@ def test_a_node_that_vanishes_is_noticed_by_the_server() -> None:
 def _rows(nodes: TwoNodes, table: str) -> Any:
     async def asked() -> Any:
         async with connected(nodes.host.url) as connection:
-            return await connection.fetchval(f"SELECT count(*) FROM mq.{table}")
+            return await connection.fetchval(f"SELECT count(*) FROM mq.{table} AS each WHERE {OF_QUEUES}")
 
     return nodes.host.run(asked())
