@@ -12,7 +12,7 @@ from tests.tidy.tree import SRC, Function, Module, module, modules
 
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 700
-TOTALS = {"files": 618, "lines": 69_280, "lines of SQL": 5_064}
+TOTALS = {"files": 618, "lines": 69_281, "lines of SQL": 5_107}
 """What src has at the most. Whatever makes it smaller states the new figure here."""
 SLACK = 0.01
 

@@ -79,7 +79,8 @@ def wholesale(lines: list[str]) -> Iterator[str]:
     """
     for number, line in enumerate(lines):
         scan = _SCAN.search(line)
-        if scan and (scan[1] or not re.search(rf"Index Cond: .*\b{_SECOND[scan[2]]}\b", "".join(lines[number + 1 :][:1]))):
+        below = "".join(lines[number + 1 :][:1])
+        if scan and (scan[1] or not re.search(rf"Index Cond: .*\b{_SECOND[scan[2]]}\b", below)):
             parent = next((above for above in reversed(lines[:number]) if _indent(above) < _indent(line)), "")
             if not _FEW.search(parent):
                 yield line.strip()
