@@ -197,7 +197,7 @@ async def listing(home_url: str) -> list[Listed]:
     """Return all databases of the store, the home first."""
     async with _connected(home_url) as home:
         found = [
-            Listed(1, without_passwords(home_url), await home.fetchval(SHARDS["count_queues"])),
+            Listed(1, without_passwords(home_url), await home.fetchval(SHARDS["queues_there"])),
         ]
         kept = [member for member in await members(home) if not member.removed]
     return [*found, *[await _listed(member) for member in kept]]
@@ -209,7 +209,7 @@ async def _listed(member: Member) -> Listed:
         return Listed(number, "", None, "its URL is not known: add it, or start a server with all URLs once.")
     try:
         async with _connected(url) as connection:
-            return Listed(number, url, await connection.fetchval(SHARDS["count_queues"]))
+            return Listed(number, url, await connection.fetchval(SHARDS["queues_there"]))
     except (StoreError, *_REFUSED) as error:
         return Listed(number, url, None, sentence(error))
 
@@ -241,7 +241,7 @@ async def add(home_url: str, url: str) -> Listed:
         except StoreError:
             await home.execute(SHARDS["forget_member"], place)
             raise
-        return Listed(place + 1, bare(url), await other.fetchval(SHARDS["count_queues"]))
+        return Listed(place + 1, bare(url), await other.fetchval(SHARDS["queues_there"]))
 
 
 async def _place_for(home: Any, store: Identity, other: Any, url: str) -> int:
@@ -298,7 +298,7 @@ async def _require_empty(home: Any, other: Any, member: Member, store: Identity,
     fault = objection(await read(other), store=store.store, place=member.place)
     if fault:
         raise StoreError(f"{member.url}: {fault}")
-    queues = await other.fetchval(SHARDS["count_queues"])
+    queues = await other.fetchval(SHARDS["queues_there"])
     if queues:
         raise StoreError(f"{member.url} has queues ({queues}): move their messages elsewhere, and delete them first.")
     if await other.fetchval(SHARDS["is_waiting"], None):

@@ -25,7 +25,7 @@ DELETE FROM mq.shard_of WHERE place = $1
 -- name: leave
 DELETE FROM mq.setting WHERE name IN ('store', 'store_place', 'receipt_key', 'token_key')
 
--- name: count_queues
+-- name: queues_there
 SELECT count(*) FROM mq.queue
 
 -- name: is_waiting
