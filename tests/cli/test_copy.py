@@ -110,7 +110,7 @@ def test_between_databases_a_failure_is_said_on_one_line(folder: Path, postgres_
     [
         "INSERT INTO mq.topic (name, settings, created_at, modified_at) VALUES ('news', '{}', 0, 0)",
         "INSERT INTO mq.setting (name, value) VALUES ('account 123456789012', '{}')",
-        "INSERT INTO mq.setting (name, value) VALUES ('store', 'another')",
+        "INSERT INTO mq.setting (name, value) VALUES ('store_place', '1')",
         "INSERT INTO mq.event_batch (number, events, encoded) VALUES (1, 1, '')",
     ],
 )

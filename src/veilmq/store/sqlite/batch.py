@@ -268,7 +268,7 @@ class Batch:
         if not takers:
             return
         session = self._session
-        others = max(0, session.bytes_left - _QUEUE_BYTES_MAX)
+        others = max(0, session.bytes_left - _QUEUE_BYTES_MAX) if len(takers) > 1 else 0
         session.bytes_left -= others
         for place, round_ in enumerate(rounds(queue, takers, now_ms, self._answers)):
             if place:
