@@ -17,6 +17,8 @@ import pytest
 from tests.internals.store.known import PROBES, Known, answers
 from tests.small_disk import MIB, resize, small_file_system
 from tests.store.host import QUEUE, Host, hosting
+from veilmq.core.claims import ClaimState, ListSources, ReadClaim
+from veilmq.core.errors import CursorInvalid
 from veilmq.core.results import ReceiptState
 from veilmq.store.sqlite import conversion
 from veilmq.store.sqlite.folder import FolderError
@@ -63,6 +65,21 @@ def test_what_is_converted_answers_as_before(converted: tuple[Path, Known], prob
         host.check()
     finally:
         host.close()
+
+
+@pytest.mark.parametrize("cursor", [f"u{(3 << 41) + 5}", f"g{7 << 41}", "g"])
+def test_a_cursor_of_before_is_refused(converted: tuple[Path, Known], cursor: str, tmp_path: Path) -> None:
+    """It names a position, in another order. Its reader begins the shard again, which has the same messages."""
+    folder, known = converted
+    shutil.copytree(folder, tmp_path / "store")
+    host, queue = opened(tmp_path / "store", known), "000000000000/claimed"
+    views = host.do(ListSources(queue=queue))
+    reads = [(view.source, claim.number) for view in views for claim in view.claims if claim.state is ClaimState.OPEN]
+    assert len(reads) > 1
+    for source, number in reads:
+        with pytest.raises(CursorInvalid):
+            host.do(ReadClaim(queue=queue, source=source, number=number, cursor=cursor))
+    host.close()
 
 
 # The steps.

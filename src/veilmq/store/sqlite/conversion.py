@@ -70,9 +70,7 @@ def _look_at(folder: Path) -> None:
         finally:
             connection.close()
     except apsw.Error as error:
-        raise FolderError(
-            f"{path} cannot be read: {error}. Where it is no database, restore it from a copy."
-        ) from error
+        raise FolderError(f"{path} cannot be read: {error}. If it is damaged, restore it from a copy.") from error
     if busy:
         raise FolderError(f"{path} is read by another process: end it, and start again.")
 
@@ -96,17 +94,13 @@ def _check_space(connection: apsw.Connection, folder: Path) -> None:
     if log.is_file():
         needed += log.stat().st_size  # it is moved into the database first
     disk = os.statvfs(folder)
-    free = disk.f_bavail * disk.f_frsize + _left_bytes(folder)
+    left = sum(each.stat().st_size for each in _unfinished(folder).glob("*"))  # by an attempt that was interrupted
+    free = disk.f_bavail * disk.f_frsize + left
     if free < needed:
         raise FolderError(
             f"{folder} is to be converted, which needs {needed} bytes, and its disk has {free} bytes free: "
             "make room, and start again. Nothing was changed."
         )
-
-
-def _left_bytes(folder: Path) -> int:
-    """Return the room that an attempt that was interrupted takes, which the next one gives back."""
-    return sum(each.stat().st_size for each in _unfinished(folder).glob("*"))
 
 
 def _unfinished(folder: Path) -> Path:

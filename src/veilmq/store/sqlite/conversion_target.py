@@ -6,13 +6,14 @@ messages whose receipts are not logged. What retention has ended is taken over, 
 
 from collections.abc import Iterator
 from hashlib import blake2b
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import msgspec
 
 from veilmq.core import properties
 from veilmq.core.claims import ClaimState
+from veilmq.core.limits import BATCH_BYTES_MAX
 from veilmq.core.settings import QueueSettings
 from veilmq.engines import held
 from veilmq.engines.copying import SLICE, CopiedAttempt, CopiedMessage, CopiedQueue, Told
@@ -37,10 +38,7 @@ _OF_GROUPS = -1
 
 
 class _Attempt(msgspec.Struct, frozen=True, array_like=True):
-    """A receive attempt: receipts say ``issued_visible_at_ms``, the deadline in force is ``visible_at_ms``.
-
-    Each is one instant for all messages, or a list of them.
-    """
+    """A receive attempt: the deadlines that receipts say, and those in force, as one for all messages or a list."""
 
     issued_visible_at_ms: int | list[int]
     visible_at_ms: int | list[int]
@@ -112,9 +110,20 @@ class ConversionTarget(FolderTarget):
             ((ended_to_ms,),) = self._old("ended_to", lane)
             if ended_to_ms is not None:
                 ours.floor_seq = max(ours.floor_seq, (ended_to_ms + 1) << SEQ_SHIFT)
-            cursor = self._connection.execute(OLD["messages"], (lane,))
-            while rows := list(islice(cursor, SLICE)):
+            for rows in self._rows(lane):
                 yield [_stored(row, priority, fifo=queue.settings.fifo) for row in rows]
+
+    def _rows(self, lane: int) -> Iterator[list[Row]]:
+        """Yield the rows of a lane, as many at a time as memory has room for."""
+        rows: list[Row] = []
+        bytes_left = BATCH_BYTES_MAX
+        for row in self._connection.execute(OLD["messages"], (lane,)):
+            rows.append(row)
+            bytes_left -= len(row[2])  # the body
+            if len(rows) == SLICE or bytes_left <= 0:
+                yield rows
+                rows, bytes_left = [], BATCH_BYTES_MAX
+        yield rows
 
     def _add_claimed(self, queue: CopiedQueue, slice_: list[_Stored]) -> None:
         """Add messages of claims, which their queue does not count."""
@@ -153,18 +162,18 @@ class ConversionTarget(FolderTarget):
             ((partition,),) = session.rows("insert_part", number)
             self._connection.execute(OLD["retire"], (partition, ended_at_ms, name, origin))
             self._last_seq = self._taken_seq = 0
-            for row in self._connection.execute(OLD["messages"], (lane,)):
-                each = _stored(row, priority, fifo=fifo).message
-                if not held.is_open(each.log):
-                    continue
-                seq = self._numbered(number, each, fifo=fifo)
-                group = self._add(partition, each, seq, fifo=fifo)
-                if fifo:
-                    session.stage(SQL["insert_ordered_run"], [(partition, seq, seq, 1)])
-                else:
-                    place = partition, seq, priority + (0 if group is None else GROUPED), each.visible_at_ms, group
-                    session.stage(SQL["add_visibility"], [(*place, *receives_of(each))])
-        session.flush()
+            for rows in self._rows(lane):
+                for each in (_stored(row, priority, fifo=fifo).message for row in rows):
+                    if not held.is_open(each.log):
+                        continue
+                    seq = self._numbered(number, each, fifo=fifo)
+                    group = self._add(partition, each, seq, fifo=fifo)
+                    if fifo:
+                        session.stage(SQL["insert_ordered_run"], [(partition, seq, seq, 1)])
+                    else:
+                        place = partition, seq, priority + (0 if group is None else GROUPED), each.visible_at_ms, group
+                        session.stage(SQL["add_visibility"], [(*place, *receives_of(each))])
+                session.flush()
 
     # Everything else.
 
@@ -220,9 +229,6 @@ def _stored(row: Row, priority: int, *, fifo: bool) -> _Stored:
 def _group(group_key: int, encoded: bytes) -> str:
     """Return the name of a group, of which the old store has a hash; the sender's is among the properties."""
     name = properties.decode(encoded).group
-    return f"group {group_key:x}" if name is None or _number_of(name) != group_key else name
-
-
-def _number_of(group: str) -> int:
-    """Return the number that a group had: a hash of its name."""
-    return int.from_bytes(blake2b(group.encode(), digest_size=8).digest()) >> 1
+    if name is not None and int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) >> 1 == group_key:
+        return name
+    return f"group {group_key:x}"
