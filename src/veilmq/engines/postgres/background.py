@@ -14,11 +14,10 @@ from veilmq.engines.postgres.janitor import Janitor
 from veilmq.engines.postgres.mover import Mover
 from veilmq.engines.postgres.nodes import Nodes
 from veilmq.engines.postgres.options import PostgresOptions
-from veilmq.engines.postgres.positions import Positions
-from veilmq.engines.postgres.rounds import Rounds
-from veilmq.engines.postgres.totals import Totals
-from veilmq.engines.postgres.watches import Watches
 from veilmq.store import claim_endings, moves, publications
+from veilmq.store.postgres.counts import Totals
+from veilmq.store.postgres.sends import Positions
+from veilmq.store.postgres.watches import Rounds, Watches
 
 Start = Callable[[Coroutine[Any, Any, None]], None]
 

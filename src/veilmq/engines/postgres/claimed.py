@@ -15,15 +15,8 @@ from veilmq.core.limits import (
     STORED_BYTES_MAX,
 )
 from veilmq.engines.postgres.catalog import Catalog, Queue
-from veilmq.engines.postgres.claim_ready import SQL, Ready, count
 from veilmq.engines.postgres.event_log import EventLog
-from veilmq.engines.postgres.fifo_taking import properties_of
-from veilmq.engines.postgres.next_visible import next_visible_ms
-from veilmq.engines.postgres.on_queue import GENERATION_BITS, STANDARD, PartitionRetired, hold, retention_ms
 from veilmq.engines.postgres.options import PostgresOptions
-from veilmq.engines.postgres.positions import Positions
-from veilmq.engines.postgres.redrive import target_of
-from veilmq.engines.postgres.totals import Totals
 from veilmq.store.claimed import (
     ACKNOWLEDGED,
     Backlog,
@@ -35,6 +28,11 @@ from veilmq.store.claimed import (
     placed,
     shards_of_groups,
 )
+from veilmq.store.postgres.coalescing import GENERATION_BITS, STANDARD, PartitionRetired, hold, retention_ms
+from veilmq.store.postgres.counts import SQL, Ready, Totals, count
+from veilmq.store.postgres.sends import Positions
+from veilmq.store.postgres.taking import properties_of, target_of
+from veilmq.store.postgres.watches import next_visible_ms
 from veilmq.store.transaction import QueueRow, Transaction
 
 _SLICES_MAX = 16
@@ -80,7 +78,7 @@ class PostgresClaimed(ClaimedMessages):
         self.claimed_max = node.options.claimed_max
 
     async def bind(self, queue: QueueRow, claim: BoundClaim, wish: Wish) -> Part:
-        """Bind a slice; raises what is among ``on_queue.COLLISIONS`` when the transaction is to be repeated."""
+        """Bind a slice; raises what is among ``COLLISIONS`` when the transaction is to be repeated."""
         assert isinstance(queue, Queue)
         await hold(self._connection, queue)
         count = min(wish.messages, self._rows)

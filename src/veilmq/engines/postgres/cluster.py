@@ -25,12 +25,12 @@ from veilmq.engines.postgres.database_clock import DatabaseClock, MachineClock
 from veilmq.engines.postgres.databases import Identity
 from veilmq.engines.postgres.engine import PostgresEngine
 from veilmq.engines.postgres.failures import IN_DOUBT, UNREACHABLE, sentence
-from veilmq.engines.postgres.next_visible import rouse_groups
-from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.postgres.outbox import Arrived, Batch, Fate, Placed, Transit, arrive
 from veilmq.engines.store import StoreError
 from veilmq.engines.store_urls import bare, without_passwords
+from veilmq.store.postgres.coalescing import COLLISIONS, COLLISIONS_MAX
+from veilmq.store.postgres.watches import wake_groups
 
 log = logging.getLogger(__name__)
 
@@ -360,7 +360,7 @@ class Directory:
             return
 
         async def rouse(connection: Any) -> None:
-            await rouse_groups(connection, queue, engine.machine.watches)
+            await wake_groups(connection, queue, engine.machine.watches)
 
         await self._shards[place].ask(rouse)
 

@@ -10,10 +10,10 @@ from typing import Any
 from asyncpg import ReadOnlySQLTransactionError
 
 from veilmq.core.errors import InternalError
-from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, PartitionRetired
 from veilmq.engines.postgres.transaction import Parts, PostgresTransaction
 from veilmq.store import housekeeping
 from veilmq.store.cold import SNAPSHOTS, Cold
+from veilmq.store.postgres.coalescing import COLLISIONS, COLLISIONS_MAX, PartitionRetired
 
 
 class ColdCommands(Parts):

@@ -12,8 +12,8 @@ from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
 from veilmq.engines.copying import CopiedAcceptance, CopiedMessage, CopiedQueue, CopyRefused, Remembered
 from veilmq.engines.postgres.copy_lock import SQL, CopyLock
 from veilmq.engines.postgres.doctor import invariants
-from veilmq.engines.postgres.fair_queues import LANE
-from veilmq.engines.postgres.positions import COUNTER_BITS
+from veilmq.store.postgres.fair import LANE
+from veilmq.store.postgres.sends import COUNTER_BITS
 
 _COUNTERS = (1 << COUNTER_BITS) - 1
 _COLUMNS = (
@@ -156,7 +156,7 @@ class DatabaseTarget:
 
 
 def _key_of(group: str) -> int:
-    """Return the number of a group, as ``fair_queues`` has it."""
+    """Return the number of a group, as ``store.postgres.fair`` has it."""
     return int.from_bytes(blake2b(group.encode(), digest_size=8).digest()) >> 1
 
 

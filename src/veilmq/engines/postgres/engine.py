@@ -20,12 +20,11 @@ from veilmq.engines.postgres.catalog import SQL
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.database_clock import DatabaseClock, MachineClock
 from veilmq.engines.postgres.failures import IN_DOUBT, told
-from veilmq.engines.postgres.lines import Line
 from veilmq.engines.postgres.machine import Alone, Machine
-from veilmq.engines.postgres.measured import Measured
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.engines.store import STANDBY, UNREACHABLE, Survey
 from veilmq.store.cold import READS
+from veilmq.store.postgres.coalescing import Coalescer, Measured
 from veilmq.store.queue_commands import SurveyQueues
 
 _PROBE_S = 2.0
@@ -53,7 +52,7 @@ class PostgresEngine:
         self._closing = False
         self._measured = Measured()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._lines: dict[tuple[str, type[Command]], Line] = {}
+        self._lines: dict[tuple[str, type[Command]], Coalescer] = {}
         self.machine = Machine(
             database=database,
             options=options,
@@ -102,7 +101,7 @@ class PostgresEngine:
         line = self._lines.get(key)
         if line is None:
             work, weight = together
-            line = self._lines[key] = Line(
+            line = self._lines[key] = Coalescer(
                 self._measured.together(type(command), work),
                 weight=weight,
                 weight_max=self._options.coalesced_max,

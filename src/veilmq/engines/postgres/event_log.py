@@ -15,9 +15,9 @@ from veilmq.core.results import ReceiptState
 from veilmq.engines import held
 from veilmq.engines.named_sql import load
 from veilmq.engines.postgres.catalog import Queue
-from veilmq.engines.postgres.on_queue import FIFO, STANDARD, PartitionRetired, retention_ms
 from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.store.events import is_logged
+from veilmq.store.postgres.coalescing import FIFO, STANDARD, PartitionRetired, retention_ms
 
 _WITHOUT = re.compile(r"^.*-- no log\n", re.MULTILINE)
 

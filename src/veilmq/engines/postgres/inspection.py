@@ -6,9 +6,9 @@ from typing import Any
 
 from veilmq.core.looks import MessageState
 from veilmq.engines.postgres.catalog import Queue
-from veilmq.engines.postgres.fair_queues import FAIR, LANE, FairQueues
-from veilmq.engines.postgres.fifo_taking import properties_of
-from veilmq.engines.postgres.on_queue import retention_ms, sql
+from veilmq.store.postgres.coalescing import retention_ms, sql
+from veilmq.store.postgres.fair import FAIR, LANE, FairQueues
+from veilmq.store.postgres.taking import properties_of
 from veilmq.store.queues import FIFO_PRIORITY
 from veilmq.store.transaction import QueueRow, StoredMessage
 

@@ -12,19 +12,16 @@ from veilmq.engines.postgres.cold_commands import ColdCommands
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.database_clock import DatabaseClock
 from veilmq.engines.postgres.event_log import EventLog
-from veilmq.engines.postgres.fair_queues import FairQueues
-from veilmq.engines.postgres.in_flight import InFlight
-from veilmq.engines.postgres.lines import Work
-from veilmq.engines.postgres.low_water import LowWater
-from veilmq.engines.postgres.on_queue import OnQueue
 from veilmq.engines.postgres.options import PostgresOptions
-from veilmq.engines.postgres.positions import Positions
-from veilmq.engines.postgres.receipts import Receipts
-from veilmq.engines.postgres.receives import Receives
-from veilmq.engines.postgres.sends import Sends
-from veilmq.engines.postgres.totals import Totals
-from veilmq.engines.postgres.watches import Watches
 from veilmq.store.cold import COLD, READS
+from veilmq.store.postgres.coalescing import OnQueue, Work
+from veilmq.store.postgres.counts import InFlight, Totals
+from veilmq.store.postgres.fair import FairQueues
+from veilmq.store.postgres.low_water import LowWater
+from veilmq.store.postgres.receipts import Receipts
+from veilmq.store.postgres.receives import Receives
+from veilmq.store.postgres.sends import Positions, Sends
+from veilmq.store.postgres.watches import Watches
 
 Alone = Callable[[Any], Awaitable[Any]]
 """Carries out one command: returns its result, or raises ``VeilmqError``."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock, Done
-from veilmq.engines.postgres.on_queue import COLLISIONS
 from veilmq.store.background import Scheduler
+from veilmq.store.postgres.coalescing import COLLISIONS
 
 log = logging.getLogger(__name__)
 

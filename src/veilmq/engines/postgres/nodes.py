@@ -26,8 +26,7 @@ from veilmq.engines.figures import Figure, counter, gauge
 from veilmq.engines.postgres.catalog import Catalog
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.failures import UNREACHABLE
-from veilmq.engines.postgres.rounds import SQL, Rounds
-from veilmq.engines.postgres.watches import Watches
+from veilmq.store.postgres.watches import SQL, Rounds, Watches
 
 BYTES_MAX = 7_500
 _BYTES_PER_ENTRY = 24  # beside the name: an instant and what JSON puts around it
@@ -427,9 +426,9 @@ class Nodes:
         self._note(notice)
         for queue in notice.changed:
             self.catalog.forget(queue)
-            self._watches.rouse(queue, 0)
+            self._watches.wake_here(queue, 0)
         for queue, due_ms in notice.due_ms.items():
-            self._watches.rouse(queue, due_ms)
+            self._watches.wake_here(queue, due_ms)
         if notice.moves:
             self._look_for_moves()
         if notice.hello:

@@ -36,9 +36,8 @@ from veilmq.engines.named_sql import load
 from veilmq.engines.postgres.catalog import Queue, queue_of
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.failures import IN_DOUBT
-from veilmq.engines.postgres.fifo_storing import key_of
-from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, STANDARD
-from veilmq.engines.postgres.positions import Positions
+from veilmq.store.postgres.coalescing import COLLISIONS, COLLISIONS_MAX, STANDARD
+from veilmq.store.postgres.sends import Positions, key_of
 
 OUTBOX = load("veilmq.engines.postgres", "outbox.sql")
 
@@ -227,7 +226,7 @@ async def _messages(connection: Any, transit: Transit, seqs: list[int]) -> list[
 async def arrive(connection: Any, transit: Transit, from_place: int, batch: Batch, positions: Positions) -> Arrived:
     """Store the messages of ``batch`` in its target, where they are not yet; within a transaction.
 
-    Raises what is among ``on_queue.COLLISIONS`` when it is to be repeated.
+    Raises what is among ``COLLISIONS`` when it is to be repeated.
     """
     row = await connection.fetchrow(OUTBOX["lock_end"], transit.target)
     if row is None or row["queue_id"] != transit.target_id:

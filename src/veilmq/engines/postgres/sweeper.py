@@ -16,11 +16,11 @@ from veilmq.engines.postgres.catalog import Queue, queue_of
 from veilmq.engines.postgres.event_log import SQL as EVENTS
 from veilmq.engines.postgres.event_log import EventLog, logged
 from veilmq.engines.postgres.event_numbers import EventNumbers
-from veilmq.engines.postgres.on_queue import retention_ms
 from veilmq.engines.postgres.options import PostgresOptions
-from veilmq.engines.postgres.watches import Watches
 from veilmq.store.events import EXPIRED_KEPT_MAX, EXPIRED_KEPT_S
 from veilmq.store.named_queries import shared
+from veilmq.store.postgres.coalescing import retention_ms
+from veilmq.store.postgres.watches import Watches
 
 SQL = {**shared(), **load("veilmq.engines.postgres", "sweeps.sql")}
 

@@ -20,26 +20,22 @@ from veilmq.engines.postgres.catalog import Catalog, Queue
 from veilmq.engines.postgres.claimed import ClaimsAtNode, PostgresClaimed
 from veilmq.engines.postgres.database import Database
 from veilmq.engines.postgres.event_log import EventLog
-from veilmq.engines.postgres.fair_queues import LANE, FairQueues
-from veilmq.engines.postgres.fifo_storing import FifoStoring, key_of
-from veilmq.engines.postgres.fifo_taking import properties_of
-from veilmq.engines.postgres.in_flight import InFlight
-from veilmq.engines.postgres.next_visible import next_group_ms
-from veilmq.engines.postgres.on_queue import (
+from veilmq.engines.postgres.options import PostgresOptions
+from veilmq.engines.postgres.outbox import OUTBOX
+from veilmq.engines.postgres.sweeper import Sweeper, settle_late
+from veilmq.store.claimed import ClaimTransaction
+from veilmq.store.postgres.coalescing import (
     FIFO,
     STANDARD,
     PartitionRetired,
     retention_ms,
     sql,
 )
-from veilmq.engines.postgres.options import PostgresOptions
-from veilmq.engines.postgres.outbox import OUTBOX
-from veilmq.engines.postgres.positions import Positions
-from veilmq.engines.postgres.standard_storing import StandardStoring
-from veilmq.engines.postgres.sweeper import Sweeper, settle_late
-from veilmq.engines.postgres.totals import Totals
-from veilmq.engines.postgres.watches import Watches
-from veilmq.store.claimed import ClaimTransaction
+from veilmq.store.postgres.counts import InFlight, Totals
+from veilmq.store.postgres.fair import LANE, FairQueues
+from veilmq.store.postgres.sends import FifoStoring, Positions, StandardStoring, key_of
+from veilmq.store.postgres.taking import properties_of
+from veilmq.store.postgres.watches import Watches, next_group_ms
 from veilmq.store.transaction import Chosen, Leased, QueueRow, Row, StoredMessage, Waiting
 
 SQL = {

@@ -17,7 +17,7 @@ from tests.store.test_moves import kill
 from veilmq.core import commands
 from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
 from veilmq.engines.postgres.outbox import CLAIM_MS, LOOK_MS, Batch, Transit, arrive, due, take
-from veilmq.engines.postgres.positions import Positions
+from veilmq.store.postgres.sends import Positions
 
 BODIES = [str(number) for number in range(250)]
 STEPS = 6

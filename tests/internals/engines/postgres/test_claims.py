@@ -14,8 +14,9 @@ from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres
 from veilmq.core import claims, commands
 from veilmq.core.errors import ClaimLost, EpochFenced, OutcomeUnknown, PurgeInProgress, StoreUnavailable
 from veilmq.engines.execute import execute
-from veilmq.engines.postgres import PostgresEngine, claim_ready
+from veilmq.engines.postgres import PostgresEngine
 from veilmq.engines.postgres.mover import LOOK_MS
+from veilmq.store.postgres import counts
 
 SLICE = 8
 NODES = 3
@@ -145,8 +146,8 @@ def test_what_takes_long_to_count_is_told_again(
     nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch, long_s: float, *, fifo: bool
 ) -> None:
     """By heartbeats, for some time; a list tells what is true."""
-    monkeypatch.setattr(claim_ready, "LONG_S", long_s)
-    monkeypatch.setattr(claim_ready, "_COSTS_KEPT", 1_000_000)
+    monkeypatch.setattr(counts, "LONG_S", long_s)
+    monkeypatch.setattr(counts, "_COSTS_KEPT", 1_000_000)
     fill(nodes.host, 3, fifo=fifo)
     nodes.host.do(OPEN)
     beat = claims.Heartbeat(queue=QUEUE, source="s", epoch=1)

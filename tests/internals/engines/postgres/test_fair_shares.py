@@ -2,7 +2,7 @@
 
 import tracemalloc
 
-from veilmq.engines.postgres.fair_shares import FairShares, Flight
+from veilmq.store.postgres.fair import FairShares, Flight
 
 NOISY = 7
 HOUR_MS = 3_600_000

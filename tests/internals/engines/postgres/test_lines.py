@@ -11,7 +11,7 @@ from tests.store.host import QUEUE
 from tests.store.postgres_host import hosting_postgres
 from veilmq.core.commands import Receive
 from veilmq.core.errors import QueueNotFound
-from veilmq.engines.postgres.lines import Line
+from veilmq.store.postgres.coalescing import Coalescer
 
 
 class Asked:
@@ -22,7 +22,7 @@ class Asked:
         self.together: list[int] = []
         self.answers: list[Any] = []
         self.drained = 0
-        self.line = Line(self._work, weight=lambda command: 1, weight_max=10, drained=self._drain)
+        self.line = Coalescer(self._work, weight=lambda command: 1, weight_max=10, drained=self._drain)
 
     async def _work(self, together: Sequence[Any]) -> list[Any]:
         self.together.append(len(together))
@@ -78,4 +78,4 @@ def test_an_engine_keeps_no_line_of_a_queue_that_nobody_names_any_more(postgres_
             with pytest.raises(QueueNotFound):
                 host.do(Receive(queue=f"{QUEUE}{place}"))
         gc.collect()
-        assert [each for each in gc.get_objects() if isinstance(each, Line)] == []
+        assert [each for each in gc.get_objects() if isinstance(each, Coalescer)] == []

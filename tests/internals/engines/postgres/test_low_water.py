@@ -10,10 +10,10 @@ from tests.store.host import QUEUE, Host
 from tests.store.postgres_host import PostgresHost, connected, hosting_postgres
 from veilmq.core import commands
 from veilmq.engines.execute import execute
-from veilmq.engines.postgres import low_water as low_water_module
 from veilmq.engines.postgres.database import SETTINGS
-from veilmq.engines.postgres.low_water import BEGINNING, LowWater
-from veilmq.engines.postgres.on_queue import STANDARD
+from veilmq.store.postgres import low_water as low_water_module
+from veilmq.store.postgres.coalescing import STANDARD
+from veilmq.store.postgres.low_water import BEGINNING, LowWater
 from veilmq.testing import VirtualClock
 
 COUNTERS = count(1)

@@ -9,9 +9,10 @@ import pytest
 from veilmq.engines.named_sql import load
 from veilmq.store.named_queries import shared
 
-FOLDER = "veilmq.engines.postgres"
-NO_QUERIES = {"doctor.sql"}
-"""The doctor looks at whole databases."""
+FOLDERS = ("veilmq.engines.postgres", "veilmq.store.postgres")
+FILES = {entry.name: folder for folder in FOLDERS for entry in files(folder).iterdir() if entry.name.endswith(".sql")}
+NO_QUERIES = {"doctor.sql", "schema.sql", "functions.sql"}
+"""The doctor looks at whole databases, and the schema makes one."""
 SCHEMA, FUNCTIONS = [
     files("veilmq.store.postgres").joinpath(f"{name}.sql").read_text() for name in ("schema", "functions")
 ]
@@ -82,11 +83,10 @@ def touches_data(text: str) -> bool:
 
 
 def queries() -> Iterator[tuple[str, str]]:
-    """Yield name and text of each statement in each file of the folder, and of those that both dialects share."""
-    for entry in sorted(files(FOLDER).iterdir(), key=lambda entry: entry.name):
-        if entry.name.endswith(".sql") and entry.name not in NO_QUERIES:
-            for name, text in load(FOLDER, entry.name).items():
-                yield f"{entry.name} {name}", without_comments(text)
+    """Yield name and text of each statement in each file of the folders, and of those that both dialects share."""
+    for file in sorted(FILES.keys() - NO_QUERIES):
+        for name, text in load(FILES[file], file).items():
+            yield f"{file} {name}", without_comments(text)
     for name, text in shared().items():
         yield f"shared {name}", _WITHOUT_SCHEMA.sub(r"\1 mq.", without_comments(text))
 
@@ -113,8 +113,7 @@ def test_exceptions_are_needed() -> None:
     """Each of them is a statement that there is, and that names none; a file without statements is named."""
     found = {name for name, text in queries() if touches_data(text) and (findings(text) or "$1" not in text)}
     assert found == set(OF_ALL)
-    names = {entry.name for entry in files(FOLDER).iterdir() if entry.name.endswith(".sql")}
-    assert {name for name in names if not load(FOLDER, name)} == NO_QUERIES
+    assert {file for file, folder in FILES.items() if not load(folder, file)} == NO_QUERIES
 
 
 @pytest.mark.parametrize(

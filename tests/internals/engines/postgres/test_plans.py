@@ -24,13 +24,18 @@ from veilmq.store.named_queries import shared
 
 pytestmark = pytest.mark.usefixtures("tables")
 
-PACKAGE = "veilmq.engines.postgres"
-OF_STORES = {"copies.sql"}
-"""What copies a whole store."""
-FILES = sorted(
-    each.name for each in files(PACKAGE).iterdir() if each.name.endswith(".sql") and each.name not in OF_STORES
-)
-STATEMENTS = {**{file: load(PACKAGE, file) for file in FILES}, "shared": shared()}
+PACKAGES = ("veilmq.engines.postgres", "veilmq.store.postgres")
+OF_STORES = {"copies.sql", "schema.sql", "functions.sql"}
+"""What copies a whole store, and what makes one."""
+STATEMENTS = {
+    **{
+        each.name: load(package, each.name)
+        for package in PACKAGES
+        for each in files(package).iterdir()
+        if each.name.endswith(".sql") and each.name not in OF_STORES
+    },
+    "shared": shared(),
+}
 WHOLE = {"count", "look", "waiting"}
 """Statements that are about all of a partition, or its first messages."""
 

@@ -28,9 +28,9 @@ from veilmq.core.topics import (
 )
 from veilmq.engines.execute import execute
 from veilmq.engines.postgres import PostgresEngine
-from veilmq.engines.postgres.next_visible import rouse_groups
 from veilmq.server.pushing.pusher import LEASE_S, Pusher
 from veilmq.server.topic_counts import TopicCounts
+from veilmq.store.postgres.watches import wake_groups
 
 TOPIC = "000000000000/news"
 FIFO = "000000000000/jobs.fifo"
@@ -139,7 +139,7 @@ def test_what_is_published_does_not_fail_by_a_purge_right_behind_it(host: Postgr
 
     async def tell() -> None:
         async with connected(host.url) as connection:
-            await rouse_groups(connection, queue, node.machine.watches)
+            await wake_groups(connection, queue, node.machine.watches)
 
     host.run(tell())
     assert woken_ms == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from veilmq.engines.postgres.watches import Watches
+from veilmq.store.postgres.watches import Watches
 
 
 @pytest.fixture

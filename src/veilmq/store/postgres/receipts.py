@@ -12,12 +12,10 @@ from veilmq.core.receipts import Receipt, ReceiptBook
 from veilmq.core.results import LeaseChange, ReceiptState
 from veilmq.engines.postgres.catalog import Queue
 from veilmq.engines.postgres.event_log import EventLog
-from veilmq.engines.postgres.fair_queues import FairQueues
-from veilmq.engines.postgres.in_flight import InFlight
-from veilmq.engines.postgres.next_visible import rouse_groups
-from veilmq.engines.postgres.on_queue import COLLISIONS, COLLISIONS_MAX, OnQueue, retention_ms
-from veilmq.engines.postgres.totals import Totals
-from veilmq.engines.postgres.watches import Watches
+from veilmq.store.postgres.coalescing import COLLISIONS, COLLISIONS_MAX, OnQueue, retention_ms
+from veilmq.store.postgres.counts import InFlight, Totals
+from veilmq.store.postgres.fair import FairQueues
+from veilmq.store.postgres.watches import Watches, wake_groups
 
 
 class _Asked(NamedTuple):
@@ -87,7 +85,7 @@ class Receipts:
             self._totals.deleted[queue.number] += len(turn) - sum(map(len, useless.values()))
             await self._log.late(connection, queue, useless, earlier=_earlier(turn, found))
         if asked and queue.settings.fifo:
-            await rouse_groups(connection, queue, self._watches)
+            await wake_groups(connection, queue, self._watches)
         return answers
 
     async def _change(self, connection: Any, queue: Queue, together: Sequence[ChangeVisibility]) -> list[Any]:
@@ -106,7 +104,7 @@ class Receipts:
                 answers[each.at][each.place] = self._changed(queue, each, found.get(each.receipt.position))
             self._note_freed(queue, [row for row in rows if _frees(row) and row["until"] <= row["now"]])
         if asked and queue.settings.fifo:
-            await rouse_groups(connection, queue, self._watches)
+            await wake_groups(connection, queue, self._watches)
         return answers
 
     async def _delete_once(self, connection: Any, queue: Queue, turn: Sequence[_Asked]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""How many more messages of a queue may be in flight.
+"""What a node counts: places for messages in flight, visible messages for heartbeats, and what passed through it.
 
 A small quota is counted at each receive, and exact. Counting up to a large one would be dear, so there one node counts
 now and then for all of them (at the most a fiftieth of the time), and each adds what it gave since and subtracts what
@@ -6,17 +6,25 @@ it deleted: between two counts a quota may be passed by what other nodes give in
 a quota is taken, a node asks every ten seconds, else every second.
 """
 
+from asyncio import get_running_loop
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock
 from veilmq.engines.clock import stopwatch_s
+from veilmq.engines.named_sql import load
 from veilmq.engines.postgres.catalog import Queue
-from veilmq.engines.postgres.on_queue import STANDARD, retention_ms, sql
 from veilmq.engines.postgres.options import PostgresOptions
-from veilmq.engines.postgres.watches import Watches
+from veilmq.store.claimed import Backlog
+from veilmq.store.postgres.coalescing import STANDARD, retention_ms, sql
+from veilmq.store.postgres.watches import Watches
 
+SQL = load("veilmq.engines.postgres", "claims.sql")
+
+LONG_S = 0.1
+_COSTS_KEPT = 50
 _INTERVAL_MS = SECOND_MS
 _INTERVAL_MS_WHILE_FREE = 10 * SECOND_MS
 _COSTS_PER_INTERVAL = 50
@@ -122,3 +130,62 @@ def _quota(queue: Queue, options: PostgresOptions) -> int:
     if queue.settings.in_flight_max is not None:
         return queue.settings.in_flight_max
     return options.fifo_in_flight_max if queue.settings.fifo else options.in_flight_max
+
+
+class Ready:
+    """How many messages of each queue are visible, for heartbeats.
+
+    A count looks at each of them. Readers beat several times a minute and take the number for what it is, a hint; so
+    what took long to count is told again for fifty times as long. Who opens a source, or lists them, is told what is
+    true.
+    """
+
+    def __init__(self) -> None:
+        """Know nothing."""
+        self._known: dict[int, tuple[float, Backlog]] = {}
+
+    async def lately(self, connection: Any, queue: Queue) -> Backlog:
+        """Return how many messages are visible, or were when that was last counted."""
+        began_s = get_running_loop().time()
+        known = self._known.get(queue.partition)
+        if known is not None and began_s < known[0]:
+            return known[1]
+        counted = await count(connection, queue)
+        cost_s = get_running_loop().time() - began_s
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        if cost_s > LONG_S:
+            self._known[queue.partition] = began_s + _COSTS_KEPT * cost_s, counted
+        return counted
+
+
+async def count(connection: Any, queue: Queue) -> Backlog:
+    """Count what of ``queue`` is visible."""
+    counted = sql(queue)["count"] if queue.settings.fifo else SQL["ready"]
+    row = await connection.fetchrow(counted, queue.partition, retention_ms(queue))
+    return Backlog(row["visible"], row["oldest_sent_at"])
+
+
+class Totals:
+    """What has passed through each queue at one node, since that began, by the number of the queue.
+
+    Each node counts what it does itself, in memory, once the statement that did it has come back; the numbers of a
+    store are the sums over its nodes. (A transaction that is repeated afterwards may be counted twice.)
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.sent: Counter[int] = Counter()
+        self.received: Counter[int] = Counter()
+        self.redelivered: Counter[int] = Counter()
+        self.deleted: Counter[int] = Counter()
+
+    def stored(self, queue: Queue, messages: int) -> None:
+        """Count what was sent; what is on its way to another database is not in the queue yet."""
+        if not queue.away:
+            self.sent[queue.number] += messages
+
+    def forget(self, number: int) -> None:
+        """Let go of a queue that was deleted; its number is never given again."""
+        for counter in (self.sent, self.received, self.redelivered, self.deleted):
+            counter.pop(number, None)

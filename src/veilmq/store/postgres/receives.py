@@ -1,7 +1,14 @@
-"""Receives: those that travel together are served by as few claims as their terms allow."""
+"""Receives: those that travel together are served by as few claims as their terms allow.
+
+A receive of a FIFO queue with an attempt id can be repeated, because its answer may have been lost. The same id gives
+the same messages with the same receipts again, hidden anew from now on and without another receive counted, as long as
+every one of them is as it was left (SQS API Reference, the receive's attempt id). Else the attempt is void, and the
+receive an ordinary one, which is remembered in its place.
+"""
 
 from collections.abc import Sequence
 from functools import partial
+from hashlib import blake2b
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -10,29 +17,33 @@ from asyncpg import QueryCanceledError
 
 from veilmq.core.commands import Receive
 from veilmq.core.errors import ReceivesThrottled, VeilmqError
-from veilmq.core.limits import LEASE_S_MAX, PRIORITY, SECOND_MS
+from veilmq.core.limits import ATTEMPT_S, LEASE_S_MAX, PRIORITY, SECOND_MS
 from veilmq.core.receipts import ReceiptBook
 from veilmq.core.results import Received, ReceivedMessage
-from veilmq.engines.postgres.attempts import repeat_or_take
 from veilmq.engines.postgres.catalog import Catalog, Queue
 from veilmq.engines.postgres.event_log import EventLog
 from veilmq.engines.postgres.failures import told
-from veilmq.engines.postgres.fair_queues import LANE, FairQueues
-from veilmq.engines.postgres.fifo_taking import FifoTaking, properties_of
-from veilmq.engines.postgres.in_flight import InFlight
-from veilmq.engines.postgres.low_water import LowWater
-from veilmq.engines.postgres.next_visible import next_visible_ms
-from veilmq.engines.postgres.on_queue import COLLISIONS, OnQueue
-from veilmq.engines.postgres.positions import Positions
-from veilmq.engines.postgres.ruled import Take, take_by_class
-from veilmq.engines.postgres.standard_taking import StandardTaking
-from veilmq.engines.postgres.terms import Terms
-from veilmq.engines.postgres.throttle import refused
-from veilmq.engines.postgres.totals import Totals
-from veilmq.engines.postgres.watches import Watches
+from veilmq.store.postgres.coalescing import COLLISIONS, FIFO, STANDARD, OnQueue, retention_ms
+from veilmq.store.postgres.counts import InFlight, Totals
+from veilmq.store.postgres.fair import LANE, FairQueues
+from veilmq.store.postgres.low_water import LowWater
+from veilmq.store.postgres.sends import Positions
+from veilmq.store.postgres.taking import (
+    FifoTaking,
+    StandardTaking,
+    Take,
+    Terms,
+    hide_by_class,
+    properties_of,
+    take_by_class,
+)
+from veilmq.store.postgres.watches import Watches, next_visible_ms
 
 _ALONE = (VeilmqError, QueryCanceledError, *COLLISIONS)
 """What ends one claim, of several on a connection: what those before it have leased is given to who asked for it."""
+
+
+_KEY_BYTES = 16
 
 
 class Receives:
@@ -73,8 +84,9 @@ class Receives:
         return await self._on_queue(self._receive, together, relaxed=True)
 
     async def _receive(self, connection: Any, queue: Queue, together: Sequence[Receive]) -> list[Any]:
-        too_many = await refused(connection, queue, together)
-        received = iter(await self._served(connection, queue, _without(together, too_many)))
+        too_many = await _refused(connection, queue, together)
+        served = [command for place, command in enumerate(together) if place not in too_many] if too_many else together
+        received = iter(await self._served(connection, queue, served))
         return [
             ReceivesThrottled(queue.settings.receives_per_s_max) if place in too_many else next(received)
             for place in range(len(together))
@@ -132,7 +144,7 @@ class Receives:
             take = partial(take_by_class, connection, queue, take, terms.bound_ms)
         if terms.attempt_id is None:
             return await take()
-        return await repeat_or_take(connection, queue, terms.attempt_id, terms, take)
+        return await _repeat_or_take(connection, queue, terms.attempt_id, terms, take)
 
     async def _next_visible_ms(self, connection: Any, queue: Queue) -> int | None:
         if self._fair.has(queue):  # which goes by turns, not by marks
@@ -158,10 +170,6 @@ class Receives:
         )
 
 
-def _without(together: Sequence[Receive], places: set[int]) -> Sequence[Receive]:
-    return [command for place, command in enumerate(together) if place not in places] if places else together
-
-
 def _terms(command: Receive, queue: Queue, place: int) -> Terms:
     ruled = command.timeout_s is None and bool(queue.settings.visibility_rules)
     timeout_s = queue.settings.visibility_timeout_s if command.timeout_s is None else command.timeout_s
@@ -179,3 +187,58 @@ def _received(messages: list[ReceivedMessage], due_ms: int | None, queue: Queue,
         over_limit=over_limit and not messages,
         smq_base64=queue.settings.smq_base64,
     )
+
+
+async def _refused(connection: Any, queue: Queue, together: Sequence[Receive]) -> set[int]:
+    """Return which of the receives, by their places, are too many in a second for all nodes together.
+
+    Those that waited were counted before, and what is refused does not count.
+    """
+    per_s_max = queue.settings.receives_per_s_max
+    if not per_s_max:
+        return set()
+    asked = [place for place, command in enumerate(together) if command.requested_at_ms is None]
+    if not asked:
+        return set()
+    admitted = await connection.fetchval(STANDARD["admit"], queue.origin, len(asked), per_s_max, SECOND_MS)
+    return set(asked[admitted:])
+
+
+async def _repeat_or_take(connection: Any, queue: Queue, attempt_id: str, terms: Terms, take: Take) -> list[Any]:
+    """Return the rows of the attempt's messages again, or those that ``take`` gives, which are then the attempt's.
+
+    A row of a repetition has ``issued_visible_at``, the deadline that its receipt says.
+    """
+    key = blake2b(attempt_id.encode(), digest_size=_KEY_BYTES).digest()
+    async with connection.transaction():
+        attempt = await connection.fetchrow(FIFO["find_attempt"], queue.origin, key, ATTEMPT_S * SECOND_MS)
+        rows = [] if attempt is None else await _repeat(connection, queue, attempt, terms)
+        if rows:
+            await connection.execute(FIFO["move_attempt"], queue.origin, key, [row["visible_at"] for row in rows])
+            return rows
+        taken = await take()
+        if taken:
+            columns = [[row[name] for row in taken] for name in ("seq", "generation", "epoch", "visible_at")]
+            await connection.execute(FIFO["note_attempt"], queue.origin, key, *columns)
+        return taken
+
+
+async def _repeat(connection: Any, queue: Queue, attempt: Any, terms: Terms) -> list[Any]:
+    seqs, generations, epochs, issued, deadlines = attempt
+    rows = await connection.fetch(
+        FIFO["repeat"],
+        queue.partition,
+        seqs,
+        generations,
+        epochs,
+        deadlines,
+        terms.timeout_ms,
+        terms.bound_ms,
+        retention_ms(queue),
+    )
+    if terms.ruled:
+        rows = await hide_by_class(connection, queue, rows, terms.bound_ms)
+    found = {row["seq"]: row for row in rows}
+    if not found:
+        return []
+    return [{**found[seq], "issued_visible_at": at_ms} for seq, at_ms in zip(seqs, issued, strict=True)]
