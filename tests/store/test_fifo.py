@@ -162,6 +162,18 @@ def test_a_delayed_message_does_not_block_its_group(fifo: Host) -> None:
     assert bodies(receive(fifo)) == "a1 a3"
 
 
+def test_a_hundred_delayed_messages_of_a_group_are_passed_over(fifo: Host) -> None:
+    """Also when the group is asked again, after what was visible was deleted."""
+    for start in range(0, 100, 10):
+        send(fifo, *(f"a{at}" for at in range(start, start + 10)), delay_s=900)
+    send(fifo, "a100", "a101")
+    for body in ("a100", "a101"):
+        (first,) = receive(fifo, 1)
+        assert first.body == body
+        fifo.delete(first.receipt)
+    assert receive(fifo) == []
+
+
 def test_an_undelayed_message_of_a_group_that_waits_for_a_delay_is_had_at_once(fifo: Host) -> None:
     """Also when the group's turn was to come with the end of the delay."""
     send(fifo, "a1", delay_s=5)

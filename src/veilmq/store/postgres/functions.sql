@@ -81,8 +81,8 @@ END $$;
 
 -- Says anew when a group gives its next message, whose row the caller has locked: when the last of its messages in flight is
 -- visible again or ends (a claimed one does neither), or, with none in flight, when the last of those that came back was visible,
--- or, without such a one, when the first of the others was or will be. Looks at 100 messages that are not in flight at the most,
--- and at none that was sent after the first visible one became so. Removes an empty group.
+-- or, without such a one, when the first of the others was or will be. Passes over 100 messages at the most, and looks at
+-- none that was sent after the first visible one became so. Removes an empty group.
 CREATE OR REPLACE FUNCTION mq.fifo_settle(
     p_qp bigint, p_group text, p_retention bigint
 ) RETURNS void LANGUAGE plpgsql AS $$
@@ -119,7 +119,7 @@ BEGIN
             v_head := each.seq;
         END IF;
         v_looked := v_looked + 1;
-        EXIT WHEN v_looked = 100 OR each.visible_at <= v_now AND (
+        EXIT WHEN v_looked > 100 OR each.visible_at <= v_now AND (
             v_leased IS NOT NULL OR each.receive_count = 0 AND each.sent_at >= v_first
         );
     END LOOP;
@@ -633,9 +633,9 @@ CREATE OR REPLACE FUNCTION mq.fifo_note(
     ON CONFLICT DO NOTHING
 $$;
 
--- Leases up to p_count messages, of groups as they came up. It moves as many dead letters as one may (100, 1 MiB), and looks at
--- 1,000 groups that give nothing; the next receive goes on. The last row of one that moved dead letters has no message. Where the
--- queue is logged, p_log is its name.
+-- Leases up to p_count messages, of groups as they came up. It moves as many dead letters as one may (100, 1 MiB), looks at
+-- 1,000 groups that give nothing, and passes over 100 delayed messages of a group; the next receive goes on. The last row of one
+-- that moved dead letters has no message. Where the queue is logged, p_log is its name.
 CREATE OR REPLACE FUNCTION mq.fifo_receive(
     p_qp bigint, p_count integer, p_timeout bigint, p_generation bigint, p_low bigint, p_retention bigint,
     p_requested bigint, p_last bigint, p_receives_max integer, p_dead bigint, p_source text, p_counter bigint,
@@ -656,6 +656,7 @@ DECLARE
     v_group text;
     v_done text[] := '{}';
     v_chosen bigint[];
+    v_passed int;
     v_given bigint[] := '{}';
     v_waited bigint := least(v_now - coalesce(p_requested, v_now), 536870911);
     each record;
@@ -675,8 +676,13 @@ BEGIN
         DELETE FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group AND sent_at <= v_kept
             AND seq < ((v_kept + 1) << 20);
         v_chosen := '{}';
+        v_passed := 0;
         FOR each IN SELECT * FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group ORDER BY seq LOOP
-            CONTINUE WHEN each.receive_count = 0 AND mq.due(each.visible_at, each.sent_at, 0, v_delay) > v_now;
+            IF each.receive_count = 0 AND mq.due(each.visible_at, each.sent_at, 0, v_delay) > v_now THEN
+                v_passed := v_passed + 1;
+                EXIT WHEN v_passed > 100;
+                CONTINUE;
+            END IF;
             EXIT WHEN each.visible_at > v_now;
             IF p_dead IS NOT NULL AND each.receive_count >= p_receives_max THEN
                 IF p_log IS NOT NULL THEN
