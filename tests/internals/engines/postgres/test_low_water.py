@@ -171,7 +171,7 @@ def test_looks_from_the_beginning_are_rare_where_they_are_dear(timeless: list[fl
     assert low_water.of(1) == BEGINNING
 
 
-@pytest.mark.usefixtures("tables")
+@pytest.mark.usefixtures("new_tables")
 @pytest.mark.parametrize("held", [False, True])
 def test_what_was_consumed_costs_little_while_a_transaction_is_held_open(host: PostgresHost, held: bool) -> None:
     """Nothing of it can be removed meanwhile: an entry is read when its message is taken, and seldom again."""
