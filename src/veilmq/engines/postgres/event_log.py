@@ -91,8 +91,10 @@ class EventLog:
         """
         if not (useless or earlier) or not self.has(queue):
             return
-        await self._end(connection, queue, queue.partition, useless.get(ReceiptState.EXPIRED, ()))
-        await self._correct(connection, queue, [*useless.get(ReceiptState.SUPERSEDED, ()), *earlier])
+        expired = useless.get(ReceiptState.EXPIRED, ())
+        ended = await self._end(connection, queue, queue.partition, expired)
+        superseded = [each for each in expired if each.position not in ended]  # by a receive since they were looked at
+        await self._correct(connection, queue, [*superseded, *useless.get(ReceiptState.SUPERSEDED, ()), *earlier])
         left = await self._correct(connection, queue, useless.get(ReceiptState.GONE, ()))
         if left:  # what ended them may not have been seen by anybody yet
             rows = await connection.fetch(SQL["retired_parts"], queue.number)

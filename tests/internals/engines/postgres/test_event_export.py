@@ -29,6 +29,7 @@ from veilmq.core.events import CountEvents, EventRange, ExportedElsewhere, Forge
 from veilmq.core.results import ReceivedMessage
 from veilmq.engines.execute import execute
 from veilmq.engines.postgres import PostgresEngine
+from veilmq.engines.postgres.event_log import EventLog
 from veilmq.events.exporter import Exporter
 from veilmq.events.target import Target, open_target
 
@@ -171,6 +172,23 @@ def test_a_statement_that_is_rolled_back_leaves_no_event(host: PostgresHost) -> 
     assert outcomes(host) == []
     host.delete(receipt)
     assert outcomes(host) == [("deleted", 0)]
+
+
+def test_a_late_delete_that_a_receive_overtakes_is_written(host: PostgresHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The receive comes after the look at the message, which found its lease ended and nothing more."""
+    host.create(BUSY, fifo=True)
+    host.do(Send(queue=BUSY, messages=(message("a", group="g", dedup_id="a"),)))
+    (got,) = host.receive(queue=BUSY, timeout_s=1)
+    host.advance(2_000)
+    write = EventLog.late
+
+    async def overtaken(log: EventLog, *arguments: Any, **more: Any) -> None:
+        assert (await execute(host.engine, Receive(queue=BUSY, count=1))).messages
+        await write(log, *arguments, **more)
+
+    monkeypatch.setattr(EventLog, "late", overtaken)
+    host.delete(got.receipt, queue=BUSY)
+    assert outcomes(host) == [("expired", 1_000), ("late_deleted", 2_000)]
 
 
 def test_what_is_kept_for_late_deletes_goes_with_its_queue(host: PostgresHost) -> None:
