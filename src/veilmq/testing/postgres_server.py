@@ -117,7 +117,8 @@ class PostgresServer:
         process, self._process = self._process, None
         assert process is not None, "it does not run"
         for pid in (process.pid, *_children(process.pid)):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                os.kill(pid, signal.SIGKILL)
         process.wait()
 
     def hold_back(self) -> None:
