@@ -103,8 +103,8 @@ format: setup ## sort imports, apply the safe fixes, format
 bench: setup-bench ## measure beside the ceiling and the peers: one table
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-prove-crash: setup ## the crash proof at full size: thirty kills under load
-	@PROVE=whole $(PYTEST) tests/proofs -m proof -k crash --timeout 3600 $(ARGS)
+prove-crash: setup ## the crash proof at full size: sixty kills of the server under load, and sixty of PostgreSQL
+	@PROVE=whole $(PYTEST) tests/proofs/test_crash.py tests/proofs/test_topics_killed.py -k "not node" --timeout 3600 $(ARGS)
 
 prove-flat: setup-bench ## flatness at full size: memory, cost and restart with three million messages
 	@$(BIN)/python -m benchmarks --whole --no-peers --only backlog --only idle $(ARGS)
@@ -140,8 +140,8 @@ prove-failover: setup ## PostgreSQL's primary loses its power under load, three 
 prove-overload: setup ## strangers who flood: memory, and what others wait, beside bodies without a signature, wrong ones, and unread answers
 	@PROVE=whole $(PYTEST) tests/proofs/test_overload.py -s --timeout 600 $(ARGS)
 
-prove-nodes: setup ## three nodes on one PostgreSQL, any of them asked, killed thirty times; and how fast one wakes another's long polls
-	@PROVE=whole $(PYTEST) tests/proofs/test_nodes.py -s --timeout 3600 $(ARGS)
+prove-nodes: setup ## three nodes on one PostgreSQL, any of them asked, killed sixty times; and how fast one wakes another's long polls
+	@PROVE=whole $(PYTEST) tests/proofs/test_nodes.py tests/proofs/test_crash.py -k node -s --timeout 3600 $(ARGS)
 
 mutations: setup-mutations ## small mutations of the product, and how many the tests detect; the first run records what covers each line
 	@.venv-mutations/bin/python -m tests.mutations $(ARGS)

@@ -17,10 +17,10 @@ Step = Callable[[SqsCaller, random.Random, int], None]
 class Callers:
     """A thread for each of `steps`, all on one queue; a step without an answer is given up, and the next one begins."""
 
-    def __init__(self, port: int | Sequence[int], queue: str, steps: Sequence[Step], *, seed: int) -> None:
-        """Start nothing yet; of several ports, each request goes to any of them."""
+    def __init__(self, ports: Sequence[int], queue: str, steps: Sequence[Step], *, seed: int) -> None:
+        """Start nothing yet; each request goes to any of `ports`."""
         self._errors: list[BaseException] = []
-        self._ports = [port] if isinstance(port, int) else port
+        self._ports = ports
         self._queue = queue
         self._seed = seed
         self._stop = threading.Event()

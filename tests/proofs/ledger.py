@@ -5,8 +5,13 @@ every bound is taken so that only a certain violation counts: a lease cannot hav
 before the tick of the server's clock, of whole milliseconds, that was on then), nor after its answer came.
 """
 
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
+
+from tests.proofs.sqs_caller import Unanswered, Unreached
 
 TICK_S = 0.001
 
@@ -15,20 +20,25 @@ TICK_S = 0.001
 class Message:
     """One message, known by its body."""
 
+    untold_before: int = 0  # receives that had got no answer when its sending was asked for
     send_told: bool = False
     delete_asked: bool = False
     deleted_at_s: float | None = None  # when the delete with the current receipt was answered
     hidden_until_s: float = 0.0  # not visible before, for certain
-    counts: list[int] = field(default_factory=list)  # of the receives that were answered
+    claimed_at_s: float = math.inf  # in an open claim from then on, for certain
+    last_asked_s: float = 0.0  # when the last of its deliveries was asked for
+    counts: list[int] = field(default_factory=list)  # of the receives that were answered, and of claims
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """A receipt as a client holds it; certainly in force while `sure_until_s` is ahead."""
+    """A receipt as a client holds it; in force for certain before `sure_until_s`, and over from `over_s` on."""
 
     body: str
     handle: str
     sure_until_s: float
+    over_s: float
+    message_id: str
 
 
 class Ledger:
@@ -39,13 +49,14 @@ class Ledger:
         self.messages: dict[str, Message] = {}
         self.violations: list[str] = []
         self.receives_untold = 0
+        self._receives_asked = 0  # that are neither answered nor known to get no answer
         self._lock = Lock()
 
-    def send_asked(self, bodies: list[str]) -> None:
-        """Note that these are about to be sent."""
+    def send_asked(self, bodies: list[str], *, hidden_until_s: float = 0.0) -> None:
+        """Note that these are about to be sent, for the first time."""
         with self._lock:
             for body in bodies:
-                self.messages[body] = Message()
+                self.messages[body] = Message(untold_before=self.receives_untold, hidden_until_s=hidden_until_s)
 
     def send_told(self, bodies: list[str]) -> None:
         """Note that these were acknowledged."""
@@ -53,37 +64,76 @@ class Ledger:
             for body in bodies:
                 self.messages[body].send_told = True
 
-    def receive_untold(self) -> None:
-        """Note a receive without an answer: it may have leased messages."""
+    @contextmanager
+    def receiving(self) -> Iterator[None]:
+        """Note a receive around its call and `received`: one without an answer may have leased messages."""
+        untold = 0
         with self._lock:
-            self.receives_untold += 1
+            self._receives_asked += 1
+        try:
+            yield
+        except Unanswered as error:
+            untold = not isinstance(error, Unreached)
+            raise
+        finally:
+            with self._lock:
+                self._receives_asked -= 1
+                self.receives_untold += untold
 
     def received(
-        self, body: str, handle: str, count: int, *, asked_s: float, told_s: float, timeout_s: float
+        self,
+        body: str,
+        handle: str,
+        count: int,
+        *,
+        asked_s: float,
+        told_s: float,
+        timeout_s: float,
+        message_id: str = "",
     ) -> Receipt:
         """Note a delivery, and check it against what is known of the message."""
+        until_s = asked_s - TICK_S + timeout_s
         with self._lock:
-            known = self.messages.get(body)
-            if known is None:
-                self.violations.append(f"{body} was delivered and never sent")
-                known = self.messages[body] = Message()
-            self._check_delivery(body, known, asked_s=asked_s, told_s=told_s)
-            known.counts.append(count)
-            known.hidden_until_s = asked_s - TICK_S + timeout_s
-            return Receipt(body=body, handle=handle, sure_until_s=asked_s - TICK_S + timeout_s)
+            self._delivered(body, count, asked_s=asked_s, told_s=told_s).hidden_until_s = until_s
+        return Receipt(body, handle, until_s, told_s + TICK_S + timeout_s, message_id)
 
-    def _check_delivery(self, body: str, known: Message, *, asked_s: float, told_s: float) -> None:
+    def claimed(self, body: str, count: int, *, asked_s: float, told_s: float) -> Receipt:
+        """Note that a claim, whose binding was answered at `told_s`, has a message; return what a receipt would be."""
+        with self._lock:
+            known = self._delivered(body, count, asked_s=asked_s, told_s=told_s)
+            if known.last_asked_s > told_s:
+                self.violations.append(f"{body} was delivered while it was claimed")
+            known.claimed_at_s = told_s
+        return Receipt(body, "", math.inf, math.inf, "")
+
+    def _delivered(self, body: str, count: int, *, asked_s: float, told_s: float) -> Message:
+        known = self.messages.get(body)
+        if known is None:
+            self.violations.append(f"{body} was delivered and never sent")
+            known = self.messages[body] = Message()
         if known.deleted_at_s is not None and asked_s > known.deleted_at_s:
             self.violations.append(f"{body} came back after its delete was acknowledged")
+        if asked_s > known.claimed_at_s:
+            self.violations.append(f"{body} was delivered while it was claimed")
         if told_s < known.hidden_until_s:
             early_ms = (known.hidden_until_s - told_s) * 1_000
             self.violations.append(f"{body} was delivered at least {early_ms:.0f} ms before its deadline")
+        known.last_asked_s = max(known.last_asked_s, asked_s)
+        if count in known.counts:
+            self.violations.append(f"{body}: two deliveries with one receive count: {count}")
+        known.counts.append(count)
+        unknown = self.receives_untold - known.untold_before + self._receives_asked
+        if not 1 <= count <= len(known.counts) + unknown:
+            received = f"received {len(known.counts)} times, {unknown} unknown"
+            self.violations.append(f"{body}: {received}, but counted {count}")
+        return known
 
     def change_asked(self, receipt: Receipt, *, asked_s: float, timeout_s: float) -> None:
-        """Note that a deadline may move from now on."""
+        """Note that a deadline may move from now on, and that a claim may end."""
         with self._lock:
             known = self.messages[receipt.body]
             known.hidden_until_s = min(known.hidden_until_s, asked_s - TICK_S + timeout_s)
+            known.claimed_at_s = math.inf
 
     def change_told(self, receipt: Receipt, *, asked_s: float, told_s: float, timeout_s: float) -> None:
         """Note that it has moved, if the receipt was in force for certain."""
@@ -96,14 +146,15 @@ class Ledger:
         with self._lock:
             self.messages[receipt.body].delete_asked = True
 
-    def delete_told(self, receipt: Receipt, *, told_s: float) -> None:
-        """Note that it is gone, if the receipt was in force for certain."""
+    def delete_told(self, receipt: Receipt, *, told_s: float) -> bool:
+        """Note that it is gone, if the receipt was in force for certain; return whether it was."""
         with self._lock:
-            if told_s < receipt.sure_until_s:
+            if certain := told_s < receipt.sure_until_s:
                 self.messages[receipt.body].deleted_at_s = told_s
+        return certain
 
     def told(self) -> tuple[int, int, int]:
-        """Return how many sends, deliveries and deletes were answered."""
+        """Return how many sends were acknowledged, how many deliveries came, and how many deletes count as done."""
         with self._lock:
             known = list(self.messages.values())
         return (
@@ -120,13 +171,56 @@ class Ledger:
                 found.append(f"{body} was acknowledged, never deleted, and is lost")
             if known.deleted_at_s is not None and body in drained:
                 found.append(f"{body} was deleted and is still there")
-            found += self._check_counts(body, known)
         return found
 
-    def _check_counts(self, body: str, known: Message) -> list[str]:
-        counts = sorted(known.counts)
-        if len(set(counts)) < len(counts):
-            return [f"{body}: two deliveries with one receive count: {counts}"]
-        if counts and not len(counts) <= counts[-1] <= len(counts) + self.receives_untold:
-            return [f"{body}: received {len(counts)} times, {self.receives_untold} unknown, but counted {counts[-1]}"]
-        return []
+    def died(self, bodies: Iterable[str], *, receives_max: int) -> list[str]:
+        """Return which of the dead letters `bodies` died too early, and what did not die in time."""
+        alive = [body for body, each in self.messages.items() if max(each.counts, default=0) > receives_max]
+        found = [f"{body} did not die" for body in alive]
+        for body in bodies:
+            known = self.messages[body]
+            if len(known.counts) + self.receives_untold - known.untold_before < receives_max:
+                found.append(f"{body} died after {len(known.counts)} receives")
+        return found
+
+
+class GroupOrder:
+    """In which order a FIFO queue gave the messages of its groups, each known by group and number there, from 0.
+
+    A message may be given when every earlier one of its group is deleted, or comes before it in the same answer. Only
+    one whose delete was not asked for is there for certain.
+    """
+
+    def __init__(self) -> None:
+        """Nothing was given."""
+        self.violations: list[str] = []
+        self._delete_asked: dict[str, set[int]] = {}
+        self._first_left: dict[str, int] = {}
+        self._lock = Lock()
+
+    def given(self, messages: list[tuple[str, int]]) -> None:
+        """Note the messages of one answer, in its order."""
+        with self._lock:
+            before: dict[str, set[int]] = {}
+            for group, number in messages:
+                self._check(group, number, before.setdefault(group, set()))
+                before[group].add(number)
+
+    def _check(self, group: str, number: int, before: set[int]) -> None:
+        gone = self._delete_asked.setdefault(group, set())
+        first = self._first_left.get(group, 0)
+        while first in gone:
+            gone.discard(first)
+            first += 1
+        self._first_left[group] = first
+        skipped = [each for each in range(first, number) if each not in gone and each not in before]
+        if skipped:
+            self.violations.append(f"{number} of {group} was given before {skipped[0]}")
+        if any(each > number for each in before):
+            self.violations.append(f"{number} of {group} was given behind a later one in the same answer")
+
+    def delete_asked(self, group: str, number: int) -> None:
+        """Note that a message may be gone from now on."""
+        with self._lock:
+            if number >= self._first_left.get(group, 0):
+                self._delete_asked.setdefault(group, set()).add(number)

@@ -14,7 +14,7 @@ class Unanswered(Exception):
 
 
 class Unreached(Unanswered):
-    """There was no connection: nothing happened, for certain."""
+    """There was no connection, or the server says so: nothing happened, for certain."""
 
 
 class Refused(Exception):
@@ -43,7 +43,7 @@ class SqsCaller:
             self.close()
             raise Unanswered from error
         if status >= 500:
-            raise Unanswered(text)
+            raise (Unreached if b"nothing was done" in text else Unanswered)(text)
         if status != 200:
             raise Refused(text.decode())
         answer: dict[str, Any] = json.loads(text or b"{}")

@@ -1,204 +1,282 @@
-"""The crash proof: producers and consumers run, the server is killed with SIGKILL again and again.
+"""The crash proof: what serves is killed again and again while all that queues can do is in use, and nothing is lost.
 
-Afterwards every acknowledged send is there unless its delete was asked for, no delete acknowledged for the current
-receipt came back, no message was delivered before its deadline, every receive count lies between the receives
-answered and attempted, and receipts issued before a kill worked after it. `PROVE=whole` kills thirty times.
+A standard queue has delays, changes, late deletes, dead letters and claims; a FIFO queue has groups, deduplication and
+claims; move tasks empty the dead-letter queue; events are exported. What is killed is the server on a data folder, any
+of three nodes on PostgreSQL, or PostgreSQL itself, with SIGKILL.
+
+Afterwards every acknowledged send is there unless its delete was asked for, in one place, once; no delete that was
+acknowledged for the current receipt came undone; no message was delivered before its deadline or while it was claimed;
+each receive count lies between the receives answered and attempted; each group was given in its order; a claim had the
+same messages whenever it was read; messages died at their last receive; move tasks counted what they moved; receipts
+and claims of before a kill act after it; each end of a receipt is in the event log once. `PROVE=whole` kills sixty
+times, `CRASH_SEED` draws another run.
 """
 
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import msgspec
 import pytest
+from pyarrow import dataset
 
+from tests.client.traffic import drained, send
 from tests.proofs.callers import Callers
-from tests.proofs.ledger import Ledger, Receipt
-from tests.proofs.served import ServedFolder
-from tests.proofs.sqs_caller import Refused, SqsCaller, Unanswered, Unreached
+from tests.proofs.loads import (
+    BACK,
+    DEAD,
+    DRAIN_S_MAX,
+    RECEIVES_MAX,
+    Load,
+    Mover,
+    OrderedLoad,
+    Source,
+    counts,
+    drain,
+    now_s,
+    patiently,
+)
+from tests.proofs.served import Served, ServedFolder, starting_nodes
+from tests.proofs.sqs_caller import NodesCaller, Refused, SqsCaller, Unreached
+from veilmq.client import HttpQueueClient
+from veilmq.client.claims import Claims
+from veilmq.core.claims import SourceView
+from veilmq.testing.postgres_server import PostgresServer, temporary_folder
 
 WHOLE = os.environ.get("PROVE") == "whole"
-KILLS = 30 if WHOLE else 3
-SEED = 20_240_229
-TIMEOUT_S = 2
-LONGER_S = 5 if WHOLE else 3
-HELD_TIMEOUT_S = 3_600
-BUSY = "busy"
+KILLS = 60 if WHOLE else 3
+SEED = int(os.environ.get("CRASH_SEED", "20240229"))
+NODES = 3
 HELD = "held"
-DRAIN_S_MAX = 120.0
+HELD_S = 3_600
+CLAIMED = 20
 
-now_s = time.monotonic
+
+class Place(NamedTuple):
+    """Where the proof runs: servers, and what is killed, one at a time."""
+
+    servers: Sequence[Served]
+    killed: Sequence[Served | PostgresServer]
+
+    @property
+    def ports(self) -> list[int]:
+        """Return those of the servers."""
+        return [server.port for server in self.servers]
+
+    def kill(self, chance: random.Random) -> None:
+        """End one with SIGKILL, and start it again."""
+        one = chance.choice(self.killed)
+        one.kill()
+        one.start()
 
 
-class Load:
-    """Producers and consumers on one queue, and what they know."""
+@contextmanager
+def running(what: str, folder: Path, options: list[str]) -> Iterator[Place]:
+    """Run a server on a data folder, or three nodes on a PostgreSQL of their own, and stop all."""
+    if what == "server":
+        server = ServedFolder(folder / "store", *options)
+        server.start()
+        try:
+            yield Place([server], [server])
+        finally:
+            server.stop()
+    else:
+        with (
+            temporary_folder() as data,
+            PostgresServer(data) as postgres,
+            starting_nodes(postgres.url, folder) as start,
+        ):
+            nodes = [start(*options) for _ in range(NODES)]
+            yield Place(nodes, nodes if what == "node" else [postgres])
 
-    def __init__(self) -> None:
+
+@pytest.fixture(params=["server", "node", "database"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Return what runs, with the queues; it exports events every second, by small ranges."""
+    options = ["--events-to", str(tmp_path / "events"), "--events-period-s", "1", "--events-per-file", "400"]
+    with running(request.param, tmp_path, options) as started:
+        with closing(SqsCaller(started.ports[0], DEAD)) as maker:
+            for name, attributes in (
+                (DEAD, {}),
+                (BACK, {}),
+                (HELD, {"VisibilityTimeout": str(HELD_S)}),
+                (Load.queue, Load.attributes),
+                (OrderedLoad.queue, OrderedLoad.attributes),
+            ):
+                maker.call("CreateQueue", QueueName=name, Attributes=attributes)
+        yield started
+
+
+class Held:
+    """Receipts and claims that nothing touches between two kills: after each they are as they were, and act."""
+
+    def __init__(self, ports: list[int], chance: random.Random) -> None:
+        """Claim some messages of a queue."""
+        endpoint = f"http://127.0.0.1:{ports[0]}"
+        self._caller = NodesCaller(ports, HELD, chance)
+        self._claims = Claims(endpoint, HELD)
+        self._handles: list[str] = []
+        with HttpQueueClient(endpoint) as client:
+            send(client, HELD, CLAIMED)
+        epoch = self._claims.open(HELD, hold_s=HELD_S, lease_s=HELD_S).epoch
+        for number in (1, 2):
+            self._claims.claim(HELD, epoch=epoch, number=number, messages_max=CLAIMED // 2, shard_messages=5)
+        self._before = self._standing()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._caller.close()
+        self._claims.close()
+
+    def hold(self, number: int) -> None:
+        """Send a message and receive it."""
+        patiently(partial(self._caller.call, "SendMessage", MessageBody=f"held-{number}"), again=(Unreached,))
+        (only,) = self._ask("ReceiveMessage", MaxNumberOfMessages=10)["Messages"]
+        assert only["Body"] == f"held-{number}"
+        self._handles.append(only["ReceiptHandle"])
+
+    def check(self) -> None:
+        """Assert that all is as it was, extend each lease, and delete the oldest message."""
+        self._caller.close()  # for a node that was killed
+        assert self._ask("ReceiveMessage", MaxNumberOfMessages=10).get("Messages", []) == []
+        for handle in self._handles:
+            self._ask("ChangeMessageVisibility", ReceiptHandle=handle, VisibilityTimeout=HELD_S)
+        assert patiently(partial(counts, self._caller)) == (0, CLAIMED + len(self._handles))
+        if len(self._handles) > 2:
+            self._ask("DeleteMessage", ReceiptHandle=self._handles[0])
+            with pytest.raises(Refused, match="InvalidParameterValue"):
+                self._ask("ChangeMessageVisibility", ReceiptHandle=self._handles.pop(0), VisibilityTimeout=1)
+            assert patiently(partial(counts, self._caller)) == (0, CLAIMED + len(self._handles))
+        assert patiently(self._standing) == self._before
+
+    def _ask(self, action: str, **members: Any) -> dict[str, Any]:
+        return patiently(partial(self._caller.call, action, **members))
+
+    def _standing(self) -> tuple[SourceView, list[Any]]:
+        """Return what does not depend on when one looks."""
+        (view,) = self._claims.sources()
+        shards = [(each.number, shard) for each in view.claims for shard in range(each.shards)]
+        batches = [batch for number, shard in shards for batch in self._claims.read(HELD, number=number, shard=shard)]
+        rows = [(row["id"], row["body"], row["receive_count"]) for batch in batches for row in batch.to_pylist()]
+        return msgspec.structs.replace(view, ready=0, oldest_sent_at_ms=None), rows
+
+
+class Run:
+    """The loads of a run, and its checks."""
+
+    def __init__(self, place: Place) -> None:
         """Know nothing yet."""
-        self.ledger = Ledger()
+        self.place = place
+        self.load, self.ordered, self.mover = Load(), OrderedLoad(), Mover()
+        self.sources = [Source(load, place.ports) for load in (self.load, self.ordered)]
+        self.moving = 0  # kills while a move task ran
+        self._chance = random.Random(SEED)
 
-    def callers(self, port: int) -> Callers:
-        """Return two producers and three consumers."""
-        return Callers(port, BUSY, [self.produce] * 2 + [self.consume] * 3, seed=SEED)
+    def kill(self) -> None:
+        """Kill what there is to kill at any moment of the load."""
+        ports, chance = self.place.ports, self._chance
+        standard, fifo = self.sources
+        with (
+            closing(Held(ports, chance)) as held,
+            self.load.callers(ports, standard.step, seed=SEED) as callers,
+            self.ordered.callers(ports, fifo.step, seed=SEED + 100),
+            Callers(ports, DEAD, [self.mover.step], seed=SEED + 200),
+        ):
+            for number in range(KILLS):
+                callers.until(lambda: self.mover.is_running)
+                held.hold(number)
+                time.sleep(chance.uniform(0.2, 1.2))
+                self.moving += self.mover.is_running
+                self.place.kill(chance)
+                held.check()
+            callers.until(self._is_enough)
 
-    def produce(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
-        """Send one message or five."""
-        bodies = [f"{number}-{place}" for place in range(chance.choice((1, 1, 5)))]
-        self.ledger.send_asked(bodies)
-        entries = [{"Id": str(index), "MessageBody": body} for index, body in enumerate(bodies)]
-        answer = caller.call("SendMessageBatch", Entries=entries)
-        assert not answer.get("Failed")
-        self.ledger.send_told(bodies)
-        time.sleep(0.004)
+    def _is_enough(self) -> bool:
+        """Return whether there is something to prove, however slow the machine is."""
+        told = [load.ledger.told() for load in (self.load, self.ordered)]
+        moved = sum(count for _, count in self.mover.tasks.values())
+        many = all(sends > 10 * KILLS and deletes > 5 * KILLS for sends, _, deletes in told)
+        return many and moved > KILLS and all(source.acknowledged > 3 for source in self.sources)
 
-    def consume(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
-        """Receive some, and delete, release, hold or lose each of them."""
-        receipts = receive(caller, self.ledger, count=chance.choice((1, 5, 10)))
-        for receipt in receipts:
-            fate = chance.random()
-            if fate < 0.6:
-                self._delete(caller, receipt)
-            elif fate < 0.85:
-                self._change(caller, receipt, timeout_s=chance.choice((0, 0, 1, LONGER_S)))
-            # else its consumer has died: it comes back by itself
-        if not receipts:
-            time.sleep(0.01)
+    def settle(self) -> list[str]:
+        """Take everything out of the queues, and return what is violated."""
+        for source in self.sources:
+            source.close(self._chance)
+        left = [self._drained(load) for load in (self.load, self.ordered)]
+        with closing(NodesCaller(self.place.ports, DEAD, self._chance)) as caller:
+            self._await_tasks(caller)
+        with HttpQueueClient(f"http://127.0.0.1:{self.place.ports[0]}") as client:
+            dead, back = ([message.body for message in drained(client, queue)] for queue in (DEAD, BACK))
+        assert {status for status, _ in self.mover.tasks.values()} == {"COMPLETED"}
+        assert sum(moved for _, moved in self.mover.tasks.values()) == len(back)
+        self._print(left, dead, back)
+        everything = left[0] + Counter(dead + back)
+        return [
+            *self.load.ledger.settle({*everything}),
+            *self.load.ledger.died(dead + back, receives_max=RECEIVES_MAX),
+            *self.ordered.ledger.settle({*left[1]}),
+            *self.ordered.order.violations,
+            *(f"{body} is there {count} times" for body, count in (everything + left[1]).items() if count > 1),
+        ]
 
-    def _delete(self, caller: SqsCaller, receipt: Receipt) -> None:
-        self.ledger.delete_asked(receipt)
-        caller.call("DeleteMessage", ReceiptHandle=receipt.handle)
-        self.ledger.delete_told(receipt, told_s=now_s())
+    def _drained(self, load: Load) -> Counter[str]:
+        with closing(NodesCaller(self.place.ports, load.queue, self._chance)) as caller:
+            return drain(caller, load)
 
-    def _change(self, caller: SqsCaller, receipt: Receipt, *, timeout_s: int) -> None:
-        asked_s = now_s()
-        self.ledger.change_asked(receipt, asked_s=asked_s, timeout_s=timeout_s)
-        caller.call("ChangeMessageVisibility", ReceiptHandle=receipt.handle, VisibilityTimeout=timeout_s)
-        self.ledger.change_told(receipt, asked_s=asked_s, told_s=now_s(), timeout_s=timeout_s)
-
-
-def receive(caller: SqsCaller, ledger: Ledger, *, count: int) -> list[Receipt]:
-    """Receive, and note what came; returns the receipts."""
-    asked_s = now_s()
-    try:
-        answer = caller.call(
-            "ReceiveMessage", MaxNumberOfMessages=count, MessageSystemAttributeNames=["ApproximateReceiveCount"]
-        )
-    except Unreached:
-        raise
-    except Unanswered:
-        ledger.receive_untold()
-        raise
-    told_s = now_s()
-    return [
-        ledger.received(
-            each["Body"],
-            each["ReceiptHandle"],
-            int(each["Attributes"]["ApproximateReceiveCount"]),
-            asked_s=asked_s,
-            told_s=told_s,
-            timeout_s=TIMEOUT_S,
-        )
-        for each in answer.get("Messages", [])
-    ]
-
-
-def counts(caller: SqsCaller) -> tuple[int, int]:
-    """Return how many messages of the caller's queue are visible and in flight."""
-    names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-    attributes = caller.call("GetQueueAttributes", AttributeNames=names)["Attributes"]
-    return int(attributes[names[0]]), int(attributes[names[1]])
-
-
-def drain(caller: SqsCaller, ledger: Ledger) -> set[str]:
-    """Take everything out of the queue, waiting for the leases to end; return the bodies."""
-    bodies: set[str] = set()
-    deadline_s = now_s() + DRAIN_S_MAX
-    while counts(caller) != (0, 0):
-        assert now_s() < deadline_s, "the queue does not drain"
-        receipts = receive(caller, ledger, count=10)
-        for receipt in receipts:
-            caller.call("DeleteMessage", ReceiptHandle=receipt.handle)
-            bodies.add(receipt.body)
-        if not receipts:
+    def _await_tasks(self, caller: SqsCaller) -> None:
+        deadline_s = now_s() + DRAIN_S_MAX
+        self.mover.look(caller)
+        while self.mover.is_running:
+            assert now_s() < deadline_s, "the move task does not end"
             time.sleep(0.05)
-    return bodies
+            self.mover.look(caller)
 
-
-def hold(caller: SqsCaller, number: int) -> str:
-    """Send a message of its own and receive it; return the handle."""
-    caller.call("SendMessage", MessageBody=f"held-{number}")
-    (only,) = caller.call("ReceiveMessage", MaxNumberOfMessages=10)["Messages"]
-    assert only["Body"] == f"held-{number}"
-    handle: str = only["ReceiptHandle"]
-    return handle
-
-
-def check_handles(caller: SqsCaller, handles: list[str]) -> None:
-    """Assert that handles issued before a kill act after it: extend all, delete the oldest."""
-    assert caller.call("ReceiveMessage", MaxNumberOfMessages=10).get("Messages", []) == []
-    for handle in handles:
-        caller.call("ChangeMessageVisibility", ReceiptHandle=handle, VisibilityTimeout=HELD_TIMEOUT_S)
-    assert counts(caller) == (0, len(handles))
-    if len(handles) > 2:
-        caller.call("DeleteMessage", ReceiptHandle=handles[0])
-        with pytest.raises(Refused, match="InvalidParameterValue"):
-            caller.call("ChangeMessageVisibility", ReceiptHandle=handles.pop(0), VisibilityTimeout=1)
-        assert counts(caller) == (0, len(handles))
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[ServedFolder]:
-    """Return a running server with the two queues."""
-    server = ServedFolder(tmp_path / "store")
-    server.start()
-    maker = SqsCaller(server.port, BUSY)
-    for queue, timeout_s in ((BUSY, TIMEOUT_S), (HELD, HELD_TIMEOUT_S)):
-        maker.call("CreateQueue", QueueName=queue, Attributes={"VisibilityTimeout": str(timeout_s)})
-    maker.close()
-    yield server
-    server.stop()
-
-
-def kill_and_restart(server: ServedFolder, chance: random.Random) -> None:
-    """Let the load run for a moment, kill the server somewhere in it, and start it again."""
-    time.sleep(chance.uniform(0.2, 1.2))
-    server.kill()
-    server.start()
+    def _print(self, left: list[Counter[str]], dead: list[str], back: list[str]) -> None:
+        print(f"\nCRASH_SEED={SEED}: {KILLS} kills, {self.moving} of them while a move task ran")  # noqa: T201
+        for load, source, found in zip((self.load, self.ordered), self.sources, left, strict=True):
+            told, received, deleted = load.ledger.told()
+            print(  # noqa: T201 - a proof shows its figures
+                f"{load.queue}: {told} sends acknowledged of {len(load.ledger.messages)}, {received} deliveries"
+                f" ({load.ledger.receives_untold} receives unanswered), {deleted} deletes acknowledged,"
+                f" {source.messages} claimed to number {source.acknowledged}, {found.total()} left"
+            )
+        print(f"{len(dead)} dead, {len(back)} moved by {len(self.mover.tasks)} tasks")  # noqa: T201
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_crash(served: ServedFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    """Durability, exclusivity of what is in flight, and receipts, over many kills."""
-    chance = random.Random(SEED)
-    load, held, handles = Load(), SqsCaller(served.port, HELD), list[str]()
-    with load.callers(served.port) as callers:
-        for number in range(KILLS):
-            handles.append(hold(held, number))
-            kill_and_restart(served, chance)
-            held.close()
-            check_handles(held, handles)
-        callers.until(lambda: is_enough(load.ledger))
-    caller = SqsCaller(served.port, BUSY)
-    drained = drain(caller, load.ledger)
-    caller.close()
-    held.close()
+@pytest.mark.timeout(900)
+def test_crash(place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Durability, leases, counts, order, claims, dead letters, moves and events, over many kills."""
+    run = Run(place)
     with capsys.disabled():
-        print(f"\n{figures(load.ledger, drained)}")  # noqa: T201 - a proof shows its figures
-    assert load.ledger.settle(drained) == []
+        run.kill()
+        violations = run.settle()
+    assert violations == []
+    for server in place.servers:
+        server.stop()
+    check_events(tmp_path / "events", [run.load, run.ordered])
 
 
-def is_enough(ledger: Ledger) -> bool:
-    """Tell whether there is something to prove, however slow the machine is."""
-    told, _, deleted = ledger.told()
-    return told > 10 * KILLS and deleted > 5 * KILLS
-
-
-def figures(ledger: Ledger, drained: set[str]) -> str:
-    """Return what the run amounted to."""
-    told, received, deleted = ledger.told()
-    return (
-        f"{KILLS} kills: {told} sends acknowledged of {len(ledger.messages)}, {received} deliveries"
-        f" ({ledger.receives_untold} receives unanswered), {deleted} deletes acknowledged, {len(drained)} drained"
-    )
+def check_events(events: Path, loads: list[Load]) -> None:
+    """Assert that the exported table is whole, and agrees with what the clients know: each receipt has one end."""
+    table = dataset.dataset(events / "receipt_closed", format="parquet", partitioning="hive").to_table()
+    rows = table.select(["event", "message_id", "receipt", "outcome"]).to_pylist()
+    assert sorted(row["event"] for row in rows) == list(range(1, len(rows) + 1))
+    ends: dict[str, Counter[tuple[str, int]]] = {}
+    for row in rows:
+        ends.setdefault(row["outcome"], Counter())[row["message_id"], row["receipt"]] += 1
+    late, dead = ends.pop("late_deleted"), ends.pop("dead_lettered")
+    once = sum(ends.values(), Counter[tuple[str, int]]())
+    assert {*once.values()} == {*late.values()} == {*dead.values()} == {1}
+    assert late.keys() <= ends["expired"].keys()
+    assert dead.keys() <= ends["expired"].keys() | ends["nacked"].keys()
+    for load in loads:
+        assert load.received <= {message for message, _ in once}
+        assert load.deleted <= {message for message, _ in ends["deleted"]}
+        assert load.deleted_late <= {message for message, _ in late}

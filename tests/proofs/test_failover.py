@@ -17,12 +17,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.client.traffic import drained
 from tests.conftest import EVERYTHING
 from tests.proofs.callers import Callers
 from tests.proofs.ledger import Ledger
+from tests.proofs.loads import TIMEOUT_S, Load, drain, now_s
 from tests.proofs.served import Served
 from tests.proofs.sqs_caller import SqsCaller
-from tests.proofs.test_crash import BUSY, TIMEOUT_S, Load, counts
+from veilmq.client import HttpQueueClient
 from veilmq.testing.postgres_server import PostgresServer, temporary_folder, url_of
 
 WHOLE = os.environ.get("PROVE") == "whole"
@@ -42,8 +44,6 @@ KINDS = {
     "but counted": "leases undone",
 }
 """What the ledger says, and what was undone then."""
-
-now_s = time.monotonic
 
 
 class Keeping:
@@ -127,8 +127,8 @@ def served(pair: Pair, tmp_path: Path, durability: str) -> Iterator[Served]:
     server = Served("--store", pair.url, "--durability", durability, log=tmp_path / "served.log")
     server.start()
     try:
-        with closing(SqsCaller(server.port, BUSY)) as maker:
-            for queue in (BUSY, KEPT):
+        with closing(SqsCaller(server.port, KEPT)) as maker:
+            for queue in (Load.queue, KEPT):
                 maker.call("CreateQueue", QueueName=queue, Attributes={"VisibilityTimeout": str(TIMEOUT_S)})
         yield server
     finally:
@@ -141,10 +141,14 @@ def served(pair: Pair, tmp_path: Path, durability: str) -> Iterator[Served]:
 def test_failover(pair: Pair, served: Served, durability: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing acknowledged is lost, and who asks is served again without anybody's help."""
     load, keeping = Load(), Keeping()
-    with load.callers(served.port) as busy, Callers(served.port, KEPT, [keeping.produce] * 2, seed=SEED):
+    with load.callers([served.port], seed=SEED) as busy, Callers([served.port], KEPT, [keeping.produce] * 2, seed=SEED):
         gaps_s = fail_over_under_load(pair, busy, load, keeping, durability)
-    found = Counter(map(kind_of, load.ledger.settle(taken(served, BUSY))))
-    found["sends lost"] += len(set(keeping.told) - taken(served, KEPT))
+    with closing(SqsCaller(served.port, Load.queue)) as caller:
+        left = {*drain(caller, load)}
+    with HttpQueueClient(served.endpoint) as client:
+        kept = {message.body for message in drained(client, KEPT)}
+    found = Counter(map(kind_of, load.ledger.settle(left)))
+    found["sends lost"] += len(set(keeping.told) - kept)
     with capsys.disabled():
         print(f"\n{figures(durability, load.ledger, keeping, gaps_s, found)}")  # noqa: T201 - a proof shows its figures
     assert found["sends lost"] == 0
@@ -189,23 +193,6 @@ def await_more(keeping: Keeping) -> None:
     while len(keeping.told) < before + 10:
         assert now_s() < deadline_s, "nobody is served after the failover"
         time.sleep(0.01)
-
-
-def taken(served: Served, queue: str) -> set[str]:
-    """Take everything out of a queue, waiting for the leases to end; return the bodies."""
-    bodies: set[str] = set()
-    deadline_s = now_s() + PATIENCE_S
-    with closing(SqsCaller(served.port, queue)) as caller:
-        while counts(caller) != (0, 0):
-            assert now_s() < deadline_s, "the queue does not drain"
-            messages = caller.call("ReceiveMessage", MaxNumberOfMessages=10).get("Messages", [])
-            entries = [{"Id": str(at), "ReceiptHandle": each["ReceiptHandle"]} for at, each in enumerate(messages)]
-            if entries:
-                caller.call("DeleteMessageBatch", Entries=entries)
-            else:
-                time.sleep(0.05)
-            bodies |= {each["Body"] for each in messages}
-    return bodies
 
 
 def kind_of(violation: str) -> str:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.proofs.ledger import Ledger, Receipt
+from tests.proofs.ledger import GroupOrder, Ledger, Receipt
+from tests.proofs.sqs_caller import Unanswered, Unreached
 
 
 @pytest.fixture
@@ -34,8 +35,9 @@ def test_an_honest_run_has_no_violation(ledger: Ledger) -> None:
 def test_what_was_not_told_may_be_either(ledger: Ledger) -> None:
     """An unanswered send, delete, change and receive break nothing, whatever came of them."""
     ledger.send_asked(["b"])
+    with pytest.raises(Unanswered), ledger.receiving():
+        raise Unanswered
     held = receive(ledger, 10, 2)
-    ledger.receive_untold()
     ledger.change_asked(held, asked_s=10.5, timeout_s=0)
     ledger.delete_asked(receive(ledger, 10.6, 3))
     assert ledger.settle(set()) == []
@@ -77,6 +79,40 @@ def test_a_message_before_its_deadline(ledger: Ledger) -> None:
     assert early == ["899", "1399"]
 
 
+def test_a_receive_that_reached_nothing_explains_no_count(ledger: Ledger) -> None:
+    """Nor does one that got no answer before the message was sent."""
+    with pytest.raises(Unanswered), ledger.receiving():
+        raise Unreached
+    with pytest.raises(Unanswered), ledger.receiving():
+        raise Unanswered
+    ledger.send_asked(["b"])
+    receive(ledger, 10, 3)
+    receive(ledger, 10, 2, body="b")
+    assert len(ledger.settle({"a", "b"})) == 2
+
+
+def test_a_message_that_is_claimed(ledger: Ledger) -> None:
+    """Delivered after the claim was answered, whichever is noted first, and not once it may have been released."""
+    receive(ledger, 10, 1)
+    claim = ledger.claimed("a", 2, asked_s=13, told_s=14)
+    receive(ledger, 13.5, 3)
+    assert ledger.violations == []
+    receive(ledger, 16, 4)
+    ledger.change_asked(claim, asked_s=18, timeout_s=0)
+    receive(ledger, 19, 5)
+    ledger.claimed("a", 6, asked_s=17, told_s=18)
+    assert ledger.settle({"a"}).count("a was delivered while it was claimed") == 2
+
+
+def test_a_message_that_dies_too_early_or_never(ledger: Ledger) -> None:
+    """Two receives are not three, and a message is not received a fourth time."""
+    ledger.send_asked(["b"])
+    for number in range(4):
+        receive(ledger, 10 + 10 * number, number + 1)
+    assert ledger.died(["a"], receives_max=4) == []
+    assert ledger.died(["b"], receives_max=3) == ["a did not die", "b died after 0 receives"]
+
+
 @pytest.mark.parametrize("counts", [(1, 1), (1, 3), (2,)], ids=["repeated", "skipped", "too-high"])
 def test_a_wrong_count(ledger: Ledger, counts: tuple[int, ...]) -> None:
     """Counts repeat, or exceed the receives that there can have been."""
@@ -89,3 +125,33 @@ def test_a_message_that_nobody_sent(ledger: Ledger) -> None:
     """A body that no client has sent."""
     receive(ledger, 10, 1, body="ghost")
     assert "never sent" in ledger.settle({"a"})[0]
+
+
+def test_an_honest_order_has_no_violation() -> None:
+    """Given together, given again, and given on when the earlier ones may be gone."""
+    order = GroupOrder()
+    order.given([("a", 0), ("b", 0), ("a", 1)])
+    order.given([("a", 0), ("a", 1)])
+    order.delete_asked("a", 1)
+    order.given([("a", 0)])
+    order.delete_asked("a", 0)
+    order.delete_asked("a", 0)
+    order.given([("a", 2), ("a", 3)])
+    order.given([("a", 2), ("a", 3)])
+    assert order.violations == []
+
+
+def test_a_message_that_comes_too_early() -> None:
+    """An earlier one of its group is still there."""
+    order = GroupOrder()
+    order.given([("a", 0), ("b", 0)])
+    order.delete_asked("b", 0)
+    order.given([("a", 1)])
+    assert order.violations == ["1 of a was given before 0"]
+
+
+def test_a_message_that_comes_behind_a_later_one() -> None:
+    """In the same answer."""
+    order = GroupOrder()
+    order.given([("a", 1), ("a", 0)])
+    assert len(order.violations) == 2

@@ -1,0 +1,370 @@
+"""What clients do on the queues of a server that is killed again and again, and what they know of it.
+
+On a standard queue messages are delayed, received, changed, deleted in time and late, die, and are claimed; on a FIFO
+queue they have groups and deduplication ids, and are claimed too; a move task empties the dead-letter queue meanwhile.
+"""
+
+import json
+import random
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import ClassVar, NamedTuple, TypeVar
+
+from tests.proofs.callers import PATIENCE_S, PAUSE_S, Callers, Step
+from tests.proofs.ledger import TICK_S, GroupOrder, Ledger, Receipt
+from tests.proofs.sqs_caller import Refused, SqsCaller, Unanswered
+from veilmq.client import ClientError, Unreachable
+from veilmq.client.claims import Claims
+from veilmq.core.claims import ClaimState, SourceView
+
+TIMEOUT_S = 2
+LONGER_S = 3
+DELAY_S = 1
+RECEIVES_MAX = 3
+GROUPS = 10
+DEAD = "dead"
+BACK = "back"
+ARN = "arn:aws:sqs:us-east-1:000000000000:{}"
+MOVES_PER_S = 5
+CLAIMS_OPEN_MAX = 4
+LATE_SHARE = 0.2
+DRAIN_S_MAX = 120.0
+SOURCE = "source"
+HOLD_S = 3_600
+UNANSWERED = (Unanswered, Unreachable, ClientError)
+
+Value = TypeVar("Value")
+now_s = time.monotonic
+
+
+class Load:
+    """Producers and consumers on a standard queue, and what they know."""
+
+    queue = "busy"
+    attributes: ClassVar = {
+        "VisibilityTimeout": str(TIMEOUT_S),
+        "RedrivePolicy": json.dumps({"deadLetterTargetArn": ARN.format(DEAD), "maxReceiveCount": RECEIVES_MAX}),
+    }
+    delete_share, change_share = 0.5, 0.3
+    timeouts_s: ClassVar[tuple[int, ...]] = (0, 0, 1, LONGER_S)
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self.ledger = Ledger()
+        self.received: set[str] = set()  # ids of messages with a receipt
+        self.deleted: set[str] = set()  # ids of those that were deleted in time, for certain
+        self.deleted_late: set[str] = set()
+        self._left: deque[Receipt] = deque()  # receipts that nothing was done with
+
+    def callers(self, ports: Sequence[int], *more: Step, seed: int) -> Callers:
+        """Return two producers, three consumers, and a caller for each of `more`."""
+        return Callers(ports, self.queue, [self.produce] * 2 + [self.consume] * 3 + [*more], seed=seed)
+
+    def produce(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
+        """Send one message or five, now and then with a delay."""
+        bodies = [f"{number}-{place}" for place in range(chance.choice((1, 1, 5)))]
+        delay_s = chance.choice((0, 0, 0, DELAY_S))
+        self.ledger.send_asked(bodies, hidden_until_s=now_s() - TICK_S + delay_s)
+        entries = [{"Id": str(at), "MessageBody": body, "DelaySeconds": delay_s} for at, body in enumerate(bodies)]
+        assert not caller.call("SendMessageBatch", Entries=entries).get("Failed")
+        self.ledger.send_told(bodies)
+        time.sleep(0.04)
+
+    def consume(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
+        """Receive some, and delete, release, hold or lose each of them; delete one that was lost long ago."""
+        receipts = self.receive(caller, chance.choice((1, 5, 10)))
+        for receipt in receipts:
+            fate = chance.random()
+            if fate < self.delete_share:
+                self._delete(caller, receipt)
+            elif fate < self.delete_share + self.change_share:
+                self._change(caller, receipt, timeout_s=chance.choice(self.timeouts_s))
+            else:  # its consumer has died, or takes too long: it comes back by itself
+                self._left.append(receipt)
+        self._delete_late(caller, chance)
+        time.sleep(0.01)
+
+    def receive(self, caller: SqsCaller, count: int) -> list[Receipt]:
+        """Receive, and note what came; returns the receipts."""
+        with self.ledger.receiving():
+            asked_s = now_s()
+            answer = caller.call(
+                "ReceiveMessage", MaxNumberOfMessages=count, MessageSystemAttributeNames=["ApproximateReceiveCount"]
+            )
+            told_s = now_s()
+            receipts = [
+                self.ledger.received(
+                    each["Body"],
+                    each["ReceiptHandle"],
+                    int(each["Attributes"]["ApproximateReceiveCount"]),
+                    asked_s=asked_s,
+                    told_s=told_s,
+                    timeout_s=TIMEOUT_S,
+                    message_id=each["MessageId"].replace("-", ""),
+                )
+                for each in answer.get("Messages", [])
+            ]
+        self.received.update(receipt.message_id for receipt in receipts)
+        return receipts
+
+    def note_claimed(self, rows: list[tuple[str, int]], *, asked_s: float, told_s: float) -> list[Receipt]:
+        """Note bodies and receive counts of a claim; returns what receipts would be."""
+        return [self.ledger.claimed(body, count, asked_s=asked_s, told_s=told_s) for body, count in rows]
+
+    def delete_asked(self, receipt: Receipt) -> None:
+        """Note that a message may be gone from now on."""
+        self.ledger.delete_asked(receipt)
+
+    def _delete(self, caller: SqsCaller, receipt: Receipt) -> None:
+        self.delete_asked(receipt)
+        caller.call("DeleteMessage", ReceiptHandle=receipt.handle)
+        if self.ledger.delete_told(receipt, told_s=now_s()):
+            self.deleted.add(receipt.message_id)
+
+    def _delete_late(self, caller: SqsCaller, chance: random.Random) -> None:
+        """Delete with the oldest receipt that was left, or forget it, if it has expired for certain."""
+        with suppress(IndexError):
+            receipt = self._left.popleft()
+            if receipt.over_s >= now_s():
+                self._left.appendleft(receipt)
+            elif chance.random() < LATE_SHARE:
+                self._delete(caller, receipt)
+                self.deleted_late.add(receipt.message_id)
+
+    def _change(self, caller: SqsCaller, receipt: Receipt, *, timeout_s: int) -> None:
+        asked_s = now_s()
+        self.ledger.change_asked(receipt, asked_s=asked_s, timeout_s=timeout_s)
+        caller.call("ChangeMessageVisibility", ReceiptHandle=receipt.handle, VisibilityTimeout=timeout_s)
+        self.ledger.change_told(receipt, asked_s=asked_s, told_s=now_s(), timeout_s=timeout_s)
+
+
+class OrderedLoad(Load):
+    """The same on a FIFO queue: each producer has groups of its own, and sends a message until it is acknowledged."""
+
+    queue = "ordered.fifo"
+    attributes: ClassVar = {"FifoQueue": "true", "VisibilityTimeout": str(TIMEOUT_S)}
+    delete_share, change_share = 0.85, 0.1
+    timeouts_s = (0,)
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        super().__init__()
+        self.order = GroupOrder()
+        self._next: Counter[str] = Counter()
+        self._sequences: dict[str, str] = {}
+
+    def produce(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
+        """Send the next message of a group; the same one again, under its id, until it was answered, or once more."""
+        group = f"{threading.get_ident()}.{chance.randrange(GROUPS)}"
+        body = f"{group}:{self._next[group]}"
+        if body not in self.ledger.messages:
+            self.ledger.send_asked([body])
+        answer = caller.call("SendMessage", MessageBody=body, MessageGroupId=group, MessageDeduplicationId=body)
+        assert self._sequences.setdefault(body, answer["SequenceNumber"]) == answer["SequenceNumber"]
+        self.ledger.send_told([body])
+        self._next[group] += chance.random() < 0.8
+        time.sleep(0.02)
+
+    def receive(self, caller: SqsCaller, count: int) -> list[Receipt]:
+        """Receive, and note what came in which order."""
+        receipts = super().receive(caller, count)
+        self.order.given([_place(receipt.body) for receipt in receipts])
+        return receipts
+
+    def note_claimed(self, rows: list[tuple[str, int]], *, asked_s: float, told_s: float) -> list[Receipt]:
+        """Note bodies and receive counts of a claim, in their order."""
+        self.order.given([_place(body) for body, _ in rows])
+        return super().note_claimed(rows, asked_s=asked_s, told_s=told_s)
+
+    def delete_asked(self, receipt: Receipt) -> None:
+        """Note that a message may be gone, and the next of its group given; an expired receipt does neither."""
+        if receipt.over_s >= now_s():
+            super().delete_asked(receipt)
+            self.order.delete_asked(*_place(receipt.body))
+
+    def _delete(self, caller: SqsCaller, receipt: Receipt) -> None:
+        with _refused_when_over(receipt):
+            super()._delete(caller, receipt)
+
+    def _change(self, caller: SqsCaller, receipt: Receipt, *, timeout_s: int) -> None:
+        with _refused_when_over(receipt):
+            super()._change(caller, receipt, timeout_s=timeout_s)
+
+
+def _place(body: str) -> tuple[str, int]:
+    group, number = body.split(":")
+    return group, int(number)
+
+
+@contextmanager
+def _refused_when_over(receipt: Receipt) -> Iterator[None]:
+    try:
+        yield
+    except Refused:
+        assert now_s() >= receipt.sure_until_s, f"{receipt.body}: a receipt in force was refused"
+
+
+class Source:
+    """A source of claims on the queue of `load`, as a Spark reader has one: all of its calls may be repeated."""
+
+    def __init__(self, load: Load, ports: Sequence[int]) -> None:
+        """Open nothing yet; each request goes to any of `ports`."""
+        self.acknowledged = self.messages = 0
+        self._load = load
+        self._claims = [Claims(f"http://127.0.0.1:{port}", load.queue) for port in ports]
+        self._epoch = self._last = 0
+        self._open: dict[int, Claim] = {}
+        self._released: set[int] = set()
+
+    def step(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
+        """Bind a claim, read another one again, and acknowledge a prefix, or have the newest one released."""
+        if not self._epoch or chance.random() < 0.1:
+            self._epoch = self._ask(chance, partial(Claims.open, source=SOURCE, hold_s=HOLD_S)).epoch
+        self._check(self._ask(chance, partial(Claims.heartbeat, source=SOURCE, epoch=self._epoch)))
+        if len(self._open) < CLAIMS_OPEN_MAX:
+            self._bind(chance)
+        if self._open:
+            self._read_again(chance, chance.choice([*self._open]))
+        if len(self._open) > CLAIMS_OPEN_MAX // 2 and chance.random() < 0.3:
+            self._release(chance, max(self._open))
+        elif self._open and chance.random() < 0.4:
+            self._acknowledge(chance, chance.choice([*self._open]))
+        time.sleep(0.05)
+
+    def close(self, chance: random.Random) -> None:
+        """Read all open claims once more, and close the source, which gives their messages back."""
+        for number in [*self._open]:
+            self._read_again(chance, number)
+            self._note_released(number)
+        self._ask(chance, partial(Claims.close_source, source=SOURCE))
+
+    def _ask(self, chance: random.Random, call: Callable[[Claims], Value]) -> Value:
+        return patiently(lambda: call(chance.choice(self._claims)))
+
+    def _check(self, view: SourceView) -> None:
+        assert (view.acknowledged, view.last) == (self.acknowledged, self._last)
+        open_now = {each.number: each.messages for each in view.claims if each.state is ClaimState.OPEN}
+        assert open_now == {number: len(each.receipts) for number, each in self._open.items()}
+
+    def _bind(self, chance: random.Random) -> None:
+        number, asked_s = self._last + 1, now_s()
+        many, shard = chance.choice((1, 10, 40)), chance.choice((1, 7, 100))
+        bind = partial(Claims.claim, source=SOURCE, epoch=self._epoch, messages_max=many, shard_messages=shard)
+        while (bound := self._ask(chance, partial(bind, number=number))).more:
+            pass
+        told_s = now_s()
+        if bound.shards:
+            shards = self._read(chance, number, bound.shards)
+            rows = [row for shard in shards for row in shard]
+            assert len(rows) == bound.messages
+            receipts = self._load.note_claimed(rows, asked_s=asked_s, told_s=told_s)
+            self._open[number], self._last = Claim(shards, receipts), number
+            self.messages += len(rows)
+
+    def _read(self, chance: random.Random, number: int, shards: int) -> list[list[tuple[str, int]]]:
+        """Return bodies and receive counts of each shard."""
+
+        def rows(claims: Claims, *, shard: int) -> list[tuple[str, int]]:
+            batches = claims.read(SOURCE, number=number, shard=shard)
+            return [(row["body"], row["receive_count"]) for batch in batches for row in batch.to_pylist()]
+
+        return [self._ask(chance, partial(rows, shard=shard)) for shard in range(shards)]
+
+    def _read_again(self, chance: random.Random, number: int) -> None:
+        shards = self._open[number].shards
+        assert self._read(chance, number, len(shards)) == shards, f"claim {number} has become another one"
+
+    def _acknowledge(self, chance: random.Random, number: int) -> None:
+        receipts = [each for open_, claim in self._open.items() if open_ <= number for each in claim.receipts]
+        for each in receipts:
+            self._load.delete_asked(each)
+        answer = self._ask(chance, partial(Claims.acknowledge, source=SOURCE, epoch=self._epoch, number=number))
+        assert answer.acknowledged == number
+        assert self._released.issuperset(answer.lost)
+        for each in receipts:
+            self._load.ledger.delete_told(each, told_s=now_s())
+        self._open = {open_: claim for open_, claim in self._open.items() if open_ > number}
+        self.acknowledged = number
+
+    def _release(self, chance: random.Random, number: int) -> None:
+        self._note_released(number)
+        self._ask(chance, partial(Claims.release, source=SOURCE, number=number))
+        self._released.add(number)
+
+    def _note_released(self, number: int) -> None:
+        for each in self._open.pop(number).receipts:
+            self._load.ledger.change_asked(each, asked_s=now_s(), timeout_s=0)
+
+
+class Claim(NamedTuple):
+    """An open claim: bodies and receive counts of each shard, and what stands for receipts."""
+
+    shards: list[list[tuple[str, int]]]
+    receipts: list[Receipt]
+
+
+class Mover:
+    """Has move tasks empty the dead-letter queue, one after the other, and knows what each has counted."""
+
+    def __init__(self) -> None:
+        """Know of none."""
+        self.tasks: dict[int, tuple[str, int]] = {}  # by when each was started: how it stands, and what it has moved
+
+    @property
+    def is_running(self) -> bool:
+        """Whether one was running when it was last seen."""
+        return any(status == "RUNNING" for status, _ in self.tasks.values())
+
+    def step(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
+        """Begin a task when none is running and it takes a second."""
+        self.look(caller)
+        if not self.is_running and counts(caller)[0] >= MOVES_PER_S:
+            arns = {"SourceArn": ARN.format(DEAD), "DestinationArn": ARN.format(BACK)}
+            caller.call("StartMessageMoveTask", **arns, MaxNumberOfMessagesPerSecond=MOVES_PER_S)
+        time.sleep(0.05)
+
+    def look(self, caller: SqsCaller) -> None:
+        """Note how the latest tasks stand."""
+        for each in caller.call("ListMessageMoveTasks", SourceArn=ARN.format(DEAD), MaxResults=10)["Results"]:
+            self.tasks[each["StartedTimestamp"]] = each["Status"], each["ApproximateNumberOfMessagesMoved"]
+
+
+def patiently(call: Callable[[], Value], *, again: tuple[type[Exception], ...] = UNANSWERED) -> Value:
+    """Return what `call` returns, once there is an answer; `again` is after what it may be called again."""
+    deadline_s = now_s() + PATIENCE_S
+    while True:
+        try:
+            return call()
+        except again as error:
+            if now_s() > deadline_s or (isinstance(error, ClientError) and error.status < 500):
+                raise
+        time.sleep(PAUSE_S)
+
+
+def counts(caller: SqsCaller) -> tuple[int, int]:
+    """Return how many messages of the caller's queue are visible, and in flight or delayed."""
+    names = [f"ApproximateNumberOfMessages{state}" for state in ("", "NotVisible", "Delayed")]
+    attributes = caller.call("GetQueueAttributes", AttributeNames=names)["Attributes"]
+    visible, in_flight, delayed = (int(attributes[name]) for name in names)
+    return visible, in_flight + delayed
+
+
+def drain(caller: SqsCaller, load: Load) -> Counter[str]:
+    """Take everything out of the queue of `load`, waiting for leases and delays to end; return the bodies."""
+    found, deadline_s = Counter[str](), now_s() + DRAIN_S_MAX
+    while counts(caller) != (0, 0):
+        assert now_s() < deadline_s, "the queue does not drain"
+        receipts = load.receive(caller, 10)
+        for each in receipts:
+            load.delete_asked(each)
+        entries = [{"Id": str(at), "ReceiptHandle": each.handle} for at, each in enumerate(receipts)]
+        if entries:
+            assert not caller.call("DeleteMessageBatch", Entries=entries).get("Failed")
+        else:
+            time.sleep(0.05)
+        found.update(each.body for each in receipts)
+    return found
