@@ -247,9 +247,6 @@ CLAIMED_SEQS = (
 """A query for what is claimed in the store on SQLite."""
 
 
-SqliteHost = Host
-
-
 @contextlib.contextmanager
 def hosting(folder: Path | None, *, options: EngineOptions | None = None, kind: type[Host] = Host) -> Iterator[Host]:
     """Keep a host open for a while."""

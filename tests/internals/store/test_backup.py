@@ -6,7 +6,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from tests.store.host import SqliteHost, hosting
+from tests.store.host import hosting
 from veilmq.store.sqlite.backup import back_up
 from veilmq.store.sqlite.folder import DATABASE_NAME, FolderError
 
@@ -17,7 +17,7 @@ BODIES = ["x" * 100_000] * 60  # more pages than one step copies
 def test_a_store_at_work_is_copied_as_it_was(tmp_path: Path, name: str) -> None:
     """With its leases, counts and receipts' keys; what is done between two steps of the copy is not in it."""
     target = tmp_path / "backups" / name
-    with hosting(tmp_path / "store", kind=SqliteHost) as host:
+    with hosting(tmp_path / "store") as host:
         host.create()
         host.send("in flight", "again")
         (first,) = host.receive(1, timeout_s=100)
@@ -40,7 +40,7 @@ def test_a_store_at_work_is_copied_as_it_was(tmp_path: Path, name: str) -> None:
         target.rename(folder / DATABASE_NAME)
     assert [each.name for each in folder.iterdir()] == [DATABASE_NAME]
     assert stat.S_IMODE((folder / DATABASE_NAME).stat().st_mode) == 0o600
-    with hosting(folder, kind=SqliteHost) as restored:
+    with hosting(folder) as restored:
         assert restored.counts() == (len(BODIES) + 1, 1, 0)
         assert [each.body for each in restored.receive(1)] == ["again"]
         assert restored.delete(first.receipt)[0].name == "LIVE"
@@ -48,7 +48,7 @@ def test_a_store_at_work_is_copied_as_it_was(tmp_path: Path, name: str) -> None:
 
 def test_what_a_server_keeps_beside_the_database_goes_along(tmp_path: Path) -> None:
     """Whole files, with their rights; not the lock of the process, nor what is being written. Nothing is replaced."""
-    with hosting(tmp_path / "store", kind=SqliteHost):
+    with hosting(tmp_path / "store"):
         for name in ("push.pem", "push.new"):
             (tmp_path / "store" / name).write_text("secret")
             (tmp_path / "store" / name).chmod(0o600)
@@ -62,7 +62,7 @@ def test_what_a_server_keeps_beside_the_database_goes_along(tmp_path: Path) -> N
 def test_a_copy_that_is_not_sound_is_not_kept(tmp_path: Path) -> None:
     """Neither of a damaged store, nor of what is no database; the rest of a backup that was killed is removed."""
     (tmp_path / "copy.unfinished").mkdir()
-    with hosting(tmp_path / "store", kind=SqliteHost) as host:
+    with hosting(tmp_path / "store") as host:
         host.create()
         host.send("a")
     with apsw.Connection(str(tmp_path / "store" / DATABASE_NAME)) as damaged:

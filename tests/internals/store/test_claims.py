@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.host import QUEUE, RESTLESS, Host, SqliteHost, hosting, message
+from tests.store.host import QUEUE, RESTLESS, Host, hosting, message
 from tests.store.stores import on_sqlite
 from tests.store.test_claims import (
     DEAD,
@@ -34,14 +34,14 @@ KINDS = pytest.mark.parametrize("kind", ["fresh", "returned", "fair", "fifo"])
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[SqliteHost]:
+def host(tmp_path: Path) -> Iterator[Host]:
     """Return an open store."""
-    host = SqliteHost(tmp_path / "store")
+    host = Host(tmp_path / "store")
     yield host
     host.close()
 
 
-def test_what_was_never_received_is_bound_by_runs(host: SqliteHost) -> None:
+def test_what_was_never_received_is_bound_by_runs(host: Host) -> None:
     """Each of the sends is a row, and each of the shards: the messages are none."""
     host.create()
     for _ in range(10):
@@ -60,7 +60,7 @@ def test_claimed_messages_past_their_retention_cost_sweeps_nothing(tmp_path: Pat
     """In hundreds of steps of SQLite's machine, when another message passes it, and afterwards."""
     steps: list[int] = []
     for count in (200, 2_000):
-        with hosting(tmp_path / f"{count}", kind=SqliteHost) as host:
+        with hosting(tmp_path / f"{count}") as host:
             fill(host, kind, count)
             host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
             open_source(host)
@@ -94,7 +94,7 @@ def stepped(host: Host) -> int:
 @pytest.mark.parametrize("end", ["purge", "delete"])
 def test_messages_of_a_retired_partition_are_deleted_in_slices(tmp_path: Path, kind: str, end: str) -> None:
     """Those of claims, and of such as were given back just then; a restart makes no difference."""
-    with hosting(tmp_path / "store", options=replace(RESTLESS, claim_slice_rows=40), kind=SqliteHost) as host:
+    with hosting(tmp_path / "store", options=replace(RESTLESS, claim_slice_rows=40)) as host:
         fill(host, kind, 100)
         open_source(host)
         claim_whole(host, 1, 50)
@@ -113,7 +113,7 @@ def test_messages_of_a_retired_partition_are_deleted_in_slices(tmp_path: Path, k
         assert host.rows("source") == (1 if end == "purge" else 0)
 
 
-def test_a_reader_that_is_refused_changes_nothing(host: SqliteHost) -> None:
+def test_a_reader_that_is_refused_changes_nothing(host: Host) -> None:
     """Its own hold has ended by then: that is undone, and its messages come back all the same."""
     host.create()
     host.send("a", "b")
@@ -132,7 +132,7 @@ def test_a_reader_that_is_refused_changes_nothing(host: SqliteHost) -> None:
     host.check()
 
 
-def test_a_dead_letter_of_a_claim_leaves_no_group(host: SqliteHost) -> None:
+def test_a_dead_letter_of_a_claim_leaves_no_group(host: Host) -> None:
     """In a queue whose groups share receives."""
     host.create(DEAD)
     host.create(dead_letter_queue=DEAD, receives_max=1)
@@ -146,7 +146,7 @@ def test_a_dead_letter_of_a_claim_leaves_no_group(host: SqliteHost) -> None:
     host.check()
 
 
-def test_a_claim_passes_over_what_retention_has_ended(host: SqliteHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_passes_over_what_retention_has_ended(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many messages of a group that are, before they are deleted."""
     host.create(fifo=True, retention_s=60)
     host.stop()
@@ -161,7 +161,7 @@ def test_a_claim_passes_over_what_retention_has_ended(host: SqliteHost, monkeypa
     assert [each.body for each in read(host)] == ["young"]
 
 
-def test_a_batch_has_few_slices(host: SqliteHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_has_few_slices(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many readers who claim at once."""
     host.create()
     host.send(*(str(number) for number in range(3_000)))
@@ -186,7 +186,7 @@ class Faulty(commands.Command, frozen=True, kw_only=True):
     """Fails."""
 
 
-def test_a_batch_that_is_rolled_back_takes_its_claims_along(host: SqliteHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_is_rolled_back_takes_its_claims_along(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is applied again without the command at fault, by what the database has."""
 
     def fail(*_: Any) -> None:
@@ -237,7 +237,7 @@ def test_a_slice_that_finds_no_room_lets_the_deletes_of_its_batch_go_on(tmp_path
         host.check()
 
 
-def test_the_times_of_a_claim_are_those_of_its_binding(host: SqliteHost) -> None:
+def test_the_times_of_a_claim_are_those_of_its_binding(host: Host) -> None:
     """Also after a step of the clock."""
     host.create()
     host.send("a")
@@ -253,7 +253,7 @@ def test_the_times_of_a_claim_are_those_of_its_binding(host: SqliteHost) -> None
 
 def test_what_is_acknowledged_goes_first(tmp_path: Path) -> None:
     """It makes room for what comes back."""
-    with hosting(tmp_path / "store", options=replace(RESTLESS, claim_slice_rows=10), kind=SqliteHost) as host:
+    with hosting(tmp_path / "store", options=replace(RESTLESS, claim_slice_rows=10)) as host:
         fill(host, "returned", 100)
         for source in "st":
             open_source(host, source)

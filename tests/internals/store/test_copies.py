@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.host import QUEUE, SqliteHost, hosting, message
+from tests.store.host import QUEUE, hosting, message
 from tests.store.postgres_host import PostgresHost, set_clock
 from veilmq.core.commands import Send
 from veilmq.core.limits import RETENTION_S, SECOND_MS
@@ -67,7 +67,7 @@ def test_a_position_becomes_the_seq_where_it_can(tmp_path: Path) -> None:
     jobs = [SENT, SENT._replace(position=5), LEASED._replace(position=AT + 1), LEASED._replace(position=AT + 9)]
     other = [LEASED, SENT._replace(position=7)]
     filled(tmp_path / "copy", jobs=jobs, other=other)
-    with hosting(tmp_path / "copy", kind=SqliteHost) as host:
+    with hosting(tmp_path / "copy") as host:
         assert host.rows(f"message WHERE seq IN ({AT}, {AT + 1}, {AT + 2}, {AT + 9}, {AT + 3}, {AT + 4})") == 6
         assert host.rows("renumbered") == 2
         receipts = [receipt(jobs[2]), receipt(jobs[3])]
@@ -85,7 +85,7 @@ def test_a_group_keeps_its_order_whatever_the_positions(tmp_path: Path) -> None:
         SENT._replace(position=1, sent_at_ms=NOW_MS - 1, group="g", body="c"),
     ]
     filled(tmp_path / "copy", fifo=messages)
-    with hosting(tmp_path / "copy", kind=SqliteHost) as host:
+    with hosting(tmp_path / "copy") as host:
         host.do(Send(queue=FIFO, messages=(message("d", group="g", dedup_id="d"),)))
         assert [each.body for each in host.receive(10, queue=FIFO)] == ["a", "b", "c", "d"]
 
@@ -94,7 +94,7 @@ def test_positions_are_forgotten_when_no_receipt_acts_by_one(tmp_path: Path) -> 
     """A day after the longest retention: until then a late delete is logged. Then the message is gone for them."""
     leased = LEASED._replace(position=5)
     filled(tmp_path / "copy", jobs=[leased])
-    with hosting(tmp_path / "copy", kind=SqliteHost) as host:
+    with hosting(tmp_path / "copy") as host:
         assert host.rows("renumbered") == 1
         host.advance(RETENTION_S.maximum * SECOND_MS + 1)
         host.sweep()
@@ -125,7 +125,7 @@ def test_what_the_doctor_finds_fault_with_is_not_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("step_ms", [86_400_000, -30_000])
 def test_a_clock_that_was_set_moves_instants_and_no_receipts(tmp_path: Path, postgres_url: str, step_ms: int) -> None:
     """A database goes by the wall clock, from which the store's time may differ."""
-    with hosting(tmp_path / "store", kind=SqliteHost) as host:
+    with hosting(tmp_path / "store") as host:
         host.create()
         host.create(FIFO, fifo=True)
         host.advance(60_000)

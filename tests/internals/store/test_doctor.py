@@ -6,7 +6,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from tests.store.host import QUEUE, SqliteHost, hosting, message
+from tests.store.host import QUEUE, Host, hosting, message
 from veilmq.core.claims import Claim, OpenSource
 from veilmq.core.commands import NewMessage, PurgeQueue, Send
 from veilmq.core.publications import Stage
@@ -18,7 +18,7 @@ DEAD, FIFO, FAIR = "000000000000/dead", "000000000000/ordered", "000000000000/fa
 CLAIMED, ORDERED, TOPIC = "000000000000/claimed", "000000000000/ordered-claimed", "000000000000/news"
 
 
-def _grouped(host: SqliteHost, queue: str, groups: str, *, delay_s: int | None = None) -> None:
+def _grouped(host: Host, queue: str, groups: str, *, delay_s: int | None = None) -> None:
     """Send a message to each of the groups, named by a letter."""
     for number, group in enumerate(groups):
         new: NewMessage = message(group, group=group, dedup_id=f"{groups} {number}", delay_s=delay_s)
@@ -29,8 +29,8 @@ def _grouped(host: SqliteHost, queue: str, groups: str, *, delay_s: int | None =
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a folder that has some of everything."""
     folder = tmp_path_factory.mktemp("doctor") / "store"
-    with hosting(folder, kind=SqliteHost) as host:
-        assert isinstance(host, SqliteHost)
+    with hosting(folder) as host:
+        assert isinstance(host, Host)
         host.create(DEAD)
         host.create(dead_letter_queue=DEAD, receives_max=1)
         host.send("dead")
@@ -235,7 +235,7 @@ def test_a_damaged_file_is_said_to_be_one(folder: Path) -> None:
 
 def test_it_changes_nothing_and_works_beside_an_open_store(folder: Path) -> None:
     """It reads what is in the log, too."""
-    with hosting(folder, kind=SqliteHost) as host:
+    with hosting(folder) as host:
         host.sweep()
         host.send("more", "and more")
         before = (folder / DATABASE_NAME).read_bytes()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.host import QUEUE, SqliteHost, message
+from tests.store.host import QUEUE, Host, message
 from tests.store.logged import LOGGED, events_of, outcomes
 from veilmq.core.commands import Command, Delete, NewMessage, PurgeQueue, Receive, Send, SetQueue
 from veilmq.core.errors import InternalError, StoreFull, VeilmqError
@@ -21,9 +21,9 @@ from veilmq.store.transaction import Transaction
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[SqliteHost]:
+def host(tmp_path: Path) -> Iterator[Host]:
     """Return an open store with a logged queue of 30 s."""
-    host = SqliteHost(tmp_path / "store", options=LOGGED)
+    host = Host(tmp_path / "store", options=LOGGED)
     host.create()
     yield host
     assert host.failures == []
@@ -33,7 +33,7 @@ def host(tmp_path: Path) -> Iterator[SqliteHost]:
 # Late deletes.
 
 
-def test_a_late_delete_finds_an_expiry_that_was_seen_in_its_batch(host: SqliteHost) -> None:
+def test_a_late_delete_finds_an_expiry_that_was_seen_in_its_batch(host: Host) -> None:
     host.send("a")
     receipt = host.receive_one(timeout_s=1).receipt
     host.advance(2_000)
@@ -42,7 +42,7 @@ def test_a_late_delete_finds_an_expiry_that_was_seen_in_its_batch(host: SqliteHo
     assert outcomes(host) == [("expired", 1_000), ("late_deleted", 2_000)]
 
 
-def test_two_deletes_of_one_batch_are_one_end(host: SqliteHost) -> None:
+def test_two_deletes_of_one_batch_are_one_end(host: Host) -> None:
     """The second one finds a row that is not deleted in the database yet."""
     host.send("a")
     receipt = host.receive_one(timeout_s=1).receipt
@@ -53,7 +53,7 @@ def test_two_deletes_of_one_batch_are_one_end(host: SqliteHost) -> None:
 
 
 def test_a_late_delete_of_an_earlier_receipt_does_not_end_the_one_that_retention_ended(
-    host: SqliteHost, monkeypatch: pytest.MonkeyPatch
+    host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its message is out of reach, and not swept yet."""
     host.do(SetQueue(queue=QUEUE, settings={"retention_s": 60}))
@@ -73,7 +73,7 @@ def test_a_late_delete_of_an_earlier_receipt_does_not_end_the_one_that_retention
 
 
 @pytest.mark.parametrize("fifo", [False, True])
-def test_a_purged_partition_that_is_not_swept_yet(host: SqliteHost, fifo: bool) -> None:
+def test_a_purged_partition_that_is_not_swept_yet(host: Host, fifo: bool) -> None:
     """A late delete finds its receipt there, whichever queue was purged beside it; group and all."""
     name = f"000000000000/{'b.fifo' if fifo else 'b'}"
     host.create(name, fifo=fifo)
@@ -94,7 +94,7 @@ def test_a_purged_partition_that_is_not_swept_yet(host: SqliteHost, fifo: bool) 
     assert host.rows("part") == 2
 
 
-def test_no_more_receipts_that_expired_are_kept_than_so_many(host: SqliteHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_receipts_that_expired_are_kept_than_so_many(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest go, long before their day is over, in slices."""
     monkeypatch.setattr("veilmq.store.sqlite.event_log.EXPIRED_KEPT_MAX", 2)
     host.send("a", "b", "c", "d", "e")
@@ -114,7 +114,7 @@ def test_no_more_receipts_that_expired_are_kept_than_so_many(host: SqliteHost, m
 @pytest.mark.parametrize("remembers", [False, True])
 @pytest.mark.parametrize("fifo", [False, True])
 def test_a_delete_in_time_reads_no_lease(
-    host: SqliteHost, monkeypatch: pytest.MonkeyPatch, fifo: bool, remembers: bool
+    host: Host, monkeypatch: pytest.MonkeyPatch, fifo: bool, remembers: bool
 ) -> None:
     """What its event says is remembered from the receive; where that was dropped it is read, and is the same."""
     name = f"000000000000/{'b.fifo' if fifo else 'b'}"
@@ -149,7 +149,7 @@ def test_a_delete_in_time_reads_no_lease(
     }
 
 
-def test_no_more_leases_are_remembered_than_so_many(host: SqliteHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_leases_are_remembered_than_so_many(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_log, "_REMEMBERED_MAX", 2)
     host.send("a", "b", "c")
     given = host.receive(3)
@@ -160,7 +160,7 @@ def test_no_more_leases_are_remembered_than_so_many(host: SqliteHost, monkeypatc
 
 @pytest.mark.parametrize("end", ["deletes", "releases"])
 @pytest.mark.parametrize("fifo", [False, True])
-def test_a_receipt_that_was_given_while_nothing_was_logged_has_no_event(host: SqliteHost, fifo: bool, end: str) -> None:
+def test_a_receipt_that_was_given_while_nothing_was_logged_has_no_event(host: Host, fifo: bool, end: str) -> None:
     """Though its message was received before, when its queue was logged, and the end of that was never seen."""
     name = f"000000000000/{'b.fifo' if fifo else 'b'}"
     host.create(name, fifo=fifo)
@@ -179,7 +179,7 @@ def test_a_receipt_that_was_given_while_nothing_was_logged_has_no_event(host: Sq
     assert outcomes(host) == [("deleted", 0)]
 
 
-def test_the_group_of_a_message_is_told_by_the_hash_of_its_name(host: SqliteHost) -> None:
+def test_the_group_of_a_message_is_told_by_the_hash_of_its_name(host: Host) -> None:
     """In a FIFO queue too, where the number of a group changes when it has had no messages for a while."""
     name = "000000000000/b.fifo"
     host.create(name, fifo=True)
@@ -204,7 +204,7 @@ def test_large_properties_are_not_remembered() -> None:
 # Batches.
 
 
-def test_events_are_shown_in_the_time_that_users_see(host: SqliteHost) -> None:
+def test_events_are_shown_in_the_time_that_users_see(host: Host) -> None:
     """As of their writing; what is kept for a late delete is time of the store."""
     host.send("a")
     late = host.receive_one(timeout_s=1).receipt
@@ -218,7 +218,7 @@ def test_events_are_shown_in_the_time_that_users_see(host: SqliteHost) -> None:
     assert (expired.held_ms, corrected.held_ms) == (1_000, 2_000)
 
 
-def test_a_command_that_fails_leaves_no_event(host: SqliteHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_fails_leaves_no_event(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the other commands in its batch stay, and what it wanted is done when it comes again."""
     host.send("a", "b", "bad")
     a, b, bad = host.receive(3)
@@ -240,9 +240,7 @@ def test_a_command_that_fails_leaves_no_event(host: SqliteHost, monkeypatch: pyt
     host.check()
 
 
-def test_an_error_of_a_cold_command_leaves_the_events_before_it(
-    host: SqliteHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_a_cold_command_leaves_the_events_before_it(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are written before the savepoint; a command that counts them is behind what came before it."""
 
     class Fail(Command, frozen=True, kw_only=True):
@@ -260,7 +258,7 @@ def test_an_error_of_a_cold_command_leaves_the_events_before_it(
     assert len(outcomes(host)) == 2
 
 
-def test_a_nearly_full_disk_takes_no_events(host: SqliteHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nearly_full_disk_takes_no_events(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor receipts that expired, of which no late delete is told then."""
     host.send("a")
     late = host.receive_one(timeout_s=1).receipt
@@ -275,7 +273,7 @@ def test_a_nearly_full_disk_takes_no_events(host: SqliteHost, monkeypatch: pytes
 
 
 def test_a_queue_without_a_log_writes_none(tmp_path: Path) -> None:
-    host = SqliteHost(tmp_path / "store", options=replace(LOGGED, event_log="off"))
+    host = Host(tmp_path / "store", options=replace(LOGGED, event_log="off"))
     host.create()
     host.do(Send(queue=QUEUE, messages=(NewMessage(body="a", size_bytes=1),)))
     host.receive_one(timeout_s=1)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.host import QUEUE, SqliteHost, message
+from tests.store.host import QUEUE, Host, message
 from veilmq.core.commands import Send
 from veilmq.core.looks import Peek
 from veilmq.store.sqlite import groups, totals
@@ -15,7 +15,7 @@ def test_groups_past_their_retention_are_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passed_max: int
 ) -> None:
     """So many in a receive, which is made again at once while there are more: the others are deleted meanwhile."""
-    host = SqliteHost(tmp_path / "store")
+    host = Host(tmp_path / "store")
     host.create(fifo=True, retention_s=60)
     new = [message(str(number), group=str(number), dedup_id=str(number)) for number in range(150)]
     host.do(Send(queue=QUEUE, messages=tuple(new)))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.host import QUEUE, SqliteHost, message
+from tests.store.host import QUEUE, Host, message
 from veilmq.core.commands import Command, Send
 from veilmq.core.looks import LookAtLeases, LookAtQueue, MessageState, Peek
 from veilmq.store import looks
@@ -20,14 +20,14 @@ KINDS = pytest.mark.parametrize("kind", ["plain", "fair", "fifo"])
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[SqliteHost]:
+def host(tmp_path: Path) -> Iterator[Host]:
     """Return an open store."""
-    host = SqliteHost(tmp_path / "store")
+    host = Host(tmp_path / "store")
     yield host
     host.close()
 
 
-def send(host: SqliteHost, name: str, messages: int, *, kind: str, delay_s: int | None = None) -> None:
+def send(host: Host, name: str, messages: int, *, kind: str, delay_s: int | None = None) -> None:
     """Send messages, where there are groups each of one of its own."""
     names = [f"{name} {number}" for number in range(messages)]
     groups = [None if kind == "plain" else each for each in names]
@@ -37,7 +37,7 @@ def send(host: SqliteHost, name: str, messages: int, *, kind: str, delay_s: int 
     host.do(Send(queue=QUEUE, messages=tuple(new)))
 
 
-def steps(host: SqliteHost, command: Command) -> int:
+def steps(host: Host, command: Command) -> int:
     """Return how many steps SQLite makes for a look."""
     made = 0
 
@@ -61,7 +61,7 @@ def steps(host: SqliteHost, command: Command) -> int:
     ids=["whole", "visible", "in-flight", "delayed", "leases", "peek"],
 )
 @KINDS
-def test_a_look_costs_the_same_however_many_others_there_are(host: SqliteHost, command: Command, kind: str) -> None:
+def test_a_look_costs_the_same_however_many_others_there_are(host: Host, command: Command, kind: str) -> None:
     """In the same state, or in another one."""
     host.create(fifo=kind == "fifo")
     send(host, "first", 150, kind=kind)
@@ -79,7 +79,7 @@ def test_a_look_costs_the_same_however_many_others_there_are(host: SqliteHost, c
 
 
 @KINDS
-def test_no_more_are_passed_over_than_a_look_may(host: SqliteHost, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_no_more_are_passed_over_than_a_look_may(host: Host, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """What is behind them is not seen."""
     monkeypatch.setattr(looks, "LOOKED_AT_MAX", 7)
     host.create(fifo=kind == "fifo")
@@ -95,7 +95,7 @@ def test_no_more_are_passed_over_than_a_look_may(host: SqliteHost, monkeypatch: 
 
 
 @KINDS
-def test_what_the_janitor_has_not_deleted_yet_is_not_shown(host: SqliteHost, kind: str) -> None:
+def test_what_the_janitor_has_not_deleted_yet_is_not_shown(host: Host, kind: str) -> None:
     """A look deletes no more of it than any other command."""
     host.create(fifo=kind == "fifo", retention_s=60)
     for number in range(3):
@@ -113,7 +113,7 @@ def test_what_the_janitor_has_not_deleted_yet_is_not_shown(host: SqliteHost, kin
     host.check()
 
 
-def test_a_dead_letter_for_which_there_is_no_room_is_shown(host: SqliteHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_letter_for_which_there_is_no_room_is_shown(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a receive gives it out once more."""
     dead = f"{QUEUE}-dead"
     host.create(dead)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.host import QUEUE, SqliteHost, message
+from tests.store.host import QUEUE, Host, message
 from tests.store.test_dead_letters import DEAD, create, pair
 from tests.store.test_moves import OTHER, PAUSE_MS, finish, kill, latest, start
 from veilmq.core.commands import Command, Receive, Send
@@ -27,16 +27,16 @@ class Change(Command, frozen=True, kw_only=True):
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[SqliteHost]:
+def host(tmp_path: Path) -> Iterator[Host]:
     """Return an open store with a queue beside a pair, the limit being one receive."""
-    host = SqliteHost(tmp_path / "store")
+    host = Host(tmp_path / "store")
     create(host, OTHER)
     pair(host, receives_max=1, retention_s=60)
     yield host
     host.close()
 
 
-def test_any_of_the_messages_that_were_chosen_can_move(host: SqliteHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_of_the_messages_that_were_chosen_can_move(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands between them keeps its place; what was never received is one row there for all that follow."""
 
     async def change(tx: Transaction, command: Change) -> Any:
@@ -59,7 +59,7 @@ def test_any_of_the_messages_that_were_chosen_can_move(host: SqliteHost, monkeyp
 
 @pytest.mark.parametrize("fifo", [False, True])
 def test_messages_past_their_retention_are_never_moved_however_many(
-    host: SqliteHost, monkeypatch: pytest.MonkeyPatch, *, fifo: bool
+    host: Host, monkeypatch: pytest.MonkeyPatch, *, fifo: bool
 ) -> None:
     """A task waits until those are deleted, and goes on with what is behind them."""
     source, target = (f"000000000000/{name}" for name in ("source", "target"))
@@ -82,7 +82,7 @@ def test_messages_past_their_retention_are_never_moved_however_many(
 
 
 @pytest.mark.parametrize("fifo", [False, True])
-def test_a_slice_that_finds_no_room_in_its_batch_is_not_the_last(host: SqliteHost, *, fifo: bool) -> None:
+def test_a_slice_that_finds_no_room_in_its_batch_is_not_the_last(host: Host, *, fifo: bool) -> None:
     """Receives before it have read as much as a batch may."""
     create(host, "000000000000/busy")
     host.send(*([LONG] * 8), queue="000000000000/busy")
@@ -96,7 +96,7 @@ def test_a_slice_that_finds_no_room_in_its_batch_is_not_the_last(host: SqliteHos
     assert finish(host, "000000000000/source").messages_moved == 1
 
 
-def test_what_is_in_memory_can_be_dropped_between_two_slices(host: SqliteHost) -> None:
+def test_what_is_in_memory_can_be_dropped_between_two_slices(host: Host) -> None:
     """Without a difference."""
     kill(host, *"abcdefgh")
     host.send("i", "j", queue=DEAD)
@@ -110,7 +110,7 @@ def test_what_is_in_memory_can_be_dropped_between_two_slices(host: SqliteHost) -
 
 def test_a_dead_letter_that_arrives_when_another_one_ends_in_flight_is_counted(tmp_path: Path) -> None:
     """Retention ends a lease in a FIFO queue: its group has one less in flight."""
-    host = SqliteHost(tmp_path / "fifo")
+    host = Host(tmp_path / "fifo")
     pair(host, receives_max=1, fifo=True, retention_s=60)
     host.do(Send(queue=DEAD, messages=(message("old", group="g", dedup_id="old"),)))
     assert len(host.receive(1, queue=DEAD, timeout_s=100)) == 1
@@ -128,7 +128,7 @@ def test_a_dead_letter_that_arrives_when_another_one_ends_in_flight_is_counted(t
     host.close()
 
 
-def test_groups_of_a_dead_letter_queue_know_their_first_message(host: SqliteHost) -> None:
+def test_groups_of_a_dead_letter_queue_know_their_first_message(host: Host) -> None:
     """Also behind messages that passed their retention there, or beside one that was sent at the same instant."""
     host.do(Send(queue=DEAD, messages=tuple(message("old", group=group) for group in "ab")))
     host.advance(30_000)
@@ -141,9 +141,7 @@ def test_groups_of_a_dead_letter_queue_know_their_first_message(host: SqliteHost
     assert [each.body for each in host.receive(10, queue=DEAD)] == ["dead", "dead", "new"]
 
 
-def test_the_next_slice_counts_from_the_batch_of_the_last_one(
-    host: SqliteHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_slice_counts_from_the_batch_of_the_last_one(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """And not from when that is durable: a slow sync would put each slice off a little more."""
     answers: list[Any] = []
     due: list[Any] = []

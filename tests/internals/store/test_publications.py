@@ -6,14 +6,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from tests.store.host import QUEUE, SqliteHost, message
+from tests.store.host import QUEUE, Host, message
 from veilmq.core.publications import Publish, Stage
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[SqliteHost]:
+def host(tmp_path: Path) -> Iterator[Host]:
     """Return an open store with a queue."""
-    host = SqliteHost(tmp_path / "store")
+    host = Host(tmp_path / "store")
     host.create()
     yield host
     host.close()
@@ -30,7 +30,7 @@ def publish(*attempts: str) -> Publish:
 
 
 def test_what_is_staged_beyond_the_bytes_of_a_batch_is_left_to_the_next_one(
-    host: SqliteHost, monkeypatch: pytest.MonkeyPatch
+    host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And so is what comes behind it, of any kind."""
     session = host.engine._session
@@ -42,7 +42,7 @@ def test_what_is_staged_beyond_the_bytes_of_a_batch_is_left_to_the_next_one(
     assert finished.call_count == 3
 
 
-def test_a_stage_without_its_pieces_keeps_nothing_back(host: SqliteHost) -> None:
+def test_a_stage_without_its_pieces_keeps_nothing_back(host: Host) -> None:
     """Nor does the publication that names it."""
     host.do_together(stage("a", "a"), stage("b", "b"))
     host.engine._session.connection.execute("DELETE FROM piece WHERE stage_id = 1")

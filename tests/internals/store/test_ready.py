@@ -5,26 +5,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.host import QUEUE, SqliteHost, message
+from tests.store.host import QUEUE, Host, message
 from veilmq.core.commands import PurgeQueue, Receive, Send
 from veilmq.store.sqlite import standard, totals
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[SqliteHost]:
+def host(tmp_path: Path) -> Iterator[Host]:
     """Return an open store with a queue that keeps messages for a minute."""
-    host = SqliteHost(tmp_path / "store")
+    host = Host(tmp_path / "store")
     host.create(retention_s=60)
     yield host
     host.close()
 
 
-def bodies(host: SqliteHost, count: int = 10, timeout_s: int | None = None) -> list[str]:
+def bodies(host: Host, count: int = 10, timeout_s: int | None = None) -> list[str]:
     """Return the bodies that a receive gives."""
     return [each.body for each in host.do(Receive(queue=QUEUE, count=count, timeout_s=timeout_s)).messages]
 
 
-def test_messages_that_are_sent_together_are_one_row(host: SqliteHost) -> None:
+def test_messages_that_are_sent_together_are_one_row(host: Host) -> None:
     """Until they are received, and the row has gone with the last one."""
     host.send("a", "b", "c", "d")
     assert (host.rows("ready"), host.rows("visibility")) == (1, 0)
@@ -35,7 +35,7 @@ def test_messages_that_are_sent_together_are_one_row(host: SqliteHost) -> None:
     host.check()
 
 
-def test_what_came_back_and_what_waits_are_in_the_order_of_visibility(host: SqliteHost) -> None:
+def test_what_came_back_and_what_waits_are_in_the_order_of_visibility(host: Host) -> None:
     """Whether a message has a row or not."""
     host.send("a", "b")
     assert bodies(host, 1, timeout_s=2) == ["a"]
@@ -48,7 +48,7 @@ def test_what_came_back_and_what_waits_are_in_the_order_of_visibility(host: Sqli
     host.check()
 
 
-def test_priorities_have_runs_of_their_own(host: SqliteHost) -> None:
+def test_priorities_have_runs_of_their_own(host: Host) -> None:
     """A delayed message has a row."""
     host.send("late", delay_s=1)
     host.send("low", priority=9)
@@ -60,9 +60,7 @@ def test_priorities_have_runs_of_their_own(host: SqliteHost) -> None:
     host.check()
 
 
-def test_messages_past_their_retention_before_those_that_are_taken(
-    host: SqliteHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_past_their_retention_before_those_that_are_taken(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are passed over, and swept later."""
     host.send("a", "b", "c")
     host.advance(59_000)
@@ -78,7 +76,7 @@ def test_messages_past_their_retention_before_those_that_are_taken(
 
 @pytest.mark.parametrize("group", [None, "g"])
 def test_a_receive_passes_over_so_many_messages_past_their_retention(
-    host: SqliteHost, monkeypatch: pytest.MonkeyPatch, group: str | None
+    host: Host, monkeypatch: pytest.MonkeyPatch, group: str | None
 ) -> None:
     """In a fair queue, too. While there are more it is made again at once: the others are deleted meanwhile."""
     host.do(Send(queue=QUEUE, messages=tuple(message(f"{number}", group=group) for number in range(30))))
@@ -97,7 +95,7 @@ def test_a_receive_passes_over_so_many_messages_past_their_retention(
     host.check()
 
 
-def test_a_purge_leaves_no_runs(host: SqliteHost) -> None:
+def test_a_purge_leaves_no_runs(host: Host) -> None:
     """The janitor removes them with their messages."""
     host.send("a", "b")
     host.do(PurgeQueue(queue=QUEUE))
@@ -110,7 +108,7 @@ def test_a_purge_leaves_no_runs(host: SqliteHost) -> None:
 
 def test_runs_of_a_fifo_queue_go_with_their_last_message(tmp_path: Path) -> None:
     """In whatever order messages are deleted."""
-    host = SqliteHost(tmp_path / "fifo")
+    host = Host(tmp_path / "fifo")
     host.create(fifo=True, content_deduplication=True, retention_s=60)
     for group in ("x", "y", "z"):
         messages = tuple(message(f"{group}{n}", group=group) for n in range(2))
@@ -129,7 +127,7 @@ def test_runs_of_a_fifo_queue_go_with_their_last_message(tmp_path: Path) -> None
 
 def test_messages_of_one_group_with_deadlines_of_their_own_are_counted(tmp_path: Path) -> None:
     """As those of the others are: each until its own deadline."""
-    host = SqliteHost(tmp_path / "fifo")
+    host = Host(tmp_path / "fifo")
     host.create(fifo=True, content_deduplication=True)
     host.do(Send(queue=QUEUE, messages=tuple(message(f"{n}", group="g") for n in range(3))))
     first, second, third = host.receive(3, timeout_s=10)

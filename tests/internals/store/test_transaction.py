@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.host import QUEUE, SqliteHost, message
+from tests.store.host import QUEUE, Host, message
 from veilmq.core.commands import Command, Send, ShowQueue
 from veilmq.core.errors import InternalError, MessageTooLong, VeilmqError
 from veilmq.store.sqlite.batch import HANDLERS
@@ -20,9 +20,9 @@ class Change(Command, frozen=True, kw_only=True):
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[SqliteHost]:
+def host(tmp_path: Path) -> Iterator[Host]:
     """Return an open store with a queue."""
-    host = SqliteHost(tmp_path / "store")
+    host = Host(tmp_path / "store")
     host.create()
     yield host
     host.close()
@@ -36,7 +36,7 @@ async def write(tx: Transaction) -> None:
     await tx.run("put_setting", "name", b"value")
 
 
-def test_an_error_undoes_what_its_command_wrote(host: SqliteHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_undoes_what_its_command_wrote(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """What commands before and behind it in the batch wrote stays, totals and all."""
 
     async def change(tx: Transaction, command: Change) -> None:
@@ -57,7 +57,7 @@ def test_an_error_undoes_what_its_command_wrote(host: SqliteHost, monkeypatch: p
     assert host.counts() == (2, 0, 0)
 
 
-def test_a_cold_command_that_suspends_is_a_defect(host: SqliteHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cold_command_that_suspends_is_a_defect(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """It fails alone, and what it wrote is undone."""
 
     async def change(tx: Transaction, command: Change) -> Any:
