@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.internals.store.known import unpack
 from tests.proofs.served import StartNode, starting_nodes
 from tests.server.keys import client
 from veilmq.engines.store import StoreError
@@ -35,6 +36,22 @@ def test_a_node_on_postgresql_serves(start_node: StartNode) -> None:
     second = start_node()
     assert [url.rpartition("/")[2] for url in client(second.endpoint).list_queues()["QueueUrls"]] == ["jobs"]
     assert "messages are kept in PostgreSQL, postgresql://" in first.log.read_text()
+
+
+def test_a_folder_of_the_engine_before_is_converted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By the first start; receipts given before act after it, and the old database stays."""
+    data, known = unpack("small", tmp_path)
+    for hidden in ("1", "0"):
+        with RunningServer(data=data) as server:
+            sqs = client(server.endpoint)
+            queue = sqs.get_queue_url(QueueName="jobs")["QueueUrl"]
+            counted = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]
+            assert counted["ApproximateNumberOfMessages"] == "1"
+            assert counted["ApproximateNumberOfMessagesNotVisible"] == hidden
+            (receipt,) = known.receipts["000000000000/jobs"]
+            sqs.delete_message(QueueUrl=queue, ReceiptHandle=receipt)
+    assert sorted(each.name for each in data.glob("*.db*")) == ["store.db", "veilmq.db.before-store"]
+    assert caplog.text.count("2 of 2 messages") == 1
 
 
 def test_the_clock_of_a_test_moves_the_database(server_on_postgres: RunningServer) -> None:

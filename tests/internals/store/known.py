@@ -5,8 +5,10 @@ converted to has to answer the same. What differs between two formats, or is ran
 positions, sequence numbers, hashes of groups.
 """
 
+import tarfile
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,6 +25,7 @@ from veilmq.core.properties import decode as decode_properties
 from veilmq.core.publications import Abandon, ListWriters, Publish, Stage
 from veilmq.core.topics import ListPushes, ListSubscriptions, ListTopics, PublishToTopic, ShowTopic, Unsubscribe
 
+FOLDERS = Path(__file__).parent / "folders"
 DAY_MS = 86_400_000
 LEASE_S = 43_200
 _LEFT_OUT = {
@@ -57,6 +60,13 @@ class Known(msgspec.Struct, kw_only=True):
     stages: list[tuple[str, str, int, str, list[str]]] = []
     deleted: list[str] = []
     answers: dict[str, Any] = {}
+
+
+def unpack(name: str, place: Path) -> tuple[Path, Known]:
+    """Return a recorded folder, below `place`, and what is known of it."""
+    with tarfile.open(FOLDERS / f"{name}.tar.xz") as tar:
+        tar.extractall(place, filter="data")
+    return place / "store", msgspec.json.decode((place / "known.json").read_bytes(), type=Known)
 
 
 def plain(value: Any) -> Any:

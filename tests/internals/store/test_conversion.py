@@ -5,16 +5,14 @@ The folders were recorded with the last version that had that engine, with what 
 
 import os
 import shutil
-import tarfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import apsw
-import msgspec
 import pytest
 
-from tests.internals.store.known import PROBES, Known, answers
+from tests.internals.store.known import PROBES, Known, answers, unpack
 from tests.small_disk import MIB, resize, small_file_system
 from tests.store.host import QUEUE, Host, hosting
 from veilmq.core.claims import ClaimState, ListSources, ReadClaim
@@ -25,21 +23,13 @@ from veilmq.store.sqlite.folder import FolderError
 from veilmq.store.sqlite.options import EngineOptions
 from veilmq.testing import VirtualClock
 
-FOLDERS = Path(__file__).parent / "folders"
 OLD, NEW, ASIDE = "veilmq.db", "store.db", "veilmq.db.before-store"
-
-
-def unpack(name: str, place: Path) -> tuple[Path, Known]:
-    """Return a recorded folder, below `place`, and what is known of it."""
-    with tarfile.open(FOLDERS / f"{name}.tar.xz") as tar:
-        tar.extractall(place, filter="data")
-    return place / "store", msgspec.json.decode((place / "known.json").read_bytes(), type=Known)
 
 
 # What is taken over.
 
 
-@pytest.fixture(scope="module", params=["closed", "killed-2", "killed-3", "killed-4"])
+@pytest.fixture(scope="module", params=["closed", "killed-2", "killed-3", "killed-4", "ended"])
 def converted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Known]:
     """A folder that is converted now, and what the engine before knew."""
     folder, known = unpack(request.param, tmp_path_factory.mktemp(request.param))
@@ -68,11 +58,11 @@ def test_what_is_converted_answers_as_before(converted: tuple[Path, Known], prob
 
 
 @pytest.mark.parametrize("cursor", [f"u{(3 << 41) + 5}", f"g{7 << 41}", "g"])
-def test_a_cursor_of_before_is_refused(converted: tuple[Path, Known], cursor: str, tmp_path: Path) -> None:
+def test_a_cursor_of_before_is_refused(cursor: str, tmp_path: Path) -> None:
     """It names a position, in another order. Its reader begins the shard again, which has the same messages."""
-    folder, known = converted
-    shutil.copytree(folder, tmp_path / "store")
-    host, queue = opened(tmp_path / "store", known), "000000000000/claimed"
+    folder, known = unpack("closed", tmp_path)
+    conversion.convert(folder)
+    host, queue = opened(folder, known), "000000000000/claimed"
     views = host.do(ListSources(queue=queue))
     reads = [(view.source, claim.number) for view in views for claim in view.claims if claim.state is ClaimState.OPEN]
     assert len(reads) > 1
