@@ -77,7 +77,7 @@ SELECT max(number) FROM mq.migration
 SELECT count(*) FROM mq.queue
 
 -- fact: messages
-SELECT (SELECT count(*) FROM mq.msg) + (SELECT count(*) FROM mq.fifo_msg)
+SELECT (SELECT count(*) FROM mq.msg WHERE qp > 0) + (SELECT count(*) FROM mq.fifo_msg WHERE qp > 0)
 
 -- fact: schema_bytes
 SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
