@@ -95,7 +95,6 @@ DECLARE
     v_first bigint;
     v_head bigint;
     v_came_back bool := false;
-    v_looked int := 0;
     each record;
 BEGIN
     SELECT array_agg(msg.seq ORDER BY msg.seq),
@@ -108,6 +107,7 @@ BEGIN
         AND (msg.sent_at > v_kept OR msg.claim IS NOT NULL);
     FOR each IN SELECT seq, sent_at, receive_count, mq.due(visible_at, sent_at, receive_count, v_delay) AS visible_at
         FROM mq.fifo_msg WHERE qp = p_qp AND group_id = p_group AND sent_at > v_kept AND claim IS NULL ORDER BY seq
+        LIMIT 101 + coalesce(cardinality(v_leased), 0)
     LOOP
         CONTINUE WHEN each.seq = ANY(v_leased);
         IF each.receive_count > 0 THEN
@@ -118,10 +118,8 @@ BEGIN
             v_first := greatest(each.visible_at, each.sent_at);
             v_head := each.seq;
         END IF;
-        v_looked := v_looked + 1;
-        EXIT WHEN v_looked > 100 OR each.visible_at <= v_now AND (
-            v_leased IS NOT NULL OR each.receive_count = 0 AND each.sent_at >= v_first
-        );
+        EXIT WHEN each.visible_at <= v_now
+            AND (v_leased IS NOT NULL OR each.receive_count = 0 AND each.sent_at >= v_first);
     END LOOP;
     IF v_leased IS NULL AND coalesce(v_first, v_now + 1) > v_now THEN
         -- Nothing to give now: unless somebody is sending to the group, whose message is not seen yet.
@@ -637,7 +635,7 @@ $$;
 -- 1,000 groups that give nothing, and passes over 100 delayed messages of a group; the next receive goes on. The last row of one
 -- that moved dead letters has no message. Where the queue is logged, p_log is its name.
 CREATE OR REPLACE FUNCTION mq.fifo_receive(
-    p_qp bigint, p_count integer, p_timeout bigint, p_generation bigint, p_low bigint, p_retention bigint,
+    p_qp bigint, p_count integer, p_timeout bigint, p_generation bigint, p_retention bigint,
     p_requested bigint, p_last bigint, p_receives_max integer, p_dead bigint, p_source text, p_counter bigint,
     p_origin bigint, p_log text
 ) RETURNS TABLE (
@@ -656,14 +654,13 @@ DECLARE
     v_group text;
     v_done text[] := '{}';
     v_chosen bigint[];
-    v_passed int;
     v_given bigint[] := '{}';
     v_waited bigint := least(v_now - coalesce(p_requested, v_now), 536870911);
     each record;
 BEGIN
     WHILE v_left > 0 AND v_moved < 100 AND v_moved_bytes < 1048576 AND v_in_vain < 1000 LOOP
         SELECT group_id INTO v_group FROM mq.fifo_group
-        WHERE qp = p_qp AND eligible_at >= p_low AND eligible_at <= v_now AND group_id <> ALL(v_done)
+        WHERE qp = p_qp AND eligible_at <= v_now AND group_id <> ALL(v_done)
         ORDER BY eligible_at, head LIMIT 1 FOR UPDATE SKIP LOCKED;
         EXIT WHEN NOT FOUND;
         v_done := v_done || v_group;
@@ -676,13 +673,8 @@ BEGIN
         DELETE FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group AND sent_at <= v_kept
             AND seq < ((v_kept + 1) << 20);
         v_chosen := '{}';
-        v_passed := 0;
-        FOR each IN SELECT * FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group ORDER BY seq LOOP
-            IF each.receive_count = 0 AND mq.due(each.visible_at, each.sent_at, 0, v_delay) > v_now THEN
-                v_passed := v_passed + 1;
-                EXIT WHEN v_passed > 100;
-                CONTINUE;
-            END IF;
+        FOR each IN SELECT * FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group ORDER BY seq LIMIT v_left + 100 LOOP
+            CONTINUE WHEN each.receive_count = 0 AND mq.due(each.visible_at, each.sent_at, 0, v_delay) > v_now;
             EXIT WHEN each.visible_at > v_now;
             IF p_dead IS NOT NULL AND each.receive_count >= p_receives_max THEN
                 IF p_log IS NOT NULL THEN

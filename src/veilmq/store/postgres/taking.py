@@ -307,7 +307,6 @@ class FifoTaking:
                         count,
                         terms.timeout_ms,
                         getrandbits(GENERATION_BITS),
-                        0,
                         retention_ms(queue),
                         *terms.requested,
                         queue.settings.receives_max,
