@@ -229,6 +229,22 @@ def test_a_migration_that_is_killed_changes_nothing_and_is_done_by_the_next(new_
     asyncio.run(story())
 
 
+def test_the_home_of_several_databases_knows_how_many_there_are(new_database: str) -> None:
+    """Where they are, the next start with all URLs says."""
+
+    async def story() -> None:
+        await restore(new_database)
+        async with connected(new_database) as connection:
+            for name, value in (("store", b"id"), ("store_place", b"0"), ("store_places", b"3")):
+                await connection.execute("INSERT INTO mq.meta VALUES ($1, $2)", name, value)
+            await migrate(connection)
+            rows = await connection.fetch("SELECT * FROM mq.database")
+            assert [tuple(row) for row in rows] == [(1, None, False), (2, None, False)]
+            assert await connection.fetchval("SELECT count(*) FROM mq.setting WHERE name = 'store_places'") == 0
+
+    asyncio.run(story())
+
+
 @pytest.fixture
 def migrated(new_database: str) -> Iterator[PostgresHost]:
     """Give a node on the migrated database, at the instant at which the recorded one was killed."""
