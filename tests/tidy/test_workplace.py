@@ -72,7 +72,9 @@ def test_tracked_files_name_no_workplace() -> None:
     )
     found: list[str] = []
     for path in tracked():
-        found += names(path, (ROOT / path).read_bytes().decode("utf-8", errors="replace"))
+        content = (ROOT / path).read_bytes()
+        if b"\0" not in content:  # three letters are somewhere in any archive
+            found += names(path, content.decode("utf-8", errors="replace"))
     assert found == []
 
 
