@@ -14,7 +14,7 @@ from veilmq.core.commands import NewMessage
 from veilmq.core.results import Received
 from veilmq.engines.clock import SystemClock
 from veilmq.engines.execute import execute
-from veilmq.engines.postgres import PostgresEngine, PostgresOptions
+from veilmq.store.postgres import PostgresEngine, PostgresOptions
 
 BODY = "x" * 256
 GROUPS = 1_000

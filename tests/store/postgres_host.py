@@ -16,8 +16,8 @@ import asyncpg
 from tests.store import postgres_control
 from tests.store.host import Host
 from veilmq.engines.examination import Finding
-from veilmq.engines.postgres import PostgresEngine, PostgresOptions
-from veilmq.engines.postgres.doctor import invariants
+from veilmq.store.postgres import PostgresEngine, PostgresOptions
+from veilmq.store.postgres.doctor import invariants
 from veilmq.store.postgres.migrate import migrate
 from veilmq.testing import RunningServer, VirtualClock
 from veilmq.testing.running_server import Follow

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from tests.store.postgres_host import PostgresHost, connected, empty, making_database, prepare, set_clock
-from veilmq.engines.postgres import PostgresOptions, Shards
+from veilmq.store.postgres import PostgresOptions, Shards
 
 DATABASES = 2
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.store.host import Host, hosting
 from tests.store.postgres_host import hosting_postgres
-from veilmq.engines.postgres import PostgresOptions
+from veilmq.store.postgres import PostgresOptions
 from veilmq.store.sqlite.options import EngineOptions
 
 Place = dict[str, Any]

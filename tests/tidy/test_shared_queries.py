@@ -20,7 +20,7 @@ TWO_TEXTS = {
     "queue_sources": "SQLite finds them by an index of a generated column",
 }
 SHARE_MIN = 0.6
-DIALECTS = ("veilmq.store.sqlite", "veilmq.engines.postgres")
+DIALECTS = ("veilmq.store.sqlite", "veilmq.store.postgres")
 
 
 def asked() -> set[str]:

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Databases(NamedTuple):
-    """The module ``engines.postgres``, and the URLs that the settings give, the home's first."""
+    """The module ``store.postgres``, and the URLs that the settings give, the home's first."""
 
     parts: Any
     urls: tuple[str, ...]

@@ -15,7 +15,7 @@ from veilmq.store.sqlite.copy_source import FolderSource
 from veilmq.store.sqlite.copy_target import FolderTarget
 from veilmq.store.sqlite.folder import FolderError, FolderLock, database_of
 
-_POSTGRES = "veilmq.engines.postgres"
+_POSTGRES = "veilmq.store.postgres"
 
 
 async def copy_store(source: str, target: str, *, clock: StoreClock, told: Told | None = None) -> int:

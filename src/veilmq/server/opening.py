@@ -61,9 +61,9 @@ def _tell_seldom() -> Told:
 
 
 def postgres_parts(what: str) -> Any:
-    """Return the module ``engines.postgres``, whose driver is an extra; raises ``StoreError`` for ``what`` needs it."""
+    """Return the module ``store.postgres``, whose driver is an extra; raises ``StoreError`` for ``what`` needs it."""
     try:
-        return import_module("veilmq.engines.postgres")
+        return import_module("veilmq.store.postgres")
     except ModuleNotFoundError as error:
         raise StoreError(
             f"{what} needs the module {error.name}, which this install does not have: pip install 'veilmq[postgres]'"

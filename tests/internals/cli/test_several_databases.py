@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import Veilmq, without_passwords
 from tests.store.postgres_host import connected, making_database
-from veilmq.engines.postgres.databases import ONE_STORE, PLACES
+from veilmq.store.postgres.databases import ONE_STORE, PLACES
 from veilmq.testing import RunningServer, SystemClock
 from veilmq.testing.postgres_server import PostgresServer, temporary_folder
 

@@ -19,13 +19,13 @@ from veilmq.core.publications import ListWriters
 from veilmq.core.receipts import ReceiptBook
 from veilmq.core.settings import SettingValue
 from veilmq.core.topics import ListSubscriptions, ListTopics
-from veilmq.engines.postgres.database_clock import DatabaseClock
-from veilmq.engines.postgres.doctor import _queries
-from veilmq.engines.postgres.machine import Machine
-from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.store.claim_endings import ClaimStep
 from veilmq.store.cold import COLD, READS, STEPS
 from veilmq.store.moves import MoveStep
+from veilmq.store.postgres.database_clock import DatabaseClock
+from veilmq.store.postgres.doctor import _queries
+from veilmq.store.postgres.machine import Machine
+from veilmq.store.postgres.options import PostgresOptions
 from veilmq.store.publications import PublicationStep
 from veilmq.testing import VirtualClock
 

@@ -30,8 +30,8 @@ from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents
 from veilmq.core.forwards import Forward, ForwardEntry
 from veilmq.core.limits import PURGE_PAUSE_S, SECOND_MS
 from veilmq.core.looks import LookAtLeases
-from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.store.moves import MoveStep
+from veilmq.store.postgres.options import PostgresOptions
 
 PAUSE_MS = PURGE_PAUSE_S * SECOND_MS
 

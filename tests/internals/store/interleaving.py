@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import asyncpg
 
-from veilmq.engines.postgres.database import SETTINGS
+from veilmq.store.postgres.database import SETTINGS
 
 _PATIENCE_S = 60
 _LOOK_S = 0.002

@@ -16,7 +16,7 @@ from tests.internals.store.interleaved import World, conserved
 from tests.internals.store.interleaved_calls import FAMILIES
 from tests.internals.store.interleaving import Driver, Run, connected, explore
 from tests.store.postgres_host import empty, making_database, prepare
-from veilmq.engines.postgres.transaction import PostgresTransaction
+from veilmq.store.postgres.transaction import PostgresTransaction
 
 WHOLE = os.environ.get("PROVE") == "whole"
 RUNS_WHOLE = 30

@@ -19,7 +19,7 @@ from veilmq.core.events import Outcome, PlanExport
 from veilmq.core.publications import ListWriters, Publish
 from veilmq.core.results import MoveStatus, ReceiptState
 from veilmq.core.topics import push_queue
-from veilmq.engines.postgres import PostgresOptions
+from veilmq.store.postgres import PostgresOptions
 from veilmq.store.postgres.migrate import SchemaRefused, Script, all_scripts, look, migrate, require
 from veilmq.testing import VirtualClock
 

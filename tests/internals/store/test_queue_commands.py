@@ -12,8 +12,8 @@ from tests.store.stores import Store, on_postgres, on_sqlite
 from veilmq.core import commands
 from veilmq.core.errors import PurgeInProgress, QueueExists, SettingsConflict
 from veilmq.core.results import QueueView
-from veilmq.engines.postgres import PostgresEngine
 from veilmq.store import queue_commands
+from veilmq.store.postgres import PostgresEngine
 from veilmq.store.transaction import QueueRow, Transaction
 
 DEAD = "000000000000/dead"

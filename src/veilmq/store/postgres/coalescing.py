@@ -22,9 +22,9 @@ from veilmq.core.ports import Done
 from veilmq.engines.clock import stopwatch_s
 from veilmq.engines.figures import Figure, Series
 from veilmq.engines.named_sql import load
-from veilmq.engines.postgres.catalog import Catalog, Queue
-from veilmq.engines.postgres.database import Database
-from veilmq.engines.postgres.failures import OF_ALL, told
+from veilmq.store.postgres.catalog import Catalog, Queue
+from veilmq.store.postgres.database import Database
+from veilmq.store.postgres.failures import OF_ALL, told
 
 log = logging.getLogger(__name__)
 

@@ -15,13 +15,13 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock
 from veilmq.engines.clock import stopwatch_s
 from veilmq.engines.named_sql import load
-from veilmq.engines.postgres.catalog import Queue
-from veilmq.engines.postgres.options import PostgresOptions
 from veilmq.store.claimed import Backlog
+from veilmq.store.postgres.catalog import Queue
 from veilmq.store.postgres.coalescing import STANDARD, retention_ms, sql
+from veilmq.store.postgres.options import PostgresOptions
 from veilmq.store.postgres.watches import Watches
 
-SQL = load("veilmq.engines.postgres", "claims.sql")
+SQL = load("veilmq.store.postgres", "claims.sql")
 
 LONG_S = 0.1
 _COSTS_KEPT = 50

@@ -22,7 +22,7 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock
 from veilmq.engines.clock import stopwatch_s
 from veilmq.engines.named_sql import load
-from veilmq.engines.postgres.catalog import Queue
+from veilmq.store.postgres.catalog import Queue
 from veilmq.store.postgres.coalescing import retention_ms
 
 FAIR = load("veilmq.store.postgres", "fair.sql")

@@ -10,10 +10,10 @@ from veilmq.core.errors import InternalError, LeaseTooLong, ReceiptInvalid, Veil
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.receipts import Receipt, ReceiptBook
 from veilmq.core.results import LeaseChange, ReceiptState
-from veilmq.engines.postgres.catalog import Queue
-from veilmq.engines.postgres.event_log import EventLog
+from veilmq.store.postgres.catalog import Queue
 from veilmq.store.postgres.coalescing import COLLISIONS, COLLISIONS_MAX, OnQueue, retention_ms
 from veilmq.store.postgres.counts import InFlight, Totals
+from veilmq.store.postgres.event_log import EventLog
 from veilmq.store.postgres.fair import FairQueues
 from veilmq.store.postgres.watches import Watches, wake_groups
 

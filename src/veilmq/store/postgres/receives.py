@@ -20,11 +20,11 @@ from veilmq.core.errors import ReceivesThrottled, VeilmqError
 from veilmq.core.limits import ATTEMPT_S, LEASE_S_MAX, PRIORITY, SECOND_MS
 from veilmq.core.receipts import ReceiptBook
 from veilmq.core.results import Received, ReceivedMessage
-from veilmq.engines.postgres.catalog import Catalog, Queue
-from veilmq.engines.postgres.event_log import EventLog
-from veilmq.engines.postgres.failures import told
+from veilmq.store.postgres.catalog import Catalog, Queue
 from veilmq.store.postgres.coalescing import COLLISIONS, FIFO, STANDARD, OnQueue, retention_ms
 from veilmq.store.postgres.counts import InFlight, Totals
+from veilmq.store.postgres.event_log import EventLog
+from veilmq.store.postgres.failures import told
 from veilmq.store.postgres.fair import LANE, FairQueues
 from veilmq.store.postgres.low_water import LowWater
 from veilmq.store.postgres.sends import Positions

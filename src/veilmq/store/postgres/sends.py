@@ -18,7 +18,7 @@ from veilmq.core.ids import IdSource
 from veilmq.core.limits import DEDUPLICATION_S, PRIORITY, SECOND_MS
 from veilmq.core.receipts import ReceiptBook
 from veilmq.core.results import SentMessage
-from veilmq.engines.postgres.catalog import Queue
+from veilmq.store.postgres.catalog import Queue
 from veilmq.store.postgres.coalescing import COLLISIONS, COLLISIONS_MAX, FIFO, STANDARD, OnQueue, PartitionRetired
 from veilmq.store.postgres.counts import Totals
 from veilmq.store.postgres.fair import FAIR, LANE, FairQueues, keys_of

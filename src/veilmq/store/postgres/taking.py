@@ -23,8 +23,7 @@ from veilmq.core import properties, redrive
 from veilmq.core.errors import InternalError, StoreUnavailable
 from veilmq.core.limits import DEAD_LETTER_BYTES_PER_RECEIVE, DEAD_LETTERS_PER_RECEIVE, SECOND_MS
 from veilmq.core.routing import read_table
-from veilmq.engines.postgres.catalog import Catalog, Queue
-from veilmq.engines.postgres.event_log import EventLog, logged, places_of
+from veilmq.store.postgres.catalog import Catalog, Queue
 from veilmq.store.postgres.coalescing import (
     COLLISIONS,
     COLLISIONS_MAX,
@@ -34,6 +33,7 @@ from veilmq.store.postgres.coalescing import (
     retention_ms,
     sql,
 )
+from veilmq.store.postgres.event_log import EventLog, logged, places_of
 from veilmq.store.postgres.fair import FAIR, LANE, FairQueues
 from veilmq.store.postgres.low_water import BEGINNING, LowWater
 from veilmq.store.postgres.sends import Positions

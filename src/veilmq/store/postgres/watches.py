@@ -19,13 +19,13 @@ from veilmq.core.errors import QueueNotFound, StoreUnavailable
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Timer, Wake
 from veilmq.engines.named_sql import load
-from veilmq.engines.postgres.catalog import Catalog, Queue
-from veilmq.engines.postgres.database import Database
-from veilmq.engines.postgres.database_clock import DatabaseClock
-from veilmq.engines.postgres.failures import IN_DOUBT
-from veilmq.engines.postgres.options import PostgresOptions
+from veilmq.store.postgres.catalog import Catalog, Queue
 from veilmq.store.postgres.coalescing import PartitionRetired, retention_ms, sql
+from veilmq.store.postgres.database import Database
+from veilmq.store.postgres.database_clock import DatabaseClock
+from veilmq.store.postgres.failures import IN_DOUBT
 from veilmq.store.postgres.low_water import BEGINNING
+from veilmq.store.postgres.options import PostgresOptions
 
 SQL = load("veilmq.store.postgres", "wakeups.sql")
 

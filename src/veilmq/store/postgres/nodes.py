@@ -1,0 +1,467 @@
+"""The other nodes: what this one tells them, and what it hears from them.
+
+Who waits at one node for what arrives at another is woken by a notice. A node tells which queues are awaited there,
+when the first begins to wait and every ten seconds; so only what somebody waits for is told. The first notice goes at
+once, the next one ten milliseconds later, with all that has come up meanwhile. Nothing depends on any of it, as every
+node makes its own ``rounds``, so each may be lost; and the end of a delay or of a lease needs no notice, as who waits
+knows the instant.
+
+A notice never travels in the transaction that it is about: a commit with a NOTIFY waits for every other one (measured:
+431 sends a second where there were 3,229). It follows a durable commit, and is not made durable itself. It goes over a
+connection of the node's own; when that ends another one is made, after a pause that grows as long as none is to be had.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from secrets import token_hex
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.ports import Clock, Timer
+from veilmq.engines.figures import Figure, counter, gauge
+from veilmq.store.postgres.catalog import Catalog
+from veilmq.store.postgres.database import Database
+from veilmq.store.postgres.failures import UNREACHABLE
+from veilmq.store.postgres.watches import SQL, Rounds, Watches
+
+BYTES_MAX = 7_500
+_BYTES_PER_ENTRY = 24  # beside the name: an instant and what JSON puts around it
+
+
+class Notice(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """``node`` says it. Names are full names of queues, instants are the database's."""
+
+    node: str
+    due_ms: dict[str, int] = {}
+    """Queues that have, or may have, a message, or a place for one, at an instant."""
+    awaited: dict[str, bool] = {}
+    """Queues that somebody waits for at the node; false: no more."""
+    full: list[str] = []
+    """Queues where it found no place for another message in flight."""
+    changed: list[str] = []
+    """Queues that were changed, purged or deleted: what others know of them is old."""
+    moves: bool = False
+    """A move task was begun or cancelled."""
+    hello: bool = False
+    """The node has begun to listen, and asks what the others wait for."""
+    alive: bool = False
+    """It listens still, and has nothing to say."""
+
+
+_encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(Notice)
+
+
+def packed(node: str, told: Iterable[tuple[str, str, Any]]) -> list[str]:
+    """Return the texts of as few notices as have room for ``told``: field, queue and value of each entry."""
+    return [_encode(Notice(node=node, **fields)).decode() for fields in _parts(told)]
+
+
+def unpacked(text: str) -> Notice | None:
+    """Return the notice of a text; ``None`` where it is not one of ours."""
+    try:
+        return _decoder.decode(text)
+    except msgspec.DecodeError:
+        return None
+
+
+def _parts(told: Iterable[tuple[str, str, Any]]) -> Iterator[dict[str, Any]]:
+    fields: dict[str, Any] = {}
+    left = BYTES_MAX
+    for field, queue, value in told:
+        size_bytes = len(_encode(queue)) + _BYTES_PER_ENTRY
+        if size_bytes > left:
+            yield fields
+            fields, left = {}, BYTES_MAX
+        left -= size_bytes
+        if not queue:
+            fields[field] = value
+        elif value is None:
+            fields.setdefault(field, []).append(queue)
+        else:
+            fields.setdefault(field, {})[queue] = value
+    if fields:
+        yield fields
+
+
+REFRESH_MS = 10 * SECOND_MS
+"""How often a node repeats what it waits for."""
+
+_KEPT_MS = 25 * SECOND_MS  # a node that has repeated nothing for so long is gone
+
+
+class Interests:
+    """The queues that each other node awaits, and those where one found no place for another message in flight."""
+
+    def __init__(self, *, clock: Clock) -> None:
+        """``clock`` says when an interest is old."""
+        self._clock = clock
+        self._until_ms: dict[str, dict[str, int]] = {}
+        self._full: set[str] = set()
+
+    def note(self, node: str, queue: str) -> None:
+        """Take note that ``node`` awaits messages of ``queue``."""
+        self._until_ms.setdefault(queue, {})[node] = self._clock.now_ms() + _KEPT_MS
+
+    def drop(self, node: str, queue: str) -> None:
+        """Take note that it does so no more."""
+        nodes = self._until_ms.get(queue, {})
+        nodes.pop(node, None)
+        if not nodes:
+            self._until_ms.pop(queue, None)
+            self._full.discard(queue)
+
+    def has(self, queue: str) -> bool:
+        """Tell whether any node awaits ``queue``."""
+        nodes = self._until_ms.get(queue)
+        if not nodes:
+            return False
+        now_ms = self._clock.now_ms()
+        for node in [node for node, until_ms in nodes.items() if until_ms <= now_ms]:
+            self.drop(node, queue)
+        return bool(nodes)
+
+    def fill(self, queue: str) -> None:
+        """Take note that a node found no place there."""
+        self._full.add(queue)
+
+    def is_full(self, queue: str) -> bool:
+        """Tell whether a node waits for a place there."""
+        return queue in self._full and self.has(queue)
+
+    def give_place(self, queue: str) -> bool:
+        """Do so for one that is told of a place now, and says so again if it finds none."""
+        was_full = self.is_full(queue)
+        self._full.discard(queue)
+        return was_full
+
+    def look(self) -> None:
+        """Forget what is old."""
+        for queue in list(self._until_ms):
+            self.has(queue)
+
+    def clear(self) -> None:
+        """Know of nothing."""
+        self._until_ms.clear()
+        self._full.clear()
+
+
+log = logging.getLogger(__name__)
+
+
+_NAME = "veilmq"
+_ANSWER_S = 5.0
+_PAUSE_MS_MIN = 100
+_PAUSE_MS_MAX = 5_000
+_FAILURES = (*UNREACHABLE, asyncpg.PostgresError)
+
+
+class Channel:
+    """One node's part in what nodes tell each other."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        clock: Clock,
+        start: Callable[[Coroutine[Any, Any, None]], None],
+        opened: Callable[[], None],
+        lost: Callable[[], None],
+        heard: Callable[[str], None],
+    ) -> None:
+        """``opened`` is called when there is a connection, the first or another one, and
+        ``lost`` when it has ended; ``heard`` with each notice.
+        """
+        self._database = database
+        self._clock = clock
+        self._start = start
+        self._opened = opened
+        self._lost = lost
+        self._heard = heard
+        self._connection: asyncpg.Connection[Any] | None = None
+        self._pause_ms = 0
+        self._timer: Timer | None = None
+        self._stopped = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection."""
+        return self._connection is not None
+
+    def begin(self) -> None:
+        """Connect, and go on doing so."""
+        self._start(self._open())
+
+    async def tell(self, texts: list[str]) -> None:
+        """Have all nodes hear ``texts``, this one too; if that fails they hear nothing."""
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            await connection.execute(SQL["notify"], texts, timeout=_ANSWER_S)
+        except _FAILURES:
+            connection.terminate()  # which is heard of like any other end of it
+
+    async def stop(self) -> None:
+        """End the connection."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(*_FAILURES):
+                await connection.close(timeout=_ANSWER_S)
+
+    async def _open(self) -> None:
+        try:
+            connection = await self._database.connect()
+        except _FAILURES:
+            self._open_later()
+            return
+        try:
+            await connection.execute(SQL["relax"])
+            await connection.add_listener(_NAME, self._hear)
+        except _FAILURES:
+            connection.terminate()
+            self._open_later()
+            return
+        connection.add_termination_listener(self._ended)
+        if self._stopped or connection.is_closed():
+            connection.terminate()
+            self._open_later()
+            return
+        self._connection = connection
+        self._pause_ms = 0
+        self._opened()
+
+    def _hear(self, connection: Any, pid: int, name: str, text: Any) -> None:
+        self._heard(text)
+
+    def _ended(self, connection: Any) -> None:
+        if connection is self._connection:
+            self._connection = None
+            log.warning("the connection for notices of other nodes has ended; looking for another one")
+            self._lost()
+            self._open_later()
+
+    def _open_later(self) -> None:
+        if self._stopped:
+            return
+        self._pause_ms = min(_PAUSE_MS_MAX, max(_PAUSE_MS_MIN, 2 * self._pause_ms))
+        self._timer = self._clock.call_at(self._clock.now_ms() + self._pause_ms, self.begin)
+
+
+REST_MS = 10
+"""How long after one notice a node sends the next."""
+SOON_MS = 50
+"""How long after a new interest a node looks by itself: others may have had no time to hear of it."""
+
+_NODE_BYTES = 4
+
+
+class Nodes:
+    """``watches.OtherNodes``, for one node."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        catalog: Catalog,
+        watches: Watches,
+        rounds: Rounds,
+        clock: Clock,
+        start: Callable[[Coroutine[Any, Any, None]], None],
+        look_for_moves: Callable[[], None],
+    ) -> None:
+        """``catalog`` and ``watches`` are this node's; ``look_for_moves`` is called when there may be a move task."""
+        self.name = token_hex(_NODE_BYTES)
+        self.interests = Interests(clock=clock)
+        self.catalog = catalog
+        self._watches = watches
+        self._rounds = rounds
+        self._clock = clock
+        self._start = start
+        self._look_for_moves = look_for_moves
+        self._channel = Channel(
+            database=database, clock=clock, start=start, opened=self._opened, lost=self._lost, heard=self._hear
+        )
+        self._pending: dict[tuple[str, str], Any] = {}
+        self._announced: set[str] = set()
+        self._is_out = False
+        self._timer: Timer | None = None
+        self._refreshing: Timer | None = None
+        self._rests_until_ms = 0
+        self._echoed = False
+        self._told = 0
+        self._heard = 0
+
+    @property
+    def listens(self) -> bool:
+        """Whether there is a connection on which notices may come."""
+        return self._channel.is_open
+
+    def figures(self) -> list[Figure]:
+        """Return what came and went."""
+        arrive = self.listens and self._rounds.hears
+        return [
+            gauge("store_notices_arrive", "1 while notices of other servers arrive.", arrive),
+            counter("store_notices_told", "Notices told to other servers.", self._told),
+            counter("store_notices_heard", "Notices heard of other servers.", self._heard),
+        ]
+
+    def open(self) -> None:
+        """Begin to listen."""
+        self._channel.begin()
+        self._refresh_later()
+
+    async def stop(self) -> None:
+        """Say what is left to say, and listen no more."""
+        for timer in (self._timer, self._refreshing):
+            if timer is not None:
+                timer.cancel()
+        for queue in self._announced:
+            self._pending["awaited", queue] = False
+        if not self._is_out:
+            await self._send()
+        await self._channel.stop()
+
+    # What this node has to say.
+
+    def begin(self, queue: str) -> None:
+        """Say that somebody waits here; look once more, for what came before others could hear of that."""
+        if queue in self._announced or not self._channel.is_open:
+            self._rounds.look()
+            return
+        self._announced.add(queue)
+        self._say("awaited", queue, True, after_ms=1)
+        self._rounds.look(SOON_MS)
+
+    def awaits(self, queue: str) -> bool:
+        """Tell whether another node waits for ``queue``."""
+        return self.interests.has(queue)
+
+    def tell(self, queue: str, due_ms: int) -> None:
+        """Say that there is, or may be, a message at ``due_ms``."""
+        self._say("due_ms", queue, min(due_ms, self._pending.get(("due_ms", queue), due_ms)))
+
+    def changed(self, queue: str) -> None:
+        """Say that what others know of ``queue`` is old."""
+        self._say("changed", queue, None)
+
+    def found_full(self, queue: str) -> None:
+        """Say that there was no place for another message in flight."""
+        self._say("full", queue, None)
+
+    def lacks_a_place(self, queue: str) -> bool:
+        """Tell whether another node waits for a place in ``queue``."""
+        return self.interests.give_place(queue)
+
+    def moves_changed(self) -> None:
+        """Look for move tasks, here and at the other nodes."""
+        self._look_for_moves()
+        self._say("moves", "", True)
+
+    def _say(self, field: str, queue: str, value: Any, *, after_ms: int = 0) -> None:
+        if self._channel.is_open:
+            self._pending[field, queue] = value
+            self._send_later(after_ms)
+
+    def _send_later(self, after_ms: int = 0) -> None:
+        if self._is_out or self._timer is not None:
+            return
+        now_ms = self._clock.now_ms()
+        at_ms = max(now_ms + after_ms, self._rests_until_ms)
+        if at_ms > now_ms:
+            self._timer = self._clock.call_at(at_ms, self._ring)
+        else:
+            self._begin_to_send()
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._begin_to_send()
+
+    def _begin_to_send(self) -> None:
+        self._is_out = True
+        self._start(self._send())
+
+    async def _send(self) -> None:
+        told, self._pending = self._pending, {}
+        texts = packed(self.name, [(*entry, value) for entry, value in told.items()])
+        if texts:
+            await self._channel.tell(texts)
+            self._told += len(texts)
+        self._rests_until_ms = self._clock.now_ms() + REST_MS
+        self._is_out = False
+        if self._pending:
+            self._send_later()
+
+    # What it hears.
+
+    def _opened(self) -> None:
+        """Ask and look at everything: nobody knows what was said while this node did not listen."""
+        self.interests.clear()
+        self.catalog.clear()
+        self._rounds.hears = True
+        self._say("hello", "", True)
+        self._announce()
+        self._rounds.look(0)
+
+    def _lost(self) -> None:
+        self._rounds.hears = False
+        self._rounds.look()
+
+    def _hear(self, text: str) -> None:
+        notice = unpacked(text)
+        if notice is None:
+            return
+        if notice.node == self.name:
+            self._echoed = True
+            self._rounds.hears = True
+            return
+        self._heard += 1
+        self._note(notice)
+        for queue in notice.changed:
+            self.catalog.forget(queue)
+            self._watches.wake_here(queue, 0)
+        for queue, due_ms in notice.due_ms.items():
+            self._watches.wake_here(queue, due_ms)
+        if notice.moves:
+            self._look_for_moves()
+        if notice.hello:
+            self._announce()
+
+    def _note(self, notice: Notice) -> None:
+        for queue, is_awaited in notice.awaited.items():
+            if is_awaited:
+                self.interests.note(notice.node, queue)
+            else:
+                self.interests.drop(notice.node, queue)
+        for queue in notice.full:
+            self.interests.note(notice.node, queue)
+            self.interests.fill(queue)
+
+    # What it repeats.
+
+    def _announce(self) -> None:
+        """Say what is awaited here, and what is so no more."""
+        here = set(self._watches.here)
+        for queue in self._announced - here:
+            self._say("awaited", queue, False)
+        for queue in here:
+            self._say("awaited", queue, True)
+        self._announced = here
+
+    def _refresh_later(self) -> None:
+        self._refreshing = self._clock.call_at(self._clock.now_ms() + REFRESH_MS, self._refresh)
+
+    def _refresh(self) -> None:
+        """Do so every ten seconds; who does not hear himself hears nobody."""
+        self._rounds.hears, self._echoed = self._echoed, False
+        self.interests.look()
+        self._announce()
+        self._say("alive", "", True)
+        self._refresh_later()

@@ -1,0 +1,314 @@
+"""What goes from one database to another arrives once and in its order, whatever ends between two steps."""
+
+import asyncio
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.store.host import QUEUE, message
+from tests.store.postgres_host import connected, set_clock
+from tests.store.shards_host import ShardsHost, hosting_shards
+from tests.store.test_dead_letters import DEAD, pair
+from tests.store.test_dead_letters_fifo import kill as kill_in_turn
+from tests.store.test_dead_letters_fifo import take as take_in_turn
+from tests.store.test_moves import kill
+from veilmq.core import commands
+from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
+from veilmq.store.postgres.outbox import CLAIM_MS, LOOK_MS, Batch, Transit, arrive, due, take
+from veilmq.store.postgres.sends import Positions
+
+BODIES = [str(number) for number in range(250)]
+STEPS = 6
+
+
+@pytest.fixture
+def host(shard_urls: list[str]) -> Iterator[ShardsHost]:
+    """Return a node on two databases: the dead-letter queue is in the first, its source in the second."""
+    with hosting_shards(shard_urls) as opened:
+        pair(opened, receives_max=1)
+        assert (opened.place_of(DEAD), opened.place_of(QUEUE)) == (0, 1)
+        yield opened
+
+
+def stop_carriers(host: ShardsHost) -> None:
+    """Leave what is put in the outbox there."""
+    for carrier in host.engine.carriers.values():
+        carrier.stop()
+
+
+def carry_again(host: ShardsHost) -> None:
+    """Go on with another node, which finds what the first one left."""
+    host.reopen()
+    host.run(host.engine.answered())
+    host.advance(CLAIM_MS + LOOK_MS)
+
+
+async def one_transit(source: Any) -> Transit:
+    """Return the only way that has something to be carried."""
+    (transit,) = await due(source)
+    return transit
+
+
+async def taken(source: Any, transit: Transit, done: Batch | None = None) -> Batch | None:
+    """Take a batch, as a transaction."""
+    async with source.transaction():
+        return await take(source, transit, done)
+
+
+async def arrived(target: Any, transit: Transit, batch: Batch) -> Any:
+    """Have a batch arrive, as a transaction."""
+    async with target.transaction():
+        return await arrive(target, transit, 1, batch, Positions())
+
+
+def drained(host: ShardsHost, queue: str = DEAD) -> list[str]:
+    """Return what a queue has."""
+    found = []
+    while got := host.receive(100, queue=queue):
+        found += [each.body for each in got]
+    return found
+
+
+def left_in_outbox(host: ShardsHost) -> int:
+    """Return how many messages are in the outbox of the second database."""
+
+    async def count() -> int:
+        async with connected(host.urls[1]) as connection:
+            return int(
+                await connection.fetchval(
+                    "SELECT (SELECT count(*) FROM mq.msg JOIN mq.outbox USING (qp))"
+                    " + (SELECT count(*) FROM mq.fifo_msg JOIN mq.outbox USING (qp))"
+                )
+            )
+
+    return host.run(count())
+
+
+@pytest.mark.parametrize("steps", range(STEPS))
+def test_nothing_is_lost_or_doubled_by_a_death_between_two_steps(host: ShardsHost, steps: int) -> None:
+    """Two batches are on their way, and their carrier ends after so many steps; another one takes over."""
+    stop_carriers(host)
+    kill(host, *BODIES)
+    assert (left_in_outbox(host), host.counts(DEAD)) == (len(BODIES), (0, 0, 0))
+
+    async def go() -> None:
+        async with connected(host.urls[1]) as source, connected(host.urls[0]) as target:
+            transit = await one_transit(source)
+            batch = await taken(source, transit) if steps > 0 else None
+            if batch is not None and steps == 2:  # it ends before the commit
+                transaction = target.transaction()
+                await transaction.start()
+                await arrive(target, transit, 1, batch, Positions())
+                await transaction.rollback()
+            if batch is not None and steps > 2:
+                await arrived(target, transit, batch)
+            if batch is not None and steps > 3:
+                batch = await taken(source, transit, batch)
+            if batch is not None and steps > 4:
+                await arrived(target, transit, batch)
+
+    host.run(go())
+    carry_again(host)
+    assert sorted(drained(host), key=int) == BODIES
+    assert left_in_outbox(host) == 0
+    host.check()
+
+
+def test_a_carrier_that_comes_late_changes_nothing(host: ShardsHost) -> None:
+    """It held a batch while others carried it, and what came after it."""
+    stop_carriers(host)
+    kill(host, "a", "b")
+
+    async def hold() -> tuple[Transit, Batch]:
+        async with connected(host.urls[1]) as source:
+            transit = await one_transit(source)
+            batch = await taken(source, transit)
+            assert batch is not None
+            return transit, batch
+
+    async def come_late(transit: Transit, batch: Batch) -> Any:
+        async with connected(host.urls[1]) as source, connected(host.urls[0]) as target:
+            answer = await arrived(target, transit, batch)
+            assert await taken(source, transit, batch) is None
+            return answer
+
+    transit, batch = host.run(hold())
+    carry_again(host)
+    assert host.run(come_late(transit, batch)).last_number is None
+    kill(host, "c")
+    assert host.run(come_late(transit, batch)).last_number == batch.number + 1
+    assert drained(host) == ["a", "b", "c"]
+
+
+def test_a_database_that_has_forgotten_what_it_sent_loses_nothing(host: ShardsHost) -> None:
+    """It was restored, and begins again with numbers that have arrived."""
+    kill(host, "a")
+    kill(host, "b")
+
+    async def forget() -> None:
+        async with connected(host.urls[1]) as source:
+            assert await source.execute("UPDATE mq.outbox SET number = 0 WHERE number = 2") == "UPDATE 1"
+
+    host.run(forget())
+    kill(host, "c")
+    assert drained(host) == ["a", "b", "c"]
+
+
+def test_a_deleted_queue_leaves_no_number_behind(host: ShardsHost) -> None:
+    """Of what has arrived there."""
+
+    async def numbers() -> int:
+        async with connected(host.urls[0]) as connection:
+            return int(await connection.fetchval("SELECT count(*) FROM mq.arrival"))
+
+    kill(host, "a")
+    assert host.run(numbers()) == 1
+    host.do(commands.DeleteQueue(queue=DEAD))
+    assert host.run(numbers()) == 0
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_books_are_right_after_many_crashes(host: ShardsHost, seed: int) -> None:
+    """All connections end while messages are on their way, again and again."""
+    random = Random(seed)
+    stop_carriers(host)
+    kill(host, *BODIES)
+
+    async def end_soon() -> None:
+        for url in host.urls:
+            await set_clock(url, host.clock.now_ms() + CLAIM_MS + LOOK_MS)
+        host.clock.advance(CLAIM_MS + LOOK_MS)
+        for _ in range(random.randrange(400)):
+            await asyncio.sleep(0)
+        await host.end_connections()
+
+    for _ in range(6):
+        host.reopen()
+        host.run(end_soon())
+    carry_again(host)
+    carry_again(host)
+    assert sorted(drained(host), key=int) == BODIES
+    assert left_in_outbox(host) == 0
+
+
+def test_groups_keep_their_order_over_crashes(shard_urls: list[str]) -> None:
+    """Also where some of a group are there already."""
+    with hosting_shards(shard_urls) as host:
+        pair(host, receives_max=1, fifo=True)
+        kill_in_turn(host, "a1", "b1", "a2")
+        stop_carriers(host)
+        kill_in_turn(host, "a3", "b2", "a4")
+        host.run(host.end_connections())
+        carry_again(host)
+        kill_in_turn(host, "a5")
+        got = take_in_turn(host, DEAD)
+        assert [body for body in got if body[0] == "a"] == ["a1", "a2", "a3", "a4", "a5"]
+        assert [body for body in got if body[0] == "b"] == ["b1", "b2"]
+        assert left_in_outbox(host) == 0
+        host.check()
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_messages_for_a_queue_that_is_gone_come_back(shard_urls: list[str], *, fifo: bool) -> None:
+    """As they were before they left: received so often, and received once more."""
+    with hosting_shards(shard_urls) as host:
+        pair(host, receives_max=1, fifo=fifo)
+        stop_carriers(host)
+        host.do(commands.Send(queue=QUEUE, messages=(message("a", group="g", dedup_id="a"),)))
+        (before,) = host.receive(10, timeout_s=0)
+        assert host.receive(10) == []
+        host.do(commands.DeleteQueue(queue=DEAD))
+        carry_again(host)
+        (again,) = host.receive(10)
+        assert (again.body, again.id, again.receive_count, again.source) == ("a", before.id, 2, None)
+        assert left_in_outbox(host) == 0
+        host.check()
+
+
+def test_a_queue_of_the_same_name_gets_nothing_of_the_one_before(host: ShardsHost) -> None:
+    """It is another queue; what was on its way to the first one comes back, and dies again."""
+    stop_carriers(host)
+    kill(host, "a")
+    host.do(commands.DeleteQueue(queue=DEAD))
+    host.do(commands.CreateQueue(queue=DEAD))
+    carry_again(host)
+    assert host.counts(DEAD) == (0, 0, 0)
+    assert host.receive(10) == []  # it is a dead letter of the new one
+    assert drained(host) == ["a"]
+
+
+def test_what_is_of_no_queue_any_more_is_deleted(host: ShardsHost) -> None:
+    """Where it came from is gone as where it went; and the way between them, after a while."""
+    stop_carriers(host)
+    kill(host, "a")
+    host.do(commands.DeleteQueue(queue=DEAD))
+    host.do(commands.DeleteQueue(queue=QUEUE))
+    carry_again(host)
+    assert left_in_outbox(host) == 0
+    host.advance(400_000)
+    host.advance(LOOK_MS)
+
+    async def ways() -> Any:
+        async with connected(host.urls[1]) as connection:
+            return await connection.fetchval("SELECT count(*) FROM mq.outbox")
+
+    assert host.run(ways()) == 0
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_message_may_come_back_to_where_it_was(shard_urls: list[str], *, fifo: bool) -> None:
+    """With the same id, as often as somebody forwards it."""
+    with hosting_shards(shard_urls) as host:
+        there = "000000000000/there"
+        host.create(QUEUE, fifo=fifo)
+        host.create(there, fifo=fifo)
+        assert (host.place_of(QUEUE), host.place_of(there)) == (0, 1)
+        host.do(commands.Send(queue=QUEUE, messages=(message("a", group="g", dedup_id="a"),)))
+        ids = set()
+        for intake, target in [(QUEUE, there), (there, QUEUE)] * 3:
+            got = host.receive_one(queue=intake)
+            ids.add(got.id)
+            entries = (ForwardEntry(receipt=got.receipt, target=target),)
+            assert host.do(Forward(queue=intake, entries=entries)) == [Forwarded(id=got.id)]
+            assert sum(host.counts(intake)) == 0
+        assert len(ids) == 1
+        assert host.receive_one().body == "a"
+
+
+def test_a_delay_of_the_target_counts_from_the_forward(shard_urls: list[str]) -> None:
+    """However late the message is carried."""
+    with hosting_shards(shard_urls) as host:
+        there = "000000000000/there"
+        host.create(QUEUE)
+        host.create(there, delay_s=60)
+        stop_carriers(host)
+        host.send("a")
+        host.do(Forward(queue=QUEUE, entries=(ForwardEntry(receipt=host.receive_one().receipt, target=there),)))
+        host.advance(30_000)
+        carry_again(host)
+        assert host.counts(there) == (0, 0, 1)
+        host.advance(30_000 - CLAIM_MS - LOOK_MS - 1)
+        assert host.counts(there) == (0, 0, 1)
+        host.advance(1)
+        assert host.counts(there) == (1, 0, 0)
+
+
+def test_groups_of_a_standard_queue_go_along(shard_urls: list[str]) -> None:
+    """They share fairly where they come to, and leave nothing behind."""
+    with hosting_shards(shard_urls) as host:
+        there = "000000000000/there"
+        host.create(QUEUE)
+        host.create(there)
+        messages = tuple(message(body, group=body[0]) for body in ("a1", "a2", "b1"))
+        host.do(commands.Send(queue=QUEUE, messages=messages))
+        entries = tuple(ForwardEntry(receipt=each.receipt, target=there) for each in host.receive(10))
+        assert len(host.do(Forward(queue=QUEUE, entries=entries))) == len(messages)
+        assert sorted(drained(host, there)) == ["a1", "a2", "b1"]
+
+        async def turns() -> int:
+            async with connected(host.urls[0]) as connection:
+                return int(await connection.fetchval("SELECT count(*) FROM mq.fair_turn JOIN mq.outbox USING (qp)"))
+
+        assert host.run(turns()) == 0

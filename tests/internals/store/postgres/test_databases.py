@@ -1,0 +1,393 @@
+"""The databases of a store: they are added and removed beside running nodes, and the home alone is named."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store.host import QUEUE
+from tests.store.postgres_host import RESTLESS, connected, making_database, prepare
+from tests.store.shards_host import ShardsHost, hosting_shards
+from veilmq.core import commands
+from veilmq.core.errors import StoreUnavailable
+from veilmq.engines.execute import execute
+from veilmq.engines.store import StoreError
+from veilmq.engines.store_urls import bare
+from veilmq.store.postgres import Shards, databases
+from veilmq.store.postgres.cluster import REFRESH_MS
+from veilmq.store.postgres.outbox import CLAIM_MS, LOOK_MS
+from veilmq.testing.postgres_server import PostgresServer, temporary_folder
+
+LATER = "000000000000/later"
+DEAD = "000000000000/dead"
+IMPATIENT = replace(RESTLESS, acquire_s=1.0)
+
+
+@pytest.fixture
+def urls(postgres_url: str) -> Iterator[list[str]]:
+    """Return two databases of no store."""
+    with making_database(postgres_url) as first, making_database(postgres_url) as second:
+        for url in (first, second):
+            asyncio.run(prepare(url))
+        yield [first, second]
+
+
+@pytest.fixture
+def host(urls: list[str]) -> Iterator[ShardsHost]:
+    """Return a node on the first of them alone; the second has the test's clock, too."""
+    with hosting_shards(urls[:1]) as opened:
+        opened.urls = urls
+        opened.given = 1
+        yield opened
+
+
+def add(host: ShardsHost) -> None:
+    """Add the second database, beside the node."""
+    assert host.run(databases.add(*host.urls)).number == 2
+
+
+def refused(host: ShardsHost, work: Any) -> str:
+    """Return why something is refused."""
+
+    async def attempt() -> str:
+        with pytest.raises(StoreError) as found:
+            await work
+        return str(found.value)
+
+    return host.run(attempt())
+
+
+def values(url: str, query: str) -> list[Any]:
+    """Return the first column of what a query finds."""
+
+    async def look() -> list[Any]:
+        async with connected(url) as connection:
+            return [row[0] for row in await connection.fetch(query)]
+
+    return asyncio.run(look())
+
+
+def test_a_running_node_takes_in_what_is_added(host: ShardsHost) -> None:
+    """When it looks next: new queues go there, and listings are of both."""
+    host.create(QUEUE)
+    add(host)
+    host.advance(REFRESH_MS)
+    host.create(LATER)
+    assert (host.place_of(QUEUE), host.place_of(LATER)) == (0, 1)
+    assert host.do(commands.ListQueues(account="000000000000")).names == ["jobs", "later"]
+
+
+def test_a_node_that_has_not_looked_finds_what_another_made(host: ShardsHost) -> None:
+    """At once: a queue that is not at home is looked for, and so is its database."""
+
+    async def make() -> None:
+        other = await Shards.open(host.urls[:1], clock=host.clock, options=RESTLESS)
+        for name in (QUEUE, LATER):
+            await execute(other, commands.CreateQueue(queue=name))
+        await other.close()
+
+    woken: list[int] = []
+    host.engine.watch(LATER, woken.append)
+    add(host)
+    host.run(make())
+    assert host.place_of(LATER) == 1
+    host.send("a", queue=LATER)
+    assert host.receive_one(queue=LATER).body == "a"
+    woken.clear()
+    host.send("b", queue=LATER)
+    assert woken
+
+
+def test_two_nodes_of_which_one_has_not_looked_make_one_queue(host: ShardsHost) -> None:
+    """Its place is given at the home, whoever knows of it."""
+
+    async def make() -> None:
+        other = await Shards.open(host.urls[:1], clock=host.clock, options=RESTLESS)
+        create = commands.CreateQueue(queue=LATER)
+        await asyncio.gather(*(execute(node, create) for node in (other, host.engine, other, host.engine)))
+        await other.close()
+
+    host.create(QUEUE)
+    add(host)
+    host.run(make())
+    assert sum(values(url, "SELECT count(*) FROM mq.queue")[0] for url in host.urls) == 2
+    assert host.do(commands.ShowQueue(queue=LATER)).queue == LATER
+
+
+def test_what_is_removed_takes_no_queue_any_more(host: ShardsHost) -> None:
+    """From that moment on, also of a node that does not know it; its place is not given again."""
+    add(host)
+    host.advance(REFRESH_MS)
+    host.create(QUEUE)
+    host.create(LATER)
+    host.do(commands.DeleteQueue(queue=LATER))
+    assert host.run(databases.remove(host.urls[0], "2")).number == 2
+    host.create(LATER)
+    assert host.place_of(LATER) == 0
+    host.advance(REFRESH_MS)
+    assert list(host.engine.shards) == [0]
+    assert host.do(commands.ListQueues(account="000000000000")).names == ["jobs", "later"]
+    assert host.run(databases.add(*host.urls)).number == 3
+    host.advance(REFRESH_MS)
+    host.create(DEAD)
+    assert host.place_of(DEAD) == 1
+    assert list(host.engine.shards) == [0, 2]
+
+
+def test_only_an_empty_database_is_removed(host: ShardsHost) -> None:
+    """Not with a queue, nor while messages are on their way from it; what is refused changes nothing."""
+    add(host)
+    host.advance(REFRESH_MS)
+    for name in (QUEUE, LATER):
+        host.create(name)
+    remove = host.urls[0], "2"
+    assert "has queues (1): move their messages elsewhere, and delete them first" in refused(
+        host, databases.remove(*remove)
+    )
+    assert "No database '7' can be removed: there are 2 (postgresql://" in refused(
+        host, databases.remove(host.urls[0], "7")
+    )
+    assert "the home, which cannot be removed" in refused(host, databases.remove(host.urls[0], "1"))
+    host.send("a", queue=LATER)
+    assert [each.queues for each in host.run(databases.listing(host.urls[0]))] == [1, 1]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_messages_on_their_way_keep_it(host: ShardsHost, place: int) -> None:
+    """From it, and to it."""
+    add(host)
+    query = (
+        "INSERT INTO mq.outbox (qp, source_id, source, place, target_id, target, settings, seqs)"
+        f" VALUES (999, 7, 'gone', {1 - place}, 8, 'gone', '', '{{1}}')"
+    )
+
+    async def put() -> None:
+        async with connected(host.urls[place]) as connection:
+            await connection.execute(query)
+
+    host.run(put())
+    said = refused(host, databases.remove(host.urls[0], "2"))
+    assert ("are on their way to other" if place else "Messages are on their way to") in said
+
+
+def test_messages_for_a_queue_in_a_removed_database_come_back(host: ShardsHost) -> None:
+    """As they do from a queue that is gone: a node may have known the queue a moment longer."""
+    add(host)
+    host.advance(REFRESH_MS)
+    host.create(QUEUE)
+    host.create(DEAD)
+    host.do(commands.SetQueue(queue=QUEUE, settings={"dead_letter_queue": DEAD, "receives_max": 1}))
+    host.send("a")
+    host.receive(1, timeout_s=0)
+    host.engine.carriers[0].stop()  # nothing is carried
+    assert host.receive(1) == []
+    host.do(commands.DeleteQueue(queue=DEAD))
+
+    async def remove_all_the_same() -> None:
+        async with connected(host.urls[0]) as connection:
+            await connection.execute("UPDATE mq.database SET removed = true")
+
+    host.run(remove_all_the_same())
+    host.reopen()
+    host.advance(CLAIM_MS + LOOK_MS)
+    host.advance(LOOK_MS)
+    assert host.receive_one().body == "a"
+
+
+def test_a_list_makes_them_known(host: ShardsHost) -> None:
+    """By the first start with it; another one may then name the home alone."""
+    host.given = 2
+    host.reopen()
+    host.create(QUEUE)
+    host.create(LATER)
+    host.given = 1
+    host.reopen()
+    assert (host.place_of(LATER), list(host.engine.shards)) == (1, [0, 1])
+
+
+def test_two_nodes_with_lists_agree(host: ShardsHost, new_database: str) -> None:
+    """With one list they are one store; of two lists one is refused, and the database stays free."""
+    asyncio.run(prepare(new_database))
+
+    async def start(*lists: list[str]) -> list[Any]:
+        opening = (Shards.open(urls, clock=host.clock, options=RESTLESS) for urls in lists)
+        found = await asyncio.gather(*opening, return_exceptions=True)
+        for each in found:
+            if isinstance(each, Shards):
+                await each.close()
+        return found
+
+    found = host.run(start(host.urls, host.urls))
+    assert [type(each) for each in found] == [Shards, Shards]
+    (error,) = host.run(start([host.urls[0], new_database]))
+    assert "number 2 of the store is postgresql://" in str(error)
+    assert values(new_database, "SELECT name FROM mq.setting WHERE name = 'store'") == []
+    assert len(values(host.urls[0], "SELECT url FROM mq.database")) == 1
+
+
+def test_two_operators_at_once_are_served_in_turn(host: ShardsHost, new_database: str) -> None:
+    """Two databases get two places; one that is added twice gets one."""
+    asyncio.run(prepare(new_database))
+
+    async def add_all() -> list[int]:
+        home, second = host.urls
+        adding = (databases.add(home, url) for url in (second, new_database, second, new_database))
+        return [each.number for each in await asyncio.gather(*adding)]
+
+    numbers = host.run(add_all())
+    assert (numbers[0], numbers[1]) == (numbers[2], numbers[3])
+    assert {*numbers} == {2, 3}
+
+
+def test_what_cannot_be_added_is_refused(host: ShardsHost, new_database: str) -> None:
+    """A database with queues, one of another store, the home itself, and one that is not there."""
+    asyncio.run(prepare(new_database))
+
+    async def serve_alone() -> None:
+        other = await Shards.open([new_database], clock=host.clock, options=RESTLESS)
+        await execute(other, commands.CreateQueue(queue=QUEUE))
+        await other.close()
+
+    host.run(serve_alone())
+    assert "belongs to another store" in refused(host, databases.add(host.urls[0], new_database))
+    assert "is the first database of the store itself" in refused(host, databases.add(host.urls[0], host.urls[0]))
+    nowhere = "postgresql://u@127.0.0.1:1/x"
+    assert f"{nowhere} cannot be used: " in refused(host, databases.add(host.urls[0], nowhere))
+
+    async def forget() -> None:
+        async with connected(new_database) as connection:
+            await connection.execute("DELETE FROM mq.setting WHERE name = 'store'")
+
+    host.run(forget())
+    assert "has queues of its own" in refused(host, databases.add(host.urls[0], new_database))
+    assert values(host.urls[0], "SELECT place FROM mq.database") == []
+
+
+def test_an_address_that_changed_is_given_anew(host: ShardsHost) -> None:
+    """A database says itself which one it is; a running node follows."""
+    add(host)
+    host.advance(REFRESH_MS)
+    host.create(QUEUE)
+    host.create(LATER)
+    before = host.engine.shards[1]
+    host.run(databases.add(host.urls[0], f"{host.urls[1]}&sslmode=disable"))
+    host.advance(REFRESH_MS)
+    assert host.engine.shards[1] is not before
+    host.send("a", queue=LATER)
+    assert host.receive_one(queue=LATER).body == "a"
+
+
+def test_a_list_of_before_waits_for_its_urls(host: ShardsHost) -> None:
+    """A home that knows only how many there are says what to do, and serves nobody half."""
+    host.given = 2
+    host.reopen()
+
+    async def forget() -> None:
+        async with connected(host.urls[0]) as connection:
+            await connection.execute("UPDATE mq.database SET url = NULL")
+
+    host.run(forget())
+    one = Shards.open(host.urls[:1], clock=host.clock, options=RESTLESS)
+    assert "does not know the URL of database 2 of its store" in refused(host, one)
+    host.reopen()
+    assert values(host.urls[0], "SELECT url IS NULL FROM mq.database") == [False]
+
+
+# While the home is down.
+
+
+def test_a_node_starts_by_the_last_list_while_the_home_is_down(
+    urls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It serves what is elsewhere; without the list it says that the home cannot be used."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with temporary_folder() as folder, PostgresServer(folder / "home", settings={"fsync": "off"}) as server:
+        asyncio.run(prepare(server.url))
+        with hosting_shards([server.url, urls[1]], options=IMPATIENT) as host:
+            host.create(QUEUE)
+            host.create(LATER)
+            host.given = 1
+            server.kill()
+            host.down.add(0)
+            host.reopen()
+            host.send("a", queue=LATER)
+            assert host.receive_one(queue=LATER).body == "a"
+            with pytest.raises(StoreUnavailable):
+                host.send("a")
+            (kept,) = (tmp_path / "veilmq").iterdir()
+            assert "postgres" in kept.read_text()
+            kept.unlink()
+            one = Shards.open([server.url], clock=host.clock, options=IMPATIENT)
+            assert " cannot be used: " in refused(host, one)
+
+
+def test_a_list_that_cannot_be_kept_keeps_no_node_from_serving(
+    host: ShardsHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said, once a change."""
+    (tmp_path / "veilmq").write_text("a file")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    add(host)
+    host.advance(REFRESH_MS)
+    assert list(host.engine.shards) == [0, 1]
+    assert "the list of databases cannot be kept" in caplog.text
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setattr(Path, "home", no_home)
+    host.advance(REFRESH_MS)
+    assert "set XDG_STATE_HOME" in caplog.text
+
+
+def no_home() -> Path:
+    """Be a user without a home."""
+    raise RuntimeError
+
+
+# Passwords.
+
+
+def test_no_password_is_kept(
+    urls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither of a list nor of one that is added; where nothing else has it, it would be lost, and that is said."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("PGPASSFILE", str(tmp_path / "pgpass"))
+    with temporary_folder() as folder, PostgresServer(folder / "second") as server:
+        server.sql("CREATE ROLE guarded SUPERUSER LOGIN PASSWORD 's3cret'")
+        server.sql("CREATE DATABASE added")
+        rules = folder / "second" / "data" / "pg_hba.conf"
+        rules.write_text("host all guarded 127.0.0.1/32 scram-sha-256\n" + rules.read_text())
+        server.sql("SELECT pg_reload_conf()")
+        asyncio.run(prepare(server.url))
+        guarded, added = (f"postgresql://guarded:s3cret@{server.authority}/{name}" for name in ("postgres", "added"))
+        host = ShardsHost([urls[0], guarded])
+        assert "takes no connection without the password in the URL" in refused(host, databases.add(urls[0], added))
+        (tmp_path / "pgpass").write_text(f"127.0.0.1:{server.port}:*:guarded:s3cret\n")
+        (tmp_path / "pgpass").chmod(0o600)
+        assert host.run(databases.add(urls[0], added)).number == 3
+        kept = values(urls[0], "SELECT url FROM mq.database ORDER BY place")
+        assert kept == [guarded.replace(":s3cret", ""), added.replace(":s3cret", "")]
+        host.given = 1
+        host.urls[1] = kept[0]
+        host.reopen()  # by what pgpass says
+        assert len(host.engine.shards) == 3
+        (file,) = (tmp_path / "veilmq").iterdir()
+        host.close()
+    assert "s3cret" not in file.read_text() + caplog.text
+
+
+@pytest.mark.parametrize(
+    ("url", "stored"),
+    [
+        ("postgresql://u:p@h/d", "postgresql://u@h/d"),
+        ("postgresql://u:p@ss:w@h:5/d?sslmode=require", "postgresql://u@h:5/d?sslmode=require"),
+        ("postgresql://u@h/d?password=p", "postgresql://u@h/d"),
+        ("postgresql://h/d?user=u&password=p&sslpassword=q&sslmode=require", "postgresql://h/d?user=u&sslmode=require"),
+        ("postgresql:///?service=two", "postgresql:///?service=two"),
+    ],
+)
+def test_urls_are_stored_without_passwords(url: str, stored: str) -> None:
+    """Wherever they stand."""
+    assert bare(url) == stored

@@ -1,0 +1,209 @@
+"""What each command waits for, as PostgreSQL saw it when the rows were written; and what a node says of its server."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from tests.store.host import QUEUE, message
+from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres
+from veilmq.core import commands
+from veilmq.core.forwards import Forward, ForwardEntry
+from veilmq.core.results import ReceivedMessage
+from veilmq.store.postgres.database import Database
+from veilmq.store.postgres.durability import Durability, Promise
+
+FIFO = "000000000000/jobs.fifo"
+DEAD = "000000000000/dead"
+STANDARD = replace(RESTLESS, durability=Durability.STANDARD)
+
+_WATCH = """
+CREATE SCHEMA seen;
+CREATE TABLE seen.level (level text NOT NULL);
+CREATE FUNCTION seen.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO seen.level VALUES (current_setting('synchronous_commit'));
+    RETURN NULL;
+END $$;
+DO $$ DECLARE name text; BEGIN
+    FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'mq' AND tablename <> 'test_clock' LOOP
+        EXECUTE format('CREATE TRIGGER seen AFTER INSERT OR UPDATE OR DELETE ON mq.%I FOR EACH ROW '
+            'EXECUTE FUNCTION seen.note()', name);
+    END LOOP;
+END $$;
+"""
+_SET = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I {}', current_database()); END $$"
+
+
+@pytest.fixture
+def watched(postgres_url: str) -> Iterator[PostgresHost]:
+    """Return a node that runs with `STANDARD`, two queues and one of dead letters; who writes is seen."""
+    with hosting_postgres(postgres_url, options=STANDARD) as host:
+        host.run(execute(host, _WATCH))
+        try:
+            host.create(DEAD)
+            host.create(QUEUE, dead_letter_queue=DEAD, receives_max=2)
+            host.create(FIFO, fifo=True)
+            yield host
+        finally:
+            host.run(execute(host, "DROP SCHEMA seen CASCADE"))
+
+
+async def execute(host: PostgresHost, statement: str) -> None:
+    """Do it as nobody's command."""
+    async with connected(host.url) as connection:
+        await connection.execute(statement)
+
+
+def seen(host: PostgresHost, act: Callable[[], object]) -> set[str]:
+    """Return for what the writes of `act` waited."""
+
+    async def levels() -> set[str]:
+        async with connected(host.url) as connection:
+            return {level for (level,) in await connection.fetch("DELETE FROM seen.level RETURNING level")}
+
+    host.run(levels())
+    act()
+    return host.run(levels())
+
+
+def send(host: PostgresHost, queue: str) -> object:
+    """Send one message, of a group of its own where there are groups."""
+    group = "a" if queue == FIFO else None
+    return host.do(commands.Send(queue=queue, messages=(message("a", group=group, dedup_id=group),)))
+
+
+def received(host: PostgresHost, queue: str) -> ReceivedMessage:
+    """Return a message in flight."""
+    send(host, queue)
+    return host.receive_one(queue=queue)
+
+
+@pytest.mark.parametrize(("queue", "level"), [(QUEUE, "off"), (FIFO, "on")])
+def test_receives_changes_and_deletes_of_standard_queues_do_not_wait(
+    watched: PostgresHost, queue: str, level: str
+) -> None:
+    """Sends do, and everything on FIFO queues, also from when the node first hears of the queue."""
+    assert seen(watched, lambda: send(watched, queue)) == {"on"}
+    watched.reopen()
+    held: list[ReceivedMessage] = []
+    assert seen(watched, lambda: held.append(watched.receive_one(queue=queue))) == {level}
+    assert seen(watched, lambda: watched.change(held[0].receipt, 100, queue=queue)) == {level}
+    assert seen(watched, lambda: watched.delete(held[0].receipt, queue=queue)) == {level}
+
+
+def test_dead_letters_go_with_the_receive_that_found_them(watched: PostgresHost) -> None:
+    """They are in one of the two queues whatever is undone."""
+    send(watched, QUEUE)
+    for _ in range(2):
+        watched.change(watched.receive_one().receipt, 0)
+    assert seen(watched, lambda: watched.receive(1)) == {"off"}
+    assert watched.counts(DEAD) == (1, 0, 0)
+
+
+def test_what_moves_messages_or_queues_waits(watched: PostgresHost) -> None:
+    """A forward, a move task with its slices, a purge, changes of a queue, its end."""
+    held = received(watched, QUEUE)
+    entries = (ForwardEntry(receipt=held.receipt, target=DEAD),)
+    assert seen(watched, lambda: watched.do(Forward(queue=QUEUE, entries=entries))) == {"on"}
+    assert seen(watched, lambda: watched.do(commands.StartMove(source=DEAD, destination=QUEUE))) == {"on"}
+    watched.advance(1_000)
+    assert (watched.counts(QUEUE), watched.counts(DEAD)) == ((1, 0, 0), (0, 0, 0))
+    for command in (
+        commands.PurgeQueue(queue=QUEUE),
+        commands.TagQueue(queue=QUEUE, tags={"a": "b"}),
+        commands.SetQueue(queue=QUEUE, settings={"delay_s": 1}),
+        commands.CreateQueue(queue="000000000000/more"),
+        commands.DeleteQueue(queue=QUEUE),
+    ):
+        assert seen(watched, lambda command=command: watched.do(command)) == {"on"}  # type: ignore[misc]
+
+
+def test_a_queue_that_became_a_fifo_queue_meanwhile_waits(watched: PostgresHost) -> None:
+    """What the node knew of it is old."""
+    send(watched, QUEUE)
+    watched.receive(1)
+
+    async def again() -> None:
+        async with connected(watched.url) as connection:
+            await connection.execute(
+                "UPDATE mq.part SET retired = true WHERE qp = (SELECT qp FROM mq.queue WHERE name = $1)", QUEUE
+            )
+            await connection.execute("DELETE FROM mq.queue WHERE name = $1", QUEUE)
+            await connection.execute("UPDATE mq.queue SET name = $2 WHERE name = $1", FIFO, QUEUE)
+
+    send(watched, FIFO)
+    watched.run(again())
+    assert seen(watched, watched.receive_one) == {"on"}
+
+
+def test_strict_is_the_default(postgres_url: str) -> None:
+    """And then there are no other connections."""
+    with hosting_postgres(postgres_url) as host:
+        host.run(execute(host, _WATCH))
+        try:
+            host.create()
+            send(host, QUEUE)
+            assert seen(host, lambda: host.receive(1)) == {"on"}
+        finally:
+            host.run(execute(host, "DROP SCHEMA seen CASCADE"))
+
+
+@contextmanager
+def set_to(host: PostgresHost, level: str) -> Iterator[None]:
+    """Have the operator set that level for the database."""
+    host.run(execute(host, _SET.format(f"SET synchronous_commit = {level}")))
+    try:
+        yield
+    finally:
+        host.run(execute(host, _SET.format("RESET synchronous_commit")))
+
+
+@pytest.mark.parametrize(
+    ("level", "waits"),
+    [("off", "on"), ("local", "on"), ("on", "on"), ("remote_write", "remote_write"), ("remote_apply", "remote_apply")],
+)
+def test_strict_takes_what_the_operator_has_set_unless_that_is_less(
+    postgres_url: str, caplog: pytest.LogCaptureFixture, level: str, waits: str
+) -> None:
+    """Nobody's standbys are waited for in another way than he said; what is raised is said when a node begins."""
+    with hosting_postgres(postgres_url) as host, set_to(host, level), caplog.at_level(logging.INFO):
+        assert host.run(settings_of(host, "synchronous_commit")) == [waits, waits]
+    assert f"strict: commits are durable here; no standby is waited for (synchronous_commit {waits})" in caplog.text
+    assert (f"synchronous_commit is {level} for this database" in caplog.text) is (level != waits)
+    assert "fsync is off" in caplog.text
+
+
+async def settings_of(host: PostgresHost, name: str) -> list[str]:
+    """Return what a connection of a node is set to, when it is new and when it is used again."""
+    database = await Database.open(host.url, options=RESTLESS, clock=host.clock)
+    try:
+        found = []
+        for _ in range(2):
+            async with database.connection() as connection:
+                found.append(await connection.fetchval("SELECT current_setting($1)", name))
+        return found
+    finally:
+        await database.close()
+
+
+def test_what_a_promise_says() -> None:
+    """Doubts say what to do; the mode is named with what it means."""
+    good = Promise(
+        mode=Durability.STRICT, waits="on", set_to="on", standbys="ANY 1 (*)", fsync=True, full_page_writes=True
+    )
+    assert good.doubts == []
+    assert str(good) == "strict: commits are durable here and on standbys (ANY 1 (*)) (synchronous_commit on)"
+    standard = replace(good, mode=Durability.STANDARD, standbys="", full_page_writes=False)
+    assert str(standard).endswith(
+        "receives, changes and deletes of standard queues may be undone by a crash of the database"
+    )
+    (doubt,) = standard.doubts
+    assert "SET full_page_writes = on" in doubt
+
+
+def test_statements_see_what_was_committed(postgres_url: str) -> None:
+    """Whatever else the operator has set for the database: the engine relies on it."""
+    with hosting_postgres(postgres_url) as host:
+        assert host.run(settings_of(host, "transaction_isolation")) == ["read committed"] * 2

@@ -1,0 +1,233 @@
+"""The janitor on PostgreSQL: what it deletes, and that one node at a time does so."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+import asyncpg
+import pytest
+
+from tests.internals.store.postgres.proxy import passing
+from tests.store.host import QUEUE, message
+from tests.store.postgres_host import OF_QUEUES, RESTLESS, PostgresHost, connected, hosting_postgres
+from veilmq.core import commands
+from veilmq.store.postgres import PostgresEngine, PostgresOptions
+from veilmq.store.postgres.janitor import LOOK_MS
+
+SMALL = PostgresOptions(purge_pause_s=0, queue_name_pause_s=0, sweep_rows=2)
+HASTY = replace(SMALL, statement_s=1, silence_s=1, listens=False)
+TABLES = ("msg", "fifo_msg", "fifo_group", "accepted", "attempt", "pause", "in_flight", "throttle")
+
+
+@pytest.fixture
+def host(postgres_url: str) -> Iterator[PostgresHost]:
+    """Return a node whose slices are of two rows."""
+    with hosting_postgres(postgres_url, options=SMALL) as opened:
+        yield opened
+
+
+def ask(host: PostgresHost, query: str) -> Any:
+    """Return what the database answers, beside the node."""
+
+    async def asked() -> Any:
+        connection = await asyncpg.connect(host.url)
+        try:
+            return await connection.fetchval(query)
+        finally:
+            await connection.close()
+
+    return host.run(asked())
+
+
+def rows(host: PostgresHost, *tables: str) -> dict[str, int]:
+    """Return how many rows the tables have, those that have any."""
+    query = f"SELECT count(*) FROM mq.%s AS each WHERE {OF_QUEUES}"
+    counts = {table: ask(host, query % table) for table in tables or TABLES}
+    return {table: count for table, count in counts.items() if count}
+
+
+def send_in_turn(host: PostgresHost, *bodies: str) -> None:
+    """Send to a FIFO queue; groups are first letters."""
+    new = tuple(message(body, group=body[0], dedup_id=body) for body in bodies)
+    host.do(commands.Send(queue=QUEUE, messages=new))
+
+
+def test_messages_past_their_retention_are_deleted(host: PostgresHost) -> None:
+    """All of them, in slices; the others stay."""
+    host.create(retention_s=100)
+    host.send(*"abcde")
+    host.advance(50_000)
+    host.send("young")
+    host.advance(LOOK_MS)
+    assert rows(host, "msg") == {"msg": 1}
+    host.advance(LOOK_MS)
+    assert rows(host, "msg") == {}
+
+
+def test_messages_of_groups_are_deleted_with_their_groups(host: PostgresHost) -> None:
+    """A group that is left empty goes, another one gives what it has next; duplicates are forgotten in time."""
+    host.create(fifo=True, retention_s=60)
+    send_in_turn(host, "a1", "a2", "b1", "b2", "c1")
+    host.receive(2, timeout_s=3_600)
+    host.advance(30_000)
+    send_in_turn(host, "a3")
+    host.advance(LOOK_MS - 30_000)
+    assert rows(host, "fifo_msg", "fifo_group", "accepted") == {"fifo_msg": 1, "fifo_group": 1, "accepted": 6}
+    assert host.receive_one().body == "a3"
+    host.advance(300_000)
+    assert rows(host, "fifo_msg", "fifo_group", "accepted") == {}
+
+
+def test_dead_letters_end_by_their_first_sending(host: PostgresHost) -> None:
+    """Though they came to their queue later."""
+    dead = "000000000000/dead"
+    host.create(dead, retention_s=70)
+    host.create(dead_letter_queue=dead, receives_max=1)
+    host.send(*"abc")
+    host.receive(3, timeout_s=0)
+    host.advance(LOOK_MS)
+    assert host.receive(10) == []
+    assert rows(host, "msg") == {"msg": 3}
+    host.advance(LOOK_MS)
+    assert rows(host, "msg") == {}
+
+
+def test_what_a_shorter_retention_had_ended_is_deleted(host: PostgresHost) -> None:
+    """Also when a longer one is in force; after that nothing is looked for any more."""
+    host.create(retention_s=60)
+    host.send(*"abc")
+    host.advance(LOOK_MS - 1)
+    host.send("young")
+    host.advance(1)
+    host.send("d")
+    host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 1_000}))
+    host.advance(LOOK_MS)
+    assert (rows(host, "msg"), host.counts()) == ({"msg": 2}, (2, 0, 0))
+    assert ask(host, "SELECT max(ended_before) FROM mq.part") == 0
+
+
+@pytest.mark.parametrize("settings", [{}, {"fifo": True}], ids=["standard", "fifo"])
+@pytest.mark.parametrize("way", [commands.PurgeQueue, commands.DeleteQueue])
+def test_what_was_purged_or_deleted_is_cleared_away(host: PostgresHost, settings: dict[str, Any], way: Any) -> None:
+    """Down to the partition, when no statement that is under way can know of it; duplicates as long as they count."""
+    host.create(receives_per_s_max=100, **settings)
+    send_in_turn(host, "a1", "a2", "b1", "c1", "d1")
+    host.do(commands.Receive(queue=QUEUE, attempt_id="x" if settings else None))
+    host.do(way(queue=QUEUE))
+    host.advance(LOOK_MS)
+    assert rows(host, "msg", "fifo_msg", "fifo_group") == {}
+    assert ask(host, "SELECT count(*) FROM mq.part WHERE retired") == 1
+    host.advance(300_000)
+    is_left = int(way is commands.PurgeQueue)  # the first partition, under which the queue remembers
+    assert ask(host, "SELECT count(*) FROM mq.part WHERE retired") == is_left
+    assert set(rows(host)) <= {"throttle", "in_flight"} if is_left else rows(host) == {}
+
+
+def test_pauses_that_are_over_are_forgotten(postgres_url: str) -> None:
+    """And no others."""
+    with hosting_postgres(postgres_url, options=PostgresOptions(purge_pause_s=90, queue_name_pause_s=30)) as host:
+        host.create()
+        host.create("a/gone")
+        host.do(commands.PurgeQueue(queue=QUEUE))
+        host.do(commands.DeleteQueue(queue="a/gone"))
+        host.advance(LOOK_MS)
+        assert rows(host, "pause") == {"pause": 1}
+        host.advance(LOOK_MS)
+        assert rows(host, "pause") == {}
+
+
+def test_one_node_has_the_turn_and_another_takes_it_over(host: PostgresHost) -> None:
+    """When its connection ends; so no two nodes sweep at a time, and one always does."""
+
+    async def other_node() -> PostgresEngine:
+        return await PostgresEngine.open(host.url, clock=host.clock, options=RESTLESS)
+
+    host.create(retention_s=60)
+    host.advance(LOOK_MS)
+    first = cast(PostgresEngine, host.engine)
+    second = host.run(other_node())
+    host.advance(LOOK_MS)
+    host.run(second.answered())
+    assert (first.machine.background.janitor.has_turn, second.machine.background.janitor.has_turn) == (True, False)
+    host.send(*"abc")
+    host.run(first.machine.background.janitor.stop())
+    host.run(_gone(host))
+    host.advance(LOOK_MS)
+    host.run(second.answered())
+    assert (first.machine.background.janitor.has_turn, second.machine.background.janitor.has_turn) == (False, True)
+    assert rows(host, "msg") == {}
+    host.run(second.close())
+
+
+def test_a_lost_connection_only_delays_it(host: PostgresHost) -> None:
+    """The next look has another one."""
+    host.create(retention_s=60)
+    host.advance(LOOK_MS)
+    host.send(*"abc")
+    ask(host, "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+    host.run(_gone(host))
+    host.advance(LOOK_MS)
+    host.advance(LOOK_MS)
+    assert rows(host, "msg") == {}
+
+
+def test_a_server_that_falls_silent_is_given_up(host: PostgresHost) -> None:
+    """After as long as a command waits; when it speaks again the janitor goes on."""
+
+    async def swept(node: PostgresEngine) -> bool:
+        async with asyncio.timeout(60):
+            host.clock.advance(LOOK_MS)
+            await node.answered()
+        return node.machine.background.janitor.has_turn
+
+    async def play() -> None:
+        await cast(PostgresEngine, host.engine).machine.background.janitor.stop()
+        async with passing(host.url) as proxy:
+            node = await PostgresEngine.open(proxy.url, clock=host.clock, options=HASTY)
+            assert await swept(node)
+            proxy.swallows = True
+            assert not await swept(node)
+            proxy.swallows = False
+            await _gone(host)
+            assert await swept(node)
+            await node.close()
+
+    host.run(play())
+
+
+async def _gone(host: PostgresHost) -> None:
+    """Return when nobody holds the lock; the server takes a moment to notice."""
+    connection = await asyncpg.connect(host.url)
+    async with asyncio.timeout(60):
+        while await connection.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"):
+            await connection.execute("SELECT pg_stat_clear_snapshot()")
+    await connection.close()
+
+
+def test_what_the_janitor_cannot_read_does_not_keep_the_turn(host: PostgresHost) -> None:
+    """It looks again, as any other node may; what it could not read is in the log."""
+    host.create(retention_s=60)
+    host.send("a")
+    ask(host, "UPDATE mq.queue SET settings = '{' RETURNING 1")
+    settings = "SELECT convert_to('{\"retention_s\": 60}', 'UTF8')"
+    host.advance(LOOK_MS)
+    assert rows(host, "msg") == {"msg": 1}
+    assert not cast(PostgresEngine, host.engine).machine.background.janitor.has_turn
+    ask(host, f"UPDATE mq.queue SET settings = ({settings}) RETURNING 1")
+    host.advance(LOOK_MS)
+    assert rows(host, "msg") == {}
+
+
+def test_a_node_that_ends_while_it_connects_leaves_its_turn(host: PostgresHost) -> None:
+    """Nothing else would end that connection."""
+
+    async def end_at_once() -> int:
+        host.clock.advance(LOOK_MS)
+        await asyncio.sleep(0)
+        await host.engine.close()
+        async with connected(host.url) as connection:
+            turns: int = await connection.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+            return turns
+
+    assert host._runner.run(end_at_once()) == 0

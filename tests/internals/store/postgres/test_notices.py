@@ -1,0 +1,76 @@
+"""What notices hold, and how many it takes."""
+
+from veilmq.store.postgres.nodes import REFRESH_MS, Interests, Notice, packed, unpacked
+from veilmq.testing import VirtualClock
+
+NOTIFY_BYTES_MAX = 7_999
+
+
+def test_what_fits_goes_in_one() -> None:
+    """Of all kinds."""
+    told = [
+        ("due_ms", "a", 1),
+        ("due_ms", "b", 2),
+        ("awaited", "c", True),
+        ("awaited", "d", False),
+        ("full", "e", None),
+        ("changed", "f", None),
+        ("moves", "", True),
+    ]
+    (text,) = packed("n", told)
+    assert unpacked(text) == Notice(
+        node="n", due_ms={"a": 1, "b": 2}, awaited={"c": True, "d": False}, full=["e"], changed=["f"], moves=True
+    )
+
+
+def test_what_does_not_goes_in_several() -> None:
+    """None longer than the server takes, and nothing is left out, however names are written."""
+    names = [f"000000000000/{'ä' * 100}-{number}" for number in range(500)]
+    texts = packed("0123abcd", [("due_ms", name, 1_700_000_000_000) for name in names])
+    assert max(len(text.encode()) for text in texts) <= NOTIFY_BYTES_MAX
+    notices = [unpacked(text) for text in texts]
+    assert [name for notice in notices if notice is not None for name in notice.due_ms] == names
+
+
+def test_nothing_takes_none() -> None:
+    """Whoever has nothing to say sends nothing."""
+    assert packed("n", []) == []
+
+
+def test_what_is_not_ours_is_ignored() -> None:
+    """Anybody with an account of the database can say something; a later version may say more."""
+    assert unpacked("") is None
+    assert unpacked("[]") is None
+    assert unpacked('{"node": "n", "due_ms": {"a": "soon"}}') is None
+    assert unpacked('{"node": "n", "weather": "fine"}') == Notice(node="n")
+
+
+def test_an_interest_that_nobody_repeats_ends() -> None:
+    """The node is gone; two lost notices in a row are no matter."""
+    clock = VirtualClock()
+    interests = Interests(clock=clock)
+    interests.note("a", "q")
+    interests.fill("q")
+    clock.advance(2 * REFRESH_MS)
+    interests.note("b", "q")
+    clock.advance(REFRESH_MS)
+    assert interests.has("q")
+    interests.drop("a", "q")
+    assert interests.has("q")
+    clock.advance(2 * REFRESH_MS)
+    interests.look()
+    assert not interests.has("q")
+    assert not interests.give_place("q")
+
+
+def test_a_place_is_told_once_for_each_that_was_missed() -> None:
+    """And to nobody who waits no more."""
+    interests = Interests(clock=VirtualClock())
+    interests.note("a", "q")
+    assert not interests.give_place("q")
+    interests.fill("q")
+    assert interests.give_place("q")
+    assert not interests.give_place("q")
+    interests.fill("q")
+    interests.drop("a", "q")
+    assert not interests.give_place("q")

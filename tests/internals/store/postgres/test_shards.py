@@ -1,0 +1,341 @@
+"""Several databases as one store: which they are, where queues go, and what goes on while one of them is down."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.store.host import QUEUE, message
+from tests.store.postgres_host import RESTLESS, connected, empty, prepare, set_clock
+from tests.store.shards_host import ShardsHost, hosting_shards
+from tests.store.test_dead_letters import DEAD
+from tests.store.test_moves import kill
+from veilmq.core import commands
+from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccount
+from veilmq.core.errors import OutcomeUnknown, QueueNotFound, ReceiptInvalid, StoreUnavailable
+from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents, decode
+from veilmq.engines.execute import execute
+from veilmq.engines.store import StoreError
+from veilmq.store.postgres import Shards
+from veilmq.store.postgres.cluster import REFRESH_MS
+from veilmq.store.postgres.janitor import LOOK_MS as JANITOR_MS
+from veilmq.store.postgres.outbox import CLAIM_MS, LOOK_MS
+from veilmq.testing import VirtualClock
+from veilmq.testing.postgres_server import PostgresServer, temporary_folder
+
+LATER = "000000000000/later"
+IMPATIENT = replace(RESTLESS, acquire_s=1.0)
+
+
+@pytest.fixture
+def host(shard_urls: list[str]) -> Iterator[ShardsHost]:
+    """Return a node on two databases."""
+    with hosting_shards(shard_urls) as opened:
+        yield opened
+
+
+def names(number: int) -> list[str]:
+    """Return full names of queues, in order."""
+    return [f"000000000000/q{each}" for each in range(number)]
+
+
+# Which databases they are.
+
+
+def refused(host: ShardsHost, *urls: str) -> str:
+    """Return why a store cannot be opened on `urls`."""
+
+    async def attempt() -> str:
+        with pytest.raises(StoreError) as found:
+            await Shards.open(urls, clock=host.clock, options=RESTLESS)
+        return str(found.value)
+
+    return host.run(attempt())
+
+
+def test_databases_in_another_order_are_refused(host: ShardsHost) -> None:
+    """Each knows its number."""
+    assert "it is number 2 of the databases of its store; name the first one" in refused(host, *reversed(host.urls))
+
+
+def test_one_database_twice_is_refused(host: ShardsHost) -> None:
+    """It cannot be at two places."""
+    assert "it is number 1 of its store, and named as number 2" in refused(host, host.urls[0], host.urls[0])
+
+
+def test_another_than_the_home_alone_is_refused(host: ShardsHost) -> None:
+    """It does not know the others."""
+    assert "it is number 2 of the databases of its store; name the first one" in refused(host, host.urls[1])
+
+
+def test_a_database_of_another_store_is_refused(host: ShardsHost, new_database: str) -> None:
+    """One that has queues of its own, and one that has joined elsewhere."""
+
+    async def fill() -> None:
+        engine = await Shards.open([new_database], clock=host.clock, options=RESTLESS)
+        await execute(engine, commands.CreateQueue(queue=QUEUE))
+        await engine.close()
+
+    host.run(fill())
+    assert "it belongs to another store; name the one that was number 2" in refused(host, host.urls[0], new_database)
+    assert "it belongs to another store" in refused(host, new_database, host.urls[1])
+
+
+def test_a_database_can_be_added_at_the_end(shard_urls: list[str]) -> None:
+    """One with queues goes on as the first of two; then nobody needs to name the other any more."""
+
+    async def before() -> None:
+        for url in shard_urls:
+            await empty(url)
+        clock = VirtualClock()
+        await set_clock(shard_urls[0], clock.now_ms())  # another test may have left it later
+        engine = await Shards.open(shard_urls[:1], clock=clock, options=RESTLESS)
+        await execute(engine, commands.CreateQueue(queue=QUEUE))
+        await execute(engine, commands.Send(queue=QUEUE, messages=(message("kept"),)))
+        await engine.close()
+
+    asyncio.run(before())
+    host = ShardsHost(shard_urls)
+    host.create(LATER)
+    assert (host.place_of(QUEUE), host.place_of(LATER)) == (0, 1)
+    assert host.receive_one().body == "kept"
+    del host.urls[1]
+    host.reopen()
+    host.send("there", queue=LATER)
+    host.close()
+
+
+# Where queues are.
+
+
+def test_new_queues_go_where_the_fewest_are(host: ShardsHost) -> None:
+    """And stay there; a deleted one counts until its place is forgotten."""
+    for name in names(4):
+        host.create(name)
+    assert [host.place_of(name) for name in names(4)] == [0, 1, 0, 1]
+    for name in names(4)[::2]:
+        host.do(commands.DeleteQueue(queue=name))
+    host.create(LATER)
+    assert host.place_of(LATER) == 0  # they are equal still
+    host.advance(JANITOR_MS)  # the names rest no more
+    host.run(host.engine.sweep_places())
+    for name in names(7)[4:]:
+        host.create(name)
+    assert [host.place_of(name) for name in names(7)[4:]] == [0, 0, 1]
+
+
+def test_listings_are_of_all_databases(host: ShardsHost) -> None:
+    """By name, in pages; so are the sources of a dead-letter queue, and what an operator sees."""
+    host.create(DEAD)
+    for name in names(5):
+        host.create(name, dead_letter_queue=DEAD, receives_max=1)
+    page = host.do(commands.ListQueues(account="000000000000", prefix="q", count=3, views=True))
+    assert (page.names, page.more) == (["q0", "q1", "q2"], True)
+    assert [view.queue for view in page.views] == names(3)
+    page = host.do(commands.ListQueues(account="000000000000", prefix="q", after="q2", count=3))
+    assert (page.names, page.more) == (["q3", "q4"], False)
+    page = host.do(commands.ListDeadLetterSources(queue=DEAD, after=names(5)[0], count=3))
+    assert (page.names, page.more) == (names(5)[1:4], True)
+    assert host.run(host.engine.survey(2)) == ([DEAD, names(1)[0]], 6)
+    assert host.run(host.engine.obstacles()) == []
+    assert {figure.name for figure in host.engine.figures()} > {"store_reachable", "store_outbox_carried"}
+
+
+def test_receipts_are_of_one_database(host: ShardsHost) -> None:
+    """Though numbers of queues, and positions, may be the same in both."""
+    for name in names(2):
+        host.create(name)
+        host.send("a", queue=name)
+    receipt = host.receive_one(queue=names(2)[0]).receipt
+    (answer,) = host.delete(receipt, queue=names(2)[1])
+    assert isinstance(answer, ReceiptInvalid)
+
+
+def test_accounts_are_at_the_home(host: ShardsHost) -> None:
+    """One for all databases."""
+    host.do(SetAccount(account="000000000000", settings=AccountSettings(logging_bucket="b")))
+    assert host.do(ShowAccount(account="000000000000")).logging_bucket == "b"
+
+
+def test_a_node_finds_queues_that_others_have_moved(host: ShardsHost) -> None:
+    """By deleting one here and creating it there: it asks again where it is told that there is none."""
+
+    async def open_other() -> Shards:
+        return await Shards.open(host.urls, clock=host.clock, options=RESTLESS)
+
+    async def create() -> None:
+        await other.sweep_places()
+        await execute(other, commands.CreateQueue(queue=LATER))
+        await execute(other, commands.CreateQueue(queue=QUEUE))
+        await other.close()
+
+    host.create(QUEUE)
+    woken: list[int] = []
+    host.engine.watch(QUEUE, woken.append)
+    other = host.run(open_other())
+    host.run(execute(other, commands.DeleteQueue(queue=QUEUE)))
+    host.advance(JANITOR_MS)
+    host.run(create())
+    assert (host.place_of(LATER), host.place_of(QUEUE)) == (0, 1)
+    host.send("a")
+    assert host.receive_one().body == "a"
+    woken.clear()
+    host.send("b")
+    assert woken
+    host.do(commands.DeleteQueue(queue=QUEUE))
+    with pytest.raises(QueueNotFound):
+        host.send("c")
+
+
+def test_the_events_of_all_databases_are_exported(shard_urls: list[str]) -> None:
+    """A range of one of them at a time; each numbers its own, and no two ranges have one name."""
+    with hosting_shards(shard_urls, options=replace(RESTLESS, event_log="closed")) as host:
+        for name in names(2):
+            host.create(name)
+            host.send("a", "b", "c", queue=name)
+            host.delete(*(each.receipt for each in host.receive(10, queue=name)), queue=name)
+        ranges, events = [], []
+        while (planned := host.do(PlanExport(events_max=2))) is not None:
+            ranges.append(planned)
+            page = host.do(ReadEvents(first=planned.first, last=planned.last, bytes_max=1 << 20))
+            events += [event for _, batch in page.batches for event in decode(batch)]
+            while host.do(ForgetEvents(last=planned.last)).more:
+                pass
+        assert sorted(event.queue for event in events) == [names(2)[0]] * 3 + [names(2)[1]] * 3
+        assert len({(each.node, each.first) for each in ranges}) == len(ranges)
+        counts = host.do(CountEvents())
+        assert (counts.recorded, counts.exported) == (6, 6)
+
+
+# While one of them is down.
+
+
+@pytest.fixture
+def frail(postgres_url: str, new_database: str) -> Iterator[tuple[ShardsHost, PostgresServer]]:
+    """Return a node on two servers, and the second of them, which can be killed."""
+    with temporary_folder() as folder, PostgresServer(folder / "second", settings={"fsync": "off"}) as server:
+        for url in (new_database, server.url):
+            asyncio.run(prepare(url))
+        with hosting_shards([new_database, server.url], options=IMPATIENT) as host:
+            yield host, server
+
+
+def take_down(host: ShardsHost, server: PostgresServer) -> None:
+    """Kill the second server."""
+    host.down.add(1)
+    server.kill()
+
+
+def bring_up(host: ShardsHost, server: PostgresServer) -> None:
+    """Start the second server again; the kill has emptied the table of its clock."""
+
+    async def wind_up() -> None:
+        async with connected(server.url) as connection:
+            await connection.execute("INSERT INTO mq.test_clock VALUES ($1)", host.clock.now_ms())
+
+    server.start()
+    asyncio.run(wind_up())
+    host.down.clear()
+
+
+def test_what_is_in_the_others_goes_on(frail: tuple[ShardsHost, PostgresServer]) -> None:
+    """Its own queues are refused, to be tried again, and listings; dead letters for it wait; then it goes on."""
+    host, server = frail
+    host.create(QUEUE)
+    host.create(DEAD)
+    host.do(commands.SetQueue(queue=QUEUE, settings={"dead_letter_queue": DEAD, "receives_max": 1}))
+    assert (host.place_of(QUEUE), host.place_of(DEAD)) == (0, 1)
+    kill(host, "before")
+    take_down(host, server)
+    for _ in range(3):
+        with pytest.raises((StoreUnavailable, OutcomeUnknown)):
+            host.send("refused", queue=DEAD)
+    with pytest.raises(StoreUnavailable):
+        host.do(commands.ListQueues(account="000000000000"))
+    with pytest.raises(StoreUnavailable):
+        host.do(commands.ListDeadLetterSources(queue=DEAD))
+    host.send("a", "b")
+    assert len(host.receive(10, timeout_s=0)) == 2
+    assert host.receive(10) == []  # they are dead, and on their way
+    assert host.counts(QUEUE) == (0, 0, 0)
+    host.create(LATER)
+    assert host.run(host.engine.obstacles()) == []
+    bring_up(host, server)
+    assert host.place_of(LATER) == 0
+    host.advance(CLAIM_MS + LOOK_MS)
+    host.advance(LOOK_MS)
+    assert sorted(each.body for each in host.receive(10, queue=DEAD)) == ["a", "b", "before"]
+    assert len(host.do(commands.ListQueues(account="000000000000")).names) == 3
+
+
+def test_a_move_task_that_waits_for_it_keeps_no_other_from_going_on(frail: tuple[ShardsHost, PostgresServer]) -> None:
+    """Its next dead letter came from there; another task's go back at once, and its own when the database is back."""
+    host, server = frail
+    near, far, dead, other, other_dead = (f"000000000000/{name}" for name in ("near", "far", "dead", "other", "odd"))
+    for name in (near, far, dead):
+        host.create(name)
+    assert [host.place_of(name) for name in (near, far, dead)] == [0, 1, 0]
+    host.create("000000000000/filler")
+    host.create(other)
+    host.create("000000000000/filler-2")
+    host.create(other_dead)
+    assert [host.place_of(name) for name in (other, other_dead)] == [0, 0]
+    for source, target in ((near, dead), (far, dead), (other, other_dead)):
+        host.do(commands.SetQueue(queue=source, settings={"dead_letter_queue": target, "receives_max": 1}))
+    for source, letters in ((near, "ab"), (far, "ab"), (other, "abcde")):
+        kill(host, *letters, queue=source)
+        host.advance(CLAIM_MS + LOOK_MS)
+    for source in (dead, other_dead):
+        host.do(commands.StartMove(source=source, moves_per_s_max=1))
+    assert (host.counts(near), host.counts(other)) == ((1, 0, 0), (1, 0, 0))
+    take_down(host, server)
+    host.reopen()  # nobody knows anything any more of what is there
+    for _ in range(8):
+        host.advance(1_000)
+    assert (host.counts(near), host.counts(dead)) == ((2, 0, 0), (2, 0, 0))
+    assert (host.counts(other), host.counts(other_dead)) == ((5, 0, 0), (0, 0, 0))
+    bring_up(host, server)
+    host.advance(CLAIM_MS + LOOK_MS)
+    for _ in range(3):
+        host.advance(LOOK_MS)
+    assert (host.counts(far), host.counts(dead)) == ((2, 0, 0), (0, 0, 0))
+
+
+def test_a_node_starts_without_it(frail: tuple[ShardsHost, PostgresServer]) -> None:
+    """And has it as soon as it is there."""
+    host, server = frail
+    for name in names(2):
+        host.create(name)
+    take_down(host, server)
+    host.reopen()
+    host.send("a", queue=names(2)[0])
+    with pytest.raises(StoreUnavailable):
+        host.send("b", queue=names(2)[1])
+    bring_up(host, server)
+    host.advance(REFRESH_MS)
+    host.send("c", queue=names(2)[1])
+    assert host.receive_one(queue=names(2)[1]).body == "c"
+
+
+def test_a_node_without_the_home_serves_what_is_elsewhere(new_database: str) -> None:
+    """What it knows, and what the others know; nothing else, and no new queues."""
+    with temporary_folder() as folder, PostgresServer(folder / "home", settings={"fsync": "off"}) as server:
+        asyncio.run(prepare(new_database))
+        asyncio.run(prepare(server.url))
+        with hosting_shards([server.url, new_database], options=IMPATIENT) as host:
+            _without_home(host, server)
+
+
+def _without_home(host: ShardsHost, server: PostgresServer) -> None:
+    for name in names(2):
+        host.create(name)
+    host.down.add(0)
+    server.kill()
+    host.reopen()
+    host.send("a", queue=names(2)[1])
+    assert host.receive_one(queue=names(2)[1]).body == "a"
+    with pytest.raises(StoreUnavailable):
+        host.send("a", queue=names(2)[0])
+    with pytest.raises(StoreUnavailable):
+        host.create(LATER)

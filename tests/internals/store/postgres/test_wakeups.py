@@ -1,0 +1,334 @@
+"""Who waits at one node is woken by what happens at another."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.internals.store.postgres.two_nodes import TwoNodes, two_nodes
+from tests.store.host import QUEUE, message
+from tests.store.postgres_host import RESTLESS, hosting_postgres
+from tests.store.test_dead_letters import DEAD, pair
+from tests.store.test_moves import kill, start
+from veilmq.core import commands
+from veilmq.core.errors import QueueNotFound
+from veilmq.store.postgres.janitor import LOOK_MS
+from veilmq.store.postgres.nodes import REFRESH_MS, REST_MS, SOON_MS
+
+DEAF = replace(RESTLESS, listens=False)
+
+
+@pytest.fixture
+def nodes(postgres_url: str) -> Iterator[TwoNodes]:
+    """Return two nodes; nobody waits."""
+    with two_nodes(postgres_url) as opened:
+        yield opened
+
+
+def send(nodes: TwoNodes, body: str, *, delay_s: int | None = None) -> None:
+    """Send a message at the first node, with all that a queue may ask for."""
+    new = message(body, group="g", dedup_id=body, delay_s=delay_s)
+    nodes.host.do(commands.Send(queue=QUEUE, messages=(new,)))
+
+
+@pytest.mark.parametrize("settings", [{}, {"fifo": True}], ids=["standard", "fifo"])
+def test_a_send_wakes(nodes: TwoNodes, settings: dict[str, Any]) -> None:
+    """At once, by a notice: no time passes here, so no look comes in its place."""
+    nodes.host.create(**settings)
+    nodes.watch()
+    send(nodes, "a")
+    nodes.until(lambda: nodes.woken_ms)
+    assert nodes.woken_ms == [nodes.host.clock.now_ms()]
+
+
+@pytest.mark.parametrize("settings", [{}, {"fifo": True, "delay_s": 5}], ids=["standard", "fifo"])
+def test_a_delayed_one_wakes_with_its_instant(nodes: TwoNodes, settings: dict[str, Any]) -> None:
+    """Who waits needs no other notice when it comes."""
+    nodes.host.create(**settings)
+    nodes.watch()
+    send(nodes, "a", delay_s=None if settings else 5)
+    nodes.until(lambda: nodes.woken_ms)
+    assert nodes.woken_ms == [nodes.host.clock.now_ms() + 5_000]
+
+
+@pytest.mark.parametrize("settings", [{}, {"fifo": True}], ids=["standard", "fifo"])
+def test_a_release_wakes(nodes: TwoNodes, settings: dict[str, Any]) -> None:
+    """Whichever node gave the message."""
+    nodes.host.create(**settings)
+    send(nodes, "a")
+    (taken,) = nodes.do_there(commands.Receive(queue=QUEUE)).messages
+    nodes.watch()
+    nodes.host.change(taken.receipt, 0)
+    nodes.until(lambda: nodes.woken_ms)
+    assert min(nodes.woken_ms) <= nodes.host.clock.now_ms()
+
+
+@pytest.mark.parametrize("settings", [{}, {"fifo": True}], ids=["standard", "fifo"])
+def test_the_end_of_a_lease_needs_no_notice(nodes: TwoNodes, settings: dict[str, Any]) -> None:
+    """A receive that finds nothing is told the instant, whichever node gave the message."""
+    nodes.host.create(**settings)
+    send(nodes, "a")
+    nodes.host.receive_one(timeout_s=7)
+    nodes.watch()
+    nodes.told()
+    received = nodes.do_there(commands.Receive(queue=QUEUE))
+    assert (received.messages, received.next_due_ms) == ([], nodes.host.clock.now_ms() + 7_000 - SOON_MS - 2 * REST_MS)
+    nodes.advance(received.next_due_ms - nodes.host.clock.now_ms())
+    assert len(nodes.do_there(commands.Receive(queue=QUEUE)).messages) == 1
+    assert not any(notice.due_ms for notice in nodes.told())
+
+
+@pytest.mark.parametrize("settings", [{}, {"fifo": True}], ids=["standard", "fifo"])
+def test_a_place_at_the_quota_wakes(nodes: TwoNodes, settings: dict[str, Any]) -> None:
+    """The node that frees it has never found the queue full; who waits has."""
+    nodes.host.create(in_flight_max=1, **settings)
+    for body in "ab":
+        nodes.host.do(commands.Send(queue=QUEUE, messages=(message(body, group=body, dedup_id=body),)))
+    (taken,) = nodes.host.receive(1)
+    nodes.watch()
+    assert nodes.do_there(commands.Receive(queue=QUEUE)).messages == []
+    nodes.advance(REST_MS)
+    nodes.until(lambda: nodes.first.machine.background.nodes.interests.is_full(QUEUE))
+    nodes.woken_ms.clear()
+    nodes.host.delete(taken.receipt)
+    nodes.until(lambda: nodes.woken_ms)
+    assert len(nodes.do_there(commands.Receive(queue=QUEUE)).messages) == 1
+
+
+def test_what_the_janitor_deletes_wakes(nodes: TwoNodes) -> None:
+    """It may have taken a place: whichever node sweeps, and whoever waits."""
+    nodes.host.create(retention_s=60)
+    nodes.host.send(*"ab")
+    nodes.watch()
+    nodes.advance(LOOK_MS - 1_000)
+    nodes.woken_ms.clear()
+    nodes.advance(1_000)
+    nodes.advance(REST_MS)
+    nodes.until(lambda: 0 in nodes.woken_ms)
+
+
+def test_dead_letters_wake(nodes: TwoNodes) -> None:
+    """Who waits for them, where a receive at another node has found them dead."""
+    pair(nodes.host, receives_max=1)
+    nodes.watch(DEAD)
+    nodes.host.send("a")
+    nodes.host.receive_one(timeout_s=0)
+    assert nodes.host.receive(1) == []
+    nodes.until(lambda: nodes.woken_ms)
+    assert len(nodes.do_there(commands.Receive(queue=DEAD)).messages) == 1
+
+
+def test_a_deletion_wakes_and_is_known(nodes: TwoNodes) -> None:
+    """The receive that follows says that the queue is gone."""
+    nodes.host.create()
+    nodes.watch()
+    nodes.host.do(commands.DeleteQueue(queue=QUEUE))
+    nodes.until(lambda: nodes.woken_ms)
+    with pytest.raises(QueueNotFound):
+        nodes.do_there(commands.Receive(queue=QUEUE))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        commands.SetQueue(queue=QUEUE, settings={"receive_wait_s": 9}),
+        commands.EditQueue(queue=QUEUE, setting="policy", edit=lambda policy: policy + " "),
+        commands.TagQueue(queue=QUEUE, tags={"a": "b"}),
+        commands.PurgeQueue(queue=QUEUE),
+    ],
+    ids=lambda change: type(change).__name__,
+)
+def test_what_was_changed_is_looked_up_again(nodes: TwoNodes, change: commands.Command) -> None:
+    """Whether or not anybody waits for the queue."""
+    nodes.host.create()
+    assert nodes.do_there(commands.Receive(queue=QUEUE)).receive_wait_s == 0
+    catalog = nodes.other.machine.background.nodes.catalog
+    assert catalog.seen(QUEUE) is not None
+    nodes.told()
+    nodes.host.do(change)
+    nodes.until(lambda: catalog.seen(QUEUE) is None)
+
+
+def test_a_move_task_is_known_to_all(nodes: TwoNodes) -> None:
+    """So another node goes on with it at once when the one that began has died."""
+    pair(nodes.host, receives_max=1)
+    kill(nodes.host, *"abcd")
+    nodes.told()
+    start(nodes.host, rate=2)
+    assert any(notice.moves for notice in nodes.told())
+
+
+def test_what_nobody_waits_for_is_told_to_nobody(nodes: TwoNodes) -> None:
+    """However much is sent; nor is what somebody waits for at the same node."""
+    nodes.host.create()
+    woken_ms: list[int] = []
+    nodes.host.engine.watch(QUEUE, woken_ms.append)
+    nodes.told()
+    send(nodes, "a")
+    assert len(woken_ms) == 1
+    assert not any(notice.due_ms for notice in nodes.told())
+
+
+def test_what_comes_up_together_goes_together(nodes: TwoNodes) -> None:
+    """One notice at once, and the next one, with the rest, ten milliseconds later."""
+    nodes.host.create()
+    nodes.host.create("a/other")
+    nodes.watch()
+    nodes.watch("a/other")
+    nodes.told()
+    for number in range(10):
+        send(nodes, f"m{number}", delay_s=number)
+        nodes.host.send("x", queue="a/other")
+    now_ms = nodes.host.clock.now_ms()
+    told = [notice.due_ms for notice in nodes.told()]
+    assert told == [{QUEUE: now_ms}, {QUEUE: now_ms + 1_000, "a/other": now_ms}]
+
+
+def test_an_interest_ends(nodes: TwoNodes) -> None:
+    """Ten seconds after nobody waits any more, so that one long poll after another costs nothing."""
+    nodes.host.create()
+    nodes.watch()
+    nodes.other.unwatch(QUEUE)
+    assert nodes.first.machine.background.nodes.interests.has(QUEUE)
+    nodes.advance(REFRESH_MS)
+    nodes.until(lambda: not nodes.first.machine.background.nodes.interests.has(QUEUE))
+    nodes.told()
+    send(nodes, "a")
+    assert not any(notice.due_ms for notice in nodes.told())
+
+
+def test_a_node_that_closes_waits_for_nothing(nodes: TwoNodes) -> None:
+    """And says so."""
+    nodes.host.create()
+    nodes.watch()
+    nodes.host.run(nodes.other.machine.stop())
+    nodes.until(lambda: not nodes.first.machine.background.nodes.interests.has(QUEUE))
+
+
+def test_an_interest_is_repeated(nodes: TwoNodes) -> None:
+    """So it holds for as long as somebody waits, though it would be old by then."""
+    nodes.host.create()
+    nodes.watch()
+    interests = nodes.first.machine.background.nodes.interests
+    for _ in range(5):
+        interests.clear()
+        nodes.advance(REFRESH_MS)
+        nodes.until(lambda: interests.has(QUEUE))
+
+
+def test_a_node_that_comes_later_hears_what_is_awaited(postgres_url: str) -> None:
+    """It asks."""
+    with two_nodes(postgres_url) as nodes:
+        nodes.host.create()
+        nodes.watch()
+        nodes.host.reopen()
+        nodes.first = nodes.host.engine
+        nodes.advance(REST_MS)
+        nodes.until(lambda: nodes.first.machine.background.nodes.interests.has(QUEUE))
+
+
+@pytest.mark.parametrize("settings", [{}, {"fifo": True}], ids=["standard", "fifo"])
+def test_a_lost_notice_is_made_up_for(nodes: TwoNodes, settings: dict[str, Any]) -> None:
+    """By the look that a node has each second at all that is waited for there."""
+    nodes.host.create(**settings)
+    nodes.watch()
+    nodes.first.machine.background.nodes.interests.clear()
+    send(nodes, "a")
+    sent_ms = nodes.host.clock.now_ms()
+    assert not any(notice.due_ms for notice in nodes.told())
+    assert nodes.woken_ms == []
+    nodes.advance(1_000)
+    assert nodes.woken_ms
+    assert nodes.host.clock.now_ms() <= sent_ms + 1_010
+
+
+def test_a_lost_notice_of_a_deletion_is_made_up_for(postgres_url: str) -> None:
+    """In the same way, and of a purge: the look names partitions, and finds that they are in use no more."""
+    with two_nodes(postgres_url, options=DEAF) as nodes:
+        nodes.host.create()
+        nodes.other.watch(QUEUE, nodes.woken_ms.append)
+        nodes.advance(200)
+        assert nodes.woken_ms == []
+        nodes.host.do(commands.PurgeQueue(queue=QUEUE))
+        nodes.advance(200)
+        assert nodes.woken_ms == [nodes.host.clock.now_ms()]
+        nodes.advance(200)
+        assert len(nodes.woken_ms) == 1
+        nodes.host.do(commands.DeleteQueue(queue=QUEUE))
+        nodes.advance(200)
+        assert len(nodes.woken_ms) == 2
+        with pytest.raises(QueueNotFound):
+            nodes.do_there(commands.Receive(queue=QUEUE))
+        nodes.advance(200)
+        assert len(nodes.woken_ms) == 3  # and so on, for whoever would not look
+
+
+def test_without_notices_a_node_looks_more_often(postgres_url: str) -> None:
+    """Where a pooler passes none on: five times a second, and no more when nobody waits."""
+    with two_nodes(postgres_url, options=DEAF) as nodes:
+        nodes.host.create()
+        nodes.other.watch(QUEUE, nodes.woken_ms.append)
+        nodes.host.send("a")
+        nodes.advance(199)
+        assert nodes.woken_ms == []
+        nodes.advance(1)
+        assert nodes.woken_ms == [nodes.host.clock.now_ms()]
+        nodes.other.unwatch(QUEUE)
+        nodes.advance(200)
+        assert nodes.host.clock.next_timer_ms() != nodes.host.clock.now_ms() + 200
+
+
+def test_figures_tell_whether_notices_arrive(nodes: TwoNodes) -> None:
+    """And how many."""
+
+    def figure(name: str) -> Any:
+        (samples,) = [each.samples for each in nodes.other.figures() if each.name == f"store_notices_{name}"]
+        return samples[""]
+
+    nodes.host.create()
+    nodes.watch()
+    heard, told = figure("heard"), figure("told")
+    send(nodes, "a")
+    nodes.until(lambda: nodes.woken_ms)
+    assert (figure("arrive"), figure("heard"), figure("told")) == (1, heard + 1, told)
+    assert told > 0
+    nodes.end_notices()
+    nodes.until(lambda: not figure("arrive"))
+
+
+def test_what_was_missed_without_a_connection_is_asked_for(nodes: TwoNodes) -> None:
+    """A node that has lost it connects again, looks at everything once, and is told from then on as before."""
+    nodes.host.create()
+    nodes.watch()
+    hub = nodes.other.machine.background.nodes
+    nodes.end_notices()
+    nodes.until(lambda: not hub.listens)
+    send(nodes, "a")
+    assert nodes.woken_ms == []
+    nodes.advance(100)
+    nodes.until(lambda: hub.listens)
+    nodes.advance(1)
+    assert nodes.woken_ms
+    nodes.until(lambda: nodes.first.machine.background.nodes.listens)
+    nodes.advance(REST_MS)
+    nodes.until(lambda: nodes.first.machine.background.nodes.interests.has(QUEUE))
+    nodes.woken_ms.clear()
+    send(nodes, "b")
+    nodes.until(lambda: nodes.woken_ms)
+
+
+def test_rounds_go_on_after_what_they_could_not_read(postgres_url: str) -> None:
+    """Who waits would wait for ever."""
+    woken_ms: list[int] = []
+    with hosting_postgres(postgres_url, options=DEAF) as host:
+        host.create()
+        host.send("a")
+        host.reopen()
+        host.values("UPDATE mq.queue SET settings = '{' RETURNING 1")
+        host.in_loop(lambda: host.engine.watch(QUEUE, woken_ms.append))
+        host.advance(1_000)
+        assert woken_ms == []
+        host.values("UPDATE mq.queue SET settings = '{}' RETURNING 1")
+        host.advance(1_000)
+        assert woken_ms

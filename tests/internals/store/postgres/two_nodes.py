@@ -1,0 +1,110 @@
+"""Two nodes on one database and one virtual clock: what arrives at one, and who waits at the other."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import asyncpg
+
+from tests.store.host import QUEUE
+from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres
+from veilmq.core.commands import Command
+from veilmq.engines.execute import execute
+from veilmq.store.postgres import PostgresEngine, PostgresOptions
+from veilmq.store.postgres.nodes import REST_MS, SOON_MS, Notice, unpacked
+
+PATIENCE_S = 60
+
+_END_LISTENERS = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE pid <> pg_backend_pid() AND (query LIKE 'LISTEN%' OR query LIKE 'SELECT pg_notify%')
+"""
+
+
+class TwoNodes:
+    """`host` runs commands at the first node; `other` is the second one."""
+
+    def __init__(self, host: PostgresHost, options: PostgresOptions) -> None:
+        """Open the second node."""
+        self.host = host
+        self.first: Any = host.engine
+        self.other: PostgresEngine = host.run(PostgresEngine.open(host.url, clock=host.clock, options=options))
+        self.woken_ms: list[int] = []
+        self._heard: list[Notice] = []
+        self._calls = 0
+        host.run(self._listen())
+        self.until(
+            lambda: {each.machine.background.nodes.listens for each in (self.first, self.other)} == {options.listens}
+        )
+        self.advance(REST_MS)
+
+    def watch(self, queue: str = QUEUE) -> None:
+        """Wait for `queue` at the second node, and have the first one hear of that."""
+        self.other.watch(queue, self.woken_ms.append)
+        self.advance(REST_MS)
+        self.until(lambda: self.first.machine.background.nodes.interests.has(queue))
+        self.advance(SOON_MS)  # the look that follows finds nothing new
+        self.woken_ms.clear()
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Return when `condition` holds: what the server passes on takes a moment."""
+
+        async def wait() -> None:
+            async with asyncio.timeout(PATIENCE_S):
+                while not condition():  # noqa: ASYNC110 - it comes by a socket, and nobody tells of it
+                    await asyncio.sleep(0)
+
+        self.host.run(wait())
+
+    def advance(self, time_ms: int) -> None:
+        """Let time pass for both."""
+        self.host.advance(time_ms)
+        self.host.run(self.other.answered())
+
+    def do_there(self, command: Command) -> Any:
+        """Return the result of `command` at the second node."""
+        return self.host.run(execute(self.other, command))
+
+    def told(self) -> list[Notice]:
+        """Return what the first node has told since the last call, once all of it has arrived."""
+        mark = f"mark/{self._calls}"
+        self._calls += 1
+        self.host.in_loop(lambda: self.first.machine.background.nodes.changed(mark))
+        self.advance(REST_MS)
+        self.until(lambda: any(mark in notice.changed for notice in self._heard))
+        heard, self._heard = self._heard, []
+        return [notice for notice in heard if notice.node == self.first.machine.background.nodes.name]
+
+    def end_notices(self) -> None:
+        """Have the server end the connections on which nodes listen."""
+
+        async def end() -> None:
+            await self._ear.execute(_END_LISTENERS)
+
+        self.host.run(end())
+
+    async def _listen(self) -> None:
+        self._ear = await asyncpg.connect(self.host.url)
+        await self._ear.add_listener("veilmq", self._hear)
+
+    def _hear(self, connection: Any, pid: int, name: str, text: Any) -> None:
+        notice = unpacked(text)
+        assert notice is not None
+        self._heard.append(notice)
+
+    def close(self) -> None:
+        """Close what was opened here."""
+        self.host.run(self._ear.close())
+        self.host.run(self.other.close())
+
+
+@contextlib.contextmanager
+def two_nodes(url: str, *, options: PostgresOptions = RESTLESS) -> Iterator[TwoNodes]:
+    """Keep two nodes open for a while, on an empty database."""
+    with hosting_postgres(url, options=options) as host:
+        nodes = TwoNodes(host, options)
+        try:
+            yield nodes
+        finally:
+            nodes.close()
